@@ -1,0 +1,83 @@
+# Everything happens in .venv; a second run installs nothing unless pyproject.toml or
+# constraints.txt changed. `make test` is what CI runs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+MANIFEST := pyproject.toml constraints.txt
+EXAMPLE := examples/llama-3.1-8b-dgx-h100.yaml
+
+.DELETE_ON_ERROR:
+.PHONY: help plan test format-check lint types layers format bench docs gpu clean
+
+help:
+	@echo 'make plan     set up, then plan Llama-3.1-8B on one node of eight H100'
+	@echo 'make test     set up, then run every check that CI runs'
+	@echo 'make format   rewrite the code as the format check wants it'
+	@echo 'make bench    print the benchmark table'
+	@echo 'make docs     write the reference of the Python functions to build/docs'
+	@echo 'make gpu      run the tests that need an accelerator'
+	@echo 'make clean    remove what make and the tools wrote'
+
+plan: $(VENV)/.base-installed
+	$(BIN)/wattree plan $(EXAMPLE)
+
+# The checks before pytest may run side by side (make -j); pytest comes last, so that its verdict
+# closes the output. It also builds the wheel and tries it alone (tests/packaging/test_wheel.py).
+test: format-check lint types layers
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+format-check: $(VENV)/.dev-installed
+	$(BIN)/ruff format --check --quiet .
+
+lint: $(VENV)/.dev-installed
+	$(BIN)/ruff check --quiet .
+
+types: $(VENV)/.dev-installed
+	$(BIN)/mypy
+
+layers: $(VENV)/.dev-installed
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev-installed
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.base-installed
+	$(BIN)/python -m benchmarks.main
+
+docs: $(VENV)/.docs-installed
+	$(BIN)/pdoc --docformat google --output-directory build/docs wattree
+
+# pytest exits with 5 where no test is marked: nothing to run is no failure here.
+gpu: $(VENV)/.dev-installed
+	$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS) || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Wattree needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) -V 2>&1 || true);" \
+	    "name a newer one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; \
+	  rm -rf $(VENV); exit 1; }
+
+# Editable, so that a changed source file needs no new installation. The groups are installed one
+# after the other, because two pips in one environment disturb each other.
+$(VENV)/.base-installed: $(MANIFEST) | $(BIN)/pip
+	@echo 'installing Wattree into $(VENV) …'
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev-installed: $(VENV)/.base-installed
+	@echo 'installing what the checks need …'
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.docs-installed: $(VENV)/.dev-installed
+	$(PIP) --editable '.[docs]'
+	@touch $@

@@ -1,0 +1,67 @@
+"""Plans, predicts, designs, runs and measures distributed training.
+
+Everything is fetched when first used, so that `import wattree` takes no time and loads no driver.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
+    from wattree.errors import WattreeError
+    from wattree.job import Job, job_from_mapping, load_job
+    from wattree.predict import Prediction, simulate
+    from wattree.search import Plan, plan
+    from wattree.trace import Result, Trace
+    from wattree.validation import Validation, validate
+
+__all__ = [
+    "Job",
+    "Plan",
+    "Prediction",
+    "Result",
+    "Trace",
+    "Validation",
+    "WattreeError",
+    "__version__",
+    "job_from_mapping",
+    "load_job",
+    "plan",
+    "simulate",
+    "validate",
+]
+
+_HOMES = {
+    "Job": "wattree.job",
+    "Plan": "wattree.search",
+    "Prediction": "wattree.predict",
+    "Result": "wattree.trace",
+    "Trace": "wattree.trace",
+    "Validation": "wattree.validation",
+    "WattreeError": "wattree.errors",
+    "job_from_mapping": "wattree.job",
+    "load_job": "wattree.job",
+    "plan": "wattree.search",
+    "simulate": "wattree.predict",
+    "validate": "wattree.validation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("wattree")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "0+unknown"

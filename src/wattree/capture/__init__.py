@@ -1,0 +1,32 @@
+"""Models in: a name, a configuration file or a description becomes a `ModelGraph`."""
+
+from wattree.capture.adapters import freeze, with_lora
+from wattree.capture.catalogue import CatalogueEntry, catalogue_entry, model_names
+from wattree.capture.counts import dense_forward_flop, operator_flop
+from wattree.capture.huggingface import (
+    config_shape,
+    readable_model_types,
+    transformer_from_config,
+)
+from wattree.capture.load import load_model
+from wattree.capture.mapping import TRANSFORMER_KEYS, transformer_from_mapping
+from wattree.capture.shape import TransformerShape
+from wattree.capture.transformer import build_transformer
+
+__all__ = [
+    "TRANSFORMER_KEYS",
+    "CatalogueEntry",
+    "TransformerShape",
+    "build_transformer",
+    "catalogue_entry",
+    "config_shape",
+    "dense_forward_flop",
+    "freeze",
+    "load_model",
+    "model_names",
+    "operator_flop",
+    "readable_model_types",
+    "transformer_from_config",
+    "transformer_from_mapping",
+    "with_lora",
+]

@@ -1,0 +1,292 @@
+"""Models of which only a part is trained: frozen parameters and low-rank adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from wattree.errors import ModelError, nearest
+from wattree.graph import (
+    Block,
+    BlockInstance,
+    DimRole,
+    Extent,
+    IterationDim,
+    ModelGraph,
+    Operand,
+    Operator,
+    OperatorKind,
+    Parameter,
+)
+
+__all__ = ["freeze", "with_lora"]
+
+
+def with_lora(graph: ModelGraph, *, rank: int, targets: Sequence[str]) -> ModelGraph:
+    """Return the graph with low-rank adapters beside some projections, all else frozen.
+
+    Beside each target `y = W x` runs `y + B (A x)`, `A` of `rank x in`, `B` of `out x rank` [1],
+    as operators `<path>.lora_a`, `<path>.lora_b` and `<path>.lora_add`. A fused projection gets one
+    pair for its whole output; experts get a pair each.
+
+    Args:
+        graph: Any model.
+        rank: Width of the adapters, `r`.
+        targets: Patterns of operator paths inside a block, such as `attention.*` or `mlp.down`.
+
+    Raises:
+        ModelError: The rank is below 1, or a pattern matches no projection.
+
+    References:
+        [1] E. Hu et al., "LoRA: low-rank adaptation of large language models", ICLR 2022,
+            arXiv:2106.09685, section 4.1.
+    """
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise ModelError(f"{graph.name}: LoRA rank: found {rank!r}, expected a whole number from 1")
+    paths = {op.path for block in graph.blocks.values() for op in block.operators if _adapts(op)}
+    _refuse_unmatched(graph, targets, paths, what="LoRA targets", kind="projection")
+    blocks = {
+        name: replace(block, operators=tuple(_with_adapters(block.operators, rank, targets)))
+        for name, block in _all_frozen(graph).items()
+    }
+    return replace(graph, blocks=blocks)
+
+
+def freeze(graph: ModelGraph, patterns: Sequence[str]) -> ModelGraph:
+    """Return the graph with the parameters of some operators frozen.
+
+    Instances of a block that are frozen differently become blocks of their own. A parameter
+    tied to another is frozen with it.
+
+    Args:
+        graph: Any model.
+        patterns: Matched against `<instance path>.<operator path>`, such as `layers.0.*`, and
+            `<block>.<operator path>`, such as `layer.attention.*`.
+
+    Raises:
+        ModelError: A pattern matches no operator.
+    """
+    names = {
+        f"{place}.{op.path}"
+        for instance in graph.instances
+        for op in graph.blocks[instance.block].operators
+        for place in (instance.path, instance.block)
+    }
+    _refuse_unmatched(graph, patterns, names, what="frozen parts", kind="operator")
+    blocks: dict[str, Block] = {}
+    named: dict[tuple[str, frozenset[str]], str] = {}
+    instances = []
+    for instance in graph.instances:
+        block = graph.blocks[instance.block]
+        frozen = _frozen_paths(instance, block, patterns)
+        key = (block.name, frozen)
+        if key not in named:
+            named[key] = _variant_name(graph, block, frozen, taken=blocks)
+            blocks[named[key]] = _with_frozen(block, frozen, named[key])
+        instances.append(replace(instance, block=named[key]))
+    side_inputs = {
+        new: graph.side_inputs[old] for (old, _), new in named.items() if old in graph.side_inputs
+    }
+    return _tied_follow(
+        replace(graph, blocks=blocks, instances=tuple(instances), side_inputs=side_inputs)
+    )
+
+
+def _refuse_unmatched(
+    graph: ModelGraph, patterns: Sequence[str], names: Iterable[str], *, what: str, kind: str
+) -> None:
+    known = sorted(names)
+    problems = []
+    if not patterns:
+        problems.append(f"found no pattern, expected at least one, such as '{known[0]}'")
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            guess = nearest(pattern, known)
+            hint = f"did you mean '{guess}'?" if guess else f"known: {', '.join(known[:20])}"
+            problems.append(f"'{pattern}' matches no {kind}; {hint}")
+    if problems:
+        raise ModelError(f"{graph.name}: {what}: " + "; ".join(problems))
+
+
+# --- frozen parameters ---------------------------------------------------------------------------
+
+
+def _frozen_paths(instance: BlockInstance, block: Block, patterns: Sequence[str]) -> frozenset[str]:
+    return frozenset(
+        op.path
+        for op in block.operators
+        if op.parameters
+        and any(
+            fnmatchcase(f"{place}.{op.path}", pattern)
+            for place in (instance.path, block.name)
+            for pattern in patterns
+        )
+    )
+
+
+def _variant_name(
+    graph: ModelGraph, block: Block, frozen: frozenset[str], *, taken: Mapping[str, Block]
+) -> str:
+    if not frozen:
+        return block.name
+    name, number = f"frozen_{block.name}", 1
+    while name in taken or name in graph.blocks:
+        number += 1
+        name = f"frozen_{block.name}_{number}"
+    return name
+
+
+def _with_frozen(block: Block, frozen: frozenset[str], name: str) -> Block:
+    operators = (_frozen(op) if op.path in frozen else op for op in block.operators)
+    return replace(block, name=name, operators=tuple(operators))
+
+
+def _frozen(operator: Operator) -> Operator:
+    """Return the operator without gradients for its parameters.
+
+    A matrix product then keeps nothing: the gradient of its input needs the weight only.
+    """
+    parameters = tuple(replace(p, trainable=False) for p in operator.parameters)
+    keeps = () if operator.kind is OperatorKind.MATMUL else operator.saved
+    return replace(operator, parameters=parameters, saved=keeps)
+
+
+def _all_frozen(graph: ModelGraph) -> dict[str, Block]:
+    return {
+        name: _with_frozen(
+            block, frozenset(op.path for op in block.operators if op.parameters), name
+        )
+        for name, block in graph.blocks.items()
+    }
+
+
+def _tied_follow(graph: ModelGraph) -> ModelGraph:
+    """Return the graph with every tied parameter as trainable as the one it is tied to."""
+    trainable = {
+        f"{instance.path}/{parameter.name}": parameter.trainable
+        for instance in graph.instances
+        for operator in graph.blocks[instance.block].operators
+        for parameter in operator.parameters
+    }
+
+    def followed(operator: Operator) -> Operator:
+        parameters = tuple(
+            replace(p, trainable=trainable.get(p.tied_to, p.trainable)) if p.tied_to else p
+            for p in operator.parameters
+        )
+        return (
+            operator
+            if parameters == operator.parameters
+            else replace(operator, parameters=parameters)
+        )
+
+    blocks = {
+        name: replace(block, operators=tuple(followed(op) for op in block.operators))
+        for name, block in graph.blocks.items()
+    }
+    return replace(graph, blocks=blocks)
+
+
+# --- low-rank adapters ---------------------------------------------------------------------------
+
+
+def _adapts(operator: Operator) -> bool:
+    """Return whether an adapter can stand beside the operator: a projection with a weight."""
+    return (
+        operator.kind is OperatorKind.MATMUL
+        and len(operator.inputs) == 1
+        and bool(operator.parameters)
+    )
+
+
+def _with_adapters(
+    operators: Sequence[Operator], rank: int, targets: Sequence[str]
+) -> list[Operator]:
+    adapted: list[Operator] = []
+    for operator in operators:
+        hit = any(fnmatchcase(operator.path, target) for target in targets)
+        adapted += _adapted(operator, rank) if hit and _adapts(operator) else [operator]
+    return adapted
+
+
+def _adapted(base: Operator, rank: int) -> list[Operator]:
+    """Return the frozen projection, its adapter, and the sum under the projection's old names."""
+    *lead, out, into = base.dims
+    names = tuple(dim.name for dim in lead)
+    groups = tuple(
+        dim for dim in lead if dim.name in base.parameters[0].dims
+    )  # experts: each has its own pair
+    low = f"{base.path}.lora_a"
+    read = base.inputs[0].tensor
+    return [
+        replace(base, outputs=tuple(_renamed(output, "base") for output in base.outputs)),
+        _adapter(
+            low,
+            lead,
+            groups,
+            into=into,
+            out=_rank_dim(rank, DimRole.SPLITTABLE),
+            reads=read,
+            outputs=(Operand(tensor=low, dims=(*names, "rank")),),
+        ),
+        _adapter(
+            f"{base.path}.lora_b",
+            lead,
+            groups,
+            into=_rank_dim(rank, DimRole.CONTRACTED),
+            out=out,
+            reads=low,
+            outputs=tuple(_renamed(output, "delta") for output in base.outputs),
+        ),
+        Operator(
+            path=f"{base.path}.lora_add",
+            kind=OperatorKind.ELEMENTWISE,
+            function="scale_add",
+            dims=(*lead, out),
+            inputs=tuple(
+                _renamed(output, suffix) for output in base.outputs for suffix in ("base", "delta")
+            ),
+            outputs=base.outputs,
+            kernels=2,
+        ),
+    ]
+
+
+def _rank_dim(rank: int, role: DimRole) -> IterationDim:
+    return IterationDim(name="rank", extent=Extent(coefficient=rank), role=role)
+
+
+def _renamed(operand: Operand, suffix: str) -> Operand:
+    return replace(operand, tensor=f"{operand.tensor}.{suffix}")
+
+
+def _adapter(
+    path: str,
+    lead: Sequence[IterationDim],
+    groups: Sequence[IterationDim],
+    *,
+    into: IterationDim,
+    out: IterationDim,
+    reads: str,
+    outputs: tuple[Operand, ...],
+) -> Operator:
+    elements = into.extent.coefficient * out.extent.coefficient
+    for group in groups:
+        elements *= group.extent.coefficient
+    return Operator(
+        path=path,
+        kind=OperatorKind.MATMUL,
+        function="grouped_linear" if groups else "linear",
+        dims=(*lead, out, into),
+        inputs=(Operand(tensor=reads, dims=(*(dim.name for dim in lead), into.name)),),
+        outputs=outputs,
+        parameters=(
+            Parameter(
+                name=f"{path}.weight",
+                dims=(*(dim.name for dim in groups), out.name, into.name),
+                elements=round(elements),
+            ),
+        ),
+        saved=(reads,),
+    )

@@ -1,0 +1,1 @@
+"""Public models by name: their configurations, sources and published parameter counts."""

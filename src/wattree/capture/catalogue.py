@@ -1,0 +1,75 @@
+"""The models that ship with Wattree, by name. Each file of `catalog/` holds one group of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any
+
+from wattree.errors import UnknownNameError
+
+__all__ = ["CatalogueEntry", "catalogue_entry", "model_names"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueEntry:
+    """A public model as the catalogue holds it.
+
+    Attributes:
+        name: Name in the catalogue.
+        aliases: Other names, such as that of its public repository.
+        source: Paper, model card or weight file that the numbers come from.
+        published_parameters: Published parameter count with the digits it was published with,
+            such as `8.03e9`.
+        config: As in a `config.json`; keys left out have the library's defaults.
+        remark: What the numbers leave out or where a source contradicts itself.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    source: str
+    published_parameters: str
+    config: Mapping[str, Any]
+    remark: str = ""
+
+
+@cache
+def _entries() -> Mapping[str, CatalogueEntry]:
+    """Return the entries by name. Read once: the files cannot change while the program runs."""
+    entries = {}
+    folder = files("wattree.capture") / "catalog"
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
+        if path.name.endswith(".json"):
+            for name, entry in json.loads(path.read_text(encoding="utf-8")).items():
+                entry["aliases"] = tuple(entry["aliases"])
+                entries[name] = CatalogueEntry(name=name, **entry)
+    return MappingProxyType(entries)
+
+
+@cache
+def _names() -> Mapping[str, str]:
+    """Return lower-case name or alias → catalogue name."""
+    names = {name.lower(): name for name in _entries()}
+    for entry in _entries().values():
+        names.update({alias.lower(): entry.name for alias in entry.aliases})
+    return MappingProxyType(names)
+
+
+def model_names() -> tuple[str, ...]:
+    """Return the names of the catalogue's models, in order."""
+    return tuple(sorted(_entries()))
+
+
+def catalogue_entry(name: str) -> CatalogueEntry:
+    """Return the model called `name`, by its name or an alias, capitals ignored.
+
+    Raises:
+        UnknownNameError: The catalogue has no such model.
+    """
+    if name.lower() not in _names():
+        raise UnknownNameError(kind="model", name=name, known=model_names())
+    return _entries()[_names()[name.lower()]]

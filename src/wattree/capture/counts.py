@@ -1,0 +1,41 @@
+"""Work and size of a model graph by plain summation: what a reader of it can check by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+from wattree.graph import Block, ModelGraph, Operator, OperatorKind
+
+__all__ = ["dense_forward_flop", "operator_flop"]
+
+
+def operator_flop(operator: Operator, *, micro_batch: float, sequence: float) -> float:
+    """Return the FLOP of one operator's matrix products, attention counted dense. [FLOP]
+
+    Two per multiply-add: `2 prod(dims)` for a matrix product, `2 b s_q s_k h (d_qk + d_v)` for
+    attention. Nothing for other operators, as `torch.utils.flop_counter` counts.
+    """
+    extents = {
+        dim.name: dim.extent.value(micro_batch=micro_batch, sequence=sequence)
+        for dim in operator.dims
+    }
+    if operator.kind is OperatorKind.MATMUL:
+        return 2 * prod(extents.values())
+    if operator.kind is OperatorKind.ATTENTION:
+        pairs = extents["batch"] * extents["seq"] * extents["kv_seq"]
+        return 2 * pairs * operator.query_heads * (operator.head_dim + operator.value_head_dim)
+    return 0.0
+
+
+def dense_forward_flop(graph: ModelGraph, micro_batch: float, sequence: float) -> float:
+    """Return the FLOP of one forward pass, attention counted dense (masks take nothing off)."""
+
+    def block_flop(block: Block) -> float:
+        return sum(
+            operator_flop(operator, micro_batch=micro_batch, sequence=sequence)
+            for operator in block.operators
+        )
+
+    counts = Counter(instance.block for instance in graph.instances)
+    return sum(count * block_flop(graph.blocks[name]) for name, count in counts.items())

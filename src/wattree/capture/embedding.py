@@ -1,0 +1,167 @@
+"""The embedding block: token, position and type tables, their sum, norm, dropout, projection."""
+
+from __future__ import annotations
+
+from wattree.capture.parts import (
+    BATCH,
+    HIDDEN_DIMS,
+    dropout,
+    elementwise,
+    features,
+    linear,
+    norm,
+)
+from wattree.capture.shape import TransformerShape
+from wattree.graph import (
+    Block,
+    DimRole,
+    IterationDim,
+    Operand,
+    Operator,
+    OperatorKind,
+    Parameter,
+)
+
+__all__ = ["RELATIVE_TABLE", "TOKEN_TABLE", "embedding_block", "vocabulary_units"]
+
+#: Global name of the token table, for the parameters tied to it.
+TOKEN_TABLE = "embedding/embedding.tokens.weight"  # noqa: S105 (a token of text)
+
+#: Global name of DeBERTa's table of relative positions.
+RELATIVE_TABLE = "embedding/embedding.relative.weight"
+
+#: Rows to whose multiple frameworks pad a table before they split it (Megatron-LM's
+#: `--make-vocab-size-divisible-by`, default 128).
+_PADDED_TO = 128
+
+
+def vocabulary_units(rows: int) -> int:
+    """Return the rows of a table once it is padded to be split.
+
+    Sizes and work stay those of the unpadded table, the padding being below 128 rows; only the
+    question of which degrees divide the table is answered with it.
+    """
+    return -(-rows // _PADDED_TO) * _PADDED_TO
+
+
+def embedding_block(
+    shape: TransformerShape, *, name: str, seq: IterationDim, tied_to: str | None = None
+) -> Block:
+    """Return the block that turns token ids into hidden states."""
+    width, state = shape.embedding_width, "embedding.tokens"
+    operators = [_table("tokens", rows=shape.padded_vocab, width=width, seq=seq, tied_to=tied_to)]
+    if shape.embedding_projected_first and width != shape.hidden:
+        operators.append(_projection(shape, reads=state, seq=seq))
+        width, state = shape.hidden, "embedding.projection"
+    tables = _further_tables(shape, width=width, seq=seq)
+    if tables:
+        summands = [state, *(table.path for table in tables)]
+        state = "embedding.sum"
+        operators += [
+            *tables,
+            elementwise(
+                state,
+                "add",
+                reads=summands,
+                writes=state,
+                width=width,
+                seq=seq,
+                kernels=len(tables),
+            ),
+        ]
+    if shape.embedding_norm:
+        operators.append(
+            norm(
+                "embedding.norm",
+                shape.norm,
+                reads=state,
+                writes="embedding.norm",
+                width=width,
+                seq=seq,
+            )
+        )
+        state = "embedding.norm"
+    if shape.embedding_dropout:
+        operators.append(
+            dropout(
+                "embedding.dropout", reads=state, writes="embedding.dropout", width=width, seq=seq
+            )
+        )
+        state = "embedding.dropout"
+    if width != shape.hidden:
+        operators.append(_projection(shape, reads=state, seq=seq))
+        state = "embedding.projection"
+    if shape.disentangled_positions and tied_to is None:
+        operators.append(_relative_table(shape))
+    return Block(name=name, operators=tuple(operators), output=state)
+
+
+def _further_tables(shape: TransformerShape, *, width: int, seq: IterationDim) -> list[Operator]:
+    tables = []
+    if shape.positions == "learned":
+        tables.append(_table("positions", rows=shape.position_rows, width=width, seq=seq))
+    if shape.token_types:
+        tables.append(_table("token_types", rows=shape.token_types, width=width, seq=seq))
+    return tables
+
+
+def _projection(shape: TransformerShape, *, reads: str, seq: IterationDim) -> Operator:
+    return linear(
+        "embedding.projection",
+        reads=reads,
+        writes="embedding.projection",
+        in_features=shape.embedding_width,
+        out_features=shape.hidden,
+        bias=shape.embedding_bias,
+        seq=seq,
+    )
+
+
+def _table(
+    what: str, *, rows: int, width: int, seq: IterationDim, tied_to: str | None = None
+) -> Operator:
+    path = f"embedding.{what}"
+    ids = "token_ids" if what == "tokens" else f"{what}_ids"
+    return Operator(
+        path=path,
+        kind=OperatorKind.EMBEDDING,
+        function="embedding",
+        dims=(
+            BATCH,
+            seq,
+            features("vocab", rows, role=DimRole.CONTRACTED, units=vocabulary_units(rows)),
+            features("hidden", width),
+        ),
+        inputs=(Operand(tensor=ids, dims=("batch", "seq")),),
+        outputs=(Operand(tensor=path, dims=HIDDEN_DIMS),),
+        parameters=(
+            Parameter(
+                name=f"{path}.weight",
+                dims=("vocab", "hidden"),
+                elements=rows * width,
+                tied_to=tied_to,
+            ),
+        ),
+    )
+
+
+def _relative_table(shape: TransformerShape) -> Operator:
+    """Return DeBERTa's normalised table of relative positions, which every layer projects."""
+    path, width = "embedding.relative_norm", shape.hidden
+    rows = shape.disentangled_positions
+    return Operator(
+        path=path,
+        kind=OperatorKind.NORM,
+        function="layer_norm",
+        dims=(features("position", rows), features("hidden", width, role=DimRole.OPAQUE)),
+        outputs=(Operand(tensor="relative_positions", dims=("position", "hidden")),),
+        parameters=(
+            Parameter(
+                name="embedding.relative.weight",
+                dims=("position", "hidden"),
+                elements=rows * width,
+            ),
+            Parameter(name=f"{path}.weight", dims=("hidden",), elements=width),
+            Parameter(name=f"{path}.bias", dims=("hidden",), elements=width),
+        ),
+    )

@@ -1,0 +1,24 @@
+"""Readers of `config.json`, one small file per group of families."""
+
+from wattree.capture.families import (
+    bert,
+    encoder_decoder,
+    gemma,
+    gpt,
+    llama,
+    mixtures,
+    qwen,
+)
+from wattree.capture.families.registry import FAMILIES, FamilyReader
+
+__all__ = [
+    "FAMILIES",
+    "FamilyReader",
+    "bert",
+    "encoder_decoder",
+    "gemma",
+    "gpt",
+    "llama",
+    "mixtures",
+    "qwen",
+]

@@ -1,0 +1,166 @@
+"""Encoder-only models: BERT, RoBERTa, ELECTRA, ModernBERT, DeBERTa v2 and v3."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from wattree.capture.config_reader import ConfigReader
+from wattree.capture.families.common import training_class
+from wattree.capture.families.registry import FAMILIES
+
+#: Ending of the class name → head. The base model is what a file without `architectures` means.
+_BERT_HEADS: Final[dict[str, dict[str, Any]]] = {
+    "ForMaskedLM": {"head": "masked_lm", "head_bias": True},
+    "ForPreTraining": {"head": "masked_lm", "head_bias": True, "next_sentence": True},
+    "Model": {"head": "pooler", "tied_embedding": False},
+}
+_ELECTRA_HEADS: Final[dict[str, dict[str, Any]]] = {
+    "ForPreTraining": {"head": "discriminator", "tied_embedding": False},
+    "ForMaskedLM": {"head": "masked_lm", "head_bias": True},
+    "Model": {"head": "none", "tied_embedding": False},
+}
+_PLAIN_HEADS: Final[dict[str, dict[str, Any]]] = {
+    "ForMaskedLM": {"head": "masked_lm", "head_bias": True},
+    "Model": {"head": "none", "tied_embedding": False},
+}
+
+
+def _head(reader: ConfigReader, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    name = training_class(reader) or "Model"
+    for ending, head in known.items():
+        if name.endswith(ending):
+            return head
+    reader.fault("architectures", name, f"a class ending in {', '.join(known)}")
+    return known["Model"]
+
+
+def _encoder(
+    reader: ConfigReader,
+    *,
+    vocab: int,
+    hidden: int = 768,
+    layers: int = 12,
+    n_heads: int = 12,
+    ffn: int = 3072,
+    positions: int = 512,
+    token_types: int = 2,
+) -> dict[str, Any]:
+    """Return what BERT-like files hold, given the library's defaults."""
+    width = reader.count("hidden_size", default=hidden)
+    query = reader.count("num_attention_heads", default=n_heads)
+    reader.require_divisor("num_attention_heads", query, "hidden_size", width)
+    dropout = reader.share("hidden_dropout_prob", default=0.1)
+    return {
+        "layers": reader.layers("num_hidden_layers", default=layers),
+        "hidden": width,
+        "heads": query,
+        "vocab": reader.count("vocab_size", default=vocab),
+        "ffn": reader.count("intermediate_size", default=ffn),
+        "activation": reader.text("hidden_act", default="gelu"),
+        "norm": "layer",
+        "norm_placement": "post",
+        "final_norm": False,
+        "causal": False,
+        "qkv_bias": True,
+        "attention_out_bias": True,
+        "mlp_bias": True,
+        "positions": "learned",
+        "max_positions": reader.count("max_position_embeddings", default=positions),
+        "token_types": reader.count("type_vocab_size", default=token_types, least=0),
+        "embedding_norm": True,
+        "dropout": dropout,
+        "embedding_dropout": dropout,
+        "attention_dropout": reader.share("attention_probs_dropout_prob", default=0.1),
+        "tied_embedding": reader.flag("tie_word_embeddings", default=True),
+    }
+
+
+@FAMILIES.register("bert")
+def bert(reader: ConfigReader) -> dict[str, Any]:
+    """Read BERT."""
+    return {**_encoder(reader, vocab=30522), **_head(reader, _BERT_HEADS)}
+
+
+@FAMILIES.register("roberta")
+def roberta(reader: ConfigReader) -> dict[str, Any]:
+    """Read RoBERTa: the first rows of the position table stand for padding."""
+    shape = _encoder(reader, vocab=50265)
+    rows = shape["max_positions"]
+    padding = reader.count("pad_token_id", default=1, least=0) + 1
+    return {
+        **shape,
+        "position_rows": rows,
+        "max_positions": max(1, rows - padding),
+        **_head(reader, {key: _BERT_HEADS[key] for key in ("ForMaskedLM", "Model")}),
+    }
+
+
+@FAMILIES.register("electra")
+def electra(reader: ConfigReader) -> dict[str, Any]:
+    """Read ELECTRA: a narrow embedding, discriminator or generator."""
+    return {
+        **_encoder(reader, vocab=30522, hidden=256, n_heads=4, ffn=1024),
+        "embedding_width": reader.count("embedding_size", default=128),
+        "embedding_bias": True,
+        **_head(reader, _ELECTRA_HEADS),
+    }
+
+
+@FAMILIES.register("modernbert")
+def modernbert(reader: ConfigReader) -> dict[str, Any]:
+    """Read ModernBERT: pre-norm, rotary, gated, two layers of three with a local window."""
+    layers = reader.layers("num_hidden_layers", default=22)
+    shape = _encoder(reader, vocab=50368, ffn=1152)
+    period = reader.count("global_attn_every_n_layers", default=3)
+    bias = reader.flag("attention_bias", default=False)
+    head = _head(reader, _PLAIN_HEADS)
+    return {
+        **shape,
+        "layers": layers,
+        "activation": reader.text("hidden_activation", default="gelu"),
+        "gated": True,
+        "norm": "layer" if reader.flag("norm_bias", default=False) else "layer_weight",
+        "norm_placement": "pre",
+        "first_layer_norm": False,
+        "final_norm": True,
+        "positions": "rotary",
+        "max_positions": reader.count("max_position_embeddings", default=8192),
+        "token_types": 0,
+        "qkv_bias": bias,
+        "attention_out_bias": bias,
+        "mlp_bias": reader.flag("mlp_bias", default=False),
+        # `local_attention` counts both sides together; a mask's window is one side.
+        "window": max(1, reader.count("local_attention", default=128) // 2),
+        "window_layers": tuple(i for i in range(layers) if i % period),
+        "dropout": reader.share("mlp_dropout", default=0.0),
+        "embedding_dropout": reader.share("embedding_dropout", default=0.0),
+        "attention_dropout": reader.share("attention_dropout", default=0.0),
+        **head,
+        "transform_bias": reader.flag("classifier_bias", default=False),
+        "head_bias": head["head"] == "masked_lm" and reader.flag("decoder_bias", default=True),
+    }
+
+
+@FAMILIES.register("deberta-v2")
+def deberta_v2(reader: ConfigReader) -> dict[str, Any]:
+    """Read DeBERTa v2 and v3 with shared projections of disentangled positions."""
+    shape = _encoder(
+        reader, vocab=128100, hidden=1536, layers=24, n_heads=24, ffn=6144, token_types=0
+    )
+    if not reader.flag("position_biased_input", default=True):
+        shape["positions"] = "none"
+    if reader.flag("relative_attention", default=False):
+        _require(reader, "share_att_key", is_met=reader.flag("share_att_key", default=False))
+        kinds = reader.text("pos_att_type", default="p2c|c2p")
+        _require(reader, "pos_att_type", is_met=set(kinds.split("|")) == {"p2c", "c2p"})
+        buckets = reader.count("position_buckets", default=256)
+        shape["disentangled_positions"] = 2 * buckets
+    return {**shape, **_head(reader, {"Model": _PLAIN_HEADS["Model"]})}
+
+
+def _require(reader: ConfigReader, key: str, *, is_met: bool) -> None:
+    if not is_met:
+        reader.problems.append(
+            f"{key}: only the form of DeBERTa v3 is read: share_att_key true, pos_att_type "
+            "'p2c|c2p'"
+        )

@@ -1,0 +1,128 @@
+"""What several families read in the same way.
+
+Keys and defaults are meant to be those of the transformers library's configuration classes, which
+fill in what a file leaves out. Tests hold them against counts of that library where a published
+model relies on them; the other defaults are unchecked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from wattree.capture.config_reader import ConfigReader
+
+__all__ = [
+    "causal_head",
+    "heads",
+    "llama_like",
+    "sliding_layers",
+    "sliding_window",
+    "training_class",
+]
+
+_CAUSAL_ENDINGS: Final = ("ForCausalLM", "LMHeadModel")
+
+
+def training_class(reader: ConfigReader) -> str:
+    """Return the class named in `architectures`, or an empty string."""
+    classes = reader.sequence("architectures")
+    if not classes:
+        return ""
+    if not isinstance(classes[0], str):
+        reader.fault("architectures", list(classes), "a list of class names")
+        return ""
+    return classes[0]
+
+
+def causal_head(reader: ConfigReader) -> str:
+    """Return the kind of head of a decoder-only model.
+
+    A file without `architectures` is taken for a language model, since that is what is trained.
+    """
+    name = training_class(reader)
+    if not name or name.endswith(_CAUSAL_ENDINGS):
+        return "language_model"
+    if name.endswith("Model"):
+        return "none"
+    reader.fault("architectures", name, "a class ending in ForCausalLM, LMHeadModel or Model")
+    return "none"
+
+
+def heads(
+    reader: ConfigReader,
+    *,
+    hidden: int,
+    default_heads: int,
+    default_kv_heads: int | None = None,
+    default_head_dim: int | None = None,
+) -> dict[str, int]:
+    """Return query heads, key/value heads and head size, checked against each other."""
+    query = reader.count("num_attention_heads", default=default_heads)
+    kv = reader.count("num_key_value_heads", default=default_kv_heads or query)
+    reader.require_divisor("num_key_value_heads", kv, "num_attention_heads", query)
+    if not reader.has("head_dim") and default_head_dim is None:
+        reader.require_divisor("num_attention_heads", query, "hidden_size", hidden)
+    head_dim = reader.count("head_dim", default=default_head_dim or max(1, hidden // query))
+    return {"heads": query, "kv_heads": kv, "head_dim": head_dim}
+
+
+def sliding_window(reader: ConfigReader, *, default: int) -> int:
+    """Return the window in tokens, 0 for none: a null means none, a missing key the default."""
+    return reader.count(
+        "sliding_window", default=0 if reader.mentions("sliding_window") else default
+    )
+
+
+def sliding_layers(reader: ConfigReader, layers: int) -> tuple[int, ...] | None:
+    """Return the layers that `layer_types` marks as sliding, None if the file has no such key."""
+    kinds = reader.sequence("layer_types")
+    if kinds is None:
+        return None
+    if len(kinds) != layers:
+        reader.fault("layer_types", f"{len(kinds)} entries", f"{layers}, one for each layer")
+    unknown = [kind for kind in kinds if kind not in ("sliding_attention", "full_attention")]
+    if unknown:
+        reader.fault("layer_types", unknown[0], "sliding_attention or full_attention")
+    return tuple(index for index, kind in enumerate(kinds) if kind == "sliding_attention")
+
+
+def llama_like(
+    reader: ConfigReader,
+    *,
+    vocab: int,
+    hidden: int,
+    ffn: int,
+    layers: int,
+    n_heads: int,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    max_positions: int,
+    activation: str = "silu",
+    tied: bool = False,
+) -> dict[str, Any]:
+    """Return the shape of a decoder with RMS norms, rotary positions and a gated MLP.
+
+    The arguments are the library's defaults for keys the file leaves out.
+    """
+    width = reader.count("hidden_size", default=hidden)
+    return {
+        "layers": reader.layers("num_hidden_layers", default=layers),
+        "hidden": width,
+        "vocab": reader.count("vocab_size", default=vocab),
+        "ffn": reader.count("intermediate_size", default=ffn),
+        **heads(
+            reader,
+            hidden=width,
+            default_heads=n_heads,
+            default_kv_heads=kv_heads,
+            default_head_dim=head_dim,
+        ),
+        "gated": True,
+        "activation": reader.text("hidden_act", default=activation),
+        "norm": "rms",
+        "positions": "rotary",
+        "max_positions": reader.count("max_position_embeddings", default=max_positions),
+        "attention_dropout": reader.share("attention_dropout", default=0.0),
+        "tied_embedding": reader.flag("tie_word_embeddings", default=tied),
+        "head": causal_head(reader),
+    }

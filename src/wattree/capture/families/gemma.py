@@ -1,0 +1,94 @@
+"""Gemma 1, 2 and 3 (text)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wattree.capture.config_reader import ConfigReader
+from wattree.capture.families.common import llama_like, sliding_layers, sliding_window
+from wattree.capture.families.registry import FAMILIES
+
+
+@FAMILIES.register("gemma")
+def gemma(reader: ConfigReader) -> dict[str, Any]:
+    """Read Gemma: heads of 256, tied head without a key saying so."""
+    return _with_bias(
+        reader,
+        llama_like(
+            reader,
+            vocab=256000,
+            hidden=3072,
+            ffn=24576,
+            layers=28,
+            n_heads=16,
+            kv_heads=16,
+            head_dim=256,
+            max_positions=8192,
+            activation="gelu_pytorch_tanh",
+            tied=True,
+        ),
+    )
+
+
+@FAMILIES.register("gemma2")
+def gemma2(reader: ConfigReader) -> dict[str, Any]:
+    """Read Gemma 2: four norms a layer, every other layer with a window, soft-capped logits."""
+    shape = llama_like(
+        reader,
+        vocab=256000,
+        hidden=2304,
+        ffn=9216,
+        layers=26,
+        n_heads=8,
+        kv_heads=4,
+        head_dim=256,
+        max_positions=8192,
+        activation="gelu_pytorch_tanh",
+        tied=True,
+    )
+    marked = sliding_layers(reader, shape["layers"])
+    return {
+        **_with_bias(reader, shape),
+        "norm_placement": "sandwich",
+        "window": sliding_window(reader, default=4096),
+        "window_layers": (tuple(range(0, shape["layers"], 2)) if marked is None else marked),
+        "logit_softcap": reader.has("final_logit_softcapping")
+        or not reader.mentions("final_logit_softcapping"),
+    }
+
+
+@FAMILIES.register("gemma3_text")
+def gemma3_text(reader: ConfigReader) -> dict[str, Any]:
+    """Read the language model of Gemma 3: norms on query and key heads, mostly windows."""
+    shape = llama_like(
+        reader,
+        vocab=262208,
+        hidden=2304,
+        ffn=9216,
+        layers=26,
+        n_heads=8,
+        kv_heads=4,
+        head_dim=256,
+        max_positions=131072,
+        activation="gelu_pytorch_tanh",
+        tied=True,
+    )
+    period = reader.count("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    marked = sliding_layers(reader, shape["layers"])
+    if marked is None:
+        marked = tuple(i for i in range(shape["layers"]) if (i + 1) % period)
+    return {
+        **_with_bias(reader, shape),
+        "norm_placement": "sandwich",
+        "qk_norm": "head",
+        "window": sliding_window(reader, default=4096),
+        "window_layers": marked,
+        "logit_softcap": reader.has("final_logit_softcapping"),
+    }
+
+
+def _with_bias(reader: ConfigReader, shape: dict[str, Any]) -> dict[str, Any]:
+    bias = reader.flag("attention_bias", default=False)
+    # Gemma's own key wins over the older one, which some files carry with another value.
+    activation = reader.text("hidden_activation", default=str(shape["activation"]))
+    return {**shape, "activation": activation, "qkv_bias": bias, "attention_out_bias": bias}

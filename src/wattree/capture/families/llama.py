@@ -1,0 +1,157 @@
+"""Llama and its nearest relatives: Mistral, Granite, Phi-3, OLMo, StableLM, Nemotron, Cohere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wattree.capture.config_reader import ConfigReader
+from wattree.capture.families.common import llama_like, sliding_window
+from wattree.capture.families.registry import FAMILIES
+
+
+@FAMILIES.register("llama")
+def llama(reader: ConfigReader) -> dict[str, Any]:
+    """Read Llama 1 to 3."""
+    bias = reader.flag("attention_bias", default=False)
+    return {
+        **llama_like(
+            reader, vocab=32000, hidden=4096, ffn=11008, layers=32, n_heads=32, max_positions=2048
+        ),
+        "qkv_bias": bias,
+        "attention_out_bias": bias,
+        "mlp_bias": reader.flag("mlp_bias", default=False),
+    }
+
+
+@FAMILIES.register("mistral")
+def mistral(reader: ConfigReader) -> dict[str, Any]:
+    """Read Mistral: a sliding window, unless the key says null."""
+    return {
+        **llama_like(
+            reader,
+            vocab=32000,
+            hidden=4096,
+            ffn=14336,
+            layers=32,
+            n_heads=32,
+            kv_heads=8,
+            max_positions=4096 * 32,
+        ),
+        "window": sliding_window(reader, default=4096),
+    }
+
+
+@FAMILIES.register("granite")
+def granite(reader: ConfigReader) -> dict[str, Any]:
+    """Read Granite: Llama with scalar multipliers, which are fused into their neighbours here."""
+    return llama(reader)
+
+
+@FAMILIES.register("phi3")
+def phi3(reader: ConfigReader) -> dict[str, Any]:
+    """Read Phi-3."""
+    return {
+        **llama_like(
+            reader, vocab=32064, hidden=3072, ffn=8192, layers=32, n_heads=32, max_positions=4096
+        ),
+        "dropout": reader.share("resid_pdrop", default=0.0),
+        "embedding_dropout": reader.share("embd_pdrop", default=0.0),
+        "window": sliding_window(reader, default=0),
+    }
+
+
+@FAMILIES.register("olmo")
+def olmo(reader: ConfigReader) -> dict[str, Any]:
+    """Read OLMo: layer norms without parameters."""
+    bias = reader.flag("attention_bias", default=False)
+    return {
+        **llama_like(
+            reader, vocab=50304, hidden=4096, ffn=11008, layers=32, n_heads=32, max_positions=2048
+        ),
+        "norm": "layer_plain",
+        "qkv_bias": bias,
+        "attention_out_bias": bias,
+    }
+
+
+@FAMILIES.register("olmo2")
+def olmo2(reader: ConfigReader) -> dict[str, Any]:
+    """Read OLMo 2: norms behind the branches, and on whole queries and keys."""
+    bias = reader.flag("attention_bias", default=False)
+    return {
+        **llama_like(
+            reader, vocab=50304, hidden=4096, ffn=11008, layers=32, n_heads=32, max_positions=2048
+        ),
+        "norm_placement": "branch",
+        "qk_norm": "width",
+        "qkv_bias": bias,
+        "attention_out_bias": bias,
+    }
+
+
+@FAMILIES.register("stablelm")
+def stablelm(reader: ConfigReader) -> dict[str, Any]:
+    """Read StableLM: layer norms with biases, biases on q, k, v only."""
+    return {
+        **llama_like(
+            reader,
+            vocab=50304,
+            hidden=2560,
+            ffn=6912,
+            layers=32,
+            n_heads=32,
+            kv_heads=32,
+            max_positions=4096,
+        ),
+        "norm": "layer",
+        "qkv_bias": reader.flag("use_qkv_bias", default=False),
+        "qk_norm": "width" if reader.flag("qk_layernorm", default=False) else "none",
+        "parallel": reader.flag("use_parallel_residual", default=False),
+        "dropout": reader.share("hidden_dropout", default=0.0),
+    }
+
+
+@FAMILIES.register("nemotron")
+def nemotron(reader: ConfigReader) -> dict[str, Any]:
+    """Read Nemotron-4: layer norms with biases, squared ReLU without a gate."""
+    bias = reader.flag("attention_bias", default=False)
+    return {
+        **llama_like(
+            reader,
+            vocab=256000,
+            hidden=6144,
+            ffn=24576,
+            layers=32,
+            n_heads=48,
+            max_positions=4096,
+            activation="relu2",
+        ),
+        "gated": False,
+        "norm": "layer",
+        "qkv_bias": bias,
+        "attention_out_bias": bias,
+        "mlp_bias": reader.flag("mlp_bias", default=False),
+    }
+
+
+@FAMILIES.register("cohere")
+def cohere(reader: ConfigReader) -> dict[str, Any]:
+    """Read Command R: one norm without bias before two parallel branches, tied head."""
+    bias = reader.flag("attention_bias", default=False)
+    return {
+        **llama_like(
+            reader,
+            vocab=256000,
+            hidden=8192,
+            ffn=22528,
+            layers=40,
+            n_heads=64,
+            max_positions=8192,
+            tied=True,
+        ),
+        "norm": "layer_weight",
+        "parallel": True,
+        "qkv_bias": bias,
+        "attention_out_bias": bias,
+        "qk_norm": "width" if reader.flag("use_qk_norm", default=False) else "none",
+    }

@@ -1,0 +1,267 @@
+"""The head block: final norm, projection to logits, loss. Also heads of encoder-only models."""
+
+from __future__ import annotations
+
+from wattree.capture.embedding import TOKEN_TABLE, vocabulary_units
+from wattree.capture.parts import BATCH, HIDDEN_DIMS, elementwise, features, linear, norm
+from wattree.capture.shape import TransformerShape
+from wattree.graph import (
+    Block,
+    DimRole,
+    Extent,
+    IterationDim,
+    Operand,
+    Operator,
+    OperatorKind,
+    Tensor,
+)
+
+__all__ = ["head_block", "hidden_state"]
+
+
+def hidden_state(shape: TransformerShape, seq: IterationDim, *, name: str = "hidden") -> Tensor:
+    """Return the tensor that blocks hand to each other."""
+    return Tensor(
+        name=name, extents=(Extent(batch=1), seq.extent, Extent(coefficient=shape.hidden))
+    )
+
+
+def head_block(shape: TransformerShape, *, seq: IterationDim) -> Block | None:
+    """Return the block after the last layer; None if the hidden states are the output."""
+    operators: list[Operator] = []
+    state = "hidden"
+    if shape.final_norm:
+        operators.append(
+            norm(
+                "final_norm",
+                shape.norm,
+                reads=state,
+                writes="final_norm",
+                width=shape.hidden,
+                seq=seq,
+            )
+        )
+        state = "final_norm"
+    if shape.next_sentence or shape.head == "pooler":
+        operators += _pooler(shape, reads=state, seq=seq)
+    if shape.head == "language_model":
+        operators += _logits(shape, reads=state, seq=seq)
+    elif shape.head == "masked_lm":
+        operators += _masked_lm(shape, reads=state, seq=seq)
+    elif shape.head == "discriminator":
+        operators += _discriminator(shape, reads=state, seq=seq)
+    if not operators:
+        return None
+    return Block(name="head", operators=tuple(operators), inputs=(hidden_state(shape, seq),))
+
+
+def _logits(
+    shape: TransformerShape, *, reads: str, seq: IterationDim, narrow: bool = True
+) -> list[Operator]:
+    """Return projection to the vocabulary and cross-entropy over it."""
+    operators: list[Operator] = []
+    width = shape.hidden
+    if narrow and shape.embedding_width != shape.hidden:
+        # OPT-350M: back to the width of the token table first.
+        operators.append(
+            linear(
+                "logits_projection",
+                reads=reads,
+                writes="logits_projection",
+                in_features=shape.hidden,
+                out_features=shape.embedding_width,
+                bias=shape.embedding_bias,
+                seq=seq,
+            )
+        )
+        reads, width = "logits_projection", shape.embedding_width
+    elif not narrow:
+        width = shape.embedding_width
+    operators.append(
+        linear(
+            "logits",
+            reads=reads,
+            writes="logits",
+            in_features=width,
+            out_features=shape.padded_vocab,
+            out_name="vocab",
+            out_units=vocabulary_units(shape.padded_vocab),
+            bias=shape.head_bias,
+            seq=seq,
+            tied_to=TOKEN_TABLE if shape.tied_embedding else None,
+        )
+    )
+    scores = "logits"
+    if shape.logit_softcap:
+        operators.append(
+            elementwise(
+                "logits_softcap",
+                "softcap",
+                reads=["logits"],
+                writes="logits_softcap",
+                width=shape.padded_vocab,
+                last="vocab",
+                units=vocabulary_units(shape.padded_vocab),
+                seq=seq,
+                saved=("logits_softcap",),
+                kernels=3,
+            )
+        )
+        scores = "logits_softcap"
+    operators.append(_cross_entropy(shape, reads=scores, seq=seq))
+    return operators
+
+
+def _cross_entropy(shape: TransformerShape, *, reads: str, seq: IterationDim) -> Operator:
+    return Operator(
+        path="loss",
+        kind=OperatorKind.CROSS_ENTROPY,
+        function="cross_entropy",
+        dims=(
+            BATCH,
+            seq,
+            features(
+                "vocab",
+                shape.padded_vocab,
+                role=DimRole.CONTRACTED,
+                units=vocabulary_units(shape.padded_vocab),
+            ),
+        ),
+        inputs=(Operand(tensor=reads, dims=("batch", "seq", "vocab")),),
+        outputs=(Operand(tensor="loss", dims=("batch", "seq")),),
+        saved=(reads,),
+        kernels=3,  # to float32, log-softmax, pick
+    )
+
+
+def _masked_lm(shape: TransformerShape, *, reads: str, seq: IterationDim) -> list[Operator]:
+    """Return BERT's head: dense, activation, norm, then logits over the (tied) table."""
+    width = shape.embedding_width
+    return [
+        linear(
+            "transform",
+            reads=reads,
+            writes="transform",
+            in_features=shape.hidden,
+            out_features=width,
+            bias=shape.transform_bias,
+            seq=seq,
+        ),
+        elementwise(
+            "transform_activation",
+            shape.activation,
+            reads=["transform"],
+            writes="transform_activation",
+            width=width,
+            seq=seq,
+            saved=("transform",),
+        ),
+        norm(
+            "transform_norm",
+            shape.norm,
+            reads="transform_activation",
+            writes="transform_norm",
+            width=width,
+            seq=seq,
+        ),
+        *_logits(shape, reads="transform_norm", seq=seq, narrow=False),
+    ]
+
+
+def _discriminator(shape: TransformerShape, *, reads: str, seq: IterationDim) -> list[Operator]:
+    """Return ELECTRA's head: dense, activation, one logit per token, binary cross-entropy."""
+    width = shape.hidden
+    return [
+        linear(
+            "transform",
+            reads=reads,
+            writes="transform",
+            in_features=width,
+            out_features=width,
+            bias=True,
+            seq=seq,
+        ),
+        elementwise(
+            "transform_activation",
+            shape.activation,
+            reads=["transform"],
+            writes="transform_activation",
+            width=width,
+            seq=seq,
+            saved=("transform",),
+        ),
+        linear(
+            "logits",
+            reads="transform_activation",
+            writes="logits",
+            in_features=width,
+            out_features=1,
+            bias=True,
+            seq=seq,
+        ),
+        elementwise(
+            "loss",
+            "binary_cross_entropy",
+            reads=["logits"],
+            writes="loss",
+            width=1,
+            seq=seq,
+            saved=("logits",),
+        ),
+    ]
+
+
+def _pooler(shape: TransformerShape, *, reads: str, seq: IterationDim) -> list[Operator]:
+    """Return the dense layer on each sequence's first token, and BERT's two-way classifier."""
+    first = features("first", 1, role=DimRole.OPAQUE)
+    operators = [
+        _first_token(shape, reads=reads, seq=seq),
+        linear(
+            "pooler",
+            reads="first_token",
+            writes="pooler",
+            in_features=shape.hidden,
+            out_features=shape.hidden,
+            bias=True,
+            seq=first,
+        ),
+        elementwise(
+            "pooler_activation",
+            "tanh",
+            reads=["pooler"],
+            writes="pooler_activation",
+            width=shape.hidden,
+            seq=first,
+            saved=("pooler_activation",),
+        ),
+    ]
+    if shape.next_sentence:
+        operators.append(
+            linear(
+                "next_sentence",
+                reads="pooler_activation",
+                writes="next_sentence",
+                in_features=shape.hidden,
+                out_features=2,
+                bias=True,
+                seq=first,
+            )
+        )
+    return operators
+
+
+def _first_token(shape: TransformerShape, *, reads: str, seq: IterationDim) -> Operator:
+    """Return the choice of each sequence's first position."""
+    return Operator(
+        path="first_token",
+        kind=OperatorKind.ELEMENTWISE,
+        function="select",
+        dims=(
+            BATCH,
+            seq,
+            features("first", 1, role=DimRole.OPAQUE),
+            features("hidden", shape.hidden),
+        ),
+        inputs=(Operand(tensor=reads, dims=HIDDEN_DIMS),),
+        outputs=(Operand(tensor="first_token", dims=("batch", "first", "hidden")),),
+    )

@@ -1,0 +1,126 @@
+"""Model graphs from the `config.json` of public model repositories, offline and without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from wattree.capture.config_reader import ConfigReader
+from wattree.capture.families import FAMILIES
+from wattree.capture.shape import TransformerShape
+from wattree.capture.transformer import build_transformer
+from wattree.errors import ModelError, nearest
+from wattree.graph import ModelGraph
+
+__all__ = ["config_shape", "readable_model_types", "transformer_from_config"]
+
+#: Architectures that are known and are not language models made of the operators here.
+_CAPTURED: Final = frozenset(
+    {
+        "audio-spectrogram-transformer",
+        "beit",
+        "clip",
+        "clip_text_model",
+        "clip_vision_model",
+        "convnext",
+        "convnextv2",
+        "deit",
+        "detr",
+        "dinov2",
+        "efficientnet",
+        "encodec",
+        "falcon_h1",
+        "falcon_mamba",
+        "gemma3",
+        "gemma3n",
+        "hubert",
+        "jamba",
+        "llama4",
+        "llava",
+        "mamba",
+        "mamba2",
+        "mistral3",
+        "mllama",
+        "mobilenet_v1",
+        "mobilenet_v2",
+        "mobilevit",
+        "paligemma",
+        "qwen2_5_vl",
+        "qwen2_vl",
+        "qwen3_next",
+        "recurrent_gemma",
+        "regnet",
+        "resnet",
+        "rwkv",
+        "sam",
+        "segformer",
+        "siglip",
+        "swin",
+        "swinv2",
+        "timesformer",
+        "videomae",
+        "vit",
+        "vit_mae",
+        "wav2vec2",
+        "wavlm",
+        "whisper",
+        "zamba",
+        "zamba2",
+    }
+)
+
+
+def readable_model_types() -> tuple[str, ...]:
+    """Return the values of `model_type` that can be read, in order."""
+    return tuple(FAMILIES)
+
+
+def transformer_from_config(
+    config: Mapping[str, Any], where: str, *, name: str = "", sources: tuple[str, ...] = ()
+) -> ModelGraph:
+    """Return the model graph of a parsed `config.json`.
+
+    Raises:
+        ModelError: The file is of an architecture that is not read, or some of its values are
+            missing or impossible; all of them are listed.
+    """
+    return build_transformer(config_shape(config, where, name=name, sources=sources))
+
+
+def config_shape(
+    config: Mapping[str, Any], where: str, *, name: str = "", sources: tuple[str, ...] = ()
+) -> TransformerShape:
+    """Return the shape that a parsed `config.json` describes; see `transformer_from_config`."""
+    model_type = _model_type(config, where)
+    reader = ConfigReader(config, where)
+    shape = FAMILIES[model_type](reader)
+    if not reader.problems and shape.get("experts") and shape["top_k"] > shape["experts"]:
+        reader.fault(
+            "num_experts_per_tok",
+            shape["top_k"],
+            f"at most {shape['experts']}, the number of experts",
+        )
+    reader.finish()
+    if shape["head"] not in ("language_model", "masked_lm"):
+        shape["tied_embedding"] = False  # a base model has no output projection to tie
+    return TransformerShape(
+        **shape, name=name or where, architecture=model_type, sources=sources or (where,)
+    )
+
+
+def _model_type(config: Mapping[str, Any], where: str) -> str:
+    model_type = config.get("model_type")
+    readable = ", ".join(readable_model_types())
+    if not isinstance(model_type, str) or not model_type:
+        raise ModelError(f"{where}: model_type: found {model_type!r}, expected one of {readable}")
+    if model_type in FAMILIES:
+        return model_type
+    if model_type in _CAPTURED:
+        raise ModelError(
+            f"{where}: model_type '{model_type}' is not read from its configuration, since it is "
+            "no plain language transformer; such a model comes in by capturing its module. "
+            f"Read from config.json: {readable}"
+        )
+    guess = nearest(model_type, readable_model_types())
+    hint = f"did you mean '{guess}'? " if guess else ""
+    raise ModelError(f"{where}: unknown model_type '{model_type}'; {hint}known: {readable}")

@@ -1,0 +1,152 @@
+"""One layer: norms, attention, feed-forward part and residual sums, in the model's order."""
+
+from __future__ import annotations
+
+from wattree.capture.attention import cross_attention, self_attention
+from wattree.capture.head import hidden_state
+from wattree.capture.latent_attention import latent_attention
+from wattree.capture.mlp import feed_forward
+from wattree.capture.moe import mixture_of_experts
+from wattree.capture.parts import dropout, elementwise, norm, sequence_dim
+from wattree.capture.shape import LayerKind, TransformerShape
+from wattree.graph import Block, IterationDim, Operator
+
+__all__ = ["layer_block"]
+
+_PRE = ("pre", "sandwich")
+_AFTER_BRANCH = ("sandwich", "branch")
+
+
+class _Layer:
+    """Operators of one layer as they are written down, in order."""
+
+    def __init__(self, shape: TransformerShape, kind: LayerKind, seq: IterationDim) -> None:
+        self.shape, self.kind, self.seq = shape, kind, seq
+        self.operators: list[Operator] = []
+
+    def norm(self, path: str, reads: str) -> str:
+        """Add a norm and return the tensor it writes."""
+        self.operators.append(
+            norm(
+                path,
+                self.shape.norm,
+                reads=reads,
+                writes=path,
+                width=self.shape.hidden,
+                seq=self.seq,
+            )
+        )
+        return path
+
+    def close_branch(self, part: str, state: str, results: tuple[str, ...]) -> str:
+        """Add dropout, norm and residual sum behind a branch; return the new state."""
+        shape, seq = self.shape, self.seq
+        if shape.dropout:
+            dropped = tuple(
+                f"{part}.dropout" if index == 0 else f"{part}.shared_dropout"
+                for index in range(len(results))
+            )
+            self.operators += [
+                dropout(path, reads=result, writes=path, width=shape.hidden, seq=seq)
+                for path, result in zip(dropped, results, strict=True)
+            ]
+            results = dropped
+        named = "attention" if part == "attention" else part.replace("moe", "mlp")
+        if shape.norm_placement in _AFTER_BRANCH:
+            results = (self.norm(f"post_{named}_norm", self._sum(part, results)),)
+        residual = f"{part}.residual"
+        self.operators.append(
+            elementwise(
+                residual,
+                "add",
+                reads=[state, *results],
+                writes=residual,
+                width=shape.hidden,
+                seq=seq,
+                kernels=len(results),
+            )
+        )
+        if shape.norm_placement == "post":
+            return self.norm(f"post_{named}_norm", residual)
+        return residual
+
+    def _sum(self, part: str, results: tuple[str, ...]) -> str:
+        if len(results) == 1:
+            return results[0]
+        path = f"{part}.sum"
+        self.operators.append(
+            elementwise(
+                path, "add", reads=results, writes=path, width=self.shape.hidden, seq=self.seq
+            )
+        )
+        return path
+
+    def attention(self, reads: str) -> str:
+        """Add self-attention and return the tensor it writes."""
+        build = latent_attention if self.shape.kv_lora_rank else self_attention
+        self.operators += build(
+            self.shape, self.kind, reads=reads, writes="attention.out", seq=self.seq
+        )
+        return "attention.out"
+
+    def mlp(self, reads: str) -> tuple[str, tuple[str, ...]]:
+        """Add the feed-forward part; return its name and the tensors whose sum it writes."""
+        shape = self.shape
+        if self.kind.moe:
+            operators, results = mixture_of_experts(shape, reads=reads, seq=self.seq)
+            self.operators += operators
+            return "moe", results
+        self.operators += feed_forward(
+            "mlp",
+            reads=reads,
+            writes="mlp.down",
+            hidden=shape.hidden,
+            ffn=shape.encoder_ffn if self.kind.side == "encoder" else shape.ffn,
+            gated=shape.gated,
+            activation=shape.activation,
+            bias=shape.mlp_bias,
+            seq=self.seq,
+        )
+        return "mlp", ("mlp.down",)
+
+
+def layer_block(shape: TransformerShape, kind: LayerKind) -> Block:
+    """Return the operators of one layer of the given kind."""
+    ratio = shape.decoder_sequence_ratio if kind.side == "decoder" else 1.0
+    seq = sequence_dim(ratio)
+    layer = _Layer(shape, kind, seq)
+    output = _parallel(layer) if shape.parallel else _sequential(layer)
+    inputs = [hidden_state(shape, seq)]
+    if kind.side == "decoder":
+        inputs.append(hidden_state(shape, sequence_dim(), name="encoded"))
+    return Block(
+        name=kind.block, operators=tuple(layer.operators), inputs=tuple(inputs), output=output
+    )
+
+
+def _sequential(layer: _Layer) -> str:
+    shape, kind = layer.shape, layer.kind
+    state = "hidden"
+    normed = shape.norm_placement in _PRE
+    reads = layer.norm("input_norm", state) if normed and kind.input_norm else state
+    state = layer.close_branch("attention", state, (layer.attention(reads),))
+    if kind.side == "decoder":
+        reads = layer.norm("cross_attention_norm", state) if normed else state
+        layer.operators += cross_attention(
+            shape, reads=reads, memory="encoded", writes="cross_attention.out", seq=layer.seq
+        )
+        state = layer.close_branch("cross_attention", state, ("cross_attention.out",))
+    reads = layer.norm("mlp_norm", state) if normed else state
+    part, results = layer.mlp(reads)
+    return layer.close_branch(part, state, results)
+
+
+def _parallel(layer: _Layer) -> str:
+    """Write a layer whose two branches read the same state (GPT-J, NeoX, Falcon, PaLM)."""
+    state = "hidden"
+    reads = layer.norm("input_norm", state)
+    attended = layer.attention(reads)
+    mlp_reads = layer.norm("mlp_norm", state) if layer.shape.parallel_norms == 2 else reads
+    part, results = layer.mlp(mlp_reads)
+    state = layer.close_branch("attention", state, (attended,))
+    return layer.close_branch(part, state, results)

@@ -1,0 +1,55 @@
+"""From a model's name, file or description to its graph."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from wattree.capture.catalogue import catalogue_entry
+from wattree.capture.huggingface import transformer_from_config
+from wattree.errors import ModelError
+from wattree.files import read_json
+from wattree.graph import ModelGraph
+
+__all__ = ["CONFIG_LIMIT_BYTES", "load_model"]
+
+#: Largest `config.json` that is read. Those of public models are below 100 kB; classifiers with
+#: a name for each of 20,000 classes reach 1 MB. [B]
+CONFIG_LIMIT_BYTES: Final = 4 * 2**20
+
+
+def load_model(name_or_path: str | Path) -> ModelGraph:
+    """Return the graph of a model of the catalogue, or of a `config.json` or its folder.
+
+    What ends in `.json`, or names an existing file or folder with a separator in it, is a path;
+    everything else is a name.
+
+    Raises:
+        UnknownNameError: No such name in the catalogue; the nearest is suggested.
+        ModelError: The file describes no model that can be read.
+        JobError: The file cannot be read at all.
+    """
+    text = os.fspath(name_or_path)
+    if ".py:" in text or text.endswith(".py"):
+        raise ModelError(
+            f"model '{text}': modules in Python files are not captured by this version; give a "
+            "catalogue name, a config.json, or a 'transformer:' block"
+        )
+    if _is_path(name_or_path):
+        path = Path(text)
+        file = path / "config.json" if path.is_dir() else path
+        config = read_json(file, limit_bytes=CONFIG_LIMIT_BYTES)
+        return transformer_from_config(config, str(file))
+    entry = catalogue_entry(text)
+    return transformer_from_config(
+        entry.config, f"catalogue model {entry.name}", name=entry.name, sources=(entry.source,)
+    )
+
+
+def _is_path(name_or_path: str | Path) -> bool:
+    if isinstance(name_or_path, Path) or name_or_path.endswith(".json"):
+        return True
+    if "\0" in name_or_path:
+        raise ModelError(f"model: found {name_or_path!r}, expected a name or a path")
+    return os.sep in name_or_path and Path(name_or_path).exists()

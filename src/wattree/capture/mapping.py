@@ -1,0 +1,113 @@
+"""A transformer written down in a job file: the `transformer:` block.
+
+Keys are the fields of `TransformerShape`, required are `layers`, `hidden`, `heads` and `vocab`;
+what is left out has its default there. Three shorthands say which layers differ:
+
+- `dense_layers: n`: the first n layers are no mixtures;
+- `moe_every: n`: of the others, every n-th layer is a mixture;
+- `full_attention_every: n`: every n-th layer has no window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, replace
+from typing import Any, Final
+
+from wattree.capture.config_reader import ConfigReader
+from wattree.capture.shape import CHOICES, LARGEST_COUNT, MOST_LAYERS, TransformerShape
+from wattree.capture.transformer import build_transformer
+from wattree.errors import ModelError
+from wattree.graph import ModelGraph
+
+__all__ = ["TRANSFORMER_KEYS", "transformer_from_mapping"]
+
+_SHORTHANDS: Final = ("dense_layers", "moe_every", "full_attention_every")
+#: Fields for which zero says "none", so that it may be written; elsewhere leave the key out.
+_MAY_BE_ZERO: Final = frozenset(
+    {
+        "disentangled_positions",
+        "encoder_layers",
+        "experts",
+        "kv_lora_rank",
+        "max_positions",
+        "q_lora_rank",
+        "relative_buckets",
+        "shared_ffn",
+        "token_types",
+        "top_k",
+        "window",
+    }
+)
+_FIELDS: Final = tuple(field for field in fields(TransformerShape) if field.name != "sources")
+
+_LAYER_COUNTS: Final = ("layers", "encoder_layers")
+_RATIOS: Final = ("decoder_sequence_ratio",)
+
+#: Keys that a `transformer:` block may have.
+TRANSFORMER_KEYS: Final = (*(field.name for field in _FIELDS), *_SHORTHANDS)
+
+
+def transformer_from_mapping(mapping: Mapping[str, Any], where: str) -> ModelGraph:
+    """Return the model graph that a `transformer:` block describes.
+
+    Args:
+        mapping: Keys and values as read from a file.
+        where: File and key, as an error message should name them.
+
+    Raises:
+        ModelError: Keys are unknown or missing, or values impossible; all of them are listed.
+    """
+    if not isinstance(mapping, Mapping):
+        raise ModelError(f"{where}: found {mapping!r}, expected a mapping with layers, hidden, …")
+    reader = ConfigReader(mapping, where)
+    reader.only_keys(TRANSFORMER_KEYS)
+    values = {
+        field.name: _value(reader, field.name, str(field.type), field.default)
+        for field in _FIELDS
+        if reader.has(field.name) or field.default is MISSING
+    }
+    reader.finish()
+    values |= _layer_lists(reader, values["layers"])
+    reader.finish()
+    # Built under the name of its place, so that a refusal says where; renamed once it stands.
+    shape = TransformerShape(**{**values, "name": where}, sources=(where,))
+    return build_transformer(replace(shape, name=values.get("name", where)))
+
+
+def _value(reader: ConfigReader, name: str, kind: str, default: Any) -> Any:
+    """Return the value of a field by the type it is declared with."""
+    least = 0 if name in _MAY_BE_ZERO else 1
+    most = MOST_LAYERS if name in _LAYER_COUNTS else LARGEST_COUNT
+    read: dict[str, Callable[[], Any]] = {
+        "bool": lambda: reader.flag(name, default=default),
+        "str": lambda: reader.text(name, default=default, choices=CHOICES.get(name)),
+        "float": lambda: (reader.positive if name in _RATIOS else reader.share)(
+            name, default=default
+        ),
+        "int": lambda: reader.count(name, least=least, most=most),
+        "tuple[int, ...] | None": lambda: reader.indices(name),
+    }
+    return read[kind]()
+
+
+def _layer_lists(reader: ConfigReader, layers: int) -> dict[str, tuple[int, ...]]:
+    """Return the layer lists that the shorthands stand for."""
+    lists: dict[str, tuple[int, ...]] = {}
+    for name, shorthands in {
+        "moe_layers": ("dense_layers", "moe_every"),
+        "window_layers": ("full_attention_every",),
+    }.items():
+        used = [key for key in shorthands if reader.has(key)]
+        if used and reader.has(name):
+            reader.problems.append(f"{used[0]}: {name} says the same; give one of them")
+        if used:
+            dense = reader.count("dense_layers", default=0, least=0)
+            every = reader.count("moe_every", default=1)
+            full = reader.count("full_attention_every", default=1)
+            lists[name] = (
+                tuple(i for i in range(dense, layers) if (i - dense + 1) % every == 0)
+                if name == "moe_layers"
+                else tuple(i for i in range(layers) if (i + 1) % full)
+            )
+    return lists

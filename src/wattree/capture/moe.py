@@ -1,0 +1,151 @@
+"""Mixture-of-experts feed-forward part: router, dispatch, experts, combine, shared experts.
+
+Routed tensors are `(expert, batch, seq, hidden)`: expert by expert, the tokens sent to it, their
+positions keeping the names `batch` and `seq`. With balanced routing an expert sees
+`top_k / experts` of the positions. In `dispatch` and `combine` the loop runs over all positions
+and the routed operand holds that share of it; in the experts the loop itself is that much shorter.
+"""
+
+from __future__ import annotations
+
+from wattree.capture.mlp import feed_forward
+from wattree.capture.parts import (
+    BATCH,
+    HIDDEN_DIMS,
+    ExpertGroup,
+    elementwise,
+    features,
+    linear,
+)
+from wattree.capture.shape import TransformerShape
+from wattree.graph import DimRole, IterationDim, Operand, Operator, OperatorKind
+
+__all__ = ["mixture_of_experts"]
+
+_ROUTED_DIMS = ("expert", "batch", "seq", "hidden")
+
+
+def mixture_of_experts(
+    shape: TransformerShape, *, reads: str, seq: IterationDim
+) -> tuple[list[Operator], tuple[str, ...]]:
+    """Return the operators and the tensors whose sum is the output: routed, then shared."""
+    group = ExpertGroup(experts=shape.experts, token_share=shape.top_k / shape.experts)
+    operators = [
+        linear(
+            "moe.router",
+            reads=reads,
+            writes="router_logits",
+            in_features=shape.hidden,
+            out_features=shape.experts,
+            bias=shape.router_bias,
+            seq=seq,
+        ),
+        _top_k(shape, seq=seq),
+        _dispatch(shape, group, reads=reads, seq=seq),
+        *feed_forward(
+            "moe.experts",
+            reads="routed",
+            writes="moe.experts.down",
+            hidden=shape.hidden,
+            ffn=shape.expert_ffn,
+            gated=shape.gated,
+            activation=shape.activation,
+            bias=shape.expert_bias,
+            seq=seq,
+            experts=group,
+        ),
+        _combine(shape, group, seq=seq),
+    ]
+    if not shape.shared_ffn:
+        return operators, ("moe.combine",)
+    shared, output = _shared_experts(shape, reads=reads, seq=seq)
+    return [*operators, *shared], ("moe.combine", output)
+
+
+def _top_k(shape: TransformerShape, *, seq: IterationDim) -> Operator:
+    return Operator(
+        path="moe.topk",
+        kind=OperatorKind.SOFTMAX,
+        function="softmax_top_k",
+        # The choice is made over all experts, so this dim cannot be split.
+        dims=(BATCH, seq, features("expert", shape.experts, role=DimRole.OPAQUE)),
+        inputs=(Operand(tensor="router_logits", dims=("batch", "seq", "expert")),),
+        outputs=(Operand(tensor="routing", dims=("batch", "seq"), fraction=shape.top_k),),
+        saved=("router_logits",),
+        kernels=3,  # softmax, top-k, renormalise
+    )
+
+
+def _dispatch(
+    shape: TransformerShape, group: ExpertGroup, *, reads: str, seq: IterationDim
+) -> Operator:
+    return Operator(
+        path="moe.dispatch",
+        kind=OperatorKind.PERMUTE,
+        function="dispatch",
+        dims=(group.dim, BATCH, seq, features("hidden", shape.hidden)),
+        inputs=(
+            Operand(tensor=reads, dims=HIDDEN_DIMS),
+            Operand(tensor="routing", dims=("batch", "seq"), fraction=shape.top_k),
+        ),
+        outputs=(Operand(tensor="routed", dims=_ROUTED_DIMS, fraction=group.token_share),),
+        kernels=3,  # sort by expert, count, gather
+    )
+
+
+def _combine(shape: TransformerShape, group: ExpertGroup, *, seq: IterationDim) -> Operator:
+    expert = features("expert", shape.experts, role=DimRole.CONTRACTED, units=shape.experts)
+    return Operator(
+        path="moe.combine",
+        kind=OperatorKind.PERMUTE,
+        function="combine",
+        dims=(expert, BATCH, seq, features("hidden", shape.hidden)),
+        inputs=(
+            Operand(tensor="moe.experts.down", dims=_ROUTED_DIMS, fraction=group.token_share),
+            Operand(tensor="routing", dims=("batch", "seq"), fraction=shape.top_k),
+        ),
+        outputs=(Operand(tensor="moe.combine", dims=HIDDEN_DIMS),),
+        # The product with the routing weights keeps both factors.
+        saved=("moe.experts.down", "routing"),
+        kernels=2,  # weigh, scatter-add
+    )
+
+
+def _shared_experts(
+    shape: TransformerShape, *, reads: str, seq: IterationDim
+) -> tuple[list[Operator], str]:
+    operators = feed_forward(
+        "moe.shared",
+        reads=reads,
+        writes="moe.shared.down",
+        hidden=shape.hidden,
+        ffn=shape.shared_ffn,
+        gated=shape.gated,
+        activation=shape.activation,
+        bias=shape.mlp_bias,
+        seq=seq,
+    )
+    if not shape.shared_gate:
+        return operators, "moe.shared.down"
+    gate = linear(
+        "moe.shared.gate",
+        reads=reads,
+        writes="moe.shared.gate",
+        in_features=shape.hidden,
+        out_features=1,
+        seq=seq,
+    )
+    scale = elementwise(
+        "moe.shared.scale",
+        "sigmoid_scale",
+        reads=[
+            Operand(tensor="moe.shared.down", dims=HIDDEN_DIMS),
+            Operand(tensor="moe.shared.gate", dims=("batch", "seq")),
+        ],
+        writes="moe.shared.scale",
+        width=shape.hidden,
+        seq=seq,
+        saved=("moe.shared.down", "moe.shared.gate"),
+        kernels=2,
+    )
+    return [*operators, gate, scale], "moe.shared.scale"

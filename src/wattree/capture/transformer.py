@@ -1,0 +1,73 @@
+"""From the shape of a transformer to its graph: embedding, layers by kind, head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from wattree.capture.embedding import TOKEN_TABLE, embedding_block
+from wattree.capture.head import head_block, hidden_state
+from wattree.capture.layer import layer_block
+from wattree.capture.parts import norm, sequence_dim
+from wattree.capture.shape import LayerKind, TransformerShape
+from wattree.graph import Block, BlockInstance, ModelGraph
+
+__all__ = ["TransformerShape", "build_transformer"]
+
+
+def build_transformer(shape: TransformerShape) -> ModelGraph:
+    """Return the model graph of a transformer of the given shape."""
+    blocks: dict[str, Block] = {}
+    instances: list[BlockInstance] = []
+
+    def add(path: str, block: Block, *, is_layer: bool = False) -> None:
+        blocks.setdefault(block.name, block)
+        instances.append(BlockInstance(path=path, block=block.name, is_layer=is_layer))
+
+    def add_layers(prefix: str, kinds: Iterable[LayerKind]) -> None:
+        built: dict[LayerKind, Block] = {}
+        for index, kind in enumerate(kinds):
+            if kind not in built:
+                built[kind] = layer_block(shape, kind)
+            add(f"{prefix}layers.{index}", built[kind], is_layer=True)
+
+    add("embedding", embedding_block(shape, name="embedding", seq=sequence_dim()))
+    decoder_seq = sequence_dim(shape.decoder_sequence_ratio if shape.encoder_layers else 1.0)
+    if shape.encoder_layers:
+        add_layers("encoder.", shape.encoder_kinds())
+        if shape.final_norm:
+            add("encoder.final", _encoder_norm(shape))
+        add(
+            "decoder.embedding",
+            embedding_block(shape, name="decoder_embedding", seq=decoder_seq, tied_to=TOKEN_TABLE),
+        )
+    add_layers("decoder." if shape.encoder_layers else "", shape.layer_kinds())
+    if (head := head_block(shape, seq=decoder_seq)) is not None:
+        add("head", head)
+    return ModelGraph(
+        name=shape.name,
+        architecture=shape.architecture,
+        blocks=blocks,
+        instances=tuple(instances),
+        max_sequence_length=shape.max_positions or None,
+        vocabulary=shape.vocab,
+        side_inputs=_side_inputs(shape, blocks),
+        sources=shape.sources,
+    )
+
+
+def _encoder_norm(shape: TransformerShape) -> Block:
+    operator = norm(
+        "final_norm", shape.norm, reads="hidden", writes="final_norm", width=shape.hidden
+    )
+    return Block(
+        name="encoder_final",
+        operators=(operator,),
+        inputs=(hidden_state(shape, sequence_dim()),),
+        output="final_norm",
+    )
+
+
+def _side_inputs(shape: TransformerShape, blocks: dict[str, Block]) -> dict[str, str]:
+    """Return the encoder's last instance for every block that reads a second input."""
+    last = "encoder.final" if shape.final_norm else f"encoder.layers.{shape.encoder_layers - 1}"
+    return {name: last for name, block in blocks.items() if len(block.inputs) > 1}

@@ -1,0 +1,108 @@
+"""What the commands share: options, where text and JSON go, progress, quantities."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattree.errors import UnitError
+from wattree.units import parse_quantity
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "Calibration",
+    "JobPath",
+    "JsonPath",
+    "Progress",
+    "deliver",
+    "progress_bars",
+    "quantity_option",
+]
+
+#: Called with what is being done, how much of it is done, and how much there is.
+Progress = Callable[[str, int, int], None]
+
+JobPath = Annotated[
+    Path, typer.Argument(metavar="JOB", help="Job file (YAML).", show_default=False)
+]
+JsonPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="PATH",
+        help="Write the result as JSON; '-' prints it and nothing else.",
+        show_default=False,
+    ),
+]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        help="Calibration file to use instead of the one that ships.",
+        show_default=False,
+    ),
+]
+
+
+def deliver(value: object, json_path: Path | None, show: Callable[[Console], None]) -> None:
+    """Write `value` as JSON where it was asked for, and show it as text unless that was `-`.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    if json_path is not None:
+        from wattree.report.json_output import write_json
+
+        write_json(value, json_path, standard_output=sys.stdout)
+    if str(json_path) != "-":
+        from rich.console import Console
+
+        show(Console(highlight=False))
+
+
+@contextmanager
+def progress_bars() -> Iterator[Progress]:
+    """Show progress on the terminal while the block runs; silent where standard error is none."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        known: dict[str, int] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in known:
+                known[stage] = int(bars.add_task(stage, total=total))
+            bars.update(bars.task_ids[known[stage]], completed=done, total=total)
+
+        yield report
+
+
+def quantity_option(option: str, text: str | None, dimension: str) -> float | None:
+    """Return the quantity given to an option, in SI; a bare number is already in SI.
+
+    Raises:
+        UnitError: It is no positive quantity of that dimension.
+    """
+    if text is None:
+        return None
+    bare = text.strip().replace(".", "", 1).isdigit()
+    unit = {"w": "W", "s": "s"}[dimension]
+    try:
+        return parse_quantity(f"{text} {unit}" if bare else text, dimension)
+    except UnitError as error:
+        raise UnitError(f"{option}: {error}") from error

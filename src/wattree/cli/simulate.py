@@ -1,0 +1,83 @@
+"""`wattree simulate`: one strategy in full detail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattree.cli.output import Calibration, JobPath, JsonPath, deliver, quantity_option
+
+__all__ = ["simulate"]
+
+
+class Fold(StrEnum):
+    """Whether ranks that do the same are simulated once."""
+
+    ON = "on"
+    OFF = "off"
+
+
+class Sharing(StrEnum):
+    """How flows share a link."""
+
+    MAX_MIN = "max-min"
+    PROTEUS = "proteus"
+
+
+def simulate(  # noqa: PLR0917 - typer passes options by name
+    job: JobPath,
+    json_path: JsonPath = None,
+    trace_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="PATH",
+            help="Write the timeline (streams, memory, power) for ui.perfetto.dev.",
+            show_default=False,
+        ),
+    ] = None,
+    calibration: Calibration = None,
+    power_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POWER",
+            help="Cap on every device, such as '400 W'; replaces the job's.",
+            show_default=False,
+        ),
+    ] = None,
+    fold: Annotated[
+        Fold, typer.Option(help="Simulate ranks that do the same once, or every rank.")
+    ] = Fold.ON,
+    sharing: Annotated[
+        Sharing, typer.Option(help="How transfers in flight share a link.")
+    ] = Sharing.MAX_MIN,
+) -> None:
+    """Predict time, memory, energy and cost of one training step.
+
+    The job's strategy is compiled and played; 'wattree plan' finds one. Exit code 2 if it does
+    not fit in memory (the JSON is still written).
+
+    Example: wattree simulate job.yaml --trace trace.json --json result.json
+    """
+    import wattree
+
+    loaded = wattree.load_job(job)
+    if (limit_w := quantity_option("--power-limit", power_limit, "w")) is not None:
+        loaded = replace(loaded, cluster=replace(loaded.cluster, power_limit_w=limit_w))
+    prediction = wattree.simulate(
+        loaded, calibration=calibration, fold=fold is Fold.ON, sharing=sharing.value
+    )
+    if trace_path is not None:
+        from wattree.report.perfetto import write_trace
+
+        write_trace(trace_path, prediction.trace, power={"cluster": prediction.power})
+    from wattree.report import show_result
+
+    result = prediction.result
+    deliver(result.as_json(), json_path, lambda console: show_result(result, console))
+    if not result.memory.fits:
+        raise typer.Exit(2)

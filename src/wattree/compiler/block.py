@@ -1,0 +1,191 @@
+"""One block and its choices → its program: the passes in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wattree.compiler.layout import PARTIAL, Layout
+from wattree.compiler.passes.backward import backward_steps
+from wattree.compiler.passes.forward import Placed, StepList, forward_steps
+from wattree.compiler.passes.memory import parameter_groups, saved_tensors
+from wattree.compiler.passes.propagate import operator_splits, required_layout
+from wattree.compiler.program import BlockProgram, LocalSize, StepPhase
+from wattree.graph import Block, BlockInstance, Extent, ModelGraph
+from wattree.strategy import Choices, StrategyTree, TreeNode
+
+__all__ = ["ModelProgram", "compile_model"]
+
+_EMPTY = TreeNode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProgram:
+    """Programs of a model's blocks and where each is used.
+
+    Attributes:
+        model: What was compiled.
+        programs: Distinct programs.
+        instances: Index of each block instance's program, in forward order.
+        batch_axes: Axes over which samples are spread.
+    """
+
+    model: ModelGraph
+    programs: tuple[BlockProgram, ...]
+    instances: tuple[int, ...]
+    batch_axes: tuple[str, ...]
+
+
+def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str]) -> ModelProgram:
+    """Return the programs of every block of `model` under `tree`.
+
+    Identical blocks with identical choices are compiled once, however often they occur.
+
+    Args:
+        model: What to compile.
+        tree: Choices.
+        active: Axes to respect; those left out count as degree 1.
+
+    Raises:
+        StrategyError: The tree does not fit the model.
+    """
+    choices = _choices_by_instance(model, tree)
+    boundaries = _boundaries(model, choices, active)
+    programs: dict[tuple[object, ...], int] = {}
+    compiled: list[BlockProgram] = []
+    instances = []
+    trained_before = False
+    for index, instance in enumerate(model.instances):
+        block = model.blocks[instance.block]
+        given, handed_on = boundaries[index], boundaries[index + 1]
+        key = (
+            instance.block,
+            id(choices[index]),
+            _frozen(given),
+            _frozen(handed_on),
+            trained_before,
+        )
+        if key not in programs:
+            programs[key] = len(compiled)
+            compiled.append(
+                _compile_block(
+                    block, choices[index], active, given, handed_on, instance, trained_before
+                )
+            )
+        instances.append(programs[key])
+        trained_before = trained_before or _is_trained(block)
+    root = tree.choices("")
+    return ModelProgram(
+        model=model,
+        programs=tuple(compiled),
+        instances=tuple(instances),
+        batch_axes=tuple(axis for axis in root.compute.get("batch", ()) if axis in active),
+    )
+
+
+def _is_trained(block: Block) -> bool:
+    return any(p.trainable for operator in block.operators for p in operator.parameters)
+
+
+def _frozen(layout: Layout) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(layout.items()))
+
+
+def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Choices, ...]]:
+    """Resolve the tree for every operator; instances that match alike share one tuple."""
+    resolved: dict[tuple[object, ...], tuple[Choices, ...]] = {}
+    by_patterns: dict[tuple[str, ...], Choices] = {}
+    result = []
+    relevant: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, ...], ...]] = {}
+    for instance in model.instances:
+        heads = tuple(p for p in tree.nodes if _may_match(p, instance.path))
+        key = (instance.block, heads)
+        if key not in relevant:
+            part = StrategyTree(nodes={p: tree.nodes[p] for p in heads})
+            operators = model.blocks[instance.block].operators
+            relevant[key] = tuple(part.matching(f"{instance.path}.{o.path}") for o in operators)
+        matched = relevant[key]
+        if (instance.block, matched) not in resolved:
+            for patterns in matched:
+                if patterns not in by_patterns:
+                    by_patterns[patterns] = tree.resolve(patterns)
+            resolved[instance.block, matched] = tuple(by_patterns[p] for p in matched)
+        result.append(resolved[instance.block, matched])
+    return result
+
+
+def _may_match(pattern: str, path: str) -> bool:
+    """Whether the part of `pattern` that reaches into `path` matches it."""
+    if not pattern:
+        return True
+    wanted, have = pattern.split("."), path.split(".")
+    shown = ".".join(wanted[: len(have)])
+    return bool(StrategyTree(nodes={shown: _EMPTY}).matching(path))
+
+
+def _boundaries(
+    model: ModelGraph, choices: Sequence[Sequence[Choices]], active: frozenset[str]
+) -> list[Layout]:
+    """Return the layout in which each instance takes its first input, and one more for the end.
+
+    It is what the instance's first reader needs, so a tensor changes layout where it is made.
+    """
+    known: dict[tuple[object, ...], Layout] = {}
+    layouts: list[Layout] = []
+    for instance, chosen in zip(model.instances, choices, strict=True):
+        block = model.blocks[instance.block]
+        key = (instance.block, id(chosen))
+        if key not in known:
+            layout: Layout = {}
+            if block.inputs:
+                splits = operator_splits(block, chosen, {}, active, instance.path)
+                layout = required_layout(block, splits, block.inputs[0].name)
+            known[key] = layout
+        layouts.append(known[key])
+    return [*layouts, {}]
+
+
+def _compile_block(
+    block: Block,
+    choices: Sequence[Choices],
+    active: frozenset[str],
+    given: Layout,
+    handed_on: Layout,
+    instance: BlockInstance,
+    input_gradient: bool,
+) -> BlockProgram:
+    inputs = {tensor.name: _placed(tensor.extents, given) for tensor in block.inputs}
+    layouts = {name: placed.layout for name, placed in inputs.items()}
+    splits = operator_splits(block, choices, layouts, active, instance.path)
+    boundary = handed_on if block.output is not None else None
+    forward = forward_steps(block, splits, inputs, boundary=boundary)
+    shares = [choice.recompute for choice in choices]
+    again = StepList(phase=StepPhase.RECOMPUTATION)
+    if any(shares):
+        again = forward_steps(
+            block, splits, inputs, phase=StepPhase.RECOMPUTATION, shares=shares
+        )
+    backward, backward_exit = backward_steps(
+        block, splits, forward, inputs, boundary=boundary, input_gradient=input_gradient
+    )
+    first = inputs[block.inputs[0].name].size if block.inputs else LocalSize(0.0)
+    return BlockProgram(
+        block=block.name,
+        forward=tuple(forward.steps),
+        recomputation=tuple(again.steps),
+        backward=tuple(backward.steps),
+        saved=saved_tensors(block, splits, choices, forward, inputs),
+        parameters=parameter_groups(block, splits, choices),
+        boundary=forward.tensors[block.output].size if block.output else LocalSize(0.0),
+        input_size=first,
+        forward_exit=forward.tensors[block.output].step if block.output else len(forward.steps) - 1,
+        backward_exit=backward_exit,
+    )
+
+
+def _placed(extents: Sequence[Extent], layout: Layout) -> Placed:
+    size = LocalSize()
+    for extent in extents:
+        size = size.times(LocalSize.of(extent))
+    axes = tuple(axis for axis, position in layout.items() if position != PARTIAL)
+    return Placed(layout=layout, size=size.over(axes), step=-1)

@@ -1,0 +1,275 @@
+"""Pass 5: a block's phase → tasks on streams, with pipelined collectives and memory.
+
+A collective that overlap hides is cut in two: the visible share stays in line, the rest runs
+beside the product it feeds (gathers) or drains (scatters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.evaluate import BlockCosts, PhaseCosts
+from wattree.compiler.program import (
+    BlockProgram,
+    CollectiveKind,
+    CollectiveStep,
+    ComputeStep,
+    Step,
+    StepPhase,
+)
+from wattree.compiler.tasks import TASK, Names, Stream, TaskTable
+from wattree.graph import Phase, StageLabel, TaskKind
+
+__all__ = ["BlockTasks", "Pipelining", "block_tasks", "phase_rows", "phase_span_s"]
+
+Floats = NDArray[np.float64]
+
+_PHASES = {
+    StepPhase.FORWARD: Phase.FORWARD,
+    StepPhase.RECOMPUTATION: Phase.RECOMPUTATION,
+    StepPhase.INPUT_GRADIENT: Phase.BACKWARD,
+    StepPhase.WEIGHT_GRADIENT: Phase.BACKWARD,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipelining:
+    """Visible shares of collectives that can run beside products.
+
+    Attributes:
+        tensor_exposed_share: Of gathers and scatters over `tp`; 1 keeps them whole.
+        context_exposed_share: Of key/value gathers over `cp` (ring attention hides them).
+    """
+
+    tensor_exposed_share: float
+    context_exposed_share: float
+
+    def share(self, step: CollectiveStep) -> float:
+        """Return the visible share of `step`."""
+        if step.kind not in {CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER}:
+            return 1.0
+        if step.axes == ("tp",):
+            return self.tensor_exposed_share
+        return self.context_exposed_share if step.axes == ("cp",) else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One task of a phase: a step, or the hidden part of one."""
+
+    step: int
+    share: float
+    stream: int
+    depends: tuple[int, ...]  # row indices
+    hidden: bool
+
+
+def stream_of(step: Step) -> int:
+    """Return the stream a step runs on."""
+    if isinstance(step, ComputeStep):
+        return Stream.COMPUTE
+    if "ep" in step.axes:
+        return Stream.EXPERT
+    return Stream.CONTEXT if "cp" in step.axes else Stream.TENSOR
+
+
+def phase_rows(steps: Sequence[Step], pipelining: Pipelining) -> list[_Row]:
+    """Return the tasks of a phase: every step, hidden parts beside their products."""
+    partner = _partners(steps, pipelining)
+    rows: list[_Row] = []
+    at: dict[int, int] = {}  # step → row that completes it
+    waiting: dict[int, list[int]] = {}  # product → hidden gathers its readers must await
+    for index, step in enumerate(steps):
+        depends = tuple(at[d] for d in step.depends)
+        late = tuple(row for d in step.depends for row in waiting.get(d, ()))
+        share = 1.0
+        if isinstance(step, CollectiveStep) and index in partner:
+            share = pipelining.share(step)
+            beside = partner[index]
+            if beside < index:  # drains a product: its hidden part starts with the product
+                starts = rows[at[beside]].depends
+                rows.append(_Row(index, 1 - share, stream_of(step), starts, True))
+                depends = (*depends, len(rows) - 1)
+        rows.append(_Row(index, share, stream_of(step), depends + late, False))
+        at[index] = len(rows) - 1
+        if index in partner and partner[index] > index:
+            rows.append(_Row(index, 1 - share, stream_of(step), depends, True))
+            waiting.setdefault(partner[index], []).append(len(rows) - 1)
+    return rows
+
+
+def _partners(steps: Sequence[Step], pipelining: Pipelining) -> dict[int, int]:
+    """Return collective → the product it can be pipelined with."""
+    partner: dict[int, int] = {}
+    for index, step in enumerate(steps):
+        if isinstance(step, CollectiveStep):
+            if pipelining.share(step) >= 1.0:
+                continue
+            if step.kind is CollectiveKind.REDUCE_SCATTER and step.depends:
+                before = step.depends[0]
+                if isinstance(steps[before], ComputeStep):
+                    partner[index] = before
+        else:
+            for before in step.depends:
+                earlier = steps[before]
+                if (
+                    isinstance(earlier, CollectiveStep)
+                    and earlier.kind is CollectiveKind.ALL_GATHER
+                    and pipelining.share(earlier) < 1.0
+                ):
+                    partner.setdefault(before, index)
+    return partner
+
+
+def phase_span_s(costs: PhaseCosts, pipelining: Pipelining) -> Floats:
+    """Return how long a phase takes alone, shape `(n,)`: streams in order, dependencies kept. [s]"""
+    count = costs.work_s.shape[1]
+    free: dict[int, Floats] = {}
+    ends: list[Floats] = []
+    zero = np.zeros(count)
+    for row in phase_rows(costs.steps, pipelining):
+        start = free.get(row.stream, zero)
+        for before in row.depends:
+            start = np.maximum(start, ends[before])
+        latency = zero if row.hidden else costs.latency_s[row.step]
+        end = start + latency + row.share * costs.work_s[row.step]
+        free[row.stream] = end
+        ends.append(end)
+    span = zero
+    for end in free.values():
+        span = np.maximum(span, end)
+    return span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTasks:
+    """Tasks of a block's forward and of its backward (with recomputation)."""
+
+    forward: TaskTable
+    backward: TaskTable
+
+
+def block_tasks(
+    costs: BlockCosts,
+    pipelining: Pipelining,
+    names: Names,
+    axes_index: dict[tuple[str, ...], int],
+    column: int = 0,
+) -> BlockTasks:
+    """Return the tasks of one block for strategy `column` of `costs`."""
+    program = costs.program
+    saved = costs.saved_bytes[:, column] if program.backward else 0 * costs.saved_bytes[:, column]
+    forward = _table(costs.forward, pipelining, names, axes_index, column, program.forward_exit)
+    again = _table(costs.recomputation, pipelining, names, axes_index, column, -1)
+    backward = _table(costs.backward, pipelining, names, axes_index, column, program.backward_exit)
+    _account_memory(program, saved, forward, again, backward)
+    return BlockTasks(forward=forward.table, backward=_joined(again, backward))
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    table: TaskTable
+    rows: list[_Row]
+    steps: tuple[Step, ...]
+
+
+def _table(
+    costs: PhaseCosts,
+    pipelining: Pipelining,
+    names: Names,
+    axes_index: dict[tuple[str, ...], int],
+    column: int,
+    exit_step: int,
+) -> _Phase:
+    rows = phase_rows(costs.steps, pipelining)
+    tasks = np.zeros(len(rows), TASK)
+    tasks["axes"] = -1
+    edges, entries = [], []
+    completes = -1
+    first_compute = True
+    for index, row in enumerate(rows):
+        step, task = costs.steps[row.step], tasks[index]
+        at = row.step, column
+        task["stream"] = row.stream
+        task["name"] = names(step.path)
+        task["phase"] = _PHASES[step.phase]
+        task["work_s"] = row.share * costs.work_s[at]
+        edges += [(before, index) for before in row.depends]
+        if isinstance(step, CollectiveStep):
+            task["kind"] = TaskKind.COLLECTIVE
+            task["axes"] = axes_index.setdefault(step.axes, len(axes_index))
+            task["stage"] = StageLabel.COMMUNICATING
+            task["latency_s"] = 0.0 if row.hidden else costs.latency_s[at]
+            task["scale_up_bytes"] = row.share * costs.scale_up_bytes[at]
+            task["adapter_bytes"] = row.share * costs.adapter_bytes[at]
+            task["wire_bytes"] = row.share * costs.wire_bytes[at]
+        else:
+            task["kind"] = TaskKind.COMPUTE
+            task["stage"] = StageLabel.COMPUTING
+            task["flop"] = costs.flop[at]
+            task["traffic_bytes"] = costs.traffic_bytes[at]
+            task["alloc_bytes"] = task["free_bytes"] = costs.transient_bytes[at]
+        if step.reads_block_input and (row.stream != Stream.COMPUTE or first_compute):
+            entries.append(index)
+        if row.stream == Stream.COMPUTE:
+            first_compute = False
+        if row.step == exit_step and not row.hidden:
+            completes = index
+    table = TaskTable(
+        tasks=tasks,
+        edges=np.array(edges, dtype=np.int64).reshape(-1, 2),
+        entries=tuple(entries),
+        exit=completes,
+    )
+    return _Phase(table, rows, costs.steps)
+
+
+def _account_memory(
+    program: BlockProgram,
+    saved: Floats,
+    forward: _Phase,
+    again: _Phase,
+    backward: _Phase,
+) -> None:
+    """Add what is kept from forward to backward to the tasks' allocations, in place."""
+    made = {row.step: i for i, row in enumerate(forward.rows) if not row.hidden}
+    freed: dict[str, int] = {}
+    for index, row in enumerate(backward.rows):
+        if row.stream == Stream.COMPUTE:
+            freed[backward.steps[row.step].path] = index
+    last = len(backward.rows) - 1
+    for tensor, size in zip(program.saved, saved, strict=True):
+        if size == 0.0 or last < 0:
+            continue
+        kept = 1.0 - tensor.share if tensor.recomputed else 1.0
+        forward.table.tasks["alloc_bytes"][made.get(tensor.producer, 0)] += kept * size
+        if tensor.recomputed:
+            target = again.table.tasks if len(again.rows) else backward.table.tasks
+            target["alloc_bytes"][0] += (1.0 - kept) * size
+        backward.table.tasks["free_bytes"][freed.get(tensor.consumer, last)] += size
+
+
+def _joined(again: _Phase, backward: _Phase) -> TaskTable:
+    """Put recomputation before backward: it starts when the gradient arrives."""
+    shift = len(again.rows)
+    if shift == 0:
+        return backward.table
+    tasks = np.concatenate([again.table.tasks, backward.table.tasks])
+    edges = [again.table.edges, backward.table.edges + shift]
+    if len(backward.rows):
+        first = next(
+            (i for i, row in enumerate(backward.rows) if row.stream == Stream.COMPUTE), 0
+        )
+        ends = {row.stream: i for i, row in enumerate(again.rows)}
+        edges.append(np.array([(end, first + shift) for end in ends.values()], dtype=np.int64))
+    exit_task = backward.table.exit + shift if backward.table.exit >= 0 else -1
+    return TaskTable(
+        tasks=tasks,
+        edges=np.concatenate(edges),
+        entries=(0, *(entry + shift for entry in backward.table.entries)),
+        exit=exit_task,
+    )

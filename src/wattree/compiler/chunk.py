@@ -1,0 +1,295 @@
+"""Pass 8: a pipeline chunk's forward and backward → tasks, with parameter and gradient traffic.
+
+Here data-parallel traffic meets the layers: gathers of sharded parameters run ahead of compute
+by two blocks, gradients leave in buckets as backward produces them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattree.compiler.block_tasks import BlockTasks
+from wattree.compiler.evaluate import collective_costs
+from wattree.compiler.program import CollectiveKind
+from wattree.compiler.storage import Storage, SyncGroup
+from wattree.compiler.tasks import TASK, Stream, TaskTable
+from wattree.cost import GroupShape
+from wattree.cost.rates import Rates
+from wattree.graph import Phase, StageLabel, TaskKind
+
+__all__ = ["BlockParts", "ChunkContext", "chunk_backward", "chunk_forward", "sync_tasks"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockParts:
+    """What one block instance contributes.
+
+    Attributes:
+        tasks: Its forward and backward.
+        storage: Its parameters and their traffic.
+    """
+
+    tasks: BlockTasks
+    storage: Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkContext:
+    """What turning traffic into tasks needs to know.
+
+    Attributes:
+        rates: What links reach.
+        group: Axes → shape of their groups.
+        degree: Axes → ranks in a group.
+        name: String → number.
+        axes: Axes → number.
+        bucket_bytes: Gradients reduced together.
+        overlap_gradients, overlap_parameters: Hide the traffic behind compute.
+    """
+
+    rates: Rates
+    group: Callable[[tuple[str, ...]], GroupShape]
+    name: Callable[[str], int]
+    axes: Callable[[tuple[str, ...]], int]
+    bucket_bytes: float
+    overlap_gradients: bool
+    overlap_parameters: bool
+
+
+class _Builder:
+    """Blocks and traffic appended one after another, with running indices."""
+
+    def __init__(self) -> None:
+        self.parts: list[np.ndarray] = []
+        self.edges: list[np.ndarray] = []
+        self.count = 0
+        self.exit = -1
+
+    def append(self, tasks: np.ndarray, edges: Sequence[tuple[int, int]] | np.ndarray = ()) -> int:
+        first = self.count
+        self.parts.append(tasks)
+        if len(edges):
+            self.edges.append(np.asarray(edges, dtype=np.int64) + first)
+        self.count += len(tasks)
+        return first
+
+    def link(self, before: int, after: int) -> None:
+        if before >= 0:
+            self.edges.append(np.array([[before, after]], dtype=np.int64))
+
+    def table(
+        self, entries: Sequence[int], prefetch: Sequence[int], tails: Sequence[int]
+    ) -> TaskTable:
+        tasks = np.concatenate(self.parts) if self.parts else np.zeros(0, TASK)
+        edges = np.concatenate(self.edges) if self.edges else np.zeros((0, 2), np.int64)
+        return TaskTable(
+            tasks=tasks,
+            edges=edges,
+            entries=tuple(entries),
+            exit=self.exit,
+            prefetch=tuple(prefetch),
+            tails=tuple(tails),
+        )
+
+
+def sync_tasks(
+    kind: CollectiveKind,
+    axes: tuple[str, ...],
+    size_bytes: float,
+    context: ChunkContext,
+    *,
+    label: str,
+    stream: int,
+    overlaps: bool = True,
+) -> np.ndarray:
+    """Return the task of one collective between replicas; none if the group is one rank."""
+    group = context.group(axes)
+    if size_bytes <= 0 or float(group.ranks[0]) <= 1:
+        return np.zeros(0, TASK)
+    costs = collective_costs(kind, np.array([size_bytes]), group, context.rates)
+    latency, work, wire, scale_up, adapter = (float(value[0]) for value in costs)
+    task = np.zeros(1, TASK)
+    task["kind"] = TaskKind.COLLECTIVE
+    task["stream"], task["axes"] = stream, context.axes(axes)
+    task["overlaps"] = overlaps
+    task["phase"], task["stage"] = Phase.SYNCHRONIZATION, StageLabel.COMMUNICATING
+    task["name"] = context.name(label)
+    task["latency_s"], task["work_s"], task["wire_bytes"] = latency, work, wire
+    task["scale_up_bytes"], task["adapter_bytes"] = scale_up, adapter
+    return task
+
+
+def chunk_forward(
+    blocks: Sequence[BlockParts], context: ChunkContext, *, first_micro_batch: bool
+) -> TaskTable:
+    """Return the forward tasks of a chunk.
+
+    Args:
+        blocks: In model order.
+        context: How traffic becomes tasks.
+        first_micro_batch: Updated parameters of sharded optimisers arrive now, if overlapped.
+    """
+    builder = _Builder()
+    entries: list[int] = []
+    prefetch: list[int] = []
+    tails: list[int] = []
+    for block in blocks:
+        gather = _gathers(block.storage.sync, context)
+        if first_micro_batch and context.overlap_parameters:
+            gather = np.concatenate([gather, _updates(block.storage.sync, context)])
+        _add_block(builder, block.tasks.forward, gather, entries, prefetch, tails)
+    return builder.table(entries, prefetch, tails[-2:])
+
+
+def chunk_backward(
+    blocks: Sequence[BlockParts], context: ChunkContext, *, last_micro_batch: bool
+) -> TaskTable:
+    """Return the backward tasks of a chunk.
+
+    Args:
+        blocks: In model order.
+        context: How traffic becomes tasks.
+        last_micro_batch: Accumulated gradients leave now, if overlapped.
+    """
+    builder = _Builder()
+    entries: list[int] = []
+    prefetch: list[int] = []
+    tails: list[int] = []
+    bucket: list[SyncGroup] = []
+    for block in reversed(blocks):
+        if not len(block.tasks.backward.tasks):
+            continue
+        gather = _gathers(block.storage.sync, context)
+        _add_block(builder, block.tasks.backward, gather, entries, prefetch, tails)
+        bucket += [
+            group
+            for group in block.storage.sync
+            if group.every_micro_batch or (last_micro_batch and context.overlap_gradients)
+        ]
+        is_first_block = block is blocks[0]
+        if is_first_block or _bucket_bytes(bucket) >= context.bucket_bytes:
+            _add_reductions(builder, bucket, context, tails[-1])
+            bucket = []
+    return builder.table(entries, prefetch, tails[-2:])
+
+
+def _add_block(
+    builder: _Builder,
+    table: TaskTable,
+    gather: np.ndarray,
+    entries: list[int],
+    prefetch: list[int],
+    tails: list[int],
+) -> None:
+    """Append a block after what it gathers; gathers wait for compute two blocks back."""
+    before = builder.exit
+    gathered = -1
+    if len(gather):
+        gathered = builder.append(gather) + len(gather) - 1
+        first = gathered - len(gather) + 1
+        if len(tails) >= 2:
+            builder.link(tails[-2], first)
+        else:
+            prefetch.append(first)
+    start = builder.append(table.tasks, table.edges)
+    computes = np.flatnonzero(table.tasks["stream"] == Stream.COMPUTE)
+    if gathered >= 0 and len(computes):
+        builder.link(gathered, start + int(computes[0]))
+        # The gathered copy lives until the block is done.
+        size = builder.parts[-2]["alloc_bytes"].sum()
+        builder.parts[-1] = builder.parts[-1].copy()
+        builder.parts[-1]["free_bytes"][computes[-1]] += size
+    for entry in table.entries:
+        if before >= 0:
+            builder.link(before, start + entry)
+        else:
+            entries.append(start + entry)
+    if len(computes):
+        tails.append(start + int(computes[-1]))
+    if table.exit >= 0:
+        builder.exit = start + table.exit
+
+
+def _gathers(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
+    """All-gathers of sharded parameters for use, one task for groups over the same axes."""
+    sizes: dict[tuple[str, ...], float] = {}
+    for group in sync:
+        if group.gather_axes:
+            sizes[group.gather_axes] = sizes.get(group.gather_axes, 0.0) + group.gather_bytes[0]
+    tasks = [np.zeros(0, TASK)]
+    for axes, size in sizes.items():
+        task = sync_tasks(
+            CollectiveKind.ALL_GATHER,
+            axes,
+            size,
+            context,
+            label="parameters.gather",
+            stream=Stream.GATHER,
+            overlaps=True,
+        )
+        task["alloc_bytes"] = size
+        tasks.append(task)
+    return np.concatenate(tasks)
+
+
+def _updates(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
+    """All-gathers of parameters that a sharded optimiser updated."""
+    tasks = [np.zeros(0, TASK)]
+    for group in sync:
+        if group.update_axes:
+            tasks.append(
+                sync_tasks(
+                    CollectiveKind.ALL_GATHER,
+                    group.update_axes,
+                    float(group.gather_bytes[0]),
+                    context,
+                    label="parameters.update",
+                    stream=Stream.GATHER,
+                )
+            )
+    return np.concatenate(tasks)
+
+
+def _bucket_bytes(bucket: Sequence[SyncGroup]) -> float:
+    return float(sum(group.reduce_bytes[0] for group in bucket))
+
+
+def _add_reductions(
+    builder: _Builder, bucket: Sequence[SyncGroup], context: ChunkContext, after: int
+) -> None:
+    tasks = reductions(bucket, context)
+    if len(tasks):
+        first = builder.append(tasks)
+        builder.link(after, first)
+
+
+def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
+    """Return the reductions of a bucket of gradients, groups over the same axes together."""
+    sizes: dict[tuple[tuple[str, ...], tuple[str, ...]], float] = {}
+    for group in bucket:
+        key = group.scatter_axes, group.reduce_axes
+        sizes[key] = sizes.get(key, 0.0) + float(group.reduce_bytes[0])
+    tasks = [np.zeros(0, TASK)]
+    for (scatter, rest), size in sizes.items():
+        if scatter:
+            tasks.append(_reduction(CollectiveKind.REDUCE_SCATTER, scatter, size, context))
+            size /= float(context.group(scatter).ranks[0])
+        if rest:
+            tasks.append(_reduction(CollectiveKind.ALL_REDUCE, rest, size, context))
+    return np.concatenate(tasks)
+
+
+def updates(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
+    """Return the gathers of updated parameters (for software that does not overlap them)."""
+    return _updates(sync, context)
+
+
+def _reduction(
+    kind: CollectiveKind, axes: tuple[str, ...], size: float, context: ChunkContext
+) -> np.ndarray:
+    return sync_tasks(
+        kind, axes, size, context, label="gradients.reduce", stream=Stream.REDUCE
+    )

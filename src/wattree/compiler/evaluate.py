@@ -1,0 +1,327 @@
+"""Symbolic programs → seconds, FLOP and bytes, for one strategy or arrays of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.program import (
+    BlockProgram,
+    CollectiveKind,
+    CollectiveStep,
+    ComputeStep,
+    LocalSize,
+    Scale,
+    Step,
+    StepPhase,
+)
+from wattree.cost import (
+    GroupShape,
+    Software,
+    collective_latency_s,
+    fused_attention_time_s,
+    matmul_time_s,
+    port_loads,
+    unfused_attention_time_s,
+    volume_factor,
+)
+from wattree.cost.rates import Rates
+from wattree.graph import OperatorKind
+
+__all__ = ["BlockCosts", "PhaseCosts", "Placement", "block_costs", "collective_costs"]
+
+Floats = NDArray[np.float64]
+
+#: Backward of memory-bound operators moves this many times forward's bytes: it reads the
+#: gradient and the saved operand and writes a gradient, against one read and one write.
+_BACKWARD_TRAFFIC = 1.6
+#: Of the loss's traffic, the part in forward (logits read for maximum, sum and pick).
+_LOSS_FORWARD_SHARE = 0.4
+#: Bytes per routed element that permutation moves in one pass (16-bit read and write, indices).
+_PERMUTE_BYTES, _PERMUTE_BACKWARD = 6.0, 1.3
+#: Casts to 8 bit: bytes per activation or gradient element, and per weight element.
+_CAST_ACTIVATION_BYTES, _CAST_WEIGHT_BYTES = 4.0, 3.0
+#: Exponent of the smooth maximum of device time and host time of a block.
+_HOST_SMOOTHNESS = 4.0
+#: Matrix products that stay at 16 bit when linear layers are quantised.
+_PLAIN_PRODUCTS = frozenset({"logits", "moe.router"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where mesh axes lie in the topology.
+
+    Attributes:
+        inside: Axis → members of one of its groups in one scale-up domain, shape `(n,)`.
+        network_sharing: Rails a device's traffic must share, 1 where each has its own.
+    """
+
+    inside: Mapping[str, Floats]
+
+    def group(self, axes: Sequence[str], scale: Scale) -> GroupShape:
+        """Return the shape of the groups over `axes` together."""
+        inside = np.ones_like(scale.micro_batch)
+        for axis in axes:
+            if axis in self.inside:
+                inside = inside * self.inside[axis]
+        return GroupShape(ranks=scale.degree(tuple(axes)), inside=inside)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseCosts:
+    """Costs of a list of steps. Arrays have shape `(steps, n)`.
+
+    Attributes:
+        latency_s, work_s: Fixed part and rest of each step's time. [s]
+        exposed_share: Share of a collective that overlap leaves visible.
+        flop: Matrix FLOP.
+        traffic_bytes: Device memory. [B]
+        wire_bytes: Sent by one rank. [B]
+        scale_up_bytes, adapter_bytes: Loads of its ports, as `cost.PortLoads`. [B]
+        transient_bytes: Memory that lives only during the step. [B]
+    """
+
+    steps: tuple[Step, ...]
+    latency_s: Floats
+    work_s: Floats
+    flop: Floats
+    traffic_bytes: Floats
+    wire_bytes: Floats
+    scale_up_bytes: Floats
+    adapter_bytes: Floats
+    transient_bytes: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCosts:
+    """Costs of a block's phases and the bytes it keeps, arrays over `n` strategies."""
+
+    program: BlockProgram
+    forward: PhaseCosts
+    recomputation: PhaseCosts
+    backward: PhaseCosts
+    saved_bytes: Floats  # (saved tensors, n)
+    boundary_bytes: Floats  # (n,)
+    input_bytes: Floats  # (n,)
+
+
+def block_costs(
+    program: BlockProgram, scale: Scale, placement: Placement, rates: Rates, software: Software
+) -> BlockCosts:
+    """Return the costs of one block under `scale`."""
+    forward = _phase(program.forward, scale, placement, rates, software)
+    again = _phase(program.recomputation, scale, placement, rates, software)
+    backward = _phase(program.backward, scale, placement, rates, software)
+    _stretch_to_host([forward], rates)
+    _stretch_to_host([again, backward], rates)
+    return BlockCosts(
+        program=program,
+        forward=forward,
+        recomputation=again,
+        backward=backward,
+        saved_bytes=_saved_bytes(program, scale, rates, software),
+        boundary_bytes=scale.value(program.boundary) * rates.element_bytes,
+        input_bytes=scale.value(program.input_size) * rates.element_bytes,
+    )
+
+
+def collective_costs(
+    kind: CollectiveKind,
+    size_bytes: Floats,
+    group: GroupShape,
+    rates: Rates,
+    *,
+    copies: float = 1.0,
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Return latency, work, wire bytes and the two port loads of a collective, arrays `(n,)`."""
+    links = rates.links
+    loads = port_loads(kind.value, size_bytes, group, links, copies=copies)
+    work = np.maximum(
+        loads.scale_up / links.scale_up_bytes_per_s, loads.adapter / links.adapter_bytes_per_s
+    )
+    if copies > 1:
+        work = work * rates.moe_exchange_factor
+    wire = volume_factor(kind.value, group.ranks) * size_bytes
+    return collective_latency_s(kind.value, group, links), work, wire, loads.scale_up, loads.adapter
+
+
+def _phase(
+    steps: Sequence[Step], scale: Scale, placement: Placement, rates: Rates, software: Software
+) -> PhaseCosts:
+    count = len(scale.micro_batch)
+    table = np.zeros((8, len(steps), count))
+    for index, step in enumerate(steps):
+        if isinstance(step, CollectiveStep):
+            size = scale.value(step.size) * rates.element_bytes
+            group = placement.group(step.axes, scale)
+            latency, work, wire, up, out = collective_costs(
+                step.kind, size, group, rates, copies=step.copies
+            )
+            table[:, index] = latency, work, 0 * work, 0 * work, wire, up, out, 0 * work
+        else:
+            work, flop, traffic = _compute(step, scale, rates, software)
+            table[1, index], table[2, index], table[3, index] = work, flop, traffic
+            table[7, index] = _transient(step, scale, rates)
+    return PhaseCosts(
+        steps=tuple(steps),
+        latency_s=table[0],
+        work_s=table[1],
+        flop=table[2],
+        traffic_bytes=table[3],
+        wire_bytes=table[4],
+        scale_up_bytes=table[5],
+        adapter_bytes=table[6],
+        transient_bytes=table[7],
+    )
+
+
+def _transient(step: ComputeStep, scale: Scale, rates: Rates) -> Floats:
+    size = np.zeros_like(scale.micro_batch)
+    for part in step.transient:
+        size = size + scale.value(part)
+    return size * rates.element_bytes
+
+
+def _compute(
+    step: ComputeStep, scale: Scale, rates: Rates, software: Software
+) -> tuple[Floats, Floats, Floats]:
+    """Return time, matrix FLOP and memory traffic of a compute step."""
+    if step.kind is OperatorKind.MATMUL and step.matmul is not None:
+        return _product(step, scale, rates)
+    if step.kind is OperatorKind.ATTENTION:
+        return _attention(step, scale, rates, software)
+    sizes = [scale.value(size) for size in step.traffic]
+    backward = step.phase in {StepPhase.INPUT_GRADIENT, StepPhase.WEIGHT_GRADIENT}
+    if step.kind is OperatorKind.CROSS_ENTROPY:
+        share = 1 - _LOSS_FORWARD_SHARE if backward else _LOSS_FORWARD_SHARE
+        traffic = sizes[0] * software.loss_traffic_bytes_per_logit * share
+    elif step.kind is OperatorKind.PERMUTE:
+        traffic = np.maximum.reduce(sizes) * _PERMUTE_BYTES * rates.moe_permute_factor
+        traffic = traffic * (_PERMUTE_BACKWARD if backward else 1.0)
+    else:
+        traffic = sum(sizes) * rates.element_bytes * rates.elementwise_factor
+        traffic = traffic * (_BACKWARD_TRAFFIC if backward else 1.0)
+    traffic = np.asarray(traffic * step.share)
+    return traffic / rates.memory_bytes_per_s, np.zeros_like(traffic), traffic
+
+
+def _product(step: ComputeStep, scale: Scale, rates: Rates) -> tuple[Floats, Floats, Floats]:
+    assert step.matmul is not None
+    m, n, k, groups = (
+        scale.value(size)
+        for size in (step.matmul.m, step.matmul.n, step.matmul.k, step.matmul.groups)
+    )
+    if step.phase is StepPhase.INPUT_GRADIENT:
+        n, k = k, n
+    elif step.phase is StepPhase.WEIGHT_GRADIENT:
+        m, k = k, m
+    quantised = rates.quantised and step.path not in _PLAIN_PRODUCTS
+    elements = groups * (m * k + k * n + m * n)
+    time_s = matmul_time_s(
+        m=m,
+        n=n,
+        k=k,
+        groups=groups,
+        flop_per_s=rates.linear_flop_per_s if quantised else rates.plain_flop_per_s,
+        compute_units=rates.compute_units,
+        traffic_bytes=elements * rates.element_bytes,
+        memory_bytes_per_s=rates.memory_bytes_per_s,
+        alignment_penalty=rates.alignment_penalty,
+    )
+    traffic = elements * rates.element_bytes
+    if quantised:
+        casts = _casts(step.phase, m, n, k, groups)
+        time_s = time_s + casts / rates.memory_bytes_per_s
+        traffic = traffic + casts
+    flop = 2.0 * m * n * k * groups * step.share
+    return time_s * step.share, flop, traffic * step.share
+
+
+def _casts(phase: StepPhase, m: Floats, n: Floats, k: Floats, groups: Floats) -> Floats:
+    """Bytes moved by casts: activations and weights in forward, gradients once in backward."""
+    if phase is StepPhase.INPUT_GRADIENT:
+        return groups * m * k * _CAST_ACTIVATION_BYTES  # k is the gradient's width here
+    if phase is StepPhase.WEIGHT_GRADIENT:
+        return np.zeros_like(m)
+    return groups * (m * k * _CAST_ACTIVATION_BYTES + k * n * _CAST_WEIGHT_BYTES)
+
+
+def _attention(
+    step: ComputeStep, scale: Scale, rates: Rates, software: Software
+) -> tuple[Floats, Floats, Floats]:
+    assert step.mask is not None
+    backward = step.phase is not StepPhase.FORWARD and step.phase is not StepPhase.RECOMPUTATION
+    head_dim = (step.head_dim + step.value_head_dim) / 2
+    full = scale.value(step.batch) * scale.value(step.queries) * scale.value(step.heads)
+    full = full * scale.sequence
+    products = 5.0 if backward else 2.0
+    if software.fused_attention:
+        scores = full * step.mask.visible_share(scale.sequence)
+        time_s = fused_attention_time_s(
+            scores=scores,
+            head_dim=head_dim,
+            keys=scale.sequence,
+            flop_per_s=rates.attention_flop_per_s,
+            ramp_tokens=rates.attention_ramp_tokens,
+            backward=backward,
+        )
+        traffic = sum(scale.value(size) for size in step.traffic) * rates.element_bytes
+    else:
+        scores, products = full, (4.0 if backward else 2.0)
+        time_s = unfused_attention_time_s(
+            scores=full,
+            head_dim=head_dim,
+            peak_flop_per_s=rates.peak_flop_per_s,
+            memory_bytes_per_s=rates.memory_bytes_per_s,
+            misaligned_factor=rates.head_misalignment,
+            backward=backward,
+        )
+        traffic = full * (17.0 if backward else 13.0)
+    flop = 2.0 * products * scores * head_dim
+    return time_s * step.share, flop * step.share, np.asarray(traffic) * step.share
+
+
+def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates) -> None:
+    """Stretch compute so that a block takes the smooth maximum of device and host time, in place.
+
+    A launch-bound block's kernels run in gaps: `(device**4 + host**4)**(1/4)` over the block.
+    """
+    device: Floats | float = 0.0
+    host = 0.0
+    for phase in phases:
+        device = device + phase.work_s[[isinstance(s, ComputeStep) for s in phase.steps]].sum(axis=0)
+        for step in phase.steps:
+            if isinstance(step, ComputeStep):
+                host += step.kernels * rates.launch_s
+                if step.kind is OperatorKind.PERMUTE:
+                    host += rates.moe_host_s / 2
+    if host == 0.0:
+        return
+    device = np.maximum(np.asarray(device), 1e-12)
+    stretch = (1.0 + (host / device) ** _HOST_SMOOTHNESS) ** (1.0 / _HOST_SMOOTHNESS)
+    for phase in phases:
+        for index, step in enumerate(phase.steps):
+            if isinstance(step, ComputeStep):
+                phase.work_s[index] *= stretch
+
+
+def _saved_bytes(
+    program: BlockProgram, scale: Scale, rates: Rates, software: Software
+) -> Floats:
+    rows = np.zeros((len(program.saved), len(scale.micro_batch)))
+    for index, tensor in enumerate(program.saved):
+        width = rates.element_bytes
+        if tensor.kind == "logits":
+            width = software.loss_bytes_per_logit
+        elif tensor.kind == "scores":
+            # Softmax output, dropout mask and its output: 2 + 1 + 2 bytes (Korthikanti 2022, eq. 1).
+            width = 0.0 if software.fused_attention else 5.0
+        elif tensor.mask_bytes > 0:
+            width = tensor.mask_bytes
+        rows[index] = scale.value(tensor.size) * width
+    return rows
+
+

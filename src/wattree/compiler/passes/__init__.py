@@ -1,0 +1,1 @@
+"""The passes of the compiler, one a file."""

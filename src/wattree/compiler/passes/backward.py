@@ -1,0 +1,154 @@
+"""Pass 3: input and weight gradients of a block, with their collectives.
+
+The gradient of a tensor lies as its producer needs it; the gradient that a consumer makes is
+partial over axes that split the consumer along a dim the tensor lacks. The same conversion
+table as in forward then yields Megatron's conjugate pairs, sequence parallelism's gathers and
+the return exchange of experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wattree.compiler.layout import Layout, layout_of, local_size
+from wattree.compiler.passes.forward import Placed, StepList, compute_step, routed_copies
+from wattree.compiler.passes.propagate import Split
+from wattree.compiler.program import StepPhase
+from wattree.graph import Block, Operator, OperatorKind
+
+__all__ = ["backward_steps"]
+
+
+def backward_steps(
+    block: Block,
+    splits: Sequence[Split],
+    forward: StepList,
+    inputs: Mapping[str, Placed],
+    *,
+    boundary: Layout | None,
+    input_gradient: bool,
+) -> tuple[StepList, int]:
+    """Return the steps of `block`'s backward pass, and the one that completes the input's gradient.
+
+    Args:
+        block: Whose operators.
+        splits: One per operator.
+        forward: The forward pass, for the layouts of its tensors.
+        inputs: How the block's inputs lie; their gradients leave in the same layout.
+        boundary: Layout in which the gradient of the block's output arrives; None for a loss.
+        input_gradient: Whether anything before this block is trained.
+    """
+    steps = StepList(phase=StepPhase.INPUT_GRADIENT)
+    found: dict[str, list[Placed]] = {}
+    if block.output is not None and boundary is not None:
+        size = forward.tensors[block.output].size
+        found[block.output] = [Placed(layout=boundary, size=size, step=-1)]
+    wanted = _tensors_to_train(block, inputs, input_gradient)
+    for operator, split in zip(reversed(block.operators), reversed(splits), strict=True):
+        is_loss = operator.kind is OperatorKind.CROSS_ENTROPY
+        if not is_loss and not any(found.get(output.tensor) for output in operator.outputs):
+            continue
+        depends, given = _arrived(operator, split, found, steps)
+        _add_gradients(operator, split, wanted, forward, inputs, steps, found, depends, given)
+    last = -1
+    for name, placed in inputs.items():
+        for gradient in found.get(name, ()):
+            moved = steps.convert(f"{name}.gradient", gradient, placed.layout)
+            last = max(last, moved.step)
+    return steps, last
+
+
+def _tensors_to_train(block: Block, inputs: Mapping[str, Placed], input_gradient: bool) -> set[str]:
+    """Tensors whose gradient something needs: what a trained parameter or block input reaches."""
+    reached = set(inputs) if input_gradient else set()
+    for operator in block.operators:
+        trained = any(parameter.trainable for parameter in operator.parameters)
+        if trained or any(operand.tensor in reached for operand in operator.inputs):
+            reached.update(output.tensor for output in operator.outputs)
+    return reached
+
+
+def _arrived(
+    operator: Operator, split: Split, found: dict[str, list[Placed]], steps: StepList
+) -> tuple[list[int], bool]:
+    """Bring the gradients of the operator's outputs into the layout it needs."""
+    depends: list[int] = []
+    given = False
+    for output in operator.outputs:
+        want = layout_of(output, split, partial=False)
+        alike: dict[tuple[tuple[str, int], ...], list[Placed]] = {}
+        for gradient in found.get(output.tensor, ()):
+            alike.setdefault(tuple(sorted(gradient.layout.items())), []).append(gradient)
+        for same in alike.values():  # contributions that lie alike are summed before they move
+            last = max(same, key=lambda placed: placed.step)
+            placed = steps.convert(
+                f"{output.tensor}.gradient",
+                last,
+                want,
+                copies=routed_copies(operator, output),
+            )
+            depends += [placed.step, *(other.step for other in same)]
+            given = given or placed.step < 0
+    return depends, given
+
+
+def _add_gradients(
+    operator: Operator,
+    split: Split,
+    wanted: set[str],
+    forward: StepList,
+    inputs: Mapping[str, Placed],
+    steps: StepList,
+    found: dict[str, list[Placed]],
+    depends: list[int],
+    given: bool,
+) -> None:
+    trained = any(parameter.trainable for parameter in operator.parameters)
+    reads = [operand for operand in operator.inputs if operand.tensor in wanted]
+    is_matmul = operator.kind is OperatorKind.MATMUL
+    gathered = _gather_again(operator, split, forward, inputs, steps) if trained else []
+    step = -1
+    if reads or (trained and not is_matmul):
+        phase = StepPhase.INPUT_GRADIENT if reads else StepPhase.WEIGHT_GRADIENT
+        step = steps.add(compute_step(operator, split, phase, tuple(depends), 1.0, given))
+    if trained and is_matmul:
+        steps.add(
+            compute_step(
+                operator, split, StepPhase.WEIGHT_GRADIENT, tuple(depends + gathered), 1.0, given
+            )
+        )
+    for operand in reads:
+        layout = layout_of(operand, split, partial=True)
+        found.setdefault(operand.tensor, []).append(
+            Placed(layout=layout, size=local_size(operator, operand, layout), step=step)
+        )
+
+
+def _gather_again(
+    operator: Operator,
+    split: Split,
+    forward: StepList,
+    inputs: Mapping[str, Placed],
+    steps: StepList,
+) -> list[int]:
+    """Gather a saved input once more where forward gathered it: only the shard was kept."""
+    again = []
+    for operand in operator.inputs:
+        if operand.tensor not in operator.saved:
+            continue
+        kept = forward.tensors.get(operand.tensor) or inputs.get(operand.tensor)
+        want = layout_of(operand, split, partial=False)
+        if kept is None or not _only_gathers(kept.layout, want):
+            continue
+        placed = steps.convert(
+            f"{operand.tensor}.again", Placed(layout=kept.layout, size=kept.size, step=-1), want
+        )
+        again.append(placed.step)
+    return again
+
+
+def _only_gathers(have: Layout, want: Layout) -> bool:
+    changed = [axis for axis in {*have, *want} if have.get(axis) != want.get(axis)]
+    return bool(changed) and all(axis in have and have[axis] >= 0 and axis not in want for axis in changed)
+
+

@@ -1,0 +1,218 @@
+"""Pass 2: the forward steps of a block, with the collectives that layout changes call for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from wattree.compiler.layout import Layout, conversions, layout_of, local_size
+from wattree.compiler.passes.propagate import Split
+from wattree.compiler.program import (
+    CollectiveKind,
+    CollectiveStep,
+    ComputeStep,
+    LocalSize,
+    Matmul,
+    Payload,
+    Step,
+    StepPhase,
+)
+from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter
+
+__all__ = ["Placed", "StepList", "compute_step", "forward_steps", "routed_copies"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A tensor as it lies after the step that makes it.
+
+    Attributes:
+        layout: How it lies.
+        size: Local elements.
+        step: Index of that step; -1 for what the block was given.
+    """
+
+    layout: Layout
+    size: LocalSize
+    step: int
+
+
+@dataclass(slots=True)
+class StepList:
+    """Steps under construction and where each tensor is to be found."""
+
+    phase: StepPhase
+    steps: list[Step] = field(default_factory=list)
+    tensors: dict[str, Placed] = field(default_factory=dict)
+    converted: dict[tuple[str, tuple[tuple[str, int], ...]], Placed] = field(default_factory=dict)
+
+    def add(self, step: Step) -> int:
+        """Append `step` and return its index."""
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def in_layout(self, name: str, want: Layout, *, copies: float = 1.0, label: str = "") -> Placed:
+        """Return tensor `name` laid out as `want`, adding collectives if it is not yet."""
+        have = self.tensors[name]
+        key = (name, tuple(sorted(want.items())))
+        if key in self.converted:
+            return self.converted[key]
+        placed = self.convert(label or name, have, want, copies=copies)
+        self.converted[key] = placed
+        return placed
+
+    def convert(self, label: str, have: Placed, want: Layout, *, copies: float = 1.0) -> Placed:
+        """Add the collectives that turn `have` into `want`."""
+        needed, size = conversions(have.size, have.layout, want)
+        step = have.step
+        for conversion in needed:
+            step = self.add(
+                CollectiveStep(
+                    path=label,
+                    kind=conversion.kind,
+                    axes=conversion.axes,
+                    size=conversion.size,
+                    payload=Payload.ACTIVATION,
+                    phase=self.phase,
+                    depends=(step,) if step >= 0 else (),
+                    copies=copies if conversion.kind is CollectiveKind.ALL_TO_ALL else 1.0,
+                    reads_block_input=step < 0,
+                )
+            )
+        return Placed(layout=want, size=size, step=step)
+
+
+def forward_steps(
+    block: Block,
+    splits: Sequence[Split],
+    inputs: Mapping[str, Placed],
+    *,
+    phase: StepPhase = StepPhase.FORWARD,
+    shares: Sequence[float] | None = None,
+    boundary: Layout | None = None,
+) -> StepList:
+    """Return the steps of `block`'s forward pass (or of what is recomputed of it).
+
+    Args:
+        block: Whose operators.
+        splits: One per operator.
+        inputs: How the block's inputs lie.
+        phase: FORWARD or RECOMPUTATION.
+        shares: Share of each operator's work to do; 0 leaves it out and takes its outputs as
+            given. None does everything.
+        boundary: Layout in which the block's output is handed on.
+    """
+    steps = StepList(phase=phase, tensors=dict(inputs))
+    for index, (operator, split) in enumerate(zip(block.operators, splits, strict=True)):
+        share = 1.0 if shares is None else shares[index]
+        depends = []
+        given = False
+        if share > 0:
+            for operand in operator.inputs:
+                if operand.tensor not in steps.tensors:
+                    continue  # token ids: nothing computes them
+                placed = steps.in_layout(
+                    operand.tensor,
+                    layout_of(operand, split, partial=False),
+                    copies=routed_copies(operator, operand),
+                )
+                depends.append(placed.step)
+                given = given or placed.step < 0
+            step = steps.add(compute_step(operator, split, phase, tuple(depends), share, given))
+        else:
+            step = -1
+        for output in operator.outputs:
+            layout = layout_of(output, split, partial=True)
+            steps.tensors[output.tensor] = Placed(
+                layout=layout, size=local_size(operator, output, layout), step=step
+            )
+    if block.output is not None and boundary is not None and phase is StepPhase.FORWARD:
+        steps.tensors[block.output] = steps.in_layout(block.output, boundary)
+    return steps
+
+
+def compute_step(
+    operator: Operator,
+    split: Split,
+    phase: StepPhase,
+    depends: tuple[int, ...],
+    share: float = 1.0,
+    given: bool = False,
+) -> ComputeStep:
+    """Return the step that runs `operator`, or its gradient, on one rank."""
+    moved = _moved(operator, split)
+    outputs = tuple(_local(operator, output, split) for output in operator.outputs)
+    attention = operator.kind is OperatorKind.ATTENTION
+    return ComputeStep(
+        path=operator.path,
+        kind=operator.kind,
+        function=operator.function,
+        phase=phase,
+        traffic=moved,
+        matmul=_matmul(operator, split) if operator.kind is OperatorKind.MATMUL else None,
+        batch=_dim(operator, split, "batch") if attention else LocalSize(),
+        queries=_dim(operator, split, "seq") if attention else LocalSize(),
+        heads=_heads(operator, split) if attention else LocalSize(),
+        mask=operator.mask,
+        head_dim=operator.head_dim,
+        value_head_dim=operator.value_head_dim,
+        kernels=operator.kernels,
+        depends=tuple(sorted({step for step in depends if step >= 0})),
+        reads_block_input=given,
+        share=share,
+        transient=outputs,
+    )
+
+
+def routed_copies(operator: Operator, operand: Operand) -> float:
+    """Return copies per token of a routed tensor (top-k), 1 for any other tensor."""
+    if "expert" not in operand.dims or "seq" not in operand.dims:
+        return 1.0
+    experts = operator.dim("expert").extent.coefficient
+    return experts * operator.dim("seq").extent.coefficient
+
+
+def _dim(operator: Operator, split: Split, name: str) -> LocalSize:
+    return LocalSize.of(operator.dim(name).extent, split.get(name, ()))
+
+
+def _heads(operator: Operator, split: Split) -> LocalSize:
+    return LocalSize(float(operator.query_heads)).over(split.get("heads", ()))
+
+
+def _local(operator: Operator, operand: Operand | Parameter, split: Split) -> LocalSize:
+    size = LocalSize(operand.fraction if isinstance(operand, Operand) else 1.0)
+    for name in operand.dims:
+        size = size.times(_dim(operator, split, name))
+    return size
+
+
+def _moved(operator: Operator, split: Split) -> tuple[LocalSize, ...]:
+    """Elements read and written: every operand once, tables only as far as they are looked up."""
+    operands = [*operator.inputs, *operator.outputs]
+    sizes = [_local(operator, operand, split) for operand in operands]
+    if operator.kind is not OperatorKind.EMBEDDING:
+        sizes += [_local(operator, parameter, split) for parameter in operator.parameters]
+    return tuple(sizes)
+
+
+def _matmul(operator: Operator, split: Split) -> Matmul:
+    """Sort the iteration dims into rows, columns, contraction and groups by who indexes them."""
+    moving, output, weight = operator.inputs[0], operator.outputs[0], operator.parameters
+    in_x, in_y = set(moving.dims), set(output.dims)
+    in_w = set(weight[0].dims) if weight else set(operator.inputs[1].dims)
+    parts = {"m": LocalSize(), "n": LocalSize(), "k": LocalSize(), "groups": LocalSize()}
+    for dim in operator.dims:
+        x, y, w = dim.name in in_x, dim.name in in_y, dim.name in in_w
+        if x and y and w:
+            role = "groups"
+        elif x and y:
+            role = "m"
+        elif y and w:
+            role = "n"
+        elif x and w:
+            role = "k"
+        else:
+            continue
+        parts[role] = parts[role].times(_dim(operator, split, dim.name))
+    return Matmul(**parts)

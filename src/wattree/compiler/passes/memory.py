@@ -1,0 +1,176 @@
+"""Pass 4: what a block keeps: activations for backward, and parameters with their storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wattree.compiler.layout import layout_of
+from wattree.compiler.passes.forward import Placed, StepList
+from wattree.compiler.passes.propagate import Split
+from wattree.compiler.program import (
+    CollectiveKind,
+    CollectiveStep,
+    LocalSize,
+    ParameterGroup,
+    SavedTensor,
+)
+from wattree.graph import Block, Operator, OperatorKind, Parameter
+from wattree.strategy import Choices
+
+__all__ = ["parameter_groups", "saved_tensors"]
+
+
+def saved_tensors(
+    block: Block,
+    splits: Sequence[Split],
+    choices: Sequence[Choices],
+    forward: StepList,
+    inputs: Mapping[str, Placed],
+) -> tuple[SavedTensor, ...]:
+    """Return the activations that backward needs, each once.
+
+    A tensor is made again instead of kept if its producer and all who save it are recomputed; a
+    recomputed operator's inputs from outside are kept.
+    """
+    share_of = {o.path: c.recompute for o, c in zip(block.operators, choices, strict=True)}
+    producer = {out.tensor: o for o in block.operators for out in o.outputs}
+    savers: dict[str, list[Operator]] = {}
+    for operator in block.operators:
+        names = list(operator.saved)
+        if share_of[operator.path] > 0:
+            names += [operand.tensor for operand in operator.inputs]
+        for name in dict.fromkeys(names):
+            savers.setdefault(name, []).append(operator)
+    split_of = {o.path: s for o, s in zip(block.operators, splits, strict=True)}
+    found = []
+    for name, operators in savers.items():
+        made_by = producer.get(name)
+        if made_by is None and name not in inputs:
+            continue  # token ids
+        again = min(
+            [share_of[made_by.path] if made_by else 0.0]
+            + [share_of[operator.path] for operator in operators if name in operator.saved]
+        )
+        placed = _kept(name, operators, split_of, forward, inputs)
+        is_logits = operators[0].kind is OperatorKind.CROSS_ENTROPY
+        found.append(
+            SavedTensor(
+                name=name,
+                size=placed.size,
+                producer=placed.step,
+                consumer=operators[0].path,
+                recomputed=again > 0,
+                share=again if again > 0 else 1.0,
+                kind="logits" if is_logits else "activation",
+            )
+        )
+    found += [
+        _mask(operator, split_of[operator.path], forward, share_of[operator.path])
+        for operator in block.operators
+        if operator.saved_mask_bytes > 0
+    ]
+    found += [
+        _scores(operator, split_of[operator.path], forward, share_of[operator.path])
+        for operator in block.operators
+        if operator.kind is OperatorKind.ATTENTION
+    ]
+    return tuple(found)
+
+
+def _kept(
+    name: str,
+    savers: Sequence[Operator],
+    split_of: Mapping[str, Split],
+    forward: StepList,
+    inputs: Mapping[str, Placed],
+) -> Placed:
+    """Where the kept copy lies: as produced if it was only gathered since, else as converted."""
+    original = forward.tensors.get(name) or inputs[name]
+    for operator in savers:
+        for operand in operator.inputs:
+            if operand.tensor != name:
+                continue
+            want = layout_of(operand, split_of[operator.path], partial=False)
+            converted = forward.converted.get((name, tuple(sorted(want.items()))))
+            if converted is None or converted.step < 0:
+                continue
+            step = forward.steps[converted.step]
+            gathered = isinstance(step, CollectiveStep) and step.kind is CollectiveKind.ALL_GATHER
+            if not gathered:
+                return converted
+    return original
+
+
+def _mask(operator: Operator, split: Split, forward: StepList, share: float) -> SavedTensor:
+    output = forward.tensors[operator.outputs[0].tensor]
+    return SavedTensor(
+        name=f"{operator.path}.mask",
+        size=output.size,
+        producer=output.step,
+        consumer=operator.path,
+        mask_bytes=operator.saved_mask_bytes,
+        recomputed=share > 0,
+    )
+
+
+def _scores(operator: Operator, split: Split, forward: StepList, share: float) -> SavedTensor:
+    """Return the score matrix that unfused attention keeps; the cost model drops it if fused."""
+    heads = LocalSize(float(operator.query_heads)).over(split.get("heads", ()))
+    size = heads
+    for name in ("batch", "seq", "kv_seq"):
+        size = size.times(LocalSize.of(operator.dim(name).extent, split.get(name, ())))
+    return SavedTensor(
+        name=f"{operator.path}.scores",
+        size=size,
+        producer=forward.tensors[operator.outputs[0].tensor].step,
+        consumer=operator.path,
+        recomputed=share > 0,
+        kind="scores",
+    )
+
+
+def parameter_groups(
+    block: Block, splits: Sequence[Split], choices: Sequence[Choices]
+) -> tuple[ParameterGroup, ...]:
+    """Return the parameters of a block, those stored and synchronised alike summed up."""
+    elements: dict[tuple[tuple[str, ...], ParameterGroup], float] = {}
+    for operator, split, choice in zip(block.operators, splits, choices, strict=True):
+        for parameter in operator.parameters:
+            group = _group(parameter, split, choice)
+            key = (group.elements.divisors, group)
+            elements[key] = elements.get(key, 0.0) + float(parameter.elements)
+    return tuple(
+        ParameterGroup(
+            elements=LocalSize(count, 0, 0, divisors),
+            partial_axes=group.partial_axes,
+            parameter_axes=group.parameter_axes,
+            gradient_axes=group.gradient_axes,
+            optimizer_axes=group.optimizer_axes,
+            trainable=group.trainable,
+            tied=group.tied,
+        )
+        for (divisors, group), count in elements.items()
+    )
+
+
+def _group(parameter: Parameter, split: Split, choice: Choices) -> ParameterGroup:
+    over = tuple(axis for dim in parameter.dims for axis in split.get(dim, ()))
+    partial = tuple(
+        axis for dim, axes in split.items() if dim not in parameter.dims for axis in axes
+    )
+
+    def sharded(axes: tuple[str, ...]) -> tuple[str, ...]:
+        # Only what is replicated can be sharded for storage.
+        return tuple(axis for axis in axes if axis in partial)
+
+    return ParameterGroup(
+        elements=LocalSize(1.0, 0, 0, tuple(sorted(over))),
+        partial_axes=tuple(sorted(partial)),
+        parameter_axes=sharded(choice.parameters),
+        gradient_axes=sharded(choice.gradients),
+        optimizer_axes=sharded(choice.optimizer),
+        trainable=parameter.trainable,
+        tied=parameter.tied_to is not None,
+    )
+
+

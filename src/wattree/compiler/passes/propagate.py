@@ -1,0 +1,93 @@
+"""Pass 1: which iteration dims of each operator are split over which axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wattree.compiler.layout import PARTIAL, Layout, layout_of
+from wattree.errors import StrategyError
+from wattree.graph import Block, DimRole, Operator
+from wattree.strategy import Choices
+
+__all__ = ["Split", "operator_splits", "required_layout"]
+
+#: Iteration dim → axes it is split over, outermost first.
+Split = Mapping[str, tuple[str, ...]]
+
+
+def operator_splits(
+    block: Block,
+    choices: Sequence[Choices],
+    input_layouts: Mapping[str, Layout],
+    active: frozenset[str],
+    where: str,
+) -> tuple[Split, ...]:
+    """Return the split of every operator: explicit choices first, then what its inputs bring.
+
+    Args:
+        block: Whose operators.
+        choices: One per operator.
+        input_layouts: How the block's inputs lie.
+        active: Axes that matter (those of degree above 1, in a single strategy).
+        where: Path for messages.
+
+    Raises:
+        StrategyError: An axis is used twice by an operator, or splits an opaque dim.
+    """
+    layouts = dict(input_layouts)
+    splits = []
+    misfits: dict[str, str] = {}
+    for operator, choice in zip(block.operators, choices, strict=True):
+        split = _explicit(operator, choice, active, f"{where}.{operator.path}", misfits)
+        _inherit(operator, split, layouts)
+        splits.append({dim: axes for dim, axes in split.items() if axes})
+        for output in operator.outputs:
+            layouts[output.tensor] = layout_of(output, split, partial=True)
+    if misfits:
+        raise StrategyError(misfits)
+    return tuple(splits)
+
+
+def required_layout(block: Block, splits: Sequence[Split], tensor: str) -> Layout:
+    """Return how the first reader of `tensor` in `block` needs it."""
+    for operator, split in zip(block.operators, splits, strict=True):
+        for operand in operator.inputs:
+            if operand.tensor == tensor:
+                return layout_of(operand, split, partial=False)
+    return {}
+
+
+def _explicit(
+    operator: Operator,
+    choice: Choices,
+    active: frozenset[str],
+    path: str,
+    misfits: dict[str, str],
+) -> dict[str, tuple[str, ...]]:
+    split: dict[str, tuple[str, ...]] = {}
+    seen: dict[str, str] = {}
+    for dim in operator.dims:
+        axes = tuple(axis for axis in choice.compute.get(dim.name, ()) if axis in active)
+        if axes and dim.role is DimRole.OPAQUE:
+            misfits[path] = f"dim '{dim.name}' cannot be split (over {', '.join(axes)})"
+        for axis in axes:
+            if axis in seen:
+                misfits[path] = f"axis '{axis}' splits both '{seen[axis]}' and '{dim.name}'"
+            seen[axis] = dim.name
+        split[dim.name] = axes
+    return split
+
+
+def _inherit(
+    operator: Operator, split: dict[str, tuple[str, ...]], layouts: Mapping[str, Layout]
+) -> None:
+    """Let axes the operator says nothing about follow its inputs."""
+    used = {axis for axes in split.values() for axis in axes}
+    for operand in operator.inputs:
+        for axis, position in layouts.get(operand.tensor, {}).items():
+            if axis in used or position == PARTIAL:
+                continue
+            dim = operand.dims[position]
+            if operator.dim(dim).role is not DimRole.OPAQUE:
+                split[dim] = (*split[dim], axis)
+                used.add(axis)

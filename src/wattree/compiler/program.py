@@ -1,0 +1,291 @@
+"""What one block does on one rank, sizes still symbolic: the compiler's intermediate form.
+
+A `BlockProgram` holds the steps of a block's forward pass, recomputation and backward pass with
+*local sizes* (whole size over the degrees of the axes that split it). Degrees, micro-batch and
+sequence stay symbols, so one program serves a single strategy and a vectorised sweep alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.graph import AttentionMask, Extent, OperatorKind
+
+__all__ = [
+    "BlockProgram",
+    "CollectiveKind",
+    "CollectiveStep",
+    "ComputeStep",
+    "LocalSize",
+    "Matmul",
+    "ParameterGroup",
+    "Payload",
+    "SavedTensor",
+    "Scale",
+    "Step",
+    "StepPhase",
+]
+
+
+class CollectiveKind(StrEnum):
+    """Collectives that layout changes call for."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+
+
+class Payload(StrEnum):
+    """What a collective carries; decides bytes per element and which stream it runs on."""
+
+    ACTIVATION = "activation"
+    PARAMETER = "parameter"
+    GRADIENT = "gradient"
+
+
+class StepPhase(StrEnum):
+    """Part of a training step that a block step belongs to."""
+
+    FORWARD = "forward"
+    RECOMPUTATION = "recomputation"
+    INPUT_GRADIENT = "input_gradient"
+    WEIGHT_GRADIENT = "weight_gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSize:
+    """`coefficient * B**batch * S**seq / product of the degrees of divisors`.
+
+    `B` is the micro-batch over all replicas together, `S` the sequence length.
+    """
+
+    coefficient: float = 1.0
+    batch: int = 0
+    seq: int = 0
+    divisors: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, extent: Extent, axes: tuple[str, ...] = ()) -> LocalSize:
+        """Return the local part of a dim of length `extent` split over `axes`."""
+        return cls(extent.coefficient, extent.batch, extent.seq, axes)
+
+    def times(self, other: LocalSize) -> LocalSize:
+        """Return the product."""
+        return LocalSize(
+            self.coefficient * other.coefficient,
+            self.batch + other.batch,
+            self.seq + other.seq,
+            self.divisors + other.divisors,
+        )
+
+    def scaled(self, factor: float) -> LocalSize:
+        """Return `factor` times this size."""
+        return LocalSize(self.coefficient * factor, self.batch, self.seq, self.divisors)
+
+    def over(self, axes: tuple[str, ...]) -> LocalSize:
+        """Return this size divided by the degrees of `axes`."""
+        return LocalSize(self.coefficient, self.batch, self.seq, self.divisors + axes)
+
+    def without(self, axes: tuple[str, ...]) -> LocalSize:
+        """Return this size with one division by each of `axes` undone."""
+        rest = list(self.divisors)
+        for axis in axes:
+            rest.remove(axis)
+        return LocalSize(self.coefficient, self.batch, self.seq, tuple(rest))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Values of the symbols: one strategy, or arrays of many.
+
+    Attributes:
+        micro_batch: Samples per forward pass of one replica, shape `(n,)`.
+        sequence: Tokens per sample.
+        degrees: Axis → degree, shape `(n,)` each. Absent axes have degree 1.
+        batch_axes: Axes over which samples are spread: `B = micro_batch * their degrees`.
+    """
+
+    micro_batch: NDArray[np.float64]
+    sequence: float
+    degrees: Mapping[str, NDArray[np.float64]]
+    batch_axes: tuple[str, ...]
+    _cache: dict[LocalSize, NDArray[np.float64]] = field(default_factory=dict, repr=False)
+
+    def value(self, size: LocalSize) -> NDArray[np.float64]:
+        """Return the number that `size` stands for, shape `(n,)`."""
+        if (known := self._cache.get(size)) is not None:
+            return known
+        value = np.full_like(self.micro_batch, size.coefficient * self.sequence**size.seq)
+        if size.batch:
+            value = value * (self.micro_batch * self.degree(self.batch_axes)) ** size.batch
+        if size.divisors:
+            value = value / self.degree(size.divisors)
+        self._cache[size] = value
+        return value
+
+    def degree(self, axes: tuple[str, ...]) -> NDArray[np.float64]:
+        """Return the product of the degrees of `axes`, shape `(n,)`."""
+        product = np.ones_like(self.micro_batch)
+        for axis in axes:
+            if axis in self.degrees:
+                product = product * self.degrees[axis]
+        return product
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matmul:
+    """`groups` products of an (m x k) by a (k x n) matrix."""
+
+    m: LocalSize
+    n: LocalSize
+    k: LocalSize
+    groups: LocalSize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeStep:
+    """One operator, or one of its gradients, on one rank.
+
+    Attributes:
+        path: Operator path in its block.
+        kind: Family of the cost formula.
+        function: What it computes, for people.
+        phase: Forward, input gradient, weight gradient (of recomputation: forward).
+        matmul: Shape, for MATMUL.
+        batch, queries, heads: Attention only: local samples, query positions and query heads.
+        mask, head_dim, value_head_dim: Attention only.
+        traffic: Elements read and written, each operand once.
+        kernels: Eager kernels it launches.
+        depends: Indices of earlier steps in the same list whose results it reads.
+        reads_block_input: It also reads what the block was given.
+        share: Share of the work that is done (recomputation of part of an operator).
+        transient: Elements that live only while it runs.
+    """
+
+    path: str
+    kind: OperatorKind
+    function: str
+    phase: StepPhase
+    traffic: tuple[LocalSize, ...]
+    matmul: Matmul | None = None
+    batch: LocalSize = field(default_factory=LocalSize)
+    queries: LocalSize = field(default_factory=LocalSize)
+    heads: LocalSize = field(default_factory=LocalSize)
+    mask: AttentionMask | None = None
+    head_dim: int = 0
+    value_head_dim: int = 0
+    kernels: int = 1
+    depends: tuple[int, ...] = ()
+    reads_block_input: bool = False
+    share: float = 1.0
+    transient: tuple[LocalSize, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveStep:
+    """A collective that a layout change calls for.
+
+    Attributes:
+        path: Tensor it converts, for people: `attention.out.y`.
+        kind: Which collective.
+        axes: Mesh axes whose groups take part.
+        size: Elements of the whole buffer, as nccl-tests defines size: input of a
+            reduce-scatter, output of an all-gather, buffer of an all-reduce or all-to-all.
+        payload: What it carries.
+        phase: Of the step that needs it.
+        depends: Indices of earlier steps it reads.
+        copies: All-to-all of routed tokens: copies per token (top-k), for deduplication per node.
+        reads_block_input: It converts what the block was given.
+    """
+
+    path: str
+    kind: CollectiveKind
+    axes: tuple[str, ...]
+    size: LocalSize
+    payload: Payload
+    phase: StepPhase
+    depends: tuple[int, ...] = ()
+    copies: float = 1.0
+    reads_block_input: bool = False
+
+
+Step = ComputeStep | CollectiveStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedTensor:
+    """An activation kept from forward to backward.
+
+    Attributes:
+        name: Tensor in the block.
+        size: Local elements.
+        mask_bytes: Bytes per element instead of the activation's (dropout masks), or 0.
+        recomputed: Not kept but made again in backward.
+        share: Share of it that is kept where only part is recomputed.
+        producer: Index of the forward step that makes it, -1 for the block's input.
+        consumer: Path of the operator whose backward is the last to need it.
+        kind: `activation`, `scores` (unfused attention) or `logits`.
+    """
+
+    name: str
+    size: LocalSize
+    producer: int
+    consumer: str
+    mask_bytes: float = 0.0
+    recomputed: bool = False
+    share: float = 1.0
+    kind: str = "activation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterGroup:
+    """Parameters of a block that are stored and synchronised alike.
+
+    Attributes:
+        elements: Local elements as computed with (split over compute axes only).
+        partial_axes: Axes over which their gradient is a partial sum.
+        parameter_axes, gradient_axes, optimizer_axes: Axes the three are stored sharded over.
+        trainable: Whether they are updated.
+        tied: Shares storage with another group's parameters: computed with, not stored again.
+    """
+
+    elements: LocalSize
+    partial_axes: tuple[str, ...]
+    parameter_axes: tuple[str, ...]
+    gradient_axes: tuple[str, ...]
+    optimizer_axes: tuple[str, ...]
+    trainable: bool
+    tied: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockProgram:
+    """Everything one block does and keeps on one rank.
+
+    Attributes:
+        block: Name of the block.
+        forward, recomputation, backward: Steps in program order.
+        saved: Activations kept for backward.
+        parameters: What it holds.
+        boundary: Local size of the tensor it hands on (what a pipeline stage sends).
+        input_size: Local size of the tensor it is given.
+        forward_exit, backward_exit: Step whose end completes the output, or the gradient of the
+            input; -1 where there is none.
+    """
+
+    block: str
+    forward: tuple[Step, ...]
+    recomputation: tuple[Step, ...]
+    backward: tuple[Step, ...]
+    saved: tuple[SavedTensor, ...]
+    parameters: tuple[ParameterGroup, ...]
+    boundary: LocalSize
+    input_size: LocalSize
+    forward_exit: int
+    backward_exit: int

@@ -1,0 +1,129 @@
+"""Pass 6: bytes of parameters, gradients and optimiser state, and what synchronising them takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.program import BlockProgram, ParameterGroup, Scale
+from wattree.cost import Software
+from wattree.errors import UnknownNameError
+
+__all__ = ["OPTIMIZER_STATE_BYTES", "Storage", "SyncGroup", "block_storage", "optimizer_state_bytes"]
+
+Floats = NDArray[np.float64]
+
+#: Bytes of state per trained parameter beside master weights.
+OPTIMIZER_STATE_BYTES: Mapping[str, float] = MappingProxyType(
+    {
+        "adamw": 8.0,  # two fp32 moments
+        "adam": 8.0,
+        "adamw8bit": 2.0,  # two 8-bit moments (Dettmers et al., 2022); block scales neglected
+        "lion": 4.0,  # one fp32 moment
+        "momentum": 4.0,
+        "sgd": 0.0,
+        "adafactor": 0.0,  # row and column sums only
+    }
+)
+
+
+def optimizer_state_bytes(optimizer: str) -> float:
+    """Return the state of `optimizer` per trained parameter. [B]"""
+    if optimizer not in OPTIMIZER_STATE_BYTES:
+        raise UnknownNameError(kind="optimizer", name=optimizer, known=OPTIMIZER_STATE_BYTES)
+    return OPTIMIZER_STATE_BYTES[optimizer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroup:
+    """Traffic of one parameter group of one block.
+
+    Attributes:
+        gather_axes: Parameters are gathered over these for use (FSDP); empty if whole.
+        gather_bytes: The gathered whole. [B]
+        scatter_axes: Gradients are reduce-scattered over these.
+        reduce_axes: Then (or only) all-reduced over these.
+        reduce_bytes: Gradients before reduction. [B]
+        update_axes: Updated parameters are gathered over these after the step (ZeRO-1, 2).
+        every_micro_batch: Reduced after each micro-batch, not only after the last.
+    """
+
+    gather_axes: tuple[str, ...]
+    gather_bytes: Floats
+    scatter_axes: tuple[str, ...]
+    reduce_axes: tuple[str, ...]
+    reduce_bytes: Floats
+    update_axes: tuple[str, ...]
+    every_micro_batch: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """What a block's parameters take on one rank, arrays over `n` strategies. [B]
+
+    Attributes:
+        parameters, gradients, optimizer: Resident bytes.
+        updated_elements: Parameters this rank's optimiser updates.
+        sync: Traffic.
+    """
+
+    parameters: Floats
+    gradients: Floats
+    optimizer: Floats
+    updated_elements: Floats
+    sync: tuple[SyncGroup, ...]
+
+
+def block_storage(
+    program: BlockProgram, scale: Scale, software: Software, state_bytes: float
+) -> Storage:
+    """Return what the parameters of one block take and move."""
+    zero = np.zeros_like(scale.micro_batch)
+    parameters, gradients, optimizer, updated = zero, zero, zero, zero
+    sync = []
+    for group in program.parameters:
+        elements = scale.value(group.elements)
+        if not group.tied:
+            parameters = parameters + software.parameter_bytes * elements / scale.degree(
+                group.parameter_axes
+            )
+        if group.trainable and not group.tied:
+            shards = scale.degree(_optimizer_axes(group))
+            gradients = gradients + software.gradient_bytes * elements / scale.degree(
+                group.gradient_axes or group.parameter_axes
+            )
+            optimizer = optimizer + (
+                software.master_bytes + software.master_gradient_bytes + state_bytes
+            ) * elements / shards
+            updated = updated + elements / shards
+        sync.append(_sync(group, elements, software))
+    return Storage(
+        parameters=parameters,
+        gradients=gradients,
+        optimizer=optimizer,
+        updated_elements=updated,
+        sync=tuple(sync),
+    )
+
+
+def _optimizer_axes(group: ParameterGroup) -> tuple[str, ...]:
+    return group.optimizer_axes or group.gradient_axes or group.parameter_axes
+
+
+def _sync(group: ParameterGroup, elements: Floats, software: Software) -> SyncGroup:
+    scatter = _optimizer_axes(group) if group.trainable else ()
+    rest = tuple(axis for axis in group.partial_axes if axis not in scatter)
+    sharded = bool(group.parameter_axes)
+    return SyncGroup(
+        gather_axes=group.parameter_axes,
+        gather_bytes=elements * software.gather_bytes,
+        scatter_axes=scatter,
+        reduce_axes=rest if group.trainable else (),
+        reduce_bytes=elements * software.reduce_bytes,
+        update_axes=() if sharded or not group.trainable else scatter,
+        every_micro_batch=bool(group.gradient_axes) or sharded,
+    )

@@ -1,0 +1,100 @@
+"""Tables of tasks under construction: one record per task, edges as index pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["STREAMS", "TASK", "Names", "Stream", "TaskTable", "concatenated"]
+
+#: One task of one rank class. `axes`: index of the mesh-axes set a collective runs over, -1: none.
+TASK = np.dtype(
+    [
+        ("kind", np.int8),
+        ("stream", np.int8),
+        ("axes", np.int16),
+        ("overlaps", np.bool_),
+        ("phase", np.int8),
+        ("stage", np.int8),
+        ("category", np.int8),
+        ("name", np.int32),
+        ("micro_batch", np.int32),
+        ("latency_s", np.float64),
+        ("work_s", np.float64),
+        ("scale_up_bytes", np.float64),
+        ("adapter_bytes", np.float64),
+        ("alloc_bytes", np.float64),
+        ("free_bytes", np.float64),
+        ("flop", np.float64),
+        ("traffic_bytes", np.float64),
+        ("wire_bytes", np.float64),
+    ]
+)
+
+
+class Stream:
+    """Streams of one rank, as frameworks have them: one for compute, one per communicator."""
+
+    COMPUTE, TENSOR, CONTEXT, EXPERT, GATHER, REDUCE, SEND_NEXT, SEND_PREVIOUS, HOST = range(9)
+
+
+STREAMS = (
+    "compute",
+    "tensor",
+    "context",
+    "expert",
+    "gather",
+    "reduce",
+    "send next",
+    "send previous",
+    "host",
+)
+
+
+@dataclass(slots=True)
+class Names:
+    """Strings numbered in order of appearance."""
+
+    index: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, name: str) -> int:
+        """Return the number of `name`."""
+        return self.index.setdefault(name, len(self.index))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTable:
+    """Tasks in program order with dependencies among them.
+
+    Attributes:
+        tasks: Records of dtype `TASK`.
+        edges: Index pairs (before, after), shape `(E, 2)`.
+        entries: Tasks that wait for what the table is given.
+        exit: Task whose end completes what it hands on; -1 if none.
+        prefetch: First parameter gathers, which wait for earlier compute (see `chunk`).
+        tails: Last compute tasks of the last two blocks, second to last first.
+    """
+
+    tasks: NDArray[np.void]
+    edges: NDArray[np.int64]
+    entries: tuple[int, ...] = ()
+    exit: int = -1
+    prefetch: tuple[int, ...] = ()
+    tails: tuple[int, ...] = ()
+
+
+def concatenated(
+    tables: Sequence[TaskTable],
+) -> tuple[NDArray[np.void], NDArray[np.int64], NDArray[np.int64]]:
+    """Return all tasks, all edges shifted, and the first index of each table."""
+    counts = np.array([len(table.tasks) for table in tables], dtype=np.int64)
+    offsets = np.concatenate(([0], np.cumsum(counts)))[:-1].astype(np.int64)
+    if not tables:
+        return np.zeros(0, TASK), np.zeros((0, 2), np.int64), offsets
+    tasks = np.concatenate([table.tasks for table in tables])
+    edge_counts = [len(table.edges) for table in tables]
+    edges = np.concatenate([table.edges for table in tables])
+    return tasks, edges + np.repeat(offsets, edge_counts)[:, None], offsets

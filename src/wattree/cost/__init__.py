@@ -1,0 +1,34 @@
+"""Time, traffic and memory of operators and collectives: evidence first, then formula."""
+
+from wattree.cost.attention import fused_attention_time_s, unfused_attention_time_s
+from wattree.cost.calibration import Calibration, Constant, load_calibration
+from wattree.cost.collective import (
+    GroupShape,
+    LinkRates,
+    PortLoads,
+    collective_latency_s,
+    port_loads,
+    volume_factor,
+)
+from wattree.cost.matmul import alignment_factor, matmul_time_s, tile_efficiency
+from wattree.cost.software import SOFTWARE, Software, software_family
+
+__all__ = [
+    "SOFTWARE",
+    "Calibration",
+    "Constant",
+    "GroupShape",
+    "LinkRates",
+    "PortLoads",
+    "Software",
+    "alignment_factor",
+    "collective_latency_s",
+    "fused_attention_time_s",
+    "load_calibration",
+    "matmul_time_s",
+    "port_loads",
+    "software_family",
+    "tile_efficiency",
+    "unfused_attention_time_s",
+    "volume_factor",
+]

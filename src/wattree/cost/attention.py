@@ -1,0 +1,69 @@
+"""Time of scaled-dot-product attention, fused or not. Pure functions over arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BACKWARD_PRODUCTS", "FORWARD_PRODUCTS", "fused_attention_time_s", "unfused_attention_time_s"]
+
+Floats = NDArray[np.float64]
+
+#: Products over the score matrix: QK and PV; backward repeats QK and adds dV, dP, dQ, dK.
+FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 2, 5
+#: Head size from which fused kernels run at their full rate, and how they fall off below it:
+#: fitted to cuDNN and FlashAttention forward times on A100 to GB200.
+_FULL_HEAD, _HEAD_EXPONENT = 128.0, 0.16
+#: Backward reaches this share of forward's FLOP/s (cuDNN 9, H200 to GB300: 0.73 to 0.87).
+_BACKWARD_RATE = 0.73
+#: Unfused: share of peak the batched products reach, and bytes per score element forward and
+#: backward for scale, mask, softmax and dropout in half precision (Megatron-LM's fused softmax).
+_UNFUSED_RATE, _UNFUSED_FORWARD_BYTES, _UNFUSED_BACKWARD_BYTES = 0.45, 13.0, 17.0
+
+
+def fused_attention_time_s(
+    *,
+    scores: Floats,
+    head_dim: float,
+    keys: float,
+    flop_per_s: float,
+    ramp_tokens: float,
+    backward: bool,
+) -> Floats:
+    """Return the time of attention in one kernel. [s]
+
+    `2 products * 2 FLOP * scores * head_dim / rate * (1 + s0 / s) * (128 / d)**0.16`.
+
+    Args:
+        scores: Visible score elements, all heads and samples.
+        head_dim: Mean of query-key and value head sizes, `d`.
+        keys: Key positions, `s`.
+        flop_per_s: Rate at long sequences and full heads. [FLOP/s]
+        ramp_tokens: Sequence length at half rate, `s0`.
+        backward: Five products at 0.73 of the rate instead of two.
+    """
+    products = BACKWARD_PRODUCTS / _BACKWARD_RATE if backward else FORWARD_PRODUCTS
+    small = max(_FULL_HEAD / head_dim, 1.0) ** _HEAD_EXPONENT
+    flop = 2.0 * products * scores * head_dim
+    return np.asarray(flop / flop_per_s * (1.0 + ramp_tokens / keys) * small)
+
+
+def unfused_attention_time_s(
+    *,
+    scores: Floats,
+    head_dim: float,
+    peak_flop_per_s: float,
+    memory_bytes_per_s: float,
+    misaligned_factor: float,
+    backward: bool,
+) -> Floats:
+    """Return the time of attention whose score matrix goes through memory. [s]
+
+    Every score is computed, masked or not. Head sizes that are no multiple of 8 miss the matrix
+    units' fast path and cost `misaligned_factor` times the products.
+    """
+    products = 2 * FORWARD_PRODUCTS if backward else FORWARD_PRODUCTS
+    slow = misaligned_factor if head_dim % 8 else 1.0
+    math_s = 2.0 * products * scores * head_dim * slow / (peak_flop_per_s * _UNFUSED_RATE)
+    per_score = _UNFUSED_BACKWARD_BYTES if backward else _UNFUSED_FORWARD_BYTES
+    return np.asarray(math_s + scores * per_score / memory_bytes_per_s)

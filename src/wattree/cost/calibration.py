@@ -1,0 +1,117 @@
+"""Constants of the cost models: named, with units and the evidence they rest on.
+
+Names are dotted paths. `device.<name>.…` belongs to one device type, `family.<name>.…` to one
+software family, `pooled.…` stands in for devices and families without their own, `general.…`
+holds for all. A name without an entry falls back to its pooled one, and the evidence says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattree.errors import CostError, JobError
+
+__all__ = ["Calibration", "Constant", "load_calibration"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """One constant.
+
+    Attributes:
+        value: In SI units, as the name says.
+        evidence: `measured` (read off a measurement), `fitted` (to the measured rows) or
+            `pooled` (mean of other devices' fits).
+        source: Measurement or fit it comes from.
+        spread: Standard deviation of its logarithm, 0 where it was not fitted.
+    """
+
+    value: float
+    evidence: str
+    source: str
+    spread: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """All constants by name.
+
+    Attributes:
+        constants: Name → constant.
+        source: Where they were read from.
+    """
+
+    constants: Mapping[str, Constant]
+    source: str
+
+    def device(self, device: str, item: str) -> float:
+        """Return constant `item` of a device type, pooled if it has none of its own."""
+        return self._first(f"device.{device}.{item}", f"pooled.{item}")
+
+    def family(self, family: str, item: str) -> float:
+        """Return constant `item` of a software family, pooled if it has none of its own."""
+        return self._first(f"family.{family}.{item}", f"pooled.{item}")
+
+    def general(self, item: str) -> float:
+        """Return a constant that holds for all."""
+        return self._first(f"general.{item}")
+
+    def evidence(self, *names: str) -> str:
+        """Return the evidence of the first of `names` that exists."""
+        for name in names:
+            if name in self.constants:
+                pooled = name.startswith("pooled.")
+                return "pooled" if pooled else self.constants[name].evidence
+        return "datasheet"
+
+    def replaced(self, values: Mapping[str, float]) -> Calibration:
+        """Return a copy with other values for some constants."""
+        changed = {
+            name: Constant(
+                value=value,
+                evidence=self.constants[name].evidence,
+                source=self.constants[name].source,
+                spread=self.constants[name].spread,
+            )
+            for name, value in values.items()
+        }
+        return Calibration(constants={**self.constants, **changed}, source=self.source)
+
+    def _first(self, *names: str) -> float:
+        for name in names:
+            if name in self.constants:
+                return self.constants[name].value
+        raise CostError(f"{self.source}: no constant {' or '.join(names)}")
+
+
+def load_calibration(path: Path | None = None) -> Calibration:
+    """Return the calibration in `path`, or the one that ships with Wattree.
+
+    Raises:
+        JobError: The file is no calibration; every fault is listed.
+    """
+    from wattree.files import read_yaml
+
+    shipped = Path(__file__).with_name("calibration.yaml")
+    raw = read_yaml(path or shipped)
+    problems: list[str] = []
+    constants: dict[str, Constant] = {}
+    entries = raw.get("constants")
+    if not isinstance(entries, dict):
+        raise JobError(str(path or shipped), ["constants: missing, expected name → {value, …}"])
+    for name, entry in entries.items():
+        value = entry.get("value") if isinstance(entry, dict) else None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e30:
+            problems.append(f"constants.{name}.value: found {value!r}, expected a number >= 0")
+            continue
+        constants[str(name)] = Constant(
+            value=float(value),
+            evidence=str(entry.get("evidence", "fitted")),
+            source=str(entry.get("source", "")),
+            spread=float(entry.get("spread", 0.0)),
+        )
+    if problems:
+        raise JobError(str(path or shipped), problems)
+    return Calibration(constants=constants, source="shipped" if path is None else str(path))

@@ -1,0 +1,112 @@
+"""Time and link loads of collectives: alpha-beta on the group's shape. Pure functions over arrays.
+
+A group of `ranks` is spread evenly over scale-up domains, `inside` of them in each. Inside a
+domain traffic uses each device's scale-up port, between domains its share of the adapters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.errors import CostError
+
+__all__ = ["GroupShape", "LinkRates", "PortLoads", "collective_latency_s", "port_loads", "volume_factor"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupShape:
+    """Where a group's ranks sit.
+
+    Attributes:
+        ranks: Members, `n`. Shape `(k,)`.
+        inside: Members in one scale-up domain, `m`. Shape `(k,)`.
+    """
+
+    ranks: Floats
+    inside: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRates:
+    """What the links of one device reach in collectives.
+
+    Attributes:
+        scale_up_bytes_per_s: Bus bandwidth of gathers, scatters and exchanges. [B/s]
+        scale_up_reduce_bytes_per_s: Bus bandwidth of all-reduce, higher where switches add. [B/s]
+        adapter_bytes_per_s: Network bandwidth per device. [B/s]
+        alpha_s: Latency inside a domain. [s]
+        alpha_network_s: Added latency per doubling of domains. [s]
+    """
+
+    scale_up_bytes_per_s: float
+    scale_up_reduce_bytes_per_s: float
+    adapter_bytes_per_s: float
+    alpha_s: float
+    alpha_network_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortLoads:
+    """Bytes through one device's ports in one direction, in equivalents of plain gathers. [B]"""
+
+    scale_up: Floats
+    adapter: Floats
+
+
+def volume_factor(kind: str, ranks: Floats) -> Floats:
+    """Return bytes each rank sends over the buffer size, by the ring algorithms.
+
+    All-reduce `2 (n - 1) / n`; all-gather, reduce-scatter and all-to-all `(n - 1) / n`, with
+    nccl-tests' meaning of size [1].
+
+    References:
+        [1] NVIDIA, nccl-tests, doc/PERFORMANCE.md.
+    """
+    share = (ranks - 1.0) / ranks
+    if kind == "all_reduce":
+        return np.asarray(2.0 * share)
+    if kind in {"all_gather", "reduce_scatter", "all_to_all"}:
+        return np.asarray(share)
+    raise CostError(f"unknown collective '{kind}'")
+
+
+def port_loads(
+    kind: str, size_bytes: Floats, group: GroupShape, rates: LinkRates, *, copies: float = 1.0
+) -> PortLoads:
+    """Return what one collective sends through the ports of one of its devices. [B]
+
+    A ring crosses each domain boundary once; its channels spread that over the adapters of the
+    `m` members. Exchanges send each peer its own part; routed tokens (`copies` > 1) cross to a
+    domain once however many of their experts live there.
+    """
+    n, m = group.ranks, group.inside
+    if kind == "all_to_all":
+        domains = np.maximum(n / m, 1.0)
+        remote = 1.0 - 1.0 / domains
+        if copies > 1:
+            # Expected distinct remote domains of `copies` uniform choices, per copy.
+            remote = domains * (1 - (1 - 1 / domains) ** copies) * remote / copies
+        return PortLoads(scale_up=size_bytes * (m - 1) / n, adapter=size_bytes * remote)
+    sent = volume_factor(kind, n) * size_bytes
+    advantage = 1.0
+    if kind == "all_reduce":
+        advantage = rates.scale_up_bytes_per_s / rates.scale_up_reduce_bytes_per_s
+    crossing = np.where(n > m, sent / m, 0.0)
+    return PortLoads(scale_up=np.where(m > 1, sent * advantage, 0.0), adapter=crossing)
+
+
+def collective_latency_s(kind: str, group: GroupShape, rates: LinkRates) -> Floats:
+    """Return the time of a collective of no bytes. [s]
+
+    One alpha inside the domain, one network alpha per doubling of domains (trees); two-phase
+    all-reduce pays the network part twice.
+    """
+    doublings = np.log2(np.maximum(group.ranks / group.inside, 1.0))
+    passes = 2.0 if kind == "all_reduce" else 1.0
+    alone = group.ranks <= 1
+    return np.where(alone, 0.0, rates.alpha_s + passes * doublings * rates.alpha_network_s)

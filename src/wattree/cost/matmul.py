@@ -1,0 +1,75 @@
+"""Time of matrix products: tiles, waves and the two roofs. Pure functions over arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["alignment_factor", "matmul_time_s", "tile_efficiency"]
+
+Floats = NDArray[np.float64]
+
+#: Output tiles of cuBLAS-class kernels with their rate relative to the largest, from fits of a
+#: tile-and-wave model to measured bf16 products on A100, H100, H200 and B200.
+_TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.93), (128, 64, 0.78), (64, 64, 0.6))
+#: Contraction length at which a tile reaches half its rate (same fits).
+_RAMP_K = 200.0
+#: Above this many waves the last, partial one is averaged: kernels interleave tiles.
+_WAVES_AVERAGED = 8.0
+
+
+def tile_efficiency(m: Floats, n: Floats, k: Floats, groups: Floats, compute_units: int) -> Floats:
+    """Return the share of the matrix units' rate that a product's shape allows, in (0, 1].
+
+    `max over tiles of r_t * (m n g) / (waves * tile area * units) * k / (k + k0)`: useful work
+    over tile-padded work over whole waves of compute units.
+
+    Args:
+        m, n, k: Rows, columns, contraction.
+        groups: Independent products.
+        compute_units: SMs or the like.
+    """
+    best = np.zeros_like(m)
+    useful = m * n * groups
+    for tile_m, tile_n, rate in _TILES:
+        tiles = np.ceil(m / tile_m) * np.ceil(n / tile_n) * groups
+        waves = tiles / compute_units
+        whole = np.where(waves <= _WAVES_AVERAGED, np.ceil(waves), waves + 0.5)
+        padded = np.maximum(whole, 1.0) * (tile_m * tile_n * compute_units)
+        best = np.maximum(best, rate * useful / padded)
+    return np.asarray(best * k / (k + _RAMP_K))
+
+
+def alignment_factor(n: Floats, k: Floats, penalty: float) -> Floats:
+    """Return `penalty` where a row is not a whole number of 128-byte lines (64 two-byte values)."""
+    return np.where((np.mod(n, 64) != 0) | (np.mod(k, 64) != 0), penalty, 1.0)
+
+
+def matmul_time_s(
+    *,
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    groups: Floats,
+    flop_per_s: float,
+    compute_units: int,
+    traffic_bytes: Floats,
+    memory_bytes_per_s: float,
+    alignment_penalty: float = 1.0,
+) -> Floats:
+    """Return the time of `groups` products of (m x k) by (k x n). [s]
+
+    `max(2 m n k g / (rate * tile efficiency) * alignment, bytes / bandwidth)`.
+
+    Args:
+        m, n, k, groups: Shape, arrays of one length.
+        flop_per_s: Rate that large, aligned products reach. [FLOP/s]
+        compute_units: Units that tiles are spread over.
+        traffic_bytes: Operands read and written once. [B]
+        memory_bytes_per_s: Bandwidth that streaming reaches. [B/s]
+        alignment_penalty: Factor for misaligned rows.
+    """
+    flop = 2.0 * m * n * k * groups
+    efficiency = tile_efficiency(m, n, k, groups, compute_units)
+    math_s = flop / (flop_per_s * efficiency) * alignment_factor(n, k, alignment_penalty)
+    return np.asarray(np.maximum(math_s, traffic_bytes / memory_bytes_per_s))

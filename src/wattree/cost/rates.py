@@ -1,0 +1,138 @@
+"""Rates that one kind of device reaches under one software family: calibration meets datasheet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wattree.cost.calibration import Calibration
+from wattree.cost.collective import LinkRates
+from wattree.cost.software import Software
+from wattree.hardware import Cluster, Precision
+
+__all__ = ["Rates", "rates_of"]
+
+_CLASSES = {
+    Precision.BF16: "bf16",
+    Precision.FP16: "bf16",
+    Precision.FP32: "fp32",
+    Precision.TF32: "fp32",
+    Precision.FP64: "fp32",
+    Precision.FP8: "fp8",
+    Precision.MXFP8: "fp8",
+    Precision.NVFP4: "nvfp4",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What operators and links reach, in SI units.
+
+    Attributes:
+        compute_units: Units that tiles are spread over.
+        linear_flop_per_s: Large matrix products at the job's precision.
+        plain_flop_per_s: The same at 16 (or 32) bit, for logits and routers.
+        peak_flop_per_s: 16-bit (or 32-bit) dense peak, for unfused attention.
+        attention_flop_per_s: Fused attention, forward, long sequences.
+        attention_ramp_tokens: Sequence length at half that rate.
+        memory_bytes_per_s: Streaming device memory.
+        elementwise_factor: Memory traffic of elementwise work over its operands, as launched.
+        launch_s: Host time per kernel.
+        element_bytes: Width of an activation.
+        quantised: Linear layers run at 8 or 4 bit and pay for casts.
+        links: Ports of one device.
+        overlap_compute_rate: Rate of compute beside overlapping communication.
+        tensor_exposed_share: Share of tensor-parallel traffic that overlap leaves visible.
+        alignment_penalty, head_misalignment: Factors of awkward shapes.
+        moe_host_s: Host time of routing, per expert layer and pass.
+        moe_permute_factor: Memory traffic of token permutation over 6 B per routed element.
+        moe_exchange_factor: Time of expert exchanges over alpha-beta.
+        step_overhead_s: Time per step that belongs to no operator.
+        straggling: Slowdown per doubling of nodes.
+    """
+
+    compute_units: int
+    linear_flop_per_s: float
+    plain_flop_per_s: float
+    peak_flop_per_s: float
+    attention_flop_per_s: float
+    attention_ramp_tokens: float
+    memory_bytes_per_s: float
+    elementwise_factor: float
+    launch_s: float
+    element_bytes: float
+    quantised: bool
+    links: LinkRates
+    overlap_compute_rate: float
+    tensor_exposed_share: float
+    alignment_penalty: float
+    head_misalignment: float
+    moe_host_s: float
+    moe_permute_factor: float
+    moe_exchange_factor: float
+    step_overhead_s: float
+    straggling: float
+
+
+def rates_of(
+    cluster: Cluster, software: Software, precision: Precision, calibration: Calibration
+) -> Rates:
+    """Return the rates of `cluster`'s devices under `software` at `precision`."""
+    device, name = cluster.node.device, cluster.node.device.name
+    math = calibration.family(software.name, "math")
+    plain = Precision.BF16 if precision not in {Precision.FP32, Precision.TF32} else precision
+    linear = device.matrix_peak_flop_per_s(precision)
+    linear *= calibration.device(name, f"matmul.{_CLASSES[precision]}") * math
+    if precision is Precision.MXFP8:
+        linear *= calibration.general("block_scaling_rate")
+    peak = device.matrix_peak_flop_per_s(plain)
+    attention = peak * calibration.device(name, "attention")
+    if software.attention_kernels == "ampere" and device.architecture == "hopper":
+        attention *= calibration.general("old_attention_rate")
+    elementwise = calibration.family(software.name, "elementwise")
+    if software.compiled:
+        elementwise *= calibration.general("compiled_elementwise")
+    fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
+    exposed = calibration.general("tensor_exposed_share") if software.overlap_tensor else 1.0
+    return Rates(
+        compute_units=device.compute_units,
+        linear_flop_per_s=linear,
+        plain_flop_per_s=peak * calibration.device(name, f"matmul.{_CLASSES[plain]}") * math,
+        peak_flop_per_s=peak,
+        attention_flop_per_s=attention,
+        attention_ramp_tokens=calibration.device(name, "attention_ramp_tokens"),
+        memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
+        * calibration.general("memory_efficiency"),
+        elementwise_factor=elementwise,
+        launch_s=calibration.family(software.name, "launch_s"),
+        element_bytes=4.0 if plain in {Precision.FP32, Precision.TF32} else 2.0,
+        quantised=precision in {Precision.FP8, Precision.MXFP8, Precision.NVFP4},
+        links=_links(cluster, calibration),
+        overlap_compute_rate=calibration.general("overlap_compute_rate"),
+        tensor_exposed_share=exposed,
+        alignment_penalty=calibration.device(name, "alignment_penalty"),
+        head_misalignment=calibration.general("head_misalignment"),
+        moe_host_s=calibration.general(
+            "moe_host_graphed_s" if software.cuda_graphs != "none" else "moe_host_s"
+        )
+        if software.moe_dropless
+        else 0.0,
+        moe_permute_factor=calibration.general("moe_permute_factor") * fused,
+        moe_exchange_factor=calibration.general("moe_exchange_factor") * fused,
+        step_overhead_s=calibration.general("step_overhead_s"),
+        straggling=calibration.general("straggling_per_doubling"),
+    )
+
+
+def _links(cluster: Cluster, calibration: Calibration) -> LinkRates:
+    node, name = cluster.node, cluster.node.device.name
+    scale_up = node.scale_up.bandwidth_bytes_per_s
+    adapters = node.nics * node.nic_bandwidth_bytes_per_s / node.devices
+    return LinkRates(
+        scale_up_bytes_per_s=scale_up * calibration.device(name, "bus_efficiency"),
+        scale_up_reduce_bytes_per_s=scale_up * calibration.device(name, "bus_reduce_efficiency"),
+        adapter_bytes_per_s=max(adapters, 1.0)
+        * calibration.general("network_efficiency")
+        / cluster.fabric.oversubscription,
+        alpha_s=calibration.device(name, "alpha_s"),
+        alpha_network_s=node.nic_latency_s + cluster.fabric.switch_latency_s,
+    )

@@ -1,0 +1,170 @@
+"""Habits of training software: facts about what it launches, keeps and overlaps.
+
+A *trait* is a fact of the software (documented, or read from its source); fitted constants live
+in the calibration. A job names a family and may override single traits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from wattree.errors import JobError, UnknownNameError, nearest
+
+__all__ = ["SOFTWARE", "Software", "software_family"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """One software family.
+
+    Attributes:
+        name: As a job names it.
+        title: For people.
+        fused_attention: Attention in one kernel; otherwise the score matrix goes through memory.
+        attention_kernels: Generation of the fused kernels: `ampere` (FlashAttention 2), `native`.
+        compiled: Elementwise chains fused by a compiler.
+        parameter_bytes: Stored parameter used in compute (or sharded master), per element.
+        master_bytes: fp32 copy kept by the optimiser in mixed precision, per element.
+        gradient_bytes: Accumulated gradient, per element.
+        gather_bytes: Parameter on the wire when gathered, per element.
+        reduce_bytes: Gradient on the wire when reduced, per element.
+        overlap_gradients, overlap_parameters, overlap_tensor, overlap_pipeline: What it hides
+            behind compute unless the strategy says otherwise.
+        loss_bytes_per_logit: Memory that logits and loss keep, per logit. [B]
+        loss_traffic_bytes_per_logit: Memory traffic of the loss, per logit. [B]
+        reduce_every_micro_batch: Gradients are reduced after each micro-batch (FSDP).
+        master_gradient_bytes: fp32 copy of the gradient that the optimiser keeps beside its
+            state and shards with it, per element.
+        moe_dropless: Every expert takes all tokens routed to it, so sizes are only known at run
+            time and the host waits for them; otherwise tokens above a capacity are dropped.
+        moe_dispatch: How tokens travel to their experts: `alltoall` (permutation kernels around
+            an all-to-all) or `hybridep` (permutation and exchange in one kernel).
+        moe_overlap: The exchange hides behind the compute of another micro-batch.
+        moe_fused_experts: Products, activation and quantisation of all local experts in one
+            kernel.
+        cuda_graphs: What is recorded once and replayed without the host: `none`, `partial`
+            (attention, router), `full` (the whole step).
+    """
+
+    name: str
+    title: str
+    fused_attention: bool = True
+    attention_kernels: str = "native"
+    compiled: bool = False
+    parameter_bytes: float = 2.0
+    master_bytes: float = 4.0
+    gradient_bytes: float = 4.0
+    gather_bytes: float = 2.0
+    reduce_bytes: float = 4.0
+    overlap_gradients: bool = True
+    overlap_parameters: bool = True
+    overlap_tensor: bool = False
+    overlap_pipeline: bool = True
+    loss_bytes_per_logit: float = 5.0
+    loss_traffic_bytes_per_logit: float = 20.0
+    reduce_every_micro_batch: bool = False
+    master_gradient_bytes: float = 0.0
+    moe_dropless: bool = True
+    moe_dispatch: str = "alltoall"
+    moe_overlap: bool = False
+    moe_fused_experts: bool = False
+    cuda_graphs: str = "none"
+
+    def with_traits(self, traits: Mapping[str, Any]) -> Software:
+        """Return a copy with single habits replaced.
+
+        Raises:
+            JobError: A trait is unknown.
+        """
+        known = {f.name for f in fields(self)} - {"name", "title"}
+        problems = []
+        for name in traits.keys() - known:
+            guess = nearest(name, known)
+            problems.append(
+                f"software trait '{name}' is unknown; "
+                + (f"did you mean '{guess}'? " if guess else "")
+                + f"known: {', '.join(sorted(known))}"
+            )
+        if problems:
+            raise JobError("software", problems)
+        return replace(self, **dict(traits))
+
+
+_FSDP: dict[str, Any] = {
+    "parameter_bytes": 4.0,  # fp32 shard is the master copy
+    "master_bytes": 0.0,
+    "reduce_every_micro_batch": True,
+}
+
+#: Sources of the habits: the projects' documentation and source, as cited in docs/accuracy.md.
+SOFTWARE: Mapping[str, Software] = {
+    family.name: family
+    for family in (
+        Software(name="megatron-core", title="Megatron-Core / NeMo / Megatron-Bridge", overlap_tensor=True),
+        Software(
+            name="megatron-lm-2021",
+            title="Megatron-LM 2021-22 (unfused attention)",
+            fused_attention=False,
+            reduce_bytes=2.0,
+            overlap_gradients=False,
+            overlap_parameters=False,
+            overlap_pipeline=False,
+        ),
+        Software(
+            name="megatron-deepspeed",
+            title="Megatron-DeepSpeed 2022 (ZeRO-1, unfused attention)",
+            fused_attention=False,
+            gradient_bytes=2.0,
+            master_gradient_bytes=4.0,
+            reduce_bytes=2.0,
+            overlap_gradients=False,
+            overlap_parameters=False,
+            overlap_pipeline=False,
+        ),
+        Software(
+            name="megatron-te",
+            title="Megatron-LM + Transformer Engine, no communication overlap",
+            overlap_tensor=False,
+            overlap_pipeline=False,
+        ),
+        Software(
+            name="llm-foundry",
+            title="Composer / llm-foundry (PyTorch FSDP1)",
+            attention_kernels="ampere",
+            reduce_bytes=2.0,
+            loss_bytes_per_logit=12.0,
+            **_FSDP,
+        ),
+        Software(
+            name="torchtitan",
+            title="torchtitan (PyTorch FSDP2)",
+            loss_bytes_per_logit=12.0,
+            **_FSDP,
+        ),
+        Software(
+            name="pytorch-fsdp-compiled",
+            title="PyTorch FSDP with torch.compile (fms-fsdp)",
+            compiled=True,
+            reduce_bytes=2.0,
+            loss_bytes_per_logit=12.0,
+            **_FSDP,
+        ),
+        Software(
+            name="maxtext",
+            title="MaxText (JAX)",
+            compiled=True,
+            reduce_bytes=2.0,
+            loss_bytes_per_logit=8.0,
+            **_FSDP,
+        ),
+    )
+}
+
+
+def software_family(name: str) -> Software:
+    """Return the family called `name`; raise `UnknownNameError` if there is none."""
+    if name not in SOFTWARE:
+        raise UnknownNameError(kind="software family", name=name, known=SOFTWARE)
+    return SOFTWARE[name]

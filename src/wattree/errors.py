@@ -1,0 +1,131 @@
+"""Every error that Wattree raises on purpose, as one tree.
+
+    WattreeError                a user's mistake or an impossible request: exit code 2
+    ├── UnitError               a quantity that cannot be read
+    ├── UnknownNameError        a name that no registry or catalogue holds
+    ├── HardwareError           a device, node or cluster that cannot exist
+    ├── ModelError              a model that cannot be read or built
+    ├── StrategyError           a strategy that does not fit model or cluster
+    ├── JobError                a job, study or other input file that cannot be used
+    ├── CostError               a cost model asked outside its domain
+    ├── SimulationError         an execution graph that cannot be played
+    ├── RowError                a measured row that cannot be expressed
+    ├── InfeasibleError         nothing fits the constraints
+    ├── OutputError             a result that cannot be written
+    └── MissingExtraError       an optional dependency that is not installed
+
+Defects of our own are `assert`s and ordinary exceptions, never these.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = [
+    "CostError",
+    "HardwareError",
+    "InfeasibleError",
+    "JobError",
+    "MissingExtraError",
+    "ModelError",
+    "OutputError",
+    "RowError",
+    "SimulationError",
+    "StrategyError",
+    "UnitError",
+    "UnknownNameError",
+    "WattreeError",
+    "nearest",
+]
+
+
+class WattreeError(Exception):
+    """Base of every error that a user can cause and mend."""
+
+
+class UnitError(WattreeError):
+    """A quantity has no number, no unit, or the unit of another dimension."""
+
+
+class HardwareError(WattreeError):
+    """A device, node, link or cluster is described impossibly."""
+
+
+class ModelError(WattreeError):
+    """A model cannot be read, built or expressed as a graph."""
+
+
+class CostError(WattreeError):
+    """A cost model was asked for something outside its domain."""
+
+
+class SimulationError(WattreeError):
+    """An execution graph cannot be played to its end."""
+
+
+class RowError(WattreeError):
+    """A measured row lacks what is needed to express it as a job."""
+
+
+class OutputError(WattreeError):
+    """A result cannot be written where the user asked."""
+
+
+class InfeasibleError(WattreeError):
+    """No strategy satisfies the constraints. `rejected` counts the reasons."""
+
+    def __init__(self, message: str, rejected: Mapping[str, int]) -> None:
+        self.rejected = dict(rejected)
+        super().__init__(message)
+
+
+class MissingExtraError(WattreeError):
+    """An optional dependency is needed and absent."""
+
+    def __init__(self, *, needed_for: str, package: str, extra: str) -> None:
+        self.extra = extra
+        super().__init__(
+            f"{needed_for} needs the package '{package}', which is not installed; "
+            f"install it with: pip install 'wattree[{extra}]'"
+        )
+
+
+class UnknownNameError(WattreeError):
+    """A name is not known. `known` lists the names that are."""
+
+    def __init__(self, *, kind: str, name: str, known: Iterable[str], where: str = "") -> None:
+        self.kind, self.name, self.known = kind, name, tuple(sorted(known))
+        place = f"{where}: " if where else ""
+        guess = nearest(name, self.known)
+        hint = f"did you mean '{guess}'? " if guess else ""
+        shown = ", ".join(self.known[:40]) + (", …" if len(self.known) > 40 else "")
+        super().__init__(f"{place}unknown {kind} '{name}'; {hint}known: {shown or 'none'}")
+
+
+class StrategyError(WattreeError):
+    """A strategy does not fit the model or the cluster. `misfits` maps path to reason."""
+
+    def __init__(self, misfits: Mapping[str, str]) -> None:
+        self.misfits = dict(misfits)
+        lines = [f"  at {path}: {reason}" for path, reason in sorted(misfits.items())]
+        super().__init__("\n".join([f"strategy rejected, {len(lines)} problem(s):", *lines]))
+
+
+class JobError(WattreeError):
+    """An input file cannot be used. `problems` holds one line per fault, all of them."""
+
+    def __init__(self, source: str, problems: Sequence[str]) -> None:
+        self.source, self.problems = source, tuple(problems)
+        if len(problems) == 1:
+            super().__init__(f"{source}: {problems[0]}")
+        else:
+            lines = [f"  {problem}" for problem in problems]
+            super().__init__("\n".join([f"{source}: {len(lines)} problems:", *lines]))
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name closest to `name` in spelling, or None if none is close."""
+    folded = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
+    return folded[close[0]] if close else None

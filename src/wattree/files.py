@@ -1,0 +1,256 @@
+"""Reading of files that users write, and writing of files that they keep.
+
+Says what is wrong with a file as a file (missing, binary, too large, not YAML); what its keys mean
+is the business of the packages that read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import stat
+import uuid
+import warnings
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any, NoReturn
+
+from wattree.errors import JobError, OutputError
+
+__all__ = ["LIMIT_BYTES", "read_json", "read_text", "read_yaml", "write_atomic"]
+
+#: Largest file that is read unless the caller says otherwise. [B]
+LIMIT_BYTES = 1 << 20
+#: Deepest nesting, and most values once YAML aliases are written out: an alias of an alias doubles
+#: the file at every line, and every later pass would walk the whole of it.
+LIMIT_DEPTH = 64
+LIMIT_VALUES = 200_000
+#: Longer integers are no quantity, and Python refuses to print the longest. [bit]
+_INTEGER_BITS = 64
+#: Problems listed for one file before the rest is only counted.
+_LISTED = 20
+
+
+def read_yaml(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> dict[str, Any]:
+    """Return the mapping in a YAML 1.2 file: texts, numbers, booleans, nulls, lists, mappings.
+
+    Tags, several documents, duplicate keys and numbers that are not finite are refused; nothing
+    in the file is executed.
+
+    Args:
+        path: The file.
+        limit_bytes: Larger files are refused before they are read. [B]
+
+    Raises:
+        JobError: The file cannot be read, is not such YAML, or holds no mapping.
+    """
+    text = read_text(path, limit_bytes=limit_bytes)
+    return _checked(path, _parsed_yaml(path, text), kind="YAML")
+
+
+def read_json(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> dict[str, Any]:
+    """Return the object in a JSON file, under the rules of `read_yaml`.
+
+    Args:
+        path: The file.
+        limit_bytes: Larger files are refused before they are read. [B]
+
+    Raises:
+        JobError: The file cannot be read, is not strict JSON, or holds no object.
+    """
+    text = read_text(path, limit_bytes=limit_bytes)
+    try:
+        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        _refuse(path, f"{place}: {error.msg}; expected valid JSON")
+    except RecursionError:
+        _refuse(path, f"nested deeper than {LIMIT_DEPTH} levels; expected a flatter file")
+    except ValueError as error:  # a duplicate key, NaN, or an integer of thousands of digits
+        _refuse(path, f"{error}; expected valid JSON")
+    return _checked(path, found, kind="JSON")
+
+
+def read_text(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> str:
+    """Return the text of a UTF-8 file.
+
+    Args:
+        path: The file; a folder, device or pipe is refused without being opened.
+        limit_bytes: Larger files are refused before they are read. [B]
+
+    Raises:
+        JobError: The file is missing, unreadable, too large, binary, or not UTF-8.
+    """
+    raw = _read_bytes(path, limit_bytes)
+    if b"\0" in raw:
+        _refuse(path, "found binary content (a zero byte), expected text")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        _refuse(path, f"found byte 0x{raw[error.start]:02x} at {error.start}, expected UTF-8 text")
+
+
+def write_atomic(path: str | Path, text: str) -> None:
+    """Write a file whole or not at all: under a temporary name beside it, then renamed.
+
+    Links are followed. What is no regular file (a pipe, `/dev/stdout`) is written to as it is:
+    renaming would replace it.
+
+    Raises:
+        OutputError: The file cannot be written; an older file of that name is then unchanged.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            raise IsADirectoryError(None, "it is a folder")
+        content = text.encode("utf-8")
+        if target.exists() and not target.is_file():
+            target.write_bytes(content)
+        else:
+            _replace(target, content)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name, a lone surrogate
+        why = getattr(error, "strerror", None) or str(error)
+        raise OutputError(
+            f"{path}: cannot be written ({why}); expected a file in a folder that exists "
+            "and can be written to"
+        ) from error
+
+
+def _replace(target: Path, content: bytes) -> None:
+    temporary = target.with_name(f".{target.name[:100]}.{uuid.uuid4().hex[:12]}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # else a crash may leave the new name with no content
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _read_bytes(path: str | Path, limit_bytes: int) -> bytes:
+    try:
+        status = Path(path).stat()
+        if not stat.S_ISREG(status.st_mode):
+            what = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or pipe"
+            _refuse(path, f"found {what}, expected a file")
+        if status.st_size > limit_bytes:
+            _refuse_size(path, status.st_size, limit_bytes)
+        with Path(path).open("rb") as file:
+            raw = file.read(limit_bytes + 1)  # the size may have changed, or be unknown (/proc)
+    except FileNotFoundError:
+        _refuse(path, "there is no such file; check the path")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        _refuse(path, f"cannot be read ({why})")
+    if len(raw) > limit_bytes:
+        _refuse_size(path, len(raw), limit_bytes)
+    return raw
+
+
+def _parsed_yaml(path: str | Path, text: str) -> object:
+    # Imported here: it costs 30 ms, and most commands fail or help without reading a file.
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError
+
+    # Pure Python on purpose. The C parser reads YAML 1.1 ("no" is false, "1e-3" is text), and a
+    # deeply nested file overflows its stack, which ends the process.
+    reader = YAML(typ="safe", pure=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return reader.load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        parts = [part for part in (error.context, error.problem) if part]
+        what = " ".join(", ".join(parts).split())
+        _refuse(path, f"{place}{what}; expected valid YAML")
+    except RecursionError:
+        _refuse(path, f"nested deeper than {LIMIT_DEPTH} levels; expected a flatter file")
+    except Exception as error:  # noqa: BLE001  ValueError, KeyError, … pass through the parser
+        what = " ".join(str(error).split())[:200] or type(error).__name__
+        _refuse(path, f"{what}; expected valid YAML")
+
+
+def _checked(path: str | Path, found: object, *, kind: str) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        what = "nothing" if found is None else f"a {_named(found)}"
+        _refuse(path, f"found {what}, expected a {kind} mapping of keys to values")
+    problems = list(_bad_values(found))
+    if problems:
+        more = len(problems) - _LISTED
+        listed = problems[:_LISTED] + ([f"… and {more} more"] if more > 0 else [])
+        raise JobError(str(path), listed)
+    return found
+
+
+def _bad_values(found: dict[Any, Any]) -> Iterator[str]:
+    """Yield a problem for each value that no file of ours may hold. Iterative: depth is theirs."""
+    stack: list[tuple[str, int, object]] = [("", 0, found)]
+    values = 0
+    while stack:
+        where, depth, value = stack.pop()
+        values += 1
+        if values > LIMIT_VALUES:
+            yield f"holds more than {LIMIT_VALUES} values once aliases are written out"
+            return
+        if depth > LIMIT_DEPTH:
+            yield f"{where[:200]}: nested deeper than {LIMIT_DEPTH} levels"
+            return
+        problem = _bad_value(value)
+        if problem:
+            yield f"{where or 'top level'}: {problem}"
+        elif isinstance(value, dict):
+            for key, item in reversed(value.items()):
+                if type(key) not in (str, int) or _bad_value(key):
+                    shown = repr(key)[:80] if type(key) is not int else "of a huge number"
+                    yield f"{where or 'top level'}: found the key {shown}, expected a text"
+                    continue
+                stack.append((f"{where}.{key}".lstrip("."), depth + 1, item))
+        elif isinstance(value, list):
+            for index, item in reversed(list(enumerate(value))):
+                stack.append((f"{where}[{index}]", depth + 1, item))
+
+
+def _bad_value(value: object) -> str | None:
+    if isinstance(value, int) and value.bit_length() > _INTEGER_BITS:
+        return f"found an integer of {value.bit_length()} bits, expected at most {_INTEGER_BITS}"
+    if value is None or isinstance(value, str | bool | int | dict | list):
+        return None
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"found {value}, expected a finite number"
+    if isinstance(value, date):
+        return f"found the date {value}; write it in quotes if it is meant as a text"
+    return f"found a {_named(value)}, expected a text, number, list or mapping"
+
+
+def _named(value: object) -> str:
+    names = {"str": "text", "int": "number", "float": "number", "bool": "truth value"}
+    return names.get(type(value).__name__, type(value).__name__)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"found the key '{key}' twice")
+        found[key] = value
+    return found
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"found {name}, which is not a number")
+
+
+def _refuse(path: str | Path, problem: str) -> NoReturn:
+    raise JobError(str(path), [problem]) from None
+
+
+def _refuse_size(path: str | Path, size_bytes: int, limit_bytes: int) -> NoReturn:
+    _refuse(path, f"found {size_bytes} B, expected at most {limit_bytes} B")

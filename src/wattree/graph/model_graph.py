@@ -1,0 +1,142 @@
+"""A model as data: operators of one forward pass, in blocks that repeat. No torch here.
+
+A model is a sequence of *block instances*; instances of one *block* have the same operators
+and tensors, so everything derived from a block is derived once however often it repeats.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from wattree.errors import ModelError
+from wattree.graph.operators import Extent, Operator
+
+__all__ = ["Block", "BlockInstance", "ModelGraph", "Tensor"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """An activation that enters or leaves a block.
+
+    Attributes:
+        name: Name inside the block.
+        extents: Length of each dim. A hidden state is `(batch, seq, hidden)`.
+    """
+
+    name: str
+    extents: tuple[Extent, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Operators that belong together and repeat as a whole: an embedding, a layer, a head.
+
+    Attributes:
+        name: Kind of block, unique in the model: `embedding`, `layer`, `moe_layer`, `head`.
+        operators: In an order in which they can run.
+        inputs: Tensors from earlier blocks; the first is the previous block's output, further
+            ones are named by `ModelGraph.side_inputs`. Empty for a block that reads the data.
+        output: Name of the tensor handed to the next block; None for the last block.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    inputs: tuple[Tensor, ...] = ()
+    output: str | None = None
+
+    def __post_init__(self) -> None:
+        known = {tensor.name for tensor in self.inputs}
+        for operator in self.operators:
+            for operand in operator.inputs:
+                if operand.tensor not in known and operator.kind != "embedding":
+                    raise ModelError(
+                        f"block {self.name}: {operator.path} reads '{operand.tensor}', "
+                        "which nothing before it writes"
+                    )
+            known.update(operand.tensor for operand in operator.outputs)
+        if self.output is not None and self.output not in known:
+            raise ModelError(f"block {self.name}: its output '{self.output}' is never written")
+
+    @property
+    def parameter_elements(self) -> int:
+        """Parameters of one instance, tied ones left out."""
+        return sum(
+            parameter.elements
+            for operator in self.operators
+            for parameter in operator.parameters
+            if parameter.tied_to is None
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockInstance:
+    """One occurrence of a block.
+
+    Attributes:
+        path: Place in the module tree: `embedding`, `layers.3`, `head`.
+        block: Name of the block.
+        is_layer: Counts as a layer when stages of a pipeline are cut.
+    """
+
+    path: str
+    block: str
+    is_layer: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelGraph:
+    """Operators of one forward pass with batch and sequence left symbolic.
+
+    Attributes:
+        name: Catalogue name or path it came from.
+        architecture: Family, such as `llama`.
+        blocks: By name.
+        instances: In forward order.
+        max_sequence_length: Longest sequence the model admits; None if unlimited.
+        vocabulary: Size of the token table, 0 if there is none.
+        side_inputs: Block name → path of the instance whose output feeds its second input
+            (an encoder feeding the decoder's cross-attention).
+        sources: Where the figures come from.
+    """
+
+    name: str
+    architecture: str
+    blocks: Mapping[str, Block]
+    instances: tuple[BlockInstance, ...]
+    max_sequence_length: int | None = None
+    vocabulary: int = 0
+    side_inputs: Mapping[str, str] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for instance in self.instances:
+            if instance.block not in self.blocks:
+                raise ModelError(f"{self.name}: {instance.path} is of unknown block {instance.block}")
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters, tied ones once."""
+        counts = Counter(instance.block for instance in self.instances)
+        return sum(self.blocks[name].parameter_elements * count for name, count in counts.items())
+
+    @property
+    def trainable_parameters(self) -> int:
+        """Number of parameters that are updated, tied ones once."""
+        counts = Counter(instance.block for instance in self.instances)
+        return sum(
+            count
+            * sum(
+                parameter.elements
+                for operator in self.blocks[name].operators
+                for parameter in operator.parameters
+                if parameter.trainable and parameter.tied_to is None
+            )
+            for name, count in counts.items()
+        )
+
+    @property
+    def layers(self) -> int:
+        """Number of instances that count as layers."""
+        return sum(instance.is_layer for instance in self.instances)

@@ -1,0 +1,203 @@
+"""Operators of a model with named iteration dims: what the strategy splits and the cost models read.
+
+An operator is a loop nest. Each *iteration dim* is a loop; each operand (activation, parameter,
+output) names, position by position, the iteration dims that index it. Everything Wattree derives
+(placements, backward operators, collectives, FLOP, bytes) follows from this and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from wattree.errors import ModelError
+
+__all__ = [
+    "AttentionMask",
+    "DimRole",
+    "Extent",
+    "IterationDim",
+    "Operand",
+    "Operator",
+    "OperatorKind",
+    "Parameter",
+]
+
+
+class DimRole(StrEnum):
+    """What a strategy may do with an iteration dim."""
+
+    SPLITTABLE = "splittable"  # indexes an output: parts are independent
+    CONTRACTED = "contracted"  # summed over: parts give partial results
+    OPAQUE = "opaque"  # never split (kernel windows, head size, …)
+
+
+class OperatorKind(StrEnum):
+    """Families of operators that share a cost formula."""
+
+    MATMUL = "matmul"  # also grouped: a dim in both inputs and the output is a group
+    ATTENTION = "attention"
+    NORM = "norm"
+    ELEMENTWISE = "elementwise"  # activation, residual, rotary, dropout, scaling, …
+    EMBEDDING = "embedding"
+    SOFTMAX = "softmax"  # router probabilities and the like
+    PERMUTE = "permute"  # token dispatch and combine of mixtures of experts
+    CROSS_ENTROPY = "cross_entropy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """Length of a dim: `coefficient * micro_batch**batch * sequence**seq`.
+
+    Attributes:
+        coefficient: Constant factor; a fraction where a dim is a share (tokens per expert).
+        batch: 1 if the length grows with the micro-batch, else 0.
+        seq: 1 if the length grows with the sequence length, else 0.
+    """
+
+    coefficient: float = 1.0
+    batch: int = 0
+    seq: int = 0
+
+    def value(self, *, micro_batch: float, sequence: float) -> float:
+        """Return the length for given micro-batch and sequence sizes."""
+        return self.coefficient * micro_batch**self.batch * sequence**self.seq
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationDim:
+    """One loop of an operator.
+
+    Attributes:
+        name: Unique in the operator: `batch`, `seq`, `out`, `in`, `heads`, `expert`, `vocab`, …
+        extent: Loop length.
+        role: Whether and how it may be split.
+        units: Number of indivisible units along it (heads, experts); None where each index is one.
+    """
+
+    name: str
+    extent: Extent
+    role: DimRole = DimRole.SPLITTABLE
+    units: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """A tensor as one operator sees it.
+
+    Attributes:
+        tensor: Name of the tensor inside its block. The block's own inputs are named there too.
+        dims: Iteration dims that index it, by tensor position.
+        fraction: Share of the indexed extent that the tensor really holds: a fused
+            projection writes `q` with `heads / (heads + 2 kv_heads)` of its `out` dim.
+    """
+
+    tensor: str
+    dims: tuple[str, ...]
+    fraction: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A trained (or frozen) tensor of an operator.
+
+    Attributes:
+        name: Unique in the block, such as `attention.qkv.weight`.
+        dims: Iteration dims that index it, by position.
+        elements: Exact number of values. Equal to the product of extents unless stated.
+        trainable: False for frozen parameters: no weight gradient, no optimiser state.
+        tied_to: Global name `block_path/parameter` of the table it shares storage with. A tied
+            parameter is computed with but counted and updated only once.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    elements: int
+    trainable: bool = True
+    tied_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionMask:
+    """Which pairs of positions attention computes.
+
+    Attributes:
+        causal: Later positions are hidden from earlier ones.
+        window: Sliding window in tokens, or None for all positions.
+    """
+
+    causal: bool
+    window: int | None = None
+
+    def visible_share(self, sequence: float) -> float:
+        """Return the share of the `sequence x sequence` score matrix that is computed."""
+        if self.window is not None and self.window < sequence:
+            corner = self.window * (self.window + 1) / 2
+            band = self.window * (sequence - self.window)
+            visible = (corner + band) / sequence**2
+            return visible if self.causal else min(1.0, 2 * visible)
+        return (sequence + 1) / (2 * sequence) if self.causal else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One operator of the forward pass.
+
+    Attributes:
+        path: Place in its block, dotted, such as `attention.qkv`. Strategy patterns match
+            `<block path>.<path>`.
+        kind: Family of the cost formula.
+        function: What it computes, for people: `linear`, `rms_norm`, `swiglu`, `rotary`, ….
+        dims: Iteration dims in loop order.
+        inputs: Activations read. A matmul's first input is its moving operand.
+        outputs: Activations written.
+        parameters: Tensors of the model that it reads.
+        saved: Tensors (inputs or outputs) that backward needs, by name.
+        saved_mask_bytes: Extra bytes kept per output element (1 for a dropout mask).
+        mask: Attention only.
+        query_heads, kv_heads, head_dim, value_head_dim: Attention only.
+        kernels: Kernels an eager framework launches for the forward pass.
+    """
+
+    path: str
+    kind: OperatorKind
+    function: str
+    dims: tuple[IterationDim, ...]
+    inputs: tuple[Operand, ...] = ()
+    outputs: tuple[Operand, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    saved: tuple[str, ...] = ()
+    saved_mask_bytes: float = 0.0
+    mask: AttentionMask | None = None
+    query_heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    value_head_dim: int = 0
+    kernels: int = 1
+    _by_name: dict[str, IterationDim] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_name = {dim.name: dim for dim in self.dims}
+        if len(by_name) != len(self.dims):
+            raise ModelError(f"operator {self.path}: an iteration dim is named twice")
+        used = {
+            name
+            for dims in (
+                *(operand.dims for operand in (*self.inputs, *self.outputs)),
+                *(parameter.dims for parameter in self.parameters),
+            )
+            for name in dims
+        }
+        if unknown := sorted(used - by_name.keys()):
+            raise ModelError(f"operator {self.path}: operands use unknown dims {unknown}")
+        if (self.kind is OperatorKind.ATTENTION) != (self.mask is not None):
+            raise ModelError(f"operator {self.path}: exactly attention operators carry a mask")
+        object.__setattr__(self, "_by_name", by_name)
+
+    def dim(self, name: str) -> IterationDim:
+        """Return the iteration dim called `name`."""
+        return self._by_name[name]
+
+    def has_dim(self, name: str) -> bool:
+        """Return whether the operator loops over `name`."""
+        return name in self._by_name

@@ -1,0 +1,38 @@
+"""Hardware as data: devices, nodes, fabrics, clusters, and the catalogue of real ones."""
+
+from wattree.hardware.cluster import Cluster, Fabric, Site
+from wattree.hardware.device import Device, Precision
+from wattree.hardware.load import (
+    canonical_name,
+    default_fabric_name,
+    device_names,
+    fabric_names,
+    load_device,
+    load_fabric,
+    load_node,
+    load_site,
+    node_names,
+    site_names,
+)
+from wattree.hardware.node import Host, Node, ScaleUp
+
+__all__ = [
+    "Cluster",
+    "Device",
+    "Fabric",
+    "Host",
+    "Node",
+    "Precision",
+    "ScaleUp",
+    "Site",
+    "canonical_name",
+    "default_fabric_name",
+    "device_names",
+    "fabric_names",
+    "load_device",
+    "load_fabric",
+    "load_node",
+    "load_site",
+    "node_names",
+    "site_names",
+]

@@ -1,0 +1,110 @@
+"""Clusters: equal nodes on a fabric at a site, and what makes single ranks slower."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from wattree.errors import HardwareError
+from wattree.hardware.node import Node
+
+__all__ = ["Cluster", "Fabric", "Site"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """The network between nodes.
+
+    Attributes:
+        name, title: Catalogue name; name for people.
+        kind: `fat-tree` (all adapters of a node meet one switch), `rail-optimised` (adapter i of
+            every node meets switch i), `ethernet`, `torus`, `dragonfly`.
+        oversubscription: Bandwidth into the leaf layer / bandwidth out of it; 1 is non-blocking.
+        leaf_nodes: Nodes under one leaf switch (or pod); traffic inside is never oversubscribed.
+        switch_latency_s: Added for each message that leaves the node. [s]
+        switch_w_per_nic: Switch power, per adapter attached, all tiers. [W]
+        sources: Field → where its value comes from.
+    """
+
+    name: str
+    title: str
+    kind: str
+    oversubscription: float
+    leaf_nodes: int
+    switch_latency_s: float
+    switch_w_per_nic: float
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.oversubscription < 1 or self.leaf_nodes < 1:
+            raise HardwareError(f"fabric {self.name}: oversubscription and leaf_nodes start at 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where the cluster stands.
+
+    Attributes:
+        name: For people.
+        pue: Facility energy / IT energy.
+        carbon_gco2e_per_j: Grid intensity; None if unknown. [gCO2e/J]
+        energy_price_usd_per_j: None if unknown. [USD/J]
+        sources: Field → where its value comes from.
+    """
+
+    name: str
+    pue: float
+    carbon_gco2e_per_j: float | None
+    energy_price_usd_per_j: float | None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.pue < 1:
+            raise HardwareError(f"site {self.name}: PUE {self.pue} is below 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Equal nodes joined by a fabric.
+
+    Attributes:
+        node: What every node is.
+        nodes: How many.
+        fabric: What joins them.
+        site: Where they stand.
+        slowdown: Device index → factor on its compute time (a straggler), 1 where absent.
+        power_limit_w: Cap enforced on every device; None for the rated power. [W]
+    """
+
+    node: Node
+    nodes: int
+    fabric: Fabric
+    site: Site
+    slowdown: Mapping[int, float] = field(default_factory=dict)
+    power_limit_w: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1:
+            raise HardwareError(f"a cluster needs at least one node, got {self.nodes}")
+        bad = {k: v for k, v in self.slowdown.items() if not 0 <= k < self.devices or v <= 0}
+        if bad:
+            raise HardwareError(f"slowdown of devices {bad}: needs device < {self.devices}, factor > 0")
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return self.nodes * self.node.devices
+
+    @property
+    def domain_devices(self) -> int:
+        """Devices of one scale-up domain that a job uses, within the cluster.
+
+        Where a domain spans nodes, whole nodes of each domain are used and every domain alike:
+        256 devices on racks of 72 take 64 of each, as schedulers place them.
+        """
+        largest = min(max(self.node.scale_up.domain_devices, 1), self.devices)
+        step = self.node.devices if largest > self.node.devices else 1
+        for candidate in range(largest - largest % step, 0, -step):
+            if self.devices % candidate == 0:
+                return candidate
+        return 1

@@ -1,0 +1,88 @@
+"""Accelerators and CPUs as datasheets describe them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from wattree.errors import CostError, HardwareError
+
+__all__ = ["Device", "Precision"]
+
+
+class Precision(StrEnum):
+    """Number formats of matrix work."""
+
+    FP64 = "fp64"
+    FP32 = "fp32"
+    TF32 = "tf32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP8 = "fp8"  # one scale per tensor
+    MXFP8 = "mxfp8"  # one scale per block
+    NVFP4 = "nvfp4"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One accelerator, as its datasheet has it.
+
+    Attributes:
+        name: Catalogue name, such as `h100-sxm-80gb`.
+        title: Name for people.
+        vendor, kind, architecture: `nvidia`, `gpu`, `hopper`, ….
+        memory_bytes: Capacity of device memory. [B]
+        memory_bandwidth_bytes_per_s: Its peak bandwidth. [B/s]
+        peak_flop_per_s: Dense matrix peak by precision, without sparsity. [FLOP/s]
+        vector_flop_per_s: fp32 peak outside the matrix units. [FLOP/s]
+        compute_units: SMs, CUs, tensor cores' hosts: units that work is spread over in waves.
+        host_link_bytes_per_s: One direction to the host (PCIe, C2C). [B/s]
+        tdp_w: Rated power. A rating, not a measurement. [W]
+        idle_w: Power at rest, memory clocked. [W]
+        sources: Field → where its value comes from.
+    """
+
+    name: str
+    title: str
+    vendor: str
+    kind: str
+    architecture: str
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    peak_flop_per_s: Mapping[Precision, float]
+    vector_flop_per_s: float
+    compute_units: int
+    host_link_bytes_per_s: float
+    tdp_w: float
+    idle_w: float
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.peak_flop_per_s:
+            raise HardwareError(f"device {self.name}: no peak FLOP/s is given for any precision")
+        if self.idle_w >= self.tdp_w:
+            raise HardwareError(
+                f"device {self.name}: idle power {self.idle_w} W is not below TDP {self.tdp_w} W"
+            )
+
+    def matrix_peak_flop_per_s(self, precision: Precision) -> float:
+        """Return the dense matrix peak at `precision`. [FLOP/s]
+
+        Block-scaled fp8 falls back to fp8, and bf16 and fp16 stand in for each other; nothing
+        else is substituted.
+
+        Raises:
+            CostError: The device has no such matrix unit.
+        """
+        fallbacks = {
+            Precision.MXFP8: (Precision.MXFP8, Precision.FP8),
+            Precision.BF16: (Precision.BF16, Precision.FP16),
+            Precision.FP16: (Precision.FP16, Precision.BF16),
+            Precision.TF32: (Precision.TF32, Precision.FP32),
+        }
+        for candidate in fallbacks.get(precision, (precision,)):
+            if candidate in self.peak_flop_per_s:
+                return self.peak_flop_per_s[candidate]
+        have = ", ".join(sorted(self.peak_flop_per_s))
+        raise CostError(f"{self.name} has no {precision} matrix rate; it has {have}")

@@ -1,0 +1,35 @@
+"""Jobs: YAML in, typed values out. The readers load pydantic, so they are fetched when used."""
+
+from typing import TYPE_CHECKING, Any
+
+from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, TrainingOptions
+
+if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
+    from wattree.job.load import job_from_mapping, load_job
+    from wattree.job.schema import job_schema
+
+__all__ = [
+    "AUTO",
+    "Data",
+    "Job",
+    "Lora",
+    "ModelSource",
+    "TrainingOptions",
+    "job_from_mapping",
+    "job_schema",
+    "load_job",
+]
+
+_LAZY = {
+    "job_from_mapping": "wattree.job.load",
+    "job_schema": "wattree.job.schema",
+    "load_job": "wattree.job.load",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LAZY[name]), name)

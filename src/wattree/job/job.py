@@ -1,0 +1,96 @@
+"""A training job as typed values: what `job.yaml` says, units resolved, nothing computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattree.hardware import Cluster
+from wattree.strategy import Strategy, StrategyOptions
+
+__all__ = ["AUTO", "Data", "Job", "Lora", "ModelSource", "TrainingOptions"]
+
+#: The strategy of a job that leaves it to `plan`.
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """Low-rank adapters beside frozen weights.
+
+    Attributes:
+        rank: Rank of the update.
+        targets: Operator paths that get one, as patterns (`attention.*`, `mlp.up`).
+    """
+
+    rank: int
+    targets: tuple[str, ...] = ("attention.qkv", "attention.out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """Where the model comes from: exactly one of `name` and `transformer`.
+
+    Attributes:
+        name: Catalogue name, or path of a `config.json`.
+        transformer: Keys of a plain `transformer:` block.
+        lora: Adapters to add, if any.
+        freeze: Patterns of operators whose parameters are not trained.
+    """
+
+    name: str | None = None
+    transformer: Mapping[str, Any] | None = None
+    lora: Lora | None = None
+    freeze: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """What one step consumes.
+
+    Attributes:
+        sequence_length: Tokens per sample.
+        global_batch: Samples per step over all replicas.
+    """
+
+    sequence_length: int
+    global_batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions:
+    """Only read by `train`."""
+
+    steps: int = 1
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One training job.
+
+    Attributes:
+        model: Where the model comes from.
+        data: Batch and sequence.
+        precision: Number format of matrix work, such as `bf16`.
+        optimizer: `adamw`, `adam`, `sgd`, `momentum`, `lion`, `adafactor`, `adamw8bit`.
+        cluster: Hardware.
+        strategy: A full strategy, options of the combined presets, or `AUTO`.
+        software: Software family whose habits and calibration apply.
+        training: For `train`.
+        source: File it was read from, for messages.
+        traits: Overrides of the software family's habits, by trait name.
+    """
+
+    model: ModelSource
+    data: Data
+    precision: str
+    optimizer: str
+    cluster: Cluster
+    strategy: Strategy | StrategyOptions | str
+    software: str
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+    source: str = "job"
+    traits: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,179 @@
+"""Job files: YAML → `Job`. Every fault of a file is reported at once; nothing in it is executed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from wattree.cost.software import SOFTWARE, Software
+from wattree.errors import UnknownNameError
+from wattree.files import read_yaml
+from wattree.hardware import Precision
+from wattree.job.cluster import cluster_of
+from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, TrainingOptions
+from wattree.job.problems import Problems, shown
+from wattree.job.schema import (
+    OPTIMIZERS,
+    ClusterSpec,
+    DataSpec,
+    JobFile,
+    ModelSpec,
+    TrainingSpec,
+)
+from wattree.job.strategy import chosen_strategy
+
+__all__ = ["job_from_mapping", "load_job"]
+
+#: No habit of a software counts more bytes per element or logit than this.
+MOST_BYTES = 1e6
+_EXPECTED = {"bool": "true or false", "float": "a number of 0 or more", "str": "a name"}
+
+
+def load_job(path: Path | str) -> Job:
+    """Return the job that a YAML file describes.
+
+    Raises:
+        JobError: The file is missing, too large, no YAML, or describes no possible job; all
+            problems in one.
+    """
+    path = Path(path)
+    return job_from_mapping(read_yaml(path), str(path), folder=path.parent)
+
+
+def job_from_mapping(mapping: object, source: str = "job", *, folder: Path | None = None) -> Job:
+    """Return the job that a mapping with the keys of a job file describes.
+
+    Args:
+        mapping: What the YAML holds.
+        source: What messages call it.
+        folder: Where relative paths in it start; None for the current folder.
+
+    Raises:
+        JobError: It describes no possible job; all problems in one.
+    """
+    folder = folder or Path()
+    problems = Problems(source)
+    if not isinstance(mapping, Mapping):
+        known = ", ".join(JobFile.model_fields)
+        problems.add("", f"found {shown(mapping)}, expected a mapping with the keys {known}")
+        problems.check()
+    assert isinstance(mapping, Mapping)
+    problems.unknown_keys(mapping, JobFile.model_fields, "")
+    model = _model(mapping.get("model"), folder=folder, problems=problems)
+    data = _data(mapping.get("data"), problems=problems)
+    spec = problems.read(ClusterSpec, mapping.get("cluster"), "cluster")
+    cluster = None if spec is None else cluster_of(spec, folder=folder, problems=problems)
+    strategy = chosen_strategy(mapping.get("strategy", AUTO), cluster=cluster, problems=problems)
+    named = {
+        key: _choice(mapping.get(key, default), key, known, problems=problems)
+        for key, default, known in (
+            ("precision", "bf16", tuple(precision.value for precision in Precision)),
+            ("optimizer", "adamw", OPTIMIZERS),
+            ("software", "megatron-core", tuple(SOFTWARE)),
+        )
+    }
+    traits = _traits(mapping.get("traits", {}), problems=problems)
+    training = _training(mapping.get("training", {}), problems=problems)
+    problems.check()
+    # Whatever is None noted its fault, so `check` has raised.
+    assert model is not None
+    assert data is not None
+    assert cluster is not None
+    assert strategy is not None
+    return Job(
+        model=model,
+        data=data,
+        cluster=cluster,
+        strategy=strategy,
+        traits=traits,
+        training=training,
+        source=source,
+        **named,
+    )
+
+
+def _model(value: object, *, folder: Path, problems: Problems) -> ModelSource | None:
+    spec = problems.read(ModelSpec, {"name": value} if isinstance(value, str) else value, "model")
+    if spec is None:
+        return None
+    if (spec.name is None) == (spec.transformer is None):
+        found = "neither" if spec.name is None else "both"
+        problems.add("model", f"found {found} of name and transformer, expected exactly one")
+        return None
+    name = None if spec.name is None else _model_name(spec.name, folder=folder, problems=problems)
+    lora = None
+    if spec.lora is not None:
+        targets = {} if spec.lora.targets is None else {"targets": tuple(spec.lora.targets)}
+        lora = Lora(rank=spec.lora.rank, **targets)
+    return ModelSource(
+        name=name, transformer=spec.transformer, lora=lora, freeze=tuple(spec.freeze or ())
+    )
+
+
+def _model_name(name: str, *, folder: Path, problems: Problems) -> str:
+    """Return the name, with the path of a configuration file made relative to the job's folder."""
+    if not name.strip():
+        problems.add("model", "found an empty name, expected a catalogue name or a config.json")
+    elif re.search(r"\.py(:|$)", name):
+        problems.add(
+            "model",
+            f"found {shown(name)}: capturing a Python module is not available yet; use a catalogue "
+            "name, a config.json or a transformer block",
+        )
+    elif name.endswith(".json"):
+        return str(folder / name)
+    elif "/" in name and (folder / name).is_dir():  # as downloaded model folders are
+        return str(folder / name / "config.json")
+    return name
+
+
+def _data(value: object, *, problems: Problems) -> Data | None:
+    spec = problems.read(DataSpec, value, "data")
+    if spec is None:
+        return None
+    return Data(sequence_length=spec.sequence_length, global_batch=spec.global_batch)
+
+
+def _choice(value: object, place: str, known: tuple[str, ...], *, problems: Problems) -> str:
+    if not isinstance(value, str):
+        problems.add(place, f"found {shown(value)}, expected one of {', '.join(known)}")
+    elif value not in known:
+        with problems.at(place):
+            raise UnknownNameError(kind=place, name=value, known=known)
+    return str(value)
+
+
+def _traits(value: object, *, problems: Problems) -> dict[str, Any]:
+    """Return the traits, each of the type that the software family's own has."""
+    if not isinstance(value, Mapping):
+        problems.add("traits", f"found {shown(value)}, expected a mapping of trait to value")
+        return {}
+    defaults = {f.name: f.default for f in fields(Software) if f.name not in {"name", "title"}}
+    traits = {}
+    problems.unknown_keys(value, defaults, "traits")
+    for name, default in defaults.items():
+        if name in value and _is_like(value[name], default):
+            traits[name] = float(value[name]) if isinstance(default, float) else value[name]
+        elif name in value:
+            expected = _EXPECTED[type(default).__name__]
+            problems.add(f"traits.{name}", f"found {shown(value[name])}, expected {expected}")
+    return traits
+
+
+def _is_like(value: object, default: object) -> bool:
+    if isinstance(default, float):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return 0 <= value < MOST_BYTES
+    return type(value) is type(default)
+
+
+def _training(value: object, *, problems: Problems) -> TrainingOptions:
+    spec = problems.read(TrainingSpec, value, "training")
+    if spec is None:
+        return TrainingOptions()
+    options = spec.model_dump(exclude_none=True, exclude={"steps", "seed"})
+    return TrainingOptions(steps=spec.steps, seed=spec.seed, options=options)

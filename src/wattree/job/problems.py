@@ -1,0 +1,180 @@
+"""Everything that is wrong with a file, gathered, in words: where, found, expected, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import NoneType, TracebackType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from wattree.errors import JobError, StrategyError, WattreeError, nearest
+
+__all__ = ["Problems", "shown", "unknown_key"]
+
+M = TypeVar("M", bound=BaseModel)
+
+#: More lines than this help nobody; the rest is counted.
+MOST_PROBLEMS = 50
+MOST_SHOWN = 80
+
+
+class Problems:
+    """Collects faults; `check` raises them all at once.
+
+    Attributes:
+        source: The file, as messages name it.
+        lines: One `place: what` per fault.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.lines: list[str] = []
+
+    def add(self, place: str, fault: str) -> None:
+        """Note `fault` at `place`."""
+        self.lines.append(f"{place}: {fault}" if place else fault)
+
+    def at(self, place: str) -> _Place:
+        """Return a context that turns an error of ours inside it into faults at `place`."""
+        return _Place(self, place)
+
+    def read(self, model: type[M], value: object, place: str) -> M | None:
+        """Return `value` as `model`, or None after noting everything that is wrong with it."""
+        if not isinstance(value, Mapping):
+            self.add(place, f"found {shown(value)}, expected a mapping of {_keys(model)}")
+            return None
+        try:
+            return model.model_validate(value)
+        except ValidationError as error:
+            faults = error.errors(include_url=False, include_context=True)
+            for fault in faults:
+                self.lines.append(_line(model, fault, place))
+            return None
+
+    def unknown_keys(self, value: Mapping[Any, Any], known: Iterable[str], place: str) -> None:
+        """Note every key of `value` that is not `known`."""
+        names = tuple(known)
+        for key in value:
+            if key not in names:
+                self.add(place, unknown_key(key, names))
+
+    def check(self) -> None:
+        """Raise `JobError` with all faults, if there are any."""
+        if not self.lines:
+            return
+        kept, rest = self.lines[:MOST_PROBLEMS], len(self.lines) - MOST_PROBLEMS
+        raise JobError(self.source, kept + ([f"and {rest} more problems"] if rest > 0 else []))
+
+
+class _Place:
+    """Notes an error instead of letting it pass."""
+
+    def __init__(self, problems: Problems, place: str) -> None:
+        self._problems, self._place = problems, place
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, WattreeError):
+            return False
+        if isinstance(error, StrategyError):  # carries places of its own
+            for where, fault in error.misfits.items():
+                self._problems.add(where, fault)
+        elif isinstance(error, JobError):  # of another file, which this one names
+            for fault in error.problems:
+                self._problems.add(self._place, f"{error.source}: {fault}")
+        else:
+            self._problems.add(self._place, str(error))
+        return True
+
+
+def shown(value: object) -> str:
+    """Return `value` as a message shows it: short, in the words of the file."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return f"a mapping of {len(value)} keys" if value else "an empty mapping"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)} items" if value else "an empty list"
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "a number of more than 30 digits"
+    text = repr(value[: MOST_SHOWN + 1] if isinstance(value, str | bytes) else value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+
+
+def unknown_key(key: object, known: Iterable[str]) -> str:
+    """Return what to say about a key that nothing reads."""
+    names = tuple(known)
+    guess = nearest(key, names) if isinstance(key, str) and len(key) <= MOST_SHOWN else None
+    hint = f"did you mean '{guess}'? " if guess else ""
+    return f"unknown key {shown(key)}; {hint}known keys: {', '.join(names)}"
+
+
+def _line(model: type[BaseModel], fault: Any, place: str) -> str:
+    location = [part for part in fault["loc"] if part != "[key]"]
+    where = ".".join([*([place] if place else []), *(_segment(part) for part in location)])
+    parent, description = _described(model, location)
+    match fault["type"]:
+        case "extra_forbidden":
+            above = ".".join(
+                [*([place] if place else []), *(_segment(part) for part in location[:-1])]
+            )
+            said = unknown_key(location[-1], parent.model_fields if parent else ())
+            return f"{above}: {said}" if above else said
+        case "missing":
+            return f"{where}: missing, expected {description}"
+        case "value_error":  # raised by a check of ours, in full words
+            return f"{where}: {fault['ctx']['error']}"
+        case "invalid_key":
+            return f"{where}: found the key {shown(fault['input'])}, expected a name; quote it"
+    return f"{where}: found {shown(fault['input'])}, expected {description}"
+
+
+def _segment(part: object) -> str:
+    if not isinstance(part, str):
+        return shown(part)
+    short = part if len(part) <= MOST_SHOWN else part[:MOST_SHOWN] + "…"
+    return short if short and short.isprintable() and "." not in short else shown(short)
+
+
+def _described(model: type[BaseModel], location: list[Any]) -> tuple[type[BaseModel] | None, str]:
+    """Return the model that holds the last part of `location`, and what is expected there."""
+    here: Any = model
+    holder: type[BaseModel] | None = None
+    description = "something else"
+    for part in location:
+        here = _bare(here)
+        if isinstance(here, type) and issubclass(here, BaseModel):
+            holder = here
+            field = here.model_fields.get(str(part))
+            if field is None:
+                return holder, description
+            here, description = field.annotation, field.description or description
+        else:
+            arguments = get_args(here)
+            here = arguments[-1] if arguments else here
+    return holder, description
+
+
+def _bare(annotation: Any) -> Any:
+    """Return an annotation without `| None` and without `Annotated`."""
+    while True:
+        if hasattr(annotation, "__metadata__"):
+            annotation = annotation.__origin__
+        elif get_origin(annotation) in {Union, UnionType}:
+            annotation = next(a for a in get_args(annotation) if a is not NoneType)
+        else:
+            return annotation
+
+
+def _keys(model: type[BaseModel]) -> str:
+    return ", ".join(model.model_fields)

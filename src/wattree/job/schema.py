@@ -1,0 +1,353 @@
+"""The shape of a job file, as pydantic models. What the names in it mean is not checked here.
+
+Every field's description is a noun phrase: an error says "expected <description>", and the JSON
+schema shows the same words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from wattree.errors import UnitError
+from wattree.job.problems import shown
+from wattree.units import parse_quantity
+
+__all__ = [
+    "OPTIMIZERS",
+    "CheckpointSpec",
+    "ClusterSpec",
+    "DataSpec",
+    "JobFile",
+    "LoraSpec",
+    "MemorySpec",
+    "ModelSpec",
+    "NodeSpec",
+    "OptionsSpec",
+    "ScheduleSpec",
+    "TrainingSpec",
+    "TreeSpec",
+    "job_schema",
+]
+
+OPTIMIZERS = ("adam", "adamw", "adamw8bit", "adafactor", "lion", "momentum", "sgd")
+
+#: Above these a number is a slip, not a wish: no run has come within a factor of ten of them.
+MOST_TOKENS = 100_000_000
+MOST_SAMPLES = 100_000_000
+MOST_RANKS = 1_000_000
+MOST_STEPS = 1_000_000_000
+MOST_SEED = 2**63 - 1
+MOST_FACTOR = 1000
+
+
+def _whole(least: int, most: int) -> Callable[[object], object]:
+    """Return a check for whole numbers in a range; text, fractions and flags are none."""
+
+    def check(value: object) -> object:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(
+                f"found {shown(value)}, expected a whole number from {least} to {most:,}"
+            )
+        return value
+
+    return check
+
+
+def _factor(value: object) -> object:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value <= MOST_FACTOR
+    ):
+        raise ValueError(f"found {shown(value)}, expected a factor above 0 and up to {MOST_FACTOR}")
+    return float(value)
+
+
+def _rate(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"found {shown(value)}, expected a finite number of 0 or more")
+    return float(value)
+
+
+def _quantity(dimension: str) -> Callable[[object], float]:
+    """Return a reader of quantities of `dimension`; they are kept in SI."""
+
+    def read(value: object) -> float:
+        try:
+            return parse_quantity(value, dimension)
+        except UnitError as error:
+            raise ValueError(str(error)) from error
+
+    return read
+
+
+def _one_or_many(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _sharded(value: object) -> object:
+    """Read `replicate` as no axes and `{shard: axes}` as those axes."""
+    if value == "replicate":
+        return []
+    if isinstance(value, dict) and set(value) == {"shard"}:
+        return _one_or_many(value["shard"])
+    raise ValueError(
+        f"found {shown(value)}, expected 'replicate' or {{shard: axis}} or {{shard: [axes]}}"
+    )
+
+
+def _by_index(value: object) -> object:
+    """Let device indices be written as numbers as well as text."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        str(key) if type(key) is int and 0 <= key < MOST_RANKS else key: factor
+        for key, factor in value.items()
+    }
+
+
+def _transformer(value: object) -> object:
+    """Admit scalars and lists of scalars; what they mean is for the reader of the block."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"found the key {shown(key)}, expected a name")
+            if not all(map(_is_scalar, item if isinstance(item, list) else [item])):
+                raise ValueError(
+                    f"{key}: found {shown(item)}, expected a number, a name, a flag or a list"
+                )
+    return value
+
+
+def _is_scalar(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, str | int)
+
+
+_AXES_SCHEMA: dict[str, Any] = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
+}
+_STORED_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"const": "replicate"},
+        {
+            "type": "object",
+            "properties": {"shard": _AXES_SCHEMA},
+            "required": ["shard"],
+            "additionalProperties": False,
+        },
+    ]
+}
+Degree = Annotated[int, BeforeValidator(_whole(1, MOST_RANKS)), Field(ge=1, le=MOST_RANKS)]
+Layers = Annotated[int, BeforeValidator(_whole(0, MOST_RANKS)), Field(ge=0, le=MOST_RANKS)]
+Tokens = Annotated[int, BeforeValidator(_whole(1, MOST_TOKENS)), Field(ge=1, le=MOST_TOKENS)]
+Samples = Annotated[int, BeforeValidator(_whole(1, MOST_SAMPLES)), Field(ge=1, le=MOST_SAMPLES)]
+Steps = Annotated[int, BeforeValidator(_whole(1, MOST_STEPS)), Field(ge=1, le=MOST_STEPS)]
+Seed = Annotated[int, BeforeValidator(_whole(0, MOST_SEED)), Field(ge=0, le=MOST_SEED)]
+Factor = Annotated[float, BeforeValidator(_factor), Field(gt=0, le=MOST_FACTOR)]
+Slowdown = Annotated[dict[str, Factor], BeforeValidator(_by_index)]
+Rate = Annotated[float, BeforeValidator(_rate), Field(ge=0)]
+Power = Annotated[
+    float,
+    BeforeValidator(_quantity("w")),
+    WithJsonSchema({"type": "string", "examples": ["400 W"]}),
+]
+Size = Annotated[
+    float,
+    BeforeValidator(_quantity("bytes")),
+    WithJsonSchema({"type": "string", "examples": ["25 MiB"]}),
+]
+Axes = Annotated[list[str], BeforeValidator(_one_or_many), WithJsonSchema(_AXES_SCHEMA)]
+Stored = Annotated[list[str], BeforeValidator(_sharded), WithJsonSchema(_STORED_SCHEMA)]
+TransformerBlock = Annotated[dict[str, Any], BeforeValidator(_transformer)]
+
+
+class Section(BaseModel):
+    """A mapping of the file: unknown keys are errors, nothing is converted silently."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class LoraSpec(Section):
+    """Low-rank adapters beside frozen weights."""
+
+    rank: Degree = Field(description="a whole number, the rank of the adapters")
+    targets: list[str] | None = Field(
+        None, description="a list of operator patterns, such as [attention.qkv, attention.out]"
+    )
+
+
+class ModelSpec(Section):
+    """Where the model comes from."""
+
+    name: str | None = Field(None, description="a catalogue name or the path of a config.json")
+    transformer: TransformerBlock | None = Field(
+        None, description="a block of keys such as layers, hidden_size, heads and vocabulary"
+    )
+    lora: LoraSpec | None = Field(None, description="a mapping with rank and targets")
+    freeze: list[str] | None = Field(
+        None, description="a list of operator patterns whose parameters are not trained"
+    )
+
+
+class DataSpec(Section):
+    """What one step consumes."""
+
+    sequence_length: Tokens = Field(description="a whole number, tokens per sample")
+    global_batch: Samples = Field(description="a whole number, samples per step over all replicas")
+
+
+class ClusterSpec(Section):
+    """The hardware."""
+
+    node: str = Field(description="a node of the catalogue (wattree catalog nodes) or a YAML file")
+    nodes: Degree = Field(1, description="a whole number, how many nodes")
+    fabric: str | None = Field(
+        None, description="a fabric of the catalogue or a YAML file; by default the node's own"
+    )
+    site: str = Field("world-average", description="a site of the catalogue or a YAML file")
+    power_limit: Power | None = Field(
+        None, description="a power with its unit, such as '400 W', enforced on every device"
+    )
+    slowdown: Slowdown | None = Field(
+        None, description='device index → factor on its compute time, such as {"3": 1.2}'
+    )
+
+
+class OptionsSpec(Section):
+    """Degrees and switches; with `preset`, laid over what the preset says."""
+
+    preset: str | None = Field(None, description="the name of a preset")
+    dp: Degree | None = Field(None, description="a whole number, the data-parallel degree")
+    fsdp: Degree | None = Field(
+        None, description="a whole number, the sharded data-parallel degree"
+    )
+    tp: Degree | None = Field(None, description="a whole number, the tensor-parallel degree")
+    cp: Degree | None = Field(None, description="a whole number, the context-parallel degree")
+    pp: Degree | None = Field(None, description="a whole number, the pipeline-parallel degree")
+    ep: Degree | None = Field(None, description="a whole number, the expert-parallel degree")
+    expert_over_tensor: bool | None = Field(
+        None, description="true or false, whether experts are spread over tensor ranks"
+    )
+    micro_batch: Degree | None = Field(
+        None, description="a whole number, samples per forward pass and replica"
+    )
+    sharding: str | None = Field(None, description="a sharding of the model state over replicas")
+    sequence_parallel: bool | None = Field(
+        None, description="true or false, whether norms and residuals are split over tp"
+    )
+    recompute: str | None = Field(None, description="what backward recomputes")
+    schedule: str | None = Field(None, description="the name of a pipeline schedule")
+    virtual_stages: Degree | None = Field(
+        None, description="a whole number, chunks of layers per pipeline rank"
+    )
+    overlap_gradients: bool | None = Field(None, description="true or false")
+    overlap_parameters: bool | None = Field(None, description="true or false")
+    overlap_tensor: bool | None = Field(None, description="true or false")
+    stage_layers: list[Layers] | None = Field(
+        None, description="a list of whole numbers, layers of each pipeline chunk"
+    )
+
+
+class ScheduleSpec(Section):
+    """How micro-batches flow through the pipeline."""
+
+    name: str = Field("1f1b", description="the name of a pipeline schedule")
+    micro_batches: Samples = Field(
+        1, description="a whole number, micro-batches per step and replica"
+    )
+    virtual_stages: Degree = Field(
+        1, description="a whole number, chunks of layers per pipeline rank"
+    )
+    stage_layers: list[Layers] | None = Field(
+        None, description="a list of whole numbers, layers of each pipeline chunk"
+    )
+
+
+class MemorySpec(Section):
+    """How the tensors of a module are stored."""
+
+    parameters: Stored | None = Field(None, description="'replicate' or {shard: axes}")
+    gradients: Stored | None = Field(None, description="'replicate' or {shard: axes}")
+    optimizer: Stored | None = Field(None, description="'replicate' or {shard: axes}")
+    activations: Literal["keep", "recompute"] | None = Field(
+        None, description="'keep' or 'recompute'"
+    )
+
+
+class NodeSpec(Section):
+    """Choices of one node of the tree."""
+
+    compute: dict[str, Axes] | None = Field(
+        None, description="iteration dim → mesh axis or list of axes, such as {batch: dp}"
+    )
+    memory: MemorySpec | None = Field(
+        None, description="a mapping with parameters, gradients, optimizer or activations"
+    )
+
+
+class TreeSpec(Section):
+    """A strategy written out: mesh, schedule, tree."""
+
+    mesh: dict[str, Degree] = Field(
+        description="axis → degree, outermost first, such as {pp: 4, dp: 8, tp: 8}"
+    )
+    schedule: ScheduleSpec | None = Field(None, description="a mapping with name and micro_batches")
+    tree: dict[str, NodeSpec] = Field(
+        description='module pattern → choices, such as {"": {compute: {batch: dp}}}'
+    )
+    overlap_gradients: bool | None = Field(None, description="true or false")
+    overlap_parameters: bool | None = Field(None, description="true or false")
+    overlap_tensor: bool | None = Field(None, description="true or false")
+    bucket: Size | None = Field(
+        None, description="a size with its unit, such as '25 MiB', of gradients reduced together"
+    )
+
+
+class CheckpointSpec(Section):
+    """When and where `train` saves."""
+
+    dir: str = Field(description="a folder")
+    every: Steps = Field(description="a whole number, steps between checkpoints")
+
+
+class TrainingSpec(Section):
+    """Only read by `train`."""
+
+    steps: Steps = Field(1, description="a whole number of steps")
+    seed: Seed = Field(0, description="a whole number, the random seed")
+    learning_rate: Rate | None = Field(None, description="a number, such as 1e-3")
+    checkpoint: CheckpointSpec | None = Field(None, description="a mapping with dir and every")
+
+
+class JobFile(Section):
+    """A training job."""
+
+    model: str | ModelSpec = Field(
+        description="a catalogue name, the path of a config.json, or a mapping with transformer"
+    )
+    data: DataSpec = Field(description="a mapping with sequence_length and global_batch")
+    precision: str = Field("bf16", description="a number format such as bf16")
+    optimizer: str = Field("adamw", description="an optimizer such as adamw")
+    cluster: ClusterSpec = Field(description="a mapping with node and nodes")
+    strategy: str | OptionsSpec | TreeSpec = Field(
+        "auto", description="'auto', the name of a preset, a preset with its degrees, or a tree"
+    )
+    software: str = Field("megatron-core", description="a software family such as megatron-core")
+    traits: dict[str, Any] = Field(
+        default_factory=dict, description="habits of the software to replace, by trait name"
+    )
+    training: TrainingSpec = Field(
+        default_factory=TrainingSpec, description="a mapping with steps, seed, learning_rate"
+    )
+
+
+def job_schema() -> dict[str, Any]:
+    """Return the JSON schema of a job file (draft 2020-12)."""
+    schema = JobFile.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -1,0 +1,209 @@
+"""The `strategy` section: `auto`, a preset with degrees, or a tree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from wattree.errors import UnknownNameError, nearest
+from wattree.hardware import Cluster
+from wattree.job.job import AUTO
+from wattree.job.problems import Problems, shown
+from wattree.job.schema import MemorySpec, NodeSpec, OptionsSpec, TreeSpec
+from wattree.strategy import (
+    SCHEDULES,
+    ActivationStore,
+    MemoryChoice,
+    Mesh,
+    Schedule,
+    Strategy,
+    StrategyOptions,
+    StrategyTree,
+    TreeNode,
+)
+
+__all__ = ["chosen_strategy"]
+
+
+def chosen_strategy(
+    value: object, *, cluster: Cluster | None, problems: Problems
+) -> Strategy | StrategyOptions | str | None:
+    """Return the strategy that `value` asks for, or None after noting what is wrong with it.
+
+    Args:
+        value: As read from the file.
+        cluster: For the number of ranks; None leaves that check out.
+        problems: Where faults go.
+    """
+    if value == AUTO:
+        return AUTO
+    if isinstance(value, str):
+        value = {"preset": value}
+    if isinstance(value, Mapping) and ({"tree", "mesh"} & set(value)):
+        tree = problems.read(TreeSpec, value, "strategy")
+        if tree is None:
+            return None
+        return _strategy(tree, cluster=cluster, problems=problems)
+    if isinstance(value, Mapping):
+        spec = problems.read(OptionsSpec, value, "strategy")
+        if spec is None:
+            return None
+        return _options(spec, cluster=cluster, problems=problems)
+    problems.add(
+        "strategy",
+        f"found {shown(value)}, expected 'auto', the name of a preset, a mapping of preset and "
+        "degrees, or a mapping of mesh, schedule and tree",
+    )
+    return None
+
+
+# ---------------------------------------------------------------- a preset with its degrees
+
+
+def _options(
+    spec: OptionsSpec, *, cluster: Cluster | None, problems: Problems
+) -> StrategyOptions | None:
+    chosen = spec.model_dump(exclude_none=True, exclude={"preset"})
+    if "stage_layers" in chosen:
+        chosen["stage_layers"] = tuple(chosen["stage_layers"])
+    options = None
+    with problems.at("strategy"):
+        options = _of_preset(spec.preset, chosen)
+    if options is None or cluster is None:
+        return options
+    if not {"dp", "fsdp"} & chosen.keys():
+        options = _spread(options, cluster)
+    _check_ranks(_degrees(options), cluster=cluster, problems=problems)
+    return options
+
+
+def _of_preset(preset: str | None, chosen: Mapping[str, Any]) -> StrategyOptions:
+    if preset is None:
+        return StrategyOptions(**chosen)
+    from wattree.strategy.presets import PRESETS, options_of_preset
+
+    if preset not in PRESETS:
+        raise UnknownNameError(kind="strategy preset", name=preset, known=[AUTO, *PRESETS])
+    return options_of_preset(preset, chosen)
+
+
+def _spread(options: StrategyOptions, cluster: Cluster) -> StrategyOptions:
+    """Give the devices that the degrees leave over to data parallelism, if they divide.
+
+    Hybrid sharding shards inside a node and replicates across nodes; every other kind of
+    sharding uses all replicas whatever the axis is called.
+    """
+    replicas, rest = divmod(cluster.devices, options.ranks)
+    if rest or options.dp * options.fsdp != 1:
+        return options
+    if options.sharding != "hybrid":
+        return replace(options, dp=replicas)
+    model_ranks = options.tp * options.cp * options.ep
+    fsdp = math.gcd(replicas, max(1, cluster.node.devices // model_ranks))
+    return replace(options, fsdp=fsdp, dp=replicas // fsdp)
+
+
+def _degrees(options: StrategyOptions) -> dict[str, int]:
+    return {axis: getattr(options, axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
+
+
+def _check_ranks(degrees: Mapping[str, int], *, cluster: Cluster, problems: Problems) -> None:
+    ranks, devices = math.prod(degrees.values()), cluster.devices
+    if ranks == devices:
+        return
+    product = " × ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1)
+    others = ranks // degrees.get("dp", 1)
+    todo = (
+        f"set dp: {devices // others}"
+        if devices % others == 0
+        else f"choose degrees that divide {devices}"
+    )
+    problems.add(
+        "strategy",
+        f"the degrees multiply to {ranks} ranks ({product or 'all 1'}), expected {devices}, the "
+        f"devices of the cluster; {todo}",
+    )
+
+
+# ---------------------------------------------------------------- a tree
+
+
+def _strategy(spec: TreeSpec, *, cluster: Cluster | None, problems: Problems) -> Strategy | None:
+    before = len(problems.lines)
+    schedule = _schedule(spec, problems=problems)
+    nodes = {
+        pattern: _node(node, axes=tuple(spec.mesh), place=f"strategy.tree.{pattern!r}", to=problems)
+        for pattern, node in spec.tree.items()
+    }
+    mesh = None
+    with problems.at("strategy.mesh"):
+        mesh = Mesh(axes=tuple(spec.mesh.items()))
+    if mesh is not None and cluster is not None:
+        _check_ranks(spec.mesh, cluster=cluster, problems=problems)
+    if mesh is None or len(problems.lines) > before:
+        return None
+    return Strategy(
+        mesh=mesh,
+        schedule=schedule,
+        tree=StrategyTree(nodes=nodes),
+        overlap_gradients=spec.overlap_gradients,
+        overlap_parameters=spec.overlap_parameters,
+        overlap_tensor=spec.overlap_tensor,
+        bucket_bytes=spec.bucket,
+    )
+
+
+def _schedule(spec: TreeSpec, *, problems: Problems) -> Schedule:
+    if spec.schedule is None:
+        return Schedule()
+    name, layers = spec.schedule.name, spec.schedule.stage_layers
+    if name not in SCHEDULES:
+        with problems.at("strategy.schedule.name"):
+            raise UnknownNameError(kind="schedule", name=name, known=SCHEDULES)
+    chunks = spec.mesh.get("pp", 1) * spec.schedule.virtual_stages
+    if layers is not None and len(layers) != chunks:
+        problems.add(
+            "strategy.schedule.stage_layers",
+            f"found {len(layers)} numbers, expected {chunks}: one for each of pp × virtual_stages",
+        )
+    return Schedule(
+        name=name,
+        micro_batches=spec.schedule.micro_batches,
+        virtual_stages=spec.schedule.virtual_stages,
+        stage_layers=None if layers is None else tuple(layers),
+    )
+
+
+def _node(spec: NodeSpec, *, axes: tuple[str, ...], place: str, to: Problems) -> TreeNode:
+    compute = {dim: tuple(names) for dim, names in (spec.compute or {}).items()}
+    memory = spec.memory or MemorySpec()
+    used = {f"compute.{dim}": names for dim, names in compute.items()}
+    for item in ("parameters", "gradients", "optimizer"):
+        used[f"memory.{item}"] = tuple(getattr(memory, item) or ())
+    for item, names in used.items():
+        for name in names:
+            if name not in axes:
+                to.add(f"{place}.{item}", _unknown_axis(name, axes))
+        if len(set(names)) != len(names):
+            to.add(f"{place}.{item}", f"found an axis twice in {list(names)}; name each once")
+    return TreeNode(compute=compute, memory=_memory(memory))
+
+
+def _memory(spec: MemorySpec) -> MemoryChoice:
+    def axes(names: list[str] | None) -> tuple[str, ...] | None:
+        return None if names is None else tuple(names)
+
+    return MemoryChoice(
+        parameters=axes(spec.parameters),
+        gradients=axes(spec.gradients),
+        optimizer=axes(spec.optimizer),
+        activations=None if spec.activations is None else ActivationStore(spec.activations),
+    )
+
+
+def _unknown_axis(name: str, axes: tuple[str, ...]) -> str:
+    guess = nearest(name, axes)
+    hint = f"did you mean '{guess}'? " if guess else ""
+    return f"found axis {shown(name)}, which the mesh does not have; {hint}it has {', '.join(axes)}"

@@ -1,0 +1,1 @@
+"""Meters, windows and microbenchmarks: what real devices do."""

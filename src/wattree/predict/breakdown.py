@@ -1,0 +1,97 @@
+"""Where a step goes: the time of one rank class, instant by instant, put under one heading."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.graph import Phase, TaskKind
+from wattree.trace import TimeParts, Trace
+
+__all__ = ["covered_s", "membership_class", "slowest_class", "time_parts"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+def membership_class(trace: Trace) -> tuple[Integers, Integers]:
+    """Return (task, rank class) of every membership of a task in a stream."""
+    graph = trace.graph
+    counts = np.diff(graph.stream_offsets)
+    return np.repeat(np.arange(graph.tasks), counts), graph.stream_class[graph.stream_ids]
+
+
+def slowest_class(trace: Trace) -> int:
+    """Return the class whose compute stream is busy longest, the first of equals."""
+    task, owner = membership_class(trace)
+    compute = trace.graph.kind[task] == TaskKind.COMPUTE
+    busy = (trace.end_s - trace.start_s)[task[compute]]
+    total = np.bincount(owner[compute], weights=busy, minlength=len(trace.graph.class_ranks))
+    return int(np.argmax(total))
+
+
+def time_parts(trace: Trace, rank_class: int) -> TimeParts:
+    """Return where the step goes on `rank_class`; the parts add up to the makespan. [s]
+
+    Time with a compute task running is compute, recomputation or optimizer by its phase. Of the
+    rest, time with communication in flight on this class is exposed communication, then time
+    with input work is exposed materials, then time with other host work is `other`; what is left
+    is the bubble.
+    """
+    graph = trace.graph
+    task, owner = membership_class(trace)
+    mine = np.unique(task[owner == rank_class])
+    kind, phase = graph.kind[mine], graph.phase[mine]
+    computing = kind == TaskKind.COMPUTE
+    host = kind == TaskKind.HOST
+
+    def spans(chosen: NDArray[np.bool_]) -> Floats:
+        return _merged(trace.start_s[mine[chosen]], trace.end_s[mine[chosen]])
+
+    def busy(chosen: NDArray[np.bool_]) -> float:
+        return float((trace.end_s - trace.start_s)[mine[chosen]].sum())
+
+    recomputing = computing & (phase == Phase.RECOMPUTATION)
+    optimizing = computing & (phase == Phase.OPTIMIZER)
+    layers = [
+        spans(computing),
+        spans(~computing & ~host),
+        spans(host & (phase == Phase.MATERIALS)),
+        spans(host & (phase != Phase.MATERIALS)),
+    ]
+    reached = covered_s(layers)
+    exposed = np.diff([0.0, *reached])
+    makespan = trace.makespan_s
+    parts = {
+        "recomputation": busy(recomputing),
+        "optimizer": busy(optimizing),
+        "exposed_communication": float(exposed[1]),
+        "exposed_materials": float(exposed[2]),
+        "other": float(exposed[3]),
+        "bubble": max(makespan - float(reached[-1]), 0.0),
+    }
+    # What is left is compute; so the parts add up exactly, rounding of interval sums included.
+    return TimeParts(compute=makespan - sum(parts.values()), **parts)
+
+
+def covered_s(layers: list[Floats]) -> Floats:
+    """Return the time covered by the first layer, the first two, and so on. [s]"""
+    totals = []
+    union = np.zeros((0, 2))
+    for layer in layers:
+        both = np.concatenate([union, layer])
+        union = _merged(both[:, 0], both[:, 1])
+        totals.append(float((union[:, 1] - union[:, 0]).sum()))
+    return np.array(totals)
+
+
+def _merged(start: Floats, end: Floats) -> Floats:
+    """Return the union of intervals as disjoint, sorted rows (start, end)."""
+    if not len(start):
+        return np.zeros((0, 2))
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    fresh = np.concatenate(([True], start[1:] > end[:-1]))
+    first = np.flatnonzero(fresh)
+    last = np.concatenate((first[1:] - 1, [len(start) - 1]))
+    return np.stack([start[first], end[last]], axis=1)

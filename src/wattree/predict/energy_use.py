@@ -1,0 +1,129 @@
+"""Energy, power, money and carbon of a played step: a first static-plus-dynamic model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.energy import dynamic_energy_j
+from wattree.graph import StageLabel, TaskKind
+from wattree.hardware import Cluster, Precision
+from wattree.predict.breakdown import membership_class, time_parts
+from wattree.trace import EnergyUse, Trace
+
+__all__ = ["StepEnergy", "step_energy"]
+
+Floats = NDArray[np.float64]
+
+_BINS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnergy:
+    """Energy of one step of the job's nodes.
+
+    Attributes:
+        use: By stage, with PUE. [J]
+        average_w, peak_w: Of the job's devices and nodes, before PUE. [W]
+        curve: Power over the step: (time, power of the job) pairs. [s, W]
+    """
+
+    use: EnergyUse
+    average_w: float
+    peak_w: float
+    curve: tuple[tuple[float, float], ...]
+
+
+def step_energy(trace: Trace, cluster: Cluster, precision: Precision, ranks: int) -> StepEnergy:
+    """Return the energy of a step.
+
+    Dynamic energy belongs to the stage of its task. Static energy (devices at rest, hosts,
+    switches) belongs to the stage that is exposed at that moment: communication and input where
+    they delay compute, computing otherwise, bubbles included.
+    """
+    dynamic, owner, task = _dynamic(trace, cluster, precision)
+    nodes = -(-ranks // cluster.node.devices)
+    graph = trace.graph
+    step_s = trace.makespan_s
+    multiplicity = graph.class_ranks[owner]
+    by_stage = np.bincount(graph.stage[task], weights=dynamic * multiplicity, minlength=3)
+    node = cluster.node
+    standing_w = node.devices * node.device.idle_w + node.host.busy_w
+    standing_w += node.nics * cluster.fabric.switch_w_per_nic if nodes > 1 else 0.0
+    static_j = standing_w * nodes * step_s
+    exposed = _exposed_shares(trace)
+    stages = by_stage + static_j * exposed
+    pue = cluster.site.pue
+    names = ("materials", "computing", "communicating")
+    curve = _curve(trace, dynamic * multiplicity, task, standing_w * nodes)
+    total_j = float(stages.sum())
+    return StepEnergy(
+        use=EnergyUse(
+            total=total_j * pue,
+            by_stage={name: float(stages[index]) * pue for index, name in enumerate(names)},
+            static=static_j * pue,
+            dynamic=float(by_stage.sum()) * pue,
+        ),
+        average_w=total_j / step_s if step_s > 0 else 0.0,
+        peak_w=max((watts for _, watts in curve), default=0.0),
+        curve=curve,
+    )
+
+
+def _dynamic(
+    trace: Trace, cluster: Cluster, precision: Precision
+) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
+    """Return dynamic energy, class and task of every (task, class) pair, for one rank each."""
+    graph, device = trace.graph, cluster.node.device
+    task, owner = membership_class(trace)
+    limit = min(cluster.power_limit_w or device.tdp_w, device.tdp_w)
+    energy = dynamic_energy_j(
+        flop=graph.flop[task],
+        traffic_bytes=graph.memory_traffic_bytes[task],
+        busy_s=(trace.end_s - trace.start_s)[task],
+        communicates=np.isin(graph.kind[task], (TaskKind.COLLECTIVE, TaskKind.TRANSFER)),
+        peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
+        memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
+        tdp_w=limit,
+        idle_w=min(device.idle_w, limit * 0.9),
+    )
+    return energy, owner, task
+
+
+def _exposed_shares(trace: Trace) -> Floats:
+    """Return the share of the step in which each stage is exposed, averaged over ranks."""
+    shares = np.zeros(3)
+    ranks = trace.graph.class_ranks
+    for rank_class, count in enumerate(ranks[:_BINS]):
+        parts = time_parts(trace, rank_class)
+        shares[StageLabel.MATERIALS] += count * parts.exposed_materials
+        shares[StageLabel.COMMUNICATING] += count * parts.exposed_communication
+    shares /= max(trace.makespan_s, 1e-30) * ranks[:_BINS].sum()
+    shares[StageLabel.COMPUTING] = 1.0 - shares.sum()
+    return shares
+
+
+def _curve(
+    trace: Trace, energy: Floats, task: NDArray[np.int64], standing_w: float
+) -> tuple[tuple[float, float], ...]:
+    """Return power over time in equal bins; energy spreads evenly over each task."""
+    step_s = trace.makespan_s
+    if step_s <= 0:
+        return ()
+    width = step_s / _BINS
+    start, end = trace.start_s[task], trace.end_s[task]
+    # Cumulative energy at bin edges: a ramp per task, summed through its two corners.
+    length = np.maximum(end - start, 1e-15)
+    slope = energy / length
+    edges = np.arange(_BINS + 1) * width
+    corners = np.concatenate([start, start + length])
+    change = np.concatenate([slope, -slope])
+    order = np.argsort(corners, kind="stable")
+    corners, change = corners[order], change[order]
+    power_after = np.cumsum(change)
+    reached = np.concatenate(([0.0], np.cumsum(power_after[:-1] * np.diff(corners))))
+    at = np.interp(edges, corners, reached)
+    watts = np.diff(at) / width + standing_w
+    return tuple((float(t), float(w)) for t, w in zip(edges[:-1], watts, strict=True))

@@ -1,0 +1,85 @@
+"""Peak memory by category, with what the framework adds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattree.cost import Calibration
+from wattree.predict.breakdown import membership_class
+from wattree.trace import MemoryUse, Trace
+
+__all__ = ["PeakMemory", "memory_use", "peak_memory"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakMemory:
+    """Peak of the fullest rank as three tools would report it. [B]
+
+    Attributes:
+        rank_class: The fullest class.
+        allocated: Live tensors (`torch.cuda.max_memory_allocated`).
+        reserved: What the caching allocator holds (`max_memory_reserved`).
+        process: What the driver counts (`nvidia-smi`): with context and communicators.
+        by_category: Parts of `process`.
+    """
+
+    rank_class: int
+    allocated: float
+    reserved: float
+    process: float
+    by_category: dict[str, float]
+
+
+def peak_memory(trace: Trace, calibration: Calibration, software: str) -> PeakMemory:
+    """Return the peak of the fullest rank."""
+    fullest = int(np.argmax(trace.peak_bytes))
+    parts = _at_peak(trace, fullest)
+    tensors = float(sum(parts.values()))
+    allocated = tensors + calibration.family(software, "memory_allocated_bytes")
+    reserved = tensors * (1 + calibration.general("memory_fragmentation"))
+    reserved += calibration.general("memory_reserved_bytes")
+    process = reserved + calibration.family(software, "memory_context_bytes")
+    parts["overhead"] = parts.get("overhead", 0.0) + process - tensors
+    return PeakMemory(
+        rank_class=fullest,
+        allocated=allocated,
+        reserved=reserved,
+        process=process,
+        by_category=parts,
+    )
+
+
+def memory_use(peak: PeakMemory, capacity_bytes: float) -> MemoryUse:
+    """Return the figures of the result: what the driver would count, against the capacity."""
+    return MemoryUse(
+        peak_bytes=peak.process,
+        capacity_bytes=capacity_bytes,
+        fits=peak.process <= capacity_bytes,
+        by_category=peak.by_category,
+    )
+
+
+def _at_peak(trace: Trace, rank_class: int) -> dict[str, float]:
+    """Return what is held on `rank_class` when its memory peaks, by category. [B]"""
+    graph = trace.graph
+    parts = dict(
+        zip(graph.category_names, graph.resident_by_category[rank_class].tolist(), strict=True)
+    )
+    at = int(trace.peak_task[rank_class])
+    if at < 0:
+        return parts
+    task, owner = membership_class(trace)
+    mine = np.unique(task[owner == rank_class])
+    moment = trace.start_s[at]
+    started = mine[trace.start_s[mine] <= moment]
+    ended = mine[trace.end_s[mine] <= moment]
+    for index, name in enumerate(graph.category_names):
+        taken = graph.alloc_bytes[started[graph.memory_category[started] == index]].sum()
+        given = graph.free_bytes[ended[graph.memory_category[ended] == index]].sum()
+        parts[name] = parts.get(name, 0.0) + float(taken - given)
+    # Tasks that start at the same instant after the peak task are not part of the peak.
+    surplus = sum(parts.values()) - float(trace.peak_bytes[rank_class])
+    parts["activations"] -= surplus
+    return parts

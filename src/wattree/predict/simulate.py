@@ -1,0 +1,275 @@
+"""The one function that joins capture, compiler, executor and energy: a job → a prediction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from wattree.compiler import Compilation, compile_job
+from wattree.cost import Calibration, Software, load_calibration, software_family
+from wattree.cost.rates import Rates, rates_of
+from wattree.energy import cap_slowdown
+from wattree.errors import JobError, UnknownNameError
+from wattree.graph import ModelGraph, Phase, TaskKind
+from wattree.hardware import Precision
+from wattree.job import AUTO, Job
+from wattree.predict.breakdown import slowest_class, time_parts
+from wattree.predict.energy_use import StepEnergy, step_energy
+from wattree.predict.evidence import provenance_of
+from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
+from wattree.predict.model import model_of
+from wattree.predict.work import model_flop
+from wattree.sim import play
+from wattree.strategy import Strategy, StrategyOptions
+from wattree.strategy.presets import strategy_of
+from wattree.trace import Result, SimulationSize, Trace
+
+__all__ = ["Prediction", "Setting", "predicted", "setting_of", "simulate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What stays the same for every strategy of a job.
+
+    Attributes:
+        job: The job.
+        model: Its model graph.
+        software: Its software's habits, overrides applied.
+        precision: Number format of matrix work.
+        calibration: Constants.
+        rates: What its devices reach.
+    """
+
+    job: Job
+    model: ModelGraph
+    software: Software
+    precision: Precision
+    calibration: Calibration
+    rates: Rates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A simulated step.
+
+    Attributes:
+        result: The figures.
+        trace: When everything happened.
+        power: Power of the job over the step: (time, W) pairs. [s, W]
+        peak: Peak memory as three tools would report it. [B]
+    """
+
+    result: Result
+    trace: Trace
+    power: tuple[tuple[float, float], ...]
+    peak: PeakMemory
+
+
+def simulate(
+    job: Job,
+    *,
+    calibration: Path | None = None,
+    fold: bool = True,
+    sharing: str = "max-min",
+    power_limit_w: float | None = None,
+) -> Prediction:
+    """Predict time, memory, energy, money and carbon of one training step.
+
+    Args:
+        job: What to train, how, on what. Its strategy must be given, not `auto`.
+        calibration: File of constants; the shipped one if None.
+        fold: Play one rank for all that do the same.
+        sharing: How links are shared; `max-min`.
+        power_limit_w: Cap on each device, over what the job says. [W]
+
+    Raises:
+        WattreeError: The job is impossible; the message says where and what to do.
+    """
+    if power_limit_w is not None:
+        job = replace(job, cluster=replace(job.cluster, power_limit_w=power_limit_w))
+    setting = setting_of(job, load_calibration(calibration))
+    if isinstance(job.strategy, str):
+        raise JobError(
+            job.source,
+            [f"strategy: found '{AUTO}', expected a strategy to simulate; `plan` finds one"],
+        )
+    return predicted(setting, job.strategy, fold=fold, sharing=sharing)
+
+
+def setting_of(job: Job, calibration: Calibration) -> Setting:
+    """Return what all strategies of `job` share.
+
+    Raises:
+        UnknownNameError: Unknown software family, precision, model or optimiser.
+        CostError: The device has no matrix unit for the precision.
+    """
+    software = software_family(job.software).with_traits(job.traits)
+    if job.precision not in list(Precision):
+        raise UnknownNameError(
+            kind="precision", name=job.precision, known=list(Precision), where=job.source
+        )
+    precision = Precision(job.precision)
+    rates = rates_of(job.cluster, software, precision, calibration)
+    slow = cap_slowdown(job.cluster.power_limit_w, job.cluster.node.device.tdp_w)
+    if slow > 1.0:
+        rates = replace(
+            rates,
+            linear_flop_per_s=rates.linear_flop_per_s / slow,
+            plain_flop_per_s=rates.plain_flop_per_s / slow,
+            attention_flop_per_s=rates.attention_flop_per_s / slow,
+        )
+    return Setting(
+        job=job,
+        model=model_of(job),
+        software=software,
+        precision=precision,
+        calibration=calibration,
+        rates=rates,
+    )
+
+
+def predicted(
+    setting: Setting,
+    strategy: Strategy | StrategyOptions,
+    *,
+    fold: bool = True,
+    detail: bool = True,
+    sharing: str = "max-min",
+) -> Prediction:
+    """Return the prediction of one strategy of a job.
+
+    Args:
+        setting: What all strategies of the job share.
+        strategy: The one to predict.
+        fold: Play one rank for all that do the same.
+        detail: A task per operator in the trace; otherwise undisturbed runs are one task.
+        sharing: How links are shared.
+
+    Raises:
+        StrategyError: It does not fit model or cluster.
+    """
+    job = setting.job
+    if isinstance(strategy, StrategyOptions):
+        strategy = strategy_of(
+            strategy, layers=setting.model.layers, global_batch=job.data.global_batch
+        )
+    began = time.perf_counter()
+    compilation = compile_job(
+        setting.model,
+        strategy,
+        job.cluster,
+        rates=setting.rates,
+        software=setting.software,
+        optimizer=job.optimizer,
+        sequence=job.data.sequence_length,
+        global_batch=job.data.global_batch,
+        fold=fold,
+        detail=detail,
+    )
+    compiled = time.perf_counter()
+    trace = play(compilation.graph, sharing=sharing)
+    ended = time.perf_counter()
+    energy = step_energy(trace, job.cluster, setting.precision, strategy.mesh.ranks)
+    peak = peak_memory(trace, setting.calibration, setting.software.name)
+    size = SimulationSize(
+        tasks=compilation.graph.tasks,
+        events=trace.events,
+        rank_classes=len(compilation.graph.class_ranks),
+        compile_s=compiled - began,
+        run_s=ended - compiled,
+    )
+    result = _result(setting, strategy, compilation, trace, energy, peak, size)
+    return Prediction(result=result, trace=trace, power=energy.curve, peak=peak)
+
+
+def _result(
+    setting: Setting,
+    strategy: Strategy,
+    compilation: Compilation,
+    trace: Trace,
+    energy: StepEnergy,
+    peak: PeakMemory,
+    size: SimulationSize,
+) -> Result:
+    job = setting.job
+    step_s, ranks = trace.makespan_s, strategy.mesh.ranks
+    batch, sequence = job.data.global_batch, job.data.sequence_length
+    needed = model_flop(
+        compilation.costs,
+        compilation.program,
+        stage_ranks=ranks // strategy.mesh.degree("pp"),
+        micro_batches=strategy.schedule.micro_batches,
+    )
+    executed = needed + _recomputed_flop(trace)
+    available = step_s * ranks * job.cluster.node.device.matrix_peak_flop_per_s(setting.precision)
+    nodes = -(-ranks // job.cluster.node.devices)
+    price = job.cluster.node.price_usd_per_s
+    carbon = job.cluster.site.carbon_gco2e_per_j
+    return Result(
+        model=setting.model.name,
+        cluster=f"{nodes} x {job.cluster.node.name}",
+        strategy=describe(strategy),
+        ranks=ranks,
+        step_time_s=step_s,
+        samples_per_s=batch / step_s,
+        tokens_per_s=batch * sequence / step_s,
+        tokens_per_s_per_device=batch * sequence / step_s / ranks,
+        mfu=needed / available,
+        hfu=executed / available,
+        mfu_precision=setting.precision.value,
+        model_flop_per_step=needed,
+        parameters=setting.model.parameters,
+        memory=memory_use(peak, job.cluster.node.device.memory_bytes),
+        time_s=time_parts(trace, slowest_class(trace)),
+        energy_j=energy.use,
+        average_power_w=energy.average_w,
+        peak_power_w=energy.peak_w,
+        cost_usd=None if price is None else price * nodes * step_s,
+        carbon_gco2e=None if carbon is None else carbon * energy.use.total,
+        provenance=provenance_of(trace, setting.calibration, job, setting.software),
+        simulation=size,
+        assumptions=_assumptions(setting),
+    )
+
+
+def describe(strategy: Strategy) -> Mapping[str, object]:
+    """Return a strategy as plain values, as it would be written in a job file."""
+    return {
+        "mesh": dict(strategy.mesh.axes),
+        "schedule": {
+            "name": strategy.schedule.name,
+            "micro_batches": strategy.schedule.micro_batches,
+            "virtual_stages": strategy.schedule.virtual_stages,
+        },
+        "preset": list(strategy.preset),
+        "tree": {
+            pattern: {
+                "compute": {dim: list(axes) for dim, axes in node.compute.items()},
+                "memory": {
+                    name: list(value) if isinstance(value, tuple) else value
+                    for name in ("parameters", "gradients", "optimizer", "activations")
+                    if (value := getattr(node.memory, name)) is not None
+                },
+            }
+            for pattern, node in strategy.tree.nodes.items()
+        },
+    }
+
+
+def _recomputed_flop(trace: Trace) -> float:
+    """Matrix FLOP of recomputation over all ranks."""
+    graph = trace.graph
+    again = (graph.phase == Phase.RECOMPUTATION) & (graph.kind == TaskKind.COMPUTE)
+    first_stream = graph.stream_ids[graph.stream_offsets[:-1][again]]
+    ranks = graph.class_ranks[graph.stream_class[first_stream]]
+    return float((graph.flop[again] * ranks).sum())
+
+
+def _assumptions(setting: Setting) -> tuple[str, ...]:
+    notes = [f"software habits and efficiencies of '{setting.software.name}'"]
+    if setting.model.architecture and any("experts" in o.path for b in setting.model.blocks.values() for o in b.operators):
+        notes.append("experts receive equal numbers of tokens")
+    notes.append("inputs are prefetched; only the first micro-batch waits for its data")
+    return tuple(notes)

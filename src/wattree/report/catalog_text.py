@@ -1,0 +1,205 @@
+"""The catalogue as tables: what there is, and one thing in detail with its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from wattree.hardware import Device, Node
+from wattree.hardware.load import device_names, load_device, load_node, node_names
+from wattree.report.words import NOT_APPLICABLE, column, count, quantity, significant
+from wattree.units import SECONDS_PER_HOUR, format_bytes, format_time
+
+__all__ = ["Entry", "detail_table", "entries_of", "overview_table"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One thing of the catalogue.
+
+    Attributes:
+        summary: Column → value in SI, for the overview.
+        details: All fields.
+        sources: Dotted field → where its value comes from.
+    """
+
+    summary: Mapping[str, Any]
+    details: Mapping[str, Any]
+    sources: Mapping[str, str]
+
+
+def entries_of(kind: str, name: str | None) -> list[Entry]:
+    """Return the entries of `models`, `devices` or `nodes`: all of them, or the one of a name.
+
+    Raises:
+        UnknownNameError: There is nothing of that name.
+    """
+    names, entry = _KINDS[kind]
+    return [entry(each) for each in ([name] if name is not None else names())]
+
+
+def overview_table(kind: str, entries: Sequence[Entry]) -> Table:
+    """Return one row per entry; each column has one unit, named in its head."""
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
+    columns = []
+    has_units = kind != "models"
+    for head in entries[0].summary if entries else ():
+        unit, texts = _column(head, [entry.summary[head] for entry in entries])
+        is_text = isinstance(entries[0].summary[head], str)
+        table.add_column(
+            f"{_title(head)}\n{unit}" if has_units else _title(head),
+            justify="left" if is_text else "right",
+            no_wrap=head == "name" or not is_text,
+            overflow="fold",
+        )
+        columns.append(texts)
+    for row in zip(*columns, strict=True):
+        table.add_row(*row)
+    table.caption = Text(
+        f"{len(entries)} {kind}; wattree catalog {kind} NAME shows one with its sources.", "dim"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _column(head: str, values: Sequence[Any]) -> tuple[str, list[str]]:
+    for ending, unit in (
+        ("_flop_per_s", "FLOP/s"),
+        ("_bytes_per_s", "B/s"),
+        ("_bytes", "B"),
+        ("_w", "W"),
+    ):
+        if head.endswith(ending):
+            return column(values, unit, binary=unit == "B", aligned=False)
+    if head.endswith("_usd_per_s"):
+        return "$/h", [
+            significant(None if value is None else value * SECONDS_PER_HOUR) for value in values
+        ]
+    return "", [_worded(head, value) for value in values]
+
+
+def detail_table(entry: Entry) -> Table:
+    """Return one row per field, with its source."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("field", no_wrap=True)
+    table.add_column("value")
+    table.add_column("source", overflow="fold")
+    for field, value in _flat(entry.details):
+        table.add_row(_title(field), _worded(field, value), entry.sources.get(field, ""))
+    return table
+
+
+# ---------------------------------------------------------------- what each kind shows
+
+
+def _device(name: str) -> Entry:
+    device = load_device(name)
+    peaks = {str(precision): peak for precision, peak in device.peak_flop_per_s.items()}
+    summary = {
+        "name": device.name,
+        "memory_bytes": device.memory_bytes,
+        "bandwidth_bytes_per_s": device.memory_bandwidth_bytes_per_s,
+        "peak_16_bit_flop_per_s": peaks.get("bf16", peaks.get("fp16")),
+        "tdp_w": device.tdp_w,
+    }
+    details = {**_fields(device), "peak_flop_per_s": peaks}
+    return Entry(summary=summary, details=details, sources=device.sources)
+
+
+def _node(name: str) -> Entry:
+    node = load_node(name)
+    summary = {
+        "name": node.name,
+        "devices": f"{node.devices} × {node.device.name}",
+        "scale_up_bytes_per_s": node.scale_up.bandwidth_bytes_per_s,
+        "network_bytes_per_s": node.nics * node.nic_bandwidth_bytes_per_s,
+        "price_usd_per_s": node.price_usd_per_s,
+    }
+    details = {**_fields(node), "device": node.device.name}
+    return Entry(summary=summary, details=details, sources=node.sources)
+
+
+def _model(name: str) -> Entry:
+    from wattree.capture import load_model
+
+    graph = load_model(name)
+    summary = {
+        "name": graph.name,
+        "architecture": graph.architecture,
+        "parameters": graph.parameters,
+        "layers": graph.layers,
+        "vocabulary": graph.vocabulary,
+        "sequence": graph.max_sequence_length,
+    }
+    details = {**summary, "blocks": sorted(graph.blocks), "sources": list(graph.sources)}
+    return Entry(summary=summary, details=details, sources={})
+
+
+def _model_names() -> Iterable[str]:
+    from wattree.capture import model_names
+
+    return model_names()
+
+
+_KINDS: Mapping[str, tuple[Callable[[], Iterable[str]], Callable[[str], Entry]]] = {
+    "models": (_model_names, _model),
+    "devices": (device_names, _device),
+    "nodes": (node_names, _node),
+}
+
+
+# ---------------------------------------------------------------- fields as words
+
+
+def _fields(thing: Device | Node) -> dict[str, Any]:
+    fields = asdict(thing)
+    del fields["sources"]
+    return fields
+
+
+def _flat(fields: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
+    """Return fields of mappings inside mappings as dotted names."""
+    rows: list[tuple[str, Any]] = []
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            rows += _flat(value, f"{above}{name}.")
+        else:
+            rows.append((f"{above}{name}", value))
+    return rows
+
+
+#: Ending of a field's name → its value in words; `_bytes_per_s` stands before `_s`, its ending.
+_UNITS: tuple[tuple[str, Callable[[float], str]], ...] = (
+    ("_flop_per_s", lambda value: quantity(value, "FLOP/s")),
+    ("_bytes_per_s", lambda value: quantity(value, "B/s")),
+    ("_usd_per_s", lambda value: f"{significant(value * SECONDS_PER_HOUR)} $/h"),
+    ("_bytes", format_bytes),
+    ("_w", lambda value: quantity(value, "W")),
+    ("_s", format_time),
+)
+
+
+def _worded(field: str, value: Any) -> str:
+    if value is None:
+        return NOT_APPLICABLE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return "; ".join(map(str, value))
+    if not isinstance(value, int | float):
+        return str(value)
+    for part in reversed(field.split(".")):  # `peak_flop_per_s.bf16` has its unit in the middle
+        for ending, words in _UNITS:
+            if part.endswith(ending):
+                return words(value)
+    return count(value)
+
+
+def _title(field: str) -> str:
+    for ending, _ in _UNITS:
+        field = field.replace(f"{ending}.", ".").removesuffix(ending)
+    return field.replace("_", " ")

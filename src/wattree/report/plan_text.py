@@ -1,0 +1,119 @@
+"""A plan as text for people: the ranking, the reason, and what was turned away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from wattree.report.words import column
+from wattree.search.plan_result import Plan, RankedStrategy
+from wattree.units import format_bytes, format_time
+
+__all__ = ["show_plan"]
+
+INDENT = (0, 0, 0, 2)
+
+
+def show_plan(plan: Plan, console: Console) -> None:
+    """Print the ranked strategies, why the first one wins, and what was turned away."""
+    _headline(plan, console)
+    if plan.ranked:
+        console.print(ranking(plan.ranked))
+        _legend(plan.ranked, console)
+    if plan.pareto:
+        console.print(Text("\nBest compromises (no strategy is better in both)", style="bold"))
+        console.print(ranking(plan.pareto))
+    if plan.explanation:
+        title = "Why the first one wins" if plan.best is not None else "What would help"
+        console.print(Text(f"\n{title}", style="bold"))
+        for sentence in plan.explanation:
+            console.print(Padding(Text(sentence), INDENT))
+    _rejected(plan, console)
+
+
+def ranking(entries: Sequence[RankedStrategy]) -> Table:
+    """Return one row per strategy; each column has one unit, named in its head."""
+    results = [entry.result for entry in entries]
+    columns = [
+        ("step", *column([r.step_time_s for r in results], "s")),
+        ("tokens", *column([_rate(entry) for entry in entries], "/s")),
+        ("MFU", "%", [f"{100 * r.mfu:.1f}" for r in results]),
+        ("memory", *column([r.memory.peak_bytes for r in results], "B", binary=True)),
+        ("power", *column([r.average_power_w for r in results], "W")),
+        ("energy", *column([r.energy_j.total for r in results], "J")),
+        ("cost", *_cents(results_cost(entries))),
+    ]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("strategy", ratio=1)
+    for name, unit, _ in columns:
+        table.add_column(f"{name}\n{unit}", justify="right", no_wrap=True)
+    for index, entry in enumerate(entries):
+        style = "bold" if index == 0 else None
+        table.add_row(
+            str(index + 1), entry.label, *(texts[index] for _, _, texts in columns), style=style
+        )
+    return table
+
+
+def results_cost(entries: Sequence[RankedStrategy]) -> list[float | None]:
+    """Return the cost of one step of each. [USD]"""
+    return [entry.result.cost_usd for entry in entries]
+
+
+def _cents(costs_usd: Sequence[float | None]) -> tuple[str, list[str]]:
+    """Return costs in dollars, or in cents where all are below a dollar."""
+    if max((cost for cost in costs_usd if cost is not None), default=1.0) >= 1:
+        return "$", column(costs_usd, "")[1]
+    _, texts = column([None if cost is None else 100 * cost for cost in costs_usd], "¢")
+    return "¢", texts
+
+
+def _rate(entry: RankedStrategy) -> float:
+    tokens_per_s = entry.result.tokens_per_s
+    return entry.result.samples_per_s if tokens_per_s is None else tokens_per_s
+
+
+def _headline(plan: Plan, console: Console) -> None:
+    first = plan.best or (plan.ranked[0] if plan.ranked else None)
+    if first is not None:
+        console.print(Text(f"{first.result.model} on {first.result.cluster}", style="bold"))
+    console.print(
+        f"{plan.candidates:,} strategies screened, {plan.feasible:,} feasible, "
+        f"{plan.simulated:,} simulated in {format_time(plan.wall_s)}; "
+        f"ranked by {plan.objective}.",
+        highlight=False,
+    )
+    if plan.best is None:
+        console.print(Text("No strategy meets every constraint.", style="bold red"))
+    if plan.ranked:
+        console.print()
+
+
+def _legend(entries: Sequence[RankedStrategy], console: Console) -> None:
+    result = entries[0].result
+    rate = "samples" if result.tokens_per_s is None else "tokens"
+    console.print(
+        Text(
+            f"\nPer step: {rate} of the whole job; memory of the fullest device (it has "
+            f"{format_bytes(result.memory.capacity_bytes)}); power of all nodes; cost in dollars "
+            f"or cents (¢).",
+            style="dim",
+        )
+    )
+
+
+def _rejected(plan: Plan, console: Console) -> None:
+    if not plan.rejected:
+        return
+    console.print(Text("\nTurned away", style="bold"))
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    for reason, number in sorted(plan.rejected.items(), key=lambda item: (-item[1], item[0])):
+        table.add_row(f"{number:,}", reason)
+    console.print(Padding(table, INDENT))

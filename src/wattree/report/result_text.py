@@ -1,0 +1,219 @@
+"""A result as text for people: tables that suit a terminal of 80 columns and wider ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from wattree.report.words import (
+    NOT_APPLICABLE,
+    count,
+    money,
+    percent,
+    quantity,
+    strategy_in_words,
+)
+from wattree.trace import Evidence, MemoryUse, Result
+from wattree.units import format_bytes, format_time
+
+__all__ = ["show_result"]
+
+BAR_COLUMNS = 24
+INDENT = (0, 0, 0, 2)
+
+
+def show_result(result: Result, console: Console) -> None:
+    """Print a result: time, throughput, memory, energy, money, carbon and their evidence."""
+    _headline(result, console)
+    _section("Where the step goes (slowest rank)", _time_table(result, console), console)
+    _memory(result.memory, console)
+    _section(
+        "Energy of one step, node overheads and PUE included", _energy(result, console), console
+    )
+    _section("Power, money, carbon", _bill(result), console)
+    _section("What the numbers rest on", _evidence(result.provenance), console)
+    if result.assumptions:
+        _section("Assumed, because the job does not say", _list(result.assumptions), console)
+    size = result.simulation
+    console.print(
+        Text(
+            f"\nSimulated {size.tasks:,} tasks, {size.events:,} events, {size.rank_classes:,} rank "
+            f"{_plural('class', size.rank_classes)} for {result.ranks:,} "
+            f"{_plural('rank', result.ranks)}; compiled in {format_time(size.compile_s)}, "
+            f"played in {format_time(size.run_s)}.",
+            style="dim",
+        )
+    )
+
+
+def _headline(result: Result, console: Console) -> None:
+    console.print(Text(f"{result.model} on {result.cluster}", style="bold"))
+    console.print(Text(strategy_in_words(result.strategy)))
+    console.print()
+    facts = _facts()
+    facts.add_row("Step time", Text(format_time(result.step_time_s), style="bold"))
+    facts.add_row("Throughput", _throughput(result))
+    facts.add_row(
+        "Utilisation",
+        f"MFU {percent(result.mfu)}, HFU {percent(result.hfu)} of the dense "
+        f"{result.mfu_precision} peak",
+    )
+    facts.add_row(
+        "Work",
+        f"{count(result.parameters)} parameters, "
+        f"{quantity(result.model_flop_per_step, 'FLOP')} per step",
+    )
+    console.print(facts)
+
+
+def _throughput(result: Result) -> str:
+    samples = f"{count(result.samples_per_s)} samples/s"
+    if result.tokens_per_s is None:
+        return samples
+    return (
+        f"{count(result.tokens_per_s)} tokens/s, "
+        f"{count(result.tokens_per_s_per_device)} per device, {samples}"
+    )
+
+
+def _time_table(result: Result, console: Console) -> Table:
+    parts = asdict(result.time_s)
+    names = {name: name.replace("_", " ") for name in parts}
+    return _shares(
+        [(names[name], part, format_time(part) if part else "0 s") for name, part in parts.items()],
+        total=result.step_time_s,
+        console=console,
+    )
+
+
+def _memory(memory: MemoryUse, console: Console) -> None:
+    verdict = Text("fits", style="green") if memory.fits else Text("does not fit", style="bold red")
+    title = Text.assemble(
+        ("Memory of the fullest device: ", "bold"),
+        f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.capacity_bytes)}, ",
+        verdict,
+    )
+    parts = sorted(memory.by_category.items(), key=lambda part: -part[1])
+    rows = [(name.replace("_", " "), size, format_bytes(size)) for name, size in parts if size]
+    _section(title, _shares(rows, total=memory.peak_bytes, console=console), console)
+    if memory.fixes:
+        title = Text("Changes that lower the peak" if memory.fits else "Changes that make it fit")
+        table = _table()
+        for head in ("change", "peak", "step time"):
+            table.add_column(head, justify="left" if head == "change" else "right")
+        for fix in memory.fixes:
+            table.add_row(fix.change, format_bytes(fix.peak_bytes), format_time(fix.step_time_s))
+        _section(title, table, console)
+    elif not memory.fits:
+        console.print(Padding("No single change makes it fit; try more devices.", INDENT))
+
+
+def _energy(result: Result, console: Console) -> Table:
+    energy = result.energy_j
+    rows = [(stage, part, quantity(part, "J")) for stage, part in energy.by_stage.items()]
+    table = _shares(rows, total=energy.total, console=console)
+    table.add_row("total", quantity(energy.total, "J"), "", "")
+    table.add_row("of it static", quantity(energy.static, "J"), _share(energy.static, energy.total))
+    table.add_row(
+        "of it dynamic", quantity(energy.dynamic, "J"), _share(energy.dynamic, energy.total)
+    )
+    return table
+
+
+def _bill(result: Result) -> Table:
+    facts = _facts()
+    facts.add_row(
+        "Power",
+        f"{quantity(result.average_power_w, 'W')} on average, "
+        f"{quantity(result.peak_power_w, 'W')} at the peak, before PUE",
+    )
+    cost = f"{money(result.cost_usd)} per step{_per_tokens(result)}"
+    carbon = f"{quantity(result.carbon_gco2e, 'g')} CO2e per step"
+    is_priced, is_located = result.cost_usd is not None, result.carbon_gco2e is not None
+    facts.add_row("Cost", cost if is_priced else "no price is known for these nodes")
+    facts.add_row("Carbon", carbon if is_located else "no grid intensity is known for this site")
+    return facts
+
+
+def _per_tokens(result: Result) -> str:
+    if result.cost_usd is None or not result.tokens_per_s:
+        return ""
+    tokens = result.tokens_per_s * result.step_time_s
+    return f", {money(result.cost_usd / tokens * 1e9)} per billion tokens"
+
+
+def _evidence(provenance: Mapping[str, Evidence]) -> Table:
+    table = _table()
+    table.add_column("quantity", no_wrap=True)
+    table.add_column("evidence", no_wrap=True)
+    table.add_column("shares and notes", ratio=1)
+    for name, evidence in provenance.items():
+        shares = sorted(evidence.share.items(), key=lambda item: -item[1])
+        words = ", ".join(f"{100 * part:.0f} % {kind}" for kind, part in shares if part > 0.005)
+        note = "; ".join(part for part in (words, evidence.note) if part)
+        table.add_row(_without_unit(name), evidence.evidence, note)
+    return table
+
+
+def _shares(rows: Iterable[tuple[str, float, str]], *, total: float, console: Console) -> Table:
+    """Return a table of parts with their share of `total` as number and bar."""
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True, min_width=22)
+    table.add_column(justify="right", no_wrap=True, min_width=10)
+    table.add_column(justify="right", no_wrap=True, min_width=7)
+    table.add_column(no_wrap=True)
+    for name, part, text in rows:
+        table.add_row(name, text, _share(part, total), _bar(part, total, console))
+    return table
+
+
+def _share(part: float, total: float) -> str:
+    return percent(part / total) if total else NOT_APPLICABLE
+
+
+def _bar(part: float, total: float, console: Console) -> Text:
+    block = "█" if console.encoding.lower().startswith("utf") else "#"
+    columns = round(BAR_COLUMNS * part / total) if total else 0
+    return Text(block * max(0, min(columns, BAR_COLUMNS)), style="cyan")
+
+
+def _without_unit(field: str) -> str:
+    """Return a field's name as words: `step_time_s` is the step time."""
+    for ending in ("_s", "_bytes", "_w", "_j", "_usd", "_gco2e"):
+        field = field.removesuffix(ending)
+    return field.replace("_", " ")
+
+
+def _facts() -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True, min_width=12, style="dim")
+    table.add_column()
+    return table
+
+
+def _table() -> Table:
+    return Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+
+
+def _list(lines: Iterable[str]) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
+    for line in lines:
+        table.add_row("-", line)
+    return table
+
+
+def _section(title: str | Text, body: Table, console: Console) -> None:
+    console.print()
+    console.print(Text(title, style="bold") if isinstance(title, str) else title)
+    console.print(Padding(body, INDENT))
+
+
+def _plural(noun: str, number: int) -> str:
+    if number == 1:
+        return noun
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"

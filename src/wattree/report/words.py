@@ -1,0 +1,135 @@
+"""Numbers and strategies as people read them. Nothing is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wattree.strategy import AXES, StrategyOptions
+
+__all__ = [
+    "NOT_APPLICABLE",
+    "column",
+    "count",
+    "money",
+    "options_in_words",
+    "percent",
+    "quantity",
+    "significant",
+    "strategy_in_words",
+]
+
+NOT_APPLICABLE = "–"
+
+_DECIMAL = (
+    *((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")),
+    *((1e-3, "m"), (1e-6, "µ"), (1e-9, "n")),
+)
+_BINARY = ((2.0**40, "Ti"), (2.0**30, "Gi"), (2.0**20, "Mi"), (2.0**10, "Ki"), (1.0, ""))
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """Return a number with three significant digits, never in exponent form below 10^15."""
+    if value is None:
+        return NOT_APPLICABLE
+    if value == 0:
+        return "0"
+    if abs(value) >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    text = f"{value:.{digits}g}"
+    return text if "e" not in text else f"{value:.1e}"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """Return a quantity with an SI prefix and three digits."""
+    if value is None:
+        return NOT_APPLICABLE
+    size = abs(value)
+    scale, prefix = next(((s, p) for s, p in _DECIMAL if size >= s), (1.0, ""))
+    return f"{significant(value / scale)} {prefix}{unit}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share of one as percent with one decimal."""
+    return NOT_APPLICABLE if share is None else f"{100 * share:.1f} %"
+
+
+def count(number: float | None) -> str:
+    """Return a number of things: exact below a million, then three digits and a word."""
+    if number is None:
+        return NOT_APPLICABLE
+    for word, scale in (("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
+        if abs(number) >= scale:
+            return f"{significant(number / scale)} {word}"
+    return significant(number)
+
+
+def money(cost_usd: float | None) -> str:
+    """Return an amount of US dollars with three digits, however small."""
+    return NOT_APPLICABLE if cost_usd is None else f"${significant(cost_usd)}"
+
+
+def column(
+    values: Sequence[float | None], unit: str, *, binary: bool = False, aligned: bool = True
+) -> tuple[str, list[str]]:
+    """Return one unit that suits all `values`, and each value in it.
+
+    A table reads best when a column has one unit, in its head.
+
+    Args:
+        values: In SI.
+        unit: Without prefix.
+        binary: Use powers of 1024.
+        aligned: Give all the same decimals, three digits to the largest. Otherwise each has three
+            digits, which suits values of very different size.
+    """
+    present = sorted(abs(value) for value in values if value is not None) or [0.0]
+    typical = largest = present[-1]
+    if not aligned:
+        typical = present[len(present) // 2]
+    scales = _BINARY if binary else _DECIMAL
+    scale, prefix = next(((s, p) for s, p in scales if typical >= s), (1.0, ""))
+    scaled = [None if value is None else value / scale for value in values]
+    if not aligned:
+        return f"{prefix}{unit}", [significant(value) for value in scaled]
+    decimals = 2 if largest < 10 * scale else 1 if largest < 100 * scale else 0
+    return f"{prefix}{unit}", [
+        NOT_APPLICABLE if value is None else f"{value:,.{decimals}f}" for value in scaled
+    ]
+
+
+def strategy_in_words(strategy: Mapping[str, Any]) -> str:
+    """Return the `strategy` of a result as one line."""
+    words = [_degrees(strategy.get("mesh") or {})]
+    if preset := strategy.get("preset"):
+        names = [preset] if isinstance(preset, str) else [name for name in preset if name != "none"]
+        words += names
+    schedule = strategy.get("schedule") or {}
+    if "name" in schedule and (strategy.get("mesh") or {}).get("pp", 1) > 1:
+        words.append(str(schedule["name"]))
+        if (chunks := schedule.get("virtual_stages") or 1) > 1:
+            words.append(f"{chunks} virtual stages")
+    if micro_batches := schedule.get("micro_batches"):
+        words.append(f"{micro_batches} micro-batch{'es' if micro_batches != 1 else ''}")
+    return ", ".join(words)
+
+
+def options_in_words(options: StrategyOptions) -> str:
+    """Return the options as a few words, what is off or 1 left out."""
+    words = [_degrees({axis: getattr(options, axis) for axis in AXES})]
+    if options.sharding != "none":
+        words.append(options.sharding)
+    if options.sequence_parallel:
+        words.append("sequence parallel")
+    if options.pp > 1:
+        chunks = f" × {options.virtual_stages}" if options.virtual_stages > 1 else ""
+        words.append(options.schedule + chunks)
+    words.append(f"micro-batch {options.micro_batch}")
+    if options.recompute != "none":
+        words.append(f"{options.recompute} recomputation")
+    return ", ".join(words)
+
+
+def _degrees(degrees: Mapping[str, int]) -> str:
+    parallel = [f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1]
+    return " × ".join(parallel) or "one rank"

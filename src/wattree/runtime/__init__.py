@@ -1,0 +1,1 @@
+"""Training for real, with the strategy that was planned."""

@@ -1,0 +1,1 @@
+"""The space of strategies and clusters, screened, simulated and ranked."""

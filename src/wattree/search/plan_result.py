@@ -1,0 +1,77 @@
+"""What a search found: the ranked strategies, why the winner wins, and what was turned away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wattree.strategy import StrategyOptions
+from wattree.trace import Result
+
+__all__ = ["Plan", "RankedStrategy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedStrategy:
+    """One strategy that was simulated.
+
+    Attributes:
+        options: Degrees and switches.
+        label: The same in a few words.
+        result: What it would do.
+    """
+
+    options: StrategyOptions
+    label: str
+    result: Result
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the strategy, then the fields of its result, in one flat mapping."""
+        fields = self.result.as_json()
+        return {"label": self.label, "strategy": fields.pop("strategy"), **fields}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Answer to "which strategy, and why".
+
+    Attributes:
+        candidates: Strategies screened.
+        simulated: Of these, simulated.
+        feasible: Of the candidates, those that meet every constraint.
+        wall_s: Time the search took. [s]
+        objective: What `ranked` is ordered by: `time`, `energy`, `cost` or `carbon`.
+        best: First of `ranked`; None if nothing is feasible.
+        ranked: Best first.
+        explanation: Why the winner wins, in sentences.
+        rejected: Reason → candidates turned away for it.
+        pareto: The front of two objectives, if it was asked for.
+    """
+
+    candidates: int
+    simulated: int
+    feasible: int
+    wall_s: float
+    objective: str
+    best: RankedStrategy | None
+    ranked: tuple[RankedStrategy, ...]
+    explanation: tuple[str, ...]
+    rejected: Mapping[str, int]
+    pareto: tuple[RankedStrategy, ...] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain dictionaries and lists, ready for JSON."""
+        front = None if self.pareto is None else [entry.as_json() for entry in self.pareto]
+        return {
+            "candidates": self.candidates,
+            "simulated": self.simulated,
+            "feasible": self.feasible,
+            "wall_s": self.wall_s,
+            "objective": self.objective,
+            "best": None if self.best is None else self.best.as_json(),
+            "ranked": [entry.as_json() for entry in self.ranked],
+            "explanation": list(self.explanation),
+            "rejected": dict(self.rejected),
+            "pareto": front,
+        }

@@ -1,0 +1,42 @@
+"""How the kernels are compiled: one entry point kept on disk, everything it calls inside it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, cast
+
+from numba import njit
+
+__all__ = ["kernel", "part"]
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+#: Without the runtime of numba, arrays are plain memory: nothing can be allocated, and nothing
+#: counts references, which took nine tenths of the time of an event.
+_KERNEL = {"_nrt": False}
+#: Parts are called from kernels only, and a call would cost more than most of them do.
+_PART = {**_KERNEL, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+def kernel(function: F) -> F:
+    """Compile an entry point and keep the machine code on disk until a source here changes."""
+    dispatcher = njit(cache=True, **_KERNEL)(function)
+    # By itself numba looks at the file of the entry point alone, and would go on running old code
+    # after a change to any of the parts that were compiled into it.
+    dispatcher._cache._cache_file._source_stamp = _sources_digest()
+    return cast(F, dispatcher)
+
+
+def part(function: F) -> F:
+    """Compile a piece of a kernel into it."""
+    return cast(F, njit(**_PART)(function))
+
+
+def _sources_digest() -> bytes:
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.digest()

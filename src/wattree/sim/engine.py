@@ -1,0 +1,234 @@
+"""The executor: plays an execution graph by its rules, event by event, compiled.
+
+An instant is handled as a whole: first everything that happens at it, in the order of rule 5,
+then rates once, and only of tasks whose surroundings changed. No memory is allocated and no
+Python runs between the first event and the last. `wattree.sim.reference` is its plain twin.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.sim.compiled import kernel, part
+from wattree.graph import ExecutionGraph
+from wattree.sim.checks import check_graph, sharing_code
+from wattree.sim.deadlock import deadlock_error
+from wattree.sim.events import pop_event, pop_task, push_task, schedule
+from wattree.sim.layout import (
+    AT_WORK,
+    BEFORE_WORK,
+    WITHOUT_WORK,
+    Board,
+    Columns,
+    Network,
+    Queue,
+    columns_of,
+    empty_board,
+    empty_network,
+    empty_queue,
+    lay_out,
+)
+from wattree.sim.rates import begin_work, end_work, settle
+from wattree.sim.rules import EVENT_KINDS, EventKind
+from wattree.trace import Trace
+
+__all__ = ["play", "play_events"]
+
+_END, _WORK, _START = int(EventKind.END), int(EventKind.WORK), int(EventKind.START)
+
+
+class _Record(NamedTuple):
+    """What is written down: times, the number of events, and their order if `log` has room."""
+
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    events: NDArray[np.int64]
+    log: NDArray[np.int64]
+
+
+def play(graph: ExecutionGraph, *, sharing: str = "max-min") -> Trace:
+    """Return when every task starts and ends, and the peak memory of every rank class.
+
+    Args:
+        graph: What to play; its rules are in `wattree.graph.execution_graph`.
+        sharing: How flows divide a crowded link: `max-min` (rule 4) or `proteus`.
+
+    Raises:
+        SimulationError: The graph is malformed or comes to a deadlock.
+        UnknownNameError: There is no such sharing policy.
+    """
+    return _play(graph, sharing, np.empty(0, np.int64))
+
+
+def play_events(
+    graph: ExecutionGraph, *, sharing: str = "max-min"
+) -> tuple[Trace, NDArray[np.int64]]:
+    """Return the trace and every event in its order, as `task * EVENT_KINDS + EventKind`."""
+    log = np.empty(graph.tasks * EVENT_KINDS, np.int64)
+    trace = _play(graph, sharing, log)
+    return trace, log[: trace.events]
+
+
+def _play(graph: ExecutionGraph, sharing: str, log: NDArray[np.int64]) -> Trace:
+    is_max_min = sharing_code(sharing) == 0
+    check_graph(graph)
+    columns = columns_of(graph)
+    board, network = empty_board(graph), empty_network(graph, columns)
+    record = _Record(
+        start_s=np.empty(graph.tasks),
+        end_s=np.full(graph.tasks, np.nan),
+        events=np.zeros(1, np.int64),
+        log=log,
+    )
+    _run(columns, board, network, empty_queue(graph), record, is_max_min)
+    ended = ~np.isnan(record.end_s)
+    if not ended.all():
+        raise deadlock_error(graph, ended)
+    return Trace(
+        graph=graph,
+        start_s=record.start_s,
+        end_s=record.end_s,
+        peak_bytes=board.classes["peak_bytes"].copy(),
+        peak_task=board.classes["peak_task"].astype(np.int64),
+        events=int(record.events[0]),
+    )
+
+
+@kernel
+def _run(
+    columns: Columns,
+    board: Board,
+    network: Network,
+    queue: Queue,
+    record: _Record,
+    is_max_min: bool,
+) -> None:
+    lay_out(columns, board)
+    _find_first_tasks(board)
+    now_s = 0.0
+    while True:
+        if queue.order[0] > 0 and queue.time_s[1] == now_s:  # ends before starts
+            slot = pop_event(queue)
+            if board.slots[slot].phase == BEFORE_WORK:
+                _note(record, board.slots[slot].task, _WORK)
+                begin_work(board, network, slot, now_s)
+            else:
+                _leave(board, network, slot)
+                _end(columns.successors, board, record, board.slots[slot].task, now_s)
+        elif board.ready[0] > 0:
+            task = pop_task(board.ready)
+            if not _start(board, network, queue, record, task, now_s):
+                _end(columns.successors, board, record, task, now_s)
+        else:
+            settle(board, network, queue, now_s, is_max_min)
+            if queue.order[0] == 0:
+                break
+            now_s = queue.time_s[1]
+
+
+@part
+def _find_first_tasks(board: Board) -> None:
+    """Make tasks that wait for nothing ready."""
+    for task in range(len(board.tasks)):
+        if board.tasks[task].unmet == 0:
+            push_task(board.ready, task)
+
+
+@part
+def _note(record: _Record, task: int, kind: int) -> None:
+    if len(record.log) > 0:
+        record.log[record.events[0]] = task * EVENT_KINDS + kind
+    record.events[0] += 1
+
+
+@part
+def _start(
+    board: Board, network: Network, queue: Queue, record: _Record, task: int, now_s: float
+) -> bool:
+    """Start a task; return False if it ends at once, before anything else can happen."""
+    _note(record, task, _START)
+    record.start_s[task] = now_s
+    spec = board.tasks[task]
+    if spec.alloc_bytes != 0.0:
+        _allocate(board, task)
+    if spec.work_s == 0.0 and now_s + spec.latency_s == now_s:
+        return False
+    slot = _take_slot(board, task)
+    if spec.work_s > 0.0 and spec.latency_s == 0.0:
+        begin_work(board, network, slot, now_s)
+    elif spec.work_s > 0.0:
+        board.slots[slot].phase = BEFORE_WORK
+        schedule(queue, slot, len(board.tasks) + task, now_s + spec.latency_s)
+    else:
+        board.slots[slot].phase = WITHOUT_WORK
+        schedule(queue, slot, task, now_s + spec.latency_s)
+    return True
+
+
+@part
+def _take_slot(board: Board, task: int) -> int:
+    slot = board.free_slots[board.free_slots[0]]
+    board.free_slots[0] -= 1
+    board.slots[slot].task = task
+    return slot
+
+
+@part
+def _leave(board: Board, network: Network, slot: int) -> None:
+    """Take a task that ends out of everything that runs."""
+    if board.slots[slot].phase == AT_WORK:
+        end_work(board, network, slot)
+    board.free_slots[0] += 1
+    board.free_slots[board.free_slots[0]] = slot
+
+
+@part
+def _end(
+    successors: NDArray[np.int64],
+    board: Board,
+    record: _Record,
+    task: int,
+    now_s: float,
+) -> None:
+    """End a task: give back its memory, let the next on its streams and its successors go."""
+    _note(record, task, _END)
+    record.end_s[task] = now_s
+    spec = board.tasks[task]
+    if spec.free_bytes != 0.0:
+        _free(board, task)
+    for k in range(spec.seats, spec.seats_end):
+        if board.seats[k].after >= 0:
+            _meet(board, board.seats[k].after)
+    for k in range(spec.successors, spec.successors_end):
+        _meet(board, successors[k])
+
+
+@part
+def _meet(board: Board, task: int) -> None:
+    """Strike one thing that a task waits for; the last one makes it start at this instant."""
+    board.tasks[task].unmet -= 1
+    if board.tasks[task].unmet == 0:
+        push_task(board.ready, task)
+
+
+@part
+def _allocate(board: Board, task: int) -> None:
+    spec = board.tasks[task]
+    for k in range(spec.seats, spec.seats_end):
+        if board.seats[k].rank_class >= 0:
+            rank_class = board.classes[board.seats[k].rank_class]
+            rank_class.level_bytes += spec.alloc_bytes
+            if rank_class.level_bytes > rank_class.peak_bytes:
+                rank_class.peak_bytes = rank_class.level_bytes
+                rank_class.peak_task = task
+
+
+@part
+def _free(board: Board, task: int) -> None:
+    spec = board.tasks[task]
+    for k in range(spec.seats, spec.seats_end):
+        if board.seats[k].rank_class >= 0:
+            board.classes[board.seats[k].rank_class].level_bytes -= spec.free_bytes

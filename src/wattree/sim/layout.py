@@ -1,0 +1,310 @@
+"""The engine's own layout of a graph: one cache line per task, and room for all state.
+
+The arrays of an `ExecutionGraph` are good to build and to read column by column. The engine
+jumps from task to task instead, so what it needs of one task is copied side by side first.
+Conventions: *stacks* and *heaps* are arrays whose element 0 holds their size.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.sim.compiled import part
+from wattree.graph import ExecutionGraph
+
+__all__ = [
+    "AT_WORK",
+    "BEFORE_WORK",
+    "WITHOUT_WORK",
+    "Board",
+    "Columns",
+    "Network",
+    "Queue",
+    "columns_of",
+    "empty_board",
+    "empty_network",
+    "empty_queue",
+    "lay_out",
+]
+
+#: A task. `unmet` counts what it waits for: predecessors and turns on its streams.
+TASK = np.dtype(
+    [
+        ("latency_s", "f8"),
+        ("work_s", "f8"),
+        ("alloc_bytes", "f8"),
+        ("free_bytes", "f8"),
+        ("seats", "i4"),
+        ("seats_end", "i4"),
+        ("successors", "i4"),
+        ("successors_end", "i4"),
+        ("flows", "i4"),
+        ("flows_end", "i4"),
+        ("unmet", "i4"),
+        ("kind", "i1"),
+        ("overlaps", "i1"),
+    ],
+    align=True,
+)
+#: A task on one of its streams. `after` is the next task there; `rank_class` is -1 on all but
+#: one of the streams that a task has on the same class.
+SEAT = np.dtype([("stream", "i4"), ("after", "i4"), ("rank_class", "i4")], align=True)
+#: A task between start and end. `fill` is its share while shares are being solved; `phase` is
+#: one of the three below.
+SLOT = np.dtype(
+    [
+        ("rate", "f8"),
+        ("remaining_s", "f8"),
+        ("since_s", "f8"),
+        ("share", "f8"),
+        ("fill", "f8"),
+        ("busiest_bytes_per_s", "f8"),
+        ("visit", "i8"),
+        ("task", "i8"),
+        ("nodes", "i8"),
+        ("nodes_end", "i8"),
+        ("phase", "i1"),
+        ("dirty", "i1"),
+    ],
+    align=True,
+)
+#: A rank class: memory, and how many of its tasks are in their work phase. `computing` and
+#: `communicating` are the counts' signs at the end of the last instant.
+RANK_CLASS = np.dtype(
+    [
+        ("level_bytes", "f8"),
+        ("peak_bytes", "f8"),
+        ("peak_task", "i8"),
+        ("computes", "i8"),
+        ("communications", "i8"),
+        ("computing", "i1"),
+        ("communicating", "i1"),
+        ("touched", "i1"),
+    ],
+    align=True,
+)
+#: A link and the list of flows on it, oldest first (-1: none).
+LINK = np.dtype(
+    [
+        ("bandwidth_bytes_per_s", "f8"),
+        ("demand_bytes_per_s", "f8"),
+        ("full_at_bytes_per_s", "f8"),
+        ("visit", "i8"),
+        ("first", "i8"),
+        ("last", "i8"),
+        ("crowded", "i1"),
+        ("touched", "i1"),
+    ],
+    align=True,
+)
+#: A flow on one link, a node of that link's list. Every slot has room for the widest flow.
+NODE = np.dtype(
+    [("bytes_per_s", "f8"), ("link", "i8"), ("previous", "i8"), ("next", "i8"), ("slot", "i8")],
+    align=True,
+)
+
+
+#: What a running task does: waits out a latency before its work, works, or waits out its end.
+BEFORE_WORK, AT_WORK, WITHOUT_WORK = 0, 1, 2
+
+
+class Queue(NamedTuple):
+    """Heap of coming events by (time, order). `place` is where a slot's event is, 0 if nowhere."""
+
+    time_s: NDArray[np.float64]
+    order: NDArray[np.int64]
+    slot: NDArray[np.int64]
+    place: NDArray[np.int64]
+
+
+class Network(NamedTuple):
+    """Links, flows on them (`room` nodes per slot), and scratch space of the sharing policies."""
+
+    links: NDArray[np.void]
+    nodes: NDArray[np.void]
+    room: int
+    flow_links: NDArray[np.int64]
+    flow_bytes_per_s: NDArray[np.float64]
+    touched: NDArray[np.int64]
+    members: NDArray[np.int64]
+    crowded: NDArray[np.int64]
+    visit: NDArray[np.int64]
+
+
+class Board(NamedTuple):
+    """Tasks, what runs, and rank classes."""
+
+    tasks: NDArray[np.void]
+    seats: NDArray[np.void]
+    slots: NDArray[np.void]
+    free_slots: NDArray[np.int64]
+    dirty: NDArray[np.int64]
+    classes: NDArray[np.void]
+    touched: NDArray[np.int64]
+    stream_slot: NDArray[np.int64]
+    last_seat: NDArray[np.int64]
+    last_task: NDArray[np.int64]
+    ready: NDArray[np.int64]
+    class_offsets: NDArray[np.int64]
+    class_streams: NDArray[np.int64]
+    compute_rate: float
+    communication_rate: float
+
+
+class Columns(NamedTuple):
+    """The columns of a graph that say how to play it."""
+
+    kind: NDArray[np.int8]
+    latency_s: NDArray[np.float64]
+    work_s: NDArray[np.float64]
+    stream_offsets: NDArray[np.int64]
+    stream_ids: NDArray[np.int64]
+    successor_offsets: NDArray[np.int64]
+    successors: NDArray[np.int64]
+    flow_offsets: NDArray[np.int64]
+    flow_links: NDArray[np.int64]
+    flow_bytes_per_s: NDArray[np.float64]
+    overlaps: NDArray[np.bool_]
+    alloc_bytes: NDArray[np.float64]
+    free_bytes: NDArray[np.float64]
+    stream_class: NDArray[np.int64]
+
+
+def columns_of(graph: ExecutionGraph) -> Columns:
+    """Return the columns with exactly the types and layout that the kernels are compiled for."""
+    types = {"kind": np.int8, "overlaps": np.bool_}
+    floats = {"latency_s", "work_s", "flow_bytes_per_s", "alloc_bytes", "free_bytes"}
+    types |= dict.fromkeys(floats, np.float64)
+    return Columns(
+        *(
+            np.require(getattr(graph, name), types.get(name, np.int64), ("C", "A", "W"))
+            for name in Columns._fields
+        )
+    )
+
+
+def empty_board(graph: ExecutionGraph) -> Board:
+    """Return room for all state, with the memory of every class at its residents."""
+    streams, classes = len(graph.stream_class), len(graph.class_ranks)
+    slots = slots_needed(graph)
+    board = Board(
+        tasks=_empty_aligned(graph.tasks, TASK),
+        seats=np.empty(len(graph.stream_ids), SEAT),
+        slots=np.zeros(slots, SLOT),
+        free_slots=np.arange(slots, -1, -1, dtype=np.int64),
+        dirty=_stack(slots),
+        classes=np.zeros(classes, RANK_CLASS),
+        touched=_stack(classes),
+        stream_slot=np.full(streams, -1, np.int64),
+        last_seat=np.full(streams, -1, np.int64),
+        last_task=np.full(classes, -1, np.int64),
+        ready=_stack(graph.tasks),
+        class_offsets=_class_offsets(graph),
+        class_streams=np.argsort(graph.stream_class, kind="stable").astype(np.int64),
+        compute_rate=float(graph.compute_rate_while_communicating),
+        communication_rate=float(graph.communication_rate_while_computing),
+    )
+    board.free_slots[0] = slots
+    board.classes["level_bytes"] = board.classes["peak_bytes"] = graph.resident_bytes
+    board.classes["peak_task"] = -1
+    return board
+
+
+def empty_network(graph: ExecutionGraph, columns: Columns) -> Network:
+    """Return the links, nothing on them."""
+    slots, room = slots_needed(graph), int(np.diff(graph.flow_offsets).max(initial=0))
+    count = len(graph.link_bandwidth_bytes_per_s)
+    links = np.zeros(count, LINK)
+    links["bandwidth_bytes_per_s"] = graph.link_bandwidth_bytes_per_s
+    links["first"] = links["last"] = -1
+    return Network(
+        links=links,
+        nodes=np.empty(slots * room, NODE),
+        room=room,
+        flow_links=columns.flow_links,
+        flow_bytes_per_s=columns.flow_bytes_per_s,
+        touched=_stack(count),
+        members=_stack(slots),
+        crowded=_stack(count),
+        visit=np.zeros(1, np.int64),
+    )
+
+
+def empty_queue(graph: ExecutionGraph) -> Queue:
+    """Return a queue with room for one event per running task."""
+    room = slots_needed(graph)
+    return Queue(
+        time_s=np.full(room + 2, np.inf), order=_stack(room + 1), slot=_stack(room), place=_stack(room)
+    )
+
+
+def slots_needed(graph: ExecutionGraph) -> int:
+    """Return how many tasks can run at once: one per stream, and all those without a stream."""
+    free_tasks = int((graph.stream_offsets[1:] == graph.stream_offsets[:-1]).sum())
+    return len(graph.stream_class) + free_tasks
+
+
+def _class_offsets(graph: ExecutionGraph) -> NDArray[np.int64]:
+    sizes = np.bincount(graph.stream_class, minlength=len(graph.class_ranks))
+    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+
+
+def _empty_aligned(count: int, record: np.dtype[np.void]) -> NDArray[np.void]:
+    """Return records none of which straddles two cache lines, given that they are as long."""
+    line_bytes = 64
+    raw = np.empty(count * record.itemsize + line_bytes, np.uint8)
+    skip = -raw.ctypes.data % line_bytes
+    return raw[skip : skip + count * record.itemsize].view(record)
+
+
+def _stack(room: int) -> NDArray[np.int64]:
+    return np.zeros(room + 1, np.int64)
+
+
+@part
+def lay_out(columns: Columns, board: Board) -> None:
+    """Copy a graph into the engine's layout and count what every task waits for."""
+    _copy_tasks(columns, board.tasks)
+    _seat_tasks(columns, board)
+    for successor in columns.successors:
+        board.tasks[successor].unmet += 1
+
+
+@part
+def _copy_tasks(columns: Columns, tasks: NDArray[np.void]) -> None:
+    for t in range(len(tasks)):
+        task = tasks[t]
+        task.latency_s = columns.latency_s[t]
+        task.work_s = columns.work_s[t]
+        task.alloc_bytes = columns.alloc_bytes[t]
+        task.free_bytes = columns.free_bytes[t]
+        task.seats = columns.stream_offsets[t]
+        task.seats_end = columns.stream_offsets[t + 1]
+        task.successors = columns.successor_offsets[t]
+        task.successors_end = columns.successor_offsets[t + 1]
+        task.flows = columns.flow_offsets[t]
+        task.flows_end = columns.flow_offsets[t + 1]
+        task.unmet = 0
+        task.kind = columns.kind[t]
+        task.overlaps = columns.overlaps[t]
+
+
+@part
+def _seat_tasks(columns: Columns, board: Board) -> None:
+    """Chain the tasks of each stream by id: a turn on a stream is one more thing to wait for."""
+    for t in range(len(board.tasks)):
+        for k in range(columns.stream_offsets[t], columns.stream_offsets[t + 1]):
+            stream = columns.stream_ids[k]
+            rank_class = columns.stream_class[stream]
+            seat = board.seats[k]
+            seat.stream = stream
+            seat.after = -1
+            seat.rank_class = -1 if board.last_task[rank_class] == t else rank_class
+            board.last_task[rank_class] = t
+            if board.last_seat[stream] >= 0:
+                board.seats[board.last_seat[stream]].after = t
+                board.tasks[t].unmet += 1
+            board.last_seat[stream] = k

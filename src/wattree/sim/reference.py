@@ -1,0 +1,312 @@
+"""The rules of play, followed to the letter and as plainly as Python can say them.
+
+Slow on purpose: tests hold the compiled engine against it. Both do the same floating-point
+operations in the same order, so their traces are equal bit by bit. The rules are in
+`wattree.graph.execution_graph`; the numbers in comments here are theirs.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.graph import ExecutionGraph, TaskKind
+from wattree.sim.checks import check_graph, sharing_code
+from wattree.sim.deadlock import deadlock_error
+from wattree.sim.rules import CROWDED_TOLERANCE, EVENT_KINDS, EventKind
+from wattree.trace import Trace
+
+__all__ = ["Flow", "fair_shares", "play_reference", "reference_events", "scaled_shares"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The bandwidth that a communication takes on each link at rate 1. [B/s]"""
+
+    links: tuple[tuple[int, float], ...]
+
+    @property
+    def busiest_bytes_per_s(self) -> float:
+        """Bandwidth on the link it loads most. [B/s]"""
+        return max(bandwidth for _, bandwidth in self.links)
+
+
+def crowded_links(flows: dict[int, Flow], bandwidth_bytes_per_s: NDArray[np.float64]) -> set[int]:
+    """Return the links that cannot carry all their flows at rate 1."""
+    demand: dict[int, float] = {}
+    for flow in flows.values():
+        for link, bandwidth in flow.links:
+            demand[link] = demand.get(link, 0.0) + bandwidth
+    return {
+        link
+        for link, total in demand.items()
+        if total > float(bandwidth_bytes_per_s[link]) * CROWDED_TOLERANCE
+    }
+
+
+def fair_shares(
+    flows: dict[int, Flow], bandwidth_bytes_per_s: NDArray[np.float64]
+) -> dict[int, float]:
+    """Return the max-min fair rate of each flow by progressive filling.
+
+    Args:
+        flows: Task → flow, in the order in which they began; sums are taken in that order.
+        bandwidth_bytes_per_s: Of each link. [B/s]
+    """
+    crowded = crowded_links(flows, bandwidth_bytes_per_s)
+    shares: dict[int, float] = {}
+    level_bytes_per_s = 0.0
+    while len(shares) < len(flows):
+        full_at = {
+            link: _level_that_fills(link, flows, shares, float(bandwidth_bytes_per_s[link]))
+            for link in crowded
+        }
+        full_at = {link: max(level, level_bytes_per_s) for link, level in full_at.items()}
+        growing = {task: flow for task, flow in flows.items() if task not in shares}
+        caps = [flow.busiest_bytes_per_s for flow in growing.values()]
+        level_bytes_per_s = min([*full_at.values(), *caps])
+        for task, flow in growing.items():
+            full = any(full_at.get(link, math.inf) <= level_bytes_per_s for link, _ in flow.links)
+            if full or flow.busiest_bytes_per_s <= level_bytes_per_s:
+                shares[task] = min(1.0, level_bytes_per_s / flow.busiest_bytes_per_s)
+    return shares
+
+
+def _level_that_fills(
+    link: int, flows: dict[int, Flow], shares: dict[int, float], bandwidth_bytes_per_s: float
+) -> float:
+    """Return the level at which the growing flows fill a link; infinite if none grows there."""
+    left_bytes_per_s, growth = bandwidth_bytes_per_s, 0.0
+    for task, flow in flows.items():
+        for flow_link, bandwidth in flow.links:
+            if flow_link == link and task in shares:
+                left_bytes_per_s -= shares[task] * bandwidth
+            elif flow_link == link:
+                growth += bandwidth / flow.busiest_bytes_per_s
+    return left_bytes_per_s / growth if growth > 0.0 else math.inf
+
+
+def scaled_shares(
+    flows: dict[int, Flow], bandwidth_bytes_per_s: NDArray[np.float64]
+) -> dict[int, float]:
+    """Return each flow's rate when its most crowded link slows all its flows alike."""
+    demand: dict[int, float] = {}
+    for flow in flows.values():
+        for link, bandwidth in flow.links:
+            demand[link] = demand.get(link, 0.0) + bandwidth
+    crowded = crowded_links(flows, bandwidth_bytes_per_s)
+    return {
+        task: min(
+            [1.0]
+            + [float(bandwidth_bytes_per_s[k]) / demand[k] for k, _ in flow.links if k in crowded]
+        )
+        for task, flow in flows.items()
+    }
+
+
+@dataclass(slots=True)
+class _Work:
+    """Progress of a task in its work phase."""
+
+    remaining_s: float
+    since_s: float
+    rate: float = 0.0
+    end_s: float = math.inf
+
+
+@dataclass(slots=True)
+class _Player:
+    """State of the play between two events."""
+
+    graph: ExecutionGraph
+    sharing: str
+    streams: list[tuple[int, ...]] = field(init=False)
+    classes: list[tuple[int, ...]] = field(init=False)
+    successors: list[tuple[int, ...]] = field(init=False)
+    flows: list[Flow] = field(init=False)
+    queues: list[list[int]] = field(init=False)
+    unmet: list[int] = field(init=False)
+    events: list[tuple[float, int, int]] = field(default_factory=list)
+    working: dict[int, _Work] = field(default_factory=dict)
+    started: set[int] = field(default_factory=set)
+    level_bytes: list[float] = field(init=False)
+    peak_bytes: list[float] = field(init=False)
+    peak_task: list[int] = field(init=False)
+    start_s: dict[int, float] = field(default_factory=dict)
+    end_s: dict[int, float] = field(default_factory=dict)
+    log: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        graph, tasks = self.graph, range(self.graph.tasks)
+        self.streams = [_row(graph.stream_offsets, graph.stream_ids, t) for t in tasks]
+        self.classes = [
+            tuple(dict.fromkeys(int(graph.stream_class[s]) for s in streams))
+            for streams in self.streams
+        ]
+        self.successors = [_row(graph.successor_offsets, graph.successors, t) for t in tasks]
+        self.flows = [_flow(graph, t) for t in tasks]
+        self.queues = [[] for _ in graph.stream_class]
+        for task in tasks:
+            for stream in self.streams[task]:
+                self.queues[stream].append(task)
+        counts = Counter(s for successors in self.successors for s in successors)
+        self.unmet = [counts[task] for task in tasks]
+        self.level_bytes = [float(b) for b in graph.resident_bytes]
+        self.peak_bytes = list(self.level_bytes)
+        self.peak_task = [-1] * len(self.level_bytes)
+
+    def play(self) -> None:
+        """Play until nothing is left to happen."""
+        for task in range(self.graph.tasks):
+            self._start_if_ready(0.0, task)
+        while self.events:
+            now_s = self.events[0][0]
+            while self.events and self.events[0][0] == now_s:
+                self._handle(*heapq.heappop(self.events))
+            self._update_rates(now_s)  # rule 5: once per instant
+
+    def _handle(self, now_s: float, priority: int, task: int) -> None:
+        self.log.append(task * EVENT_KINDS + priority)
+        match EventKind(priority):
+            case EventKind.END:
+                self._end(now_s, task)
+            case EventKind.WORK:
+                self._begin_work(now_s, task)
+            case EventKind.START:
+                self._start(now_s, task)
+
+    def _push(self, now_s: float, kind: EventKind, task: int) -> None:
+        heapq.heappush(self.events, (now_s, int(kind), task))
+
+    def _start_if_ready(self, now_s: float, task: int) -> None:
+        """Rule 1."""
+        first = all(self.queues[stream][0] == task for stream in self.streams[task])
+        if first and self.unmet[task] == 0 and task not in self.started:
+            self.started.add(task)
+            self._push(now_s, EventKind.START, task)
+
+    def _start(self, now_s: float, task: int) -> None:
+        """Rules 2 and 6."""
+        self.start_s[task] = now_s
+        for rank_class in self.classes[task]:
+            self.level_bytes[rank_class] += float(self.graph.alloc_bytes[task])
+            if self.level_bytes[rank_class] > self.peak_bytes[rank_class]:
+                self.peak_bytes[rank_class] = self.level_bytes[rank_class]
+                self.peak_task[rank_class] = task
+        latency_s, work_s = float(self.graph.latency_s[task]), float(self.graph.work_s[task])
+        if work_s == 0.0:
+            self._push(now_s + latency_s, EventKind.END, task)
+        elif latency_s > 0.0:
+            self._push(now_s + latency_s, EventKind.WORK, task)
+        else:
+            self._begin_work(now_s, task)
+
+    def _begin_work(self, now_s: float, task: int) -> None:
+        self.working[task] = _Work(float(self.graph.work_s[task]), now_s)
+
+    def _end(self, now_s: float, task: int) -> None:
+        self.end_s[task] = now_s
+        self.working.pop(task, None)
+        for rank_class in self.classes[task]:
+            self.level_bytes[rank_class] -= float(self.graph.free_bytes[task])
+        for successor in self.successors[task]:
+            self.unmet[successor] -= 1
+            self._start_if_ready(now_s, successor)
+        for stream in self.streams[task]:
+            self.queues[stream].pop(0)
+            if self.queues[stream]:
+                self._start_if_ready(now_s, self.queues[stream][0])
+
+    def _update_rates(self, now_s: float) -> None:
+        """Rules 3 and 4; a task whose rate stays keeps its end to the last bit."""
+        rates = self._rates()
+        for task, work in self.working.items():
+            if rates[task] == work.rate:
+                continue
+            work.remaining_s = max(0.0, work.remaining_s - (now_s - work.since_s) * work.rate)
+            if work.end_s < math.inf:
+                self.events.remove((work.end_s, int(EventKind.END), task))
+                heapq.heapify(self.events)
+            work.since_s, work.rate = now_s, rates[task]
+            work.end_s = now_s + work.remaining_s / work.rate
+            self._push(work.end_s, EventKind.END, task)
+
+    def _rates(self) -> dict[int, float]:
+        graph = self.graph
+        computing = {c for t in self.working for c in self.classes[t] if self._computes(t)}
+        communicating = {
+            c
+            for t in self.working
+            for c in self.classes[t]
+            if self._communicates(t) and graph.overlaps[t]
+        }
+        flows = {t: self.flows[t] for t in self.working if self.flows[t].links}
+        policy = fair_shares if self.sharing == "max-min" else scaled_shares
+        shares = policy(flows, graph.link_bandwidth_bytes_per_s)
+        rates = {}
+        for task in self.working:
+            rate = shares.get(task, 1.0)
+            if self._computes(task) and communicating.intersection(self.classes[task]):
+                rate = graph.compute_rate_while_communicating
+            elif (
+                self._communicates(task)
+                and graph.overlaps[task]
+                and computing.intersection(self.classes[task])
+            ):
+                rate *= graph.communication_rate_while_computing
+            rates[task] = rate
+        return rates
+
+    def _computes(self, task: int) -> bool:
+        return bool(self.graph.kind[task] == TaskKind.COMPUTE)
+
+    def _communicates(self, task: int) -> bool:
+        return bool(self.graph.kind[task] in (TaskKind.COLLECTIVE, TaskKind.TRANSFER))
+
+
+def _row(offsets: NDArray[np.int64], values: NDArray[np.int64], row: int) -> tuple[int, ...]:
+    return tuple(int(value) for value in values[offsets[row] : offsets[row + 1]])
+
+
+def _flow(graph: ExecutionGraph, task: int) -> Flow:
+    """Return a task's flow; a link on which it takes nothing is none of its links."""
+    row = slice(graph.flow_offsets[task], graph.flow_offsets[task + 1])
+    pairs = zip(graph.flow_links[row], graph.flow_bytes_per_s[row], strict=True)
+    return Flow(tuple((int(link), float(width)) for link, width in pairs if width > 0.0))
+
+
+def play_reference(graph: ExecutionGraph, *, sharing: str = "max-min") -> Trace:
+    """Play a graph slowly and plainly; the result equals that of `wattree.sim.play`.
+
+    Raises:
+        SimulationError: The graph is malformed or comes to a deadlock.
+        UnknownNameError: There is no such sharing policy.
+    """
+    return reference_events(graph, sharing=sharing)[0]
+
+
+def reference_events(
+    graph: ExecutionGraph, *, sharing: str = "max-min"
+) -> tuple[Trace, NDArray[np.int64]]:
+    """Return the trace and every event in its order, as `task * EVENT_KINDS + EventKind`."""
+    sharing_code(sharing)
+    check_graph(graph)
+    player = _Player(graph, sharing)
+    player.play()
+    if len(player.end_s) < graph.tasks:
+        ended = np.array([task in player.end_s for task in range(graph.tasks)])
+        raise deadlock_error(graph, ended)
+    trace = Trace(
+        graph=graph,
+        start_s=np.array([player.start_s[t] for t in range(graph.tasks)], dtype=np.float64),
+        end_s=np.array([player.end_s[t] for t in range(graph.tasks)], dtype=np.float64),
+        peak_bytes=np.array(player.peak_bytes, dtype=np.float64),
+        peak_task=np.array(player.peak_task, dtype=np.int64),
+        events=len(player.log),
+    )
+    return trace, np.array(player.log, dtype=np.int64)

@@ -1,0 +1,253 @@
+"""Who gets how much of a link: flows join and leave, and shares are solved where it matters.
+
+Only *crowded* links restrict anybody. So a change touches the flows on the links where it
+happened and those tied to them through crowded links, found by walking from link to flow to
+link; everyone else keeps their share to the last bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.sim.compiled import part
+from wattree.sim.layout import Network
+from wattree.sim.rules import CROWDED_TOLERANCE
+
+__all__ = ["join_links", "leave_links", "solve_shares"]
+
+Slots = NDArray[np.void]
+
+
+@part
+def join_links(network: Network, slots: Slots, slot: int, flow: int, flows_end: int) -> None:
+    """Put a task that begins its work on its links, behind the flows that are there."""
+    state = slots[slot]
+    state.busiest_bytes_per_s = 0.0
+    state.nodes = state.nodes_end = slot * network.room
+    for k in range(flow, flows_end):
+        bytes_per_s = network.flow_bytes_per_s[k]
+        if bytes_per_s > 0.0:
+            node = network.nodes[state.nodes_end]
+            node.bytes_per_s = bytes_per_s
+            node.link = network.flow_links[k]
+            node.slot = slot
+            _append(network, state.nodes_end)
+            state.nodes_end += 1
+            state.busiest_bytes_per_s = max(state.busiest_bytes_per_s, bytes_per_s)
+
+
+@part
+def leave_links(network: Network, slots: Slots, slot: int) -> None:
+    """Take a task that ends off its links."""
+    for n in range(slots[slot].nodes, slots[slot].nodes_end):
+        _remove(network, n)
+
+
+@part
+def _append(network: Network, n: int) -> None:
+    node = network.nodes[n]
+    link = network.links[node.link]
+    node.previous = link.last
+    node.next = -1
+    if link.last >= 0:
+        network.nodes[link.last].next = n
+    else:
+        link.first = n
+    link.last = n
+    link.demand_bytes_per_s += node.bytes_per_s
+    _touch(network, node.link)
+
+
+@part
+def _remove(network: Network, n: int) -> None:
+    node = network.nodes[n]
+    link = network.links[node.link]
+    if node.previous >= 0:
+        network.nodes[node.previous].next = node.next
+    else:
+        link.first = node.next
+    if node.next >= 0:
+        network.nodes[node.next].previous = node.previous
+    else:
+        link.last = node.previous
+    link.demand_bytes_per_s -= node.bytes_per_s
+    if link.first < 0:
+        link.demand_bytes_per_s = 0.0  # rounding of the sum ends with the last flow
+    _touch(network, node.link)
+
+
+@part
+def _touch(network: Network, link: int) -> None:
+    if not network.links[link].touched:
+        network.links[link].touched = 1
+        network.touched[0] += 1
+        network.touched[network.touched[0]] = link
+
+
+@part
+def solve_shares(
+    network: Network, slots: Slots, dirty: NDArray[np.int64], is_max_min: bool
+) -> None:
+    """Bring the shares up to date at the end of an instant; list slots whose share changed."""
+    kept = _forget_free_links(network)
+    network.visit[0] += 1
+    for i in range(1, kept + 1):
+        n = network.links[network.touched[i]].first
+        while n >= 0:
+            slot = network.nodes[n].slot
+            if slots[slot].visit != network.visit[0]:
+                if is_max_min:
+                    _collect(network, slots, slot)
+                    _fill(network, slots)
+                else:
+                    slots[slot].visit = network.visit[0]
+                    network.members[0] = 1
+                    network.members[1] = slot
+                    slots[slot].fill = _scaled_share(network, slots, slot)
+                _publish(network, slots, dirty)
+            n = network.nodes[n].next
+    network.touched[0] = 0
+
+
+@part
+def _forget_free_links(network: Network) -> int:
+    """Keep of the touched links those that are crowded, or were; return how many."""
+    kept = 0
+    for i in range(1, network.touched[0] + 1):
+        link = network.links[network.touched[i]]
+        link.touched = 0
+        is_crowded = link.demand_bytes_per_s > link.bandwidth_bytes_per_s * CROWDED_TOLERANCE
+        if is_crowded or link.crowded:
+            kept += 1
+            network.touched[kept] = network.touched[i]
+        link.crowded = is_crowded
+    return kept
+
+
+@part
+def _publish(network: Network, slots: Slots, dirty: NDArray[np.int64]) -> None:
+    for i in range(1, network.members[0] + 1):
+        slot = slots[network.members[i]]
+        if slot.share != slot.fill:
+            slot.share = slot.fill
+            if not slot.dirty:
+                slot.dirty = 1
+                dirty[0] += 1
+                dirty[dirty[0]] = network.members[i]
+
+
+@part
+def _collect(network: Network, slots: Slots, slot: int) -> None:
+    """List the flows and crowded links that are tied to a flow, itself included."""
+    members, crowded = network.members, network.crowded
+    members[0] = crowded[0] = 0
+    _visit_slot(network, slots, slot)
+    done = 0
+    while done < members[0]:
+        done += 1
+        slot = members[done]
+        for n in range(slots[slot].nodes, slots[slot].nodes_end):
+            link = network.links[network.nodes[n].link]
+            if link.crowded and link.visit != network.visit[0]:
+                link.visit = network.visit[0]
+                crowded[0] += 1
+                crowded[crowded[0]] = network.nodes[n].link
+                k = link.first
+                while k >= 0:
+                    _visit_slot(network, slots, network.nodes[k].slot)
+                    k = network.nodes[k].next
+
+
+@part
+def _visit_slot(network: Network, slots: Slots, slot: int) -> None:
+    if slots[slot].visit != network.visit[0]:
+        slots[slot].visit = network.visit[0]
+        slots[slot].fill = GROWING
+        network.members[0] += 1
+        network.members[network.members[0]] = slot
+
+
+#: `fill` of a flow that progressive filling has not frozen yet.
+GROWING = -1.0
+
+
+@part
+def _fill(network: Network, slots: Slots) -> None:
+    """Solve the collected flows by progressive filling."""
+    growing, level = network.members[0], 0.0
+    while growing > 0:
+        level = _next_level(network, slots, level)
+        for i in range(1, network.members[0] + 1):
+            slot = slots[network.members[i]]
+            if slot.fill == GROWING and slot.busiest_bytes_per_s <= level:
+                slot.fill = 1.0
+                growing -= 1
+        for i in range(1, network.crowded[0] + 1):
+            link = network.links[network.crowded[i]]
+            if link.full_at_bytes_per_s <= level:
+                growing -= _freeze(network, slots, link.first, level)
+
+
+@part
+def _next_level(network: Network, slots: Slots, level: float) -> float:
+    """Return the level at which the next link is full or the next flow at rate 1. [B/s]"""
+    lowest = np.inf
+    for i in range(1, network.crowded[0] + 1):
+        link = network.links[network.crowded[i]]
+        link.full_at_bytes_per_s = max(_level_that_fills(network, slots, link), level)
+        lowest = min(lowest, link.full_at_bytes_per_s)
+    for i in range(1, network.members[0] + 1):
+        slot = slots[network.members[i]]
+        if slot.fill == GROWING:
+            lowest = min(lowest, slot.busiest_bytes_per_s)
+    return lowest
+
+
+@part
+def _level_that_fills(network: Network, slots: Slots, link: np.void) -> float:
+    """Return the level at which the growing flows fill a link; infinite if none grows. [B/s]"""
+    left_bytes_per_s, growth = link.bandwidth_bytes_per_s, 0.0
+    n = link.first
+    while n >= 0:  # oldest first: the order of the sums is part of the result
+        node = network.nodes[n]
+        slot = slots[node.slot]
+        if slot.fill == GROWING:
+            growth += node.bytes_per_s / slot.busiest_bytes_per_s
+        else:
+            left_bytes_per_s -= slot.fill * node.bytes_per_s
+        n = node.next
+    return left_bytes_per_s / growth if growth > 0.0 else np.inf
+
+
+@part
+def _freeze(network: Network, slots: Slots, first: int, level: float) -> int:
+    """Freeze the flows of a full link at a level and return how many were growing."""
+    frozen, n = 0, first
+    while n >= 0:
+        slot = slots[network.nodes[n].slot]
+        if slot.fill == GROWING:
+            slot.fill = min(1.0, level / slot.busiest_bytes_per_s)
+            frozen += 1
+        n = network.nodes[n].next
+    return frozen
+
+
+@part
+def _scaled_share(network: Network, slots: Slots, slot: int) -> float:
+    """Return a flow's rate if its most crowded link slows all its flows alike."""
+    share = 1.0
+    for n in range(slots[slot].nodes, slots[slot].nodes_end):
+        link = network.links[network.nodes[n].link]
+        if link.crowded:
+            share = min(share, link.bandwidth_bytes_per_s / _demand(network, link.first))
+    return share
+
+
+@part
+def _demand(network: Network, first: int) -> float:
+    demand_bytes_per_s, n = 0.0, first
+    while n >= 0:
+        demand_bytes_per_s += network.nodes[n].bytes_per_s
+        n = network.nodes[n].next
+    return demand_bytes_per_s

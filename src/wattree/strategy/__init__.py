@@ -1,0 +1,22 @@
+"""Strategies: meshes, trees, presets, schedules. Knows no model and no hardware."""
+
+from wattree.strategy.mesh import AXES, Mesh
+from wattree.strategy.options import RECOMPUTATIONS, SCHEDULES, SHARDINGS, StrategyOptions
+from wattree.strategy.strategy import Schedule, Strategy
+from wattree.strategy.tree import ActivationStore, Choices, MemoryChoice, StrategyTree, TreeNode
+
+__all__ = [
+    "AXES",
+    "RECOMPUTATIONS",
+    "SCHEDULES",
+    "SHARDINGS",
+    "ActivationStore",
+    "Choices",
+    "MemoryChoice",
+    "Mesh",
+    "Schedule",
+    "Strategy",
+    "StrategyOptions",
+    "StrategyTree",
+    "TreeNode",
+]

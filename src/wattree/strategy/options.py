@@ -1,0 +1,91 @@
+"""The degrees and switches from which presets build a tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wattree.errors import StrategyError
+
+__all__ = ["RECOMPUTATIONS", "SCHEDULES", "SHARDINGS", "StrategyOptions"]
+
+#: `none`: plain data parallelism; `zero1`..`zero3`: optimiser state, gradients, parameters
+#: sharded over all replicas; `hybrid`: parameters sharded over `fsdp`, replicated over `dp`.
+SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
+#: `selective`: attention scores only; `selective_operator`: attention output and every other
+#: product kept; `selective_qkv`: only the query, key and value products kept (MaxText's
+#: `save_qkv_proj`); `block_N`: every N-th layer whole; `full`: every layer whole.
+RECOMPUTATIONS = ("none", "selective", "selective_operator", "selective_qkv", "full")
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyOptions:
+    """Degrees and switches of the combined presets.
+
+    Attributes:
+        dp, fsdp, tp, cp, pp, ep: Degrees of the mesh axes. `ep` divides the replicas that share
+            experts: dense layers see `dp * fsdp * ep` replicas.
+        expert_over_tensor: Experts are spread over `ep * tp` ranks instead of splitting each.
+        micro_batch: Samples per forward pass and replica.
+        sharding: One of `SHARDINGS`.
+        sequence_parallel: Norms, dropout and residuals split over `tp` by sequence.
+        recompute: One of `RECOMPUTATIONS`, or `block_N`.
+        schedule, virtual_stages: Pipeline.
+        overlap_gradients, overlap_parameters, overlap_tensor: None: the software's habit.
+        stage_layers: Layers of each pipeline chunk, if not the even split.
+        offload_layers: Layers of the model whose activations wait in host memory between their
+            forward and their backward pass.
+    """
+
+    dp: int = 1
+    fsdp: int = 1
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    ep: int = 1
+    expert_over_tensor: bool = True
+    micro_batch: int = 1
+    sharding: str = "none"
+    sequence_parallel: bool = False
+    recompute: str = "none"
+    schedule: str = "1f1b"
+    virtual_stages: int = 1
+    overlap_gradients: bool | None = None
+    overlap_parameters: bool | None = None
+    overlap_tensor: bool | None = None
+    stage_layers: tuple[int, ...] | None = None
+    offload_layers: int = 0
+
+    def __post_init__(self) -> None:
+        misfits: dict[str, str] = {}
+        for name in ("dp", "fsdp", "tp", "cp", "pp", "ep", "micro_batch", "virtual_stages"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                misfits[f"strategy.{name}"] = f"found {value!r}, expected a whole number above 0"
+        for name, allowed in (("sharding", SHARDINGS), ("schedule", SCHEDULES)):
+            if getattr(self, name) not in allowed:
+                misfits[f"strategy.{name}"] = (
+                    f"found '{getattr(self, name)}', expected one of {', '.join(allowed)}"
+                )
+        if self.offload_layers < 0:
+            misfits["strategy.offload_layers"] = f"found {self.offload_layers}, expected 0 or more"
+        if self.recompute not in RECOMPUTATIONS and not _is_block_share(self.recompute):
+            misfits["strategy.recompute"] = (
+                f"found '{self.recompute}', expected one of {', '.join(RECOMPUTATIONS)} or block_N"
+            )
+        if misfits:
+            raise StrategyError(misfits)
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the mesh."""
+        return self.dp * self.fsdp * self.ep * self.cp * self.tp * self.pp
+
+    @property
+    def replicas(self) -> int:
+        """Model replicas that see different samples."""
+        return self.dp * self.fsdp * self.ep
+
+
+def _is_block_share(name: str) -> bool:
+    return name.startswith("block_") and name[6:].isdigit() and int(name[6:]) > 0

@@ -1,0 +1,34 @@
+"""Expert parallelism: experts spread over replicas, tokens exchanged on the way in and out.
+
+Lepikhin et al., "GShard", 2020. With `expert_over_tensor` the experts of a layer are spread over
+the tensor-parallel ranks too (Megatron-Core's expert tensor parallelism of 1), each routing its
+own share of the positions; otherwise each expert is split like a dense layer.
+"""
+
+from __future__ import annotations
+
+from wattree.strategy.options import StrategyOptions
+from wattree.strategy.presets.tensor import LAYERS
+from wattree.strategy.tree import StrategyTree, TreeNode
+
+__all__ = ["expert_parallel"]
+
+_ROUTING = ("moe.router", "moe.topk", "moe.dispatch", "moe.combine")
+
+
+def expert_parallel(options: StrategyOptions) -> StrategyTree:
+    """Return the splits of routers, exchanges and experts."""
+    over_tensor = options.expert_over_tensor
+    experts = ("ep", "tp") if over_tensor else ("ep",)
+    inner = TreeNode(compute={"batch": ("dp", "fsdp"), "seq": ("cp",), "expert": experts})
+    up = dict(inner.compute) if over_tensor else {**inner.compute, "out": ("tp",)}
+    down = dict(inner.compute) if over_tensor else {**inner.compute, "in": ("tp",)}
+    nodes = {}
+    for layer in LAYERS:
+        nodes[f"{layer}.moe.experts"] = inner
+        nodes[f"{layer}.moe.experts.up"] = TreeNode(compute=up)
+        nodes[f"{layer}.moe.experts.down"] = TreeNode(compute=down)
+        if over_tensor and options.tp > 1:
+            for path in _ROUTING:
+                nodes[f"{layer}.{path}"] = TreeNode(compute={"seq": ("cp", "tp")})
+    return StrategyTree(nodes=nodes)

@@ -1,0 +1,141 @@
+"""Parallelisation choices hung on the module tree; nodes inherit from their parents.
+
+A node's key is a dotted pattern over module paths (`layers.*.attention.qkv`; the empty pattern
+is the root). It applies to every operator at or below a matching module. Where several nodes
+set the same item, the one with more segments wins, then the one with fewer wildcards.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+
+__all__ = ["ActivationStore", "Choices", "MemoryChoice", "StrategyTree", "TreeNode"]
+
+
+class ActivationStore(StrEnum):
+    """What happens to an activation that backward needs."""
+
+    KEEP = "keep"
+    RECOMPUTE = "recompute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryChoice:
+    """How the tensors of a module are stored. Empty tuples mean: replicated.
+
+    Attributes:
+        parameters: Axes the parameters are sharded over (FSDP, ZeRO-3); gathered for use.
+        gradients: Axes the accumulated gradients are sharded over (ZeRO-2).
+        optimizer: Axes the optimiser state is sharded over (ZeRO-1).
+        activations: Keep, or recompute in backward.
+        recompute_share: Share of each operator that is recomputed; the rest is kept (1 unless set).
+    """
+
+    parameters: tuple[str, ...] | None = None
+    gradients: tuple[str, ...] | None = None
+    optimizer: tuple[str, ...] | None = None
+    activations: ActivationStore | None = None
+    recompute_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeNode:
+    """Choices of one node.
+
+    Attributes:
+        compute: Iteration dim → mesh axes it is split over, outermost first.
+        memory: How tensors are stored.
+    """
+
+    compute: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    memory: MemoryChoice = field(default_factory=MemoryChoice)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What holds for one operator once inheritance is resolved.
+
+    Attributes:
+        compute: Iteration dim → axes.
+        parameters, gradients, optimizer: Axes the three are stored sharded over.
+        recompute: Share of the operator's forward work done again in backward; 0 keeps all.
+    """
+
+    compute: Mapping[str, tuple[str, ...]]
+    parameters: tuple[str, ...]
+    gradients: tuple[str, ...]
+    optimizer: tuple[str, ...]
+    recompute: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyTree:
+    """Patterns and their nodes.
+
+    Attributes:
+        nodes: Pattern → choices.
+    """
+
+    nodes: Mapping[str, TreeNode]
+
+    def matching(self, path: str) -> tuple[str, ...]:
+        """Return the patterns that apply to the operator at `path`, weakest first."""
+        segments = path.split(".")
+        found = [pattern for pattern in self.nodes if _applies(pattern, segments)]
+        return tuple(sorted(found, key=_strength))
+
+    def choices(self, path: str) -> Choices:
+        """Return what holds for the operator at `path`, inheritance resolved."""
+        return self.resolve(self.matching(path))
+
+    def resolve(self, patterns: tuple[str, ...]) -> Choices:
+        """Return the choices of `patterns` laid over one another, weakest first."""
+        compute: dict[str, tuple[str, ...]] = {}
+        stored: dict[str, tuple[str, ...]] = {"parameters": (), "gradients": (), "optimizer": ()}
+        recompute, share = False, 1.0
+        for pattern in patterns:
+            node = self.nodes[pattern]
+            compute.update(node.compute)
+            for item in stored:
+                value = getattr(node.memory, item)
+                if value is not None:
+                    stored[item] = value
+            if node.memory.activations is not None:
+                recompute = node.memory.activations is ActivationStore.RECOMPUTE
+            if node.memory.recompute_share is not None:
+                share = node.memory.recompute_share
+        return Choices(compute=compute, recompute=share if recompute else 0.0, **stored)
+
+    def merged(self, other: StrategyTree) -> StrategyTree:
+        """Return both trees in one; where both set an item, `other` wins."""
+        nodes = dict(self.nodes)
+        for pattern, theirs in other.nodes.items():
+            ours = nodes.get(pattern, TreeNode())
+            nodes[pattern] = TreeNode(
+                compute={**ours.compute, **theirs.compute},
+                memory=_laid_over(ours.memory, theirs.memory),
+            )
+        return StrategyTree(nodes=nodes)
+
+
+def _laid_over(ours: MemoryChoice, theirs: MemoryChoice) -> MemoryChoice:
+    chosen = {f.name: getattr(theirs, f.name) for f in fields(theirs)}
+    return replace(ours, **{name: value for name, value in chosen.items() if value is not None})
+
+
+def _applies(pattern: str, segments: list[str]) -> bool:
+    if not pattern:
+        return True
+    wanted = pattern.split(".")
+    return len(wanted) <= len(segments) and all(
+        want == "*" or want == have or fnmatch.fnmatchcase(have, want)
+        for want, have in zip(wanted, segments, strict=False)
+    )
+
+
+def _strength(pattern: str) -> tuple[int, int, str]:
+    segments = pattern.split(".") if pattern else []
+    return len(segments), -sum("*" in s or "?" in s or "[" in s for s in segments), pattern

@@ -1,0 +1,23 @@
+"""What happened (or would happen) in a step, and the figures drawn from it."""
+
+from wattree.trace.result import (
+    EnergyUse,
+    Evidence,
+    MemoryFix,
+    MemoryUse,
+    Result,
+    SimulationSize,
+    TimeParts,
+)
+from wattree.trace.trace import Trace
+
+__all__ = [
+    "EnergyUse",
+    "Evidence",
+    "MemoryFix",
+    "MemoryUse",
+    "Result",
+    "SimulationSize",
+    "TimeParts",
+    "Trace",
+]

@@ -1,0 +1,37 @@
+"""When everything happened in one step, simulated or real."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.graph import ExecutionGraph
+
+__all__ = ["Trace"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Start and end of every task of an execution graph.
+
+    Attributes:
+        graph: What was played.
+        start_s, end_s: `(T,)`, from the beginning of the step. [s]
+        peak_bytes: Highest memory of each rank class, residents included, `(C,)`. [B]
+        peak_task: Task at whose start the peak was reached, -1 if it is the residents, `(C,)`.
+        events: Events that the executor handled.
+    """
+
+    graph: ExecutionGraph
+    start_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    peak_bytes: NDArray[np.float64]
+    peak_task: NDArray[np.int64]
+    events: int
+
+    @property
+    def makespan_s(self) -> float:
+        """End of the last task. [s]"""
+        return float(self.end_s.max(initial=0.0))

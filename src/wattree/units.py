@@ -1,0 +1,137 @@
+"""Quantities as people write them, and back. SI floats everywhere else.
+
+Only the edges of the program (files read, text printed) may use this module.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from wattree.errors import UnitError, nearest
+
+__all__ = [
+    "GIB",
+    "JOULES_PER_KWH",
+    "SECONDS_PER_HOUR",
+    "UNITS",
+    "format_bytes",
+    "format_quantity",
+    "format_time",
+    "parse_quantity",
+]
+
+GIB = float(2**30)
+SECONDS_PER_HOUR = 3600.0
+JOULES_PER_KWH = 3.6e6
+
+_SI = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+
+
+def _bytes() -> dict[str, float]:
+    return {f"{prefix}B": scale for prefix, scale in (_SI | _BINARY).items()}
+
+
+def _rates() -> dict[str, float]:
+    whole = {f"{unit}/s": scale for unit, scale in _bytes().items()}
+    bits = {f"{prefix}bit/s": scale / 8 for prefix, scale in _SI.items()}
+    return whole | bits | {f"{prefix}bps": scale / 8 for prefix, scale in _SI.items()}
+
+
+def _scaled(unit: str) -> dict[str, float]:
+    return {f"{prefix}{unit}": scale for prefix, scale in _SI.items() if prefix != "K"}
+
+
+#: Dimension → unit as written → factor to the SI unit of that dimension.
+UNITS: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {
+        "bytes": _bytes(),
+        "bytes_per_s": _rates(),
+        "flop_per_s": _scaled("FLOP/s") | _scaled("FLOPS"),
+        "s": {
+            "s": 1.0,
+            "ms": 1e-3,
+            "us": 1e-6,
+            "µs": 1e-6,
+            "ns": 1e-9,
+            "min": 60.0,
+            "h": SECONDS_PER_HOUR,
+            "d": 24 * SECONDS_PER_HOUR,
+        },
+        "w": _scaled("W") | {"mW": 1e-3},
+        "j": _scaled("J") | _scaled("Wh") | {f"{p}Wh": v * 3600.0 for p, v in _SI.items()},
+        "hz": _scaled("Hz"),
+        "usd": {"USD": 1.0, "$": 1.0},
+        "usd_per_s": {"USD/h": 1 / SECONDS_PER_HOUR, "$/h": 1 / SECONDS_PER_HOUR},
+        "usd_per_j": {"USD/kWh": 1 / JOULES_PER_KWH, "$/kWh": 1 / JOULES_PER_KWH},
+        "gco2e_per_j": {"gCO2e/kWh": 1 / JOULES_PER_KWH, "g/kWh": 1 / JOULES_PER_KWH},
+    }
+)
+
+# A comma only separates thousands: "1,5 GB" is refused rather than read as 15 GB.
+_NUMBER = r"[+-]?(?:(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_QUANTITY = re.compile(rf"^\s*({_NUMBER})\s*(\S.*?)?\s*$")
+
+
+def parse_quantity(text: object, dimension: str, *, positive: bool = True) -> float:
+    """Return a quantity such as `"450 GB/s"` in the SI unit of its dimension.
+
+    Args:
+        text: Number and unit, as read from a file.
+        dimension: A key of `UNITS`.
+        positive: Refuse zero as well as negative numbers.
+
+    Raises:
+        UnitError: No text, no number, no unit, an unknown unit, or a number that is not
+            finite, negative, or (if `positive`) zero.
+    """
+    units = UNITS[dimension]
+    example = f"'1 {next(iter(units))}'"
+    if not isinstance(text, str):
+        raise UnitError(f"found {text!r}, expected a quantity with its unit, such as {example}")
+    match = _QUANTITY.match(text)
+    if match is None or match.group(2) is None:
+        raise UnitError(f"found '{text}', expected a number and a unit, such as {example}")
+    unit = match.group(2)
+    if unit not in units:
+        # "GB" for a rate means "GB/s", although "Gbps" is nearer in spelling.
+        guess = next((known for known in units if known.startswith(unit)), nearest(unit, units))
+        hint = f"did you mean '{guess}'? " if guess else ""
+        raise UnitError(
+            f"unknown unit '{unit}' in '{text}'; {hint}expected one of {', '.join(units)}"
+        )
+    value = float(match.group(1).replace("_", "").replace(",", "")) * units[unit]
+    if not math.isfinite(value) or value < 0 or (positive and value == 0):
+        bound = "above zero" if positive else "of zero or more"
+        raise UnitError(f"found '{text}', expected a finite quantity {bound}")
+    return value
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Return a size in the largest binary unit that keeps it above one."""
+    for unit, scale in (("TiB", 2.0**40), ("GiB", GIB), ("MiB", 2.0**20), ("KiB", 2.0**10)):
+        if abs(size_bytes) >= scale:
+            return f"{size_bytes / scale:.2f} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
+def format_time(time_s: float) -> str:
+    """Return a duration in the unit people would use for it."""
+    for unit, scale in (("d", 86400.0), ("h", 3600.0)):
+        if abs(time_s) >= 2 * scale:
+            return f"{time_s / scale:.2f} {unit}"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(time_s) >= scale:
+            return f"{time_s / scale:.3g} {unit}" if abs(time_s) < 1000 else f"{time_s:.0f} s"
+    return f"{time_s * 1e9:.3g} ns"
+
+
+def format_quantity(value: float, unit: str) -> str:
+    """Return `value` with an SI prefix, such as `1.2 MW`."""
+    for prefix, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= scale:
+            return f"{value / scale:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"

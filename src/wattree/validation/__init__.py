@@ -1,0 +1,55 @@
+"""Measured rows: reading them, expressing them as jobs, scoring predictions, showing errors."""
+
+from wattree.validation.express import Expressed, express
+from wattree.validation.measurement import MEMORY_KINDS, QUANTITIES, Measurement, measurement
+from wattree.validation.outcome import Validation
+from wattree.validation.rows import (
+    ROWS_FILE_LIMIT_BYTES,
+    MeasuredRow,
+    bundled_rows,
+    read_rows,
+)
+from wattree.validation.score import (
+    ALL_SOURCES,
+    PAIR_MARGIN,
+    Scored,
+    Summary,
+    summaries,
+    summary_json,
+    worst,
+)
+from wattree.validation.sources import SOURCES
+from wattree.validation.table import (
+    skipped_table,
+    summary_markdown,
+    summary_table,
+    worst_markdown,
+    worst_table,
+)
+
+__all__ = [
+    "ALL_SOURCES",
+    "MEMORY_KINDS",
+    "PAIR_MARGIN",
+    "QUANTITIES",
+    "ROWS_FILE_LIMIT_BYTES",
+    "SOURCES",
+    "Expressed",
+    "MeasuredRow",
+    "Measurement",
+    "Scored",
+    "Summary",
+    "Validation",
+    "bundled_rows",
+    "express",
+    "measurement",
+    "read_rows",
+    "skipped_table",
+    "summaries",
+    "summary_json",
+    "summary_markdown",
+    "summary_table",
+    "worst",
+    "worst_markdown",
+    "worst_table",
+]

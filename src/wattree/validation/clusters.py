@@ -1,0 +1,126 @@
+"""The cluster of a row, from the catalogue, with the fabric that its source states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+from wattree.errors import RowError
+from wattree.hardware import Cluster, Fabric, Node, Site
+from wattree.hardware.load import (
+    default_fabric_name,
+    load_fabric,
+    load_node,
+    load_site,
+)
+from wattree.validation.cells import Cells
+
+__all__ = ["Adapters", "row_cluster"]
+
+_GBIT_PER_S = 1e9 / 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapters:
+    """Network adapters of a node as a source states them, in place of the catalogue's.
+
+    Attributes:
+        count: Adapters per node.
+        gbit_per_s: Line rate of each. [Gbit/s]
+        source: Who says so; an assumption if nobody does.
+    """
+
+    count: int
+    gbit_per_s: float
+    source: str
+
+
+#: (accelerator, memory as printed in GB or None, devices per node) → catalogue node.
+_NODES: Mapping[tuple[str, float | None, int], str] = {
+    ("A100-SXM", 40, 8): "dgx-a100-40gb",
+    ("A100-SXM", 80, 8): "dgx-a100",
+    ("B200", 180, 8): "dgx-b200",
+    ("B200", None, 8): "dgx-b200",
+    ("GB200", None, 4): "gb200-nvl72",
+    ("H100-SXM", 80, 8): "dgx-h100",
+    ("H100-SXM-96GB-500W", 96, 8): "hgx-h100-96gb-500w",
+    ("V100-SXM2", 16, 4): "4x-v100-sxm2-16gb",
+    ("V100-SXM2", 16, 8): "dgx-1",
+    ("V100-SXM2", 32, 4): "4x-v100-sxm2-32gb",
+    ("V100-SXM2", 32, 8): "dgx-1-32gb",
+}
+#: Rows are about time and memory; where the machine stands does not matter to them.
+_SITE = "default"
+
+
+def row_cluster(cells: Cells, *, adapters: Adapters | None = None) -> Cluster:
+    """Return the cluster of a row.
+
+    Args:
+        cells: The row.
+        adapters: In place of the catalogue's, where the source states or the convention says.
+
+    Raises:
+        RowError: No node of the catalogue is the row's, or its devices do not fill whole nodes.
+    """
+    row, devices = cells.row, cells.whole("n_accel")
+    per_node = cells.or_assume("accel_per_node", min(8, devices))
+    found = _NODES.get((row.accelerator, row.accel_mem_gb, per_node))
+    if found is None:
+        memory = f" with {row.accel_mem_gb:g} GB" if row.accel_mem_gb else ""
+        message = f"no catalogue node holds {per_node} x {row.accelerator}{memory}"
+        raise RowError(f"row {row.row_id}: {message}")
+    node, fabric = _from_catalogue(found)
+    node = _with_adapters(_with_devices(node, min(per_node, devices)), adapters)
+    if devices < per_node:
+        cells.assume(f"one node with {devices} of its {per_node} devices in use")
+    if devices % node.devices:
+        message = f"{devices} devices do not fill whole nodes of {node.devices}"
+        raise RowError(f"row {row.row_id}: {message}")
+    if devices > node.devices:
+        _note_network(cells, node, adapters)
+    limit_w = row.power_limit_w
+    return Cluster(
+        node=node,
+        nodes=devices // node.devices,
+        fabric=fabric,
+        site=_site(),
+        power_limit_w=limit_w if limit_w and limit_w < node.device.tdp_w else None,
+    )
+
+
+@cache  # reading a file costs more than expressing a row, and hundreds of rows share a node
+def _from_catalogue(node_name: str) -> tuple[Node, Fabric]:
+    return load_node(node_name), load_fabric(default_fabric_name(node_name))
+
+
+@cache
+def _site() -> Site:
+    return load_site(_SITE)
+
+
+def _with_devices(node: Node, devices: int) -> Node:
+    """Return a node with fewer devices; links that end at the node's edge still do."""
+    inside = node.scale_up.domain_devices <= node.devices
+    domain = min(devices, node.scale_up.domain_devices) if inside else node.scale_up.domain_devices
+    return replace(node, devices=devices, scale_up=replace(node.scale_up, domain_devices=domain))
+
+
+def _with_adapters(node: Node, adapters: Adapters | None) -> Node:
+    if adapters is None:
+        return node
+    return replace(
+        node,
+        nics=adapters.count,
+        nic_bandwidth_bytes_per_s=adapters.gbit_per_s * _GBIT_PER_S,
+        sources={**node.sources, "nic_bandwidth_bytes_per_s": adapters.source},
+    )
+
+
+def _note_network(cells: Cells, node: Node, adapters: Adapters | None) -> None:
+    rate = f"{node.nics} x {node.nic_bandwidth_bytes_per_s / _GBIT_PER_S:g} Gbit/s per node"
+    if adapters is not None:
+        cells.assume(f"network {rate} ({adapters.source})")
+    elif cells.row.inter_node_link is None:
+        cells.assume(f"network not stated: {rate}, as catalogue node {node.name}")

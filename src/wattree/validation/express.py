@@ -1,0 +1,62 @@
+"""A measured row as a job that `simulate` can run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wattree.errors import RowError, UnknownNameError, WattreeError
+from wattree.job import Job
+from wattree.strategy import StrategyOptions
+from wattree.validation.cells import Cells
+from wattree.validation.rows import MeasuredRow
+from wattree.validation.sources import SOURCES, Expression, generic
+
+__all__ = ["Expressed", "express"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expressed:
+    """A row as a job.
+
+    Attributes:
+        row: What was expressed.
+        job: The job.
+        assumptions: In words, every cell that the row leaves empty or open and how it was read.
+    """
+
+    row: MeasuredRow
+    job: Job
+    assumptions: tuple[str, ...]
+
+
+def express(row: MeasuredRow) -> Expressed:
+    """Return `row` as a job, by the convention of its source or else the general one.
+
+    Raises:
+        RowError: The row does not say enough, or says what cannot be.
+    """
+    cells = Cells(row)
+    try:
+        _check_task(row)
+        job = _expression(row.source_id)(cells)
+    except RowError:
+        raise
+    except WattreeError as error:
+        # A device that is not in the catalogue or a strategy that cannot be: the row's fault.
+        raise RowError(f"row {row.row_id}: {error}") from error
+    assert isinstance(job.strategy, StrategyOptions)
+    assert job.strategy.ranks == job.cluster.devices == row.n_accel
+    return Expressed(row=row, job=job, assumptions=tuple(cells.assumptions))
+
+
+def _expression(source_id: str) -> Expression:
+    try:
+        return SOURCES[source_id]
+    except UnknownNameError:
+        return generic.express
+
+
+def _check_task(row: MeasuredRow) -> None:
+    """Refuse what is no training step of a whole model with all its parameters."""
+    if (row.task or "pretrain").split(" ")[0] not in ("pretrain", "train"):
+        raise RowError(f"row {row.row_id}: task '{row.task}' is no plain pre-training")

@@ -1,0 +1,97 @@
+"""What a row measured, as one quantity in SI units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wattree.units import GIB, JOULES_PER_KWH
+from wattree.validation.rows import MeasuredRow
+
+__all__ = ["MEMORY_KINDS", "QUANTITIES", "Measurement", "measurement"]
+
+QUANTITIES = ("step_time_s", "peak_memory_bytes", "average_power_w", "energy_j")
+#: `allocated`: tensors; `reserved`: what the allocator holds for them; `process`: what the driver
+#: shows for the process, with its context and communication buffers.
+MEMORY_KINDS = ("allocated", "reserved", "process")
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One quantity of one row.
+
+    Attributes:
+        quantity: One of `QUANTITIES`.
+        value: In SI units; None if the row holds no value.
+        reason: Why there is no value; None if there is one.
+        memory_kind: One of `MEMORY_KINDS` for a memory row whose source says which, else None.
+        assumptions: How a cell was read where the source leaves room.
+    """
+
+    quantity: str
+    value: float | None
+    reason: str | None = None
+    memory_kind: str | None = None
+    assumptions: tuple[str, ...] = ()
+
+
+def measurement(row: MeasuredRow) -> Measurement:
+    """Return the one quantity that `row` measured; its primary metric says which.
+
+    Speed in any form is a step time: the printed one, else the one implied by a printed
+    throughput. Printed MFU and TFLOP/s are never used, because sources count FLOP differently.
+    """
+    if row.primary_metric == "mem_gib_per_gpu":
+        return _memory(row)
+    if row.primary_metric == "avg_power_w":
+        return _found("average_power_w", row.avg_power_w, "avg_power_w")
+    if row.primary_metric == "energy_kwh":
+        energy_j = None if row.energy_kwh is None else row.energy_kwh * JOULES_PER_KWH
+        return _found("energy_j", energy_j, "energy_kwh")
+    if "single layer" in row.primary_metric:
+        return Measurement(quantity="step_time_s", value=None, reason="measures a single layer")
+    if row.step_time_s is not None:
+        return _found("step_time_s", row.step_time_s, "step_time_s")
+    return _found("step_time_s", row.implied_step_time_s, "step_time_s and implied_step_time_s")
+
+
+def _found(quantity: str, value: float | None, columns: str) -> Measurement:
+    if value is None:
+        return Measurement(quantity=quantity, value=None, reason=f"no measured value in {columns}")
+    if value == 0:
+        return Measurement(quantity=quantity, value=None, reason=f"the value in {columns} is zero")
+    return Measurement(quantity=quantity, value=value)
+
+
+def _memory(row: MeasuredRow) -> Measurement:
+    kind = row.mem_kind or ""
+    if kind.startswith("OOM"):
+        return Measurement(
+            quantity="peak_memory_bytes", value=None, reason=f"ran out of memory: {kind}"
+        )
+    found = _found("peak_memory_bytes", row.mem_gib_per_gpu, "mem_gib_per_gpu")
+    if found.value is None:
+        return found
+    # The column name says GiB; `mem_kind` says what the source printed, and it decides.
+    in_gib = "GiB" in kind
+    memory_kind = _memory_kind(kind)
+    assumptions = []
+    if not in_gib and "GB" not in kind:
+        in_gib = True
+        assumptions.append("memory unit not stated: GiB, as the column says")
+    elif not in_gib:
+        assumptions.append("memory printed in GB: read as 1e9 bytes")
+    if memory_kind is None:
+        assumptions.append("kind of memory not stated: taken as allocated")
+    return Measurement(
+        quantity="peak_memory_bytes",
+        value=found.value * (GIB if in_gib else _GB),
+        memory_kind=memory_kind or "allocated",
+        assumptions=tuple(assumptions),
+    )
+
+
+def _memory_kind(mem_kind: str) -> str | None:
+    if "nvidia-smi" in mem_kind:
+        return "process"
+    return next((kind for kind in MEMORY_KINDS if kind in mem_kind), None)

@@ -1,0 +1,72 @@
+"""What `validate` returns: every row with its prediction, summed up, as JSON and as tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group
+
+from wattree.validation.score import Scored, Summary, summaries, summary_json, worst
+from wattree.validation.table import skipped_table, summary_table, worst_table
+
+__all__ = ["Validation"]
+
+#: Rows in the list of largest errors on a terminal.
+_WORST_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Predictions of measured rows.
+
+    Attributes:
+        scored: One entry per row and quantity, every row of the files present.
+        left_out: The same rows predicted with a calibration that never saw their source; None if
+            that was not asked for.
+        assumptions: row_id → what had to be filled to express the row.
+    """
+
+    scored: tuple[Scored, ...]
+    left_out: tuple[Scored, ...] | None = None
+    assumptions: dict[str, tuple[str, ...]] | None = None
+
+    @property
+    def summary(self) -> dict[str, dict[str, Summary]]:
+        """Quantity → source (or `all`) → errors, over core rows."""
+        return summaries(self.scored)
+
+    @property
+    def left_out_summary(self) -> dict[str, dict[str, Summary]] | None:
+        """The same with each source left out of its calibration."""
+        return None if self.left_out is None else summaries(self.left_out)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that `--json` writes."""
+        left_out = self.left_out_summary
+        return {
+            "rows": [
+                entry.as_json()
+                | {"assumptions": list((self.assumptions or {}).get(entry.row.row_id, ()))}
+                for entry in self.scored
+            ],
+            "summary": summary_json(self.summary),
+            "summary_source_left_out": None if left_out is None else summary_json(left_out),
+        }
+
+    def table(self) -> Group:
+        """Return errors by source, the largest errors, and what was skipped, for a terminal."""
+        left_out = self.left_out_summary
+        tables = [
+            summary_table(
+                sources,
+                quantity=quantity,
+                left_out=None if left_out is None else left_out.get(quantity),
+            )
+            for quantity, sources in self.summary.items()
+        ]
+        found = worst(self.scored, count=_WORST_SHOWN)
+        tables += [worst_table(found)] if found else []
+        skipped = [entry for entry in self.scored if entry.skipped is not None]
+        tables += [skipped_table(skipped)] if skipped else []
+        return Group(*tables)

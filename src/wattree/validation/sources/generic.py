@@ -1,0 +1,112 @@
+"""Rows of any other source, if they say enough."""
+
+from __future__ import annotations
+
+from wattree.errors import RowError
+from wattree.job import Job
+from wattree.strategy import StrategyOptions
+from wattree.validation.cells import Cells, Degrees
+from wattree.validation.clusters import row_cluster
+from wattree.validation.shapes import row_model
+from wattree.validation.sources.registry import expert_split, row_job
+
+__all__ = ["express"]
+
+#: Part of a printed software name, lower case → family; first match wins.
+_FAMILIES = (
+    ("megatron-deepspeed", "megatron-deepspeed"),
+    ("nemo", "megatron-core"),
+    ("megatron-core", "megatron-core"),
+    ("megatron-bridge", "megatron-core"),
+    ("megatron-lm", "megatron-lm-2021"),
+    ("llm-foundry", "llm-foundry"),
+    ("torchtitan", "torchtitan"),
+    ("fms-fsdp", "pytorch-fsdp-compiled"),
+    ("maxtext", "maxtext"),
+)
+_SHARDING = (
+    ("hsdp", "hybrid"),
+    ("fsdp", "zero3"),
+    ("zero-3", "zero3"),
+    ("zero-2", "zero2"),
+    ("zero-1", "zero1"),
+    ("zero-0", "none"),
+    ("ddp", "none"),
+)
+
+
+def express(cells: Cells) -> Job:
+    """Return a row as a job, with the habits of its software family.
+
+    Raises:
+        RowError: The software is of no known family, or the row does not say enough.
+    """
+    row = cells.row
+    family = _first(_FAMILIES, row.software)
+    if family is None:
+        message = f"software '{row.software}' belongs to no known family"
+        raise RowError(f"row {row.row_id}: {message}")
+    if row.arch_type not in (None, "decoder", "moe"):
+        raise RowError(f"row {row.row_id}: architecture '{row.arch_type}' has no expression")
+    cells.need("micro_batch", "global_batch", "n_layers", "n_heads", "vocab")
+    degrees = cells.degrees()
+    strategy = _strategy(cells, degrees, family)
+    return row_job(
+        cells,
+        model=row_model(cells),
+        cluster=row_cluster(cells),
+        strategy=strategy,
+        software=family,
+    )
+
+
+def _strategy(cells: Cells, degrees: Degrees, family: str) -> StrategyOptions:
+    dp, ep = expert_split(cells, degrees)
+    sharding = _sharding(cells, family)
+    shard = cells.whole("fsdp_shard") if sharding == "hybrid" else 1
+    if dp % shard:
+        message = f"{dp} replicas do not divide into shards of {shard}"
+        raise RowError(f"row {cells.row.row_id}: {message}")
+    return StrategyOptions(
+        dp=dp // shard,
+        fsdp=shard,
+        ep=ep,
+        tp=degrees.tp,
+        cp=degrees.cp,
+        pp=degrees.pp,
+        micro_batch=cells.whole("micro_batch"),
+        sharding=sharding,
+        sequence_parallel=cells.or_assume(
+            "seq_parallel", degrees.tp > 1 and family in ("megatron-core", "torchtitan")
+        ),
+        recompute=_recompute(cells),
+        schedule="interleaved" if degrees.vp > 1 else "1f1b",
+        virtual_stages=degrees.vp,
+    )
+
+
+def _sharding(cells: Cells, family: str) -> str:
+    printed = cells.row.sharding
+    if printed is not None:
+        found = _first(_SHARDING, printed)
+        if found is None:
+            raise RowError(f"row {cells.row.row_id}: unknown sharding '{printed}'")
+        return found
+    habits = {"megatron-core": "zero1", "megatron-deepspeed": "zero1", "megatron-lm-2021": "none"}
+    habit = habits.get(family, "zero3")
+    cells.assume(f"sharding not stated: {habit}, the habit of {family}")
+    return habit
+
+
+def _recompute(cells: Cells) -> str:
+    printed = cells.row.recompute
+    if printed is None:
+        cells.assume("recomputation not stated: none")
+        return "none"
+    if printed in ("none", "full", "selective"):
+        return printed
+    raise RowError(f"row {cells.row.row_id}: recompute '{printed}' has no expression")
+
+
+def _first(table: tuple[tuple[str, str], ...], text: str) -> str | None:
+    return next((value for part, value in table if part in text.lower()), None)

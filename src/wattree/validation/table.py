@@ -1,0 +1,149 @@
+"""Summaries as tables: for a terminal, and as markdown for a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from wattree.units import format_bytes, format_quantity, format_time
+from wattree.validation.score import ALL_SOURCES, Scored, Summary
+
+__all__ = [
+    "skipped_table",
+    "summary_markdown",
+    "summary_table",
+    "worst_markdown",
+    "worst_table",
+]
+
+_TITLES = {
+    "step_time_s": "Step time",
+    "peak_memory_bytes": "Peak memory",
+    "average_power_w": "Average power",
+    "energy_j": "Energy",
+}
+_ABSENT = "-"
+_ROW_IDS_SHOWN = 4
+
+_Cells = tuple[str, ...]
+_SUMMARY_HEAD = ("source", "rows", "mean", "median", "p90", "bias", "pairs right", "skipped")
+_LEFT_OUT_HEAD = ("mean, source left out",)
+_WORST_HEAD = ("row", "source", "model", "devices", "measured", "predicted", "error")
+
+
+def summary_table(
+    summary: Mapping[str, Summary], *, quantity: str, left_out: Mapping[str, Summary] | None = None
+) -> Table:
+    """Return the errors of one quantity by source.
+
+    Args:
+        summary: Source (or `all`) → summary.
+        quantity: One of `measurement.QUANTITIES`.
+        left_out: The same where each source was left out of the calibration; adds a column.
+    """
+    head, lines = _summary_cells(summary, left_out)
+    table = Table(title=f"{_TITLES.get(quantity, quantity)}, error against measured rows")
+    for name in head:
+        table.add_column(name, justify="left" if name == head[0] else "right")
+    for line in lines:
+        table.add_row(*map(escape, line), style="bold" if line[0] == ALL_SOURCES else None)
+    return table
+
+
+def summary_markdown(
+    summary: Mapping[str, Summary], *, left_out: Mapping[str, Summary] | None = None
+) -> str:
+    """Return the same table as markdown."""
+    head, lines = _summary_cells(summary, left_out)
+    return _markdown(head, lines, left=1)
+
+
+def worst_table(entries: Iterable[Scored]) -> Table:
+    """Return rows with their errors, in the order given."""
+    table = Table(title="Largest errors")
+    for name in _WORST_HEAD:
+        table.add_column(name, justify="left" if name in _WORST_HEAD[:3] else "right")
+    for entry in entries:
+        table.add_row(*map(escape, _worst_cells(entry)))
+    return table
+
+
+def worst_markdown(entries: Iterable[Scored]) -> str:
+    """Return the same table as markdown."""
+    return _markdown(_WORST_HEAD, [_worst_cells(entry) for entry in entries], left=3)
+
+
+def skipped_table(entries: Iterable[Scored]) -> Table:
+    """Return why rows have no prediction: one line per source and reason, most rows first."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for entry in entries:
+        # Reasons start with the row they are about, which has its own column here.
+        reason = (entry.skipped or "").removeprefix(f"row {entry.row.row_id}: ")
+        groups.setdefault((entry.row.source_id, reason), []).append(entry.row.row_id)
+    table = Table(title="Skipped rows")
+    for name in ("source", "rows", "reason", "row ids"):
+        table.add_column(name, justify="right" if name == "rows" else "left", overflow="fold")
+    for (source, reason), row_ids in sorted(groups.items(), key=lambda item: -len(item[1])):
+        shown = ", ".join(row_ids[:_ROW_IDS_SHOWN])
+        more = f" and {len(row_ids) - _ROW_IDS_SHOWN} more" if len(row_ids) > _ROW_IDS_SHOWN else ""
+        table.add_row(escape(source), str(len(row_ids)), escape(reason), escape(shown + more))
+    return table
+
+
+def _summary_cells(
+    summary: Mapping[str, Summary], left_out: Mapping[str, Summary] | None
+) -> tuple[_Cells, list[_Cells]]:
+    head = _SUMMARY_HEAD if left_out is None else _SUMMARY_HEAD + _LEFT_OUT_HEAD
+    lines = []
+    for source, entry in summary.items():
+        line: _Cells = (
+            source,
+            str(entry.count),
+            _percent(entry.mean_abs_error),
+            _percent(entry.median_abs_error),
+            _percent(entry.p90_abs_error),
+            _percent(entry.bias, signed=True),
+            f"{_percent(entry.order)} of {entry.pairs}" if entry.pairs else _ABSENT,
+            str(entry.skipped),
+        )
+        if left_out is not None:
+            other = left_out.get(source)
+            line += (_percent(other.mean_abs_error if other else None),)
+        lines.append(line)
+    return head, lines
+
+
+def _worst_cells(entry: Scored) -> _Cells:
+    row = entry.row
+    return (
+        row.row_id,
+        row.source_id,
+        row.model_name or _ABSENT,
+        f"{row.n_accel or '?'} x {row.accelerator}",
+        _value(entry.measured, entry.quantity),
+        _value(entry.predicted, entry.quantity),
+        _percent(entry.error, signed=True),
+    )
+
+
+def _value(value: float | None, quantity: str) -> str:
+    if value is None:
+        return _ABSENT
+    if quantity.endswith("_bytes"):
+        return format_bytes(value)
+    if quantity.endswith("_s"):
+        return format_time(value)
+    return format_quantity(value, quantity.rsplit("_", 1)[1].upper())
+
+
+def _percent(share: float | None, *, signed: bool = False) -> str:
+    if share is None:
+        return _ABSENT
+    return f"{100 * share:+.1f} %" if signed else f"{100 * share:.1f} %"
+
+
+def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]], *, left: int) -> str:
+    rule = ["---" if i < left else "---:" for i in range(len(head))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *lines])

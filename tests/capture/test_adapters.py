@@ -1,0 +1,109 @@
+"""Frozen parameters and low-rank adapters."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+
+from wattree.capture import freeze, load_model, with_lora
+from wattree.capture.counts import dense_forward_flop
+from wattree.errors import ModelError
+
+
+def test_adapters_train_rank_times_both_widths() -> None:
+    """`r (in + out)` for each target of each layer [LoRA, section 4.1], and nothing else trains."""
+    graph = with_lora(load_model("llama-3.1-8b"), rank=16, targets=["attention.qkv", "mlp.down"])
+
+    assert graph.trainable_parameters == 32 * 16 * ((4096 + 6144) + (14336 + 4096))
+    assert graph.parameters == 8_030_261_248 + graph.trainable_parameters
+
+
+def test_every_expert_gets_its_own_pair() -> None:
+    """Experts see different tokens."""
+    graph = with_lora(load_model("mixtral-8x7b"), rank=4, targets=["moe.experts.down"])
+
+    assert graph.trainable_parameters == 32 * 8 * 4 * (14336 + 4096)
+
+
+def test_an_adapted_layer_writes_the_tensors_it_wrote_before() -> None:
+    """What follows must not notice; what is added is the adapter's work."""
+    base = load_model("llama-2-7b")
+    graph = with_lora(base, rank=8, targets=["attention.qkv"])
+    paths = [op.path for op in graph.blocks["layer"].operators]
+    added = dense_forward_flop(graph, 1, 128) - dense_forward_flop(base, 1, 128)
+
+    assert paths[1:6] == [
+        "attention.qkv", "attention.qkv.lora_a", "attention.qkv.lora_b", "attention.qkv.lora_add",
+        "attention.rotary",
+    ]  # fmt: skip
+    assert added == 32 * 2 * 128 * 8 * (4096 + 3 * 4096)
+
+
+def test_adapter_weights_are_as_large_as_their_dims() -> None:
+    """Shards are cut from the dims, so the count must follow from them."""
+    graph = with_lora(load_model("mixtral-8x7b"), rank=4, targets=["*"])
+
+    for block in graph.blocks.values():
+        for op in block.operators:
+            if ".lora_" in op.path:
+                for parameter in op.parameters:
+                    size = prod(op.dim(name).extent.coefficient for name in parameter.dims)
+                    assert parameter.elements == size
+
+
+def test_a_frozen_product_keeps_no_input() -> None:
+    """Only the weight's gradient would need it."""
+    graph = freeze(load_model("llama-3.1-8b"), ["layer.mlp.down"])
+    frozen = next(op for op in graph.blocks["frozen_layer"].operators if op.path == "mlp.down")
+
+    assert frozen.saved == ()
+    assert graph.trainable_parameters == 8_030_261_248 - 32 * 14336 * 4096
+
+
+def test_freezing_some_layers_makes_them_a_block_of_their_own() -> None:
+    """Layers 0 and 1 no longer do what the others do."""
+    graph = freeze(load_model("gpt2"), ["layers.0.*", "layers.1.*"])
+    per_layer = 12 * 768**2 + 13 * 768
+
+    assert [i.block for i in graph.instances if i.is_layer] == ["frozen_layer"] * 2 + ["layer"] * 10
+    assert graph.trainable_parameters == graph.parameters - 2 * per_layer
+    assert graph.parameters == 124_439_808
+
+
+def test_a_tied_head_freezes_with_its_table() -> None:
+    """They are one tensor."""
+    graph = freeze(load_model("gpt2"), ["embedding.embedding.tokens"])
+    logits = next(op for op in graph.blocks["head"].operators if op.path == "logits")
+
+    assert not logits.parameters[0].trainable
+
+
+def test_freezing_keeps_the_encoder_attached() -> None:
+    """A renamed decoder block still reads the encoder."""
+    graph = freeze(load_model("t5-small"), ["decoder.layers.3.*"])
+
+    assert graph.side_inputs["frozen_decoder_layer"] == "encoder.final"
+
+
+@pytest.mark.parametrize("rank", [0, -1, True, 2.5])
+def test_an_impossible_rank_is_refused(rank: object) -> None:
+    """Including booleans, which Python takes for numbers."""
+    with pytest.raises(ModelError, match="LoRA rank: found"):
+        with_lora(load_model("gpt2"), rank=rank, targets=["mlp.up"])  # type: ignore[arg-type]
+
+
+def test_a_target_that_matches_nothing_names_the_nearest() -> None:
+    """Else a typing error would train nothing."""
+    with pytest.raises(ModelError) as caught:
+        with_lora(load_model("gpt2"), rank=8, targets=["atention.qkv"])
+
+    assert str(caught.value) == (
+        "gpt2: LoRA targets: 'atention.qkv' matches no projection; did you mean 'attention.qkv'?"
+    )
+
+
+def test_a_pattern_that_freezes_nothing_is_refused() -> None:
+    """As above."""
+    with pytest.raises(ModelError, match=r"gpt2: frozen parts: 'layers.77.\*' matches no operator"):
+        freeze(load_model("gpt2"), ["layers.77.*"])

@@ -1,0 +1,83 @@
+"""The catalogue: names, sources, and counts that agree with what was published."""
+
+from __future__ import annotations
+
+import time
+from decimal import Decimal
+
+import pytest
+
+from wattree.capture import catalogue_entry, load_model, model_names
+from wattree.errors import ModelError, UnknownNameError
+
+#: What the issue asks for by name, one of each group.
+WANTED = (
+    "bert-base", "bert-large", "bloom-176b", "bloom-560m", "deepseek-v3", "falcon-40b", "falcon-7b",
+    "gemma-2b", "gemma-7b", "gpt-neox-20b", "gpt2", "gpt2-xl", "gpt3-175b", "llama-2-70b",
+    "llama-2-7b", "llama-3-70b", "llama-3.1-405b", "llama-3.1-70b", "llama-3.1-8b", "megatron-1.7b",
+    "megatron-1t", "mistral-7b", "mixtral-8x22b", "mixtral-8x7b", "opt-125m", "opt-175b",
+    "qwen2.5-0.5b", "qwen2.5-72b", "qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-8b", "t5-11b",
+)  # fmt: skip
+
+
+def rounded_to(value: int, digits: Decimal) -> Decimal:
+    """Return `value` with as many digits as `digits` was published with."""
+    exact = Decimal(value)
+    return exact.quantize(digits) if int(digits.as_tuple().exponent) >= 0 else exact
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_parameters_agree_with_the_published_digits(name: str) -> None:
+    """An exact count must be met to the last digit, a rounded one to its last."""
+    published = Decimal(catalogue_entry(name).published_parameters)
+
+    assert rounded_to(load_model(name).parameters, published) == published
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_has_a_source(name: str) -> None:
+    """A number without a source cannot be checked by anyone."""
+    assert len(catalogue_entry(name).source) > 20
+    assert load_model(name).sources == (catalogue_entry(name).source,)
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_model_that_the_catalogue_promises_is_there(name: str) -> None:
+    """Names in documents must keep working."""
+    assert load_model(name).parameters > 0
+
+
+def test_no_name_or_alias_stands_for_two_models() -> None:
+    """Else which one is loaded would depend on the order of files."""
+    names = [name for entry in model_names() for name in (entry, *catalogue_entry(entry).aliases)]
+
+    assert len({name.lower() for name in names}) == len(names)
+
+
+def test_a_repository_name_finds_the_same_model() -> None:
+    """People paste what they know."""
+    assert load_model("meta-llama/Llama-3.1-8B").name == "llama-3.1-8b"
+
+
+def test_an_unknown_name_suggests_the_nearest() -> None:
+    """A typing error should cost one glance."""
+    with pytest.raises(UnknownNameError, match=r"unknown model 'lama-3.1-8b'; did you mean 'llama"):
+        load_model("lama-3.1-8b")
+
+
+def test_a_python_file_says_that_it_is_not_captured() -> None:
+    """Nothing from a file is executed by a reader of configurations."""
+    with pytest.raises(ModelError, match=r"modules in Python files are not captured"):
+        load_model("net.py:build")
+
+
+def test_the_largest_model_loads_in_a_blink() -> None:
+    """Screening loads models often; blocks are built once each, not once per layer."""
+    load_model("deepseek-v3")  # read the catalogue
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        load_model("llama-3.1-405b")
+        times.append(time.perf_counter() - start)
+
+    assert min(times) < 0.03

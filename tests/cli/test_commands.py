@@ -1,0 +1,367 @@
+"""The command line as a user meets it: help, exit codes, what goes where."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import wattree
+from tests.samples import sample_plan, sample_result, sample_trace, too_large
+from wattree.capture import model_names
+from wattree.cli.main import run
+from wattree.errors import InfeasibleError, StrategyError
+from wattree.hardware.load import device_names, node_names
+
+COMMANDS = ("plan", "simulate", "validate", "catalog")
+JOB = "examples/llama-3.1-8b-dgx-h100.yaml"
+
+Fake = Callable[..., None]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Replace library functions by ones that answer at once."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def put(**functions: Any) -> None:
+        monkeypatch.setattr(
+            wattree, "load_job", lambda path: SimpleNamespace(path=path), raising=False
+        )
+        for name, function in functions.items():
+            monkeypatch.setattr(wattree, name, function, raising=False)
+
+    return put
+
+
+def prediction(**changes: Any) -> SimpleNamespace:
+    """Return what `wattree.simulate` does."""
+    return SimpleNamespace(
+        result=sample_result(**changes), trace=sample_trace(), power=((0.0, 5000.0), (2.0, 6000.0))
+    )
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    """Return a function that fails."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_reads_as_reviewed(
+    golden: Any, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Help is the first page of the manual."""
+    monkeypatch.setenv("COLUMNS", "100")
+    code = run([*command.split(), "--help"])
+    golden.check(f"help_{command or 'wattree'}.txt", capsys.readouterr().out)
+
+    assert code == 0
+
+
+def test_simulate_prints_the_report(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    """The plain command answers the plain question."""
+    fake(simulate=lambda *_, **__: prediction())
+    code = run(["simulate", JOB])
+
+    assert (code, "Where the step goes" in capsys.readouterr().out) == (0, True)
+
+
+def test_a_dash_prints_json_and_nothing_else(
+    fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One stray line would break every pipe."""
+    fake(simulate=lambda *_, **__: prediction())
+    run(["simulate", JOB, "--json", "-"])
+
+    assert json.loads(capsys.readouterr().out)["step_time_s"] == 16.0
+
+
+def test_simulate_writes_json_and_trace(
+    fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files and text do not exclude each other; the trace carries the power of the job."""
+    fake(simulate=lambda *_, **__: prediction())
+    run(["simulate", JOB, "--json", f"{tmp_path}/r.json", "--trace", f"{tmp_path}/t.json"])
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    watts = [event["args"]["power"] for event in events if event["name"] == "power [W]"]
+
+    assert (json.loads((tmp_path / "r.json").read_text())["ranks"], watts) == (8, [5000, 6000])
+    assert "Step time" in capsys.readouterr().out
+
+
+def test_what_does_not_fit_is_exit_code_2_with_json(
+    fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script sees that it does not fit, and can still read by how much."""
+    fake(simulate=lambda *_, **__: prediction(memory=too_large()))
+    code = run(["simulate", JOB, "--json", "-"])
+
+    assert (code, json.loads(capsys.readouterr().out)["memory"]["fits"]) == (2, False)
+
+
+def test_simulate_passes_its_options_on(fake: Fake) -> None:
+    """An option that nobody reads is a lie."""
+    seen: dict[str, Any] = {}
+    fake(simulate=lambda _, **options: (seen.update(options), prediction())[1])
+    run(["simulate", JOB, "--fold", "off", "--sharing", "proteus", "--calibration", "c.yaml"])
+
+    assert seen == {"fold": False, "sharing": "proteus", "calibration": Path("c.yaml")}
+
+
+def test_plan_passes_its_options_on(fake: Fake) -> None:
+    """Quantities arrive in SI, with or without a unit."""
+    seen: dict[str, Any] = {}
+    fake(plan=lambda _, **options: (seen.update(options), sample_plan())[1])
+    code = run(
+        ["plan", JOB, "--objective", "energy", "--pareto", "time,cost", "--max-devices", "4",
+         "--power-cap", "30 kW", "--deadline", "90", "--top", "3", "--allow-approximate"]
+    )  # fmt: skip
+    seen.pop("progress")
+
+    assert code == 0
+    assert seen == {
+        "objective": "energy",
+        "pareto": ("time", "cost"),
+        "max_devices": 4,
+        "power_cap_w": 30_000.0,
+        "deadline_s": 90.0,
+        "top": 3,
+        "allow_approximate": True,
+    }
+
+
+@pytest.mark.parametrize(
+    "find",
+    [
+        lambda *_, **__: sample_plan(best=None, ranked=(), feasible=0),
+        raising(InfeasibleError("nothing fits; use more nodes", {"does not fit in memory": 7})),
+    ],
+)
+def test_a_plan_of_nothing_is_exit_code_2_with_json(
+    fake: Fake, find: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However the search says so, the JSON has the same fields."""
+    fake(plan=find)
+    code = run(["plan", JOB, "--json", "-"])
+    found = json.loads(capsys.readouterr().out)
+
+    assert (code, found["best"], found["ranked"], found["feasible"]) == (2, None, [], 0)
+    assert found.keys() == sample_plan().as_json().keys()
+
+
+def test_validate_shows_the_table(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows given on the command line reach the library in order."""
+    seen: list[Any] = []
+    answer = SimpleNamespace(as_json=lambda: {"rows": []}, table=lambda: "the table")
+    fake(validate=lambda rows, **_: (seen.extend(rows), answer)[1])
+    code = run(["validate", "--rows", "a.csv", "--rows", "b.csv"])
+
+    assert (code, seen) == (0, [Path("a.csv"), Path("b.csv")])
+    assert capsys.readouterr().out == "the table\n"
+
+
+def test_a_users_mistake_is_one_message(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    """No traceback, nothing on standard output."""
+    fake(simulate=raising(StrategyError({"strategy.tp": "30 heads do not divide over 8"})))
+    code = run(["simulate", JOB])
+    printed = capsys.readouterr()
+
+    assert (code, printed.out) == (2, "")
+    assert printed.err == (
+        "wattree: strategy rejected, 1 problem(s):\n"
+        "  at strategy.tp: 30 heads do not divide over 8\n"
+    )
+
+
+def test_our_defect_is_exit_code_1_and_says_so(
+    fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A user must not look for a fault of theirs; we need the traceback."""
+    fake(simulate=raising(KeyError("lost")))
+    code = run(["simulate", JOB])
+    printed = capsys.readouterr().err
+
+    assert code == 1
+    assert "Traceback" in printed
+    assert "this is a defect of Wattree, not of your input: KeyError" in printed
+
+
+def test_an_interrupt_is_exit_code_130(fake: Fake) -> None:
+    """The convention of shells: 128 + SIGINT."""
+    fake(simulate=raising(KeyboardInterrupt()))
+
+    assert run(["simulate", JOB]) == 130
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["simulate"],
+        ["simulate", JOB, "--fold", "maybe"],
+        ["simulate", JOB, "--nonsense"],
+        ["nonsense"],
+        ["plan", JOB, "--top", "0"],
+        ["plan", JOB, "--top", "x"],
+    ],
+)
+def test_wrong_usage_is_exit_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """As every command line does."""
+    code = run(words)
+    printed = capsys.readouterr()
+
+    assert (code, printed.out) == (2, "")
+    assert "Error" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            ["--power-cap", "400 GB"],
+            (
+                "wattree: --power-cap: unknown unit 'GB' in '400 GB'; expected one of W, kW, MW, "
+                "GW, TW, PW, EW, mW\n"
+            ),
+        ),
+        (
+            ["--deadline", "soon"],
+            "wattree: --deadline: found 'soon', expected a number and a unit, such as '1 s'\n",
+        ),
+        (
+            ["--power-cap", "0"],
+            "wattree: --power-cap: found '0 W', expected a finite quantity above zero\n",
+        ),
+        (
+            ["--pareto", "time"],
+            (
+                "wattree: --pareto: found 'time', expected two different ones of time, energy, "
+                "cost, carbon: 'time,energy'\n"
+            ),
+        ),
+    ],
+)
+def test_a_quantity_that_cannot_be_read_names_its_option(
+    fake: Fake, option: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three options take quantities; the message says which one."""
+    fake(plan=lambda *_, **__: sample_plan())
+    code = run(["plan", JOB, *option])
+
+    assert (code, capsys.readouterr().err) == (2, message)
+
+
+def test_a_result_that_cannot_be_written_is_the_users_mistake(
+    fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing half-written, one message."""
+    fake(simulate=lambda *_, **__: prediction())
+    code = run(["simulate", JOB, "--json", f"{tmp_path}/missing/r.json"])
+
+    assert (code, list(tmp_path.iterdir())) == (2, [])
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_missing_job_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commonest mistake of all, through the real loader."""
+    path = tmp_path / "job.yaml"
+    code = run(["simulate", str(path)])
+
+    assert (code, capsys.readouterr().err) == (
+        2,
+        f"wattree: {path}: there is no such file; check the path\n",
+    )
+
+
+def test_the_module_runs_as_a_program() -> None:
+    """`python -m wattree` is what works where no script is on the path."""
+    finished = subprocess.run(
+        [sys.executable, "-m", "wattree", "--version"], capture_output=True, text=True, check=True
+    )
+
+    assert finished.stdout.startswith("wattree ")
+
+
+def test_a_terminal_without_unicode_still_gets_its_answer() -> None:
+    """Old consoles and odd locales must not turn a multiplication sign into a traceback."""
+    finished = subprocess.run(
+        [sys.executable, "-m", "wattree", "catalog", "nodes"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=True,
+    )
+
+    assert b"8 ? h100-sxm-80gb" in finished.stdout
+
+
+def test_help_loads_nothing_that_computes() -> None:
+    """Half a second is the promise; numpy, numba or pydantic would break it."""
+    code = (
+        "import sys; from wattree.cli.main import run; run(['--help']); "
+        "print(sorted({'numpy','numba','scipy','pydantic','ruamel','torch'} & set(sys.modules)))"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert finished.stdout.splitlines()[-1] == "[]"
+
+
+# ---------------------------------------------------------------- the catalogue
+
+
+@pytest.mark.parametrize("kind", ["devices", "nodes", "models"])
+def test_the_catalogue_lists_what_there_is(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every name of the catalogue, once, with figures."""
+    names = {"devices": device_names, "nodes": node_names, "models": model_names}[kind]()
+    code = run(["catalog", kind, "--json", "-"])
+    found = [entry["name"] for entry in json.loads(capsys.readouterr().out)]
+
+    assert code == 0
+    assert found == list(names)
+
+
+@pytest.mark.parametrize("kind", ["devices", "nodes", "models"])
+def test_the_catalogue_fits_a_terminal_of_80_columns(
+    kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No name is cut: names are what one copies from it."""
+    monkeypatch.setenv("COLUMNS", "80")
+    run(["catalog", kind])
+    printed = capsys.readouterr().out
+    names = {"devices": device_names, "nodes": node_names, "models": model_names}[kind]()
+
+    assert set(names) <= {line.split(" ")[0] for line in printed.splitlines()}
+    assert "…" not in printed
+
+
+def test_one_device_comes_with_sources(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number without its source cannot be trusted."""
+    monkeypatch.setenv("COLUMNS", "120")
+    code = run(["catalog", "devices", "h100-sxm-80gb"])
+    lines = {line.split("  ")[0]: line for line in capsys.readouterr().out.splitlines()}
+
+    assert code == 0
+    assert "700 W" in lines["tdp"]
+    assert "3.35 TB/s" in lines["memory bandwidth"]
+    assert len(lines["tdp"].strip().split("  ")[-1]) > 10  # the source
+
+
+def test_an_unknown_device_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the nearest name."""
+    code = run(["catalog", "devices", "h100-sxm-80g"])
+
+    assert code == 2
+    assert "unknown device 'h100-sxm-80g'; did you mean 'h100-sxm-80gb'?" in capsys.readouterr().err

@@ -1,0 +1,121 @@
+"""What all tests share: profiles, the reference data, golden files, and the rule about skipping."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: Reasons for which CI, too, may skip a test: no accelerator, no root, no reference data.
+EXCUSED = frozenset({"gpu", "root", "shared"})
+
+# Examples may be slow on a busy machine, which is no defect: hence no deadline. In CI the examples
+# are the same on every run, so that a red run can be repeated.
+hypothesis.settings.register_profile("dev", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--update-golden`."""
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write the golden files instead of comparing with them; review the difference",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what reads the reference data, and skip what this machine cannot run."""
+    for item in items:
+        if "shared" in getattr(item, "fixturenames", ()):
+            item.add_marker("shared")
+        if item.get_closest_marker("gpu") and not _has_accelerator():
+            item.add_marker(pytest.mark.skip(reason="no accelerator on this machine"))
+        if item.get_closest_marker("root") and os.geteuid() != 0:
+            item.add_marker(pytest.mark.skip(reason="needs root"))
+
+
+# Outermost, so that the outcome seen here is the one after pytest's own handling of skips.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI, fail a skip without an excuse: a check that never runs checks nothing."""
+    report = yield
+    is_expected_failure = hasattr(report, "wasxfail")
+    is_excused = any(item.get_closest_marker(name) for name in EXCUSED)
+    if _in_ci() and report.skipped and not is_expected_failure and not is_excused:
+        _fail(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """In CI, fail the skip of a whole module; nothing there could carry an excuse."""
+    report = yield
+    if _in_ci() and report.skipped:
+        _fail(report)
+    return report
+
+
+def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+    report.outcome = "failed"
+    report.longrepr = (
+        f"{report.nodeid} was skipped in CI ({reason}); only tests marked "
+        f"{', '.join(sorted(EXCUSED))} may be: install what it needs in .ci/run"
+    )
+
+
+def _in_ci() -> bool:
+    return bool(os.environ.get("CI"))
+
+
+def _has_accelerator() -> bool:
+    return any(Path(node).exists() for node in ("/dev/nvidia0", "/dev/kfd"))
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """Return the checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Return the reference data beside the checkout (or in it); skip where there is none."""
+    for folder in (ROOT.parent / "shared", ROOT / "shared"):
+        if (folder / "measured").is_dir():
+            return folder
+    pytest.skip("no reference data: ../shared is absent")
+
+
+class Golden:
+    """Texts stored beside a test module, compared with what the code says now."""
+
+    def __init__(self, folder: Path, *, update: bool) -> None:
+        self._folder, self._update = folder, update
+
+    def check(self, name: str, found: str) -> None:
+        """Compare `found` with the stored text `name`, or store it under `--update-golden`."""
+        path = self._folder / name
+        if self._update:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(found, encoding="utf-8")
+        assert path.exists(), f"no {path}; write it with --update-golden and review it"
+        assert found == path.read_text(encoding="utf-8"), f"differs from {path}"
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Return the golden files of the test module, in the folder `golden` beside it."""
+    update: bool = request.config.getoption("--update-golden")
+    return Golden(request.path.parent / "golden", update=update)

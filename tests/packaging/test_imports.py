@@ -1,0 +1,54 @@
+"""What gets loaded when: start-up stays short because heavy packages wait until they are needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+HEAVY = ("torch", "transformers", "numba", "scipy", "amdsmi", "zeus", "ray")
+
+
+def loaded_after(program: str) -> set[str]:
+    """Return the top-level packages in memory after `program` ran in a process of its own."""
+    report = (
+        "import json, sys; "
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", f"{program}\n{report}"],
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(json.loads(finished.stdout.splitlines()[-1]))
+
+
+def test_import_wattree_loads_nothing_heavy() -> None:
+    """`import wattree` has to take less than 0.3 s; numba alone takes longer."""
+    assert loaded_after("import wattree").isdisjoint(HEAVY)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """`wattree --help` has to answer in less than 0.5 s."""
+    program = (
+        "import sys; sys.argv = ['wattree', '--help']\n"
+        "from wattree.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as ended:\n    assert not ended.code, ended.code"
+    )
+
+    assert loaded_after(program).isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("package", ["hardware", "graph", "trace", "job", "strategy"])
+def test_descriptions_load_without_the_engine(package: str) -> None:
+    """Reading a file or a catalogue is no reason to load a compiler or a driver."""
+    assert loaded_after(f"import wattree.{package}").isdisjoint(HEAVY)

@@ -1,0 +1,140 @@
+"""Results and plans as people see them."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.samples import sample_plan, sample_result, too_large
+from wattree.report import options_in_words, show_plan, show_result, strategy_in_words
+from wattree.report.words import column, count, money, quantity, significant
+from wattree.strategy import StrategyOptions
+
+
+def shown(show: Any, value: Any, columns: int) -> str:
+    """Return what a console of that width prints."""
+    console = Console(file=io.StringIO(), width=columns, highlight=False, legacy_windows=False)
+    show(value, console)
+    assert isinstance(console.file, io.StringIO)
+    return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_result_reads_as_reviewed(golden: Any, columns: int) -> None:
+    """The report is the product; a change to it is looked at by a person."""
+    golden.check(f"result_{columns}.txt", shown(show_result, sample_result(), columns))
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_plan_reads_as_reviewed(golden: Any, columns: int) -> None:
+    """As for a result."""
+    golden.check(f"plan_{columns}.txt", shown(show_plan, sample_plan(), columns))
+
+
+def test_a_result_that_does_not_fit_shows_the_fixes(golden: Any) -> None:
+    """Whoever runs out of memory wants to know what to change, and what that costs."""
+    result = sample_result(memory=too_large(), cost_usd=None, carbon_gco2e=None, tokens_per_s=None)
+
+    golden.check("result_too_large.txt", shown(show_result, result, 80))
+
+
+def test_a_plan_without_a_feasible_strategy_says_so(golden: Any) -> None:
+    """An empty ranking must not look like a fault of the tool."""
+    plan = sample_plan(
+        best=None, ranked=(), feasible=0, simulated=0, explanation=("Use more nodes.",)
+    )
+
+    golden.check("plan_nothing.txt", shown(show_plan, plan, 80))
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
+    """A wrapped table row cannot be read."""
+    text = shown(show_plan, sample_plan(), columns) + shown(show_result, sample_result(), columns)
+
+    assert max(map(len, text.splitlines())) <= columns
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_no_number_is_cut(columns: int) -> None:
+    """An ellipsis in place of digits loses the answer."""
+    text = shown(show_plan, sample_plan(), columns) + shown(show_result, sample_result(), columns)
+
+    assert "…" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0, "0"),
+        (0.123456, "0.123"),
+        (12.345, "12.3"),
+        (999.6, "1,000"),
+        (1234.5, "1,234"),
+        (None, "–"),
+    ],
+)
+def test_numbers_have_three_digits(value: float | None, words: str) -> None:
+    """More digits than the prediction is good for are noise."""
+    assert significant(value) == words
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(7, "7"), (65_536, "65,536"), (8_030_261_248, "8.03 billion"), (None, "–")],
+)
+def test_counts_are_exact_while_they_are_short(number: float | None, words: str) -> None:
+    """Eight nodes are not 8.00 nodes."""
+    assert count(number) == words
+
+
+@pytest.mark.parametrize(
+    ("cost_usd", "words"), [(0.25, "$0.25"), (1234.0, "$1,234"), (2e-7, "$2.0e-07")]
+)
+def test_money_is_shown_however_small(cost_usd: float, words: str) -> None:
+    """A step costs little; it does not cost nothing."""
+    assert money(cost_usd) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (4.5e-6, "4.5 µJ"),
+        (0.25, "250 mJ"),
+        (0.0, "0 J"),
+        (9e4, "90 kJ"),
+        (1.88e18, "1.88 EJ"),
+        (None, "–"),
+    ],
+)
+def test_quantities_have_a_prefix(value: float | None, words: str) -> None:
+    """Exponents are for machines."""
+    assert quantity(value, "J") == words
+
+
+def test_a_column_has_one_unit() -> None:
+    """Numbers under one another are compared by eye."""
+    assert column([1500.0, 20.0, None], "W") == ("kW", ["1.50", "0.02", "–"])
+
+
+def test_a_strategy_in_words_leaves_out_what_is_one() -> None:
+    """What is not parallel needs no word."""
+    assert strategy_in_words(sample_result().strategy) == (
+        "dp 4 × tp 2, zero1, megatron, 32 micro-batches"
+    )
+
+
+def test_options_in_words_name_what_is_switched_on() -> None:
+    """The label of a ranked strategy must tell it from its neighbours."""
+    options = StrategyOptions(
+        dp=2, tp=4, pp=2, sharding="zero1", sequence_parallel=True, recompute="full",
+        schedule="interleaved", virtual_stages=4,
+    )  # fmt: skip
+
+    assert options_in_words(options) == (
+        "pp 2 × dp 2 × tp 4, zero1, sequence parallel, interleaved × 4, micro-batch 1, "
+        "full recomputation"
+    )

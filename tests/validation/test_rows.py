@@ -1,0 +1,216 @@
+"""Files of rows: what is read, and what is refused with which words."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import fields
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from wattree.errors import JobError
+from wattree.validation import ROWS_FILE_LIMIT_BYTES, MeasuredRow, bundled_rows, read_rows
+
+HEADER = "row_id,source_id,source_ref,accelerator,n_accel,software,primary_metric,core"
+LINE = "A1,mine,notebook,H100-SXM,8,torchtitan,step_time_s,1"
+
+
+def written(folder: Path, *lines: str) -> Path:
+    """Return a file of these lines."""
+    path = folder / "rows.csv"
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def refusal(path: Path) -> str:
+    """Return the message with which a file is refused, its own path left out."""
+    with pytest.raises(JobError) as caught:
+        read_rows(path)
+    return str(caught.value).replace(str(path), "FILE")
+
+
+def test_a_file_with_the_needed_columns_is_read(tmp_path: Path) -> None:
+    """A user's own file says what its user knows; the rest is None."""
+    (row,) = read_rows(written(tmp_path, f"{HEADER},step_time_s,tp", f"{LINE},1.5e1,"))
+
+    assert (row.row_id, row.n_accel, row.step_time_s, row.tp, row.core) == (
+        "A1",
+        8,
+        15.0,
+        None,
+        True,
+    )
+
+
+def test_the_bundled_rows_hold_every_column_and_a_citation() -> None:
+    """They are an example of the whole schema, and each is a cited fact."""
+    with (Path(__file__).parents[2] / "validation" / "rows.csv").open(encoding="utf-8") as stream:
+        header = next(csv.reader(stream))
+
+    assert sorted(header) == sorted(field.name for field in fields(MeasuredRow))
+    assert all(row.source_ref.startswith(("github:", "arXiv:")) for row in bundled_rows())
+
+
+def test_the_bundled_rows_span_devices_formats_and_kinds_of_model() -> None:
+    """A subset of one kind would flatter the errors shown to users."""
+    rows = bundled_rows()
+
+    assert {row.accelerator for row in rows} >= {
+        "A100-SXM",
+        "H100-SXM",
+        "H100-SXM-96GB-500W",
+        "B200",
+        "GB200",
+        "V100-SXM2",
+    }
+    assert {row.arch_type for row in rows} >= {"decoder", "moe"}
+    assert {row.primary_metric for row in rows} >= {"step_time_s", "mem_gib_per_gpu"}
+    assert any(not row.core for row in rows)
+
+
+@pytest.mark.parametrize(
+    "cell", ["nan", "NaN", "inf", "-1", "+1", "1_000", "0x10", "1e999", "1,5", "one", "٣"]
+)
+def test_a_cell_that_is_no_plain_number_is_refused(tmp_path: Path, cell: str) -> None:
+    """Python's float() takes most of these; a slip in a file must not become a measurement."""
+    path = written(tmp_path, f"{HEADER},step_time_s", f'{LINE},"{cell}"')
+
+    assert (
+        refusal(path) == f"FILE: line 2, column 'step_time_s': found '{cell}', "
+        "expected a number of zero or more"
+    )
+
+
+def test_every_fault_of_a_file_is_listed(tmp_path: Path) -> None:
+    """Mending one fault per attempt is tiresome."""
+    path = written(
+        tmp_path, f"{HEADER},tp,tied_emb", f"{LINE},2.5,yes", LINE, f"{LINE.replace('A1', '')},1,1"
+    )
+
+    assert refusal(path).splitlines() == [
+        "FILE: 4 problems:",
+        "  line 2, column 'tp': found '2.5', expected a whole number of zero or more",
+        "  line 2, column 'tied_emb': found 'yes', expected 0 or 1",
+        "  line 3: found 8 cells, expected 10",
+        "  line 4, column 'row_id': is empty, expected a value",
+    ]
+
+
+def test_unknown_and_missing_columns_are_named(tmp_path: Path) -> None:
+    """A misspelt column would otherwise be a silent hole in every row."""
+    path = written(tmp_path, HEADER.replace("n_accel", "n_acel").replace("core", "zzzz"), LINE)
+
+    assert refusal(path).splitlines() == [
+        "FILE: 4 problems:",
+        "  column 'n_accel' is missing; add it",
+        "  column 'core' is missing; add it",
+        "  column 'n_acel' is unknown; did you mean 'n_accel'?",
+        "  column 'zzzz' is unknown; remove it",
+    ]
+
+
+def test_a_row_id_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    """Results are reported by row_id."""
+    assert refusal(written(tmp_path, HEADER, LINE, LINE)) == (
+        "FILE: row_id 'A1' stands 2 times; expected once"
+    )
+
+
+def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    """Which of the two counts would be a guess."""
+    assert refusal(written(tmp_path, f"{HEADER},tp,tp", f"{LINE},1,2")) == (
+        "FILE: column 'tp' stands 2 times; keep one"
+    )
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    """The commonest mistake."""
+    assert refusal(tmp_path / "none.csv") == (
+        "FILE: cannot be read (No such file or directory); give a CSV file of rows"
+    )
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    """Shell completion stops at folders."""
+    assert refusal(tmp_path).startswith("FILE: cannot be read (")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "FILE: the file is empty; expected a header line with the column names"),
+        (b"\xff\xfe\x00", "FILE: found a byte that is no UTF-8 text at position 0"),
+        (b"a,b\n\x00", "FILE: found a zero byte at position 4, expected text"),
+        (HEADER.encode(), "FILE: found a header and no rows, expected at least one row"),
+        (f'{HEADER}\n"A1'.encode(), "FILE: line 2: no CSV table (unexpected end of data)"),
+    ],
+)
+def test_what_is_no_table_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    """Empty, binary and truncated files end in one message each."""
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content)
+
+    assert refusal(path).startswith(message)
+
+
+def test_an_oversized_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """A sparse file costs no disk; reading it would cost memory."""
+    path = tmp_path / "rows.csv"
+    with path.open("wb") as stream:
+        stream.truncate(ROWS_FILE_LIMIT_BYTES + 1)
+
+    assert refusal(path) == (
+        f"FILE: found {ROWS_FILE_LIMIT_BYTES + 1} B, expected at most {ROWS_FILE_LIMIT_BYTES} B; "
+        "split the file"
+    )
+
+
+def test_a_long_list_of_faults_is_cut(tmp_path: Path) -> None:
+    """Nobody reads a thousand lines; the count says how bad it is."""
+    path = written(tmp_path, HEADER, *["A,b"] * 50)
+
+    assert refusal(path).splitlines()[-1] == "  and 30 more"
+
+
+@given(content=st.binary(max_size=400) | st.text(max_size=400).map(str.encode))
+def test_any_file_is_read_or_refused_with_a_message(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    """No input ends in a traceback."""
+    path = tmp_path_factory.mktemp("rows") / "rows.csv"
+    path.write_bytes(content)
+
+    with pytest.raises(JobError):
+        read_rows(path)
+
+
+@given(cells=st.lists(st.text(max_size=12), min_size=9, max_size=9))
+def test_any_cells_under_a_right_header_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, cells: list[str]
+) -> None:
+    """The header is right, the cells are anything: still a row or a message."""
+    text = io.StringIO()
+    csv.writer(text).writerows([f"{HEADER},step_time_s".split(","), cells])
+    path = tmp_path_factory.mktemp("rows") / "rows.csv"
+    path.write_bytes(text.getvalue().encode("utf-8", "replace"))
+
+    try:
+        rows = read_rows(path)
+    except JobError:
+        return
+    assert [row.row_id for row in rows] == [cells[0].strip()]
+
+
+def test_all_published_files_are_read(shared: Path) -> None:
+    """The schema is theirs."""
+    counts = {path.stem: len(read_rows(path)) for path in (shared / "measured").glob("*.csv")}
+
+    assert counts == {
+        "energy": 946,
+        "memory": 136,
+        "throughput_llm": 1139,
+        "throughput_vision_dlrm": 418,
+    }
