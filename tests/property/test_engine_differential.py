@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from tests.strategies import execution_graphs
 
+from tests.strategies import execution_graphs
 from wattree.graph import ExecutionGraph
 from wattree.sim import play_events, reference_events
 

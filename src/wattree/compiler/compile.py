@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattree.compiler.arrays import (
     CATEGORIES,
@@ -34,7 +35,7 @@ from wattree.hardware import Cluster
 from wattree.strategy import Strategy
 from wattree.strategy.schedules import stage_order
 
-__all__ = ["DEFAULT_BUCKET_BYTES", "Compilation", "compile_job"]
+__all__ = ["DEFAULT_BUCKET_BYTES", "Compilation", "compile_job", "update_traffic_bytes"]
 
 #: PyTorch DDP's default bucket (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
 DEFAULT_BUCKET_BYTES = 25.0 * 2**20
@@ -119,6 +120,13 @@ def compile_job(
     return Compilation(graph=graph, program=program, costs=costs, topology=topology)
 
 
+def update_traffic_bytes(
+    elements: NDArray[np.float64], state_bytes: float, software: Software
+) -> NDArray[np.float64]:
+    """Return the memory traffic of updating `elements` parameters. [B]"""
+    return elements * (2 * (state_bytes + software.master_bytes) + _UPDATE_BYTES)
+
+
 def _scale(
     strategy: Strategy, program: ModelProgram, sequence: int, global_batch: int
 ) -> Scale:
@@ -186,7 +194,7 @@ def _graph(
             chunk_parts.append(tables[key])
         blocks = [parts[program.instances[i]] for instances in own for i in instances]
         updated = float(sum(block.storage.updated_elements[0] for block in blocks))
-        traffic = updated * (2 * (state_bytes + software.master_bytes) + _UPDATE_BYTES)
+        traffic = float(update_traffic_bytes(np.array(updated), state_bytes, software))
         programs.append(
             stage_program(
                 stage_order(

@@ -7,19 +7,28 @@ Rules of play (both executors follow them to the letter):
    unfinished task on each of its streams.
 2. A task first takes `latency_s` (nothing shares or slows it), then `work_s`, which is its time
    when alone. Its work progresses at a *rate* between 0 and 1. A task with neither ends at once.
+   What is left of the work is reckoned anew only when the rate changes: an unchanged rate leaves
+   the end as it is, to the last bit. HOST tasks always work at rate 1.
 3. Rate of a COMPUTE task: `compute_rate_while_communicating` while at least one overlapping
    communication task is in its work phase on the same rank class, else 1.
 4. Rate of a communication task (COLLECTIVE, TRANSFER) is its max-min fair share of the links it
    uses, times `communication_rate_while_computing` while at least one of its rank classes has a
-   COMPUTE task in its work phase and the task is marked `overlaps`.
+   COMPUTE task in its work phase and the task is marked `overlaps`. Tasks of other kinds have no
+   flows. A flow uses `flow_bytes_per_s` on each of its links at rate 1; a link on which that is 0
+   is none of its links. A flow without links has share 1.
+   Only *crowded* links restrict: those whose flows together would use more than the bandwidth at
+   rate 1 (by more than one part in 10^9: flows meant to fill a link exactly may round above it).
    Fair shares come from progressive filling: every flow's busiest-link bandwidth grows at equal
-   speed until a link it uses is full (then it is frozen) or its rate is 1. A flow uses
-   `flow_bytes_per_s` on each of its links at rate 1; a link's total never exceeds its bandwidth.
-5. Simultaneous events are ordered by (time, priority, sequence): ends before starts, then
-   increasing task id. Rates are recomputed once after everything at an instant has happened.
-6. `alloc_bytes` is added to each of the task's rank classes at its start and `free_bytes` taken
-   away at its end. The peak is the highest level ever seen, starts counted before ends only if
-   they come first by rule 5.
+   speed until a crowded link it uses is full (then it is frozen) or its rate is 1. A link's total
+   never exceeds its bandwidth (but for that rounding).
+5. Simultaneous events are ordered by (time, priority, sequence): ends, then begins of work after
+   a latency, then starts; among each, increasing task id. What an event causes at its own instant
+   takes its place in that order. Rates are recomputed once after everything at an instant has
+   happened; should a task end at that same instant because of it, the instant goes on.
+6. `alloc_bytes` is added to each of the task's rank classes (once, however many of their streams
+   it occupies) at its start and `free_bytes` taken away at its end. The peak is the highest level
+   ever seen, starts counted before ends only if they come first by rule 5; of equal levels the
+   first counts.
 """
 
 from __future__ import annotations

@@ -1,5 +1,16 @@
 """Predictions: the one place where capture, compiler, executor and energy meet."""
 
-from wattree.predict.simulate import Prediction, Setting, predicted, setting_of, simulate
+from wattree.predict.estimate import Degrees, Estimates, estimate
+from wattree.predict.setting import Setting, setting_of
+from wattree.predict.simulate import Prediction, predicted, simulate
 
-__all__ = ["Prediction", "Setting", "predicted", "setting_of", "simulate"]
+__all__ = [
+    "Degrees",
+    "Estimates",
+    "Prediction",
+    "Setting",
+    "estimate",
+    "predicted",
+    "setting_of",
+    "simulate",
+]

@@ -8,46 +8,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wattree.compiler import Compilation, compile_job
-from wattree.cost import Calibration, Software, load_calibration, software_family
-from wattree.cost.rates import Rates, rates_of
-from wattree.energy import cap_slowdown
-from wattree.errors import JobError, UnknownNameError
-from wattree.graph import ModelGraph, Phase, TaskKind
-from wattree.hardware import Precision
+from wattree.cost import load_calibration
+from wattree.errors import JobError
+from wattree.graph import Phase, TaskKind
 from wattree.job import AUTO, Job
 from wattree.predict.breakdown import slowest_class, time_parts
 from wattree.predict.energy_use import StepEnergy, step_energy
 from wattree.predict.evidence import provenance_of
 from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
-from wattree.predict.model import model_of
+from wattree.predict.setting import Setting, setting_of
 from wattree.predict.work import model_flop
 from wattree.sim import play
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 from wattree.trace import Result, SimulationSize, Trace
 
-__all__ = ["Prediction", "Setting", "predicted", "setting_of", "simulate"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What stays the same for every strategy of a job.
-
-    Attributes:
-        job: The job.
-        model: Its model graph.
-        software: Its software's habits, overrides applied.
-        precision: Number format of matrix work.
-        calibration: Constants.
-        rates: What its devices reach.
-    """
-
-    job: Job
-    model: ModelGraph
-    software: Software
-    precision: Precision
-    calibration: Calibration
-    rates: Rates
+__all__ = ["Prediction", "predicted", "simulate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,38 +72,6 @@ def simulate(
             [f"strategy: found '{AUTO}', expected a strategy to simulate; `plan` finds one"],
         )
     return predicted(setting, job.strategy, fold=fold, sharing=sharing)
-
-
-def setting_of(job: Job, calibration: Calibration) -> Setting:
-    """Return what all strategies of `job` share.
-
-    Raises:
-        UnknownNameError: Unknown software family, precision, model or optimiser.
-        CostError: The device has no matrix unit for the precision.
-    """
-    software = software_family(job.software).with_traits(job.traits)
-    if job.precision not in list(Precision):
-        raise UnknownNameError(
-            kind="precision", name=job.precision, known=list(Precision), where=job.source
-        )
-    precision = Precision(job.precision)
-    rates = rates_of(job.cluster, software, precision, calibration)
-    slow = cap_slowdown(job.cluster.power_limit_w, job.cluster.node.device.tdp_w)
-    if slow > 1.0:
-        rates = replace(
-            rates,
-            linear_flop_per_s=rates.linear_flop_per_s / slow,
-            plain_flop_per_s=rates.plain_flop_per_s / slow,
-            attention_flop_per_s=rates.attention_flop_per_s / slow,
-        )
-    return Setting(
-        job=job,
-        model=model_of(job),
-        software=software,
-        precision=precision,
-        calibration=calibration,
-        rates=rates,
-    )
 
 
 def predicted(

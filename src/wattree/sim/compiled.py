@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from numba import njit
+import numba
 
 __all__ = ["kernel", "part"]
 
 F = TypeVar("F", bound=Callable[..., object])
 
+
+# The types that numba ships know neither all of its options nor its cache.
+_njit: Any = numba.njit
 
 #: Without the runtime of numba, arrays are plain memory: nothing can be allocated, and nothing
 #: counts references, which took nine tenths of the time of an event.
@@ -23,16 +26,16 @@ _PART = {**_KERNEL, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_w
 
 def kernel(function: F) -> F:
     """Compile an entry point and keep the machine code on disk until a source here changes."""
-    dispatcher = njit(cache=True, **_KERNEL)(function)
+    dispatcher = _njit(cache=True, **_KERNEL)(function)
     # By itself numba looks at the file of the entry point alone, and would go on running old code
     # after a change to any of the parts that were compiled into it.
-    dispatcher._cache._cache_file._source_stamp = _sources_digest()
-    return cast(F, dispatcher)
+    dispatcher._cache._cache_file._source_stamp = _sources_digest()  # noqa: SLF001
+    return cast("F", dispatcher)
 
 
 def part(function: F) -> F:
     """Compile a piece of a kernel into it."""
-    return cast(F, njit(**_PART)(function))
+    return cast("F", _njit(**_PART)(function))
 
 
 def _sources_digest() -> bytes:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.sim.compiled import kernel, part
 from wattree.graph import ExecutionGraph
 from wattree.sim.checks import check_graph, sharing_code
+from wattree.sim.compiled import kernel, part
 from wattree.sim.deadlock import deadlock_error
 from wattree.sim.events import pop_event, pop_task, push_task, schedule
 from wattree.sim.layout import (
@@ -170,7 +170,7 @@ def _start(
 
 @part
 def _take_slot(board: Board, task: int) -> int:
-    slot = board.free_slots[board.free_slots[0]]
+    slot: int = board.free_slots[board.free_slots[0]]
     board.free_slots[0] -= 1
     board.slots[slot].task = task
     return slot

@@ -24,7 +24,7 @@ def schedule(queue: Queue, slot: int, order: int, time_s: float) -> None:
     if place == 0:
         queue.order[0] += 1
         place = queue.order[0]
-    elif _is_before(queue.time_s[place], 0, time_s, 0):
+    elif queue.time_s[place] < time_s:
         _sink(queue, place, time_s, order, slot)
         return
     _rise(queue, place, time_s, order, slot)
@@ -33,7 +33,7 @@ def schedule(queue: Queue, slot: int, order: int, time_s: float) -> None:
 @part
 def pop_event(queue: Queue) -> int:
     """Remove the first event and return its slot."""
-    slot = queue.slot[1]
+    slot: int = queue.slot[1]
     queue.place[slot] = 0
     last = queue.order[0]
     time_s = queue.time_s[last]
@@ -99,7 +99,8 @@ def push_task(heap: NDArray[np.int64], task: int) -> None:
 @part
 def pop_task(heap: NDArray[np.int64]) -> int:
     """Remove and return the task with the lowest id."""
-    first, last = heap[1], heap[heap[0]]
+    first: int = heap[1]
+    last = heap[heap[0]]
     heap[0] -= 1
     size = heap[0]
     place, child = 1, 2

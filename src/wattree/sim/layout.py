@@ -7,13 +7,13 @@ Conventions: *stacks* and *heaps* are arrays whose element 0 holds their size.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.sim.compiled import part
 from wattree.graph import ExecutionGraph
+from wattree.sim.compiled import part
 
 __all__ = [
     "AT_WORK",
@@ -23,12 +23,16 @@ __all__ = [
     "Columns",
     "Network",
     "Queue",
+    "Record",
     "columns_of",
     "empty_board",
     "empty_network",
     "empty_queue",
     "lay_out",
 ]
+
+#: One record of the arrays below, with the fields of its type, which mypy cannot know.
+Record = Any
 
 #: A task. `unmet` counts what it waits for: predecessors and turns on its streams.
 TASK = np.dtype(
@@ -237,7 +241,10 @@ def empty_queue(graph: ExecutionGraph) -> Queue:
     """Return a queue with room for one event per running task."""
     room = slots_needed(graph)
     return Queue(
-        time_s=np.full(room + 2, np.inf), order=_stack(room + 1), slot=_stack(room), place=_stack(room)
+        time_s=np.full(room + 2, np.inf),
+        order=_stack(room + 1),
+        slot=_stack(room),
+        place=_stack(room),
     )
 
 

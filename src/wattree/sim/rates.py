@@ -6,12 +6,11 @@ reached zero between two instants do rates of running tasks change because of ov
 
 from __future__ import annotations
 
-import numpy as np
 
-from wattree.sim.compiled import part
 from wattree.graph import TaskKind
+from wattree.sim.compiled import part
 from wattree.sim.events import schedule
-from wattree.sim.layout import AT_WORK, Board, Network, Queue
+from wattree.sim.layout import AT_WORK, Board, Network, Queue, Record
 from wattree.sim.sharing import join_links, leave_links, solve_shares
 
 __all__ = ["begin_work", "end_work", "settle"]
@@ -45,7 +44,7 @@ def end_work(board: Board, network: Network, slot: int) -> None:
 
 
 @part
-def _count(board: Board, task: np.void, change: int, slot: int) -> None:
+def _count(board: Board, task: Record, change: int, slot: int) -> None:
     """Add a task that overlaps with others to the counts of its classes, or take it away."""
     if task.kind != _COMPUTE and (task.kind == _HOST or not task.overlaps):
         return
@@ -116,7 +115,7 @@ def _rate(board: Board, slot: int) -> float:
             if c >= 0 and board.classes[c].communicating:
                 return board.compute_rate
         return 1.0
-    share = board.slots[slot].share
+    share: float = board.slots[slot].share
     if task.kind != _HOST and task.overlaps:
         for k in range(task.seats, task.seats_end):
             c = board.seats[k].rank_class
@@ -126,7 +125,7 @@ def _rate(board: Board, slot: int) -> float:
 
 
 @part
-def _set_rate(queue: Queue, slot: int, state: np.void, rate: float, now_s: float) -> None:
+def _set_rate(queue: Queue, slot: int, state: Record, rate: float, now_s: float) -> None:
     """Change a rate, and with it the end; an unchanged rate leaves the end to the last bit."""
     if rate == state.rate:
         return

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.sim.compiled import part
-from wattree.sim.layout import Network
+from wattree.sim.layout import Network, Record
 from wattree.sim.rules import CROWDED_TOLERANCE
 
 __all__ = ["join_links", "leave_links", "solve_shares"]
@@ -205,7 +205,7 @@ def _next_level(network: Network, slots: Slots, level: float) -> float:
 
 
 @part
-def _level_that_fills(network: Network, slots: Slots, link: np.void) -> float:
+def _level_that_fills(network: Network, slots: Slots, link: Record) -> float:
     """Return the level at which the growing flows fill a link; infinite if none grows. [B/s]"""
     left_bytes_per_s, growth = link.bandwidth_bytes_per_s, 0.0
     n = link.first

@@ -1,0 +1,69 @@
+"""What all strategies of a job share: model, software, rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from wattree.cost import Calibration, Software, software_family
+from wattree.cost.rates import Rates, rates_of
+from wattree.energy import cap_slowdown
+from wattree.errors import UnknownNameError
+from wattree.graph import ModelGraph
+from wattree.hardware import Precision
+from wattree.job import Job
+from wattree.predict.model import model_of
+
+__all__ = ["Setting", "setting_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What stays the same for every strategy of a job.
+
+    Attributes:
+        job: The job.
+        model: Its model graph.
+        software: Its software's habits, overrides applied.
+        precision: Number format of matrix work.
+        calibration: Constants.
+        rates: What its devices reach.
+    """
+
+    job: Job
+    model: ModelGraph
+    software: Software
+    precision: Precision
+    calibration: Calibration
+    rates: Rates
+
+
+def setting_of(job: Job, calibration: Calibration) -> Setting:
+    """Return what all strategies of `job` share.
+
+    Raises:
+        UnknownNameError: Unknown software family, precision, model or optimiser.
+        CostError: The device has no matrix unit for the precision.
+    """
+    software = software_family(job.software).with_traits(job.traits)
+    if job.precision not in list(Precision):
+        raise UnknownNameError(
+            kind="precision", name=job.precision, known=list(Precision), where=job.source
+        )
+    precision = Precision(job.precision)
+    rates = rates_of(job.cluster, software, precision, calibration)
+    slow = cap_slowdown(job.cluster.power_limit_w, job.cluster.node.device.tdp_w)
+    if slow > 1.0:
+        rates = replace(
+            rates,
+            linear_flop_per_s=rates.linear_flop_per_s / slow,
+            plain_flop_per_s=rates.plain_flop_per_s / slow,
+            attention_flop_per_s=rates.attention_flop_per_s / slow,
+        )
+    return Setting(
+        job=job,
+        model=model_of(job),
+        software=software,
+        precision=precision,
+        calibration=calibration,
+        rates=rates,
+    )
