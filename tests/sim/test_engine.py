@@ -173,6 +173,25 @@ def test_overlap_slows_both_only_while_it_lasts(player: Player) -> None:
 
 
 @both
+def test_rate_that_stays_leaves_the_end_to_the_last_bit(player: Player) -> None:
+    """One of two ranks stops computing, which changes nothing while the other goes on.
+
+    Reckoning the end anew all the same would round it: 0.3 + (1.1 - 0.3 * 0.7) / 0.7.
+    """
+    graph = graph_of(
+        [
+            TaskSpec(kind=COLLECTIVE, streams=(1, 3), work_s=1.1),
+            TaskSpec(kind=COMPUTE, streams=(0,), work_s=0.3),
+            TaskSpec(kind=COMPUTE, streams=(2,), work_s=5.0),
+        ],
+        stream_class=(0, 0, 1, 1),
+        communication_rate=0.7,
+    )
+
+    assert player(graph).end_s[0] == 1.1 / 0.7 != 0.3 + (1.1 - 0.3 * 0.7) / 0.7
+
+
+@both
 def test_no_overlap_across_classes_for_hosts_or_where_it_is_not_marked(player: Player) -> None:
     """Only marked communication on the same rank class interferes with compute."""
     graph = graph_of(

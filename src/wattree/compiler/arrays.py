@@ -9,17 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.stage import StageProgram
-from wattree.compiler.tasks import STREAMS, Stream
+from wattree.compiler.tasks import CATEGORIES, STREAMS, Stream
 from wattree.graph import ExecutionGraph, StreamKind, TaskKind
 
-__all__ = ["CATEGORIES", "PortRates", "StageClasses", "TransferCosts", "execution_graph"]
+__all__ = ["PortRates", "StageClasses", "TransferCosts", "execution_graph"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-#: Memory categories of tasks and residents.
-CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "gathered", "overhead")
-_ACTIVATIONS, _GATHERED = 3, 4
 _STREAM_KINDS = {
     Stream.COMPUTE: StreamKind.COMPUTE,
     Stream.HOST: StreamKind.HOST,
@@ -158,7 +155,6 @@ def execution_graph(
     stream_ids, stream_offsets = _csr(task, stream, len(records))
     flow_links, flow_rates, flow_offsets = _flows(records, task, owner)
     number = int(class_base[-1])
-    moved = records["stream"] == Stream.GATHER
     return ExecutionGraph(
         kind=records["kind"].copy(),
         latency_s=records["latency_s"].copy(),
@@ -200,7 +196,7 @@ def execution_graph(
         flop=records["flop"].copy(),
         memory_traffic_bytes=records["traffic_bytes"].copy(),
         link_traffic_bytes=records["wire_bytes"].copy(),
-        memory_category=np.where(moved, _GATHERED, _ACTIVATIONS).astype(np.int8),
+        memory_category=records["category"].copy(),
         category_names=CATEGORIES,
         resident_by_category=np.concatenate([stage.classes.resident for stage in expanded]),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from wattree.compiler.layout import PARTIAL, Layout
 from wattree.compiler.passes.backward import backward_steps
@@ -114,6 +115,7 @@ def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Ch
     return result
 
 
+@lru_cache(maxsize=2**16)  # a search asks again for each tree, and trees share patterns
 def _may_match(pattern: str, path: str) -> bool:
     """Whether the part of `pattern` that reaches into `path` matches it."""
     if not pattern:

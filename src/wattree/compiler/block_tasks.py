@@ -166,6 +166,9 @@ def block_tasks(
     forward = _table(costs.forward, pipelining, names, axes_index, column, program.forward_exit)
     again = _table(costs.recomputation, pipelining, names, axes_index, column, -1)
     backward = _table(costs.backward, pipelining, names, axes_index, column, program.backward_exit)
+    _release_gathered(forward, forward)
+    _release_gathered(again, backward)
+    _release_gathered(backward, backward)
     _account_memory(program, saved, forward, again, backward)
     return BlockTasks(forward=forward.table, backward=_joined(again, backward))
 
@@ -207,6 +210,8 @@ def _table(
             task["scale_up_bytes"] = row.share * costs.scale_up_bytes[at]
             task["adapter_bytes"] = row.share * costs.adapter_bytes[at]
             task["wire_bytes"] = row.share * costs.wire_bytes[at]
+            if not row.hidden:
+                task["alloc_bytes"] = costs.transient_bytes[at]
         else:
             task["kind"] = TaskKind.COMPUTE
             task["stage"] = StageLabel.COMPUTING
@@ -226,6 +231,15 @@ def _table(
         exit=completes,
     )
     return _Phase(table, rows, costs.steps)
+
+
+def _release_gathered(phase: _Phase, until: _Phase) -> None:
+    """Let gathered activations live to the end of the phase that uses them, in place."""
+    moved = phase.table.tasks["kind"] == TaskKind.COLLECTIVE
+    held = phase.table.tasks["alloc_bytes"][moved].sum()
+    last = until if len(until.rows) else phase
+    if held and len(last.rows):
+        last.table.tasks["free_bytes"][-1] += held
 
 
 def _account_memory(

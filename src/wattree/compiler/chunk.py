@@ -15,7 +15,7 @@ from wattree.compiler.block_tasks import BlockTasks
 from wattree.compiler.evaluate import collective_costs
 from wattree.compiler.program import CollectiveKind
 from wattree.compiler.storage import Storage, SyncGroup
-from wattree.compiler.tasks import TASK, Stream, TaskTable
+from wattree.compiler.tasks import GATHERED, TASK, Stream, TaskTable
 from wattree.cost import GroupShape
 from wattree.cost.rates import Rates
 from wattree.graph import Phase, StageLabel, TaskKind
@@ -140,7 +140,7 @@ def chunk_forward(
         gather = _gathers(block.storage.sync, context)
         if first_micro_batch and context.overlap_parameters:
             gather = np.concatenate([gather, _updates(block.storage.sync, context)])
-        _add_block(builder, block.tasks.forward, gather, entries, prefetch, tails)
+        _add_block(builder, block.tasks.forward, gather, entries, prefetch, tails, context.name)
     return builder.table(entries, prefetch, tails[-2:])
 
 
@@ -163,7 +163,7 @@ def chunk_backward(
         if not len(block.tasks.backward.tasks):
             continue
         gather = _gathers(block.storage.sync, context)
-        _add_block(builder, block.tasks.backward, gather, entries, prefetch, tails)
+        _add_block(builder, block.tasks.backward, gather, entries, prefetch, tails, context.name)
         bucket += [
             group
             for group in block.storage.sync
@@ -183,6 +183,7 @@ def _add_block(
     entries: list[int],
     prefetch: list[int],
     tails: list[int],
+    name: Callable[[str], int],
 ) -> None:
     """Append a block after what it gathers; gathers wait for compute two blocks back."""
     before = builder.exit
@@ -199,9 +200,8 @@ def _add_block(
     if gathered >= 0 and len(computes):
         builder.link(gathered, start + int(computes[0]))
         # The gathered copy lives until the block is done.
-        size = builder.parts[-2]["alloc_bytes"].sum()
-        builder.parts[-1] = builder.parts[-1].copy()
-        builder.parts[-1]["free_bytes"][computes[-1]] += size
+        release = builder.append(_release(float(gather["alloc_bytes"].sum()), name))
+        builder.link(start + int(computes[-1]), release)
     for entry in table.entries:
         if before >= 0:
             builder.link(before, start + entry)
@@ -211,6 +211,16 @@ def _add_block(
         tails.append(start + int(computes[-1]))
     if table.exit >= 0:
         builder.exit = start + table.exit
+
+
+def _release(size_bytes: float, name: Callable[[str], int]) -> np.ndarray:
+    """Return the moment at which a gathered copy is dropped: a task of no time on the host."""
+    task = np.zeros(1, TASK)
+    task["kind"], task["stream"], task["axes"] = TaskKind.HOST, Stream.HOST, -1
+    task["phase"], task["stage"] = Phase.SYNCHRONIZATION, StageLabel.COMPUTING
+    task["category"], task["free_bytes"] = GATHERED, size_bytes
+    task["name"] = name("parameters.release")
+    return task
 
 
 def _gathers(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
@@ -230,7 +240,7 @@ def _gathers(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
             stream=Stream.GATHER,
             overlaps=True,
         )
-        task["alloc_bytes"] = size
+        task["alloc_bytes"], task["category"] = size, GATHERED
         tasks.append(task)
     return np.concatenate(tasks)
 

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.arrays import (
-    CATEGORIES,
     PortRates,
     StageClasses,
     TransferCosts,
@@ -25,8 +24,13 @@ from wattree.compiler.merge import merged
 from wattree.compiler.program import Scale
 from wattree.compiler.stage import StageProgram, Update, chunk_tables, stage_program
 from wattree.compiler.stages import cut_chunks
-from wattree.compiler.storage import Storage, block_storage, optimizer_state_bytes
-from wattree.compiler.tasks import TASK, Names
+from wattree.compiler.storage import (
+    Storage,
+    SyncGroup,
+    block_storage,
+    optimizer_state_bytes,
+)
+from wattree.compiler.tasks import CATEGORIES, TASK, Names
 from wattree.compiler.topology import MeshTopology
 from wattree.cost import Software
 from wattree.cost.rates import Rates
@@ -220,7 +224,7 @@ def _graph(
                 blocking_transfers=stages > 1 and not software.overlap_pipeline,
             )
         )
-        residents.append(_resident(blocks))
+        residents.append(_resident(blocks, software, stages))
     classes = _classes(strategy, topology, axes_index, residents, transfer, rates, fold)
     return execution_graph(
         programs,
@@ -277,12 +281,20 @@ def _transfer(costs: Sequence[BlockCosts], names: Names) -> np.void:
     return task[0]
 
 
-def _resident(blocks: Sequence[BlockParts]) -> np.ndarray:
+def buffer_bytes(sync: Sequence[SyncGroup], software: Software, stages: int) -> float:
+    """Return the communication buffers of a sharded optimiser. [B]"""
+    sharded = any(group.update_axes for group in sync)
+    return software.zero_buffer_bytes if sharded and stages == 1 else 0.0
+
+
+def _resident(blocks: Sequence[BlockParts], software: Software, stages: int) -> np.ndarray:
     row = np.zeros(len(CATEGORIES))
+    sync = [group for block in blocks for group in block.storage.sync]
+    row[CATEGORIES.index("overhead")] = buffer_bytes(sync, software, stages)
     for block in blocks:
-        row[0] += block.storage.parameters[0]
-        row[1] += block.storage.gradients[0]
-        row[2] += block.storage.optimizer[0]
+        row[CATEGORIES.index("parameters")] += block.storage.parameters[0]
+        row[CATEGORIES.index("gradients")] += block.storage.gradients[0]
+        row[CATEGORIES.index("optimizer")] += block.storage.optimizer[0]
     return row
 
 

@@ -142,10 +142,12 @@ def collective_costs(
     work = np.maximum(
         loads.scale_up / links.scale_up_bytes_per_s, loads.adapter / links.adapter_bytes_per_s
     )
-    if copies > 1:
-        work = work * rates.moe_exchange_factor
-    wire = volume_factor(kind.value, group.ranks) * size_bytes
-    return collective_latency_s(kind.value, group, links), work, wire, loads.scale_up, loads.adapter
+    factor = rates.moe_exchange_factor if copies > 1 else 1.0
+    # The loads shrink with the time: what is exchanged faster than alpha-beta is not sent twice.
+    sent = min(factor, 1.0)
+    wire = volume_factor(kind.value, group.ranks) * size_bytes * sent
+    latency = collective_latency_s(kind.value, group, links)
+    return latency, work * factor, wire, loads.scale_up * sent, loads.adapter * sent
 
 
 def _phase(
@@ -160,7 +162,8 @@ def _phase(
             latency, work, wire, up, out = collective_costs(
                 step.kind, size, group, rates, copies=step.copies
             )
-            table[:, index] = latency, work, 0 * work, 0 * work, wire, up, out, 0 * work
+            gathered = size if step.kind is CollectiveKind.ALL_GATHER else 0 * size
+            table[:, index] = latency, work, 0 * work, 0 * work, wire, up, out, gathered
         else:
             work, flop, traffic = _compute(step, scale, rates, software)
             table[1, index], table[2, index], table[3, index] = work, flop, traffic

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from wattree.errors import StrategyError
-from wattree.graph import ModelGraph, Operator
+from wattree.compiler.stages import stage_misfits
+from wattree.errors import StrategyError, nearest
+from wattree.graph import DimRole, IterationDim, ModelGraph, Operator, OperatorKind
 from wattree.hardware import Cluster
-from wattree.strategy import Strategy
+from wattree.strategy import AXES, Strategy, StrategyTree, TreeNode
 
 __all__ = ["check_fits", "misfits"]
 
@@ -17,9 +19,10 @@ def check_fits(
 ) -> None:
     """Raise a StrategyError that lists every misfit, if there is one.
 
-    Checked: ranks against devices, axes that the tree uses against the mesh, patterns that match
-    nothing, heads, experts, features and positions against the degrees that split them, samples
-    against replicas and micro-batches, positions against the model's longest sequence.
+    Checked: ranks against devices, axes that the tree uses, patterns of a hand-written tree that
+    match nothing, heads, experts, features and positions against the degrees that split them,
+    samples against replicas and micro-batches, positions against the model's longest sequence,
+    layers against pipeline chunks.
     """
     found = misfits(model, strategy, cluster, global_batch=global_batch, sequence=sequence)
     if found:
@@ -30,29 +33,34 @@ def misfits(
     model: ModelGraph, strategy: Strategy, cluster: Cluster, *, global_batch: int, sequence: int
 ) -> dict[str, str]:
     """Return path → what does not fit there."""
-    found: dict[str, str] = {}
-    ranks = strategy.mesh.ranks
-    if ranks > cluster.devices:
-        found["strategy.mesh"] = (
-            f"{_product(strategy)} = {ranks} ranks, but the cluster has {cluster.devices} devices; "
-            "use smaller degrees or more nodes"
-        )
-    elif cluster.devices % ranks:
-        found["strategy.mesh"] = (
-            f"{_product(strategy)} = {ranks} ranks do not divide the cluster's "
-            f"{cluster.devices} devices; use degrees whose product is {cluster.devices}"
-        )
+    found = _rank_misfits(strategy, cluster)
     if model.max_sequence_length is not None and sequence > model.max_sequence_length:
         found["data.sequence_length"] = (
             f"{sequence} tokens, but {model.name} admits at most {model.max_sequence_length}"
         )
     found |= _batch_misfits(strategy, global_batch)
-    found |= _dim_misfits(model, strategy, sequence)
+    found |= stage_misfits(model, strategy.mesh.degree("pp"), strategy.schedule)
+    found |= _axis_misfits(strategy.tree)
+    reached = list(_reached(model, strategy))
+    found |= _dim_misfits(reached, strategy, sequence)
+    if not strategy.preset:  # presets also name layers that a model may lack
+        found |= _pattern_misfits(model, strategy.tree, reached)
     return found
 
 
-def _product(strategy: Strategy) -> str:
-    return " x ".join(f"{axis} {degree}" for axis, degree in strategy.mesh.axes) or "1"
+# ---------------------------------------------------------------- ranks, samples, axes
+
+
+def _rank_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
+    ranks, devices = strategy.mesh.ranks, cluster.devices
+    product = " x ".join(f"{axis} {degree}" for axis, degree in strategy.mesh.axes) or "1"
+    if ranks > devices:
+        reason = f"but the cluster has {devices} devices; use smaller degrees or more nodes"
+        return {"strategy.mesh": f"{product} = {ranks} ranks, {reason}"}
+    if devices % ranks:
+        reason = f"do not divide the cluster's {devices} devices; use degrees whose product is"
+        return {"strategy.mesh": f"{product} = {ranks} ranks {reason} {devices}"}
+    return {}
 
 
 def _batch_misfits(strategy: Strategy, global_batch: int) -> dict[str, str]:
@@ -67,58 +75,153 @@ def _batch_misfits(strategy: Strategy, global_batch: int) -> dict[str, str]:
     return {}
 
 
-def _dim_misfits(model: ModelGraph, strategy: Strategy, sequence: int) -> dict[str, str]:
-    found: dict[str, str] = {}
-    seen: set[tuple[str, tuple[object, ...]]] = set()
-    used: set[str] = set()
+def _axis_misfits(tree: StrategyTree) -> dict[str, str]:
+    return {
+        f"strategy.tree.{pattern!r}": f"unknown axis '{axis}'; expected one of {', '.join(AXES)}"
+        for pattern, node in tree.nodes.items()
+        for axis in _axes_of(node)
+        if axis not in AXES
+    }
+
+
+def _axes_of(node: TreeNode) -> list[str]:
+    stored = (node.memory.parameters, node.memory.gradients, node.memory.optimizer)
+    return [axis for axes in (*node.compute.values(), *stored) for axis in axes or ()]
+
+
+# ---------------------------------------------------------------- operators and what splits them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reached:
+    """An operator and the patterns that apply to it, weakest first."""
+
+    path: str
+    operator: Operator
+    patterns: tuple[str, ...]
+
+
+def _reached(model: ModelGraph, strategy: Strategy) -> Iterator[_Reached]:
+    """Yield the operators of every block that is met by patterns of its own.
+
+    Presets treat the instances of a block alike, so one of each stands for all.
+    """
+    tree = strategy.tree
+    seen: set[tuple[str, tuple[str, ...]]] = set()
     for instance in model.instances:
+        if strategy.preset and (instance.block, ()) in seen:
+            continue
+        seen.add((instance.block, ()))
+        near = tree.reaching(instance.path)
+        if (instance.block, near) in seen:
+            continue
+        seen.add((instance.block, near))
+        part = StrategyTree(nodes={pattern: tree.nodes[pattern] for pattern in near})
         for operator in model.blocks[instance.block].operators:
             path = f"{instance.path}.{operator.path}"
-            patterns = strategy.tree.matching(path) if (instance.block, ()) not in seen else ()
-            if not patterns:
+            yield _Reached(path=path, operator=operator, patterns=part.matching(path))
+
+
+def _dim_misfits(reached: Sequence[_Reached], strategy: Strategy, sequence: int) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for at in reached:
+        compute = strategy.tree.resolve(at.patterns).compute
+        used: dict[str, str] = {}
+        for dim, axes in compute.items():
+            degree = strategy.mesh.size(axes)
+            if degree == 1 or not at.operator.has_dim(dim):
                 continue
-            used.update(patterns)
-            choice = strategy.tree.resolve(patterns)
-            for dim, axes in choice.compute.items():
-                if operator.has_dim(dim):
-                    reason = _misfit(operator, dim, strategy.mesh.size(axes), axes, sequence)
-                    if reason:
-                        found.setdefault(path, reason)
-        seen.add((instance.block, ()))
-    unknown = {
-        axis
-        for node in strategy.tree.nodes.values()
-        for axes in node.compute.values()
-        for axis in axes
-    } - set(_KNOWN)
-    for axis in unknown:
-        found[f"strategy.tree.{axis}"] = f"unknown axis; expected one of {', '.join(_KNOWN)}"
+            reason = _misfit(at.operator, dim, degree, axes, sequence)
+            for axis in axes:
+                if strategy.mesh.degree(axis) > 1 and axis in used:
+                    reason = f"axis '{axis}' splits both '{used[axis]}' and '{dim}'; choose one"
+                used[axis] = dim
+            if reason:
+                found.setdefault(at.path, reason)
     return found
-
-
-_KNOWN = ("pp", "dp", "fsdp", "ep", "cp", "tp")
 
 
 def _misfit(
     operator: Operator, dim: str, degree: int, axes: tuple[str, ...], sequence: int
 ) -> str | None:
-    if degree == 1 or dim == "batch":
-        return None
     loop = operator.dim(dim)
-    units = loop.units
-    if units is None:
-        length = loop.extent.coefficient
-        if loop.extent.seq:
-            length = sequence * max(length, 1.0)
-        units = round(length)
-    if units % degree == 0:
-        return None
     over = f"axis '{axes[0]}'" if len(axes) == 1 else f"axes {', '.join(axes)}"
-    hint = math.gcd(units, degree)
-    return f"{units} {_plural(dim)} do not divide over {over} ({degree}); use a degree that divides {units}, such as {hint}"
-
-
-def _plural(dim: str) -> str:
-    return {"seq": "positions", "out": "output units", "in": "input units", "heads": "head groups"}.get(
-        dim, f"units of '{dim}'"
+    if loop.role is DimRole.OPAQUE:
+        may = ", ".join(d.name for d in operator.dims if d.role is not DimRole.OPAQUE)
+        return f"dim '{dim}' cannot be split (over {over}, {degree}); dims that can: {may}"
+    units = _units(loop, sequence)
+    if dim == "batch" or units % degree == 0:
+        return None
+    hint = max(d for d in range(1, degree + 1) if units % d == 0)
+    return (
+        f"{units} {_named(operator, loop)} do not divide over {over} ({degree}); "
+        f"use a degree that divides {units}, such as {hint}"
     )
+
+
+def _units(loop: IterationDim, sequence: int) -> int:
+    if loop.units is not None:
+        return loop.units
+    return round(loop.extent.coefficient * (sequence if loop.extent.seq else 1))
+
+
+def _named(operator: Operator, loop: IterationDim) -> str:
+    """Return what the indivisible units of a dim are, in people's words."""
+    of_attention = operator.kind is OperatorKind.ATTENTION or "attention" in operator.path
+    if of_attention and loop.units is not None and loop.name in {"out", "heads"}:
+        # A rank computes whole key/value heads with their queries (as Megatron-Core, which
+        # refuses more ranks than key/value heads too).
+        return "key/value heads"
+    if of_attention and loop.units is not None and loop.name == "in":
+        return "heads"
+    known = {"seq": "positions", "expert": "experts", "vocab": "rows of the vocabulary"}
+    return known.get(loop.name, f"units of '{loop.name}'")
+
+
+# ---------------------------------------------------------------- patterns of a hand-written tree
+
+
+def _pattern_misfits(
+    model: ModelGraph, tree: StrategyTree, reached: Sequence[_Reached]
+) -> dict[str, str]:
+    matched: dict[str, list[Operator]] = {pattern: [] for pattern in tree.nodes}
+    for at in reached:
+        for pattern in at.patterns:
+            matched[pattern].append(at.operator)
+    found = {}
+    for pattern, operators in matched.items():
+        place = f"strategy.tree.{pattern!r}"
+        if not operators:
+            found[place] = _matches_nothing(model, pattern)
+        elif reason := _unknown_dims(tree.nodes[pattern].compute, operators):
+            found[place] = reason
+    return found
+
+
+def _matches_nothing(model: ModelGraph, pattern: str) -> str:
+    known: dict[str, None] = {}
+    for instance in model.instances:
+        for operator in model.blocks[instance.block].operators:
+            segments = f"{instance.path}.{operator.path}".split(".")
+            general = ["*" if segment.isdigit() else segment for segment in segments]
+            for length in range(1, len(segments) + 1):
+                known[".".join(general[:length])] = None
+    guess = nearest(pattern, known)
+    hint = f"did you mean '{guess}'?" if guess else f"parts: {', '.join(_tops(known))}"
+    return f"matches no operator of {model.name}; {hint}"
+
+
+def _tops(paths: Mapping[str, None]) -> list[str]:
+    return [path for path in paths if path.count(".") == path.count(".*")]
+
+
+def _unknown_dims(
+    compute: Mapping[str, tuple[str, ...]], operators: Sequence[Operator]
+) -> str | None:
+    have = dict.fromkeys(dim.name for operator in operators for dim in operator.dims)
+    for dim in compute:
+        if dim not in have:
+            guess = nearest(dim, have)
+            hint = f"did you mean '{guess}'? " if guess else ""
+            return f"no operator here has a dim '{dim}'; {hint}they have {', '.join(have)}"
+    return None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from wattree.compiler.block import ModelProgram
 from wattree.errors import StrategyError
+from wattree.graph import ModelGraph
 from wattree.strategy import Schedule
 
-__all__ = ["chunk_layers", "cut_chunks"]
+__all__ = ["chunk_layers", "cut_chunks", "stage_misfits"]
 
 
 def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
@@ -23,6 +26,57 @@ def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
     return tuple(base + (0 if not extra or index in short else 1) for index in range(chunks))
 
 
+def stage_misfits(model: ModelGraph, stages: int, schedule: Schedule) -> dict[str, str]:
+    """Return path → why the model cannot be cut into `stages` under `schedule`.
+
+    Args:
+        model: What to cut.
+        stages: Pipeline degree.
+        schedule: Its name, virtual stages and, if given, layers per chunk.
+    """
+    found: dict[str, str] = {}
+    virtual = schedule.virtual_stages
+    if virtual > 1 and schedule.name == "1f1b":
+        found["strategy.schedule.name"] = (
+            f"1f1b runs one chunk on each stage, found {virtual} virtual stages; use interleaved"
+        )
+    if virtual > 1 and stages == 1:
+        found["strategy.schedule.virtual_stages"] = (
+            f"found {virtual} virtual stages without pipeline stages; use pp above 1, or 1"
+        )
+    chunks, given = stages * virtual, schedule.stage_layers
+    if given is not None and (len(given) != chunks or sum(given) != model.layers):
+        found["strategy.schedule.stage_layers"] = (
+            f"found {len(given)} chunks with {sum(given)} layers, expected {chunks} chunks with "
+            f"{model.layers} layers"
+        )
+    elif empty := _empty_chunks(model, given or chunk_layers(model.layers, chunks)):
+        found["strategy.schedule.stage_layers" if given else "strategy.schedule"] = _without_work(
+            model, stages, schedule, empty
+        )
+    return found
+
+
+def _empty_chunks(model: ModelGraph, counts: Sequence[int]) -> list[int]:
+    """Return the chunks that would do nothing: no layer, and neither embedding nor head."""
+    busy = {0} if not model.instances[0].is_layer else set()
+    busy |= {len(counts) - 1} if not model.instances[-1].is_layer else set()
+    return [index for index, count in enumerate(counts) if count < 1 and index not in busy]
+
+
+def _without_work(model: ModelGraph, stages: int, schedule: Schedule, empty: Sequence[int]) -> str:
+    if schedule.stage_layers is not None:
+        return (
+            f"chunk {empty[0] + 1} of {len(schedule.stage_layers)} is given "
+            f"{schedule.stage_layers[empty[0]]} layers; only one that holds the embedding or the "
+            "head may be given 0"
+        )
+    return (
+        f"{stages} stages x {schedule.virtual_stages} virtual stages are more chunks than the "
+        f"model's {model.layers} layers can fill; use fewer"
+    )
+
+
 def cut_chunks(
     program: ModelProgram, stages: int, schedule: Schedule
 ) -> tuple[tuple[int, ...], ...]:
@@ -36,31 +90,18 @@ def cut_chunks(
     Raises:
         StrategyError: More chunks than layers can feed, or a cut that does not add up.
     """
+    if misfits := stage_misfits(program.model, stages, schedule):
+        raise StrategyError(misfits)
     instances = program.model.instances
     layers = [index for index, instance in enumerate(instances) if instance.is_layer]
-    chunks = stages * schedule.virtual_stages
-    given = schedule.stage_layers
-    if given is not None and (len(given) != chunks or sum(given) != len(layers)):
-        raise StrategyError(
-            {
-                "strategy.schedule.stage_layers": f"found {len(given)} chunks with "
-                f"{sum(given)} layers, expected {chunks} chunks with {len(layers)} layers"
-            }
-        )
-    if given is None and chunks > len(layers) + 2:
-        raise StrategyError(
-            {
-                "strategy.schedule": f"{stages} stages x {schedule.virtual_stages} virtual stages "
-                f"are more chunks than the model's {len(layers)} layers can fill; use fewer"
-            }
-        )
-    counts = given or chunk_layers(len(layers), chunks)
+    counts = schedule.stage_layers or chunk_layers(len(layers), stages * schedule.virtual_stages)
+    after_layers = layers[-1] + 1 if layers else 1
     ends = []
     done = 0
     for count in counts[:-1]:
         done += count
         # What lies between two layers goes with the later one; the head stays with the last.
-        ends.append(layers[done] if done < len(layers) else layers[-1] + 1)
+        ends.append(layers[done] if done < len(layers) else after_layers)
     starts = [0, *ends]
     return tuple(
         tuple(range(start, end)) for start, end in zip(starts, [*ends, len(instances)], strict=True)

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["STREAMS", "TASK", "Names", "Stream", "TaskTable", "concatenated"]
+__all__ = ["CATEGORIES", "GATHERED", "STREAMS", "TASK", "Names", "Stream", "TaskTable", "concatenated"]
+
+#: Memory categories of tasks and residents; a task's own `category` is ACTIVATIONS unless set.
+CATEGORIES = ("activations", "parameters", "gradients", "optimizer", "gathered", "overhead")
+GATHERED = CATEGORIES.index("gathered")
 
 #: One task of one rank class. `axes`: index of the mesh-axes set a collective runs over, -1: none.
 TASK = np.dtype(

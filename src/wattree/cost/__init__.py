@@ -1,7 +1,12 @@
 """Time, traffic and memory of operators and collectives: evidence first, then formula."""
 
 from wattree.cost.attention import fused_attention_time_s, unfused_attention_time_s
-from wattree.cost.calibration import Calibration, Constant, load_calibration
+from wattree.cost.calibration import (
+    Calibration,
+    Constant,
+    device_names,
+    load_calibration,
+)
 from wattree.cost.collective import (
     GroupShape,
     LinkRates,
@@ -23,6 +28,7 @@ __all__ = [
     "Software",
     "alignment_factor",
     "collective_latency_s",
+    "device_names",
     "fused_attention_time_s",
     "load_calibration",
     "matmul_time_s",

@@ -1,19 +1,20 @@
 """Constants of the cost models: named, with units and the evidence they rest on.
 
-Names are dotted paths. `device.<name>.…` belongs to one device type, `family.<name>.…` to one
-software family, `pooled.…` stands in for devices and families without their own, `general.…`
-holds for all. A name without an entry falls back to its pooled one, and the evidence says so.
+Names are dotted paths. `device.<name>.…` belongs to one device type, `architecture.<name>.…` to
+all devices of one, `family.<name>.…` to one software family, `pooled.…` stands in for devices and
+families without their own, `general.…` holds for all. A name without an entry falls back to its pooled one, and the evidence says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from wattree.errors import CostError, JobError
+from wattree.hardware import Device
 
-__all__ = ["Calibration", "Constant", "load_calibration"]
+__all__ = ["Calibration", "Constant", "device_names", "load_calibration"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,29 +42,32 @@ class Calibration:
     Attributes:
         constants: Name → constant.
         source: Where they were read from.
+        left_out: Quantity → source (or `all`) → mean absolute error on that source's measured
+            rows when the fit never saw them.
     """
 
     constants: Mapping[str, Constant]
     source: str
+    left_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
-    def device(self, device: str, item: str) -> float:
-        """Return constant `item` of a device type, pooled if it has none of its own."""
-        return self._first(f"device.{device}.{item}", f"pooled.{item}")
+    def device(self, device: Device, item: str) -> float:
+        """Return constant `item` of a device type, of its architecture or pooled if it has none."""
+        return self.constants[self._name(*device_names(device, item))].value
 
     def family(self, family: str, item: str) -> float:
         """Return constant `item` of a software family, pooled if it has none of its own."""
-        return self._first(f"family.{family}.{item}", f"pooled.{item}")
+        return self.constants[self._name(f"family.{family}.{item}", f"pooled.{item}")].value
 
     def general(self, item: str) -> float:
         """Return a constant that holds for all."""
-        return self._first(f"general.{item}")
+        return self.constants[self._name(f"general.{item}")].value
 
     def evidence(self, *names: str) -> str:
         """Return the evidence of the first of `names` that exists."""
         for name in names:
             if name in self.constants:
-                pooled = name.startswith("pooled.")
-                return "pooled" if pooled else self.constants[name].evidence
+                shared = name.startswith(("pooled.", "architecture."))
+                return "pooled" if shared else self.constants[name].evidence
         return "datasheet"
 
     def replaced(self, values: Mapping[str, float]) -> Calibration:
@@ -77,13 +81,22 @@ class Calibration:
             )
             for name, value in values.items()
         }
-        return Calibration(constants={**self.constants, **changed}, source=self.source)
+        return replace(self, constants={**self.constants, **changed})
 
-    def _first(self, *names: str) -> float:
+    def _name(self, *names: str) -> str:
         for name in names:
             if name in self.constants:
-                return self.constants[name].value
+                return name
         raise CostError(f"{self.source}: no constant {' or '.join(names)}")
+
+
+def device_names(device: Device, item: str) -> tuple[str, str, str]:
+    """Return the names under which a device's constant is looked up, in order."""
+    return (
+        f"device.{device.name}.{item}",
+        f"architecture.{device.architecture}.{item}",
+        f"pooled.{item}",
+    )
 
 
 def load_calibration(path: Path | None = None) -> Calibration:
@@ -114,4 +127,23 @@ def load_calibration(path: Path | None = None) -> Calibration:
         )
     if problems:
         raise JobError(str(path or shipped), problems)
-    return Calibration(constants=constants, source="shipped" if path is None else str(path))
+    return Calibration(
+        constants=constants,
+        source="shipped" if path is None else str(path),
+        left_out=_left_out(raw.get("left_out")),
+    )
+
+
+def _left_out(record: object) -> dict[str, dict[str, float]]:
+    """Return the record of left-out errors; a calibration may lack it."""
+    if not isinstance(record, dict):
+        return {}
+    return {
+        str(quantity): {
+            str(source): float(error)
+            for source, error in sources.items()
+            if isinstance(error, int | float)
+        }
+        for quantity, sources in record.items()
+        if isinstance(sources, dict)
+    }

@@ -77,15 +77,15 @@ def rates_of(
     cluster: Cluster, software: Software, precision: Precision, calibration: Calibration
 ) -> Rates:
     """Return the rates of `cluster`'s devices under `software` at `precision`."""
-    device, name = cluster.node.device, cluster.node.device.name
+    device = cluster.node.device
     math = calibration.family(software.name, "math")
     plain = Precision.BF16 if precision not in {Precision.FP32, Precision.TF32} else precision
     linear = device.matrix_peak_flop_per_s(precision)
-    linear *= calibration.device(name, f"matmul.{_CLASSES[precision]}") * math
+    linear *= calibration.device(device, f"matmul.{_CLASSES[precision]}") * math
     if precision is Precision.MXFP8:
         linear *= calibration.general("block_scaling_rate")
     peak = device.matrix_peak_flop_per_s(plain)
-    attention = peak * calibration.device(name, "attention")
+    attention = peak * calibration.device(device, "attention")
     if software.attention_kernels == "ampere" and device.architecture == "hopper":
         attention *= calibration.general("old_attention_rate")
     elementwise = calibration.family(software.name, "elementwise")
@@ -96,10 +96,10 @@ def rates_of(
     return Rates(
         compute_units=device.compute_units,
         linear_flop_per_s=linear,
-        plain_flop_per_s=peak * calibration.device(name, f"matmul.{_CLASSES[plain]}") * math,
+        plain_flop_per_s=peak * calibration.device(device, f"matmul.{_CLASSES[plain]}") * math,
         peak_flop_per_s=peak,
         attention_flop_per_s=attention,
-        attention_ramp_tokens=calibration.device(name, "attention_ramp_tokens"),
+        attention_ramp_tokens=calibration.device(device, "attention_ramp_tokens"),
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
         * calibration.general("memory_efficiency"),
         elementwise_factor=elementwise,
@@ -109,7 +109,7 @@ def rates_of(
         links=_links(cluster, calibration),
         overlap_compute_rate=calibration.general("overlap_compute_rate"),
         tensor_exposed_share=exposed,
-        alignment_penalty=calibration.device(name, "alignment_penalty"),
+        alignment_penalty=calibration.device(device, "alignment_penalty"),
         head_misalignment=calibration.general("head_misalignment"),
         moe_host_s=calibration.general(
             "moe_host_graphed_s" if software.cuda_graphs != "none" else "moe_host_s"
@@ -124,15 +124,15 @@ def rates_of(
 
 
 def _links(cluster: Cluster, calibration: Calibration) -> LinkRates:
-    node, name = cluster.node, cluster.node.device.name
+    node, device = cluster.node, cluster.node.device
     scale_up = node.scale_up.bandwidth_bytes_per_s
     adapters = node.nics * node.nic_bandwidth_bytes_per_s / node.devices
     return LinkRates(
-        scale_up_bytes_per_s=scale_up * calibration.device(name, "bus_efficiency"),
-        scale_up_reduce_bytes_per_s=scale_up * calibration.device(name, "bus_reduce_efficiency"),
+        scale_up_bytes_per_s=scale_up * calibration.device(device, "bus_efficiency"),
+        scale_up_reduce_bytes_per_s=scale_up * calibration.device(device, "bus_reduce_efficiency"),
         adapter_bytes_per_s=max(adapters, 1.0)
         * calibration.general("network_efficiency")
         / cluster.fabric.oversubscription,
-        alpha_s=calibration.device(name, "alpha_s"),
+        alpha_s=calibration.device(device, "alpha_s"),
         alpha_network_s=node.nic_latency_s + cluster.fabric.switch_latency_s,
     )

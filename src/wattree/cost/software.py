@@ -37,6 +37,8 @@ class Software:
         reduce_every_micro_batch: Gradients are reduced after each micro-batch (FSDP).
         master_gradient_bytes: fp32 copy of the gradient that the optimiser keeps beside its
             state and shards with it, per element.
+        zero_buffer_bytes: Communication buffers that a sharded optimiser keeps where there is no
+            pipeline. [B]
         moe_dropless: Every expert takes all tokens routed to it, so sizes are only known at run
             time and the host waits for them; otherwise tokens above a capacity are dropped.
         moe_dispatch: How tokens travel to their experts: `alltoall` (permutation kernels around
@@ -66,6 +68,7 @@ class Software:
     loss_traffic_bytes_per_logit: float = 20.0
     reduce_every_micro_batch: bool = False
     master_gradient_bytes: float = 0.0
+    zero_buffer_bytes: float = 0.0
     moe_dropless: bool = True
     moe_dispatch: str = "alltoall"
     moe_overlap: bool = False
@@ -118,6 +121,9 @@ SOFTWARE: Mapping[str, Software] = {
             fused_attention=False,
             gradient_bytes=2.0,
             master_gradient_bytes=4.0,
+            # ZeRO's buckets of 5e8 16-bit values: gather, two for overlapped reduction, contiguous
+            # gradients (DeepSpeed configuration defaults, 2022).
+            zero_buffer_bytes=4 * 5e8 * 2,
             reduce_bytes=2.0,
             overlap_gradients=False,
             overlap_parameters=False,

@@ -1,6 +1,6 @@
 """Predictions: the one place where capture, compiler, executor and energy meet."""
 
-from wattree.predict.estimate import Degrees, Estimates, estimate
+from wattree.predict.estimate import Degrees, Estimates, Shared, estimate
 from wattree.predict.setting import Setting, setting_of
 from wattree.predict.simulate import Prediction, predicted, simulate
 
@@ -9,6 +9,7 @@ __all__ = [
     "Estimates",
     "Prediction",
     "Setting",
+    "Shared",
     "estimate",
     "predicted",
     "setting_of",

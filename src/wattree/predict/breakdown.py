@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from wattree.graph import Phase, TaskKind
 from wattree.trace import TimeParts, Trace
 
-__all__ = ["covered_s", "membership_class", "slowest_class", "time_parts"]
+__all__ = ["covered_s", "membership_class", "slowest_class", "tasks_of", "time_parts"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -19,6 +19,14 @@ def membership_class(trace: Trace) -> tuple[Integers, Integers]:
     graph = trace.graph
     counts = np.diff(graph.stream_offsets)
     return np.repeat(np.arange(graph.tasks), counts), graph.stream_class[graph.stream_ids]
+
+
+def tasks_of(trace: Trace, rank_class: int) -> Integers:
+    """Return the tasks that a rank class takes part in, ascending."""
+    task, owner = membership_class(trace)
+    takes_part = np.zeros(trace.graph.tasks, dtype=bool)  # np.unique would sort or hash
+    takes_part[task[owner == rank_class]] = True
+    return np.flatnonzero(takes_part)
 
 
 def slowest_class(trace: Trace) -> int:
@@ -39,8 +47,7 @@ def time_parts(trace: Trace, rank_class: int) -> TimeParts:
     is the bubble.
     """
     graph = trace.graph
-    task, owner = membership_class(trace)
-    mine = np.unique(task[owner == rank_class])
+    mine = tasks_of(trace, rank_class)
     kind, phase = graph.kind[mine], graph.phase[mine]
     computing = kind == TaskKind.COMPUTE
     host = kind == TaskKind.HOST

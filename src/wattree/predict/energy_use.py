@@ -13,7 +13,7 @@ from wattree.hardware import Cluster, Precision
 from wattree.predict.breakdown import membership_class, time_parts
 from wattree.trace import EnergyUse, Trace
 
-__all__ = ["StepEnergy", "step_energy"]
+__all__ = ["StepEnergy", "device_energy_j", "standing_w", "step_energy"]
 
 Floats = NDArray[np.float64]
 
@@ -49,15 +49,13 @@ def step_energy(trace: Trace, cluster: Cluster, precision: Precision, ranks: int
     step_s = trace.makespan_s
     multiplicity = graph.class_ranks[owner]
     by_stage = np.bincount(graph.stage[task], weights=dynamic * multiplicity, minlength=3)
-    node = cluster.node
-    standing_w = node.devices * node.device.idle_w + node.host.busy_w
-    standing_w += node.nics * cluster.fabric.switch_w_per_nic if nodes > 1 else 0.0
-    static_j = standing_w * nodes * step_s
+    at_rest_w = standing_w(cluster, nodes) * nodes
+    static_j = at_rest_w * step_s
     exposed = _exposed_shares(trace)
     stages = by_stage + static_j * exposed
     pue = cluster.site.pue
     names = ("materials", "computing", "communicating")
-    curve = _curve(trace, dynamic * multiplicity, task, standing_w * nodes)
+    curve = _curve(trace, dynamic * multiplicity, task, at_rest_w)
     total_j = float(stages.sum())
     return StepEnergy(
         use=EnergyUse(
@@ -72,22 +70,53 @@ def step_energy(trace: Trace, cluster: Cluster, precision: Precision, ranks: int
     )
 
 
-def _dynamic(
-    trace: Trace, cluster: Cluster, precision: Precision
-) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
-    """Return dynamic energy, class and task of every (task, class) pair, for one rank each."""
-    graph, device = trace.graph, cluster.node.device
-    task, owner = membership_class(trace)
+def standing_w(cluster: Cluster, nodes: int) -> float:
+    """Return what one of `nodes` nodes draws whatever runs: devices at rest, host, switches. [W]"""
+    node = cluster.node
+    watts = node.devices * node.device.idle_w + node.host.busy_w
+    return watts + (node.nics * cluster.fabric.switch_w_per_nic if nodes > 1 else 0.0)
+
+
+def device_energy_j(
+    cluster: Cluster,
+    precision: Precision,
+    *,
+    flop: Floats,
+    traffic_bytes: Floats,
+    busy_s: Floats,
+    communicates: NDArray[np.bool_],
+) -> Floats:
+    """Return the energy above rest of tasks on one device, at the job's power limit. [J]
+
+    Arguments as for `energy.dynamic_energy_j`.
+    """
+    device = cluster.node.device
     limit = min(cluster.power_limit_w or device.tdp_w, device.tdp_w)
-    energy = dynamic_energy_j(
-        flop=graph.flop[task],
-        traffic_bytes=graph.memory_traffic_bytes[task],
-        busy_s=(trace.end_s - trace.start_s)[task],
-        communicates=np.isin(graph.kind[task], (TaskKind.COLLECTIVE, TaskKind.TRANSFER)),
+    return dynamic_energy_j(
+        flop=flop,
+        traffic_bytes=traffic_bytes,
+        busy_s=busy_s,
+        communicates=communicates,
         peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
         tdp_w=limit,
         idle_w=min(device.idle_w, limit * 0.9),
+    )
+
+
+def _dynamic(
+    trace: Trace, cluster: Cluster, precision: Precision
+) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
+    """Return dynamic energy, class and task of every (task, class) pair, for one rank each."""
+    graph = trace.graph
+    task, owner = membership_class(trace)
+    energy = device_energy_j(
+        cluster,
+        precision,
+        flop=graph.flop[task],
+        traffic_bytes=graph.memory_traffic_bytes[task],
+        busy_s=(trace.end_s - trace.start_s)[task],
+        communicates=np.isin(graph.kind[task], (TaskKind.COLLECTIVE, TaskKind.TRANSFER)),
     )
     return energy, owner, task
 

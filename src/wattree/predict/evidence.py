@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from wattree.cost import Calibration, Software
+from wattree.cost import Calibration, Software, device_names
 from wattree.graph import TaskKind
 from wattree.job import Job
 from wattree.trace import Evidence, Trace
@@ -20,13 +20,13 @@ def provenance_of(
     trace: Trace, calibration: Calibration, job: Job, software: Software
 ) -> Mapping[str, Evidence]:
     """Return quantity → evidence, weighted by the time of the tasks it rests on."""
-    device = job.cluster.node.device.name
+    device = job.cluster.node.device
     graph = trace.graph
     busy = trace.end_s - trace.start_s
     computing = float(busy[graph.kind == TaskKind.COMPUTE].sum())
     moving = float(busy[np.isin(graph.kind, (TaskKind.COLLECTIVE, TaskKind.TRANSFER))].sum())
-    matmul = calibration.evidence(f"device.{device}.matmul.bf16", "pooled.matmul.bf16")
-    link = calibration.evidence(f"device.{device}.bus_efficiency", "pooled.bus_efficiency")
+    matmul = calibration.evidence(*device_names(device, "matmul.bf16"))
+    link = calibration.evidence(*device_names(device, "bus_efficiency"))
     family = calibration.evidence(f"family.{software.name}.math", "pooled.math")
     total = max(computing + moving, 1e-30)
     shares: dict[str, float] = {}
@@ -35,7 +35,7 @@ def provenance_of(
     time = Evidence(
         evidence=_weakest(shares),
         share=shares,
-        note=f"matrix rates of {device}: {matmul}; links: {link}; habits of {software.name}: {family}",
+        note=f"matrix rates of {device.name}: {matmul}; links: {link}; habits of {software.name}: {family}",
     )
     energy = Evidence(
         evidence="pooled",

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattree.cost import Calibration
-from wattree.predict.breakdown import membership_class
+from wattree.hardware import Device
+from wattree.predict.breakdown import tasks_of
 from wattree.trace import MemoryUse, Trace
 
-__all__ = ["PeakMemory", "memory_use", "peak_memory"]
+__all__ = ["PeakMemory", "memory_use", "peak_memory", "process_bytes", "reserved_bytes"]
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +23,7 @@ class PeakMemory:
 
     Attributes:
         rank_class: The fullest class.
+        tensors: Live tensors as the executor counts them.
         allocated: Live tensors (`torch.cuda.max_memory_allocated`).
         reserved: What the caching allocator holds (`max_memory_reserved`).
         process: What the driver counts (`nvidia-smi`): with context and communicators.
@@ -26,29 +31,42 @@ class PeakMemory:
     """
 
     rank_class: int
+    tensors: float
     allocated: float
     reserved: float
     process: float
     by_category: dict[str, float]
 
 
-def peak_memory(trace: Trace, calibration: Calibration, software: str) -> PeakMemory:
+def peak_memory(trace: Trace, calibration: Calibration, device: Device) -> PeakMemory:
     """Return the peak of the fullest rank."""
     fullest = int(np.argmax(trace.peak_bytes))
     parts = _at_peak(trace, fullest)
     tensors = float(sum(parts.values()))
-    allocated = tensors + calibration.family(software, "memory_allocated_bytes")
-    reserved = tensors * (1 + calibration.general("memory_fragmentation"))
-    reserved += calibration.general("memory_reserved_bytes")
-    process = reserved + calibration.family(software, "memory_context_bytes")
+    allocated = tensors + calibration.general("memory_allocated_bytes")
+    reserved = float(reserved_bytes(np.array(tensors), calibration))
+    process = float(process_bytes(np.array(tensors), calibration, device))
     parts["overhead"] = parts.get("overhead", 0.0) + process - tensors
     return PeakMemory(
         rank_class=fullest,
+        tensors=tensors,
         allocated=allocated,
         reserved=reserved,
         process=process,
         by_category=parts,
     )
+
+
+def reserved_bytes(tensor_bytes: Floats, calibration: Calibration) -> Floats:
+    """Return what the caching allocator holds for a peak of live tensors. [B]"""
+    kept = tensor_bytes * (1 + calibration.general("memory_fragmentation"))
+    return np.asarray(kept + calibration.general("memory_reserved_bytes"))
+
+
+def process_bytes(tensor_bytes: Floats, calibration: Calibration, device: Device) -> Floats:
+    """Return what the driver counts for a peak of live tensors. [B]"""
+    context = calibration.device(device, "memory_context_bytes")
+    return np.asarray(reserved_bytes(tensor_bytes, calibration) + context)
 
 
 def memory_use(peak: PeakMemory, capacity_bytes: float) -> MemoryUse:
@@ -70,8 +88,7 @@ def _at_peak(trace: Trace, rank_class: int) -> dict[str, float]:
     at = int(trace.peak_task[rank_class])
     if at < 0:
         return parts
-    task, owner = membership_class(trace)
-    mine = np.unique(task[owner == rank_class])
+    mine = tasks_of(trace, rank_class)
     moment = trace.start_s[at]
     started = mine[trace.start_s[mine] <= moment]
     ended = mine[trace.end_s[mine] <= moment]

@@ -37,8 +37,15 @@ class Setting:
     rates: Rates
 
 
-def setting_of(job: Job, calibration: Calibration) -> Setting:
+def setting_of(
+    job: Job, calibration: Calibration, *, model: ModelGraph | None = None
+) -> Setting:
     """Return what all strategies of `job` share.
+
+    Args:
+        job: The job.
+        calibration: Constants.
+        model: The job's model graph, where it has been built before.
 
     Raises:
         UnknownNameError: Unknown software family, precision, model or optimiser.
@@ -61,7 +68,7 @@ def setting_of(job: Job, calibration: Calibration) -> Setting:
         )
     return Setting(
         job=job,
-        model=model_of(job),
+        model=model_of(job) if model is None else model,
         software=software,
         precision=precision,
         calibration=calibration,

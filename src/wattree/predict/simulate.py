@@ -116,7 +116,7 @@ def predicted(
     trace = play(compilation.graph, sharing=sharing)
     ended = time.perf_counter()
     energy = step_energy(trace, job.cluster, setting.precision, strategy.mesh.ranks)
-    peak = peak_memory(trace, setting.calibration, setting.software.name)
+    peak = peak_memory(trace, setting.calibration, job.cluster.node.device)
     size = SimulationSize(
         tasks=compilation.graph.tasks,
         events=trace.events,

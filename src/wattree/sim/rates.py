@@ -6,7 +6,6 @@ reached zero between two instants do rates of running tasks change because of ov
 
 from __future__ import annotations
 
-
 from wattree.graph import TaskKind
 from wattree.sim.compiled import part
 from wattree.sim.events import schedule

@@ -62,6 +62,7 @@ class Choices:
         compute: Iteration dim → axes.
         parameters, gradients, optimizer: Axes the three are stored sharded over.
         recompute: Share of the operator's forward work done again in backward; 0 keeps all.
+        inside_region: It lies in a module that is recomputed, even if it is itself kept.
     """
 
     compute: Mapping[str, tuple[str, ...]]
@@ -69,6 +70,7 @@ class Choices:
     gradients: tuple[str, ...]
     optimizer: tuple[str, ...]
     recompute: float
+    inside_region: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,15 @@ class StrategyTree:
         found = [pattern for pattern in self.nodes if _applies(pattern, segments)]
         return tuple(sorted(found, key=_strength))
 
+    def reaching(self, path: str) -> tuple[str, ...]:
+        """Return the patterns that may apply to something at or below `path`."""
+        segments = path.split(".")
+        return tuple(
+            pattern
+            for pattern in self.nodes
+            if _applies(".".join(pattern.split(".")[: len(segments)]), segments)
+        )
+
     def choices(self, path: str) -> Choices:
         """Return what holds for the operator at `path`, inheritance resolved."""
         return self.resolve(self.matching(path))
@@ -95,7 +106,7 @@ class StrategyTree:
         """Return the choices of `patterns` laid over one another, weakest first."""
         compute: dict[str, tuple[str, ...]] = {}
         stored: dict[str, tuple[str, ...]] = {"parameters": (), "gradients": (), "optimizer": ()}
-        recompute, share = False, 1.0
+        recompute, region, share = False, False, 1.0
         for pattern in patterns:
             node = self.nodes[pattern]
             compute.update(node.compute)
@@ -105,9 +116,15 @@ class StrategyTree:
                     stored[item] = value
             if node.memory.activations is not None:
                 recompute = node.memory.activations is ActivationStore.RECOMPUTE
+                region = region or recompute
             if node.memory.recompute_share is not None:
                 share = node.memory.recompute_share
-        return Choices(compute=compute, recompute=share if recompute else 0.0, **stored)
+        return Choices(
+            compute=compute,
+            recompute=share if recompute else 0.0,
+            inside_region=region,
+            **stored,
+        )
 
     def merged(self, other: StrategyTree) -> StrategyTree:
         """Return both trees in one; where both set an item, `other` wins."""

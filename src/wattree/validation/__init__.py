@@ -26,6 +26,7 @@ from wattree.validation.table import (
     worst_markdown,
     worst_table,
 )
+from wattree.validation.validate import validate
 
 __all__ = [
     "ALL_SOURCES",
@@ -49,6 +50,7 @@ __all__ = [
     "summary_json",
     "summary_markdown",
     "summary_table",
+    "validate",
     "worst",
     "worst_markdown",
     "worst_table",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Group
@@ -22,13 +23,13 @@ class Validation:
 
     Attributes:
         scored: One entry per row and quantity, every row of the files present.
-        left_out: The same rows predicted with a calibration that never saw their source; None if
-            that was not asked for.
+        left_out: Quantity → source (or `all`) → mean absolute error on that source's rows when
+            the fit never saw them, as the calibration records it.
         assumptions: row_id → what had to be filled to express the row.
     """
 
     scored: tuple[Scored, ...]
-    left_out: tuple[Scored, ...] | None = None
+    left_out: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     assumptions: dict[str, tuple[str, ...]] | None = None
 
     @property
@@ -36,14 +37,8 @@ class Validation:
         """Quantity → source (or `all`) → errors, over core rows."""
         return summaries(self.scored)
 
-    @property
-    def left_out_summary(self) -> dict[str, dict[str, Summary]] | None:
-        """The same with each source left out of its calibration."""
-        return None if self.left_out is None else summaries(self.left_out)
-
     def as_json(self) -> dict[str, Any]:
         """Return the object that `--json` writes."""
-        left_out = self.left_out_summary
         return {
             "rows": [
                 entry.as_json()
@@ -51,17 +46,18 @@ class Validation:
                 for entry in self.scored
             ],
             "summary": summary_json(self.summary),
-            "summary_source_left_out": None if left_out is None else summary_json(left_out),
+            "mean_abs_error_source_left_out": {
+                quantity: dict(sources) for quantity, sources in self.left_out.items()
+            },
         }
 
     def table(self) -> Group:
         """Return errors by source, the largest errors, and what was skipped, for a terminal."""
-        left_out = self.left_out_summary
         tables = [
             summary_table(
                 sources,
                 quantity=quantity,
-                left_out=None if left_out is None else left_out.get(quantity),
+                left_out=self.left_out.get(quantity) or None,
             )
             for quantity, sources in self.summary.items()
         ]

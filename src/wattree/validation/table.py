@@ -34,14 +34,15 @@ _WORST_HEAD = ("row", "source", "model", "devices", "measured", "predicted", "er
 
 
 def summary_table(
-    summary: Mapping[str, Summary], *, quantity: str, left_out: Mapping[str, Summary] | None = None
+    summary: Mapping[str, Summary], *, quantity: str, left_out: Mapping[str, float] | None = None
 ) -> Table:
     """Return the errors of one quantity by source.
 
     Args:
         summary: Source (or `all`) → summary.
         quantity: One of `measurement.QUANTITIES`.
-        left_out: The same where each source was left out of the calibration; adds a column.
+        left_out: Source (or `all`) → mean absolute error where it was left out of the
+            calibration; adds a column.
     """
     head, lines = _summary_cells(summary, left_out)
     table = Table(title=f"{_TITLES.get(quantity, quantity)}, error against measured rows")
@@ -53,7 +54,7 @@ def summary_table(
 
 
 def summary_markdown(
-    summary: Mapping[str, Summary], *, left_out: Mapping[str, Summary] | None = None
+    summary: Mapping[str, Summary], *, left_out: Mapping[str, float] | None = None
 ) -> str:
     """Return the same table as markdown."""
     head, lines = _summary_cells(summary, left_out)
@@ -93,7 +94,7 @@ def skipped_table(entries: Iterable[Scored]) -> Table:
 
 
 def _summary_cells(
-    summary: Mapping[str, Summary], left_out: Mapping[str, Summary] | None
+    summary: Mapping[str, Summary], left_out: Mapping[str, float] | None
 ) -> tuple[_Cells, list[_Cells]]:
     head = _SUMMARY_HEAD if left_out is None else _SUMMARY_HEAD + _LEFT_OUT_HEAD
     lines = []
@@ -109,8 +110,7 @@ def _summary_cells(
             str(entry.skipped),
         )
         if left_out is not None:
-            other = left_out.get(source)
-            line += (_percent(other.mean_abs_error if other else None),)
+            line += (_percent(left_out.get(source)),)
         lines.append(line)
     return head, lines
 

@@ -45,8 +45,8 @@ def backward_steps(
         found[block.output] = [Placed(layout=boundary, size=size, step=-1)]
     wanted = _tensors_to_train(block, inputs, input_gradient)
     for operator, split in zip(reversed(block.operators), reversed(splits), strict=True):
-        is_loss = operator.kind is OperatorKind.CROSS_ENTROPY
-        if not is_loss and not any(found.get(output.tensor) for output in operator.outputs):
+        given = any(found.get(output.tensor) for output in operator.outputs)
+        if not given and not _is_end(operator, block):
             continue
         depends, given = _arrived(operator, split, found, steps)
         _add_gradients(operator, split, wanted, forward, inputs, steps, found, depends, given)
@@ -56,6 +56,15 @@ def backward_steps(
             moved = steps.convert(f"{name}.gradient", gradient, placed.layout)
             last = max(last, moved.step)
     return steps, last
+
+
+def _is_end(operator: Operator, block: Block) -> bool:
+    """Whether backward starts here: a loss, or whatever else a model ends in."""
+    read = {operand.tensor for other in block.operators for operand in other.inputs}
+    written = {output.tensor for output in operator.outputs}
+    return operator.kind is OperatorKind.CROSS_ENTROPY or (
+        block.output is None and not written & read
+    )
 
 
 def _tensors_to_train(block: Block, inputs: Mapping[str, Placed], input_gradient: bool) -> set[str]:
@@ -106,11 +115,14 @@ def _add_gradients(
     trained = any(parameter.trainable for parameter in operator.parameters)
     reads = [operand for operand in operator.inputs if operand.tensor in wanted]
     is_matmul = operator.kind is OperatorKind.MATMUL
-    gathered = _gather_again(operator, split, forward, inputs, steps) if trained else []
+    # A product's saved input serves its weight's gradient only, others' (attention) every gradient.
+    needed = trained or (bool(reads) and not is_matmul)
+    gathered = _gather_again(operator, split, forward, inputs, steps) if needed else []
     step = -1
     if reads or (trained and not is_matmul):
         phase = StepPhase.INPUT_GRADIENT if reads else StepPhase.WEIGHT_GRADIENT
-        step = steps.add(compute_step(operator, split, phase, tuple(depends), 1.0, given))
+        waits = depends if is_matmul else depends + gathered
+        step = steps.add(compute_step(operator, split, phase, tuple(waits), 1.0, given))
     if trained and is_matmul:
         steps.add(
             compute_step(
@@ -149,6 +161,6 @@ def _gather_again(
 
 def _only_gathers(have: Layout, want: Layout) -> bool:
     changed = [axis for axis in {*have, *want} if have.get(axis) != want.get(axis)]
-    return bool(changed) and all(axis in have and have[axis] >= 0 and axis not in want for axis in changed)
-
-
+    return bool(changed) and all(
+        axis in have and have[axis] >= 0 and axis not in want for axis in changed
+    )

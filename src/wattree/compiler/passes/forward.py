@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from wattree.compiler.layout import Layout, conversions, layout_of, local_size
+from wattree.compiler.layout import PARTIAL, Layout, conversions, layout_of, local_size
 from wattree.compiler.passes.propagate import Split
 from wattree.compiler.program import (
     CollectiveKind,
@@ -126,9 +126,19 @@ def forward_steps(
             steps.tensors[output.tensor] = Placed(
                 layout=layout, size=local_size(operator, output, layout), step=step
             )
+        if operator.kind is OperatorKind.CROSS_ENTROPY and phase is StepPhase.FORWARD:
+            _complete(operator, steps)
     if block.output is not None and boundary is not None and phase is StepPhase.FORWARD:
         steps.tensors[block.output] = steps.in_layout(block.output, boundary)
     return steps
+
+
+def _complete(operator: Operator, steps: StepList) -> None:
+    """Add up partial losses: ranks that share the vocabulary each see part of every row."""
+    for output in operator.outputs:
+        layout = steps.tensors[output.tensor].layout
+        whole = {axis: position for axis, position in layout.items() if position != PARTIAL}
+        steps.tensors[output.tensor] = steps.in_layout(output.tensor, whole)
 
 
 def compute_step(
@@ -169,7 +179,7 @@ def routed_copies(operator: Operator, operand: Operand) -> float:
     if "expert" not in operand.dims or "seq" not in operand.dims:
         return 1.0
     experts = operator.dim("expert").extent.coefficient
-    return experts * operator.dim("seq").extent.coefficient
+    return experts * operator.dim("seq").extent.coefficient * operand.fraction
 
 
 def _dim(operator: Operator, split: Split, name: str) -> LocalSize:

@@ -29,10 +29,11 @@ def saved_tensors(
 ) -> tuple[SavedTensor, ...]:
     """Return the activations that backward needs, each once.
 
-    A tensor is made again instead of kept if its producer and all who save it are recomputed; a
-    recomputed operator's inputs from outside are kept.
+    A tensor is made again instead of kept if its producer is recomputed and all who save it lie in
+    the recomputed region; the region's inputs, and what leaves it, are kept.
     """
     share_of = {o.path: c.recompute for o, c in zip(block.operators, choices, strict=True)}
+    inside = {o.path: c.inside_region for o, c in zip(block.operators, choices, strict=True)}
     producer = {out.tensor: o for o in block.operators for out in o.outputs}
     savers: dict[str, list[Operator]] = {}
     for operator in block.operators:
@@ -47,10 +48,11 @@ def saved_tensors(
         made_by = producer.get(name)
         if made_by is None and name not in inputs:
             continue  # token ids
-        again = min(
-            [share_of[made_by.path] if made_by else 0.0]
-            + [share_of[operator.path] for operator in operators if name in operator.saved]
+        # Made again if its producer is, and everyone who needs it does so inside the region.
+        needed_outside = any(
+            name in operator.saved and not inside[operator.path] for operator in operators
         )
+        again = share_of[made_by.path] if made_by and not needed_outside else 0.0
         placed = _kept(name, operators, split_of, forward, inputs)
         is_logits = operators[0].kind is OperatorKind.CROSS_ENTROPY
         found.append(

@@ -31,6 +31,9 @@ _POSITIONWISE = (
     "mlp.residual",
     "moe.residual",
     "moe.dropout",
+    "moe.shared_dropout",
+    "moe.shared.scale",
+    "moe.sum",
 )
 
 
@@ -54,7 +57,8 @@ def sequence_parallel(options: StrategyOptions) -> StrategyTree:
     del options
     split = TreeNode(compute={"seq": ("cp", "tp")})
     nodes = {f"{layer}.{path}": split for layer in LAYERS for path in _POSITIONWISE}
-    nodes["head.final_norm"] = split
+    for norm in ("encoder.final.final_norm", "head.final_norm"):
+        nodes[norm] = split
     for stack in ("", "encoder.", "decoder."):
         for name in ("dropout", "norm", "sum"):
             nodes[f"{stack}embedding.embedding.{name}"] = split

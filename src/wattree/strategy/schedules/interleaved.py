@@ -1,8 +1,9 @@
 """Interleaved 1F1B: several chunks per stage shrink the bubble (Narayanan et al., SC 2021, §2.2).
 
 Micro-batches advance in rounds of `stages`: a stage runs a round through its first chunk, then
-through its next one, so that the first chunk's outputs come back in time. The last round may be
-shorter when `micro_batches` is no multiple of `stages`.
+through its next one, so that the first chunk's outputs come back in time. Where `micro_batches`
+is no multiple of `stages`, rounds are longer, never shorter: outputs of a short round would come
+back after their stage is due to use them, and stages would wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -14,22 +15,29 @@ __all__ = ["interleaved"]
 
 def interleaved(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Slot, ...]:
     """Return the stage's forwards and backwards, one of each in turn after the warm-up."""
-    forward = _rounds(stages, range(chunks), micro_batches, backward=False)
-    backward = _rounds(stages, range(chunks - 1, -1, -1), micro_batches, backward=True)
+    rounds = _rounds(stages, micro_batches)
+    forward = [Slot(c, m, False) for batch in rounds for c in range(chunks) for m in batch]
+    backward = [
+        Slot(c, m, True) for batch in rounds for c in range(chunks - 1, -1, -1) for m in batch
+    ]
     total = chunks * micro_batches
-    warm_up = min((stages - stage - 1) * 2 + (chunks - 1) * stages, total)
+    # Until the first micro-batch has reached the last chunk of the last stage and come back.
+    warm_up = min((stages - stage - 1) * 2 + (chunks - 1) * len(rounds[0]), total)
     if micro_batches <= stages:
         warm_up = total  # too few micro-batches for a steady state: as GPipe
-    order = list(forward[:warm_up])
+    order = forward[:warm_up]
     for index in range(total - warm_up):
         order += [forward[warm_up + index], backward[index]]
     order += backward[total - warm_up :]
     return tuple(order)
 
 
-def _rounds(stages: int, chunks: range, micro_batches: int, *, backward: bool) -> list[Slot]:
-    order = []
-    for first in range(0, micro_batches, stages):
-        batch = range(first, min(first + stages, micro_batches))
-        order += [Slot(chunk, m, backward) for chunk in chunks for m in batch]
-    return order
+def _rounds(stages: int, micro_batches: int) -> list[range]:
+    """Return the micro-batches of each round, `stages` or more, the longer rounds first.
+
+    Longer ones last would ask for a backward whose forward is yet to come.
+    """
+    count = max(micro_batches // stages, 1)
+    base, longer = divmod(micro_batches, count)
+    ends = [index * base + min(index, longer) for index in range(count + 1)]
+    return [range(start, end) for start, end in zip(ends[:-1], ends[1:], strict=True)]

@@ -1,0 +1,293 @@
+"""The figures of the main job in one table: accuracy, speed, memory, start-up.
+
+    python -m benchmarks.main [DIR] [--json P]
+
+DIR holds `throughput_llm.csv` and `memory.csv` of published measurements; without it the bundled
+rows are used. Times are medians on the machine at hand. Exits with 0 even where a figure is
+missed: the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = ROOT / "examples" / "llama-3.1-8b-dgx-h100.yaml"
+LARGEST = """
+model: llama-3.1-405b
+data: {sequence_length: 8192, global_batch: 2048}
+precision: bf16
+optimizer: adamw
+cluster: {node: dgx-h100, nodes: 2048}
+strategy: {preset: megatron, tp: 8, pp: 16, dp: 128, micro_batch: 1, virtual_stages: 8,
+           schedule: interleaved}
+"""
+ENGINE = """
+model: llama-3.1-70b
+data: {sequence_length: 8192, global_batch: 52}
+precision: bf16
+optimizer: adamw
+cluster: {node: dgx-h100, nodes: 16}
+strategy: {preset: megatron, tp: 8, pp: 4, dp: 4, micro_batch: 1}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One line of the table."""
+
+    measure: str
+    wanted: str
+    found: str
+    reached: bool
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; write JSON on request."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("dir", nargs="?", type=Path, help="folder of measured rows")
+    parser.add_argument("--json", type=Path, dest="json_path")
+    options = parser.parse_args(arguments)
+    parts: list[Callable[[], list[Figure]]] = [
+        start_up,
+        plan_time,
+        largest_job,
+        engine_rate,
+        screening,
+        lambda: accuracy(options.dir),
+    ]
+    figures: list[Figure] = []
+    for part in parts:
+        figures += part()
+    table = Table(title="Main job")
+    for name in ("measure", "at least", "found", ""):
+        table.add_column(name, overflow="fold")
+    for figure in figures:
+        table.add_row(
+            figure.measure, figure.wanted, figure.found, "ok" if figure.reached else "MISSED"
+        )
+    Console(width=150).print(table)
+    if options.json_path:
+        options.json_path.write_text(json.dumps([asdict(f) for f in figures], indent=1))
+    return 0
+
+
+def wall_s(command: Sequence[str], repeats: int = 5) -> float:
+    """Return the median wall time of a command in a cold process. [s]"""
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def start_up() -> list[Figure]:
+    """Time to import the package and to print the help."""
+    bare = wall_s([sys.executable, "-c", "pass"], 9)
+    imported = wall_s([sys.executable, "-c", "import wattree"], 9) - bare
+    helped = wall_s([sys.executable, "-m", "wattree", "--help"], 9)
+    return [
+        Figure(
+            measure="import wattree",
+            wanted="<= 0.3 s",
+            found=f"{imported:.2f} s",
+            reached=imported <= 0.3,
+        ),
+        Figure(
+            measure="wattree --help",
+            wanted="<= 0.5 s",
+            found=f"{helped:.2f} s",
+            reached=helped <= 0.5,
+        ),
+    ]
+
+
+def plan_time() -> list[Figure]:
+    """Wall time of the main command, kernels cached."""
+    command = [sys.executable, "-m", "wattree", "plan", str(EXAMPLE)]
+    wall_s(command, 1)
+    found = wall_s(command, 3)
+    return [
+        Figure(
+            measure="plan, Llama-3.1-8B on 8 x H100, cold process",
+            wanted="<= 5 s",
+            found=f"{found:.2f} s",
+            reached=found <= 5,
+        )
+    ]
+
+
+def _job(text: str):  # noqa: ANN202 - only used here
+    from wattree.job.load import load_job
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "job.yaml"
+        path.write_text(text)
+        return load_job(path)
+
+
+def largest_job() -> list[Figure]:
+    """Simulate 405B on 16,384 devices in a process of its own, for its memory."""
+    code = (
+        "import time, resource, sys\n"
+        "sys.path.insert(0, '.')\n"
+        "from benchmarks.main import LARGEST, _job\n"
+        "job = _job(LARGEST)\n"
+        "import wattree\n"
+        "t = time.perf_counter(); p = wattree.simulate(job); e = time.perf_counter() - t\n"
+        "print(e, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, p.result.step_time_s)\n"
+    )
+    runs = []
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True
+        )
+        runs.append([float(word) for word in done.stdout.split()])
+    elapsed = statistics.median(run[0] for run in runs)
+    resident = max(run[1] for run in runs)
+    return [
+        Figure(
+            measure="simulate Llama-3.1-405B on 16,384 H100",
+            wanted="<= 2 s, <= 1.5 GB",
+            found=f"{elapsed:.2f} s, {resident / 1e9:.2f} GB (step {runs[0][2]:.2f} s)",
+            reached=elapsed <= 2 and resident <= 1.5e9,
+        )
+    ]
+
+
+def engine_rate() -> list[Figure]:
+    """Tasks per second on a compiled graph, every rank played."""
+    from wattree.compiler import compile_job
+    from wattree.cost import load_calibration
+    from wattree.predict import setting_of
+    from wattree.sim import play
+    from wattree.strategy.presets import strategy_of
+
+    job = _job(ENGINE)
+    setting = setting_of(job, load_calibration())
+    strategy = strategy_of(
+        job.strategy, layers=setting.model.layers, global_batch=job.data.global_batch
+    )
+    graph = compile_job(
+        setting.model,
+        strategy,
+        job.cluster,
+        rates=setting.rates,
+        software=setting.software,
+        optimizer=job.optimizer,
+        sequence=job.data.sequence_length,
+        global_batch=job.data.global_batch,
+        fold=False,
+    ).graph
+    play(graph)
+    rates = []
+    for _ in range(5):
+        began = time.process_time()
+        play(graph)
+        rates.append(graph.tasks / (time.process_time() - began))
+    rate = statistics.median(rates)
+    return [
+        Figure(
+            measure=f"engine, Llama-3.1-70B TP 8 x PP 4 x DP 4 unfolded, {graph.tasks:,} tasks",
+            wanted=">= 5 M tasks/s",
+            found=f"{rate / 1e6:.2f} M tasks/s (peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB)",
+            reached=rate >= 5e6,
+        )
+    ]
+
+
+def screening() -> list[Figure]:
+    """Rate of screening, and whether screening finds what simulating everything finds."""
+    from benchmarks import screening as part
+
+    return [Figure(**line) for line in part.figures()]
+
+
+def accuracy(folder: Path | None) -> list[Figure]:
+    """Errors against measured rows, with the record of left-out sources beside them."""
+    import wattree
+    from wattree.cost import load_calibration
+
+    files = [] if folder is None else [folder / "throughput_llm.csv", folder / "memory.csv"]
+    validation = wattree.validate(files)
+    Console(width=150).print(validation.table())
+    summary = validation.summary
+    constants = load_calibration()
+    lines = []
+    speed = summary["step_time_s"]["all"]
+    out = constants.left_out.get("step_time_s", {}).get("all", float("nan"))
+    fitted = sum(
+        c.spread > 0 and not n.startswith("pooled.m") for n, c in constants.constants.items()
+    )
+    mean, median = speed.mean_abs_error or 1, speed.median_abs_error or 1
+    lines.append(
+        Figure(
+            measure=f"step time, {speed.count} core rows",
+            wanted="mean <= 6 %, median <= 4 %",
+            found=f"{mean:.1%}, {median:.1%}",
+            reached=mean <= 0.06 and median <= 0.04,
+        )
+    )
+    lines.append(
+        Figure(
+            measure="step time, source left out",
+            wanted="mean <= 10 %, <= 1.5 x in-sample",
+            found=f"{out:.1%}, {out / mean:.2f} x",
+            reached=out <= 0.10 and out <= 1.5 * mean,
+        )
+    )
+    lines.append(
+        Figure(
+            measure="step time, constants fitted",
+            wanted="<= 45",
+            found=str(fitted),
+            reached=fitted <= 45,
+        )
+    )
+    lines.append(
+        Figure(
+            measure="step time, coverage",
+            wanted=">= 95 %",
+            found=f"{speed.coverage:.1%}",
+            reached=(speed.coverage or 0) >= 0.95,
+        )
+    )
+    order = speed.order or 0
+    lines.append(
+        Figure(
+            measure=f"order of {speed.pairs} pairs",
+            wanted=">= 93 %",
+            found=f"{order:.1%}",
+            reached=order >= 0.93,
+        )
+    )
+    if "peak_memory_bytes" in summary:
+        memory = summary["peak_memory_bytes"]["all"]
+        error = memory.mean_abs_error or 1
+        lines.append(
+            Figure(
+                measure=f"peak memory, {memory.count} core rows",
+                wanted="mean <= 5 %, coverage >= 95 %",
+                found=f"{error:.1%}, {memory.coverage:.0%}",
+                reached=error <= 0.05 and (memory.coverage or 0) >= 0.95,
+            )
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Sessions in the documentation are what the commands print; this remakes or checks them.
+
+A session is a comment `<!-- session: COMMAND -->` directly above a fenced block. Run from the
+checkout, `python docs/sessions.py` runs every command and puts what it prints into its block;
+with `--check` it only says which blocks are out of date. Times that depend on the machine are
+not compared.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+_SESSION = re.compile(
+    r"<!-- session: (?P<command>[^\n]+?) -->\n```text\n(?P<body>.*?)```\n", re.DOTALL
+)
+#: What a command took on this machine: "compiled in 83.1 ms", "simulated in 2.1 s".
+_MACHINE_TIME = re.compile(r"\bin\s+[\d.,]+\s+(s|ms|us|min)\b")
+
+
+class Session(NamedTuple):
+    """A command in a page and what the page says that it prints."""
+
+    page: Path
+    command: str
+    body: str
+
+
+def sessions() -> Iterator[Session]:
+    """Yield the sessions of all pages."""
+    for page in PAGES:
+        for found in _SESSION.finditer(page.read_text(encoding="utf-8")):
+            yield Session(page, found["command"], found["body"])
+
+
+def output(command: str) -> str:
+    """Return the command line with a prompt and what it prints, as on a terminal of 80 columns."""
+    program, *words = shlex.split(command)
+    assert program == "wattree"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONUTF8": "1",
+        "COLUMNS": "80",
+        "TERM": "dumb",
+    }
+    done = subprocess.run(  # noqa: S603 - the commands are those of our own pages
+        [sys.executable, "-m", "wattree", *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+    if done.returncode not in (0, 2):
+        raise SystemExit(f"{command} failed:\n{done.stderr}")
+    lines = [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
+    return "\n".join([f"$ {command}", *lines]) + "\n"
+
+
+def comparable(body: str) -> str:
+    """Return a body with the machine's times masked and its line breaks undone."""
+    return _MACHINE_TIME.sub("in …", re.sub(r"\s+", " ", body))
+
+
+def main(arguments: list[str]) -> int:
+    """Remake the sessions, or check them; return the exit code."""
+    check = "--check" in arguments
+    stale = 0
+    for session in sessions():
+        fresh = output(session.command)
+        if comparable(fresh) == comparable(session.body):
+            continue
+        stale += 1
+        print(f"{session.page.relative_to(ROOT)}: {session.command}")
+        if not check:
+            text = session.page.read_text(encoding="utf-8")
+            head = f"<!-- session: {session.command} -->\n```text\n"
+            old, new = f"{head}{session.body}```\n", f"{head}{fresh}```\n"
+            session.page.write_text(text.replace(old, new), encoding="utf-8")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

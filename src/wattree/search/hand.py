@@ -1,0 +1,68 @@
+"""What people choose by hand, for comparison: sharded data parallelism, and the Megatron recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from wattree.predict import Setting
+from wattree.search.screen import screen
+from wattree.search.space import Limits, enumerate_space
+from wattree.strategy import StrategyOptions
+
+__all__ = ["hand_choices"]
+
+
+def hand_choices(setting: Setting, ranks: int) -> Mapping[str, StrategyOptions]:
+    """Return the two most common choices: name → strategy.
+
+    Both take the fastest micro-batch and recomputation that fits by the closed form (or the
+    leanest, if none does), as people find by trying.
+
+    Args:
+        setting: The job.
+        ranks: How many ranks to use.
+    """
+    found = {}
+    if fsdp := _best_within(setting, ranks, _fsdp_limits()):
+        found["FSDP over all ranks"] = fsdp
+    # Megatron's recipe: as much tensor parallelism as the node has devices, the shallowest
+    # pipeline that fits, replicas with what is left.
+    for stages in _divisors(ranks):
+        recipe = _best_within(setting, ranks, _megatron_limits(setting, stages), must_fit=True)
+        if recipe is not None:
+            found["tensor parallelism over the node"] = recipe
+            break
+    return found
+
+
+def _fsdp_limits() -> Limits:
+    alone = {axis: (1,) for axis in ("fsdp", "tp", "cp", "pp", "ep")}
+    return Limits(axes=alone, shardings=("zero3",))
+
+
+def _megatron_limits(setting: Setting, stages: int) -> Limits:
+    node = min(setting.job.cluster.node.devices, setting.job.cluster.devices)
+    return Limits(
+        axes={"fsdp": (1,), "cp": (1,), "ep": (1,), "tp": (node,), "pp": (stages,)},
+        shardings=("zero1", "none"),
+        schedules=("1f1b",),
+    )
+
+
+def _best_within(
+    setting: Setting, ranks: int, limits: Limits, *, must_fit: bool = False
+) -> StrategyOptions | None:
+    space = enumerate_space(setting, ranks=(ranks,), limits=limits)
+    if not len(space):
+        return None
+    screened = screen(setting, space)
+    fits = screened.memory_bytes <= setting.job.cluster.node.device.memory_bytes
+    if not fits.any():
+        return None if must_fit else screened.options(int(np.argmin(screened.memory_bytes)))
+    return screened.options(int(np.argmin(np.where(fits, screened.step_time_s, np.inf))))
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]

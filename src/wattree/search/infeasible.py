@@ -1,0 +1,82 @@
+"""What to say when nothing fits: what comes nearest, how much is missing, what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from wattree.errors import InfeasibleError
+from wattree.predict import Setting
+from wattree.search.label import label_of
+from wattree.search.screen import Constraints, Screened
+from wattree.units import format_bytes, format_time
+
+__all__ = ["infeasible"]
+
+
+def infeasible(
+    setting: Setting, screened: Screened, constraints: Constraints, rejected: Mapping[str, int]
+) -> InfeasibleError:
+    """Return the error for a search that found nothing.
+
+    Args:
+        setting: The job.
+        screened: Estimates of every strategy.
+        constraints: What was asked.
+        rejected: Reason → strategies turned away.
+    """
+    counted = ", ".join(
+        f"{reason} ({count:,})" for reason, count in sorted(rejected.items(), key=lambda r: -r[1])
+    )
+    job = setting.job
+    where = f"{setting.model.name} on {job.cluster.nodes} x {job.cluster.node.name}"
+    lines = [f"{job.source}: no strategy for {where} meets every constraint", f"  turned away: {counted}"]
+    if not len(screened):
+        batch = job.data.global_batch
+        lines.append(
+            f"  the global batch of {batch} samples splits over no mesh of these devices that the "
+            "model admits; change data.global_batch or the number of nodes"
+        )
+        return InfeasibleError("\n".join(lines), rejected)
+    lines += _nearest(setting, screened, constraints)
+    return InfeasibleError("\n".join(lines), rejected)
+
+
+def _nearest(setting: Setting, screened: Screened, constraints: Constraints) -> list[str]:
+    """Return what the strategy needs that misses the first binding constraint by least."""
+    fits = screened.memory_bytes <= constraints.memory_bytes
+    if not fits.any():
+        index = int(np.argmin(screened.memory_bytes))
+        need = float(screened.memory_bytes[index])
+        return [
+            f"  nearest: {label_of(screened.options(index))}, which needs {format_bytes(need)} on "
+            f"each device of {format_bytes(constraints.memory_bytes)}",
+            "  what would help: more devices to spread the model over, devices with more memory, "
+            "a shorter data.sequence_length, or an optimizer with less state (adamw8bit, lion)",
+        ]
+    power_w = screened.energy_j / screened.pue / screened.step_time_s
+    cap_w = constraints.power_cap_w
+    if cap_w is not None and not (fits & (power_w <= cap_w)).any():
+        index = int(np.argmin(np.where(fits, power_w, np.inf)))
+        return [
+            f"  nearest: {label_of(screened.options(index))}, which draws "
+            f"{power_w[index] / 1e3:.1f} kW on average, above the cap of {cap_w / 1e3:.1f} kW",
+            "  what would help: a higher --power-cap, fewer devices (--max-devices), or a power "
+            "limit on each device (cluster.power_limit)",
+        ]
+    within = fits if cap_w is None else fits & (power_w <= cap_w)
+    index = int(np.argmin(np.where(within, screened.step_time_s, np.inf)))
+    steps = max(setting.job.training.steps, 1)
+    total_s = float(screened.step_time_s[index]) * steps
+    nearest = f"  nearest: {label_of(screened.options(index))}, whose {steps:,} steps take "
+    limit_s = constraints.step_time_s
+    if limit_s is not None:
+        return [
+            f"{nearest}{format_time(total_s)}, past the deadline of {format_time(limit_s * steps)}",
+            "  what would help: a later --deadline, fewer training.steps, or more devices",
+        ]
+    return [
+        f"{nearest}{format_time(total_s)}; by the closed form it fits, by simulation it does not",
+        "  what would help: more devices, or devices with more memory",
+    ]

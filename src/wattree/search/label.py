@@ -1,0 +1,26 @@
+"""A strategy in a few words, for rankings and sentences."""
+
+from __future__ import annotations
+
+from wattree.strategy import AXES, StrategyOptions
+
+__all__ = ["label_of"]
+
+
+def label_of(options: StrategyOptions) -> str:
+    """Return the options as a few words, what is off or 1 left out."""
+    degrees = [f"{axis} {getattr(options, axis)}" for axis in AXES if getattr(options, axis) > 1]
+    words = [" × ".join(degrees) or "one rank"]
+    if options.sharding != "none":
+        words.append(options.sharding)
+    if options.sequence_parallel:
+        words.append("sequence parallel")
+    if not options.expert_over_tensor:
+        words.append("split experts")
+    if options.pp > 1:
+        chunks = f" × {options.virtual_stages}" if options.virtual_stages > 1 else ""
+        words.append(options.schedule + chunks)
+    words.append(f"micro-batch {options.micro_batch}")
+    if options.recompute != "none":
+        words.append(f"{options.recompute} recomputation")
+    return ", ".join(words)

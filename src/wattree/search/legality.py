@@ -1,0 +1,101 @@
+"""Which degrees a model admits: every operator's splits as divisibility rules over mesh axes.
+
+The same checks as `compiler.fits`, once for a whole space instead of once for each strategy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.graph import DimRole, IterationDim, ModelGraph
+from wattree.strategy import AXES, StrategyOptions, StrategyTree
+from wattree.strategy.presets import tree_of
+
+__all__ = ["SplitRule", "illegal_by_rule", "split_rules"]
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SplitRule:
+    """`units` indivisible units are spread over the ranks of `axes`, so their degree divides it.
+
+    Attributes:
+        what: What the units are, for people.
+        units: How many; 1 where the dim cannot be split.
+        axes: Mesh axes.
+    """
+
+    what: str
+    units: int
+    axes: tuple[str, ...]
+
+    @property
+    def reason(self) -> str:
+        """What to tell people about strategies that break the rule."""
+        over = " × ".join(self.axes)
+        if self.units == 1:
+            return f"{self.what} cannot be split over {over}"
+        return f"{self.units} {self.what} do not divide over {over}"
+
+
+def split_rules(
+    model: ModelGraph, switches: StrategyOptions, sequence: int
+) -> tuple[SplitRule, ...]:
+    """Return the rules that the presets' splits of `model` impose, each once.
+
+    Args:
+        model: What is split.
+        switches: Sequence and expert parallelism; its degrees say which axes split at all.
+        sequence: Tokens per sample.
+    """
+    tree = tree_of(switches, model.layers)
+    found: set[SplitRule] = set()
+    for path, name in {instance.block: instance.path for instance in model.instances}.items():
+        near = StrategyTree(nodes={pattern: tree.nodes[pattern] for pattern in tree.reaching(name)})
+        for operator in model.blocks[path].operators:
+            compute = near.choices(f"{name}.{operator.path}").compute
+            for dim, axes in compute.items():
+                if dim == "batch" or not axes or not operator.has_dim(dim):
+                    continue
+                loop = operator.dim(dim)
+                found.add(SplitRule(_named(operator.path, loop), _units(loop, sequence), axes))
+    return tuple(sorted(found))
+
+
+def illegal_by_rule(
+    rules: Sequence[SplitRule], axes: Mapping[str, Integers]
+) -> tuple[tuple[SplitRule, NDArray[np.bool_]], ...]:
+    """Return for each rule which meshes break it, shape `(n,)` each.
+
+    Args:
+        rules: To keep.
+        axes: Axis → degrees of every mesh, shape `(n,)` each.
+    """
+    found = []
+    for rule in rules:
+        degree = np.prod([axes[axis] for axis in rule.axes], axis=0)
+        found.append((rule, rule.units % degree != 0))
+    return tuple(found)
+
+
+def _units(loop: IterationDim, sequence: int) -> int:
+    if loop.role is DimRole.OPAQUE:
+        return 1
+    if loop.units is not None:
+        return loop.units
+    return round(loop.extent.coefficient * (sequence if loop.extent.seq else 1))
+
+
+def _named(path: str, loop: IterationDim) -> str:
+    if "attention" in path and loop.name in {"heads", "out", "in"}:
+        return "heads" if loop.name == "in" else "key/value heads"
+    known = {"seq": "positions", "expert": "experts", "vocab": "rows of the vocabulary"}
+    return known.get(loop.name, f"features of {path}")
+
+
+assert set(AXES) == {"pp", "dp", "fsdp", "ep", "cp", "tp"}  # a new axis needs its rules here

@@ -1,0 +1,26 @@
+"""The exact front of two objectives, both to be made small."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["pareto_front"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+def pareto_front(first: Floats, second: Floats) -> Integers:
+    """Return the indices of points that no other point beats, by rising `first`.
+
+    A point is beaten if another is at most as large in both and smaller in one. Of equal points
+    the one with the lowest index stays.
+
+    Args:
+        first, second: The two objectives, `(n,)` each, finite.
+    """
+    order = np.lexsort((np.arange(len(first)), second, first))
+    ranked = second[order]
+    lowest_before = np.concatenate(([np.inf], np.minimum.accumulate(ranked)[:-1]))
+    return np.asarray(order[ranked < lowest_before[: len(ranked)]])

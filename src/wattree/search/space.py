@@ -1,0 +1,381 @@
+"""Every legal strategy of a job as arrays: no object per strategy, however many there are.
+
+A space is cut into groups of strategies that share their switches (sharding, recomputation,
+sequence parallelism, schedule) and differ in degrees, which is how the closed form takes them.
+Strategies that mean the same are listed once: no sequence parallelism without tensor
+parallelism, no sharding over one replica, no pipeline schedule without a pipeline, hybrid
+sharding only where some replicas do not share shards. Selective recomputation is listed only
+where attention is not fused: a fused kernel keeps no scores, so nothing would be saved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.stages import stage_misfits
+from wattree.graph import ModelGraph
+from wattree.predict import Degrees, Setting
+from wattree.search.legality import illegal_by_rule, split_rules
+from wattree.strategy import AXES, Schedule, StrategyOptions
+
+__all__ = ["Group", "Limits", "Space", "device_counts", "enumerate_space"]
+
+Integers = NDArray[np.int64]
+
+#: Micro-batches are divisors of a replica's share up to this many samples, ...
+_EVERY_DIVISOR_UP_TO = 16
+#: ... and powers of two up to this many, which only small models have memory for.
+_POWERS_OF_TWO_UP_TO = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Which part of the space to list; by default all of it.
+
+    Attributes:
+        axes: Axis → degrees to try; any that are legal if it is not named.
+        micro_batches: Micro-batch sizes to try; by default divisors as the module says.
+        shardings, recomputations, schedules: To try; None for all.
+        virtual_stages: Counts to try; None for all that leave no chunk empty.
+    """
+
+    axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    micro_batches: Sequence[int] | None = None
+    shardings: Sequence[str] = ("none", "zero1", "zero2", "zero3", "hybrid")
+    recomputations: Sequence[str] | None = None
+    schedules: Sequence[str] = ("1f1b", "gpipe", "interleaved")
+    virtual_stages: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Strategies that share their switches.
+
+    Attributes:
+        switches: What they share; its own degrees are 1.
+        degrees: What they differ in.
+    """
+
+    switches: StrategyOptions
+    degrees: Degrees
+
+    def __len__(self) -> int:
+        return len(self.degrees.micro_batch)
+
+    def options(self, index: int) -> StrategyOptions:
+        """Return one strategy."""
+        degrees = self.degrees
+        virtual = int(degrees.virtual_stages[index])
+        return replace(
+            self.switches,
+            **{axis: int(degrees.axes[axis][index]) for axis in AXES},
+            micro_batch=int(degrees.micro_batch[index]),
+            virtual_stages=virtual,
+            schedule="interleaved" if virtual > 1 else self.switches.schedule,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """All legal strategies.
+
+    Attributes:
+        groups: By switches.
+        rejected: Reason → meshes that no strategy can use.
+    """
+
+    groups: tuple[Group, ...]
+    rejected: Mapping[str, int]
+
+    def __len__(self) -> int:
+        return sum(len(group) for group in self.groups)
+
+    def __iter__(self) -> Iterator[StrategyOptions]:
+        for group in self.groups:
+            for index in range(len(group)):
+                yield group.options(index)
+
+
+def device_counts(
+    devices: int, node_devices: int, *, max_devices: int | None, fewer: bool
+) -> tuple[int, ...]:
+    """Return how many devices strategies may use, most first.
+
+    A job uses whole nodes alike, or part of one node, and its ranks divide the devices.
+
+    Args:
+        devices: Of the cluster.
+        node_devices: Of one node.
+        max_devices: Use no more; None for all.
+        fewer: Also try fewer than allowed.
+    """
+    most = devices if max_devices is None else min(max_devices, devices)
+    counts = [
+        n
+        for n in range(most, 0, -1)
+        if devices % n == 0 and (n % node_devices == 0 or node_devices % n == 0)
+    ]
+    return tuple(counts) if fewer else tuple(counts[:1])
+
+
+def enumerate_space(
+    setting: Setting, *, ranks: Sequence[int] | None = None, limits: Limits | None = None
+) -> Space:
+    """Return every legal strategy of a job.
+
+    Args:
+        setting: The job.
+        ranks: Numbers of ranks to use; all devices if None.
+        limits: Part of the space to list.
+    """
+    limits = limits or Limits()
+    ranks = tuple(ranks or (setting.job.cluster.devices,))
+    model = setting.model
+    rejected: Counter[str] = Counter()
+    meshes = _meshes(ranks, _axis_limits(model, setting.job.data.sequence_length, limits))
+    meshes = _kept(meshes, _batch_splits(meshes, setting), rejected, "mesh: batch does not split")
+    every_switches = list(_switches(setting, limits))
+    legal = _legal_by_kind(meshes, every_switches, setting, rejected)
+    groups = []
+    for switches in every_switches:
+        chosen = _distinct(meshes[legal[_kind(switches)]], switches)
+        if len(chosen):
+            groups.append(_expanded(chosen, switches, setting, limits))
+    return Space(groups=tuple(g for g in groups if len(g)), rejected=dict(rejected))
+
+
+# ---------------------------------------------------------------- meshes: rows of degrees by AXES
+
+
+def _axis_limits(model: ModelGraph, sequence: int, limits: Limits) -> dict[str, Sequence[int]]:
+    """Return the degrees of each axis that some operator, or the number of layers, admits."""
+    allowed = dict(limits.axes)
+    rules = split_rules(model, StrategyOptions(tp=2, cp=2, ep=2), sequence)
+    experts = [rule for rule in rules if rule.what == "experts"]
+    most = {
+        "tp": min((rule.units for rule in rules if rule.axes == ("tp",)), default=1),
+        "cp": sequence // 2 if any("cp" in rule.axes for rule in rules) else 1,
+        "ep": max((rule.units for rule in experts), default=1),
+        "pp": model.layers + 2,
+    }
+    for axis, largest in most.items():
+        within = allowed.get(axis, range(1, largest + 1))
+        allowed[axis] = [degree for degree in within if degree <= largest]
+    return allowed
+
+
+def _meshes(ranks: Sequence[int], allowed: Mapping[str, Sequence[int]]) -> Integers:
+    """Return every factorisation of each of `ranks`, shape `(n, axes)`, in the order of `AXES`."""
+    found = []
+    for total in ranks:
+        left = np.array([total])
+        rows = np.zeros((1, 0), dtype=np.int64)
+        for axis in AXES:
+            last = axis == AXES[-1]
+            divisors = np.array(_divisors(total))
+            fits = left[:, None] % divisors[None, :] == 0
+            if last:
+                fits = left[:, None] == divisors[None, :]
+            if axis in allowed:
+                fits &= np.isin(divisors, np.array(allowed[axis]))[None, :]
+            row, column = np.nonzero(fits)
+            rows = np.concatenate([rows[row], divisors[column][:, None]], axis=1)
+            left = left[row] // divisors[column]
+        found.append(rows)
+    return np.concatenate(found)
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def _column(meshes: Integers, axis: str) -> Integers:
+    return meshes[:, AXES.index(axis)]
+
+
+def _replicas(meshes: Integers) -> Integers:
+    return _column(meshes, "dp") * _column(meshes, "fsdp") * _column(meshes, "ep")
+
+
+def _batch_splits(meshes: Integers, setting: Setting) -> NDArray[np.bool_]:
+    return np.asarray(setting.job.data.global_batch % _replicas(meshes) == 0)
+
+
+def _kept(
+    meshes: Integers, legal: NDArray[np.bool_], rejected: Counter[str], reason: str
+) -> Integers:
+    if turned_away := int((~legal).sum()):
+        rejected[reason] += turned_away
+    return meshes[legal]
+
+
+def _kind(switches: StrategyOptions) -> tuple[bool, bool]:
+    """Return the switches that decide what is split."""
+    return switches.sequence_parallel, switches.expert_over_tensor
+
+
+def _legal_by_kind(
+    meshes: Integers,
+    every_switches: Sequence[StrategyOptions],
+    setting: Setting,
+    rejected: Counter[str],
+) -> dict[tuple[bool, bool], NDArray[np.bool_]]:
+    """Return for each kind of switches which meshes every operator can be split over.
+
+    A mesh that is legal under no switches is counted with the first reason found.
+    """
+    legal: dict[tuple[bool, bool], NDArray[np.bool_]] = {}
+    reasons = np.full(len(meshes), "", dtype=object)
+    for switches in every_switches:
+        if _kind(switches) in legal:
+            continue
+        found = np.ones(len(meshes), dtype=bool)
+        for reason, broken in _broken(meshes, switches, setting):
+            reasons[broken & (reasons == "")] = f"mesh: {reason}"
+            found &= ~broken
+        legal[_kind(switches)] = found
+    nowhere = ~np.logical_or.reduce(list(legal.values()))
+    rejected.update(Counter(reasons[nowhere].tolist()))
+    return legal
+
+
+def _broken(
+    meshes: Integers, switches: StrategyOptions, setting: Setting
+) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield each rule's reason and the meshes that break it."""
+    axes = {axis: _column(meshes, axis) for axis in AXES}
+    sequence = setting.job.data.sequence_length
+    wide = replace(switches, tp=2, cp=2, ep=2)
+    for rule, broken in illegal_by_rule(split_rules(setting.model, wide, sequence), axes):
+        yield rule.reason, broken
+    # Causal masks are balanced by giving each rank an early and a late piece of the sample.
+    uneven = (axes["cp"] > 1) & (sequence % (2 * axes["cp"]) != 0)
+    yield "positions do not divide over twice cp", uneven
+
+
+def _distinct(meshes: Integers, switches: StrategyOptions) -> Integers:
+    """Return the meshes under which the switches mean something of their own."""
+    tensor, fsdp = _column(meshes, "tp"), _column(meshes, "fsdp")
+    copies = _replicas(meshes) * _column(meshes, "cp")  # ranks that hold the same parameters
+    keep = np.ones(len(meshes), dtype=bool)
+    if switches.sequence_parallel or not switches.expert_over_tensor:
+        keep &= tensor > 1
+    if switches.sharding == "hybrid":
+        keep &= (fsdp > 1) & (copies > fsdp)  # otherwise it is `none` or `zero3`
+    else:
+        keep &= fsdp == 1
+        if switches.sharding != "none":
+            keep &= copies > 1
+    if switches.schedule == "gpipe":
+        keep &= _column(meshes, "pp") > 1
+    return meshes[keep]
+
+
+# ---------------------------------------------------------------- switches, micro-batches, chunks
+
+
+def _switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
+    """Yield every combination of switches; `1f1b` stands for interleaved schedules too."""
+    recomputations = limits.recomputations
+    if recomputations is None:
+        selective = () if setting.software.fused_attention else ("selective",)
+        recomputations = ("none", *selective, "full")
+    has_experts = any(
+        operator.has_dim("expert")
+        for block in setting.model.blocks.values()
+        for operator in block.operators
+    )
+    for sharding in limits.shardings:
+        for recompute in recomputations:
+            for sequence_parallel in (False, True):
+                for over_tensor in (True, False) if has_experts else (True,):
+                    for schedule in ("1f1b", "gpipe"):
+                        if schedule == "gpipe" and schedule not in limits.schedules:
+                            continue
+                        yield StrategyOptions(
+                            sharding=sharding,
+                            recompute=recompute,
+                            sequence_parallel=sequence_parallel,
+                            expert_over_tensor=over_tensor,
+                            schedule=schedule,
+                        )
+
+
+def _expanded(
+    meshes: Integers, switches: StrategyOptions, setting: Setting, limits: Limits
+) -> Group:
+    """Return the meshes with every micro-batch size and number of virtual stages."""
+    batch = setting.job.data.global_batch
+    shares = batch // _replicas(meshes)
+    row, micro_batch = _with_choices(
+        shares, {int(s): _micro_batch_sizes(int(s), limits) for s in np.unique(shares)}
+    )
+    meshes, micro_batches = meshes[row], shares[row] // micro_batch
+    stages = _column(meshes, "pp")
+    choices = {int(p): _virtual_stages(int(p), switches, setting, limits) for p in np.unique(stages)}
+    row, virtual = _with_choices(stages, choices)
+    return Group(
+        switches=switches,
+        degrees=Degrees(
+            axes={axis: _column(meshes, axis)[row] for axis in AXES},
+            micro_batch=micro_batch[row],
+            virtual_stages=virtual,
+            micro_batches=micro_batches[row],
+        ),
+    )
+
+
+def _with_choices(
+    values: Integers, choices: Mapping[int, Sequence[int]]
+) -> tuple[Integers, Integers]:
+    """Return (row, choice) for every row and each of the choices that its value has."""
+    known = np.array(sorted(choices))
+    lists = [np.array(choices[int(value)], dtype=np.int64) for value in known]
+    lengths = np.array([len(entries) for entries in lists])
+    starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
+    which = np.searchsorted(known, values)
+    counts = lengths[which]
+    row = np.repeat(np.arange(len(values)), counts)
+    inside = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    flat = np.concatenate(lists) if lists else np.zeros(0, np.int64)
+    return row, flat[starts[which][row] + inside] if len(row) else np.zeros(0, np.int64)
+
+
+def _micro_batch_sizes(share: int, limits: Limits) -> list[int]:
+    if limits.micro_batches is not None:
+        return [size for size in limits.micro_batches if share % size == 0]
+    every = [d for d in range(1, min(share, _EVERY_DIVISOR_UP_TO) + 1) if share % d == 0]
+    size = 2 * _EVERY_DIVISOR_UP_TO
+    while size <= _POWERS_OF_TWO_UP_TO and share % size == 0:
+        every.append(size)
+        size *= 2
+    return every
+
+
+def _virtual_stages(
+    stages: int, switches: StrategyOptions, setting: Setting, limits: Limits
+) -> list[int]:
+    """Return the numbers of chunks per stage that leave no chunk without work."""
+    found = []
+    wanted: Sequence[int] = range(1, (setting.model.layers + 2) // stages + 1)
+    if stages == 1 or switches.schedule == "gpipe":
+        wanted = (1,)
+    elif limits.virtual_stages is not None:
+        wanted = (1, *(v for v in limits.virtual_stages if v > 1))
+    for virtual in wanted:
+        name = "interleaved" if virtual > 1 else switches.schedule
+        # Without a pipeline the schedule does not matter, so such meshes are always listed.
+        if stages > 1 and name not in limits.schedules:
+            continue
+        if not stage_misfits(
+            setting.model, stages, Schedule(name=name, virtual_stages=virtual)
+        ):
+            found.append(virtual)
+    return found

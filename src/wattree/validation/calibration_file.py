@@ -1,0 +1,46 @@
+"""Write a calibration as a file, with the record of how well it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from wattree.cost import Calibration
+from wattree.files import write_atomic
+
+__all__ = ["write_calibration"]
+
+_HEAD = """\
+# Constants of the cost models, by dotted name. Evidence: `measured` was read off measurements,
+# `fitted` is remade by `wattree validate --fit` from published training rows, `chosen` is a stated
+# assumption. `source` of a fitted constant is what its start value rests on, `spread` the standard
+# deviation of its logarithm after the fit. Devices are named as in the catalogue; `architecture`
+# and `pooled` stand in for devices without constants of their own.
+"""
+
+
+def write_calibration(
+    path: Path, calibration: Calibration, left_out: Mapping[str, Mapping[str, float]]
+) -> None:
+    """Write `calibration` to `path`, whole or not at all.
+
+    Args:
+        path: Where to.
+        calibration: The constants.
+        left_out: Quantity → source → mean absolute error when that source was left out of the fit.
+    """
+    lines = [_HEAD, "constants:"]
+    for name, constant in sorted(calibration.constants.items()):
+        source = constant.source.replace('"', "'")
+        spread = f", spread: {constant.spread:.3g}" if constant.spread else ""
+        lines.append(
+            f"  {name}: {{value: {constant.value:.6g}{spread}, evidence: {constant.evidence}, "
+            f'source: "{source}"}}'
+        )
+    lines.append("")
+    lines.append("# Mean absolute error of each source's rows when the fit never saw them.")
+    lines.append("left_out:")
+    for quantity, sources in left_out.items():
+        lines.append(f"  {quantity}:")
+        lines += [f"    {source}: {error:.4f}" for source, error in sources.items()]
+    write_atomic(path, "\n".join(lines) + "\n")

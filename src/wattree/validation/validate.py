@@ -1,0 +1,330 @@
+"""Predict measured rows, sum up the errors, and remake the calibration on request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from wattree.cost import Calibration, Constant, load_calibration
+from wattree.errors import JobError, WattreeError
+from wattree.graph import ModelGraph
+from wattree.job import Job
+from wattree.predict import Prediction, Setting, predicted, setting_of
+from wattree.predict.model import model_of
+from wattree.strategy import StrategyOptions
+from wattree.validation.calibrate import FITTED, Fit, FitRow, fit, leave_sources_out
+from wattree.validation.calibration_file import write_calibration
+from wattree.validation.express import Expressed, express
+from wattree.validation.measurement import Measurement, measurement
+from wattree.validation.memory_fit import (
+    MEMORY_CONSTANTS,
+    MemoryRow,
+    fit_memory,
+    memory_bytes,
+)
+from wattree.validation.outcome import Validation
+from wattree.validation.rows import MeasuredRow, bundled_rows, read_rows
+from wattree.validation.score import ALL_SOURCES, Scored
+
+__all__ = ["validate"]
+
+Progress = Callable[[str, int, int], None]
+
+#: Rounds of: simulate every row, carry the ratio to the closed form, fit.
+_OUTER_ROUNDS = 2
+#: Written by a fit where no file is named.
+_DEFAULT_OUTPUT = Path("calibration.yaml")
+
+
+def validate(
+    rows: Sequence[Path] = (),
+    *,
+    calibration: Path | None = None,
+    fit: bool = False,
+    progress: Progress | None = None,
+) -> Validation:
+    """Predict measured rows and compare.
+
+    Args:
+        rows: CSV files of measured rows; the bundled ones if empty.
+        calibration: File of constants; the shipped ones if None. With `fit`, the file that the
+            new constants are written to (`calibration.yaml` if None).
+        fit: Fit the constants to the core rows first, and leave each source out in turn.
+        progress: Called with (stage, done, total).
+
+    Raises:
+        JobError: A file cannot be read as rows or as a calibration.
+    """
+    measured = [row for path in rows for row in read_rows(path)] if rows else list(bundled_rows())
+    runner = _Runner(measured, progress or (lambda *_: None))
+    if not fit:
+        constants = load_calibration(calibration)
+        return runner.validation(constants, constants.left_out)
+    return _fitted(runner, calibration or _DEFAULT_OUTPUT)
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One row on its way: what it measured, the job it is, or why it is none."""
+
+    row: MeasuredRow
+    measurement: Measurement
+    expressed: Expressed | None = None
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class _Runner:
+    """Expresses rows once; predicts each distinct job once per calibration."""
+
+    rows: Sequence[MeasuredRow]
+    progress: Progress
+    entries: list[_Entry] = field(default_factory=list)
+    models: dict[str, ModelGraph] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            entry = _Entry(row=row, measurement=measurement(row))
+            try:
+                entry.expressed = express(row)
+            except WattreeError as error:
+                entry.reason = str(error)
+            self.entries.append(entry)
+
+    def setting(self, job: Job, constants: Calibration) -> Setting:
+        """Return the setting of `job`; models are built once."""
+        key = repr(job.model)
+        if key not in self.models:
+            self.models[key] = model_of(job)
+        return setting_of(job, constants, model=self.models[key])
+
+    def predictions(self, constants: Calibration) -> dict[str, Prediction | str]:
+        """Return row_id → prediction, or why there is none. Equal jobs are simulated once."""
+        done: dict[str, Prediction | str] = {}
+        found: dict[str, Prediction | str] = {}
+        for index, entry in enumerate(self.entries):
+            self.progress("simulating rows", index, len(self.entries))
+            if entry.expressed is None or entry.measurement.value is None:
+                continue
+            key = _job_key(entry.expressed.job)
+            if key not in done:
+                done[key] = self._prediction(entry.expressed.job, constants)
+            found[entry.row.row_id] = done[key]
+        self.progress("simulating rows", len(self.entries), len(self.entries))
+        return found
+
+    def _prediction(self, job: Job, constants: Calibration) -> Prediction | str:
+        assert isinstance(job.strategy, StrategyOptions)
+        try:
+            prediction = predicted(self.setting(job, constants), job.strategy, detail=False)
+        except WattreeError as error:
+            return str(error)
+        return _slim(prediction)
+
+    def validation(
+        self, constants: Calibration, left_out: Mapping[str, Mapping[str, float]]
+    ) -> Validation:
+        """Return all rows scored under `constants`."""
+        return self._scored(self.predictions(constants), constants, left_out)
+
+    def _scored(
+        self,
+        predictions: Mapping[str, Prediction | str],
+        constants: Calibration,
+        left_out: Mapping[str, Mapping[str, float]],
+    ) -> Validation:
+        scored = [self._score(entry, predictions, constants) for entry in self.entries]
+        return Validation(
+            scored=tuple(scored),
+            left_out=left_out,
+            assumptions={
+                e.row.row_id: e.expressed.assumptions for e in self.entries if e.expressed
+            },
+        )
+
+    def _score(
+        self,
+        entry: _Entry,
+        predictions: Mapping[str, Prediction | str],
+        constants: Calibration,
+    ) -> Scored:
+        value: float | None = None
+        reason = entry.reason or entry.measurement.reason
+        prediction = predictions.get(entry.row.row_id)
+        if reason is None and isinstance(prediction, str):
+            reason = prediction
+        if reason is None and isinstance(prediction, Prediction):
+            value = _quantity(entry, prediction, constants)
+            if value is None:
+                reason = f"{entry.measurement.quantity} is not predicted for such rows"
+        return Scored(
+            row=entry.row,
+            quantity=entry.measurement.quantity,
+            measured=entry.measurement.value,
+            predicted=value,
+            skipped=reason,
+        )
+
+
+def _job_key(job: Job) -> str:
+    return repr(replace(job, source=""))
+
+
+def _slim(prediction: Prediction) -> Prediction:
+    """Drop the trace: hundreds of rows are kept at once."""
+    return replace(prediction, trace=None, power=())  # type: ignore[arg-type]
+
+
+def _quantity(entry: _Entry, prediction: Prediction, constants: Calibration) -> float | None:
+    kind = entry.measurement.quantity
+    if kind == "step_time_s":
+        return prediction.result.step_time_s
+    if kind == "average_power_w":
+        return prediction.result.average_power_w
+    if kind == "peak_memory_bytes":
+        row = _memory_row(entry, prediction)
+        if row.kind == "process" and row.device not in _known_contexts():
+            return prediction.peak.process
+        return memory_bytes(row, constants)
+    return None
+
+
+def _known_contexts() -> set[str]:
+    return {name.split(".")[1] for name in MEMORY_CONSTANTS if name.startswith("device.")}
+
+
+def _memory_row(entry: _Entry, prediction: Prediction) -> MemoryRow:
+    assert entry.expressed is not None and entry.measurement.value is not None
+    return MemoryRow(
+        row=entry.row,
+        device=entry.expressed.job.cluster.node.device.name,
+        kind=entry.measurement.memory_kind or "process",
+        measured_bytes=entry.measurement.value,
+        tensor_bytes=prediction.peak.tensors,
+    )
+
+
+def _fitted(runner: _Runner, output: Path) -> Validation:
+    """Fit, leave sources out, write the calibration, and return the rows scored with it."""
+    constants = _at_priors(load_calibration())
+    fit_rows = [
+        FitRow(
+            expressed=entry.expressed,
+            measured_s=entry.measurement.value,
+            setting=lambda c, job=entry.expressed.job: runner.setting(job, c),  # type: ignore[misc]
+        )
+        for entry in runner.entries
+        if entry.expressed is not None
+        and entry.measurement.value is not None
+        and entry.measurement.quantity == "step_time_s"
+        and entry.row.core
+    ]
+    if len(fit_rows) < len(FITTED):
+        raise JobError(
+            "--fit",
+            [
+                f"found {len(fit_rows)} core rows of step time, expected at least {len(FITTED)}: "
+                "as many as there are constants; name more row files"
+            ],
+        )
+    result: Fit | None = None
+    predictions: dict[str, Prediction | str] = {}
+    for _ in range(_OUTER_ROUNDS):
+        predictions = runner.predictions(constants)
+        for row in fit_rows:
+            prediction = predictions[row.expressed.row.row_id]
+            row.ratio = 1.0
+            if isinstance(prediction, Prediction):
+                row.ratio = prediction.result.step_time_s / row.estimate_s(constants)
+        result = fit(fit_rows, constants, progress=runner.progress)
+        constants = result.calibration
+    assert result is not None
+    time_errors = _left_out_times(fit_rows, result)
+    memory, memory_errors = _memory_fit(runner, predictions, constants)
+    constants = _recorded(memory, result)
+    left_out = {"step_time_s": time_errors}
+    if memory_errors:
+        left_out["peak_memory_bytes"] = memory_errors
+    write_calibration(output, constants, left_out)
+    return runner.validation(constants, left_out)
+
+
+def _at_priors(constants: Calibration) -> Calibration:
+    """Return `constants` with everything that is fitted at its start value."""
+    return replace(
+        constants,
+        constants={
+            **constants.constants,
+            **{
+                name: Constant(
+                    value=prior.value, evidence="fitted", source=prior.source, spread=prior.spread
+                )
+                for name, prior in FITTED.items()
+            },
+        },
+    )
+
+
+def _recorded(constants: Calibration, result: Fit) -> Calibration:
+    """Put the posterior spread beside each fitted constant, and means where devices lack one."""
+    table = {
+        name: replace(constant, spread=result.spread.get(name, constant.spread))
+        for name, constant in constants.constants.items()
+    }
+    for item in ("matmul.bf16", "matmul.fp8", "matmul.nvfp4", "attention"):
+        own = [
+            constant.value
+            for name, constant in table.items()
+            if name in FITTED and name.endswith(f".{item}")
+        ]
+        table[f"pooled.{item}"] = Constant(
+            value=float(np.exp(np.mean(np.log(own)))),
+            evidence="fitted",
+            source="geometric mean of the fitted devices",
+            spread=float(np.std(np.log(own))),
+        )
+    return replace(constants, constants=table)
+
+
+def _left_out_times(rows: Sequence[FitRow], result: Fit) -> dict[str, float]:
+    errors: dict[str, list[float]] = {}
+    calibrations = leave_sources_out(rows, result)
+    for row in rows:
+        source = row.expressed.row.source_id
+        error = abs(row.estimate_s(calibrations[source]) / row.measured_s - 1)
+        errors.setdefault(source, []).append(error)
+    return _means(errors)
+
+
+def _memory_fit(
+    runner: _Runner, predictions: Mapping[str, Prediction | str], constants: Calibration
+) -> tuple[Calibration, dict[str, float]]:
+    rows = []
+    for entry in runner.entries:
+        prediction = predictions.get(entry.row.row_id)
+        is_memory = entry.measurement.quantity == "peak_memory_bytes" and entry.row.core
+        if is_memory and isinstance(prediction, Prediction):
+            row = _memory_row(entry, prediction)
+            if row.kind != "process" or row.device in _known_contexts():
+                rows.append(row)
+    if not rows:
+        return constants, {}
+    errors: dict[str, list[float]] = {}
+    for source in sorted({row.row.source_id for row in rows}):
+        others = [row for row in rows if row.row.source_id != source]
+        without = fit_memory(others, constants) if others else constants
+        errors[source] = [
+            abs(memory_bytes(row, without) / row.measured_bytes - 1)
+            for row in rows
+            if row.row.source_id == source
+        ]
+    return fit_memory(rows, constants), _means(errors)
+
+
+def _means(errors: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    everything = [error for values in errors.values() for error in values]
+    means = {source: float(np.mean(values)) for source, values in errors.items()}
+    return means | {ALL_SOURCES: float(np.mean(everything))}

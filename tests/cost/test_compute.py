@@ -1,0 +1,190 @@
+"""Bounds of matrix products and attention: the two roofs, tiles, masks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattree.cost import (
+    alignment_factor,
+    fused_attention_time_s,
+    matmul_time_s,
+    tile_efficiency,
+    unfused_attention_time_s,
+)
+from wattree.graph import AttentionMask
+
+lengths = st.integers(1, 32_768)
+peaks_flop_per_s = st.floats(1e12, 1e16)
+bandwidths_bytes_per_s = st.floats(1e10, 1e13)
+units = st.integers(1, 304)
+
+
+def one(value: float) -> np.ndarray:
+    """Return an array of one number."""
+    return np.array([float(value)])
+
+
+def product_s(
+    m: int,
+    n: int,
+    k: int,
+    flop_per_s: float,
+    bytes_per_s: float,
+    compute_units: int,
+    penalty: float = 1.0,
+) -> float:
+    """Return the time of one product of two-byte values."""
+    return float(
+        matmul_time_s(
+            m=one(m),
+            n=one(n),
+            k=one(k),
+            groups=one(1),
+            flop_per_s=flop_per_s,
+            compute_units=compute_units,
+            traffic_bytes=2.0 * one(m * k + k * n + m * n),
+            memory_bytes_per_s=bytes_per_s,
+            alignment_penalty=penalty,
+        )[0]
+    )
+
+
+@given(m=lengths, n=lengths, k=lengths, groups=st.integers(1, 256), compute_units=units)
+def test_tile_efficiency_is_a_share(
+    m: int, n: int, k: int, groups: int, compute_units: int
+) -> None:
+    """Above zero, at most one."""
+    share = float(tile_efficiency(one(m), one(n), one(k), one(groups), compute_units)[0])
+
+    assert 0.0 < share <= 1.0
+
+
+@given(
+    m=lengths,
+    n=lengths,
+    k=lengths,
+    flop_per_s=peaks_flop_per_s,
+    bytes_per_s=bandwidths_bytes_per_s,
+    compute_units=units,
+)
+def test_a_product_is_under_both_roofs(
+    m: int, n: int, k: int, flop_per_s: float, bytes_per_s: float, compute_units: int
+) -> None:
+    """Williams et al., CACM 2009: no faster than FLOP over peak, nor than bytes over bandwidth."""
+    time_s = product_s(m, n, k, flop_per_s, bytes_per_s, compute_units)
+
+    assert time_s >= 2.0 * m * n * k / flop_per_s * (1 - 1e-12)
+    assert time_s >= 2.0 * (m * k + k * n + m * n) / bytes_per_s * (1 - 1e-12)
+
+
+@given(
+    m=lengths,
+    n=lengths,
+    k=lengths,
+    flop_per_s=peaks_flop_per_s,
+    bytes_per_s=bandwidths_bytes_per_s,
+    compute_units=units,
+    factor=st.floats(1.0, 10.0),
+)
+def test_faster_hardware_never_takes_longer(
+    m: int,
+    n: int,
+    k: int,
+    flop_per_s: float,
+    bytes_per_s: float,
+    compute_units: int,
+    factor: float,
+) -> None:
+    """Monotone in peak and in bandwidth."""
+    time_s = product_s(m, n, k, flop_per_s, bytes_per_s, compute_units)
+
+    assert product_s(m, n, k, flop_per_s * factor, bytes_per_s, compute_units) <= time_s
+    assert product_s(m, n, k, flop_per_s, bytes_per_s * factor, compute_units) <= time_s
+
+
+def test_large_products_come_near_the_rate() -> None:
+    """8192 cubed on 132 units: whole waves, a long contraction."""
+    share = tile_efficiency(one(8192), one(8192), one(8192), one(1), 132)
+
+    assert float(share[0]) > 0.9
+
+
+def test_a_wave_that_is_hardly_filled_costs_as_much_as_a_full_one() -> None:
+    """One tile more than there are units doubles the time (wave quantisation)."""
+    full, over = (product_s(128 * rows, 128, 65_536, 1e15, 1e20, 100) for rows in (100, 101))
+
+    assert over > 1.5 * full
+
+
+def test_misaligned_rows_pay_the_penalty() -> None:
+    """A row that is no whole number of 128-byte lines misses the fast path."""
+    factors = alignment_factor(np.array([64.0, 65.0, 64.0]), np.array([64.0, 64.0, 72.0]), 1.25)
+
+    assert factors.tolist() == [1.0, 1.25, 1.25]
+
+
+@given(
+    scores=st.floats(1.0, 1e15),
+    head_dim=st.integers(1, 512),
+    keys=lengths,
+    flop_per_s=peaks_flop_per_s,
+    ramp=st.floats(0.0, 4096.0),
+    backward=st.booleans(),
+)
+def test_fused_attention_is_under_the_roof(
+    scores: float, head_dim: int, keys: int, flop_per_s: float, ramp: float, *, backward: bool
+) -> None:
+    """Two products forward and five backward, 2 FLOP per score and feature each."""
+    time_s = fused_attention_time_s(
+        scores=one(scores),
+        head_dim=float(head_dim),
+        keys=float(keys),
+        flop_per_s=flop_per_s,
+        ramp_tokens=ramp,
+        backward=backward,
+    )
+
+    flop = 2.0 * (5 if backward else 2) * scores * head_dim
+    assert float(time_s[0]) >= flop / flop_per_s * (1 - 1e-12)
+
+
+@given(
+    scores=st.floats(1.0, 1e15),
+    head_dim=st.integers(1, 512),
+    bytes_per_s=bandwidths_bytes_per_s,
+    backward=st.booleans(),
+)
+def test_unfused_attention_moves_its_scores(
+    scores: float, head_dim: int, bytes_per_s: float, *, backward: bool
+) -> None:
+    """At least written and read once in 16 bit, whatever the matrix rate."""
+    time_s = unfused_attention_time_s(
+        scores=one(scores),
+        head_dim=float(head_dim),
+        peak_flop_per_s=1e30,
+        memory_bytes_per_s=bytes_per_s,
+        misaligned_factor=1.0,
+        backward=backward,
+    )
+
+    assert float(time_s[0]) >= 4.0 * scores / bytes_per_s
+
+
+@given(sequence=st.integers(1, 1_000_000))
+def test_a_causal_mask_halves_the_scores(sequence: int) -> None:
+    """s (s + 1) / 2 of s squared."""
+    share = AttentionMask(causal=True).visible_share(sequence)
+
+    assert share * sequence**2 == pytest.approx(sequence * (sequence + 1) / 2, rel=1e-12)
+
+
+@given(sequence=st.integers(1, 300), window=st.integers(1, 400))
+def test_a_causal_window_shows_each_position_its_last_tokens(sequence: int, window: int) -> None:
+    """Counted one by one: position i sees min(i, window) tokens, itself included."""
+    share = AttentionMask(causal=True, window=window).visible_share(sequence)
+
+    counted = sum(min(position, window) for position in range(1, sequence + 1))
+    assert share * sequence**2 == pytest.approx(counted, rel=1e-9)

@@ -1,0 +1,363 @@
+"""What the README and the pages under docs/ say is true: links, job files, snippets, sessions.
+
+A comment above a fenced block says how it is tested:
+
+- `<!-- test: job -->`: it is a job file that loads (`job examples`: in the folder `examples`);
+- `<!-- test: simulate -->`: a job file that can be simulated and fits;
+- `<!-- test: same OPTIONS -->`: a job whose tree compiles to the graph of those options;
+- `<!-- test: refused -->`: a job that is refused with the message in the next block;
+- `<!-- test: device|node|fabric|site NAME -->`: a hardware file, kept as NAME for later blocks;
+- `<!-- test: run -->`: Python that runs; if the next block is text, that is what it prints;
+- `<!-- test: shell -->`: commands that succeed;
+- `<!-- session: COMMAND -->`: see `docs/sessions.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+import wattree
+from wattree.errors import StrategyError
+from wattree.files import read_yaml
+from wattree.hardware import load as hardware
+from wattree.job import Job, job_from_mapping, job_schema
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "validation").glob("*.md")),
+)
+_BLOCK = re.compile(
+    r"^(?:<!-- test: (?P<test>[^\n]+?) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
+_LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+_FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+
+LOADERS: dict[str, Callable[[Path], object]] = {
+    "device": hardware.load_device,
+    "node": hardware.load_node,
+    "fabric": hardware.load_fabric,
+    "site": hardware.load_site,
+}
+
+
+class Block(NamedTuple):
+    """A fenced block that says how it is tested."""
+
+    page: Path
+    line: int
+    test: str
+    body: str
+    following: str  # body of the next block if that is text, else empty
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Yield the tested blocks of a page."""
+    text = page.read_text(encoding="utf-8")
+    found = list(_BLOCK.finditer(text))
+    for index, match in enumerate(found):
+        after = found[index + 1] if index + 1 < len(found) else None
+        following = after["body"] if after is not None and after["language"] == "text" else ""
+        if match["test"]:
+            line = text.count("\n", 0, match.start()) + 1
+            yield Block(page, line, match["test"], match["body"], following)
+
+
+def named(page: Path) -> str:
+    """Return what a test of a page is called."""
+    return str(page.relative_to(ROOT))
+
+
+def marked(*kinds: str) -> list[Any]:
+    """Return the blocks of those kinds in all pages, as parameters of a test."""
+    return [
+        pytest.param(block, id=f"{named(page)}:{block.line}")
+        for page in PAGES
+        for block in blocks(page)
+        if block.test.split()[0] in kinds
+    ]
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return a folder with the hardware files that the block's page gives above it."""
+    block: Block = request.getfixturevalue("block")
+    for other in blocks(block.page):
+        kind, _, name = other.test.partition(" ")
+        if kind in LOADERS:
+            (tmp_path / name).write_text(other.body, encoding="utf-8")
+    return tmp_path
+
+
+def job_of(block: Block, folder: Path) -> Job:
+    """Return the job that a block describes."""
+    path = folder / "job.yaml"
+    path.write_text(block.body, encoding="utf-8")
+    where = ROOT / "examples" if block.test == "job examples" else folder
+    return job_from_mapping(read_yaml(path), "job.yaml", folder=where)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_relative_link_resolves(page: Path) -> None:
+    """A page moved or a heading renamed must not leave readers behind."""
+    text = _FENCED.sub("", page.read_text(encoding="utf-8"))
+    broken = []
+    for match in _LINK.finditer(text):
+        target, _, heading = match["target"].partition("#")
+        if "://" in target:
+            continue
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists() or (heading and heading not in headings(path)):
+            broken.append(match["target"])
+    assert broken == []
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors of a page, as hosts of Markdown make them."""
+    lines = _FENCED.sub("", page.read_text(encoding="utf-8")).splitlines()
+    titles = [line.lstrip("#").strip() for line in lines if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_job_file_is_tested(page: Path) -> None:
+    """An example that nobody loads is the first to go stale."""
+    text = page.read_text(encoding="utf-8")
+    untested = [
+        match["body"].splitlines()[0]
+        for match in _BLOCK.finditer(text)
+        if match["language"] == "yaml" and not match["test"]
+    ]
+    assert untested == []
+
+
+@pytest.mark.parametrize("block", marked(*LOADERS))
+def test_hardware_files_load(block: Block, folder: Path) -> None:
+    """They are shown to be copied."""
+    kind, _, name = block.test.partition(" ")
+
+    loaded = LOADERS[kind](folder / name)
+
+    assert getattr(loaded, "name") == Path(name).stem  # noqa: B009 - of any of the four
+
+
+@pytest.mark.parametrize("block", marked("job", "simulate"))
+def test_job_files_load(block: Block, folder: Path) -> None:
+    """They are shown to be copied."""
+    assert job_of(block, folder).cluster.devices >= 1
+
+
+@pytest.mark.parametrize("block", marked("simulate"))
+def test_jobs_can_be_simulated(block: Block, folder: Path) -> None:
+    """A job that loads can still ask for the impossible."""
+    result = wattree.simulate(job_of(block, folder)).result
+
+    assert result.memory.fits
+    assert result.step_time_s > 0
+
+
+@pytest.mark.parametrize("block", marked("same"))
+def test_the_tree_is_what_the_page_says(block: Block, folder: Path) -> None:
+    """The page says: the same graph, field by field."""
+    mapping = job_of(block, folder)
+    (folder / "options.yaml").write_text(f"strategy: {block.test.removeprefix('same ')}")
+    whole = read_yaml(folder / "job.yaml") | read_yaml(folder / "options.yaml")
+    by_preset = job_from_mapping(whole, "options.yaml", folder=folder)
+
+    graphs = [wattree.simulate(job).trace.graph for job in (mapping, by_preset)]
+
+    assert graphs[0].equal(graphs[1])
+
+
+@pytest.mark.parametrize("block", marked("refused"))
+def test_refusals_read_as_printed(block: Block, folder: Path) -> None:
+    """The message is shown as what a user meets."""
+    with pytest.raises(StrategyError) as caught:
+        wattree.simulate(job_of(block, folder))
+
+    assert str(caught.value) == block.following.rstrip("\n")
+
+
+@pytest.mark.parametrize("block", marked("run"))
+def test_python_snippets_run(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are shown to be pasted; what a page says they print, they print."""
+    monkeypatch.chdir(ROOT)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(block.body, f"{block.page}:{block.line}", "exec"), {})
+
+    assert printed.getvalue() == (block.following or printed.getvalue())
+    assert printed.getvalue()
+
+
+@pytest.mark.parametrize("block", marked("shell"))
+def test_shell_snippets_succeed(block: Block, tmp_path: Path) -> None:
+    """Commands are copied whole."""
+    program = tmp_path / "wattree"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m wattree "$@"\n')
+    program.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "src"),
+    }
+
+    done = subprocess.run(
+        ["/bin/sh", "-euc", block.body],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def sessions_module() -> ModuleType:
+    """Return `docs/sessions.py`, which is no part of a package."""
+    spec = importlib.util.spec_from_file_location("sessions", ROOT / "docs" / "sessions.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sessions"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+SESSIONS = sessions_module()
+
+
+@pytest.mark.parametrize(
+    "session",
+    [pytest.param(s, id=f"{s.page.name}: {s.command}") for s in SESSIONS.sessions()],
+)
+def test_sessions_are_what_the_commands_print(session: Any) -> None:
+    """Remake them with `python docs/sessions.py`."""
+    fresh = SESSIONS.output(session.command)
+
+    assert SESSIONS.comparable(session.body) == SESSIONS.comparable(fresh)
+
+
+def test_the_page_on_job_files_has_every_key() -> None:
+    """A key that the reference leaves out does not exist for its reader."""
+    text = (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
+    schema = job_schema()
+    keys = set(schema["properties"])
+    for definition in schema["$defs"].values():
+        keys |= set(definition.get("properties", ()))
+
+    assert {key for key in keys if not re.search(rf"\b{key}\b", text)} == set()
+
+
+def test_the_page_on_models_has_every_key_of_a_transformer() -> None:
+    """As for job files."""
+    from wattree.capture import TRANSFORMER_KEYS, readable_model_types
+
+    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    words = set(re.findall(r"[\w.-]+", text))
+
+    assert {*TRANSFORMER_KEYS, *readable_model_types()} - words == set()
+
+
+def test_the_page_on_results_has_every_field() -> None:
+    """A figure without a meaning is a figure misread."""
+    from dataclasses import fields
+
+    from wattree.search import Plan
+    from wattree.trace import EnergyUse, Evidence, MemoryUse, Result, SimulationSize, TimeParts
+    from wattree.validation import Summary
+
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    types = (Result, MemoryUse, TimeParts, EnergyUse, Evidence, SimulationSize, Plan)
+    names = {field.name for kind in types for field in fields(kind)}
+    names |= {field.name for field in fields(Summary)}
+
+    assert {name for name in names if f"`{name}`" not in text} == set()
+
+
+def test_the_page_on_accuracy_has_every_source_and_family() -> None:
+    """A family that is not described has habits that nobody can check."""
+    from wattree.cost import SOFTWARE
+    from wattree.validation import bundled_rows
+
+    text = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    sources = {row.source_id for row in bundled_rows() if row.core}
+    short = {source.replace("torchtitan", "") for source in sources if "torchtitan" in source}
+
+    missing = {name for name in {*SOFTWARE, *sources} if f"`{name}`" not in text}
+    assert {name for name in missing if not any(name.endswith(s) for s in short)} == set()
+
+
+def test_the_pages_count_the_catalogue_right() -> None:
+    """Counts go stale with the next entry."""
+    from wattree.capture import model_names
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    counts = (
+        f"{len(model_names())} models, {len(hardware.device_names())} devices, "
+        f"{len(hardware.node_names())} nodes, {len(hardware.fabric_names())} fabrics and "
+        f"{len(hardware.site_names())} sites"
+    )
+    assert counts in " ".join(readme.split())
+    models = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    assert f"It holds {len(model_names())} models" in models
+    clusters = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    devices, nodes = len(hardware.device_names()), len(hardware.node_names())
+    assert f"{devices} devices and {nodes} nodes" in clusters
+    assert all(f"`{name}`" in clusters for name in hardware.fabric_names())
+
+
+def test_the_page_on_architecture_has_every_file_of_the_compiler() -> None:
+    """The list of passes is there to be read."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    folder = ROOT / "src" / "wattree" / "compiler"
+    files = {p.relative_to(folder).as_posix() for p in folder.rglob("*.py")}
+    files -= {"__init__.py", "passes/__init__.py"}
+
+    assert {name for name in files if f"`{name}`" not in text} == set()
+
+
+def test_the_layers_on_the_pages_are_those_that_are_checked() -> None:
+    """The contract is written three times; once is checked by a tool."""
+    import tomllib
+
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contract = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    rows = [sorted(re.findall(r"\w+", layer)) for layer in contract]
+    checked = [row for row in rows if row != ["__main__"]]
+
+    for page in ("docs/architecture.md", "CONTRIBUTING.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        drawn = re.search(r"```text\n(cli\n.*?errors\n)```", text, re.DOTALL)
+        assert drawn is not None
+        assert [sorted(re.findall(r"\w+", row)) for row in drawn[1].splitlines()] == checked
+
+
+def test_the_picture_is_what_its_script_draws() -> None:
+    """An edit to either alone would be lost."""
+    spec = importlib.util.spec_from_file_location(
+        "data_flow", ROOT / "docs" / "pictures" / "data_flow.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    drawn = (ROOT / "docs" / "pictures" / "data-flow.svg").read_text(encoding="utf-8")
+
+    assert drawn == module.picture()
