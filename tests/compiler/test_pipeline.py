@@ -169,7 +169,7 @@ def test_chunks_without_layers_hold_the_embedding_and_the_loss_alone() -> None:
 
 
 def test_every_stage_but_the_last_hands_each_micro_batch_on() -> None:
-    """p - 1 transfers forward and as many back, each of b * s * h."""
+    """There are p - 1 transfers forward and as many back, each of b * s * h."""
     graph = Job.of(dense(4), StrategyOptions(pp=4), global_batch=6).compiled().graph
     transfers = graph.kind == TaskKind.TRANSFER
 
@@ -192,3 +192,13 @@ def test_llama_405b_is_cut_as_its_paper_says() -> None:
     counts = chunk_layers(126, 128)
 
     assert (counts[0], counts[-1], set(counts[1:-1])) == (0, 0, {1})
+
+
+def test_gradients_of_a_small_stage_leave_in_one_bucket() -> None:
+    """Buckets are of 25 MiB (PyTorch DDP), far more than two small layers and a head."""
+    graph = Job.of(dense(4), StrategyOptions(pp=2, dp=2), global_batch=2).compiled().graph
+    owner = graph.stream_class[graph.stream_ids[graph.stream_offsets[:-1]]]
+
+    reductions = graph.name_ids == graph.names.index("gradients.reduce")
+
+    assert [int((reductions & (owner == stage)).sum()) for stage in (0, 1)] == [1, 1]

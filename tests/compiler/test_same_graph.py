@@ -50,6 +50,10 @@ COLUMN_AND_ROW = {
 }
 BY_POSITION = {"compute": {"seq": ["tp"]}}
 
+EVERYTHING_OVER_FSDP = {
+    item: {"shard": "fsdp"} for item in ("optimizer", "gradients", "parameters")
+}
+
 PAIRS = {
     "ddp": Pair(
         options=StrategyOptions(dp=8),
@@ -80,9 +84,7 @@ PAIRS = {
         tree={
             "": {
                 "compute": {"batch": "fsdp"},
-                "memory": dict.fromkeys(
-                    ("optimizer", "gradients", "parameters"), {"shard": "fsdp"}
-                ),
+                "memory": EVERYTHING_OVER_FSDP,
             }
         },
         micro_batches=2,
@@ -93,9 +95,7 @@ PAIRS = {
         tree={
             "": {
                 "compute": {"batch": ["dp", "fsdp"]},
-                "memory": dict.fromkeys(
-                    ("optimizer", "gradients", "parameters"), {"shard": "fsdp"}
-                ),
+                "memory": EVERYTHING_OVER_FSDP,
             }
         },
         micro_batches=2,

@@ -31,10 +31,10 @@ def product_s(
     m: int,
     n: int,
     k: int,
-    flop_per_s: float,
-    bytes_per_s: float,
-    compute_units: int,
-    penalty: float = 1.0,
+    *,
+    flop_per_s: float = 1e15,
+    bytes_per_s: float = 1e20,
+    compute_units: int = 100,
 ) -> float:
     """Return the time of one product of two-byte values."""
     return float(
@@ -47,7 +47,6 @@ def product_s(
             compute_units=compute_units,
             traffic_bytes=2.0 * one(m * k + k * n + m * n),
             memory_bytes_per_s=bytes_per_s,
-            alignment_penalty=penalty,
         )[0]
     )
 
@@ -71,10 +70,12 @@ def test_tile_efficiency_is_a_share(
     compute_units=units,
 )
 def test_a_product_is_under_both_roofs(
-    m: int, n: int, k: int, flop_per_s: float, bytes_per_s: float, compute_units: int
+    *, m: int, n: int, k: int, flop_per_s: float, bytes_per_s: float, compute_units: int
 ) -> None:
     """Williams et al., CACM 2009: no faster than FLOP over peak, nor than bytes over bandwidth."""
-    time_s = product_s(m, n, k, flop_per_s, bytes_per_s, compute_units)
+    time_s = product_s(
+        m, n, k, flop_per_s=flop_per_s, bytes_per_s=bytes_per_s, compute_units=compute_units
+    )
 
     assert time_s >= 2.0 * m * n * k / flop_per_s * (1 - 1e-12)
     assert time_s >= 2.0 * (m * k + k * n + m * n) / bytes_per_s * (1 - 1e-12)
@@ -90,6 +91,7 @@ def test_a_product_is_under_both_roofs(
     factor=st.floats(1.0, 10.0),
 )
 def test_faster_hardware_never_takes_longer(
+    *,
     m: int,
     n: int,
     k: int,
@@ -99,10 +101,15 @@ def test_faster_hardware_never_takes_longer(
     factor: float,
 ) -> None:
     """Monotone in peak and in bandwidth."""
-    time_s = product_s(m, n, k, flop_per_s, bytes_per_s, compute_units)
+    time_s = product_s(
+        m, n, k, flop_per_s=flop_per_s, bytes_per_s=bytes_per_s, compute_units=compute_units
+    )
 
-    assert product_s(m, n, k, flop_per_s * factor, bytes_per_s, compute_units) <= time_s
-    assert product_s(m, n, k, flop_per_s, bytes_per_s * factor, compute_units) <= time_s
+    for more in (
+        {"flop_per_s": flop_per_s * factor, "bytes_per_s": bytes_per_s},
+        {"flop_per_s": flop_per_s, "bytes_per_s": bytes_per_s * factor},
+    ):
+        assert product_s(m, n, k, compute_units=compute_units, **more) <= time_s
 
 
 def test_large_products_come_near_the_rate() -> None:
@@ -114,7 +121,7 @@ def test_large_products_come_near_the_rate() -> None:
 
 def test_a_wave_that_is_hardly_filled_costs_as_much_as_a_full_one() -> None:
     """One tile more than there are units doubles the time (wave quantisation)."""
-    full, over = (product_s(128 * rows, 128, 65_536, 1e15, 1e20, 100) for rows in (100, 101))
+    full, over = (product_s(128 * rows, 128, 65_536) for rows in (100, 101))
 
     assert over > 1.5 * full
 
@@ -175,7 +182,7 @@ def test_unfused_attention_moves_its_scores(
 
 @given(sequence=st.integers(1, 1_000_000))
 def test_a_causal_mask_halves_the_scores(sequence: int) -> None:
-    """s (s + 1) / 2 of s squared."""
+    """There remain s (s + 1) / 2 of s squared."""
     share = AttentionMask(causal=True).visible_share(sequence)
 
     assert share * sequence**2 == pytest.approx(sequence * (sequence + 1) / 2, rel=1e-12)

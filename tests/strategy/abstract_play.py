@@ -1,4 +1,4 @@
-"""Schedules played with equal chunks and free transfers: slow, obvious, independent of the compiler."""
+"""Schedules played with equal chunks and free transfers: slow, obvious, no compiler."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Played:
     in_flight: tuple[int, ...]
 
 
-def play_orders(  # noqa: PLR0917 (read as a sentence)
-    name: str, stages: int, chunks: int, micro_batches: int, forward: float, backward: float
+def play_orders(
+    name: str, stages: int, chunks: int, micro_batches: int, *, forward: float, backward: float
 ) -> Played:
     """Play every stage's order; a slot starts when its stage is free and its input is there."""
     orders = [

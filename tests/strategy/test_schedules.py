@@ -49,12 +49,12 @@ def test_every_stage_does_everything_once_and_forward_first(
     backward=seconds,
 )
 def test_no_schedule_comes_to_a_deadlock(
-    name: str, stages: int, chunks: int, micro_batches: int, forward: float, backward: float
+    *, name: str, stages: int, chunks: int, micro_batches: int, forward: float, backward: float
 ) -> None:
     """Whatever the ratio of forward and backward, and if rounds do not divide as well."""
     chunks = 1 if name == "1f1b" else chunks
 
-    played = play_orders(name, stages, chunks, micro_batches, forward, backward)
+    played = play_orders(name, stages, chunks, micro_batches, forward=forward, backward=backward)
 
     assert played.stuck == ()
 
@@ -73,7 +73,7 @@ def test_the_bubble_is_that_of_the_papers(
     ideal = micro_batches * (forward + backward)
     bubble = (stages - 1) / micro_batches * ideal
 
-    played = play_orders(name, stages, 1, micro_batches, forward, backward)
+    played = play_orders(name, stages, 1, micro_batches, forward=forward, backward=backward)
 
     assert played.makespan == pytest.approx(ideal + bubble, rel=1e-9)
 
@@ -87,7 +87,9 @@ def test_interleaving_divides_the_bubble_by_the_chunks(
     ideal = micro_batches * 3.0
     bubble = (stages - 1) / (micro_batches * chunks) * ideal
 
-    played = play_orders("interleaved", stages, chunks, micro_batches, 1 / chunks, 2 / chunks)
+    played = play_orders(
+        "interleaved", stages, chunks, micro_batches, forward=1 / chunks, backward=2 / chunks
+    )
 
     assert played.makespan == pytest.approx(ideal + bubble, rel=1e-9)
 
@@ -100,7 +102,9 @@ def test_rounds_that_do_not_divide_leave_no_larger_bubble(
     micro_batches = stages + more
     bubble = (stages - 1) * 3.0 / chunks
 
-    played = play_orders("interleaved", stages, chunks, micro_batches, 1 / chunks, 2 / chunks)
+    played = play_orders(
+        "interleaved", stages, chunks, micro_batches, forward=1 / chunks, backward=2 / chunks
+    )
 
     assert played.makespan <= micro_batches * 3.0 + bubble + 1e-9
 
@@ -110,7 +114,7 @@ def test_1f1b_keeps_at_most_as_many_micro_batches_as_stages_are_left(
     stages: int, micro_batches: int
 ) -> None:
     """Narayanan et al., PipeDream-2BW 2021, §2.2: p micro-batches in flight, not m as in GPipe."""
-    played = play_orders("1f1b", stages, 1, micro_batches, 1.0, 2.0)
+    played = play_orders("1f1b", stages, 1, micro_batches, forward=1.0, backward=2.0)
 
     assert played.in_flight == tuple(min(stages - s, micro_batches) for s in range(stages))
 
@@ -118,7 +122,7 @@ def test_1f1b_keeps_at_most_as_many_micro_batches_as_stages_are_left(
 @given(stages=stages_of, micro_batches=micro_batches_of)
 def test_gpipe_keeps_every_micro_batch(stages: int, micro_batches: int) -> None:
     """All forwards come before all backwards."""
-    played = play_orders("gpipe", stages, 1, micro_batches, 1.0, 2.0)
+    played = play_orders("gpipe", stages, 1, micro_batches, forward=1.0, backward=2.0)
 
     assert played.in_flight == (micro_batches,) * stages
 
@@ -128,7 +132,7 @@ def test_interleaving_keeps_more_than_1f1b_but_no_more_than_its_warm_up(
     stages: int, chunks: int, rounds: int
 ) -> None:
     """Korthikanti et al. 2022, §4.2.3: 1 + (p - 1) / (p v) of 1F1B's activations on the first."""
-    played = play_orders("interleaved", stages, chunks, rounds * stages, 1.0, 2.0)
+    played = play_orders("interleaved", stages, chunks, rounds * stages, forward=1.0, backward=2.0)
 
     first_in_layers = played.in_flight[0] / chunks
 

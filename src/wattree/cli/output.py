@@ -21,6 +21,7 @@ __all__ = [
     "JobPath",
     "JsonPath",
     "Progress",
+    "announce_compilation",
     "deliver",
     "progress_bars",
     "quantity_option",
@@ -90,6 +91,17 @@ def progress_bars() -> Iterator[Progress]:
             bars.update(bars.task_ids[known[stage]], completed=done, total=total)
 
         yield report
+
+
+def announce_compilation() -> None:
+    """Say so on standard error if this is a first run, which compiles the executor."""
+    from wattree.sim import kernels_are_compiled
+
+    if not kernels_are_compiled():
+        typer.echo(
+            "First run: compiling the executor's kernels, some 10 s; later runs load them.",
+            err=True,
+        )
 
 
 def quantity_option(option: str, text: str | None, dimension: str) -> float | None:

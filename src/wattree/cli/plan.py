@@ -7,7 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from wattree.cli.output import JobPath, JsonPath, deliver, progress_bars, quantity_option
+from wattree.cli.output import (
+    JobPath,
+    JsonPath,
+    announce_compilation,
+    deliver,
+    progress_bars,
+    quantity_option,
+)
 from wattree.errors import InfeasibleError, JobError
 
 __all__ = ["plan"]
@@ -77,6 +84,7 @@ def plan(  # noqa: PLR0917 - typer passes options by name
     loaded = wattree.load_job(job)
     cap_w = quantity_option("--power-cap", power_cap, "w")
     deadline_s = quantity_option("--deadline", deadline, "s")
+    announce_compilation()
     try:
         with progress_bars() as progress:
             found = wattree.plan(

@@ -9,7 +9,14 @@ from typing import Annotated
 
 import typer
 
-from wattree.cli.output import Calibration, JobPath, JsonPath, deliver, quantity_option
+from wattree.cli.output import (
+    Calibration,
+    JobPath,
+    JsonPath,
+    announce_compilation,
+    deliver,
+    quantity_option,
+)
 
 __all__ = ["simulate"]
 
@@ -68,6 +75,7 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     loaded = wattree.load_job(job)
     if (limit_w := quantity_option("--power-limit", power_limit, "w")) is not None:
         loaded = replace(loaded, cluster=replace(loaded.cluster, power_limit_w=limit_w))
+    announce_compilation()
     prediction = wattree.simulate(
         loaded, calibration=calibration, fold=fold is Fold.ON, sharing=sharing.value
     )

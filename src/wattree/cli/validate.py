@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from wattree.cli.output import Calibration, JsonPath, deliver, progress_bars
+from wattree.cli.output import Calibration, JsonPath, announce_compilation, deliver, progress_bars
 
 __all__ = ["validate"]
 
@@ -39,6 +39,7 @@ def validate(
     """
     import wattree
 
+    announce_compilation()
     with progress_bars() as progress:
         validation = wattree.validate(
             tuple(rows or ()), calibration=calibration, fit=fit, progress=progress

@@ -125,7 +125,6 @@ class _Expanded:
 def execution_graph(
     programs: Sequence[StageProgram],
     classes: Sequence[StageClasses],
-    links: Sequence[tuple[int, int]],
     *,
     ports: PortRates,
     names: Sequence[str],
@@ -137,7 +136,6 @@ def execution_graph(
     Args:
         programs: One per stage.
         classes: One per stage.
-        links: Pairs (stage, next stage) that exchange activations.
         ports: Bandwidth of a device's ports.
         names: Strings that tasks name by number.
         compute_rate_while_communicating, communication_rate_while_computing: Mutual slowdown.

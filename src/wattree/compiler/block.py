@@ -70,7 +70,13 @@ def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str])
             programs[key] = len(compiled)
             compiled.append(
                 _compile_block(
-                    block, choices[index], active, given, handed_on, instance, trained_before
+                    block,
+                    choices[index],
+                    active,
+                    given=given,
+                    handed_on=handed_on,
+                    instance=instance,
+                    input_gradient=trained_before,
                 )
             )
         instances.append(programs[key])
@@ -151,6 +157,7 @@ def _compile_block(
     block: Block,
     choices: Sequence[Choices],
     active: frozenset[str],
+    *,
     given: Layout,
     handed_on: Layout,
     instance: BlockInstance,
@@ -164,9 +171,7 @@ def _compile_block(
     shares = [choice.recompute for choice in choices]
     again = StepList(phase=StepPhase.RECOMPUTATION)
     if any(shares):
-        again = forward_steps(
-            block, splits, inputs, phase=StepPhase.RECOMPUTATION, shares=shares
-        )
+        again = forward_steps(block, splits, inputs, phase=StepPhase.RECOMPUTATION, shares=shares)
     backward, backward_exit = backward_steps(
         block, splits, forward, inputs, boundary=boundary, input_gradient=input_gradient
     )

@@ -126,7 +126,7 @@ def _partners(steps: Sequence[Step], pipelining: Pipelining) -> dict[int, int]:
 
 
 def phase_span_s(costs: PhaseCosts, pipelining: Pipelining) -> Floats:
-    """Return how long a phase takes alone, shape `(n,)`: streams in order, dependencies kept. [s]"""
+    """Return how long a phase takes alone, shape `(n,)`: its streams in order. [s]"""
     count = costs.work_s.shape[1]
     free: dict[int, Floats] = {}
     ends: list[Floats] = []
@@ -163,9 +163,18 @@ def block_tasks(
     """Return the tasks of one block for strategy `column` of `costs`."""
     program = costs.program
     saved = costs.saved_bytes[:, column] if program.backward else 0 * costs.saved_bytes[:, column]
-    forward = _table(costs.forward, pipelining, names, axes_index, column, program.forward_exit)
-    again = _table(costs.recomputation, pipelining, names, axes_index, column, -1)
-    backward = _table(costs.backward, pipelining, names, axes_index, column, program.backward_exit)
+    forward = _table(
+        costs.forward, pipelining, names, axes_index, column=column, exit_step=program.forward_exit
+    )
+    again = _table(costs.recomputation, pipelining, names, axes_index, column=column, exit_step=-1)
+    backward = _table(
+        costs.backward,
+        pipelining,
+        names,
+        axes_index,
+        column=column,
+        exit_step=program.backward_exit,
+    )
     _release_gathered(forward, forward)
     _release_gathered(again, backward)
     _release_gathered(backward, backward)
@@ -185,6 +194,7 @@ def _table(
     pipelining: Pipelining,
     names: Names,
     axes_index: dict[tuple[str, ...], int],
+    *,
     column: int,
     exit_step: int,
 ) -> _Phase:
@@ -275,9 +285,7 @@ def _joined(again: _Phase, backward: _Phase) -> TaskTable:
     tasks = np.concatenate([again.table.tasks, backward.table.tasks])
     edges = [again.table.edges, backward.table.edges + shift]
     if len(backward.rows):
-        first = next(
-            (i for i, row in enumerate(backward.rows) if row.stream == Stream.COMPUTE), 0
-        )
+        first = next((i for i, row in enumerate(backward.rows) if row.stream == Stream.COMPUTE), 0)
         ends = {row.stream: i for i, row in enumerate(again.rows)}
         edges.append(np.array([(end, first + shift) for end in ends.values()], dtype=np.int64))
     exit_task = backward.table.exit + shift if backward.table.exit >= 0 else -1

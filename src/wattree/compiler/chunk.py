@@ -43,7 +43,6 @@ class ChunkContext:
     Attributes:
         rates: What links reach.
         group: Axes → shape of their groups.
-        degree: Axes → ranks in a group.
         name: String → number.
         axes: Axes → number.
         bucket_bytes: Gradients reduced together.
@@ -67,6 +66,9 @@ class _Builder:
         self.edges: list[np.ndarray] = []
         self.count = 0
         self.exit = -1
+        self.entries: list[int] = []
+        self.prefetch: list[int] = []
+        self.tails: list[int] = []
 
     def append(self, tasks: np.ndarray, edges: Sequence[tuple[int, int]] | np.ndarray = ()) -> int:
         first = self.count
@@ -80,18 +82,16 @@ class _Builder:
         if before >= 0:
             self.edges.append(np.array([[before, after]], dtype=np.int64))
 
-    def table(
-        self, entries: Sequence[int], prefetch: Sequence[int], tails: Sequence[int]
-    ) -> TaskTable:
+    def table(self) -> TaskTable:
         tasks = np.concatenate(self.parts) if self.parts else np.zeros(0, TASK)
         edges = np.concatenate(self.edges) if self.edges else np.zeros((0, 2), np.int64)
         return TaskTable(
             tasks=tasks,
             edges=edges,
-            entries=tuple(entries),
+            entries=tuple(self.entries),
             exit=self.exit,
-            prefetch=tuple(prefetch),
-            tails=tuple(tails),
+            prefetch=tuple(self.prefetch),
+            tails=tuple(self.tails[-2:]),
         )
 
 
@@ -133,15 +133,12 @@ def chunk_forward(
         first_micro_batch: Updated parameters of sharded optimisers arrive now, if overlapped.
     """
     builder = _Builder()
-    entries: list[int] = []
-    prefetch: list[int] = []
-    tails: list[int] = []
     for block in blocks:
         gather = _gathers(block.storage.sync, context)
         if first_micro_batch and context.overlap_parameters:
             gather = np.concatenate([gather, _updates(block.storage.sync, context)])
-        _add_block(builder, block.tasks.forward, gather, entries, prefetch, tails, context.name)
-    return builder.table(entries, prefetch, tails[-2:])
+        _add_block(builder, block.tasks.forward, gather, context.name)
+    return builder.table()
 
 
 def chunk_backward(
@@ -155,34 +152,28 @@ def chunk_backward(
         last_micro_batch: Accumulated gradients leave now, if overlapped.
     """
     builder = _Builder()
-    entries: list[int] = []
-    prefetch: list[int] = []
-    tails: list[int] = []
     bucket: list[SyncGroup] = []
-    for block in reversed(blocks):
-        if not len(block.tasks.backward.tasks):
-            continue
+    # Frozen blocks before the first trained one do nothing; and equal layers are one object, so
+    # the last to run is told by its place.
+    working = [block for block in reversed(blocks) if len(block.tasks.backward.tasks)]
+    for place, block in enumerate(working, start=1):
         gather = _gathers(block.storage.sync, context)
-        _add_block(builder, block.tasks.backward, gather, entries, prefetch, tails, context.name)
+        _add_block(builder, block.tasks.backward, gather, context.name)
         bucket += [
             group
             for group in block.storage.sync
             if group.every_micro_batch or (last_micro_batch and context.overlap_gradients)
         ]
-        is_first_block = block is blocks[0]
-        if is_first_block or _bucket_bytes(bucket) >= context.bucket_bytes:
-            _add_reductions(builder, bucket, context, tails[-1])
+        if place == len(working) or _bucket_bytes(bucket) >= context.bucket_bytes:
+            _add_reductions(builder, bucket, context, builder.tails[-1])
             bucket = []
-    return builder.table(entries, prefetch, tails[-2:])
+    return builder.table()
 
 
 def _add_block(
     builder: _Builder,
     table: TaskTable,
     gather: np.ndarray,
-    entries: list[int],
-    prefetch: list[int],
-    tails: list[int],
     name: Callable[[str], int],
 ) -> None:
     """Append a block after what it gathers; gathers wait for compute two blocks back."""
@@ -191,10 +182,10 @@ def _add_block(
     if len(gather):
         gathered = builder.append(gather) + len(gather) - 1
         first = gathered - len(gather) + 1
-        if len(tails) >= 2:
-            builder.link(tails[-2], first)
+        if len(builder.tails) >= 2:
+            builder.link(builder.tails[-2], first)
         else:
-            prefetch.append(first)
+            builder.prefetch.append(first)
     start = builder.append(table.tasks, table.edges)
     computes = np.flatnonzero(table.tasks["stream"] == Stream.COMPUTE)
     if gathered >= 0 and len(computes):
@@ -206,9 +197,9 @@ def _add_block(
         if before >= 0:
             builder.link(before, start + entry)
         else:
-            entries.append(start + entry)
+            builder.entries.append(start + entry)
     if len(computes):
-        tails.append(start + int(computes[-1]))
+        builder.tails.append(start + int(computes[-1]))
     if table.exit >= 0:
         builder.exit = start + table.exit
 
@@ -247,20 +238,19 @@ def _gathers(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
 
 def _updates(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
     """All-gathers of parameters that a sharded optimiser updated."""
-    tasks = [np.zeros(0, TASK)]
-    for group in sync:
-        if group.update_axes:
-            tasks.append(
-                sync_tasks(
-                    CollectiveKind.ALL_GATHER,
-                    group.update_axes,
-                    float(group.gather_bytes[0]),
-                    context,
-                    label="parameters.update",
-                    stream=Stream.GATHER,
-                )
-            )
-    return np.concatenate(tasks)
+    tasks = [
+        sync_tasks(
+            CollectiveKind.ALL_GATHER,
+            group.update_axes,
+            float(group.gather_bytes[0]),
+            context,
+            label="parameters.update",
+            stream=Stream.GATHER,
+        )
+        for group in sync
+        if group.update_axes
+    ]
+    return np.concatenate([np.zeros(0, TASK), *tasks])
 
 
 def _bucket_bytes(bucket: Sequence[SyncGroup]) -> float:
@@ -286,9 +276,9 @@ def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray
     for (scatter, rest), size in sizes.items():
         if scatter:
             tasks.append(_reduction(CollectiveKind.REDUCE_SCATTER, scatter, size, context))
-            size /= float(context.group(scatter).ranks[0])
         if rest:
-            tasks.append(_reduction(CollectiveKind.ALL_REDUCE, rest, size, context))
+            shard = size / float(context.group(scatter).ranks[0])
+            tasks.append(_reduction(CollectiveKind.ALL_REDUCE, rest, shard, context))
     return np.concatenate(tasks)
 
 
@@ -300,6 +290,4 @@ def updates(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
 def _reduction(
     kind: CollectiveKind, axes: tuple[str, ...], size: float, context: ChunkContext
 ) -> np.ndarray:
-    return sync_tasks(
-        kind, axes, size, context, label="gradients.reduce", stream=Stream.REDUCE
-    )
+    return sync_tasks(kind, axes, size, context, label="gradients.reduce", stream=Stream.REDUCE)

@@ -13,7 +13,6 @@ from wattree.compiler.program import (
     CollectiveKind,
     CollectiveStep,
     ComputeStep,
-    LocalSize,
     Scale,
     Step,
     StepPhase,
@@ -56,7 +55,6 @@ class Placement:
 
     Attributes:
         inside: Axis → members of one of its groups in one scale-up domain, shape `(n,)`.
-        network_sharing: Rails a device's traffic must share, 1 where each has its own.
     """
 
     inside: Mapping[str, Floats]
@@ -76,7 +74,6 @@ class PhaseCosts:
 
     Attributes:
         latency_s, work_s: Fixed part and rest of each step's time. [s]
-        exposed_share: Share of a collective that overlap leaves visible.
         flop: Matrix FLOP.
         traffic_bytes: Device memory. [B]
         wire_bytes: Sent by one rank. [B]
@@ -292,10 +289,11 @@ def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates) -> None:
 
     A launch-bound block's kernels run in gaps: `(device**4 + host**4)**(1/4)` over the block.
     """
-    device: Floats | float = 0.0
+    device = np.zeros(phases[0].work_s.shape[1])
     host = 0.0
     for phase in phases:
-        device = device + phase.work_s[[isinstance(s, ComputeStep) for s in phase.steps]].sum(axis=0)
+        computes = [isinstance(step, ComputeStep) for step in phase.steps]
+        device = device + phase.work_s[computes].sum(axis=0)
         for step in phase.steps:
             if isinstance(step, ComputeStep):
                 host += step.kernels * rates.launch_s
@@ -303,7 +301,7 @@ def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates) -> None:
                     host += rates.moe_host_s / 2
     if host == 0.0:
         return
-    device = np.maximum(np.asarray(device), 1e-12)
+    device = np.maximum(device, 1e-12)
     stretch = (1.0 + (host / device) ** _HOST_SMOOTHNESS) ** (1.0 / _HOST_SMOOTHNESS)
     for phase in phases:
         for index, step in enumerate(phase.steps):
@@ -311,20 +309,16 @@ def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates) -> None:
                 phase.work_s[index] *= stretch
 
 
-def _saved_bytes(
-    program: BlockProgram, scale: Scale, rates: Rates, software: Software
-) -> Floats:
+def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: Software) -> Floats:
     rows = np.zeros((len(program.saved), len(scale.micro_batch)))
     for index, tensor in enumerate(program.saved):
         width = rates.element_bytes
         if tensor.kind == "logits":
             width = software.loss_bytes_per_logit
         elif tensor.kind == "scores":
-            # Softmax output, dropout mask and its output: 2 + 1 + 2 bytes (Korthikanti 2022, eq. 1).
+            # Softmax, dropout mask and output: 2 + 1 + 2 bytes (Korthikanti 2022, eq. 1).
             width = 0.0 if software.fused_attention else 5.0
         elif tensor.mask_bytes > 0:
             width = tensor.mask_bytes
         rows[index] = scale.value(tensor.size) * width
     return rows
-
-

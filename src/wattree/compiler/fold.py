@@ -30,8 +30,7 @@ def folded_classes(
     current = _renumbered(colours)
     while True:
         signature = [current]
-        for members in groups:
-            signature.append(_group_colours(current, members))
+        signature += [_group_colours(current, members) for members in groups]
         for target in neighbours:
             signature.append(current[target])
             senders = np.flatnonzero(target != np.arange(len(target)))

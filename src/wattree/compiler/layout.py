@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from wattree.compiler.program import CollectiveKind, LocalSize
 from wattree.graph import Operand, Operator
 
-__all__ = ["PARTIAL", "REPLICATED", "Conversion", "Layout", "conversions", "layout_of", "local_size"]
+__all__ = [
+    "PARTIAL",
+    "REPLICATED",
+    "Conversion",
+    "Layout",
+    "conversions",
+    "layout_of",
+    "local_size",
+]
 
 #: Axis → position of the dim it shards, or PARTIAL. Absent axes hold replicas.
 Layout = Mapping[str, int]
@@ -64,7 +72,9 @@ def local_size(operator: Operator, operand: Operand, layout: Layout) -> LocalSiz
     return size.over(tuple(axis for axis, position in layout.items() if position != PARTIAL))
 
 
-def conversions(size: LocalSize, have: Layout, want: Layout) -> tuple[tuple[Conversion, ...], LocalSize]:
+def conversions(
+    size: LocalSize, have: Layout, want: Layout
+) -> tuple[tuple[Conversion, ...], LocalSize]:
     """Return the collectives that turn `have` into `want`, and the local size afterwards.
 
     Reductions come first (they shrink or keep the tensor), then exchanges, then gathers.

@@ -7,6 +7,8 @@ times. Searching and validating play merged graphs; a trace for people keeps eve
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,7 +57,7 @@ def _leaders(table: TaskTable) -> NDArray[np.int64]:
         feeds[table.exit] = True
     leader = np.arange(len(tasks))
     order = np.flatnonzero(compute)
-    for earlier, task in zip(order[:-1], order[1:], strict=True):
+    for earlier, task in pairwise(order):
         same = tasks["phase"][earlier] == tasks["phase"][task]
         if same and not waits[task] and not feeds[earlier]:
             leader[task] = leader[earlier]

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler.chunk import BlockParts, ChunkContext, chunk_backward, chunk_forward, reductions, updates
+from wattree.compiler.chunk import (
+    BlockParts,
+    ChunkContext,
+    chunk_backward,
+    chunk_forward,
+    reductions,
+    updates,
+)
 from wattree.compiler.tasks import TASK, Stream, TaskTable, concatenated
 from wattree.graph import Phase, StageLabel, TaskKind
 from wattree.strategy.schedules import Slot
@@ -140,9 +147,7 @@ def stage_program(
     extra.append(_tail_edges(tasks, int(offsets[tail_at])))
     if blocking_transfers:
         extra.append(_blocking_edges(tasks, sends))
-    return StageProgram(
-        tasks=tasks, edges=np.concatenate(extra), sends=sends, receives=receives
-    )
+    return StageProgram(tasks=tasks, edges=np.concatenate(extra), sends=sends, receives=receives)
 
 
 def _hands_on(slot: Slot, chunks: int, *, is_first: bool, is_last: bool) -> bool:

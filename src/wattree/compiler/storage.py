@@ -13,7 +13,13 @@ from wattree.compiler.program import BlockProgram, ParameterGroup, Scale
 from wattree.cost import Software
 from wattree.errors import UnknownNameError
 
-__all__ = ["OPTIMIZER_STATE_BYTES", "Storage", "SyncGroup", "block_storage", "optimizer_state_bytes"]
+__all__ = [
+    "OPTIMIZER_STATE_BYTES",
+    "Storage",
+    "SyncGroup",
+    "block_storage",
+    "optimizer_state_bytes",
+]
 
 Floats = NDArray[np.float64]
 
@@ -96,9 +102,12 @@ def block_storage(
             gradients = gradients + software.gradient_bytes * elements / scale.degree(
                 group.gradient_axes or group.parameter_axes
             )
-            optimizer = optimizer + (
-                software.master_bytes + software.master_gradient_bytes + state_bytes
-            ) * elements / shards
+            optimizer = (
+                optimizer
+                + (software.master_bytes + software.master_gradient_bytes + state_bytes)
+                * elements
+                / shards
+            )
             updated = updated + elements / shards
         sync.append(_sync(group, elements, software))
     return Storage(

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CATEGORIES", "GATHERED", "STREAMS", "TASK", "Names", "Stream", "TaskTable", "concatenated"]
+__all__ = [
+    "CATEGORIES",
+    "GATHERED",
+    "STREAMS",
+    "TASK",
+    "Names",
+    "Stream",
+    "TaskTable",
+    "concatenated",
+]
 
 #: Memory categories of tasks and residents; a task's own `category` is ACTIVATIONS unless set.
 CATEGORIES = ("activations", "parameters", "gradients", "optimizer", "gathered", "overhead")

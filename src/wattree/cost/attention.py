@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BACKWARD_PRODUCTS", "FORWARD_PRODUCTS", "fused_attention_time_s", "unfused_attention_time_s"]
+__all__ = [
+    "BACKWARD_PRODUCTS",
+    "FORWARD_PRODUCTS",
+    "fused_attention_time_s",
+    "unfused_attention_time_s",
+]
 
 Floats = NDArray[np.float64]
 

@@ -2,7 +2,8 @@
 
 Names are dotted paths. `device.<name>.…` belongs to one device type, `architecture.<name>.…` to
 all devices of one, `family.<name>.…` to one software family, `pooled.…` stands in for devices and
-families without their own, `general.…` holds for all. A name without an entry falls back to its pooled one, and the evidence says so.
+families without their own, `general.…` holds for all. A name without an entry falls back to its
+pooled one, and the evidence says so.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from wattree.cost.collective import LinkRates
 from wattree.cost.software import Software
 from wattree.hardware import Cluster, Precision
 
-__all__ = ["Rates", "rates_of"]
+__all__ = ["Rates", "precision_class", "rates_of"]
 
 _CLASSES = {
     Precision.BF16: "bf16",
@@ -71,6 +71,11 @@ class Rates:
     moe_exchange_factor: float
     step_overhead_s: float
     straggling: float
+
+
+def precision_class(precision: Precision) -> str:
+    """Return the name under which calibrations keep the matrix rate at `precision`."""
+    return _CLASSES[precision]
 
 
 def rates_of(

@@ -42,8 +42,10 @@ class Software:
         moe_dropless: Every expert takes all tokens routed to it, so sizes are only known at run
             time and the host waits for them; otherwise tokens above a capacity are dropped.
         moe_dispatch: How tokens travel to their experts: `alltoall` (permutation kernels around
-            an all-to-all) or `hybridep` (permutation and exchange in one kernel).
-        moe_overlap: The exchange hides behind the compute of another micro-batch.
+            an all-to-all) or `hybridep` (permutation and exchange in one kernel). Recorded, not
+            modelled yet.
+        moe_overlap: The exchange hides behind the compute of another micro-batch. Recorded, not
+            modelled yet.
         moe_fused_experts: Products, activation and quantisation of all local experts in one
             kernel.
         cuda_graphs: What is recorded once and replayed without the host: `none`, `partial`
@@ -105,7 +107,11 @@ _FSDP: dict[str, Any] = {
 SOFTWARE: Mapping[str, Software] = {
     family.name: family
     for family in (
-        Software(name="megatron-core", title="Megatron-Core / NeMo / Megatron-Bridge", overlap_tensor=True),
+        Software(
+            name="megatron-core",
+            title="Megatron-Core / NeMo / Megatron-Bridge",
+            overlap_tensor=True,
+        ),
         Software(
             name="megatron-lm-2021",
             title="Megatron-LM 2021-22 (unfused attention)",

@@ -85,8 +85,10 @@ class StageLabel(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionGraph:
-    """Tasks of all rank classes in one step. Shapes: `T` tasks, `S` streams, `C` rank classes,
-    `L` link classes, `E` edges; CSR arrays have one more offset than rows.
+    """Tasks of all rank classes in one step.
+
+    Shapes: `T` tasks, `S` streams, `C` rank classes, `L` link classes, `E` edges; CSR arrays have
+    one more offset than rows.
 
     Attributes:
         kind: `TaskKind`, shape `(T,)`, int8.

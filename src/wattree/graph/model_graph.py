@@ -113,7 +113,9 @@ class ModelGraph:
     def __post_init__(self) -> None:
         for instance in self.instances:
             if instance.block not in self.blocks:
-                raise ModelError(f"{self.name}: {instance.path} is of unknown block {instance.block}")
+                raise ModelError(
+                    f"{self.name}: {instance.path} is of unknown block {instance.block}"
+                )
 
     @property
     def parameters(self) -> int:

@@ -1,4 +1,4 @@
-"""Operators of a model with named iteration dims: what the strategy splits and the cost models read.
+"""Operators of a model with named iteration dims: what strategies split and cost models read.
 
 An operator is a loop nest. Each *iteration dim* is a loop; each operand (activation, parameter,
 output) names, position by position, the iteration dims that index it. Everything Wattree derives

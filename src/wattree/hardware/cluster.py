@@ -88,7 +88,9 @@ class Cluster:
             raise HardwareError(f"a cluster needs at least one node, got {self.nodes}")
         bad = {k: v for k, v in self.slowdown.items() if not 0 <= k < self.devices or v <= 0}
         if bad:
-            raise HardwareError(f"slowdown of devices {bad}: needs device < {self.devices}, factor > 0")
+            raise HardwareError(
+                f"slowdown of devices {bad}: needs device < {self.devices}, factor > 0"
+            )
 
     @property
     def devices(self) -> int:

@@ -187,7 +187,7 @@ class ModelSpec(Section):
 
     name: str | None = Field(None, description="a catalogue name or the path of a config.json")
     transformer: TransformerBlock | None = Field(
-        None, description="a block of keys such as layers, hidden_size, heads and vocabulary"
+        None, description="a block of keys such as layers, hidden, heads and vocab"
     )
     lora: LoraSpec | None = Field(None, description="a mapping with rank and targets")
     freeze: list[str] | None = Field(
@@ -277,6 +277,9 @@ class MemorySpec(Section):
     optimizer: Stored | None = Field(None, description="'replicate' or {shard: axes}")
     activations: Literal["keep", "recompute"] | None = Field(
         None, description="'keep' or 'recompute'"
+    )
+    recompute_share: float | None = Field(
+        None, gt=0, le=1, description="a number above 0 and up to 1, share of each operator redone"
     )
 
 

@@ -200,6 +200,7 @@ def _memory(spec: MemorySpec) -> MemoryChoice:
         gradients=axes(spec.gradients),
         optimizer=axes(spec.optimizer),
         activations=None if spec.activations is None else ActivationStore(spec.activations),
+        recompute_share=spec.recompute_share,
     )
 
 

@@ -75,11 +75,20 @@ class Degrees:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """Step time, peak of live tensors on the fullest rank, energy with PUE, `(n,)` each."""
+    """Figures of a step, `(n,)` each.
+
+    Attributes:
+        step_time_s: Its length. [s]
+        tensor_bytes: Peak of live tensors on the fullest rank. [B]
+        energy_j: Of the whole job, PUE included. [J]
+        peak_power_w: Of the job's nodes while every rank runs the hungriest layer, before PUE.
+            [W]
+    """
 
     step_time_s: Floats
     tensor_bytes: Floats
     energy_j: Floats
+    peak_power_w: Floats
 
 
 def estimate(
@@ -153,7 +162,12 @@ class Screened:
             memory[index] = screen.tensor_bytes(index, held)
             dynamic_j[index] = screen.dynamic_j(index, held)
         energy_j = screen.energy_j(time_s, dynamic_j)
-        return Estimates(step_time_s=time_s, tensor_bytes=memory, energy_j=energy_j)
+        return Estimates(
+            step_time_s=time_s,
+            tensor_bytes=memory,
+            energy_j=energy_j,
+            peak_power_w=screen.peak_power_w(),
+        )
 
 
 def screened(
@@ -197,6 +211,7 @@ class _Held:
     Attributes:
         stages, virtual: Of the pipeline.
         counts: How often each kind of stage holds each program, `(kinds, programs)`.
+        chunks: The same by virtual stage and stage, `(virtual, stages, programs)`.
         parts: The same for its first chunk, the chunks between and its last chunk (a stage with
             one chunk has only a last one), `(3, kinds, programs)`.
         later: What follows the last instance of each program in a stage, by program: backward
@@ -208,6 +223,7 @@ class _Held:
     stages: int
     virtual: int
     counts: Floats
+    chunks: Floats
     parts: Floats
     later: Floats
     stages_of_kind: Floats
@@ -234,6 +250,7 @@ def _held_by_stages(
         stages=stages,
         virtual=virtual,
         counts=kinds.sum(axis=1),
+        chunks=per_chunk,
         parts=np.ascontiguousarray(kinds.transpose(1, 0, 2)),
         later=np.stack([_later(program, chunks[stage - stages]) for stage in first]),
         stages_of_kind=many.astype(np.float64),
@@ -282,6 +299,7 @@ class _Screen:
         program: ModelProgram,
     ) -> None:
         self.setting, self.switches, self.degrees = setting, switches, degrees
+        self.program = program
         rates, software = setting.rates, setting.software
         values = {axis: v.astype(np.float64) for axis, v in degrees.axes.items()}
         domain = setting.job.cluster.domain_devices
@@ -350,7 +368,12 @@ class _Screen:
         second = self._device_j(np.zeros(1), np.zeros(1), np.ones(1), ~none)  # of communication
         traffic = update_traffic_bytes(self.updated, self.state_bytes, self.setting.software)
         busy_s = traffic / self.setting.rates.memory_bytes_per_s
-        self.block_j = np.array([self._block_j(c) for c in self.costs])
+        phases = [
+            (self._phase_j(c.forward), self._phase_j(c.recomputation) + self._phase_j(c.backward))
+            for c in self.costs
+        ]
+        self.forward_j, self.backward_j = (np.array(rows) for rows in zip(*phases, strict=True))
+        self.block_j = self.forward_j + self.backward_j
         self.often_j = second * (2 * self.gather + self.every)
         self.rarely_j = second * (self.once + self.update)
         self.rarely_j = self.rarely_j + self._device_j(0 * traffic, traffic, busy_s, none)
@@ -414,14 +437,21 @@ class _Screen:
         )
         lost = 1.0 - rates.overlap_compute_rate
         forward_pass = np.maximum(forward + lost * gather, gather)
-        backward_pass = np.maximum(backward + lost * (gather + every), gather + every)
-        both = forward_pass + backward_pass
+        backward_pass = np.maximum(backward + lost * (gather + every), gather)
+        # Gathers must arrive in time; reductions may trail into the next micro-batch.
+        both = np.maximum(forward_pass + backward_pass, 2 * gather + every)
+        trailing = np.maximum(gather + every - backward_pass, 0.0).max(axis=0)
         micro_batches = self.degrees.micro_batches[index].astype(np.float64)
         slowest = both.max(axis=0)
         stages, virtual = held.stages, held.virtual
         once_through = held.stages_of_kind @ both
+        slowest = slowest + self._uneven_s(index, held) * slow
         time_s = micro_batches * slowest + (once_through - slowest) / virtual
-        time_s = time_s + self._first_gather(index)
+        if virtual > 1:
+            # With fewer micro-batches than stages the first one comes back to an idle stage.
+            alone = once_through + (micro_batches - 1) * slowest / virtual
+            time_s = np.where(micro_batches < stages, alone, time_s)
+        time_s = time_s + trailing + self._first_gather(index)
         if stages > 1:
             time_s = time_s + self._transfers(index, stages, virtual, micro_batches)
         overlap_gradients = _habit(self.switches.overlap_gradients, software.overlap_gradients)
@@ -435,6 +465,17 @@ class _Screen:
     def _first_gather(self, index: Integers) -> Floats:
         """The first block's parameters arrive before anything hides them."""
         return np.asarray(self.gather[0, self.storage_of[index]])
+
+    def _uneven_s(self, index: Integers, held: _Held) -> Floats:
+        """Return what a micro-batch waits because chunks of one round differ among stages. [s]
+
+        Stages take turns at the same chunk, so each chunk takes as long as its largest part.
+        """
+        if held.virtual == 1:
+            return np.zeros(len(index))
+        span = self.forward + self.backward
+        chunks = (held.chunks @ span).max(axis=1).sum(axis=0)
+        return np.asarray((chunks - (held.counts @ span).max(axis=0))[self.block_of[index]])
 
     def _transfers(
         self, index: Integers, stages: int, virtual: int, micro_batches: Floats
@@ -485,25 +526,40 @@ class _Screen:
 
     def energy_j(self, time_s: Floats, dynamic_j: Floats) -> Floats:
         """Return the energy of a step: what stands through it, and what its work adds. [J]"""
+        pue = self.setting.job.cluster.site.pue
+        return np.asarray((self._standing_w() * time_s + dynamic_j) * pue)
+
+    def peak_power_w(self) -> Floats:
+        """Return the power while every rank runs the hungriest layer. [W]"""
+        program = self.program
+        layers = {
+            number
+            for number, instance in zip(program.instances, program.model.instances, strict=True)
+            if instance.is_layer
+        }
+        dynamic_w = np.zeros(self.forward.shape[1])
+        for number in layers:
+            for energy, span in ((self.forward_j, self.forward), (self.backward_j, self.backward)):
+                watts = energy[number] / np.maximum(span[number], 1e-12)
+                dynamic_w = np.maximum(dynamic_w, watts)
+        return np.asarray(self._standing_w() + self.ranks * dynamic_w[self.block_of])
+
+    def _standing_w(self) -> Floats:
         cluster = self.setting.job.cluster
         nodes = np.ceil(self.ranks / cluster.node.devices)
-        standing = standing_w(cluster, 1) * nodes
-        standing = np.where(nodes > 1, standing_w(cluster, 2) * nodes, standing)
-        return np.asarray((standing * time_s + dynamic_j) * cluster.site.pue)
+        one, several = (standing_w(cluster, count) for count in (1, 2))
+        return np.where(nodes > 1, several, one) * nodes
 
-    def _block_j(self, costs: BlockCosts) -> Floats:
-        """Return the energy above rest of one micro-batch through a block. [J]"""
-        total = np.zeros(len(costs.boundary_bytes))
-        for phase in (costs.forward, costs.recomputation, costs.backward):
-            moves = [isinstance(step, CollectiveStep) for step in phase.steps]
-            energy = self._device_j(
-                phase.flop,
-                phase.traffic_bytes,
-                phase.latency_s + phase.work_s,
-                np.array(moves, dtype=bool)[:, None],
-            )
-            total = total + energy.sum(axis=0)
-        return total
+    def _phase_j(self, phase: PhaseCosts) -> Floats:
+        """Return the energy above rest of one micro-batch through a block's phase. [J]"""
+        moves = [isinstance(step, CollectiveStep) for step in phase.steps]
+        energy = self._device_j(
+            phase.flop,
+            phase.traffic_bytes,
+            phase.latency_s + phase.work_s,
+            np.array(moves, dtype=bool)[:, None],
+        )
+        return np.asarray(energy.sum(axis=0))
 
     def _device_j(
         self, flop: Floats, traffic: Floats, busy_s: Floats, moves: NDArray[np.bool_]

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from wattree.cost import Calibration, Software, device_names
+from wattree.cost.rates import precision_class
 from wattree.graph import TaskKind
+from wattree.hardware import Precision
 from wattree.job import Job
 from wattree.trace import Evidence, Trace
 
@@ -25,7 +27,8 @@ def provenance_of(
     busy = trace.end_s - trace.start_s
     computing = float(busy[graph.kind == TaskKind.COMPUTE].sum())
     moving = float(busy[np.isin(graph.kind, (TaskKind.COLLECTIVE, TaskKind.TRANSFER))].sum())
-    matmul = calibration.evidence(*device_names(device, "matmul.bf16"))
+    width = precision_class(Precision(job.precision))
+    matmul = calibration.evidence(*device_names(device, f"matmul.{width}"))
     link = calibration.evidence(*device_names(device, "bus_efficiency"))
     family = calibration.evidence(f"family.{software.name}.math", "pooled.math")
     total = max(computing + moving, 1e-30)
@@ -35,7 +38,8 @@ def provenance_of(
     time = Evidence(
         evidence=_weakest(shares),
         share=shares,
-        note=f"matrix rates of {device.name}: {matmul}; links: {link}; habits of {software.name}: {family}",
+        note=f"matrix rates of {device.name}: {matmul}; links: {link}; "
+        f"habits of {software.name}: {family}",
     )
     energy = Evidence(
         evidence="pooled",
@@ -45,7 +49,9 @@ def provenance_of(
     return {
         "step_time_s": time,
         "memory.peak_bytes": Evidence(
-            evidence="fitted", share={"fitted": 1.0}, note="tensors counted; allocator overhead fitted"
+            evidence="fitted",
+            share={"fitted": 1.0},
+            note="tensors counted; allocator overhead fitted",
         ),
         "energy_j": energy,
         "cost_usd": Evidence(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from wattree.cost import Calibration, Software, software_family
 from wattree.cost.rates import Rates, rates_of
 from wattree.energy import cap_slowdown
-from wattree.errors import UnknownNameError
+from wattree.errors import CostError, JobError, UnknownNameError
 from wattree.graph import ModelGraph
 from wattree.hardware import Precision
 from wattree.job import Job
@@ -37,9 +37,7 @@ class Setting:
     rates: Rates
 
 
-def setting_of(
-    job: Job, calibration: Calibration, *, model: ModelGraph | None = None
-) -> Setting:
+def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None = None) -> Setting:
     """Return what all strategies of `job` share.
 
     Args:
@@ -57,7 +55,10 @@ def setting_of(
             kind="precision", name=job.precision, known=list(Precision), where=job.source
         )
     precision = Precision(job.precision)
-    rates = rates_of(job.cluster, software, precision, calibration)
+    try:
+        rates = rates_of(job.cluster, software, precision, calibration)
+    except CostError as error:
+        raise JobError(job.source, [f"precision: {error}"]) from error
     slow = cap_slowdown(job.cluster.power_limit_w, job.cluster.node.device.tdp_w)
     if slow > 1.0:
         rates = replace(

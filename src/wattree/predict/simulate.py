@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wattree.compiler import Compilation, compile_job
 from wattree.cost import load_calibration
 from wattree.errors import JobError
-from wattree.graph import Phase, TaskKind
+from wattree.graph import ModelGraph, Phase, TaskKind
 from wattree.job import AUTO, Job
 from wattree.predict.breakdown import slowest_class, time_parts
 from wattree.predict.energy_use import StepEnergy, step_energy
@@ -19,7 +19,7 @@ from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
 from wattree.predict.setting import Setting, setting_of
 from wattree.predict.work import model_flop
 from wattree.sim import play
-from wattree.strategy import Strategy, StrategyOptions
+from wattree.strategy import Strategy, StrategyOptions, TreeNode
 from wattree.strategy.presets import strategy_of
 from wattree.trace import Result, SimulationSize, Trace
 
@@ -124,13 +124,22 @@ def predicted(
         compile_s=compiled - began,
         run_s=ended - compiled,
     )
-    result = _result(setting, strategy, compilation, trace, energy, peak, size)
+    result = _result(
+        setting,
+        strategy,
+        compilation=compilation,
+        trace=trace,
+        energy=energy,
+        peak=peak,
+        size=size,
+    )
     return Prediction(result=result, trace=trace, power=energy.curve, peak=peak)
 
 
 def _result(
     setting: Setting,
     strategy: Strategy,
+    *,
     compilation: Compilation,
     trace: Trace,
     energy: StepEnergy,
@@ -154,7 +163,7 @@ def _result(
     return Result(
         model=setting.model.name,
         cluster=f"{nodes} x {job.cluster.node.name}",
-        strategy=describe(strategy),
+        strategy=describe(strategy, setting.model),
         ranks=ranks,
         step_time_s=step_s,
         samples_per_s=batch / step_s,
@@ -178,8 +187,31 @@ def _result(
     )
 
 
-def describe(strategy: Strategy) -> Mapping[str, object]:
-    """Return a strategy as plain values, as it would be written in a job file."""
+def _telling_paths(model: ModelGraph, patterns: Sequence[str]) -> list[str]:
+    """Return operator paths enough to tell which patterns match anything at all.
+
+    One instance of each block does, and those that a pattern names without a wildcard.
+    """
+    seen: set[str] = set()
+    chosen = []
+    for instance in model.instances:
+        named = any(p == instance.path or p.startswith(f"{instance.path}.") for p in patterns)
+        if named or instance.block not in seen:
+            seen.add(instance.block)
+            chosen.append(instance)
+    return [f"{i.path}.{o.path}" for i in chosen for o in model.blocks[i.block].operators]
+
+
+def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
+    """Return a strategy as plain values, as it would be written in a job file for `model`.
+
+    Patterns of presets for operators that the model lacks are left out.
+    """
+    named = tuple(strategy.tree.nodes)
+    used = {
+        pattern for path in _telling_paths(model, named) for pattern in strategy.tree.matching(path)
+    }
+    axes = {axis for axis, _ in strategy.mesh.axes}
     return {
         "mesh": dict(strategy.mesh.axes),
         "schedule": {
@@ -189,17 +221,29 @@ def describe(strategy: Strategy) -> Mapping[str, object]:
         },
         "preset": list(strategy.preset),
         "tree": {
-            pattern: {
-                "compute": {dim: list(axes) for dim, axes in node.compute.items()},
-                "memory": {
-                    name: list(value) if isinstance(value, tuple) else value
-                    for name in ("parameters", "gradients", "optimizer", "activations")
-                    if (value := getattr(node.memory, name)) is not None
-                },
-            }
+            pattern: described
             for pattern, node in strategy.tree.nodes.items()
+            if pattern in used and (described := _node(node, axes))
         },
     }
+
+
+def _node(node: TreeNode, axes: set[str]) -> dict[str, object]:
+    """Return a node's choices without axes that the mesh lacks; empty if nothing is left."""
+    compute = {
+        dim: kept
+        for dim, names in node.compute.items()
+        if (kept := [axis for axis in names if axis in axes])
+    }
+    memory: dict[str, object] = {}
+    for name in ("parameters", "gradients", "optimizer"):
+        names = getattr(node.memory, name)
+        if names is not None and (kept := [axis for axis in names if axis in axes]):
+            memory[name] = {"shard": kept}
+    for name in ("activations", "recompute_share"):
+        if (value := getattr(node.memory, name)) is not None:
+            memory[name] = value
+    return {key: value for key, value in (("compute", compute), ("memory", memory)) if value}
 
 
 def _recomputed_flop(trace: Trace) -> float:
@@ -213,7 +257,8 @@ def _recomputed_flop(trace: Trace) -> float:
 
 def _assumptions(setting: Setting) -> tuple[str, ...]:
     notes = [f"software habits and efficiencies of '{setting.software.name}'"]
-    if setting.model.architecture and any("experts" in o.path for b in setting.model.blocks.values() for o in b.operators):
+    operators = (o for block in setting.model.blocks.values() for o in block.operators)
+    if any("experts" in operator.path for operator in operators):
         notes.append("experts receive equal numbers of tokens")
     notes.append("inputs are prefetched; only the first micro-batch waits for its data")
     return tuple(notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.padding import Padding
@@ -10,8 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from wattree.report.words import column
-from wattree.search.plan_result import Plan, RankedStrategy
 from wattree.units import format_bytes, format_time
+
+if TYPE_CHECKING:
+    # Only for the types: the search loads the whole stack of predictions.
+    from wattree.search.plan_result import Plan, RankedStrategy
 
 __all__ = ["show_plan"]
 

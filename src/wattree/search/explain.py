@@ -1,13 +1,39 @@
-"""Why the winner wins."""
+"""Why the winner wins: differences of simulated results, largest first, with their reasons.
+
+Every number is read off two results; every reason is a fact of the two strategies that lowers
+that part of the step (which parts differ decides which reasons are told).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 
 from wattree.predict import Setting
+from wattree.search.objective import objective_of
 from wattree.search.plan_result import RankedStrategy
+from wattree.strategy import StrategyOptions
+from wattree.trace import Result
+from wattree.units import format_bytes, format_quantity, format_time
 
 __all__ = ["explanation"]
+
+#: Parts of the step as people call them.
+_PARTS = {
+    "compute": "compute",
+    "recomputation": "recomputation",
+    "exposed_communication": "exposed communication",
+    "exposed_materials": "waiting for input",
+    "bubble": "pipeline bubble",
+    "optimizer": "optimiser",
+    "other": "host overhead",
+}
+#: Differences below this share of all of them are not worth a word.
+_TELLING = 0.1
+#: Shardings under which parameters are gathered for use.
+_GATHERING = frozenset({"zero3", "hybrid"})
+#: Objectives closer than this are called a tie.
+_TIE = 5e-4
 
 
 def explanation(
@@ -16,5 +42,245 @@ def explanation(
     ranked: Sequence[RankedStrategy],
     rivals: Mapping[str, RankedStrategy | None],
 ) -> tuple[str, ...]:
-    """Return sentences."""
-    return (f"{ranked[0].label} takes {ranked[0].result.step_time_s:.3f} s",)
+    """Return sentences: where the winner's step goes, and what it has over each rival.
+
+    Args:
+        setting: The job.
+        objective: What was ranked by.
+        ranked: Best first.
+        rivals: Hand choices by name; None for one that the model or the cluster does not admit.
+    """
+    winner = ranked[0]
+    sentences = [_summary(winner)]
+    if len(ranked) > 1:
+        sentences.append(_against(setting, objective, winner, ranked[1], "the runner-up"))
+    else:
+        sentences.append("No other strategy that was simulated meets every constraint.")
+    for name, rival in rivals.items():
+        if rival is None:
+            sentences.append(f"{_capital(name)} is no legal strategy for this job.")
+        elif rival.options == winner.options:
+            sentences.append(f"{_capital(name)} is what won.")
+        elif not rival.result.memory.fits:
+            sentences.append(_does_not_fit(name, rival))
+        else:
+            sentences.append(_against(setting, objective, winner, rival, name))
+    return tuple(sentences)
+
+
+def _summary(winner: RankedStrategy) -> str:
+    result = winner.result
+    step_s = result.step_time_s
+    parts = {name: value for name, value in asdict(result.time_s).items() if value > 0}
+    largest = sorted(parts, key=lambda name: -parts[name])
+    told = ", ".join(
+        f"{_PARTS[name]} {100 * parts[name] / step_s:.1f} %"
+        for name in largest
+        if parts[name] >= 1e-3 * step_s
+    )
+    memory = result.memory
+    category = max(memory.by_category, key=lambda name: memory.by_category[name])
+    return (
+        f"{winner.label}: {format_time(step_s)} per step ({told}); the fullest device holds "
+        f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.capacity_bytes)}, "
+        f"{format_bytes(memory.by_category[category])} of it {category}."
+    )
+
+
+def _does_not_fit(name: str, rival: RankedStrategy) -> str:
+    memory = rival.result.memory
+    return (
+        f"{_capital(name)} ({rival.label}) does not fit: it needs "
+        f"{format_bytes(memory.peak_bytes)} on a device of {format_bytes(memory.capacity_bytes)}."
+    )
+
+
+def _against(
+    setting: Setting, objective: str, winner: RankedStrategy, rival: RankedStrategy, name: str
+) -> str:
+    """Return one sentence that compares the winner with a rival that fits."""
+    ours, theirs = winner.result, rival.result
+    mine, other = objective_of(ours, objective), objective_of(theirs, objective)
+    shown = f"{_shown(mine, objective)} against {_shown(other, objective)}"
+    share = (other - mine) / mine
+    about = f"{name} ({rival.label})"
+    if abs(share) < _TIE:
+        head = f"It is level with {about}, {shown}"
+    elif share > 0:
+        head = f"It beats {about} by {100 * share:.1f} %, {shown}"
+    else:  # only one that misses a constraint can be better, or it would have won
+        head = f"It is {-100 * share:.1f} % behind {about}, which misses a constraint, {shown}"
+    told = list(_differences(setting, winner, rival))
+    if objective in {"energy", "carbon"}:
+        told = [_energy_difference(ours, theirs), *told]
+    if objective == "cost":
+        told = [_node_difference(setting, ours, theirs), *told]
+    memory = ours.memory.peak_bytes - theirs.memory.peak_bytes
+    less = "less" if memory < 0 else "more"
+    if abs(memory) > 0.01 * theirs.memory.peak_bytes:
+        told.append(f"{format_bytes(abs(memory))} {less} memory")
+    told = [words for words in told if words]
+    return f"{head}: {'; '.join(told)}." if told else f"{head}."
+
+
+def _differences(
+    setting: Setting, winner: RankedStrategy, rival: RankedStrategy
+) -> Iterator[str]:
+    """Yield how the parts of the step differ, those that favour the winner first."""
+    mine, other = asdict(winner.result.time_s), asdict(rival.result.time_s)
+    gains = {name: other[name] - mine[name] for name in _PARTS}
+    least = _TELLING * sum(abs(gain) for gain in gains.values())
+    for name, gain in sorted(gains.items(), key=lambda item: -item[1]):
+        if abs(gain) < least or gain == 0.0:
+            continue
+        word = "less" if gain > 0 else "more"
+        better, worse = (winner, rival) if gain > 0 else (rival, winner)
+        reason = _reason(name, better, worse, setting, favours_winner=gain > 0)
+        yield f"{format_time(abs(gain))} {word} {_PARTS[name]}{reason}"
+
+
+def _reason(
+    part: str,
+    better: RankedStrategy,
+    worse: RankedStrategy,
+    setting: Setting,
+    *,
+    favours_winner: bool,
+) -> str:
+    """Return why a part of the step is shorter, in brackets, or nothing if no fact explains it."""
+    facts = _FACTS.get(part)
+    found = facts(better.options, worse.options, better.result, setting) if facts else ()
+    told = list(found)[:2]
+    if not told:
+        return ""
+    who = "it" if favours_winner else "the other"
+    return f" ({who} {' and '.join(told)})"
+
+
+Facts = Callable[[StrategyOptions, StrategyOptions, Result, Setting], Iterator[str]]
+
+
+def _recomputation(
+    better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
+) -> Iterator[str]:
+    del result, setting
+    if better.recompute == "none" != worse.recompute:
+        yield "recomputes nothing"
+    elif better.recompute != worse.recompute:
+        yield f"recomputes {_scope(better)}, not {_scope(worse)}"
+
+
+def _scope(options: StrategyOptions) -> str:
+    return "every layer" if options.recompute == "full" else f"the '{options.recompute}' part"
+
+
+def _bubble(
+    better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
+) -> Iterator[str]:
+    del result
+    batch = setting.job.data.global_batch
+    if better.pp == 1 < worse.pp:
+        yield "has no pipeline to fill"
+    elif better.pp < worse.pp:
+        yield f"fills a pipeline of {better.pp} stages, not {worse.pp}"
+    count, other = (batch // (o.replicas * o.micro_batch) for o in (better, worse))
+    if 1 < better.pp and count > other:
+        yield f"keeps it busy with {count} micro-batches, not {other}"
+    if better.virtual_stages > worse.virtual_stages and 1 < better.pp:
+        yield f"interleaves {better.virtual_stages} chunks per stage"
+
+
+def _communication(
+    better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
+) -> Iterator[str]:
+    del result
+    domain = setting.job.cluster.domain_devices
+    if better.tp == 1 < worse.tp:
+        yield "exchanges no activations between tensor-parallel ranks"
+    elif better.tp <= domain < worse.tp:
+        yield f"keeps tensor-parallel traffic inside a domain of {domain} devices"
+    elif better.tp < worse.tp:
+        yield f"exchanges activations among {better.tp} tensor-parallel ranks, not {worse.tp}"
+    if worse.sharding in _GATHERING and better.sharding not in _GATHERING:
+        yield "gathers no parameters for use"
+    elif worse.sharding == "zero3" and better.sharding == "hybrid":
+        yield f"gathers parameters over {better.fsdp} ranks only"
+    every_time = {"zero2", "zero3", "hybrid"}
+    batch = setting.job.data.global_batch
+    count, other = (batch // (o.replicas * o.micro_batch) for o in (better, worse))
+    if worse.sharding in every_time and better.sharding not in every_time and other > 1:
+        yield f"reduces gradients once, not after each of {other} micro-batches"
+    elif better.sharding in every_time and count < other and worse.sharding in every_time:
+        yield f"moves parameters and gradients for {count} micro-batches, not {other}"
+    if better.cp == 1 < worse.cp:
+        yield "gathers no keys and values over context-parallel ranks"
+    if better.ep == 1 < worse.ep:
+        yield "exchanges no tokens between replicas"
+    elif better.ep < worse.ep:
+        yield f"exchanges tokens among {better.ep} expert-parallel ranks, not {worse.ep}"
+
+
+def _compute(
+    better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
+) -> Iterator[str]:
+    del result
+    if better.micro_batch > worse.micro_batch:
+        yield f"works on micro-batches of {better.micro_batch}, not {worse.micro_batch}"
+    if better.tp == 1 < worse.tp:
+        yield f"keeps products whole instead of splitting them over {worse.tp} ranks"
+    elif better.tp < worse.tp:
+        yield f"splits products over {better.tp} ranks, not {worse.tp}"
+    if better.sequence_parallel and not worse.sequence_parallel:
+        yield "splits norms and residuals over tensor-parallel ranks too"
+    if better.pp == 1 < worse.pp:
+        yield "has no stage that holds more than others"
+    elif better.pp < worse.pp:
+        yield f"cuts the layers into {better.pp} stages, not {worse.pp}, and the fullest decides"
+    beside = setting.rates.overlap_compute_rate
+    if worse.sharding in _GATHERING and better.sharding not in _GATHERING and beside < 1:
+        yield "has fewer gathers beside its products, which slow them down"
+
+
+def _optimizer(
+    better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
+) -> Iterator[str]:
+    del result, setting
+    if worse.sharding == "none" != better.sharding:
+        yield "updates only its shard of the parameters"
+
+
+_FACTS: Mapping[str, Facts] = {
+    "recomputation": _recomputation,
+    "bubble": _bubble,
+    "exposed_communication": _communication,
+    "compute": _compute,
+    "optimizer": _optimizer,
+}
+
+
+def _energy_difference(ours: Result, theirs: Result) -> str:
+    static = theirs.energy_j.static - ours.energy_j.static
+    dynamic = theirs.energy_j.dynamic - ours.energy_j.dynamic
+    words = [
+        f"{format_quantity(abs(value), 'J')} {'less' if value > 0 else 'more'} {kind}"
+        for kind, value in (("at rest", static), ("for work and traffic", dynamic))
+    ]
+    return ", ".join(words)
+
+
+def _node_difference(setting: Setting, ours: Result, theirs: Result) -> str:
+    devices = setting.job.cluster.node.devices
+    mine, other = -(-ours.ranks // devices), -(-theirs.ranks // devices)
+    return "" if mine == other else f"{mine} nodes rented, not {other}"
+
+
+def _shown(value: float, objective: str) -> str:
+    if objective == "time":
+        return f"{value:.4g} s"
+    if objective == "energy":
+        return f"{value / 1e3:,.4g} kJ" if value < 1e7 else f"{value / 1e6:,.4g} MJ"
+    return f"{value:.4g} {'USD' if objective == 'cost' else 'gCO2e'}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

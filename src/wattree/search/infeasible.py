@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from wattree.errors import InfeasibleError
-from wattree.predict import Setting
+from wattree.predict import Setting, setting_of
 from wattree.search.label import label_of
-from wattree.search.screen import Constraints, Screened
+from wattree.search.screen import Constraints, Screened, screen
+from wattree.search.space import Limits, enumerate_space
 from wattree.units import format_bytes, format_time
 
 __all__ = ["infeasible"]
+
+#: How far to look for a larger cluster that would do.
+_MOST_DOUBLINGS = 6
 
 
 def infeasible(
@@ -43,6 +48,21 @@ def infeasible(
     return InfeasibleError("\n".join(lines), rejected)
 
 
+def _more_nodes(setting: Setting, constraints: Constraints) -> str:
+    """Return how many nodes would be enough, found by doubling them."""
+    cluster = setting.job.cluster
+    lean = Limits(micro_batches=(1,), recomputations=("full",), schedules=("1f1b",))
+    for doublings in range(1, _MOST_DOUBLINGS + 1):
+        more = replace(cluster, nodes=cluster.nodes * 2**doublings, slowdown={})
+        wider = setting_of(
+            replace(setting.job, cluster=more), setting.calibration, model=setting.model
+        )
+        screened = screen(wider, enumerate_space(wider, limits=lean))
+        if (screened.memory_bytes <= constraints.memory_bytes).any():
+            return f"{more.nodes} nodes (by the closed form)"
+    return f"more than {cluster.nodes * 2**_MOST_DOUBLINGS} nodes, or a larger data.global_batch"
+
+
 def _nearest(setting: Setting, screened: Screened, constraints: Constraints) -> list[str]:
     """Return what the strategy needs that misses the first binding constraint by least."""
     fits = screened.memory_bytes <= constraints.memory_bytes
@@ -52,18 +72,18 @@ def _nearest(setting: Setting, screened: Screened, constraints: Constraints) -> 
         return [
             f"  nearest: {label_of(screened.options(index))}, which needs {format_bytes(need)} on "
             f"each device of {format_bytes(constraints.memory_bytes)}",
-            "  what would help: more devices to spread the model over, devices with more memory, "
+            f"  what would help: {_more_nodes(setting, constraints)}, devices with more memory, "
             "a shorter data.sequence_length, or an optimizer with less state (adamw8bit, lion)",
         ]
-    power_w = screened.energy_j / screened.pue / screened.step_time_s
+    power_w = screened.peak_power_w
     cap_w = constraints.power_cap_w
     if cap_w is not None and not (fits & (power_w <= cap_w)).any():
         index = int(np.argmin(np.where(fits, power_w, np.inf)))
         return [
             f"  nearest: {label_of(screened.options(index))}, which draws "
-            f"{power_w[index] / 1e3:.1f} kW on average, above the cap of {cap_w / 1e3:.1f} kW",
-            "  what would help: a higher --power-cap, fewer devices (--max-devices), or a power "
-            "limit on each device (cluster.power_limit)",
+            f"{power_w[index] / 1e3:.1f} kW at its peak, above the cap of {cap_w / 1e3:.1f} kW",
+            "  what would help: a higher --power-cap, or a power limit on each device "
+            "(cluster.power_limit)",
         ]
     within = fits if cap_w is None else fits & (power_w <= cap_w)
     index = int(np.argmin(np.where(within, screened.step_time_s, np.inf)))

@@ -18,10 +18,10 @@ from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices
 from wattree.search.infeasible import infeasible
 from wattree.search.label import label_of
+from wattree.search.objective import OBJECTIVES, objective_of
 from wattree.search.pareto import pareto_front
 from wattree.search.plan_result import Plan, RankedStrategy
 from wattree.search.screen import (
-    OBJECTIVES,
     OUT_OF_MEMORY,
     OVER_POWER,
     PAST_DEADLINE,
@@ -33,7 +33,7 @@ from wattree.search.space import Limits, device_counts, enumerate_space
 from wattree.strategy import StrategyOptions
 from wattree.trace import Result
 
-__all__ = ["Search", "objective_of", "plan", "search"]
+__all__ = ["Search", "plan", "search"]
 
 Floats = NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
@@ -106,7 +106,9 @@ def plan(
         power_cap_w=power_cap_w,
         step_time_s=None if deadline_s is None else deadline_s / max(job.training.steps, 1),
     )
-    fewer = max_devices is not None or any(name != "time" for name in wanted)
+    # With all devices at work the fastest is fastest; what else is asked may need fewer.
+    fewer = max_devices is not None or power_cap_w is not None
+    fewer = fewer or any(name != "time" for name in wanted)
     ranks = device_counts(
         job.cluster.devices, job.cluster.node.devices, max_devices=max_devices, fewer=fewer
     )
@@ -132,12 +134,10 @@ def plan(
         rejected[reason] = rejected.get(reason, 0) + count
     if not found.found:
         raise infeasible(setting, screened, constraints, rejected)
-    ranked = found.found
-    front = None
-    if pareto is not None:
-        front = _front(ranked, pareto)
-    hands = hand_choices(setting, ranked[0].options.ranks)
+    hands = hand_choices(setting, found.found[0].options.ranks)
     rivals = {name: _simulated(setting, options) for name, options in hands.items()}
+    ranked = _with_rivals(found.found, list(rivals.values()), constraints, objective)
+    front = None if pareto is None else _front(ranked, pareto)
     return Plan(
         candidates=len(space) + sum(space.rejected.values()),
         simulated=found.simulated + sum(rival is not None for rival in rivals.values()),
@@ -196,7 +196,7 @@ def search(
             if progress is not None:
                 progress(count + 1, min(len(order), most))
     entries = [_ranked(screened.options(index), result) for index, result in played.good.items()]
-    entries.sort(key=lambda entry: (objective_of(entry.result, names[0]), entry.label))
+    entries.sort(key=lambda e: (objective_of(e.result, names[0]), e.label))
     return Search(found=tuple(entries), simulated=len(played.all), missed=played.missed)
 
 
@@ -222,19 +222,6 @@ class _Played:
             else:
                 self.good[index] = result
         return self.good.get(index)
-
-
-def objective_of(result: Result, name: str) -> float:
-    """Return what the best strategy has least of: s, J, USD or gCO2e per step."""
-    values = {
-        "time": result.step_time_s,
-        "energy": result.energy_j.total,
-        "cost": result.cost_usd,
-        "carbon": result.carbon_gco2e,
-    }
-    value = values[name]
-    assert value is not None  # `_check_objectives` made sure
-    return value
 
 
 def _misses(result: Result, constraints: Constraints) -> str | None:
@@ -277,6 +264,21 @@ def _simulated(setting: Setting, options: StrategyOptions) -> RankedStrategy | N
         return _ranked(options, predicted(setting, options).result)
     except StrategyError:
         return None
+
+
+def _with_rivals(
+    found: Sequence[RankedStrategy],
+    rivals: Sequence[RankedStrategy | None],
+    constraints: Constraints,
+    objective: str,
+) -> tuple[RankedStrategy, ...]:
+    """Rank hand choices that meet every constraint with what was found."""
+    known = {entry.options for entry in found}
+    entries = list(found)
+    for rival in rivals:
+        if rival and rival.options not in known and not _misses(rival.result, constraints):
+            entries.append(rival)
+    return tuple(sorted(entries, key=lambda e: (objective_of(e.result, objective), e.label)))
 
 
 def _front(entries: Sequence[RankedStrategy], names: tuple[str, str]) -> tuple[RankedStrategy, ...]:

@@ -9,20 +9,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.predict import Setting, Shared, estimate
+from wattree.predict import Estimates, Setting, Shared, estimate
 from wattree.predict.memory_use import process_bytes
 from wattree.search.space import Group, Space
 from wattree.strategy import AXES, StrategyOptions
 
-__all__ = ["OBJECTIVES", "Constraints", "Screened", "screen"]
+__all__ = ["Constraints", "Screened", "screen"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-OBJECTIVES = ("time", "energy", "cost", "carbon")
-
 #: Strategies estimated at once: bounds memory, and keeps arrays in the processor's caches.
 _CHUNK = 20_000
+
+#: Estimated peaks may be too high by this factor; the simulation decides about the rest.
+_POWER_SLACK = 1.05
 
 OUT_OF_MEMORY = "out of memory"
 OVER_POWER = "over the power cap"
@@ -50,17 +51,16 @@ class Screened:
 
     Attributes:
         space: What was screened.
-        step_time_s, memory_bytes, energy_j: Estimates. [s, B, J]
+        step_time_s, memory_bytes, energy_j, peak_power_w: Estimates. [s, B, J, W]
         nodes: Nodes that each strategy uses.
-        pue: Facility energy / IT energy.
     """
 
     space: Space
     step_time_s: Floats
     memory_bytes: Floats
     energy_j: Floats
+    peak_power_w: Floats
     nodes: Integers
-    pue: float
 
     def __len__(self) -> int:
         return len(self.step_time_s)
@@ -86,10 +86,9 @@ class Screened:
 
     def rejections(self, constraints: Constraints) -> dict[str, NDArray[np.bool_]]:
         """Return reason → strategies that it turns away; each strategy has one reason at most."""
-        power_w = self.energy_j / self.pue / self.step_time_s  # average: no peak is lower
         reasons = {OUT_OF_MEMORY: self.memory_bytes > constraints.memory_bytes}
         if constraints.power_cap_w is not None:
-            reasons[OVER_POWER] = power_w > constraints.power_cap_w
+            reasons[OVER_POWER] = self.peak_power_w > constraints.power_cap_w * _POWER_SLACK
         if constraints.step_time_s is not None:
             reasons[PAST_DEADLINE] = self.step_time_s > constraints.step_time_s
         before = np.zeros(len(self), dtype=bool)
@@ -110,29 +109,29 @@ def screen(
         space: Its strategies.
         progress: Called with the number of strategies done.
     """
-    times, tensors, energies, nodes = [], [], [], []
+    found: list[Estimates] = []
+    nodes = []
     done = 0
     shared = Shared()
     for group in space.groups:
         for first in range(0, len(group), _CHUNK):
             index = np.arange(first, min(first + _CHUNK, len(group)))
             degrees = group.degrees.take(index)
-            found = estimate(setting, group.switches, degrees, shared=shared)
+            found.append(estimate(setting, group.switches, degrees, shared=shared))
             ranks = np.prod([degrees.axes[axis] for axis in AXES], axis=0)
-            times.append(found.step_time_s)
-            tensors.append(found.tensor_bytes)
-            energies.append(found.energy_j)
             nodes.append(-(-ranks // setting.job.cluster.node.devices))
             done += len(index)
             if progress is not None:
                 progress(done)
+    tensor_bytes = _joined([chunk.tensor_bytes for chunk in found])
+    device = setting.job.cluster.node.device
     return Screened(
         space=space,
-        step_time_s=_joined(times),
-        memory_bytes=process_bytes(_joined(tensors), setting.calibration, setting.job.cluster.node.device),
-        energy_j=_joined(energies),
+        step_time_s=_joined([chunk.step_time_s for chunk in found]),
+        memory_bytes=process_bytes(tensor_bytes, setting.calibration, device),
+        energy_j=_joined([chunk.energy_j for chunk in found]),
+        peak_power_w=_joined([chunk.peak_power_w for chunk in found]),
         nodes=_joined(nodes).astype(np.int64),
-        pue=setting.job.cluster.site.pue,
     )
 
 

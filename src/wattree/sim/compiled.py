@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-__all__ = ["kernel", "part"]
+__all__ = ["is_cached", "kernel", "part"]
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -36,6 +36,11 @@ def kernel(function: F) -> F:
 def part(function: F) -> F:
     """Compile a piece of a kernel into it."""
     return cast("F", _njit(**_PART)(function))
+
+
+def is_cached(dispatcher: Any) -> bool:
+    """Return whether the machine code of an entry point lies on disk, up to date."""
+    return bool(dispatcher._cache._cache_file._load_index())  # noqa: SLF001
 
 
 def _sources_digest() -> bytes:

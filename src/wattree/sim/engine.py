@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from wattree.graph import ExecutionGraph
 from wattree.sim.checks import check_graph, sharing_code
-from wattree.sim.compiled import kernel, part
+from wattree.sim.compiled import is_cached, kernel, part
 from wattree.sim.deadlock import deadlock_error
 from wattree.sim.events import pop_event, pop_task, push_task, schedule
 from wattree.sim.layout import (
@@ -35,7 +35,7 @@ from wattree.sim.rates import begin_work, end_work, settle
 from wattree.sim.rules import EVENT_KINDS, EventKind
 from wattree.trace import Trace
 
-__all__ = ["play", "play_events"]
+__all__ = ["kernels_are_compiled", "play", "play_events"]
 
 _END, _WORK, _START = int(EventKind.END), int(EventKind.WORK), int(EventKind.START)
 
@@ -232,3 +232,8 @@ def _free(board: Board, task: int) -> None:
     for k in range(spec.seats, spec.seats_end):
         if board.seats[k].rank_class >= 0:
             board.classes[board.seats[k].rank_class].level_bytes -= spec.free_bytes
+
+
+def kernels_are_compiled() -> bool:
+    """Return whether playing starts at once: the kernels' machine code is on disk."""
+    return is_cached(_run)

@@ -19,7 +19,7 @@ AXES = ("pp", "dp", "fsdp", "ep", "cp", "tp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mesh:
-    """Named axes with their degrees, outermost first; neighbours on the last are neighbours in rank.
+    """Named axes with their degrees, outermost first; neighbours on the last one neighbour in rank.
 
     Attributes:
         axes: `(name, degree)` pairs. Absent axes have degree 1.

@@ -148,7 +148,7 @@ def _applies(pattern: str, segments: list[str]) -> bool:
         return True
     wanted = pattern.split(".")
     return len(wanted) <= len(segments) and all(
-        want == "*" or want == have or fnmatch.fnmatchcase(have, want)
+        want in ("*", have) or fnmatch.fnmatchcase(have, want)
         for want, have in zip(wanted, segments, strict=False)
     )
 

@@ -152,8 +152,15 @@ class FitRow:
     def key(self) -> tuple[object, ...]:
         """Return what tells configurations apart, whatever the release that ran them."""
         row, job = self.expressed.row, self.expressed.job
-        return (row.source_id, row.model_name, row.accelerator, job.precision, job.data, job.strategy,
-                tuple(sorted((k, str(v)) for k, v in job.traits.items())))
+        return (
+            row.source_id,
+            row.model_name,
+            row.accelerator,
+            job.precision,
+            job.data,
+            job.strategy,
+            tuple(sorted((k, str(v)) for k, v in job.traits.items())),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +201,7 @@ def fit(
     jacobian = np.zeros((len(rows), len(names)))
     for done in range(rounds):
         logs, jacobian = _linearised(rows, calibration, names)
-        theta = _solve(rows, logs, jacobian, weights, calibration, names)
+        theta = _solve(rows, logs, jacobian, weights, calibration=calibration, names=names)
         calibration = calibration.replaced(dict(zip(names, np.exp(theta), strict=True)))
         if progress is not None:
             progress("fitting", done + 1, rounds)
@@ -221,10 +228,12 @@ def leave_sources_out(rows: Sequence[FitRow], full: Fit) -> dict[str, Calibratio
         kept = [row for row, inside in zip(rows, keep, strict=True) if inside]
         weights = row_weights(kept)
         logs = np.log([row.estimate_s(full.calibration) for row in kept])
-        theta = _solve(kept, logs, full.jacobian[keep], weights, full.calibration, names)
+        theta = _solve(
+            kept, logs, full.jacobian[keep], weights, calibration=full.calibration, names=names
+        )
         left = full.calibration.replaced(dict(zip(names, np.exp(theta), strict=True)))
         logs = np.log([row.estimate_s(left) for row in kept])
-        theta = _solve(kept, logs, full.jacobian[keep], weights, left, names)
+        theta = _solve(kept, logs, full.jacobian[keep], weights, calibration=left, names=names)
         result[source] = left.replaced(dict(zip(names, np.exp(theta), strict=True)))
     return result
 
@@ -270,6 +279,7 @@ def _solve(
     logs: Floats,
     jacobian: Floats,
     weights: Floats,
+    *,
     calibration: Calibration,
     names: Sequence[str],
 ) -> Floats:

@@ -197,7 +197,8 @@ def _known_contexts() -> set[str]:
 
 
 def _memory_row(entry: _Entry, prediction: Prediction) -> MemoryRow:
-    assert entry.expressed is not None and entry.measurement.value is not None
+    assert entry.expressed is not None
+    assert entry.measurement.value is not None
     return MemoryRow(
         row=entry.row,
         device=entry.expressed.job.cluster.node.device.name,
@@ -226,8 +227,10 @@ def _fitted(runner: _Runner, output: Path) -> Validation:
         raise JobError(
             "--fit",
             [
-                f"found {len(fit_rows)} core rows of step time, expected at least {len(FITTED)}: "
-                "as many as there are constants; name more row files"
+                (
+                    f"found {len(fit_rows)} core rows of step time, expected at least "
+                    f"{len(FITTED)}: as many as there are constants; name more row files"
+                )
             ],
         )
     result: Fit | None = None

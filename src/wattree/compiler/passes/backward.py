@@ -43,13 +43,23 @@ def backward_steps(
     if block.output is not None and boundary is not None:
         size = forward.tensors[block.output].size
         found[block.output] = [Placed(layout=boundary, size=size, step=-1)]
-    wanted = _tensors_to_train(block, inputs, input_gradient)
+    wanted = _tensors_to_train(block, inputs, input_gradient=input_gradient)
     for operator, split in zip(reversed(block.operators), reversed(splits), strict=True):
         given = any(found.get(output.tensor) for output in operator.outputs)
         if not given and not _is_end(operator, block):
             continue
         depends, given = _arrived(operator, split, found, steps)
-        _add_gradients(operator, split, wanted, forward, inputs, steps, found, depends, given)
+        _add_gradients(
+            operator,
+            split,
+            steps,
+            wanted=wanted,
+            forward=forward,
+            inputs=inputs,
+            found=found,
+            depends=depends,
+            given=given,
+        )
     last = -1
     for name, placed in inputs.items():
         for gradient in found.get(name, ()):
@@ -67,7 +77,9 @@ def _is_end(operator: Operator, block: Block) -> bool:
     )
 
 
-def _tensors_to_train(block: Block, inputs: Mapping[str, Placed], input_gradient: bool) -> set[str]:
+def _tensors_to_train(
+    block: Block, inputs: Mapping[str, Placed], *, input_gradient: bool
+) -> set[str]:
     """Tensors whose gradient something needs: what a trained parameter or block input reaches."""
     reached = set(inputs) if input_gradient else set()
     for operator in block.operators:
@@ -104,10 +116,11 @@ def _arrived(
 def _add_gradients(
     operator: Operator,
     split: Split,
+    steps: StepList,
+    *,
     wanted: set[str],
     forward: StepList,
     inputs: Mapping[str, Placed],
-    steps: StepList,
     found: dict[str, list[Placed]],
     depends: list[int],
     given: bool,
@@ -122,11 +135,11 @@ def _add_gradients(
     if reads or (trained and not is_matmul):
         phase = StepPhase.INPUT_GRADIENT if reads else StepPhase.WEIGHT_GRADIENT
         waits = depends if is_matmul else depends + gathered
-        step = steps.add(compute_step(operator, split, phase, tuple(waits), 1.0, given))
+        step = steps.add(compute_step(operator, split, phase, tuple(waits), given=given))
     if trained and is_matmul:
         steps.add(
             compute_step(
-                operator, split, StepPhase.WEIGHT_GRADIENT, tuple(depends + gathered), 1.0, given
+                operator, split, StepPhase.WEIGHT_GRADIENT, tuple(depends + gathered), given=given
             )
         )
     for operand in reads:

@@ -118,7 +118,9 @@ def forward_steps(
                 )
                 depends.append(placed.step)
                 given = given or placed.step < 0
-            step = steps.add(compute_step(operator, split, phase, tuple(depends), share, given))
+            step = steps.add(
+                compute_step(operator, split, phase, tuple(depends), share=share, given=given)
+            )
         else:
             step = -1
         for output in operator.outputs:
@@ -146,6 +148,7 @@ def compute_step(
     split: Split,
     phase: StepPhase,
     depends: tuple[int, ...],
+    *,
     share: float = 1.0,
     given: bool = False,
 ) -> ComputeStep:

@@ -67,7 +67,7 @@ def saved_tensors(
             )
         )
     found += [
-        _mask(operator, split_of[operator.path], forward, share_of[operator.path])
+        _mask(operator, forward, share_of[operator.path])
         for operator in block.operators
         if operator.saved_mask_bytes > 0
     ]
@@ -103,7 +103,7 @@ def _kept(
     return original
 
 
-def _mask(operator: Operator, split: Split, forward: StepList, share: float) -> SavedTensor:
+def _mask(operator: Operator, forward: StepList, share: float) -> SavedTensor:
     output = forward.tensors[operator.outputs[0].tensor]
     return SavedTensor(
         name=f"{operator.path}.mask",
@@ -174,5 +174,3 @@ def _group(parameter: Parameter, split: Split, choice: Choices) -> ParameterGrou
         trainable=parameter.trainable,
         tied=parameter.tied_to is not None,
     )
-
-

@@ -1,4 +1,4 @@
-"""Context parallelism: positions of one sample spread over ranks; attention gathers keys and values.
+"""Context parallelism: positions spread over ranks; attention gathers keys and values.
 
 Liu, Zaharia, Abbeel, "Ring Attention with Blockwise Transformers", 2023; Llama 3 (2024, §3.3.2)
 gathers keys and values instead of passing them round, which moves the same bytes.

@@ -23,8 +23,6 @@ def data_parallel(options: StrategyOptions) -> StrategyTree:
         "zero1": MemoryChoice(optimizer=replicas),
         "zero2": MemoryChoice(optimizer=replicas, gradients=replicas),
         "zero3": MemoryChoice(optimizer=replicas, gradients=replicas, parameters=replicas),
-        "hybrid": MemoryChoice(
-            optimizer=("fsdp",), gradients=("fsdp",), parameters=("fsdp",)
-        ),
+        "hybrid": MemoryChoice(optimizer=("fsdp",), gradients=("fsdp",), parameters=("fsdp",)),
     }[options.sharding]
     return StrategyTree(nodes={"": TreeNode(compute={"batch": REPLICAS}, memory=stored)})

@@ -18,7 +18,14 @@ __all__ = ["recomputation"]
 _AGAIN = TreeNode(memory=MemoryChoice(activations=ActivationStore.RECOMPUTE))
 _KEEP = TreeNode(memory=MemoryChoice(activations=ActivationStore.KEEP))
 _HALF = TreeNode(memory=MemoryChoice(recompute_share=0.5))
-_PRODUCTS = ("attention.qkv", "attention.out", "mlp.up", "mlp.down", "moe.experts.up", "moe.experts.down")
+_PRODUCTS = (
+    "attention.qkv",
+    "attention.out",
+    "mlp.up",
+    "mlp.down",
+    "moe.experts.up",
+    "moe.experts.down",
+)
 
 
 def recomputation(options: StrategyOptions, layers: int) -> StrategyTree:

@@ -8,6 +8,8 @@ back after their stage is due to use them, and stages would wait for each other 
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from wattree.strategy.schedules.slot import Slot
 
 __all__ = ["interleaved"]
@@ -40,4 +42,4 @@ def _rounds(stages: int, micro_batches: int) -> list[range]:
     count = max(micro_batches // stages, 1)
     base, longer = divmod(micro_batches, count)
     ends = [index * base + min(index, longer) for index in range(count + 1)]
-    return [range(start, end) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [range(start, end) for start, end in pairwise(ends)]

@@ -1,4 +1,4 @@
-"""1F1B: after a warm-up, one backward for each forward (Narayanan et al., PipeDream-Flush, 2021)."""
+"""1F1B: after a warm-up, one backward for each forward (PipeDream-Flush, Narayanan et al. 2021)."""
 
 from __future__ import annotations
 

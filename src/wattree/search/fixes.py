@@ -1,0 +1,154 @@
+"""The cheapest changes to a strategy that make it fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import combinations
+
+from wattree.errors import StrategyError
+from wattree.predict import Degrees, Prediction, Setting, estimate, predicted
+from wattree.predict.memory_use import process_bytes
+from wattree.strategy import StrategyOptions
+from wattree.trace import MemoryFix
+
+__all__ = ["memory_fixes", "with_memory_fixes"]
+
+#: Changes of a strategy by name, each tried alone and then with each other.
+Change = tuple[str, StrategyOptions]
+
+#: What makes way for another axis, in this order.
+_REPLICAS = ("dp", "fsdp")
+_DEEPER = ("zero1", "zero2", "zero3")
+
+
+def memory_fixes(
+    setting: Setting, options: StrategyOptions, *, most: int = 3
+) -> tuple[MemoryFix, ...]:
+    """Return changes after which the job fits, the one with the shortest step first.
+
+    Single changes are tried first, then pairs of them; the closed form picks which are worth
+    simulating. Empty if neither is enough.
+
+    Args:
+        setting: The job.
+        options: The strategy that does not fit.
+        most: Changes to return.
+    """
+    single = list(_legal(setting, _changes(setting, options)))
+    found = _fitting(setting, [change for change in single if _may_fit(setting, change[1])])
+    if len(found) < most:
+        pairs = _legal(setting, _pairs(setting, single))
+        likely = [change for change in pairs if _may_fit(setting, change[1])]
+        known = {fix.change for fix in found}
+        # A pair that contains a change which is enough alone would only cost more.
+        likely = [c for c in likely if not any(part in known for part in c[0].split(" and "))]
+        likely.sort(key=lambda change: _estimated_s(setting, change[1]))
+        found += _fitting(setting, likely[: 2 * most])
+    found.sort(key=lambda fix: fix.step_time_s)
+    return tuple(found[:most])
+
+
+def with_memory_fixes(
+    setting: Setting, prediction: Prediction, options: StrategyOptions
+) -> Prediction:
+    """Return `prediction` with fixes if its memory does not fit, else unchanged."""
+    memory = prediction.result.memory
+    if memory.fits:
+        return prediction
+    memory = replace(memory, fixes=memory_fixes(setting, options))
+    return replace(prediction, result=replace(prediction.result, memory=memory))
+
+
+def _changes(setting: Setting, options: StrategyOptions) -> Iterator[Change]:
+    """Yield every single change that can save memory."""
+    if options.recompute == "none":
+        if not setting.software.fused_attention:
+            yield "recompute attention", replace(options, recompute="selective")
+        yield "recompute every layer", replace(options, recompute="full")
+    elif options.recompute != "full":
+        yield "recompute every layer", replace(options, recompute="full")
+    if options.tp > 1 and not options.sequence_parallel:
+        yield "sequence parallelism", replace(options, sequence_parallel=True)
+    if options.replicas * options.cp > 1 and options.sharding != "hybrid":
+        known = _DEEPER.index(options.sharding) + 1 if options.sharding in _DEEPER else 0
+        for sharding in _DEEPER[known:]:
+            yield sharding, replace(options, sharding=sharding)
+    if options.micro_batch > 1 and options.micro_batch % 2 == 0:
+        half = options.micro_batch // 2
+        yield f"micro-batch {half}", replace(options, micro_batch=half)
+        if half > 1:
+            yield "micro-batch 1", replace(options, micro_batch=1)
+    for axis in ("tp", "pp", "cp"):
+        for factor in (2, 4):
+            wider = _wider(options, axis, factor)
+            if wider is not None:
+                yield f"{axis} {getattr(wider, axis)}", wider
+
+
+def _wider(options: StrategyOptions, axis: str, factor: int) -> StrategyOptions | None:
+    """Return `options` with a wider axis and so many fewer replicas."""
+    for replicas in _REPLICAS:
+        have = getattr(options, replicas)
+        if have % factor == 0:
+            wider = {axis: getattr(options, axis) * factor, replicas: have // factor}
+            if axis == "pp":
+                wider["virtual_stages"] = 1
+            changed = replace(options, **wider)
+            return replace(changed, sequence_parallel=True) if axis == "tp" else changed
+    return None
+
+
+def _pairs(setting: Setting, single: list[Change]) -> Iterator[Change]:
+    """Yield each change with each change that is possible after it."""
+    seen: set[StrategyOptions] = set()
+    for (name, options), (other, _) in combinations(single, 2):
+        for follow, both in _changes(setting, options):
+            if follow == other and both not in seen:
+                seen.add(both)
+                yield f"{name} and {follow}", both
+
+
+def _legal(setting: Setting, changes: Iterable[Change]) -> Iterator[Change]:
+    """Yield the changes whose batch splits; other misfits show when they are compiled."""
+    batch = setting.job.data.global_batch
+    for name, options in changes:
+        if batch % (options.replicas * options.micro_batch) == 0:
+            yield name, options
+
+
+def _may_fit(setting: Setting, options: StrategyOptions) -> bool:
+    device = setting.job.cluster.node.device
+    try:
+        found = estimate(setting, options, _alone(setting, options))
+    except StrategyError:
+        return False
+    need = process_bytes(found.tensor_bytes, setting.calibration, device)
+    return bool(need[0] <= 1.01 * device.memory_bytes)  # simulation decides close calls
+
+
+def _estimated_s(setting: Setting, options: StrategyOptions) -> float:
+    return float(estimate(setting, options, _alone(setting, options)).step_time_s[0])
+
+
+def _alone(setting: Setting, options: StrategyOptions) -> Degrees:
+    return Degrees.of([options], setting.job.data.global_batch)
+
+
+def _fitting(setting: Setting, changes: Iterable[Change]) -> list[MemoryFix]:
+    """Simulate the changes and return those that fit."""
+    fixes = []
+    for name, options in changes:
+        try:
+            result = predicted(setting, options, detail=False).result
+        except StrategyError:
+            continue  # the model or the cluster does not admit it
+        if result.memory.fits:
+            fixes.append(
+                MemoryFix(
+                    change=name,
+                    peak_bytes=result.memory.peak_bytes,
+                    step_time_s=result.step_time_s,
+                )
+            )
+    return fixes

@@ -1,0 +1,22 @@
+"""What strategies are ranked by."""
+
+from __future__ import annotations
+
+from wattree.trace import Result
+
+__all__ = ["OBJECTIVES", "objective_of"]
+
+OBJECTIVES = ("time", "energy", "cost", "carbon")
+
+
+def objective_of(result: Result, name: str) -> float:
+    """Return what the best strategy has least of: s, J, USD or gCO2e per step."""
+    values = {
+        "time": result.step_time_s,
+        "energy": result.energy_j.total,
+        "cost": result.cost_usd,
+        "carbon": result.carbon_gco2e,
+    }
+    value = values[name]
+    assert value is not None  # `plan` refuses objectives that the job has no figures for
+    return value

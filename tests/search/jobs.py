@@ -1,0 +1,31 @@
+"""Small jobs to search over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wattree.cost import load_calibration
+from wattree.job import Job, job_from_mapping
+from wattree.predict import Setting, setting_of
+
+
+def job(**changes: Any) -> Job:
+    """Return a small job; `model`, `nodes`, `batch`, `sequence` and top-level keys may change."""
+    given = {"model": "gpt2", "node": "dgx-a100", "nodes": 1, "batch": 16, "sequence": 512} | changes
+    known = {"model", "node", "nodes", "batch", "sequence"}
+    return job_from_mapping(
+        {
+            "model": given["model"],
+            "data": {"sequence_length": given["sequence"], "global_batch": given["batch"]},
+            "precision": "bf16",
+            "optimizer": "adamw",
+            "cluster": {"node": given["node"], "nodes": given["nodes"]},
+            "strategy": "auto",
+            **{key: value for key, value in given.items() if key not in known},
+        }
+    )
+
+
+def setting(**changes: Any) -> Setting:
+    """Return the setting of a small job."""
+    return setting_of(job(**changes), load_calibration(None))

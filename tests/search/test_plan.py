@@ -1,0 +1,215 @@
+"""Plans: constraints kept, numbers true, errors clear, the same every time."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+
+import pytest
+
+import wattree
+from tests.search.jobs import job, setting
+from wattree.errors import InfeasibleError, JobError
+from wattree.predict import predicted
+from wattree.search import Plan, memory_fixes, plan
+from wattree.search.pareto import pareto_front
+from wattree.strategy import StrategyOptions
+from wattree.units import format_bytes
+
+
+@pytest.fixture(scope="module")
+def found() -> Plan:
+    """A plan that several tests read."""
+    return plan(job(model="llama-3.2-1b", batch=32, sequence=2048))
+
+
+def test_a_plan_ranks_strategies_that_fit_by_step_time(found: Plan) -> None:
+    """What the command promises."""
+    times = [entry.result.step_time_s for entry in found.ranked]
+
+    assert found.best == found.ranked[0]
+    assert times == sorted(times)
+    assert all(entry.result.memory.fits for entry in found.ranked)
+    assert len(found.ranked) == 10
+
+
+def test_every_candidate_is_feasible_or_turned_away_for_a_reason(found: Plan) -> None:
+    """Nothing disappears without a count."""
+    assert found.candidates == found.feasible + sum(found.rejected.values())
+
+
+def test_plans_are_the_same_every_time(found: Plan) -> None:
+    """No choice may depend on the clock or on the order of a set."""
+    again = plan(job(model="llama-3.2-1b", batch=32, sequence=2048))
+
+    assert [e.options for e in again.ranked] == [e.options for e in found.ranked]
+    assert again.explanation == found.explanation
+    assert again.rejected == found.rejected
+
+
+def test_the_json_has_the_fields_of_the_design(found: Plan) -> None:
+    """Section 3 of the design names them; scripts rely on them."""
+    written = json.loads(json.dumps(found.as_json(), allow_nan=False))
+
+    assert {
+        "candidates", "simulated", "feasible", "wall_s", "best", "ranked", "explanation", "rejected",
+    } <= set(written)  # fmt: skip
+    first = written["ranked"][0]
+    assert {"mesh", "schedule", "tree", "preset"} <= set(first["strategy"])
+    assert {"step_time_s", "memory", "time_s", "energy_j", "cost_usd"} <= set(first)
+
+
+def test_the_explanation_names_both_hand_choices_and_the_runner_up(found: Plan) -> None:
+    """The winner is explained against what people would have done."""
+    text = " ".join(found.explanation).lower()
+
+    assert "runner-up" in text
+    assert "fsdp over all ranks" in text
+    assert "tensor parallelism over the node" in text
+
+
+def test_numbers_in_the_explanation_are_those_of_the_results(found: Plan) -> None:
+    """Against the runner-up: both times, their quotient, and the difference of each part."""
+    first, second = found.ranked[0].result, found.ranked[1].result
+    sentence = found.explanation[1]
+    mine, other = first.step_time_s, second.step_time_s
+
+    assert f"{mine:.4g} s against {other:.4g} s" in sentence
+    if quoted := re.search(r"by ([\d.]+) %", sentence):
+        assert float(quoted.group(1)) == pytest.approx(100 * (other - mine) / mine, abs=0.051)
+    gains = {k: asdict(second.time_s)[k] - v for k, v in asdict(first.time_s).items()}
+    named = {"compute": "compute", "exposed_communication": "exposed communication",
+             "bubble": "pipeline bubble", "recomputation": "recomputation"}  # fmt: skip
+    for part, words in named.items():
+        for told in re.finditer(rf"(less|more) {words}", sentence):
+            assert (gains[part] > 0) == (told.group(1) == "less")
+
+
+def test_recomputation_is_a_reason_only_if_one_of_the_two_recomputes(found: Plan) -> None:
+    """Reasons are facts of the two strategies."""
+    for sentence in found.explanation[1:]:
+        if "recomputes nothing" in sentence:
+            assert "recomputation" in sentence
+            assert found.ranked[0].options.recompute == "none" or "the other" in sentence
+
+
+def test_memory_in_the_summary_is_that_of_the_result(found: Plan) -> None:
+    """The first sentence says how full the fullest device is."""
+    memory = found.ranked[0].result.memory
+
+    assert format_bytes(memory.peak_bytes) in found.explanation[0]
+
+
+def test_a_power_cap_is_kept_at_every_moment() -> None:
+    """The cap is compared with the peak of the power curve, not with its mean."""
+    free = plan(job(model="llama-3.2-1b", batch=32, sequence=2048), top=3)
+    assert free.best is not None
+    cap_w = 0.9 * free.best.result.peak_power_w
+
+    capped = plan(job(model="llama-3.2-1b", batch=32, sequence=2048), power_cap_w=cap_w, top=3)
+
+    assert all(entry.result.peak_power_w <= cap_w for entry in capped.ranked)
+    assert capped.rejected["over the power cap"] > 0
+
+
+def test_a_deadline_is_that_of_all_steps() -> None:
+    """`training.steps` steps must be done in time."""
+    given = job(model="gpt2", training={"steps": 1000})
+    best = plan(given, top=1).best
+    assert best is not None
+    deadline_s = 1000 * best.result.step_time_s * 1.02
+
+    found = plan(given, deadline_s=deadline_s, top=20)
+
+    assert all(1000 * entry.result.step_time_s <= deadline_s for entry in found.ranked)
+    assert found.rejected["past the deadline"] > 0
+
+
+def test_fewer_devices_are_used_when_asked() -> None:
+    """`--max-devices`."""
+    found = plan(job(model="gpt2"), max_devices=3)
+
+    assert {entry.options.ranks for entry in found.ranked} <= {1, 2}
+    assert found.best is not None
+
+
+def test_cheapest_uses_no_more_money_than_fastest() -> None:
+    """A small model is dearer on eight devices than it need be; the search must look there."""
+    given = job(model="gpt2", batch=8)
+    fastest, cheapest = plan(given).best, plan(given, objective="energy").best
+    assert fastest is not None
+    assert cheapest is not None
+
+    assert cheapest.result.energy_j.total <= fastest.result.energy_j.total
+
+
+def test_the_front_holds_no_strategy_that_another_beats() -> None:
+    """`--pareto time,energy`."""
+    front = plan(job(model="gpt2"), pareto=("time", "energy")).pareto
+    assert front
+
+    import numpy as np
+
+    time_s = np.array([entry.result.step_time_s for entry in front])
+    energy = np.array([entry.result.energy_j.total for entry in front])
+    assert len(pareto_front(time_s, energy)) == len(front)
+    assert (np.diff(time_s) > 0).all()
+    assert (np.diff(energy) < 0).all()
+
+
+def test_a_model_that_fits_nowhere_says_what_is_missing() -> None:
+    """How much the leanest strategy needs, on how much, and how many nodes would do."""
+    with pytest.raises(InfeasibleError) as error:
+        plan(job(model="llama-3.1-70b", node="dgx-a100", batch=8, sequence=8192))
+
+    lines = str(error.value).splitlines()
+    assert lines[0] == "job: no strategy for llama-3.1-70b on 1 x dgx-a100 meets every constraint"
+    assert re.fullmatch(r"  turned away: out of memory \([\d,]+\)", lines[1])
+    assert re.fullmatch(
+        r"  nearest: .*full recomputation, which needs [\d.]+ GiB on each device of 80\.00 GiB",
+        lines[2],
+    )
+    assert re.fullmatch(
+        r"  what would help: (2|4) nodes \(by the closed form\), devices with more memory, a "
+        r"shorter data\.sequence_length, or an optimizer with less state \(adamw8bit, lion\)",
+        lines[3],
+    )
+    assert set(error.value.rejected) == {"out of memory"}
+
+
+def test_an_impossible_power_cap_says_what_the_least_hungry_draws() -> None:
+    """The nearest miss of the constraint that binds."""
+    with pytest.raises(InfeasibleError, match=r"draws [\d.]+ kW at its peak, above the cap of 0\.1"):
+        plan(job(model="gpt2"), power_cap_w=100.0)
+
+
+def test_an_objective_without_its_price_is_refused() -> None:
+    """Money cannot be ranked where the node has no price."""
+    from dataclasses import replace
+
+    given = job(model="gpt2")
+    node = replace(given.cluster.node, price_usd_per_s=None)
+    given = replace(given, cluster=replace(given.cluster, node=node))
+
+    with pytest.raises(JobError, match="objective 'cost': node dgx-a100 has no price"):
+        plan(given, objective="cost")
+
+
+def test_memory_fixes_fit_and_are_sorted_by_step_time() -> None:
+    """Each is a change after which the job runs, cheapest first."""
+    job_setting = setting(model="llama-3.1-8b", batch=32, sequence=4096)
+    options = StrategyOptions(dp=8)
+    assert not predicted(job_setting, options).result.memory.fits
+
+    fixes = memory_fixes(job_setting, options)
+
+    assert len(fixes) == 3
+    capacity = job_setting.job.cluster.node.device.memory_bytes
+    assert all(fix.peak_bytes <= capacity for fix in fixes)
+    assert [fix.step_time_s for fix in fixes] == sorted(fix.step_time_s for fix in fixes)
+
+
+def test_plan_is_exported() -> None:
+    """The command calls it by this name."""
+    assert wattree.plan is plan

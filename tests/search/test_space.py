@@ -1,0 +1,168 @@
+"""The enumerated space: complete, legal, and without duplicates."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.search.jobs import setting
+from wattree.compiler.fits import misfits
+from wattree.predict import Setting, predicted
+from wattree.search.space import Limits, device_counts, enumerate_space
+from wattree.strategy import StrategyOptions
+from wattree.strategy.presets import strategy_of
+
+MIXTURE = "qwen3-30b-a3b"
+
+
+def brute_force(job: Setting, ranks: int, micro_batches: tuple[int, ...]) -> set[StrategyOptions]:
+    """Return every strategy that the compiler's own check admits, one object at a time."""
+    return {
+        options
+        for options in candidates(ranks, micro_batches)
+        if is_distinct(options) and is_legal(job, options)
+    }
+
+
+def candidates(ranks: int, micro_batches: tuple[int, ...]) -> Iterator[StrategyOptions]:
+    """Yield every combination of degrees up to the ranks and of switches."""
+    divisors = [d for d in range(1, ranks + 1) if ranks % d == 0]
+    meshes = [m for m in itertools.product(divisors, repeat=6) if np.prod(m) == ranks]
+    for dp, fsdp, tp, cp, pp, ep in meshes:
+        for micro_batch, sharding, recompute, sequence_parallel, over_tensor in itertools.product(
+            micro_batches,
+            ("none", "zero1", "zero2", "zero3", "hybrid"),
+            ("none", "full"),
+            (False, True),
+            (True, False),
+        ):
+            for schedule, virtual in (("1f1b", 1), ("gpipe", 1), ("interleaved", 2)):
+                yield StrategyOptions(
+                    dp=dp, fsdp=fsdp, tp=tp, cp=cp, pp=pp, ep=ep, micro_batch=micro_batch,
+                    sharding=sharding, recompute=recompute, sequence_parallel=sequence_parallel,
+                    expert_over_tensor=over_tensor, schedule=schedule, virtual_stages=virtual,
+                )  # fmt: skip
+
+
+def is_distinct(options: StrategyOptions) -> bool:
+    """Return whether no simpler strategy means the same."""
+    copies = options.replicas * options.cp
+    if options.tp == 1 and (options.sequence_parallel or not options.expert_over_tensor):
+        return False
+    if options.pp == 1 and options.schedule != "1f1b":
+        return False
+    if options.sharding == "hybrid":
+        return options.fsdp > 1 and copies > options.fsdp
+    return options.fsdp == 1 and (options.sharding == "none" or copies > 1)
+
+
+def is_legal(job: Setting, options: StrategyOptions) -> bool:
+    """Return whether the compiler would accept it."""
+    data, cluster = job.job.data, job.job.cluster
+    has_experts = any(
+        operator.has_dim("expert")
+        for block in job.model.blocks.values()
+        for operator in block.operators
+    )
+    if not has_experts and (options.ep > 1 or not options.expert_over_tensor):
+        return False
+    if data.global_batch % (options.replicas * options.micro_batch):
+        return False
+    if options.cp > 1 and data.sequence_length % (2 * options.cp):
+        return False
+    strategy = strategy_of(options, layers=job.model.layers, global_batch=data.global_batch)
+    return not misfits(
+        job.model,
+        strategy,
+        cluster,
+        global_batch=data.global_batch,
+        sequence=data.sequence_length,
+    )
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama-3.2-1b", MIXTURE])
+@pytest.mark.parametrize("batch", [4, 6])
+def test_the_space_is_what_brute_force_finds(model: str, batch: int) -> None:
+    """Arrays and divisibility rules stand in for one check per strategy; none may be lost."""
+    job = setting(model=model, batch=batch)
+    limits = Limits(micro_batches=(1, 2), virtual_stages=(2,))
+
+    listed = list(enumerate_space(job, ranks=(4,), limits=limits))
+
+    assert len(listed) == len(set(listed))
+    assert set(listed) == brute_force(job, 4, (1, 2))
+
+
+@settings(max_examples=15)
+@given(
+    model=st.sampled_from(["gpt2", "llama-3.1-8b", MIXTURE]),
+    nodes=st.sampled_from([1, 2, 3]),
+    batch=st.integers(1, 48),
+    seed=st.integers(0, 2**16),
+)
+def test_listed_strategies_pass_the_compilers_check(
+    model: str, nodes: int, batch: int, seed: int
+) -> None:
+    """A strategy that is listed and cannot be compiled would end a search with an error."""
+    job = setting(model=model, nodes=nodes, batch=batch)
+    space = enumerate_space(job)
+    listed = list(itertools.islice(space, 20_000))
+    sample = random.Random(seed).sample(listed, min(20, len(listed)))
+
+    assert all(is_legal(job, options) and options.ranks == 8 * nodes for options in sample)
+
+
+@pytest.mark.parametrize("model", ["gpt2", MIXTURE])
+def test_a_sample_of_the_space_can_be_simulated(model: str) -> None:
+    """Passing the check is not enough: schedules must not deadlock, costs must be numbers."""
+    job = setting(model=model)
+    listed = list(enumerate_space(job))
+    sample = random.Random(7).sample(listed, 12)
+
+    times = [predicted(job, options, detail=False).result.step_time_s for options in sample]
+
+    assert all(np.isfinite(time_s) and time_s > 0 for time_s in times)
+
+
+def test_a_mesh_that_no_strategy_can_use_is_counted_with_its_reason() -> None:
+    """Twelve heads on eight ranks: people want to know why tp 8 is missing."""
+    space = enumerate_space(setting(model="gpt2"))
+
+    assert space.rejected == {"mesh: 12 heads do not divide over tp": 1}
+
+
+def test_selective_recomputation_is_listed_only_where_scores_are_kept() -> None:
+    """A fused kernel keeps no scores, so recomputing them would save nothing."""
+    fused = {o.recompute for o in enumerate_space(setting())}
+    unfused = {o.recompute for o in enumerate_space(setting(software="megatron-lm-2021"))}
+
+    assert (fused, unfused) == ({"none", "full"}, {"none", "selective", "full"})
+
+
+@given(
+    nodes=st.integers(1, 24),
+    node_devices=st.sampled_from([1, 4, 6, 8]),
+    most=st.none() | st.integers(1, 200),
+)
+def test_device_counts_are_whole_nodes_or_parts_of_one(
+    nodes: int, node_devices: int, most: int | None
+) -> None:
+    """Ranks divide the cluster's devices, as the compiler requires, and keep to the maximum."""
+    devices = nodes * node_devices
+
+    counts = device_counts(devices, node_devices, max_devices=most, fewer=True)
+
+    assert all(
+        devices % n == 0
+        and (n % node_devices == 0 or node_devices % n == 0)
+        and n <= (most or devices)
+        for n in counts
+    )
+    assert list(counts) == sorted(counts, reverse=True)
+    assert counts[-1] == 1
