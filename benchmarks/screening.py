@@ -26,6 +26,7 @@ from wattree.predict import Setting, predicted, setting_of
 from wattree.search.plan import search
 from wattree.search.screen import Constraints, screen
 from wattree.search.space import Limits, enumerate_space
+from wattree.strategy import StrategyOptions
 
 #: Every axis is searched in full; other choices are cut so that a space stays below 2,000.
 SPACES: Mapping[str, tuple[dict[str, Any], Limits]] = {
@@ -66,7 +67,8 @@ BIG: Mapping[str, dict[str, Any]] = {
         "model": "llama-3.1-70b", "node": "dgx-h100", "nodes": 128, "sequence": 8192, "batch": 1024,
     },
     "llama-3.1-405b, 2048 x dgx-h100": {
-        "model": "llama-3.1-405b", "node": "dgx-h100", "nodes": 2048, "sequence": 8192, "batch": 2048,
+        "model": "llama-3.1-405b", "node": "dgx-h100", "nodes": 2048, "sequence": 8192,
+        "batch": 2048,
     },
 }  # fmt: skip
 
@@ -163,7 +165,7 @@ def quality(name: str, spec: Mapping[str, Any], limits: Limits) -> Quality:
     )
 
 
-def _simulated(setting: Setting, options: Any) -> tuple[float, float, float]:
+def _simulated(setting: Setting, options: StrategyOptions) -> tuple[float, float, float]:
     try:
         result = predicted(setting, options, detail=False).result
     except (StrategyError, SimulationError) as error:

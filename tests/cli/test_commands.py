@@ -101,9 +101,10 @@ def test_simulate_writes_json_and_trace(
 
 
 def test_what_does_not_fit_is_exit_code_2_with_json(
-    fake: Fake, capsys: pytest.CaptureFixture[str]
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A script sees that it does not fit, and can still read by how much."""
+    monkeypatch.setattr("wattree.search.with_memory_fixes", lambda _, found, **__: found)
     fake(simulate=lambda *_, **__: prediction(memory=too_large()))
     code = run(["simulate", JOB, "--json", "-"])
 

@@ -128,6 +128,25 @@ def test_the_model_needs_the_same_flop_whatever_the_strategy(name: str) -> None:
     assert result(name).model_flop_per_step == pytest.approx(needed_flop(), rel=1e-9)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_model_needs_the_same_flop_whatever_the_attention_kernels(causal: bool) -> None:
+    """Unfused kernels execute masked scores; the model needs none of them."""
+    needed = set()
+    for fused in (True, False):
+        job = job_from_mapping(
+            {
+                "model": {"transformer": DENSE | {"causal": causal}},
+                "data": {"sequence_length": SEQUENCE, "global_batch": BATCH},
+                "cluster": {"node": "dgx-h100"},
+                "strategy": STRATEGIES["ddp"],
+                "traits": {"fused_attention": fused},
+            }
+        )
+        needed.add(round(simulate(job).result.model_flop_per_step / 1e6))
+
+    assert len(needed) == 1
+
+
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_utilisation_is_a_share_and_recomputation_is_what_tells_both_apart(name: str) -> None:
     """MFU counts what the model needs, HFU what was executed."""
@@ -211,6 +230,30 @@ def test_the_power_curve_holds_the_energy_of_the_step(name: str) -> None:
     watts = np.array([w for _, w in prediction.power])
 
     assert float(watts.mean()) == pytest.approx(prediction.result.average_power_w, rel=1e-6)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "llama-3.2-1b"])
+@pytest.mark.parametrize("power_limit_w", [None, 400.0])
+def test_power_never_exceeds_what_the_devices_may_draw(
+    model: str, power_limit_w: float | None
+) -> None:
+    """Gradients that travel behind products at rated power add nothing to it."""
+    job = job_from_mapping(
+        {
+            "model": model,
+            "data": {"sequence_length": 4096, "global_batch": 128},
+            "cluster": {"node": "dgx-h100", "nodes": 8},
+            "strategy": {"preset": "zero3"},
+        }
+    )
+    prediction = simulate(job, power_limit_w=power_limit_w)
+    found = prediction.result
+    watts = np.array([w for _, w in prediction.power])
+    standing_w = found.energy_j.static / found.energy_j.total * found.average_power_w
+    most_w = standing_w + 64 * ((power_limit_w or 700.0) - 70.0)
+
+    assert found.peak_power_w <= most_w * (1 + 1e-9)
+    assert float(watts.mean()) == pytest.approx(found.average_power_w, rel=1e-6)
 
 
 def test_a_power_cap_slows_the_step_and_lowers_the_power() -> None:

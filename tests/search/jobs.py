@@ -11,8 +11,8 @@ from wattree.predict import Setting, setting_of
 
 def job(**changes: Any) -> Job:
     """Return a small job; `model`, `nodes`, `batch`, `sequence` and top-level keys may change."""
-    given = {"model": "gpt2", "node": "dgx-a100", "nodes": 1, "batch": 16, "sequence": 512} | changes
-    known = {"model", "node", "nodes", "batch", "sequence"}
+    small = {"model": "gpt2", "node": "dgx-a100", "nodes": 1, "batch": 16, "sequence": 512}
+    given, known = small | changes, small.keys()
     return job_from_mapping(
         {
             "model": given["model"],

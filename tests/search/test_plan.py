@@ -53,7 +53,8 @@ def test_the_json_has_the_fields_of_the_design(found: Plan) -> None:
     written = json.loads(json.dumps(found.as_json(), allow_nan=False))
 
     assert {
-        "candidates", "simulated", "feasible", "wall_s", "best", "ranked", "explanation", "rejected",
+        "candidates", "simulated", "feasible", "wall_s", "best", "ranked", "explanation",
+        "rejected",
     } <= set(written)  # fmt: skip
     first = written["ranked"][0]
     assert {"mesh", "schedule", "tree", "preset"} <= set(first["strategy"])
@@ -180,7 +181,7 @@ def test_a_model_that_fits_nowhere_says_what_is_missing() -> None:
 
 def test_an_impossible_power_cap_says_what_the_least_hungry_draws() -> None:
     """The nearest miss of the constraint that binds."""
-    with pytest.raises(InfeasibleError, match=r"draws [\d.]+ kW at its peak, above the cap of 0\.1"):
+    with pytest.raises(InfeasibleError, match=r"draws [\d.]+ kW on average, above the cap of 0\.1"):
         plan(job(model="gpt2"), power_cap_w=100.0)
 
 

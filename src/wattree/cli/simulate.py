@@ -79,6 +79,10 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     prediction = wattree.simulate(
         loaded, calibration=calibration, fold=fold is Fold.ON, sharing=sharing.value
     )
+    if not prediction.result.memory.fits:
+        from wattree.search import with_memory_fixes
+
+        prediction = with_memory_fixes(loaded, prediction, calibration=calibration)
     if trace_path is not None:
         from wattree.report.perfetto import write_trace
 

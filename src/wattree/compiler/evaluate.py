@@ -202,7 +202,8 @@ def _compute(
         traffic = np.maximum.reduce(sizes) * _PERMUTE_BYTES * rates.moe_permute_factor
         traffic = traffic * (_PERMUTE_BACKWARD if backward else 1.0)
     else:
-        traffic = sum(sizes) * rates.element_bytes * rates.elementwise_factor
+        moved = np.add.reduce(sizes)
+        traffic = moved * rates.element_bytes * rates.elementwise_factor
         traffic = traffic * (_BACKWARD_TRAFFIC if backward else 1.0)
     traffic = np.asarray(traffic * step.share)
     return traffic / rates.memory_bytes_per_s, np.zeros_like(traffic), traffic
@@ -288,12 +289,17 @@ def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates) -> None:
     """Stretch compute so that a block takes the smooth maximum of device and host time, in place.
 
     A launch-bound block's kernels run in gaps: `(device**4 + host**4)**(1/4)` over the block.
+    Where launches block, each kernel takes its launch besides.
     """
-    device = np.zeros(phases[0].work_s.shape[1])
+    for phase in phases:
+        for index, step in enumerate(phase.steps):
+            if isinstance(step, ComputeStep):
+                phase.work_s[index] += step.kernels * rates.blocking_s * (step.share > 0)
+    device: Floats = np.zeros(phases[0].work_s.shape[1])
     host = 0.0
     for phase in phases:
         computes = [isinstance(step, ComputeStep) for step in phase.steps]
-        device = device + phase.work_s[computes].sum(axis=0)
+        device = np.asarray(device + phase.work_s[computes].sum(axis=0))
         for step in phase.steps:
             if isinstance(step, ComputeStep):
                 host += step.kernels * rates.launch_s

@@ -16,7 +16,7 @@ from wattree.cost.collective import (
     volume_factor,
 )
 from wattree.cost.matmul import alignment_factor, matmul_time_s, tile_efficiency
-from wattree.cost.software import SOFTWARE, Software, software_family
+from wattree.cost.software import SOFTWARE, Software, at_precision, software_family
 
 __all__ = [
     "SOFTWARE",
@@ -27,6 +27,7 @@ __all__ = [
     "PortLoads",
     "Software",
     "alignment_factor",
+    "at_precision",
     "collective_latency_s",
     "device_names",
     "fused_attention_time_s",

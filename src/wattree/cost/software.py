@@ -11,8 +11,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from wattree.errors import JobError, UnknownNameError, nearest
+from wattree.hardware import Precision
 
-__all__ = ["SOFTWARE", "Software", "software_family"]
+__all__ = ["SOFTWARE", "Software", "at_precision", "software_family"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,8 @@ class Software:
         reduce_every_micro_batch: Gradients are reduced after each micro-batch (FSDP).
         master_gradient_bytes: fp32 copy of the gradient that the optimiser keeps beside its
             state and shards with it, per element.
+        launch_blocking: The host waits for every kernel (`CUDA_LAUNCH_BLOCKING=1`), so launches
+            add to the device's time instead of hiding behind it.
         zero_buffer_bytes: Communication buffers that a sharded optimiser keeps where there is no
             pipeline. [B]
         moe_dropless: Every expert takes all tokens routed to it, so sizes are only known at run
@@ -70,6 +73,7 @@ class Software:
     loss_traffic_bytes_per_logit: float = 20.0
     reduce_every_micro_batch: bool = False
     master_gradient_bytes: float = 0.0
+    launch_blocking: bool = False
     zero_buffer_bytes: float = 0.0
     moe_dropless: bool = True
     moe_dispatch: str = "alltoall"
@@ -127,6 +131,9 @@ SOFTWARE: Mapping[str, Software] = {
             fused_attention=False,
             gradient_bytes=2.0,
             master_gradient_bytes=4.0,
+            # "CUDA_LAUNCH_BLOCKING may be set" (BigScience chronicles, 2022); the gain from larger
+            # micro-batches in its tables says that it was.
+            launch_blocking=True,
             # ZeRO's buckets of 5e8 16-bit values: gather, two for overlapped reduction, contiguous
             # gradients (DeepSpeed configuration defaults, 2022).
             zero_buffer_bytes=4 * 5e8 * 2,
@@ -173,6 +180,25 @@ SOFTWARE: Mapping[str, Software] = {
         ),
     )
 }
+
+
+def at_precision(software: Software, precision: Precision) -> Software:
+    """Return the habits that hold at `precision`.
+
+    Without mixed precision nothing is kept twice: parameters are fp32 in compute, in the
+    optimiser and on the wire.
+    """
+    if precision not in {Precision.FP32, Precision.TF32}:
+        return software
+    return replace(
+        software,
+        parameter_bytes=4.0,
+        master_bytes=0.0,
+        master_gradient_bytes=0.0,
+        gradient_bytes=4.0,
+        gather_bytes=4.0,
+        reduce_bytes=4.0,
+    )
 
 
 def software_family(name: str) -> Software:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.energy import dynamic_energy_j
+from wattree.energy import dynamic_energy_j, rated_dynamic_w
 from wattree.graph import StageLabel, TaskKind
 from wattree.hardware import Cluster, Precision
 from wattree.predict.breakdown import membership_class, time_parts
@@ -50,12 +50,16 @@ def step_energy(trace: Trace, cluster: Cluster, precision: Precision, ranks: int
     multiplicity = graph.class_ranks[owner]
     by_stage = np.bincount(graph.stage[task], weights=dynamic * multiplicity, minlength=3)
     at_rest_w = standing_w(cluster, nodes) * nodes
+    limit_w, idle_w = _limits_w(cluster)
+    asked = _curve(trace, dynamic * multiplicity, task, at_rest_w)
+    curve = _capped(asked, at_rest_w + ranks * rated_dynamic_w(limit_w, idle_w))
+    # Communication behind compute cannot draw what the compute leaves nothing of.
+    by_stage[StageLabel.COMMUNICATING] -= _mean_excess_w(asked, curve) * step_s
     static_j = at_rest_w * step_s
     exposed = _exposed_shares(trace)
     stages = by_stage + static_j * exposed
     pue = cluster.site.pue
     names = ("materials", "computing", "communicating")
-    curve = _curve(trace, dynamic * multiplicity, task, at_rest_w)
     total_j = float(stages.sum())
     return StepEnergy(
         use=EnergyUse(
@@ -91,7 +95,7 @@ def device_energy_j(
     Arguments as for `energy.dynamic_energy_j`.
     """
     device = cluster.node.device
-    limit = min(cluster.power_limit_w or device.tdp_w, device.tdp_w)
+    limit_w, idle_w = _limits_w(cluster)
     return dynamic_energy_j(
         flop=flop,
         traffic_bytes=traffic_bytes,
@@ -99,9 +103,16 @@ def device_energy_j(
         communicates=communicates,
         peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
-        tdp_w=limit,
-        idle_w=min(device.idle_w, limit * 0.9),
+        tdp_w=limit_w,
+        idle_w=idle_w,
     )
+
+
+def _limits_w(cluster: Cluster) -> tuple[float, float]:
+    """Return the most and the least that a device draws under the job's power limit. [W]"""
+    device = cluster.node.device
+    limit = min(cluster.power_limit_w or device.tdp_w, device.tdp_w)
+    return limit, min(device.idle_w, limit * 0.9)
 
 
 def _dynamic(
@@ -156,3 +167,18 @@ def _curve(
     at = np.interp(edges, corners, reached)
     watts = np.diff(at) / width + standing_w
     return tuple((float(t), float(w)) for t, w in zip(edges[:-1], watts, strict=True))
+
+
+def _capped(
+    curve: tuple[tuple[float, float], ...], most_w: float
+) -> tuple[tuple[float, float], ...]:
+    """Return a power curve cut off at what all devices may draw together."""
+    return tuple((time_s, min(watts, most_w)) for time_s, watts in curve)
+
+
+def _mean_excess_w(
+    asked: tuple[tuple[float, float], ...], granted: tuple[tuple[float, float], ...]
+) -> float:
+    """Return by how much one power curve lies above another, on average over the step. [W]"""
+    above = [a - b for (_, a), (_, b) in zip(asked, granted, strict=True)]
+    return sum(above) / len(above) if above else 0.0

@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 from wattree.compiler.block import ModelProgram, compile_model
 from wattree.compiler.block_tasks import Pipelining, phase_span_s
 from wattree.compiler.compile import buffer_bytes, update_traffic_bytes
-from wattree.compiler.evaluate import BlockCosts, PhaseCosts, Placement, block_costs, collective_costs
+from wattree.compiler.evaluate import (
+    BlockCosts,
+    PhaseCosts,
+    Placement,
+    block_costs,
+    collective_costs,
+)
 from wattree.compiler.program import CollectiveKind, CollectiveStep, ComputeStep, Scale
 from wattree.compiler.stages import cut_chunks
 from wattree.compiler.storage import Storage, SyncGroup, block_storage, optimizer_state_bytes
@@ -276,9 +282,8 @@ def _distinct(*columns: NDArray[np.float64]) -> tuple[Integers, Integers]:
     """Return the first row of each distinct combination, and which one every row has."""
     key = np.zeros(len(columns[0]))
     for column in columns:  # degrees and micro-batches are whole and below `_MANY`
-        key = key * _MANY + column
-        _, key = np.unique(key, return_inverse=True)
-        key = key.astype(np.float64)
+        _, numbers = np.unique(key * _MANY + column, return_inverse=True)
+        key = numbers.astype(np.float64)
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     return first, inverse
 
@@ -548,7 +553,7 @@ class _Screen:
         cluster = self.setting.job.cluster
         nodes = np.ceil(self.ranks / cluster.node.devices)
         one, several = (standing_w(cluster, count) for count in (1, 2))
-        return np.where(nodes > 1, several, one) * nodes
+        return np.asarray(np.where(nodes > 1, several, one) * nodes)
 
     def _phase_j(self, phase: PhaseCosts) -> Floats:
         """Return the energy above rest of one micro-batch through a block's phase. [J]"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from wattree.cost import Calibration, Software, software_family
+from wattree.cost import Calibration, Software, at_precision, software_family
 from wattree.cost.rates import Rates, rates_of
 from wattree.energy import cap_slowdown
 from wattree.errors import CostError, JobError, UnknownNameError
@@ -55,6 +55,7 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
             kind="precision", name=job.precision, known=list(Precision), where=job.source
         )
     precision = Precision(job.precision)
+    software = at_precision(software, precision)
     try:
         rates = rates_of(job.cluster, software, precision, calibration)
     except CostError as error:

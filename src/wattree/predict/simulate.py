@@ -154,6 +154,8 @@ def _result(
         compilation.program,
         stage_ranks=ranks // strategy.mesh.degree("pp"),
         micro_batches=strategy.schedule.micro_batches,
+        sequence=sequence,
+        fused_attention=setting.software.fused_attention,
     )
     executed = needed + _recomputed_flop(trace)
     available = step_s * ranks * job.cluster.node.device.matrix_peak_flop_per_s(setting.precision)

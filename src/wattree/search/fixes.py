@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
+from wattree.cost import load_calibration
 from wattree.errors import StrategyError
-from wattree.predict import Degrees, Prediction, Setting, estimate, predicted
+from wattree.job import Job
+from wattree.predict import Degrees, Prediction, Setting, estimate, predicted, setting_of
 from wattree.predict.memory_use import process_bytes
 from wattree.strategy import StrategyOptions
 from wattree.trace import MemoryFix
@@ -50,13 +53,23 @@ def memory_fixes(
 
 
 def with_memory_fixes(
-    setting: Setting, prediction: Prediction, options: StrategyOptions
+    job: Job, prediction: Prediction, *, calibration: Path | None = None
 ) -> Prediction:
-    """Return `prediction` with fixes if its memory does not fit, else unchanged."""
+    """Return `prediction` with fixes if its memory does not fit.
+
+    Unchanged if it fits, or if the job's strategy is a tree written by hand, which has no
+    switches to change.
+
+    Args:
+        job: What was predicted.
+        prediction: Of its strategy.
+        calibration: File of constants that it was predicted with; the shipped one if None.
+    """
     memory = prediction.result.memory
-    if memory.fits:
+    if memory.fits or not isinstance(job.strategy, StrategyOptions):
         return prediction
-    memory = replace(memory, fixes=memory_fixes(setting, options))
+    setting = setting_of(job, load_calibration(calibration))
+    memory = replace(memory, fixes=memory_fixes(setting, job.strategy))
     return replace(prediction, result=replace(prediction.result, memory=memory))
 
 

@@ -36,7 +36,10 @@ def infeasible(
     )
     job = setting.job
     where = f"{setting.model.name} on {job.cluster.nodes} x {job.cluster.node.name}"
-    lines = [f"{job.source}: no strategy for {where} meets every constraint", f"  turned away: {counted}"]
+    lines = [
+        f"{job.source}: no strategy for {where} meets every constraint",
+        f"  turned away: {counted}",
+    ]
     if not len(screened):
         batch = job.data.global_batch
         lines.append(
@@ -75,13 +78,13 @@ def _nearest(setting: Setting, screened: Screened, constraints: Constraints) -> 
             f"  what would help: {_more_nodes(setting, constraints)}, devices with more memory, "
             "a shorter data.sequence_length, or an optimizer with less state (adamw8bit, lion)",
         ]
-    power_w = screened.peak_power_w
+    power_w = screened.average_power_w
     cap_w = constraints.power_cap_w
     if cap_w is not None and not (fits & (power_w <= cap_w)).any():
         index = int(np.argmin(np.where(fits, power_w, np.inf)))
         return [
             f"  nearest: {label_of(screened.options(index))}, which draws "
-            f"{power_w[index] / 1e3:.1f} kW at its peak, above the cap of {cap_w / 1e3:.1f} kW",
+            f"{power_w[index] / 1e3:.1f} kW on average, above the cap of {cap_w / 1e3:.1f} kW",
             "  what would help: a higher --power-cap, or a power limit on each device "
             "(cluster.power_limit)",
         ]
@@ -97,6 +100,7 @@ def _nearest(setting: Setting, screened: Screened, constraints: Constraints) -> 
             "  what would help: a later --deadline, fewer training.steps, or more devices",
         ]
     return [
-        f"{nearest}{format_time(total_s)}; by the closed form it fits, by simulation it does not",
-        "  what would help: more devices, or devices with more memory",
+        f"{nearest}{format_time(total_s)}: it meets them by the closed form, but neither it nor "
+        "the next best do when simulated",
+        "  what would help: " + ("a higher --power-cap" if cap_w is not None else "more devices"),
     ]

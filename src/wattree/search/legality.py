@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph import DimRole, IterationDim, ModelGraph
-from wattree.strategy import AXES, StrategyOptions, StrategyTree
+from wattree.strategy import StrategyOptions, StrategyTree
 from wattree.strategy.presets import tree_of
 
 __all__ = ["SplitRule", "illegal_by_rule", "split_rules"]
@@ -97,5 +97,3 @@ def _named(path: str, loop: IterationDim) -> str:
     known = {"seq": "positions", "expert": "experts", "vocab": "rows of the vocabulary"}
     return known.get(loop.name, f"features of {path}")
 
-
-assert set(AXES) == {"pp", "dp", "fsdp", "ep", "cp", "tp"}  # a new axis needs its rules here

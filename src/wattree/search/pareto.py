@@ -18,7 +18,8 @@ def pareto_front(first: Floats, second: Floats) -> Integers:
     the one with the lowest index stays.
 
     Args:
-        first, second: The two objectives, `(n,)` each, finite.
+        first: One objective, shape `(n,)`, finite.
+        second: The other, likewise.
     """
     order = np.lexsort((np.arange(len(first)), second, first))
     ranked = second[order]

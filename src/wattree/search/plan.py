@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ class Search:
 
     found: tuple[RankedStrategy, ...]
     simulated: int
-    missed: dict[str, int]
+    missed: Mapping[str, int]
 
 
 def plan(
@@ -126,7 +127,8 @@ def plan(
         screened,
         feasible,
         constraints,
-        objectives=wanted,
+        # The fastest save energy at rest, so they are always worth a look.
+        objectives=tuple(dict.fromkeys((*wanted, "time"))),
         fewest=max(_FEWEST, top),
         progress=lambda done, total: report("simulating", done, total),
     )
@@ -165,7 +167,9 @@ def search(
     """Simulate the most promising strategies, ranked by the first of `objectives`.
 
     For each objective strategies are simulated by rising estimate until the next estimate is
-    behind the best simulated one by more than the closed form's error.
+    behind the best simulated one by more than the closed form's error. Of strategies that differ
+    in the number of virtual stages alone only the most promising is simulated: there are dozens,
+    alike within a per mille, and they would crowd out the others.
 
     Args:
         setting: The job.
@@ -182,22 +186,56 @@ def search(
         estimates = screened.objective(name, setting)
         order = np.flatnonzero(feasible)
         order = order[np.argsort(estimates[order], kind="stable")]
-        best = np.inf
+        best, good, count = np.inf, 0, 0
+        known: set[StrategyOptions] = set()
         budget = played.tasks + _TASK_BUDGET
-        most = max(_MOST, 2 * fewest)
-        good = 0
-        for count, index in enumerate(order[:most].tolist()):
+        most = min(max(_MOST, 2 * fewest), len(order))
+        while len(order) and count < most:
+            index, order = int(order[0]), order[1:]
             settled = good >= fewest and estimates[index] > best * (1 + _MARGIN)
             if settled or (good and played.tasks > budget):
                 break
+            family = _family(screened.options(index))
+            if family in known:
+                continue
+            count += 1
             if (result := played.result(index)) is not None:
                 good += 1
+                known.add(family)
                 best = min(best, objective_of(result, name))
+            elif played.reason[index] == OVER_POWER:
+                order = _less_hungry(order, screened, played.all[index], index, constraints)
             if progress is not None:
-                progress(count + 1, min(len(order), most))
+                progress(count, most)
     entries = [_ranked(screened.options(index), result) for index, result in played.good.items()]
     entries.sort(key=lambda e: (objective_of(e.result, names[0]), e.label))
-    return Search(found=tuple(entries), simulated=len(played.all), missed=played.missed)
+    missed = Counter(played.reason.values())
+    return Search(found=tuple(entries), simulated=len(played.all), missed=missed)
+
+
+def _family(options: StrategyOptions) -> StrategyOptions:
+    """Return what strategies share that differ in the number of virtual stages alone."""
+    return replace(options, virtual_stages=min(options.virtual_stages, 2))
+
+
+def _less_hungry(
+    order: NDArray[np.int64],
+    screened: Screened,
+    result: Result,
+    index: int,
+    constraints: Constraints,
+) -> NDArray[np.int64]:
+    """Return what is worth trying after a strategy whose peak was above the cap.
+
+    Estimated peaks are right but for a factor that depends on how smooth a job runs, so the
+    others are judged by this one's. If none is left, the least hungry come first.
+    """
+    assert constraints.power_cap_w is not None
+    peaks = screened.peak_power_w
+    likely = peaks[order] * result.peak_power_w / peaks[index] <= constraints.power_cap_w
+    if likely.any():
+        return np.asarray(order[likely])
+    return np.asarray(order[np.argsort(peaks[order], kind="stable")])
 
 
 class _Played:
@@ -207,7 +245,7 @@ class _Played:
         self.setting, self.screened, self.constraints = setting, screened, constraints
         self.all: dict[int, Result] = {}
         self.good: dict[int, Result] = {}
-        self.missed: dict[str, int] = {}
+        self.reason: dict[int, str] = {}
         self.tasks = 0
 
     def result(self, index: int) -> Result | None:
@@ -218,7 +256,7 @@ class _Played:
             self.all[index] = result
             self.tasks += result.simulation.tasks
             if reason := _misses(result, self.constraints):
-                self.missed[reason] = self.missed.get(reason, 0) + 1
+                self.reason[index] = reason
             else:
                 self.good[index] = result
         return self.good.get(index)

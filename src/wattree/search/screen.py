@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from wattree.predict import Estimates, Setting, Shared, estimate
 from wattree.predict.memory_use import process_bytes
-from wattree.search.space import Group, Space
+from wattree.search.space import Space
 from wattree.strategy import AXES, StrategyOptions
 
 __all__ = ["Constraints", "Screened", "screen"]
@@ -21,9 +20,6 @@ Integers = NDArray[np.int64]
 
 #: Strategies estimated at once: bounds memory, and keeps arrays in the processor's caches.
 _CHUNK = 20_000
-
-#: Estimated peaks may be too high by this factor; the simulation decides about the rest.
-_POWER_SLACK = 1.05
 
 OUT_OF_MEMORY = "out of memory"
 OVER_POWER = "over the power cap"
@@ -51,7 +47,8 @@ class Screened:
 
     Attributes:
         space: What was screened.
-        step_time_s, memory_bytes, energy_j, peak_power_w: Estimates. [s, B, J, W]
+        step_time_s, memory_bytes, energy_j: Estimates. [s, B, J]
+        average_power_w, peak_power_w: Of the job's nodes, before PUE. [W]
         nodes: Nodes that each strategy uses.
     """
 
@@ -59,6 +56,7 @@ class Screened:
     step_time_s: Floats
     memory_bytes: Floats
     energy_j: Floats
+    average_power_w: Floats
     peak_power_w: Floats
     nodes: Integers
 
@@ -88,7 +86,8 @@ class Screened:
         """Return reason → strategies that it turns away; each strategy has one reason at most."""
         reasons = {OUT_OF_MEMORY: self.memory_bytes > constraints.memory_bytes}
         if constraints.power_cap_w is not None:
-            reasons[OVER_POWER] = self.peak_power_w > constraints.power_cap_w * _POWER_SLACK
+            # No peak is below the average; which peaks are above the cap simulation decides.
+            reasons[OVER_POWER] = self.average_power_w > constraints.power_cap_w
         if constraints.step_time_s is not None:
             reasons[PAST_DEADLINE] = self.step_time_s > constraints.step_time_s
         before = np.zeros(len(self), dtype=bool)
@@ -125,11 +124,14 @@ def screen(
                 progress(done)
     tensor_bytes = _joined([chunk.tensor_bytes for chunk in found])
     device = setting.job.cluster.node.device
+    step_time_s = _joined([chunk.step_time_s for chunk in found])
+    energy_j = _joined([chunk.energy_j for chunk in found])
     return Screened(
         space=space,
-        step_time_s=_joined([chunk.step_time_s for chunk in found]),
+        step_time_s=step_time_s,
         memory_bytes=process_bytes(tensor_bytes, setting.calibration, device),
-        energy_j=_joined([chunk.energy_j for chunk in found]),
+        energy_j=energy_j,
+        average_power_w=energy_j / setting.job.cluster.site.pue / np.maximum(step_time_s, 1e-12),
         peak_power_w=_joined([chunk.peak_power_w for chunk in found]),
         nodes=_joined(nodes).astype(np.int64),
     )

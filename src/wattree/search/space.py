@@ -72,9 +72,15 @@ class Group:
         """Return one strategy."""
         degrees = self.degrees
         virtual = int(degrees.virtual_stages[index])
+        of_axis = {axis: int(degrees.axes[axis][index]) for axis in AXES}
         return replace(
             self.switches,
-            **{axis: int(degrees.axes[axis][index]) for axis in AXES},
+            dp=of_axis["dp"],
+            fsdp=of_axis["fsdp"],
+            tp=of_axis["tp"],
+            cp=of_axis["cp"],
+            pp=of_axis["pp"],
+            ep=of_axis["ep"],
             micro_batch=int(degrees.micro_batch[index]),
             virtual_stages=virtual,
             schedule="interleaved" if virtual > 1 else self.switches.schedule,
@@ -319,8 +325,10 @@ def _expanded(
     )
     meshes, micro_batches = meshes[row], shares[row] // micro_batch
     stages = _column(meshes, "pp")
-    choices = {int(p): _virtual_stages(int(p), switches, setting, limits) for p in np.unique(stages)}
-    row, virtual = _with_choices(stages, choices)
+    row, virtual = _with_choices(
+        stages,
+        {int(p): _virtual_stages(int(p), switches, setting, limits) for p in np.unique(stages)},
+    )
     return Group(
         switches=switches,
         degrees=Degrees(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost import Calibration
+from wattree.cost import Calibration, software_family
 from wattree.predict import Degrees, Setting
 from wattree.predict.estimate import Screened, screened
 from wattree.strategy import StrategyOptions
@@ -98,11 +98,8 @@ def _priors() -> dict[str, Prior]:
         "family.megatron-lm-2021.elementwise": (1.2, 0.3, "fused softmax, bias and dropout"),
         "family.llm-foundry.elementwise": (1.7, 0.3, eager),
         "family.torchtitan.elementwise": (1.7, 0.3, eager),
-        "family.megatron-deepspeed.math": (
-            0.92,
-            0.08,
-            "second-iteration snapshots, launches possibly blocking",
-        ),
+        "family.megatron-deepspeed.math": (1.0, 0.06, "as the reference family"),
+        "general.blocking_launch_s": (5e-5, 0.7, "launch, wait and return; order of magnitude"),
         "family.megatron-lm-2021.math": (1.0, 0.06, "as the reference family"),
         "family.llm-foundry.math": (0.97, 0.06, "eager, small gaps"),
         "family.torchtitan.math": (0.97, 0.06, "eager, small gaps"),
@@ -269,6 +266,8 @@ def _touches(name: str, row: FitRow) -> bool:
         return rest.startswith(f"{job.software}.")
     if scope == "architecture":
         return rest.startswith(f"{job.cluster.node.device.architecture}.")
+    if name == "general.blocking_launch_s":
+        return software_family(job.software).with_traits(job.traits).launch_blocking
     if ".moe_" in name:
         return bool(row.expressed.row.n_experts)
     return True

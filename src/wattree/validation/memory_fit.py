@@ -2,12 +2,12 @@
 
 The tensors themselves are counted, not fitted. Three things are added, each seen by one kind of
 measurement: a constant for `allocated`, a share and a constant for `reserved`, and the context of
-a device type for `process`.
+an architecture for `process`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +24,8 @@ _ALLOCATED = "general.memory_allocated_bytes"
 _SHARE = "general.memory_fragmentation"
 _RESERVED = "general.memory_reserved_bytes"
 _CONTEXTS = {
-    "a100-sxm-80gb": "device.a100-sxm-80gb.memory_context_bytes",
-    "v100-sxm2-32gb": "device.v100-sxm2-32gb.memory_context_bytes",
+    "ampere": "architecture.ampere.memory_context_bytes",
+    "volta": "architecture.volta.memory_context_bytes",
 }
 #: Names that `fit_memory` remakes.
 MEMORY_CONSTANTS = (_ALLOCATED, _SHARE, _RESERVED, *_CONTEXTS.values())
@@ -40,14 +40,14 @@ class MemoryRow:
 
     Attributes:
         row: Where it comes from.
-        device: Catalogue name of its device.
+        architecture: Of its device.
         kind: `allocated`, `reserved` or `process`.
         measured_bytes: What was measured. [B]
         tensor_bytes: Live tensors at the predicted peak. [B]
     """
 
     row: MeasuredRow
-    device: str
+    architecture: str
     kind: str
     measured_bytes: float
     tensor_bytes: float
@@ -62,25 +62,28 @@ def memory_bytes(row: MemoryRow, calibration: Calibration) -> float:
 
 def fit_memory(rows: Sequence[MemoryRow], start: Calibration) -> Calibration:
     """Return `start` with the memory constants refitted: least mean absolute relative error."""
+    from scipy.optimize import lsq_linear
+
     names = MEMORY_CONSTANTS
     values = np.array([start.constants[name].value for name in names])
     base, design = _design(rows)
     measured = np.array([row.measured_bytes for row in rows])
     target, matrix = (measured - base) / measured, design / measured[:, None]
-    scale = np.maximum(np.abs(matrix).max(axis=0), 1e-30)
+    # In units that bring every constant near one; what no row sees is held by the prior alone.
+    scale = np.maximum(np.abs(matrix).max(axis=0), 1.0 / np.maximum(values, 1e-3))
     solution = values
     for _ in range(_ROUNDS):  # iteratively reweighted least squares: absolute errors
         error = np.abs(target - matrix @ solution)
         weight = 1.0 / np.maximum(error, 5e-3)
-        ridge = _PRIOR_WEIGHT * weight.mean() * scale**2
-        normal = (matrix * weight[:, None]).T @ matrix + np.diag(ridge)
-        right = (matrix * weight[:, None]).T @ target + ridge * values
-        solution = np.linalg.solve(normal, right)
-    return start.replaced(_positive(dict(zip(names, solution.tolist(), strict=True))))
-
-
-def _positive(values: Mapping[str, float]) -> dict[str, float]:
-    return {name: max(value, 0.0) for name, value in values.items()}
+        ridge = np.sqrt(_PRIOR_WEIGHT * weight.mean()) * scale
+        root = np.sqrt(weight)
+        found = lsq_linear(
+            np.concatenate([matrix * root[:, None], np.diag(ridge)]) / scale,
+            np.concatenate([target * root, ridge * values]),
+            bounds=(0.0, np.inf),
+        )
+        solution = found.x / scale
+    return start.replaced(dict(zip(names, solution.tolist(), strict=True)))
 
 
 def _design(rows: Sequence[MemoryRow]) -> tuple[Floats, Floats]:
@@ -90,7 +93,7 @@ def _design(rows: Sequence[MemoryRow]) -> tuple[Floats, Floats]:
     for index, row in enumerate(rows):
         used = {_ALLOCATED: 1.0} if row.kind == "allocated" else {_SHARE: base[index], _RESERVED: 1}
         if row.kind == "process":
-            used[_CONTEXTS[row.device]] = 1.0
+            used[_CONTEXTS[row.architecture]] = 1.0
         for name, coefficient in used.items():
             design[index, MEMORY_CONSTANTS.index(name)] = coefficient
     return base, design

@@ -34,7 +34,7 @@ __all__ = ["validate"]
 Progress = Callable[[str, int, int], None]
 
 #: Rounds of: simulate every row, carry the ratio to the closed form, fit.
-_OUTER_ROUNDS = 2
+_OUTER_ROUNDS = 1
 #: Written by a fit where no file is named.
 _DEFAULT_OUTPUT = Path("calibration.yaml")
 
@@ -186,14 +186,14 @@ def _quantity(entry: _Entry, prediction: Prediction, constants: Calibration) -> 
         return prediction.result.average_power_w
     if kind == "peak_memory_bytes":
         row = _memory_row(entry, prediction)
-        if row.kind == "process" and row.device not in _known_contexts():
+        if row.kind == "process" and row.architecture not in _known_contexts():
             return prediction.peak.process
         return memory_bytes(row, constants)
     return None
 
 
 def _known_contexts() -> set[str]:
-    return {name.split(".")[1] for name in MEMORY_CONSTANTS if name.startswith("device.")}
+    return {name.split(".")[1] for name in MEMORY_CONSTANTS if name.startswith("architecture.")}
 
 
 def _memory_row(entry: _Entry, prediction: Prediction) -> MemoryRow:
@@ -201,7 +201,7 @@ def _memory_row(entry: _Entry, prediction: Prediction) -> MemoryRow:
     assert entry.measurement.value is not None
     return MemoryRow(
         row=entry.row,
-        device=entry.expressed.job.cluster.node.device.name,
+        architecture=entry.expressed.job.cluster.node.device.architecture,
         kind=entry.measurement.memory_kind or "process",
         measured_bytes=entry.measurement.value,
         tensor_bytes=prediction.peak.tensors,
@@ -210,7 +210,7 @@ def _memory_row(entry: _Entry, prediction: Prediction) -> MemoryRow:
 
 def _fitted(runner: _Runner, output: Path) -> Validation:
     """Fit, leave sources out, write the calibration, and return the rows scored with it."""
-    constants = _at_priors(load_calibration())
+    constants = _with_priors(load_calibration())
     fit_rows = [
         FitRow(
             expressed=entry.expressed,
@@ -255,15 +255,20 @@ def _fitted(runner: _Runner, output: Path) -> Validation:
     return runner.validation(constants, left_out)
 
 
-def _at_priors(constants: Calibration) -> Calibration:
-    """Return `constants` with everything that is fitted at its start value."""
+def _with_priors(constants: Calibration) -> Calibration:
+    """Return `constants` with what is fitted marked so; what they lack starts at its prior."""
     return replace(
         constants,
         constants={
             **constants.constants,
             **{
                 name: Constant(
-                    value=prior.value, evidence="fitted", source=prior.source, spread=prior.spread
+                    value=constants.constants[name].value
+                    if name in constants.constants
+                    else prior.value,
+                    evidence="fitted",
+                    source=prior.source,
+                    spread=prior.spread,
                 )
                 for name, prior in FITTED.items()
             },
@@ -311,7 +316,7 @@ def _memory_fit(
         is_memory = entry.measurement.quantity == "peak_memory_bytes" and entry.row.core
         if is_memory and isinstance(prediction, Prediction):
             row = _memory_row(entry, prediction)
-            if row.kind != "process" or row.device in _known_contexts():
+            if row.kind != "process" or row.architecture in _known_contexts():
                 rows.append(row)
     if not rows:
         return constants, {}

@@ -12,6 +12,8 @@ from wattree.capture.families.registry import FAMILIES
 _BERT_HEADS: Final[dict[str, dict[str, Any]]] = {
     "ForMaskedLM": {"head": "masked_lm", "head_bias": True},
     "ForPreTraining": {"head": "masked_lm", "head_bias": True, "next_sentence": True},
+    # Before "Model", which it ends in: BERT as a decoder.
+    "LMHeadModel": {"head": "masked_lm", "head_bias": True, "causal": True},
     "Model": {"head": "pooler", "tied_embedding": False},
 }
 _ELECTRA_HEADS: Final[dict[str, dict[str, Any]]] = {

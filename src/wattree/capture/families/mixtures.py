@@ -96,7 +96,7 @@ def deepseek_v2(reader: ConfigReader) -> dict[str, Any]:
     return _deepseek(
         reader,
         {
-            "vocab_size": 32000,
+            "vocab_size": 102400,
             "hidden_size": 4096,
             "intermediate_size": 11008,
             "moe_intermediate_size": 1407,

@@ -1,0 +1,51 @@
+"""Put the accuracy tables into the README and docs/accuracy.md.
+
+`python docs/accuracy_tables.py [DIR]`: the README gets the table of the rows that ship; with DIR, a
+folder that holds `throughput_llm.csv` and `memory.csv`, docs/accuracy.md gets the table of all.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import wattree
+from wattree.validation import Validation, summary_markdown, worst, worst_markdown
+
+ROOT = Path(__file__).resolve().parents[1]
+TITLES = {"step_time_s": "Step time", "peak_memory_bytes": "Peak memory per device"}
+
+
+def main() -> None:
+    """Fill the README; fill docs/accuracy.md if a folder of rows is named."""
+    _fill(ROOT / "README.md", "accuracy", _tables(wattree.validate(), worst_rows=8))
+    if len(sys.argv) > 1:
+        folder = Path(sys.argv[1])
+        files = [folder / "throughput_llm.csv", folder / "memory.csv"]
+        _fill(
+            ROOT / "docs" / "accuracy.md",
+            "accuracy-full",
+            _tables(wattree.validate(files), worst_rows=30),
+        )
+
+
+def _tables(validation: Validation, *, worst_rows: int) -> str:
+    parts = []
+    for quantity, sources in validation.summary.items():
+        if quantity in TITLES:
+            left_out = validation.left_out.get(quantity)
+            parts += [f"**{TITLES[quantity]}**", summary_markdown(sources, left_out=left_out)]
+    parts += ["**Largest errors**", worst_markdown(worst(validation.scored, count=worst_rows))]
+    return "\n\n".join(part.strip() for part in parts)
+
+
+def _fill(page: Path, marker: str, text: str) -> None:
+    begin, end = f"<!-- {marker}:begin -->", f"<!-- {marker}:end -->"
+    whole = page.read_text(encoding="utf-8")
+    head, rest = whole.split(begin)
+    _, tail = rest.split(end)
+    page.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

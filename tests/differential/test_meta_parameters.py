@@ -1,0 +1,202 @@
+"""Parameter counts against the reference implementation, without any weights.
+
+A model is built by the class of the transformers library that its `architectures` names, on the
+meta device, where tensors have shapes and no values. What was never published in such a class is
+held against the closed formula of its paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any, Final
+
+import pytest
+
+from wattree.capture import (
+    catalogue_entry,
+    load_model,
+    model_names,
+    readable_model_types,
+    transformer_from_config,
+)
+from wattree.errors import ModelError
+
+# Importing torch and transformers takes most of the time of a quick round.
+pytestmark = pytest.mark.slow
+
+#: Models without a reference class, by the reason. Their entries borrow the key names of GPT-2.
+WITHOUT_REFERENCE: Final[Mapping[str, tuple[str, ...]]] = {
+    "trained in OpenAI's own code, which was never published": (
+        "gpt3-125m", "gpt3-760m", "gpt3-1.3b", "gpt3-2.7b", "gpt3-6.7b", "gpt3-13b", "gpt3-175b",
+    ),
+    "sizes of Megatron-LM papers, run for their speed and never published as models": (
+        "megatron-1.7b", "megatron-3.6b", "megatron-7.5b", "megatron-18.4b", "megatron-22b",
+        "megatron-39.1b", "megatron-76.1b", "megatron-145.6b", "megatron-310.1b",
+        "megatron-529.6b", "megatron-1008b",
+    ),
+    "Megatron-Turing NLG was trained in Megatron-DeepSpeed and never published": ("mt-nlg-530b",),
+}  # fmt: skip
+FORMULA_ONLY: Final = tuple(name for names in WITHOUT_REFERENCE.values() for name in names)
+
+#: The library's release ties the head of every T5, although these files say that it is not tied,
+#: and the published weight files hold a head of its own: the configuration is right, see the
+#: published counts in the catalogue.
+TIED_BY_THE_LIBRARY: Final = ("flan-t5-xl", "flan-t5-xxl")
+
+#: What a bare configuration needs besides its type: the library has no default that works.
+NEEDED: Final[Mapping[str, Mapping[str, Any]]] = {"nemotron": {"num_key_value_heads": 8}}
+
+#: Keys that change a count in one family or another, and must change nothing in the rest.
+SWITCHES: Final[tuple[Mapping[str, Any], ...]] = (
+    {},
+    {"attention_bias": True},
+    {"mlp_bias": True},
+    {"bias": True},
+    {"tie_word_embeddings": True},
+    {"intermediate_size": 1000},
+    {"n_inner": 777},
+    {"multi_query": False},
+    {"new_decoder_architecture": True},
+    {"use_parallel_residual": False},
+    {"do_layer_norm_before": False},
+    {"enable_bias": False},
+    {"layer_norm_elementwise_affine": False},
+    {"use_qkv_bias": True},
+    {"qkv_bias": False},
+    {"use_qk_norm": True},
+    {"norm_bias": True},
+    {"classifier_bias": True},
+    {"decoder_bias": False},
+    {"type_vocab_size": 3},
+    {"q_lora_rank": None},
+    {"first_k_dense_replace": 1},
+    {"n_shared_experts": 0},
+    {"shared_expert_intermediate_size": 64},
+    {"decoder_sparse_step": 2},
+    {"mlp_only_layers": [0]},
+    {"feed_forward_proj": "gated-gelu"},
+    {"num_key_value_heads": 4},
+)
+
+
+class Reference:
+    """The transformers library, asked for nothing but shapes."""
+
+    def __init__(self, torch: ModuleType, transformers: ModuleType) -> None:
+        self._torch, self._transformers = torch, transformers
+
+    def build(self, config: Mapping[str, Any]) -> Any:
+        """Return the model of a parsed `config.json` on the meta device."""
+        keys = {key: value for key, value in config.items() if key != "model_type"}
+        library_config = self._transformers.AutoConfig.for_model(config["model_type"], **keys)
+        with self._torch.device("meta"):
+            return getattr(self._transformers, config["architectures"][0])(library_config)
+
+    def classes(self, model_type: str) -> tuple[str, ...]:
+        """Return the classes that a model of this type is trained or used in."""
+        auto = self._transformers.models.auto.modeling_auto
+        tables = (
+            auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+            auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+            auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+            auto.MODEL_MAPPING_NAMES,
+        )
+        return tuple(dict.fromkeys(table[model_type] for table in tables if model_type in table))
+
+
+def parameters(model: Any) -> int:
+    """Return the parameters of a torch module, tied ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def give_its_own_head(model: Any, torch: ModuleType) -> None:
+    """Undo that the head of `model` is its token table."""
+    assert model.lm_head.weight is model.shared.weight
+    model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.shared.weight))
+
+
+def is_read(config: Mapping[str, Any]) -> bool:
+    """Return whether Wattree reads this class: some heads are refused, which is no miscount."""
+    try:
+        transformer_from_config(config, "test")
+    except ModelError:
+        return False
+    return True
+
+
+def closed_formula(config: Mapping[str, Any]) -> int:
+    """Return `12 l h^2 (1 + 13 / (12 h) + (V + s) / (12 l h)) + 2 h`.
+
+    That is equation 2 of Narayanan et al., SC 2021, arXiv:2104.04473, and the final norm, which
+    the equation leaves out.
+    """
+    l, h = config["n_layer"], config["n_embd"]  # noqa: E741  # the letters of the paper
+    V, s = config["vocab_size"], config["n_positions"]
+    return l * (12 * h**2 + 13 * h) + (V + s) * h + 2 * h
+
+
+@pytest.fixture(scope="module")
+def torch() -> ModuleType:
+    """Return torch; skip where the extra `test-torch` is not installed."""
+    module: ModuleType = pytest.importorskip(
+        "torch", reason="torch is absent: pip install -c constraints.txt '.[test-torch]'"
+    )
+    return module
+
+
+@pytest.fixture(scope="module")
+def reference(torch: ModuleType) -> Iterator[Reference]:
+    """Return the reference implementation, kept from the network."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HF_HUB_OFFLINE", "1")
+        transformers = pytest.importorskip(
+            "transformers",
+            reason="transformers is absent: pip install -c constraints.txt '.[test-torch]'",
+        )
+        transformers.logging.set_verbosity_error()  # it remarks on tokens, which no count needs
+        yield Reference(torch, transformers)
+
+
+def test_the_models_without_a_reference_are_in_the_catalogue() -> None:
+    """A renamed model would drop out of both comparisons."""
+    assert set(FORMULA_ONLY) <= set(model_names())
+
+
+@pytest.mark.parametrize("name", FORMULA_ONLY)
+def test_a_model_without_a_reference_has_the_count_of_the_closed_formula(name: str) -> None:
+    """Papers use these sizes; their throughput in FLOP/s follows from the formula."""
+    assert load_model(name).parameters == closed_formula(catalogue_entry(name).config)
+
+
+@pytest.mark.parametrize("name", sorted(set(model_names()) - set(FORMULA_ONLY)))
+def test_a_catalogue_model_has_the_parameters_of_the_reference(
+    name: str, reference: Reference, torch: ModuleType
+) -> None:
+    """Published counts are often rounded; memory and traffic follow from the exact one."""
+    model = reference.build(catalogue_entry(name).config)
+    if name in TIED_BY_THE_LIBRARY:
+        give_its_own_head(model, torch)
+
+    assert load_model(name).parameters == parameters(model)
+
+
+@pytest.mark.parametrize("model_type", sorted(set(readable_model_types()) - {"mt5"}))
+def test_a_family_reads_keys_as_the_reference_does(model_type: str, reference: Reference) -> None:
+    """Users bring files of their own: missing keys, switches on and off, heads and no heads.
+
+    Not mT5, whose head the library ties whatever the file says, as it does with Flan-T5.
+    """
+    found, expected = {}, {}
+    for class_name in reference.classes(model_type):
+        base = {"model_type": model_type, "architectures": [class_name]}
+        if not is_read(base):
+            continue
+        for switch in SWITCHES:
+            config = {**base, "num_hidden_layers": 2, **NEEDED.get(model_type, {}), **switch}
+            case = f"{class_name} {dict(switch)}"
+            found[case] = transformer_from_config(config, case).parameters
+            expected[case] = parameters(reference.build(config))
+
+    assert found
+    assert found == expected

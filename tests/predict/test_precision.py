@@ -1,0 +1,32 @@
+"""States by precision: nothing is kept twice without mixed precision."""
+
+from __future__ import annotations
+
+import pytest
+
+from wattree.cost import at_precision, software_family
+from wattree.hardware import Precision
+
+
+@pytest.mark.parametrize(
+    ("precision", "bytes_per_parameter"),
+    [
+        (Precision.FP32, 4 + 4 + 8),  # parameter, gradient, two moments
+        (Precision.TF32, 4 + 4 + 8),
+        (Precision.BF16, 2 + 4 + 4 + 8),  # and an fp32 master copy
+        (Precision.FP16, 2 + 4 + 4 + 8),
+        (Precision.FP8, 2 + 4 + 4 + 8),  # weights stay 16-bit, casts are made on the way
+    ],
+)
+def test_states_take_what_their_precision_needs(
+    precision: Precision, bytes_per_parameter: float
+) -> None:
+    """Rajbhandari et al. (ZeRO, 2020, section 3.1) count 16 B for fp32 and for mixed precision.
+
+    Megatron-Core accumulates gradients in fp32, which makes mixed precision 18 B.
+    """
+    software = at_precision(software_family("megatron-core"), precision)
+    moments_bytes = 8.0
+    found = software.parameter_bytes + software.gradient_bytes + software.master_bytes
+
+    assert found + moments_bytes == bytes_per_parameter
