@@ -25,7 +25,9 @@ plan: $(VENV)/.base-installed
 
 # The checks before pytest may run side by side (make -j); pytest comes last, so that its verdict
 # closes the output. It also builds the wheel and tries it alone (tests/packaging/test_wheel.py).
+# Torch is installed after them: pip must not change the environment while they read it.
 test: format-check lint types layers
+	@$(MAKE) --no-print-directory $(VENV)/.test-torch-installed
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 format-check: $(VENV)/.dev-installed
@@ -76,6 +78,12 @@ $(VENV)/.base-installed: $(MANIFEST) | $(BIN)/pip
 $(VENV)/.dev-installed: $(VENV)/.base-installed
 	@echo 'installing what the checks need …'
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+# Constraints choose torch's version; of its builds pip takes the one for CPU where the index has it.
+$(VENV)/.test-torch-installed: $(VENV)/.dev-installed
+	@echo 'installing torch, which differential tests compare with …'
+	$(PIP) --editable '.[test-torch]'
 	@touch $@
 
 $(VENV)/.docs-installed: $(VENV)/.dev-installed

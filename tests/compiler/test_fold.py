@@ -102,9 +102,10 @@ def cases(draw: st.DrawFn) -> Case:
     while math.prod(degrees.values()) > 16:
         degrees[max(degrees, key=lambda axis: degrees[axis])] //= 2
     chunks = 2 if degrees["pp"] > 1 and 2 * degrees["pp"] <= layers + 2 else 1
+    shardings = ("none", "zero1", "zero2", "zero3", *(("hybrid",) if degrees["fsdp"] > 1 else ()))
     options = StrategyOptions(
         **degrees,
-        sharding=draw(st.sampled_from(("none", "zero1", "zero2", "zero3", "hybrid"))),
+        sharding=draw(st.sampled_from(shardings)),
         sequence_parallel=draw(st.booleans()),
         recompute=draw(st.sampled_from(("none", "selective", "full"))),
         expert_over_tensor=draw(st.booleans()),

@@ -129,7 +129,7 @@ def test_the_model_needs_the_same_flop_whatever_the_strategy(name: str) -> None:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_the_model_needs_the_same_flop_whatever_the_attention_kernels(causal: bool) -> None:
+def test_the_model_needs_the_same_flop_whatever_the_attention_kernels(*, causal: bool) -> None:
     """Unfused kernels execute masked scores; the model needs none of them."""
     needed = set()
     for fused in (True, False):

@@ -58,6 +58,10 @@ class ChunkContext:
     overlap_parameters: bool
 
 
+#: A gather may start when all but this many blocks before are done.
+_PREFETCHED_BLOCKS = 2
+
+
 class _Builder:
     """Blocks and traffic appended one after another, with running indices."""
 
@@ -69,6 +73,7 @@ class _Builder:
         self.entries: list[int] = []
         self.prefetch: list[int] = []
         self.tails: list[int] = []
+        self.blocker = -1  # a reduction that the next block's compute must await
 
     def append(self, tasks: np.ndarray, edges: Sequence[tuple[int, int]] | np.ndarray = ()) -> int:
         first = self.count
@@ -137,7 +142,7 @@ def chunk_forward(
         gather = _gathers(block.storage.sync, context)
         if first_micro_batch and context.overlap_parameters:
             gather = np.concatenate([gather, _updates(block.storage.sync, context)])
-        _add_block(builder, block.tasks.forward, gather, context.name)
+        _add_block(builder, block.tasks.forward, gather, context)
     return builder.table()
 
 
@@ -158,7 +163,7 @@ def chunk_backward(
     working = [block for block in reversed(blocks) if len(block.tasks.backward.tasks)]
     for place, block in enumerate(working, start=1):
         gather = _gathers(block.storage.sync, context)
-        _add_block(builder, block.tasks.backward, gather, context.name)
+        _add_block(builder, block.tasks.backward, gather, context)
         bucket += [
             group
             for group in block.storage.sync
@@ -174,24 +179,31 @@ def _add_block(
     builder: _Builder,
     table: TaskTable,
     gather: np.ndarray,
-    name: Callable[[str], int],
+    context: ChunkContext,
 ) -> None:
-    """Append a block after what it gathers; gathers wait for compute two blocks back."""
+    """Append a block after what it gathers.
+
+    Gathers run beside the block before; without overlap they wait for it.
+    """
     before = builder.exit
     gathered = -1
     if len(gather):
         gathered = builder.append(gather) + len(gather) - 1
         first = gathered - len(gather) + 1
-        if len(builder.tails) >= 2:
-            builder.link(builder.tails[-2], first)
+        ahead = _PREFETCHED_BLOCKS if context.overlap_parameters else 1
+        if len(builder.tails) >= ahead:
+            builder.link(builder.tails[-ahead], first)
         else:
             builder.prefetch.append(first)
     start = builder.append(table.tasks, table.edges)
     computes = np.flatnonzero(table.tasks["stream"] == Stream.COMPUTE)
+    if len(computes):
+        builder.link(builder.blocker, start + int(computes[0]))
+        builder.blocker = -1
     if gathered >= 0 and len(computes):
         builder.link(gathered, start + int(computes[0]))
         # The gathered copy lives until the block is done.
-        release = builder.append(_release(float(gather["alloc_bytes"].sum()), name))
+        release = builder.append(_release(float(gather["alloc_bytes"].sum()), context.name))
         builder.link(start + int(computes[-1]), release)
     for entry in table.entries:
         if before >= 0:
@@ -264,6 +276,8 @@ def _add_reductions(
     if len(tasks):
         first = builder.append(tasks)
         builder.link(after, first)
+        if not context.overlap_gradients:
+            builder.blocker = first + len(tasks) - 1
 
 
 def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:

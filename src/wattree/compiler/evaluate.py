@@ -291,28 +291,29 @@ def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates) -> None:
     A launch-bound block's kernels run in gaps: `(device**4 + host**4)**(1/4)` over the block.
     Where launches block, each kernel takes its launch besides.
     """
-    for phase in phases:
-        for index, step in enumerate(phase.steps):
-            if isinstance(step, ComputeStep):
-                phase.work_s[index] += step.kernels * rates.blocking_s * (step.share > 0)
-    device: Floats = np.zeros(phases[0].work_s.shape[1])
-    host = 0.0
-    for phase in phases:
-        computes = [isinstance(step, ComputeStep) for step in phase.steps]
-        device = np.asarray(device + phase.work_s[computes].sum(axis=0))
-        for step in phase.steps:
-            if isinstance(step, ComputeStep):
-                host += step.kernels * rates.launch_s
-                if step.kind is OperatorKind.PERMUTE:
-                    host += rates.moe_host_s / 2
-    if host == 0.0:
+    computes = [
+        (phase, index, step)
+        for phase in phases
+        for index, step in enumerate(phase.steps)
+        if isinstance(step, ComputeStep)
+    ]
+    if not computes:
         return
-    device = np.maximum(device, 1e-12)
-    stretch = (1.0 + (host / device) ** _HOST_SMOOTHNESS) ** (1.0 / _HOST_SMOOTHNESS)
-    for phase in phases:
-        for index, step in enumerate(phase.steps):
-            if isinstance(step, ComputeStep):
-                phase.work_s[index] *= stretch
+    device: Floats = np.zeros(phases[0].work_s.shape[1])
+    for phase, index, step in computes:
+        phase.work_s[index] += step.kernels * rates.blocking_s * (step.share > 0)
+        device = device + phase.work_s[index]
+    host = sum(_host_time_s(step, rates) for _, _, step in computes)
+    ratio = host / np.maximum(device, 1e-12)
+    stretch = (1.0 + ratio**_HOST_SMOOTHNESS) ** (1.0 / _HOST_SMOOTHNESS)
+    for phase, index, _ in computes:
+        phase.work_s[index] *= stretch
+
+
+def _host_time_s(step: ComputeStep, rates: Rates) -> float:
+    """Return what the host needs to launch a step, routing decisions included. [s]"""
+    routing = rates.moe_host_s / 2 if step.kind is OperatorKind.PERMUTE else 0.0
+    return step.kernels * rates.launch_s + routing
 
 
 def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: Software) -> Floats:

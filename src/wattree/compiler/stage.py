@@ -171,7 +171,8 @@ def _prefetch_edges(
     gathers = [current[1] + gather for gather in current[0].prefetch]
     if len(tails) == 1:
         tails = tails * 2
-    return np.array(list(zip(tails, gathers, strict=False)), dtype=np.int64).reshape(-1, 2)
+    pairs = zip(tails[-len(gathers) :], gathers, strict=False) if gathers else ()
+    return np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
 
 
 def _host_task(context: ChunkContext, name: str, time_s: float, *, materials: bool) -> np.ndarray:

@@ -131,6 +131,12 @@ def rates_of(
     )
 
 
+def _oversubscription(cluster: Cluster) -> float:
+    """Return how far the fabric is shared; traffic inside one leaf never is."""
+    inside = cluster.nodes <= cluster.fabric.leaf_nodes
+    return 1.0 if inside else cluster.fabric.oversubscription
+
+
 def _links(cluster: Cluster, calibration: Calibration) -> LinkRates:
     node, device = cluster.node, cluster.node.device
     scale_up = node.scale_up.bandwidth_bytes_per_s
@@ -140,7 +146,7 @@ def _links(cluster: Cluster, calibration: Calibration) -> LinkRates:
         scale_up_reduce_bytes_per_s=scale_up * calibration.device(device, "bus_reduce_efficiency"),
         adapter_bytes_per_s=max(adapters, 1.0)
         * calibration.general("network_efficiency")
-        / cluster.fabric.oversubscription,
+        / _oversubscription(cluster),
         alpha_s=calibration.device(device, "alpha_s"),
         alpha_network_s=node.nic_latency_s + cluster.fabric.switch_latency_s,
     )

@@ -16,6 +16,14 @@ from wattree.hardware import Precision
 __all__ = ["SOFTWARE", "Software", "at_precision", "software_family"]
 
 
+#: Traits that take one of a few words.
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "attention_kernels": ("native", "ampere"),
+    "moe_dispatch": ("alltoall", "hybridep"),
+    "cuda_graphs": ("none", "partial", "full"),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
     """One software family.
@@ -96,6 +104,11 @@ class Software:
                 + (f"did you mean '{guess}'? " if guess else "")
                 + f"known: {', '.join(sorted(known))}"
             )
+        problems += [
+            f"software trait '{name}': found {traits[name]!r}, expected one of {', '.join(words)}"
+            for name, words in _WORDS.items()
+            if name in traits and traits[name] not in words
+        ]
         if problems:
             raise JobError("software", problems)
         return replace(self, **dict(traits))

@@ -86,6 +86,12 @@ class Cluster:
     def __post_init__(self) -> None:
         if self.nodes < 1:
             raise HardwareError(f"a cluster needs at least one node, got {self.nodes}")
+        idle_w = self.node.device.idle_w
+        if self.power_limit_w is not None and self.power_limit_w <= idle_w:
+            raise HardwareError(
+                f"power limit {self.power_limit_w:g} W is not above what {self.node.device.name} "
+                f"draws at rest, {idle_w:g} W; use a higher one"
+            )
         bad = {k: v for k, v in self.slowdown.items() if not 0 <= k < self.devices or v <= 0}
         if bad:
             raise HardwareError(

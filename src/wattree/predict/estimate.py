@@ -64,9 +64,7 @@ class Degrees:
             axes={axis: np.array([getattr(o, axis) for o in options]) for axis in AXES},
             micro_batch=np.array([o.micro_batch for o in options]),
             virtual_stages=np.array([o.virtual_stages for o in options]),
-            micro_batches=np.array(
-                [global_batch // (o.replicas * o.micro_batch) for o in options]
-            ),
+            micro_batches=np.array([global_batch // (o.replicas * o.micro_batch) for o in options]),
         )
 
     def take(self, index: Integers) -> Degrees:
@@ -199,9 +197,7 @@ def screened(
     if key not in shared.programs:
         tree = tree_of(wide, setting.model.layers)
         shared.programs[key] = compile_model(setting.model, tree, active)
-    return Screened(
-        switches=switches, degrees=degrees, program=shared.programs[key], shared=shared
-    )
+    return Screened(switches=switches, degrees=degrees, program=shared.programs[key], shared=shared)
 
 
 def _wide(switches: StrategyOptions, degrees: Degrees) -> StrategyOptions:
@@ -310,22 +306,16 @@ class _Screen:
         domain = setting.job.cluster.domain_devices
         micro_batch = degrees.micro_batch.astype(np.float64)
         # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here.
-        first, self.block_of = _distinct(
-            values["tp"], values["cp"], values["ep"], micro_batch
-        )
+        first, self.block_of = _distinct(values["tp"], values["cp"], values["ep"], micro_batch)
         ones = np.ones(len(first))
-        own = {
-            axis: values[axis][first] if axis in ("tp", "cp", "ep") else ones for axis in AXES
-        }
+        own = {axis: values[axis][first] if axis in ("tp", "cp", "ep") else ones for axis in AXES}
         block_scale = _scale(own, micro_batch[first], setting, program)
         placement = Placement(inside=_inside(own, domain))
         self.costs = [
             block_costs(p, block_scale, placement, rates, software) for p in program.programs
         ]
         # Storage: the micro-batch does not matter.
-        first, self.storage_of = _distinct(
-            *(values[axis] for axis in AXES if axis != "pp")
-        )
+        first, self.storage_of = _distinct(*(values[axis] for axis in AXES if axis != "pp"))
         own = {axis: v[first] for axis, v in values.items()}
         own["pp"] = np.ones(len(first))
         self.storage_scale = _scale(own, np.ones(len(first)), setting, program)
@@ -335,7 +325,7 @@ class _Screen:
             block_storage(p, self.storage_scale, software, self.state_bytes)
             for p in program.programs
         ]
-        overlap = _habit(switches.overlap_tensor, software.overlap_tensor)
+        overlap = _habit(choice=switches.overlap_tensor, default=software.overlap_tensor)
         pipelining = Pipelining(
             tensor_exposed_share=rates.tensor_exposed_share if overlap else 1.0,
             context_exposed_share=0.0,
@@ -356,9 +346,7 @@ class _Screen:
 
     def _memory(self) -> None:
         """Bytes of each program: resident, gathered, kept, and needed for a moment."""
-        self.resident = np.array(
-            [s.parameters + s.gradients + s.optimizer for s in self.storage]
-        )
+        self.resident = np.array([s.parameters + s.gradients + s.optimizer for s in self.storage])
         self.gathered = np.array([_gathered(s) for s in self.storage])
         self.updated = np.array([s.updated_elements for s in self.storage])
         kept, moment = zip(*(_block_memory(c) for c in self.costs), strict=True)
@@ -440,11 +428,22 @@ class _Screen:
             self._of_storage(held, table, index)
             for table in (self.gather, self.every, self.once, self.update)
         )
+        overlap_gradients = _habit(
+            choice=self.switches.overlap_gradients, default=software.overlap_gradients
+        )
+        overlap_parameters = _habit(
+            choice=self.switches.overlap_parameters, default=software.overlap_parameters
+        )
+        in_line = 0.0 * gather  # traffic that nothing hides
+        if not overlap_parameters:
+            in_line, gather = in_line + 2 * gather, 0.0 * gather
+        if not overlap_gradients:
+            in_line, every = in_line + every, 0.0 * every
         lost = 1.0 - rates.overlap_compute_rate
         forward_pass = np.maximum(forward + lost * gather, gather)
         backward_pass = np.maximum(backward + lost * (gather + every), gather)
         # Gathers must arrive in time; reductions may trail into the next micro-batch.
-        both = np.maximum(forward_pass + backward_pass, 2 * gather + every)
+        both = np.maximum(forward_pass + backward_pass, 2 * gather + every) + in_line
         trailing = np.maximum(gather + every - backward_pass, 0.0).max(axis=0)
         micro_batches = self.degrees.micro_batches[index].astype(np.float64)
         slowest = both.max(axis=0)
@@ -459,8 +458,6 @@ class _Screen:
         time_s = time_s + trailing + self._first_gather(index)
         if stages > 1:
             time_s = time_s + self._transfers(index, stages, virtual, micro_batches)
-        overlap_gradients = _habit(self.switches.overlap_gradients, software.overlap_gradients)
-        overlap_parameters = _habit(self.switches.overlap_parameters, software.overlap_parameters)
         time_s = time_s + _beside(once, backward, lost, overlap=overlap_gradients).max(axis=0)
         time_s = time_s + _beside(update, forward, lost, overlap=overlap_parameters).max(axis=0)
         updated = self._of_storage(held, self.updated, index)
@@ -487,13 +484,9 @@ class _Screen:
     ) -> Floats:
         links = self.setting.rates.links
         size = np.max([c.boundary_bytes for c in self.costs], axis=0)[self.block_of[index]]
-        stride = np.prod(
-            [self.degrees.axes[axis][index] for axis in AXES if axis != "pp"], axis=0
-        )
+        stride = np.prod([self.degrees.axes[axis][index] for axis in AXES if axis != "pp"], axis=0)
         crosses = stride >= self.setting.job.cluster.domain_devices
-        one = np.where(
-            crosses, size / links.adapter_bytes_per_s, size / links.scale_up_bytes_per_s
-        )
+        one = np.where(crosses, size / links.adapter_bytes_per_s, size / links.scale_up_bytes_per_s)
         one = one + links.alpha_s / 2 + np.where(crosses, links.alpha_network_s, 0.0)
         fill = 2 * (stages - 1) * one
         if self.setting.software.overlap_pipeline:
@@ -579,8 +572,8 @@ class _Screen:
         )
 
 
-def _habit(choice: bool | None, software: bool) -> bool:
-    return software if choice is None else choice
+def _habit(*, choice: bool | None, default: bool) -> bool:
+    return default if choice is None else choice
 
 
 def _beside(traffic: Floats, compute: Floats, lost: float, *, overlap: bool) -> Floats:

@@ -37,6 +37,10 @@ class Setting:
     rates: Rates
 
 
+#: Precisions that training software runs matrix work at; fp64 is none.
+_TRAINED_AT = tuple(precision for precision in Precision if precision is not Precision.FP64)
+
+
 def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None = None) -> Setting:
     """Return what all strategies of `job` share.
 
@@ -50,9 +54,9 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
         CostError: The device has no matrix unit for the precision.
     """
     software = software_family(job.software).with_traits(job.traits)
-    if job.precision not in list(Precision):
+    if job.precision not in _TRAINED_AT:
         raise UnknownNameError(
-            kind="precision", name=job.precision, known=list(Precision), where=job.source
+            kind="training precision", name=job.precision, known=_TRAINED_AT, where=job.source
         )
     precision = Precision(job.precision)
     software = at_precision(software, precision)

@@ -123,9 +123,7 @@ def _against(
     return f"{head}: {'; '.join(told)}." if told else f"{head}."
 
 
-def _differences(
-    setting: Setting, winner: RankedStrategy, rival: RankedStrategy
-) -> Iterator[str]:
+def _differences(setting: Setting, winner: RankedStrategy, rival: RankedStrategy) -> Iterator[str]:
     """Yield how the parts of the step differ, those that favour the winner first."""
     mine, other = asdict(winner.result.time_s), asdict(rival.result.time_s)
     gains = {name: other[name] - mine[name] for name in _PARTS}
@@ -184,13 +182,13 @@ def _bubble(
     elif better.pp < worse.pp:
         yield f"fills a pipeline of {better.pp} stages, not {worse.pp}"
     count, other = (batch // (o.replicas * o.micro_batch) for o in (better, worse))
-    if 1 < better.pp and count > other:
+    if better.pp > 1 and count > other:
         yield f"keeps it busy with {count} micro-batches, not {other}"
-    if better.virtual_stages > worse.virtual_stages and 1 < better.pp:
+    if better.virtual_stages > worse.virtual_stages and better.pp > 1:
         yield f"interleaves {better.virtual_stages} chunks per stage"
 
 
-def _communication(
+def _communication(  # noqa: C901 - one sentence per kind of traffic
     better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
 ) -> Iterator[str]:
     del result

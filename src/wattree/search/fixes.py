@@ -73,7 +73,9 @@ def with_memory_fixes(
     return replace(prediction, result=replace(prediction.result, memory=memory))
 
 
-def _changes(setting: Setting, options: StrategyOptions) -> Iterator[Change]:
+def _changes(  # noqa: C901 - one entry per kind of change
+    setting: Setting, options: StrategyOptions
+) -> Iterator[Change]:
     """Yield every single change that can save memory."""
     if options.recompute == "none":
         if not setting.software.fused_attention:

@@ -38,7 +38,7 @@ def hand_choices(setting: Setting, ranks: int) -> Mapping[str, StrategyOptions]:
 
 
 def _fsdp_limits() -> Limits:
-    alone = {axis: (1,) for axis in ("fsdp", "tp", "cp", "pp", "ep")}
+    alone = dict.fromkeys(("fsdp", "tp", "cp", "pp", "ep"), (1,))
     return Limits(axes=alone, shardings=("zero3",))
 
 

@@ -96,4 +96,3 @@ def _named(path: str, loop: IterationDim) -> str:
         return "heads" if loop.name == "in" else "key/value heads"
     known = {"seq": "positions", "expert": "experts", "vocab": "rows of the vocabulary"}
     return known.get(loop.name, f"features of {path}")
-

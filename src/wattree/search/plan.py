@@ -114,7 +114,7 @@ def plan(
         job.cluster.devices, job.cluster.node.devices, max_devices=max_devices, fewer=fewer
     )
     space = enumerate_space(setting, ranks=ranks, limits=limits)
-    report = progress or (lambda stage, done, total: None)
+    report = progress or (lambda *_: None)
     screened = screen(
         setting, space, progress=lambda done: report("screening", done, max(len(space), 1))
     )
@@ -312,10 +312,12 @@ def _with_rivals(
 ) -> tuple[RankedStrategy, ...]:
     """Rank hand choices that meet every constraint with what was found."""
     known = {entry.options for entry in found}
-    entries = list(found)
-    for rival in rivals:
-        if rival and rival.options not in known and not _misses(rival.result, constraints):
-            entries.append(rival)
+    entries = [*found]
+    entries += [
+        rival
+        for rival in rivals
+        if rival and rival.options not in known and not _misses(rival.result, constraints)
+    ]
     return tuple(sorted(entries, key=lambda e: (objective_of(e.result, objective), e.label)))
 
 

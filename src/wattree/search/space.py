@@ -382,8 +382,6 @@ def _virtual_stages(
         # Without a pipeline the schedule does not matter, so such meshes are always listed.
         if stages > 1 and name not in limits.schedules:
             continue
-        if not stage_misfits(
-            setting.model, stages, Schedule(name=name, virtual_stages=virtual)
-        ):
+        if not stage_misfits(setting.model, stages, Schedule(name=name, virtual_stages=virtual)):
             found.append(virtual)
     return found

@@ -31,6 +31,13 @@ def _gpt2_names(
     }
 
 
+def _heads(reader: ConfigReader, *, hidden: int, default: int) -> int:
+    """Return the heads of a family whose keys and values have as many as its queries, always."""
+    query = reader.count("num_attention_heads", default=default)
+    reader.require_divisor("num_attention_heads", query, "hidden_size", hidden)
+    return query
+
+
 _ALL_BIASES = {"qkv_bias": True, "attention_out_bias": True, "mlp_bias": True}
 
 
@@ -128,7 +135,7 @@ def gpt_neox(reader: ConfigReader) -> dict[str, Any]:
     return {
         "layers": reader.layers("num_hidden_layers", default=44),
         "hidden": hidden,
-        **heads(reader, hidden=hidden, default_heads=64),
+        "heads": _heads(reader, hidden=hidden, default=64),
         "vocab": reader.count("vocab_size", default=50432),
         "ffn": reader.count("intermediate_size", default=24576),
         "activation": reader.text("hidden_act", default="gelu"),
@@ -157,7 +164,7 @@ def opt(reader: ConfigReader) -> dict[str, Any]:
     return {
         "layers": reader.layers("num_hidden_layers", default=12),
         "hidden": hidden,
-        **heads(reader, hidden=hidden, default_heads=12),
+        "heads": _heads(reader, hidden=hidden, default=12),
         "vocab": reader.count("vocab_size", default=50272),
         "ffn": reader.count("ffn_dim", default=3072),
         "activation": reader.text("activation_function", default="relu"),

@@ -93,7 +93,7 @@ def deepseek_v3(reader: ConfigReader) -> dict[str, Any]:
 @FAMILIES.register("deepseek_v2")
 def deepseek_v2(reader: ConfigReader) -> dict[str, Any]:
     """Read DeepSeek V2 and V2-Lite (which does not compress queries)."""
-    return _deepseek(
+    shape = _deepseek(
         reader,
         {
             "vocab_size": 102400,
@@ -114,6 +114,8 @@ def deepseek_v2(reader: ConfigReader) -> dict[str, Any]:
             "max_position_embeddings": 2048,
         },
     )
+    # Version 3 has no such key.
+    return {**shape, "mlp_bias": reader.flag("mlp_bias", default=False)}
 
 
 def _deepseek(reader: ConfigReader, usual: dict[str, int]) -> dict[str, Any]:

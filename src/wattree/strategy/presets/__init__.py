@@ -1,104 +1,12 @@
 """Named strategies as functions that return trees. Nothing in the compiler knows a name here."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import fields, replace
-from typing import Any
-
-from wattree.errors import StrategyError, UnknownNameError, nearest
-from wattree.strategy.mesh import Mesh
-from wattree.strategy.options import StrategyOptions
-from wattree.strategy.presets.context import context_parallel
-from wattree.strategy.presets.data import REPLICAS, data_parallel
-from wattree.strategy.presets.expert import expert_parallel
-from wattree.strategy.presets.recompute import recomputation
-from wattree.strategy.presets.tensor import sequence_parallel, tensor_parallel
-from wattree.strategy.strategy import Schedule, Strategy
-from wattree.strategy.tree import StrategyTree
+from wattree.strategy.presets.combine import (
+    PRESETS,
+    options_of_preset,
+    preset_names,
+    strategy_of,
+    tree_of,
+)
+from wattree.strategy.presets.data import REPLICAS
 
 __all__ = ["PRESETS", "REPLICAS", "options_of_preset", "preset_names", "strategy_of", "tree_of"]
-
-#: Preset → the options it sets; degrees come from the user (or, for `dp`, from what is left).
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "ddp": {"sharding": "none"},
-    "zero1": {"sharding": "zero1"},
-    "zero2": {"sharding": "zero2"},
-    "zero3": {"sharding": "zero3"},
-    "fsdp": {"sharding": "zero3"},
-    "hsdp": {"sharding": "hybrid"},
-    "tensor": {"sharding": "none", "sequence_parallel": False},
-    "megatron": {"sharding": "zero1", "sequence_parallel": True},
-}
-
-
-def preset_names() -> tuple[str, ...]:
-    """Return the names of all presets."""
-    return tuple(sorted(PRESETS))
-
-
-def options_of_preset(name: str, overrides: Mapping[str, Any]) -> StrategyOptions:
-    """Return the options of preset `name` with `overrides` on top.
-
-    Raises:
-        UnknownNameError: There is no such preset.
-        StrategyError: An override is unknown or impossible; all are listed.
-    """
-    if name not in PRESETS:
-        raise UnknownNameError(kind="strategy preset", name=name, known=PRESETS)
-    known = {f.name for f in fields(StrategyOptions)}
-    misfits = {}
-    for key in overrides.keys() - known:
-        guess = nearest(key, known)
-        hint = f"did you mean '{guess}'? " if guess else ""
-        misfits[f"strategy.{key}"] = f"unknown; {hint}known: {', '.join(sorted(known))}"
-    if misfits:
-        raise StrategyError(misfits)
-    return replace(StrategyOptions(), **{**PRESETS[name], **overrides})
-
-
-def tree_of(options: StrategyOptions, layers: int) -> StrategyTree:
-    """Return the tree that `options` combine to, for a model of `layers` layers."""
-    tree = data_parallel(options).merged(context_parallel(options))
-    tree = tree.merged(tensor_parallel(options))
-    if options.sequence_parallel:
-        tree = tree.merged(sequence_parallel(options))
-    tree = tree.merged(expert_parallel(options))
-    return tree.merged(recomputation(options, layers))
-
-
-def strategy_of(options: StrategyOptions, *, layers: int, global_batch: int) -> Strategy:
-    """Return the strategy that `options` describe.
-
-    Args:
-        options: Degrees and switches.
-        layers: Layers of the model.
-        global_batch: Samples per step.
-
-    Raises:
-        StrategyError: The batch does not split into whole micro-batches.
-    """
-    share = options.replicas * options.micro_batch
-    if global_batch % share:
-        raise StrategyError(
-            {
-                "data.global_batch": f"{global_batch} samples do not split into micro-batches of "
-                f"{options.micro_batch} on {options.replicas} replicas; use a multiple of {share}"
-            }
-        )
-    degrees = {axis: getattr(options, axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
-    schedule = "interleaved" if options.virtual_stages > 1 else options.schedule
-    return Strategy(
-        mesh=Mesh.of({axis: degree for axis, degree in degrees.items() if degree > 1}),
-        schedule=Schedule(
-            name=schedule,
-            micro_batches=global_batch // share,
-            virtual_stages=options.virtual_stages,
-            stage_layers=options.stage_layers,
-        ),
-        tree=tree_of(options, layers),
-        preset=(options.sharding,),
-        overlap_gradients=options.overlap_gradients,
-        overlap_parameters=options.overlap_parameters,
-        overlap_tensor=options.overlap_tensor,
-    )
