@@ -221,6 +221,7 @@ def accuracy(folder: Path | None) -> list[Figure]:
     """Errors against measured rows, with the record of left-out sources beside them."""
     import wattree
     from wattree.cost import load_calibration
+    from wattree.validation.calibrate import FITTED
 
     files = [] if folder is None else [folder / "throughput_llm.csv", folder / "memory.csv"]
     validation = wattree.validate(files)
@@ -230,9 +231,7 @@ def accuracy(folder: Path | None) -> list[Figure]:
     lines = []
     speed = summary["step_time_s"]["all"]
     out = constants.left_out.get("step_time_s", {}).get("all", float("nan"))
-    fitted = sum(
-        c.spread > 0 and not n.startswith("pooled.m") for n, c in constants.constants.items()
-    )
+    fitted = len(FITTED)
     mean, median = speed.mean_abs_error or 1, speed.median_abs_error or 1
     lines.append(
         Figure(
