@@ -17,7 +17,8 @@ import wattree
 from tests.samples import sample_plan, sample_result, sample_trace, too_large
 from wattree.capture import model_names
 from wattree.cli.main import run
-from wattree.errors import InfeasibleError, StrategyError
+from wattree.cli.output import check_outputs
+from wattree.errors import InfeasibleError, OutputError, StrategyError
 from wattree.hardware.load import device_names, node_names
 
 COMMANDS = ("plan", "simulate", "validate", "catalog")
@@ -366,3 +367,14 @@ def test_an_unknown_device_is_one_message(capsys: pytest.CaptureFixture[str]) ->
 
     assert code == 2
     assert "unknown device 'h100-sxm-80g'; did you mean 'h100-sxm-80gb'?" in capsys.readouterr().err
+
+
+def test_outputs_never_overwrite_the_job_or_each_other(tmp_path: Path) -> None:
+    """A slip of the shell must not cost the user's file."""
+    job = tmp_path / "job.yaml"
+    check_outputs(tmp_path / "a.json", tmp_path / "b.json", None, source=job)
+
+    with pytest.raises(OutputError, match=r"job\.yaml: is the job that is read"):
+        check_outputs(job, source=job)
+    with pytest.raises(OutputError, match=r"a\.json: is named for two results"):
+        check_outputs(tmp_path / "a.json", tmp_path / "a.json", source=job)

@@ -316,3 +316,13 @@ def test_catalogue_models_take_the_usual_strategies(name: str) -> None:
     options = StrategyOptions(dp=4, tp=2, sequence_parallel=True, sharding="zero1")
 
     assert found(load_model(name), options) == {}
+
+
+def test_a_step_too_large_to_play_is_refused_before_it_is_built() -> None:
+    """Memory must not fill up without a word."""
+    job = Job.of(dense(4), StrategyOptions(dp=2), global_batch=8_000_000)
+
+    with pytest.raises(
+        StrategyError, match=r"4,000,000 micro-batches make [\d,]+ tasks, more than"
+    ):
+        job.compiled()

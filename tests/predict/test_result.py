@@ -153,16 +153,17 @@ def test_utilisation_is_a_share_and_recomputation_is_what_tells_both_apart(name:
     found = result(name)
 
     assert 0.0 < found.mfu <= found.hfu < 1.0
-    assert (found.hfu > found.mfu) == (name == "recomputed")
+    # The fifth backward product of fused attention is executed too, a few percent at most.
+    assert (found.hfu > 1.1 * found.mfu) == (name == "recomputed")
 
 
 def test_full_recomputation_executes_forward_once_more() -> None:
-    """A third on top for what lies in the layers."""
-    found = result("recomputed")
+    """A third of what the layers need, on top of what runs without recomputation."""
+    found, plain = result("recomputed"), result("ddp")
     tokens = BATCH * SEQUENCE
     head = 3 * 2 * tokens * HIDDEN * VOCABULARY
 
-    again = (found.hfu / found.mfu - 1) * needed_flop()
+    again = (found.hfu / found.mfu - plain.hfu / plain.mfu) * needed_flop()
 
     assert again == pytest.approx((needed_flop() - head) / 3, rel=1e-6)
 
@@ -281,3 +282,19 @@ def test_carbon_and_cost_follow_energy_and_time() -> None:
     assert two.carbon_gco2e is not None
     ratio = two.energy_j.total / one.energy_j.total
     assert two.carbon_gco2e / one.carbon_gco2e == pytest.approx(ratio, rel=1e-12)
+
+
+def test_redundant_work_is_executed_but_not_needed() -> None:
+    """Ranks that all do the same do not make the model larger."""
+    job = job_from_mapping(
+        {
+            "model": {"transformer": DENSE},
+            "data": {"sequence_length": SEQUENCE, "global_batch": BATCH},
+            "cluster": {"node": "dgx-h100"},
+            "strategy": {"mesh": {"dp": 8}, "tree": {}},
+        }
+    )
+    found = simulate(job).result
+
+    assert found.model_flop_per_step == pytest.approx(needed_flop(), rel=1e-9)
+    assert found.hfu > 7 * found.mfu

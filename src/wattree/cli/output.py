@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattree.errors import UnitError
+from wattree.errors import OutputError, UnitError
 from wattree.units import parse_quantity
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ __all__ = [
     "JsonPath",
     "Progress",
     "announce_compilation",
+    "check_outputs",
     "deliver",
     "progress_bars",
     "quantity_option",
@@ -91,6 +92,20 @@ def progress_bars() -> Iterator[Progress]:
             bars.update(bars.task_ids[known[stage]], completed=done, total=total)
 
         yield report
+
+
+def check_outputs(*outputs: Path | None, source: Path) -> None:
+    """Refuse to write over what is read, or two results to one place.
+
+    Raises:
+        OutputError: Two of the paths are the same file.
+    """
+    named = [path for path in outputs if path is not None and str(path) != "-"]
+    for index, path in enumerate(named):
+        if path.absolute() == source.absolute():
+            raise OutputError(f"{path}: is the job that is read; name another file to write")
+        if path.absolute() in {other.absolute() for other in named[:index]}:
+            raise OutputError(f"{path}: is named for two results; name a file for each")
 
 
 def announce_compilation() -> None:

@@ -11,6 +11,7 @@ from wattree.cli.output import (
     JobPath,
     JsonPath,
     announce_compilation,
+    check_outputs,
     deliver,
     progress_bars,
     quantity_option,
@@ -81,6 +82,7 @@ def plan(  # noqa: PLR0917 - typer passes options by name
     import wattree
     from wattree.report import show_plan
 
+    check_outputs(json_path, source=job)
     loaded = wattree.load_job(job)
     cap_w = quantity_option("--power-cap", power_cap, "w")
     deadline_s = quantity_option("--deadline", deadline, "s")

@@ -14,6 +14,7 @@ from wattree.cli.output import (
     JobPath,
     JsonPath,
     announce_compilation,
+    check_outputs,
     deliver,
     quantity_option,
 )
@@ -72,6 +73,7 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     """
     import wattree
 
+    check_outputs(json_path, trace_path, source=job)
     loaded = wattree.load_job(job)
     if (limit_w := quantity_option("--power-limit", power_limit, "w")) is not None:
         loaded = replace(loaded, cluster=replace(loaded.cluster, power_limit_w=limit_w))

@@ -35,6 +35,7 @@ from wattree.compiler.tasks import CATEGORIES, TASK, Names
 from wattree.compiler.topology import MeshTopology
 from wattree.cost import Software
 from wattree.cost.rates import Rates
+from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, ModelGraph, StageLabel, TaskKind
 from wattree.hardware import Cluster
 from wattree.strategy import Strategy
@@ -47,6 +48,8 @@ DEFAULT_BUCKET_BYTES = 25.0 * 2**20
 #: Bytes the optimiser moves per updated parameter besides reading and writing its state: fp32
 #: gradient read and cleared, 16-bit parameter written.
 _UPDATE_BYTES = 10.0
+#: Tasks of one step that are built at most: some 5 GiB of arrays.
+_MOST_TASKS = 20_000_000
 #: Bytes of one token id as loaders hand it to the device (int64).
 _TOKEN_BYTES = 8.0
 
@@ -233,6 +236,7 @@ def _stages(
     stages, schedule = strategy.mesh.degree("pp"), strategy.schedule
     chunks = cut_chunks(step.program, stages, schedule)
     transfer = _transfer(names)
+    _check_size(step, parts)
     tables: dict[tuple[int, ...], ChunkTables] = {}
     programs, residents = [], []
     for stage in range(stages):
@@ -266,6 +270,23 @@ def _stages(
         )
         residents.append(_resident(blocks, software, stages))
     return programs, residents
+
+
+def _check_size(step: _Step, parts: Sequence[BlockParts]) -> None:
+    """Refuse a step of more tasks than memory can hold, before anything is built."""
+    per_micro_batch = sum(
+        len(parts[index].tasks.forward.tasks) + len(parts[index].tasks.backward.tasks)
+        for index in step.program.instances
+    )
+    tasks = per_micro_batch * step.strategy.schedule.micro_batches
+    if tasks > _MOST_TASKS:
+        raise StrategyError(
+            {
+                "strategy.schedule.micro_batches": f"{step.strategy.schedule.micro_batches:,} "
+                f"micro-batches make {tasks:,} tasks, more than the {_MOST_TASKS:,} that can be "
+                "played; use a larger micro-batch or a smaller data.global_batch"
+            }
+        )
 
 
 def _update(step: _Step, blocks: Sequence[BlockParts]) -> Update:

@@ -86,6 +86,11 @@ class Cluster:
     def __post_init__(self) -> None:
         if self.nodes < 1:
             raise HardwareError(f"a cluster needs at least one node, got {self.nodes}")
+        if self.nodes > 1 and self.node.nics == 0 and self.domain_devices <= self.node.devices:
+            raise HardwareError(
+                f"{self.nodes} nodes of {self.node.name} have no network adapter to reach each "
+                "other; give the node nics above 0, or use one node"
+            )
         idle_w = self.node.device.idle_w
         if self.power_limit_w is not None and self.power_limit_w <= idle_w:
             raise HardwareError(

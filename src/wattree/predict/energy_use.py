@@ -57,7 +57,7 @@ def step_energy(trace: Trace, cluster: Cluster, precision: Precision, ranks: int
     by_stage[StageLabel.COMMUNICATING] -= _mean_excess_w(asked, curve) * step_s
     static_j = at_rest_w * step_s
     exposed = _exposed_shares(trace)
-    stages = by_stage + static_j * exposed
+    stages = np.maximum(by_stage + static_j * exposed, 0.0)  # rounding of an empty stage
     pue = cluster.site.pue
     names = ("materials", "computing", "communicating")
     total_j = float(stages.sum())

@@ -54,15 +54,24 @@ def provenance_of(
             note="tensors counted; allocator overhead fitted",
         ),
         "energy_j": energy,
-        "cost_usd": Evidence(
-            evidence="datasheet", share={"datasheet": 1.0}, note="list price of the node"
-        ),
-        "carbon_gco2e": Evidence(
+    } | _of_the_site(job)
+
+
+def _of_the_site(job: Job) -> dict[str, Evidence]:
+    """Money and carbon rest on what is known of node and site, if anything is."""
+    whole = {"datasheet": 1.0}
+    found = {}
+    if job.cluster.node.price_usd_per_s is not None:
+        found["cost_usd"] = Evidence(
+            evidence="datasheet", share=whole, note="list price of the node"
+        )
+    if job.cluster.site.carbon_gco2e_per_j is not None:
+        found["carbon_gco2e"] = Evidence(
             evidence="datasheet",
-            share={"datasheet": 1.0},
+            share=whole,
             note=f"grid intensity and PUE of {job.cluster.site.name}",
-        ),
-    }
+        )
+    return found
 
 
 def _weakest(shares: Mapping[str, float]) -> str:

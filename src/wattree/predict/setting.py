@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from wattree.cost import Calibration, Software, at_precision, software_family
 from wattree.cost.rates import Rates, rates_of
@@ -12,6 +12,7 @@ from wattree.graph import ModelGraph
 from wattree.hardware import Precision
 from wattree.job import Job
 from wattree.predict.model import model_of
+from wattree.predict.work import model_flop
 
 __all__ = ["Setting", "setting_of"]
 
@@ -35,6 +36,17 @@ class Setting:
     precision: Precision
     calibration: Calibration
     rates: Rates
+    _known: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def model_flop(self) -> float:
+        """Matrix FLOP that one step of the model needs; counted once. [FLOP]"""
+        if "flop" not in self._known:
+            data = self.job.data
+            self._known["flop"] = model_flop(
+                self.model, global_batch=data.global_batch, sequence=data.sequence_length
+            )
+        return self._known["flop"]
 
 
 #: Precisions that training software runs matrix work at; fp64 is none.

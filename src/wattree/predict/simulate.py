@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from wattree.compiler import Compilation, compile_job
+from wattree.compiler import compile_job
 from wattree.cost import load_calibration
 from wattree.errors import JobError
-from wattree.graph import ModelGraph, Phase, TaskKind
+from wattree.graph import ModelGraph, TaskKind
 from wattree.job import AUTO, Job
 from wattree.predict.breakdown import slowest_class, time_parts
 from wattree.predict.energy_use import StepEnergy, step_energy
 from wattree.predict.evidence import provenance_of
 from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
 from wattree.predict.setting import Setting, setting_of
-from wattree.predict.work import model_flop
 from wattree.sim import play
 from wattree.strategy import Strategy, StrategyOptions, TreeNode
 from wattree.strategy.presets import strategy_of
@@ -127,7 +126,6 @@ def predicted(
     result = _result(
         setting,
         strategy,
-        compilation=compilation,
         trace=trace,
         energy=energy,
         peak=peak,
@@ -140,7 +138,6 @@ def _result(
     setting: Setting,
     strategy: Strategy,
     *,
-    compilation: Compilation,
     trace: Trace,
     energy: StepEnergy,
     peak: PeakMemory,
@@ -149,15 +146,8 @@ def _result(
     job = setting.job
     step_s, ranks = trace.makespan_s, strategy.mesh.ranks
     batch, sequence = job.data.global_batch, job.data.sequence_length
-    needed = model_flop(
-        compilation.costs,
-        compilation.program,
-        stage_ranks=ranks // strategy.mesh.degree("pp"),
-        micro_batches=strategy.schedule.micro_batches,
-        sequence=sequence,
-        fused_attention=setting.software.fused_attention,
-    )
-    executed = needed + _recomputed_flop(trace)
+    needed = setting.model_flop
+    executed = max(_executed_flop(trace), needed)
     available = step_s * ranks * job.cluster.node.device.matrix_peak_flop_per_s(setting.precision)
     nodes = -(-ranks // job.cluster.node.devices)
     price = job.cluster.node.price_usd_per_s
@@ -248,13 +238,13 @@ def _node(node: TreeNode, axes: set[str]) -> dict[str, object]:
     return {key: value for key, value in (("compute", compute), ("memory", memory)) if value}
 
 
-def _recomputed_flop(trace: Trace) -> float:
-    """Matrix FLOP of recomputation over all ranks."""
+def _executed_flop(trace: Trace) -> float:
+    """Matrix FLOP of all ranks: what the model needs, recomputation and redundant work."""
     graph = trace.graph
-    again = (graph.phase == Phase.RECOMPUTATION) & (graph.kind == TaskKind.COMPUTE)
-    first_stream = graph.stream_ids[graph.stream_offsets[:-1][again]]
+    compute = graph.kind == TaskKind.COMPUTE
+    first_stream = graph.stream_ids[graph.stream_offsets[:-1][compute]]
     ranks = graph.class_ranks[graph.stream_class[first_stream]]
-    return float((graph.flop[again] * ranks).sum())
+    return float((graph.flop[compute] * ranks).sum())
 
 
 def _assumptions(setting: Setting) -> tuple[str, ...]:

@@ -2,64 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import numpy as np
 
-from wattree.compiler import BlockCosts, ModelProgram
+from wattree.compiler import Scale, compile_model
 from wattree.compiler.program import ComputeStep, StepPhase
-from wattree.cost.attention import BACKWARD_PRODUCTS, FORWARD_PRODUCTS
-from wattree.graph import OperatorKind
+from wattree.cost.attention import FORWARD_PRODUCTS
+from wattree.graph import ModelGraph
+from wattree.strategy import StrategyTree
 
 __all__ = ["model_flop"]
 
-
 #: Backward products that the model needs: dV, dP, dQ, dK.
-_NEEDED_BACKWARD_PRODUCTS = 2 * FORWARD_PRODUCTS
+_BACKWARD_PRODUCTS = 2 * FORWARD_PRODUCTS
 
 
-def model_flop(
-    costs: Sequence[BlockCosts],
-    program: ModelProgram,
-    *,
-    stage_ranks: int,
-    micro_batches: int,
-    sequence: float,
-    fused_attention: bool,
-) -> float:
-    """Return the matrix FLOP of one step over all ranks, recomputation left out. [FLOP]
+def model_flop(model: ModelGraph, *, global_batch: int, sequence: int) -> float:
+    """Return the matrix FLOP of one step, recomputation and redundant work left out. [FLOP]
 
-    Products count 2 per multiply-add in forward and in each gradient. Attention counts visible
-    scores only, two products forward and four backward: the fifth that fused kernels execute is
-    recomputation, and so is what unfused kernels compute of the masked scores.
+    Counted on the model as one device would run it. Products count 2 per multiply-add in forward
+    and in each gradient. Attention counts visible scores only, two products forward and four
+    backward: the fifth that fused kernels execute is recomputation.
 
     Args:
-        costs: Of each program, on one rank.
-        program: Where each is used.
-        stage_ranks: Ranks that share each block.
-        micro_batches: Per step.
+        model: What is trained.
+        global_batch: Samples per step.
         sequence: Tokens per sample.
-        fused_attention: Whether the costs are those of fused attention kernels.
     """
-    per_program = [_flop(block, sequence, fused=fused_attention) for block in costs]
-    local = sum(per_program[index] for index in program.instances)
-    return local * stage_ranks * micro_batches
+    program = compile_model(model, StrategyTree(nodes={}), frozenset())
+    scale = Scale(
+        micro_batch=np.array([float(global_batch)]),
+        sequence=float(sequence),
+        degrees={},
+        batch_axes=(),
+    )
+    per_program = [
+        sum(
+            _flop(step, scale)
+            for step in (*block.forward, *block.backward)
+            if isinstance(step, ComputeStep)
+        )
+        for block in program.programs
+    ]
+    return float(sum(per_program[index] for index in program.instances))
 
 
-def _flop(costs: BlockCosts, sequence: float, *, fused: bool) -> float:
-    """FLOP of one micro-batch through a block on one rank, forward and backward."""
-    total = 0.0
-    for phase in (costs.forward, costs.backward):
-        for index, step in enumerate(phase.steps):
-            if isinstance(step, ComputeStep):
-                total += float(phase.flop[index, 0]) * _needed_share(step, sequence, fused=fused)
-    return total
-
-
-def _needed_share(step: ComputeStep, sequence: float, *, fused: bool) -> float:
-    """Return which share of the FLOP that a step executes the model needs."""
-    if step.kind is not OperatorKind.ATTENTION or step.mask is None:
-        return 1.0
-    if not fused:
-        return step.mask.visible_share(sequence)
-    if step.phase is StepPhase.INPUT_GRADIENT:
-        return _NEEDED_BACKWARD_PRODUCTS / BACKWARD_PRODUCTS
-    return 1.0
+def _flop(step: ComputeStep, scale: Scale) -> float:
+    if step.matmul is not None:
+        shape = step.matmul
+        sizes = [scale.value(size) for size in (shape.m, shape.n, shape.k, shape.groups)]
+        return 2.0 * float(np.prod(sizes))
+    if step.mask is None:
+        return 0.0
+    forward = step.phase is StepPhase.FORWARD
+    products = FORWARD_PRODUCTS if forward else _BACKWARD_PRODUCTS
+    pairs = [scale.value(size) for size in (step.batch, step.queries, step.heads)]
+    scores = float(np.prod(pairs)) * scale.sequence * step.mask.visible_share(scale.sequence)
+    return products * 2.0 * scores * (step.head_dim + step.value_head_dim) / 2

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from wattree.report.words import column
+from wattree.report.words import NOT_APPLICABLE, column, significant
 from wattree.units import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -73,8 +73,11 @@ def _cents(costs_usd: Sequence[float | None]) -> tuple[str, list[str]]:
     """Return costs in dollars, or in cents where all are below a dollar."""
     if max((cost for cost in costs_usd if cost is not None), default=1.0) >= 1:
         return "$", column(costs_usd, "")[1]
-    _, texts = column([None if cost is None else 100 * cost for cost in costs_usd], "¢")
-    return "¢", texts
+    cents = [None if cost is None else 100 * cost for cost in costs_usd]
+    if max((cost for cost in cents if cost is not None), default=1.0) >= 1:
+        return "¢", column(cents, "")[1]
+    # Fractions of a cent keep their unit: there is no smaller coin.
+    return "¢", [NOT_APPLICABLE if cost is None else significant(cost) for cost in cents]
 
 
 def _rate(entry: RankedStrategy) -> float:

@@ -47,7 +47,8 @@ def summary_table(
     head, lines = _summary_cells(summary, left_out)
     table = Table(title=f"{_TITLES.get(quantity, quantity)}, error against measured rows")
     for name in head:
-        table.add_column(name, justify="left" if name == head[0] else "right")
+        first = name == head[0]
+        table.add_column(name, justify="left" if first else "right", no_wrap=first)
     for line in lines:
         table.add_row(*map(escape, line), style="bold" if line[0] == ALL_SOURCES else None)
     return table
