@@ -124,11 +124,7 @@ def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Ch
 @lru_cache(maxsize=2**16)  # a search asks again for each tree, and trees share patterns
 def _may_match(pattern: str, path: str) -> bool:
     """Whether the part of `pattern` that reaches into `path` matches it."""
-    if not pattern:
-        return True
-    wanted, have = pattern.split("."), path.split(".")
-    shown = ".".join(wanted[: len(have)])
-    return bool(StrategyTree(nodes={shown: _EMPTY}).matching(path))
+    return bool(StrategyTree(nodes={pattern: _EMPTY}).reaching(path))
 
 
 def _boundaries(

@@ -141,7 +141,7 @@ def chunk_forward(
     for block in blocks:
         gather = _gathers(block.storage.sync, context)
         if first_micro_batch and context.overlap_parameters:
-            gather = np.concatenate([gather, _updates(block.storage.sync, context)])
+            gather = np.concatenate([gather, updates(block.storage.sync, context)])
         _add_block(builder, block.tasks.forward, gather, context)
     return builder.table()
 
@@ -248,7 +248,7 @@ def _gathers(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
     return np.concatenate(tasks)
 
 
-def _updates(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
+def updates(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
     """All-gathers of parameters that a sharded optimiser updated."""
     tasks = [
         sync_tasks(
@@ -294,11 +294,6 @@ def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray
             shard = size / float(context.group(scatter).ranks[0])
             tasks.append(_reduction(CollectiveKind.ALL_REDUCE, rest, shard, context))
     return np.concatenate(tasks)
-
-
-def updates(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
-    """Return the gathers of updated parameters (for software that does not overlap them)."""
-    return _updates(sync, context)
 
 
 def _reduction(

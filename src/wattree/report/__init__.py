@@ -4,12 +4,11 @@ from wattree.report.json_output import json_text, write_json
 from wattree.report.perfetto import chrome_trace, write_trace
 from wattree.report.plan_text import show_plan
 from wattree.report.result_text import show_result
-from wattree.report.words import options_in_words, strategy_in_words
+from wattree.report.words import strategy_in_words
 
 __all__ = [
     "chrome_trace",
     "json_text",
-    "options_in_words",
     "show_plan",
     "show_result",
     "strategy_in_words",

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wattree.strategy import AXES, StrategyOptions
-
 __all__ = [
     "NOT_APPLICABLE",
     "column",
     "count",
     "money",
-    "options_in_words",
     "percent",
     "quantity",
     "significant",
@@ -111,22 +108,6 @@ def strategy_in_words(strategy: Mapping[str, Any]) -> str:
             words.append(f"{chunks} virtual stages")
     if micro_batches := schedule.get("micro_batches"):
         words.append(f"{micro_batches} micro-batch{'es' if micro_batches != 1 else ''}")
-    return ", ".join(words)
-
-
-def options_in_words(options: StrategyOptions) -> str:
-    """Return the options as a few words, what is off or 1 left out."""
-    words = [_degrees({axis: getattr(options, axis) for axis in AXES})]
-    if options.sharding != "none":
-        words.append(options.sharding)
-    if options.sequence_parallel:
-        words.append("sequence parallel")
-    if options.pp > 1:
-        chunks = f" × {options.virtual_stages}" if options.virtual_stages > 1 else ""
-        words.append(options.schedule + chunks)
-    words.append(f"micro-batch {options.micro_batch}")
-    if options.recompute != "none":
-        words.append(f"{options.recompute} recomputation")
     return ", ".join(words)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from wattree.errors import InfeasibleError
 from wattree.predict import Setting, setting_of
-from wattree.search.label import label_of
 from wattree.search.screen import Constraints, Screened, screen
 from wattree.search.space import Limits, enumerate_space
+from wattree.strategy import options_in_words
 from wattree.units import format_bytes, format_time
 
 __all__ = ["infeasible"]
@@ -73,8 +73,8 @@ def _nearest(setting: Setting, screened: Screened, constraints: Constraints) -> 
         index = int(np.argmin(screened.memory_bytes))
         need = float(screened.memory_bytes[index])
         return [
-            f"  nearest: {label_of(screened.options(index))}, which needs {format_bytes(need)} on "
-            f"each device of {format_bytes(constraints.memory_bytes)}",
+            f"  nearest: {options_in_words(screened.options(index))}, which needs "
+            f"{format_bytes(need)} on each device of {format_bytes(constraints.memory_bytes)}",
             f"  what would help: {_more_nodes(setting, constraints)}, devices with more memory, "
             "a shorter data.sequence_length, or an optimizer with less state (adamw8bit, lion)",
         ]
@@ -83,7 +83,7 @@ def _nearest(setting: Setting, screened: Screened, constraints: Constraints) -> 
     if cap_w is not None and not (fits & (power_w <= cap_w)).any():
         index = int(np.argmin(np.where(fits, power_w, np.inf)))
         return [
-            f"  nearest: {label_of(screened.options(index))}, which draws "
+            f"  nearest: {options_in_words(screened.options(index))}, which draws "
             f"{power_w[index] / 1e3:.1f} kW on average, above the cap of {cap_w / 1e3:.1f} kW",
             "  what would help: a higher --power-cap, or a power limit on each device "
             "(cluster.power_limit)",
@@ -92,7 +92,7 @@ def _nearest(setting: Setting, screened: Screened, constraints: Constraints) -> 
     index = int(np.argmin(np.where(within, screened.step_time_s, np.inf)))
     steps = max(setting.job.training.steps, 1)
     total_s = float(screened.step_time_s[index]) * steps
-    nearest = f"  nearest: {label_of(screened.options(index))}, whose {steps:,} steps take "
+    nearest = f"  nearest: {options_in_words(screened.options(index))}, whose {steps:,} steps take "
     limit_s = constraints.step_time_s
     if limit_s is not None:
         return [

@@ -18,7 +18,6 @@ from wattree.predict import Setting, predicted, setting_of
 from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices
 from wattree.search.infeasible import infeasible
-from wattree.search.label import label_of
 from wattree.search.objective import OBJECTIVES, objective_of
 from wattree.search.pareto import pareto_front
 from wattree.search.plan_result import Plan, RankedStrategy
@@ -31,7 +30,7 @@ from wattree.search.screen import (
     screen,
 )
 from wattree.search.space import Limits, device_counts, enumerate_space
-from wattree.strategy import StrategyOptions
+from wattree.strategy import StrategyOptions, options_in_words
 from wattree.trace import Result
 
 __all__ = ["Search", "plan", "search"]
@@ -293,7 +292,7 @@ def _check_objectives(setting: Setting, names: Sequence[str]) -> None:
 
 
 def _ranked(options: StrategyOptions, result: Result) -> RankedStrategy:
-    return RankedStrategy(options=options, label=label_of(options), result=result)
+    return RankedStrategy(options=options, label=options_in_words(options), result=result)
 
 
 def _simulated(setting: Setting, options: StrategyOptions) -> RankedStrategy | None:

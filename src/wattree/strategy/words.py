@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from wattree.strategy import AXES, StrategyOptions
+from wattree.strategy.mesh import AXES
+from wattree.strategy.options import StrategyOptions
 
-__all__ = ["label_of"]
+__all__ = ["options_in_words"]
 
 
-def label_of(options: StrategyOptions) -> str:
+def options_in_words(options: StrategyOptions) -> str:
     """Return the options as a few words, what is off or 1 left out."""
     degrees = [f"{axis} {getattr(options, axis)}" for axis in AXES if getattr(options, axis) > 1]
     words = [" × ".join(degrees) or "one rank"]
