@@ -1,0 +1,184 @@
+"""Networks as graphs: directed links between named vertices, and the way traffic takes.
+
+A vertex is whatever links meet at: a device, a switch, an adapter, a CPU socket, a memory tier.
+A cable is two links, one each way; they share nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.errors import HardwareError
+
+__all__ = ["Link", "Network", "Paths", "cable"]
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One direction of a cable, a bus or a port.
+
+    Attributes:
+        source, target: Names of its ends.
+        bandwidth_bytes_per_s: What it carries at most. [B/s]
+        latency_s: From the first byte in to the first byte out. [s]
+        kind: What it is, for people and for efficiencies: `nvlink`, `pcie`, `network`, `cxl` ….
+        rail: Links of different rails are separate networks; None belongs to every rail.
+    """
+
+    source: str
+    target: str
+    bandwidth_bytes_per_s: float
+    latency_s: float = 0.0
+    kind: str = "network"
+    rail: str | None = None
+
+    def __post_init__(self) -> None:
+        # Written so that NaN fails.
+        if not 0 < self.bandwidth_bytes_per_s < float("inf"):
+            raise HardwareError(
+                f"link {self.name}: bandwidth {self.bandwidth_bytes_per_s:g} B/s, expected above 0"
+            )
+        if not 0 <= self.latency_s < float("inf"):
+            raise HardwareError(
+                f"link {self.name}: latency {self.latency_s:g} s, expected 0 or more"
+            )
+        if self.source == self.target:
+            raise HardwareError(f"link {self.name} joins a vertex with itself")
+
+    @property
+    def name(self) -> str:
+        """Source and target."""
+        return f"{self.source}>{self.target}"
+
+
+def cable(
+    one: str,
+    other: str,
+    bandwidth_bytes_per_s: float,
+    *,
+    latency_s: float = 0.0,
+    kind: str = "network",
+    rail: str | None = None,
+) -> tuple[Link, Link]:
+    """Return the two directions of a full-duplex cable."""
+    forth = Link(
+        source=one,
+        target=other,
+        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+        latency_s=latency_s,
+        kind=kind,
+        rail=rail,
+    )
+    back = Link(
+        source=other,
+        target=one,
+        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+        latency_s=latency_s,
+        kind=kind,
+        rail=rail,
+    )
+    return forth, back
+
+
+class Paths(NamedTuple):
+    """Links of many paths, flat: path `pair[i]` crosses link `link[i]`, in order.
+
+    Attributes:
+        pair: Index of the pair of ends, ascending, `(k,)`.
+        link: Index into `Network.links`, `(k,)`.
+    """
+
+    pair: Integers
+    link: Integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """A directed graph of links.
+
+    Routes have the fewest links. Each target has one tree of routes, grown from the target
+    outwards, so that every vertex forwards by target alone, as switches do; where several trees
+    would do, links that come first in `links` are taken first. Only vertices in `forwards` (all,
+    if None) pass traffic on.
+
+    Attributes:
+        links: In the order that breaks ties.
+        forwards: Vertices that may lie inside a path; None for all.
+    """
+
+    links: tuple[Link, ...]
+    forwards: frozenset[str] | None = None
+    _arriving: Mapping[str, list[int]] = field(init=False, repr=False, compare=False)
+    _trees: dict[tuple[str, str | None], dict[str, int]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        arriving: dict[str, list[int]] = {}
+        for index, link in enumerate(self.links):
+            arriving.setdefault(link.source, [])
+            arriving.setdefault(link.target, []).append(index)
+        object.__setattr__(self, "_arriving", arriving)
+
+    @property
+    def vertices(self) -> tuple[str, ...]:
+        """Names of all ends, in order of first mention."""
+        return tuple(self._arriving)
+
+    def path(self, source: str, target: str, *, rail: str | None = None) -> tuple[int, ...]:
+        """Return the links from `source` to `target`, as indices into `links`.
+
+        Raises:
+            HardwareError: An end is unknown, or no path leads there.
+        """
+        for end in (source, target):
+            if end not in self._arriving:
+                raise HardwareError(f"no link of the network touches '{end}'")
+        if (target, rail) not in self._trees:
+            self._trees[target, rail] = self._tree(target, rail)
+        departures = self._trees[target, rail]
+        if source != target and source not in departures:
+            on = f" on rail {rail}" if rail is not None else ""
+            raise HardwareError(
+                f"no path leads from '{source}' to '{target}'{on}; join them with links"
+            )
+        crossed = []
+        while source != target:
+            crossed.append(departures[source])
+            source = self.links[crossed[-1]].target
+        return tuple(crossed)
+
+    def paths(self, pairs: Iterable[tuple[str, str]], *, rail: str | None = None) -> Paths:
+        """Return the links of the paths between `pairs`."""
+        pair: list[int] = []
+        link: list[int] = []
+        for index, (source, target) in enumerate(pairs):
+            crossed = self.path(source, target, rail=rail)
+            pair += [index] * len(crossed)
+            link += crossed
+        return Paths(pair=np.array(pair, dtype=np.int64), link=np.array(link, dtype=np.int64))
+
+    def _tree(self, target: str, rail: str | None) -> dict[str, int]:
+        """Return for each vertex that reaches `target` the first link of its path there."""
+        departures: dict[str, int] = {}
+        waiting = deque([target])
+        while waiting:
+            at = waiting.popleft()
+            if at != target and self.forwards is not None and at not in self.forwards:
+                continue
+            for index in self._arriving[at]:
+                link = self.links[index]
+                if rail is not None and link.rail not in (None, rail):
+                    continue
+                if link.source != target and link.source not in departures:
+                    departures[link.source] = index
+                    waiting.append(link.source)
+        return departures

@@ -1,0 +1,44 @@
+"""Real traffic on emulated hosts: recorded scenarios, and the executor's predictions of them."""
+
+from wattree.validation.netlab.compare import (
+    Comparison,
+    Prediction,
+    Summary,
+    compare,
+    predict,
+    summary,
+)
+from wattree.validation.netlab.fit import fit_machine, unfitted
+from wattree.validation.netlab.graph import Built, Transit, build_graph, network_of
+from wattree.validation.netlab.machine import Machine, load_machine, write_machine
+from wattree.validation.netlab.scenario import (
+    Scenario,
+    bundled_scenarios,
+    load_folder,
+    load_scenario,
+)
+from wattree.validation.netlab.traffic import Message, messages_of
+
+__all__ = [
+    "Built",
+    "Comparison",
+    "Machine",
+    "Message",
+    "Prediction",
+    "Scenario",
+    "Summary",
+    "Transit",
+    "build_graph",
+    "bundled_scenarios",
+    "compare",
+    "fit_machine",
+    "load_folder",
+    "load_machine",
+    "load_scenario",
+    "messages_of",
+    "network_of",
+    "predict",
+    "summary",
+    "unfitted",
+    "write_machine",
+]

@@ -1,0 +1,131 @@
+"""One calibration of the emulated network and of the machine under it, kept in one file.
+
+The constants hold for every scenario; none comes from the scenario that is predicted alone.
+`fit` remakes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from wattree.errors import JobError, nearest
+from wattree.files import read_yaml, write_atomic
+
+__all__ = ["MACHINE_FILE", "SOURCES", "Machine", "load_machine", "write_machine"]
+
+MACHINE_FILE = Path(__file__).parent / "machine.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Constants of the emulation; `SOURCES` says where each comes from.
+
+    Attributes:
+        payload_fraction: Payload in what a link carries, `(0, 1]`.
+        acknowledgement_fraction: Bytes that go back per byte of payload.
+        message_latency_s: From both ends being ready to the first byte on its way. [s]
+        message_link_s: Time that a message costs its links beside its bytes: what a link saves up
+            while it waits for the next message is not all made use of. [s]
+        collective_slack: Part by which messages of collectives take longer than single ones,
+            because hosts that wait for each other run unevenly.
+        credit_bytes: What a rested link passes at once. [B]
+        send_buffer_bytes: A sender is rid of a message this much before its end. [B]
+        wake_s: How late a sleeping thread comes back. [s]
+        copy_s_per_byte: Copying what torch copies before a call, per byte. [s/B]
+        product_s_per_flop: Matrix products on one thread. [s/FLOP]
+        processors: Of the machine; more hosts that multiply share them.
+        busy_s_per_byte: Processor time that traffic takes from a host's products, per byte that
+            its link carries in one direction. [s/B]
+        waiting_s_per_byte: How much later each byte gets through while a host at either end
+            multiplies: what moves it has to wait for a processor. [s/B]
+    """
+
+    payload_fraction: float
+    acknowledgement_fraction: float
+    message_latency_s: float
+    message_link_s: float
+    collective_slack: float
+    credit_bytes: float
+    send_buffer_bytes: float
+    wake_s: float
+    copy_s_per_byte: float
+    product_s_per_flop: float
+    processors: float
+    busy_s_per_byte: float
+    waiting_s_per_byte: float
+
+
+#: Where every constant comes from. `fitted`: remade by `python -m benchmarks.netlab --fit`.
+SOURCES: Mapping[str, str] = {
+    "payload_fraction": "derived: 8948 B of payload in a 9014 B frame (9000 B packets)",
+    "acknowledgement_fraction": (
+        "derived: one 66 B frame per two packets of 8948 B; byte counters of p2p-16m say 0.37 %"
+    ),
+    "message_latency_s": "fitted",
+    "message_link_s": "fitted",
+    "collective_slack": "fitted",
+    "credit_bytes": "derived: the token buckets of the emulated links hold 20 kB",
+    "send_buffer_bytes": "fitted",
+    "wake_s": "fitted",
+    "copy_s_per_byte": "fitted",
+    "product_s_per_flop": "fitted on products without traffic",
+    "processors": "derived: two hosts that multiply leave 4 to 13 % of the machine idle",
+    "busy_s_per_byte": "fitted on products beside traffic",
+    "waiting_s_per_byte": "fitted on products beside traffic",
+}
+
+
+def load_machine(path: str | Path = MACHINE_FILE) -> Machine:
+    """Return the constants in a file.
+
+    Raises:
+        JobError: A constant is missing, unknown, or no number in its range.
+    """
+    raw = read_yaml(path)
+    constants = raw.get("constants", {})
+    names = {field.name for field in fields(Machine)}
+    problems = [f"constants.{name}: missing" for name in sorted(names - {*constants})]
+    values: dict[str, float] = {}
+    for name, entry in constants.items():
+        if name not in names:
+            guess = nearest(str(name), names)
+            hint = f"; did you mean '{guess}'?" if guess else ""
+            problems.append(f"constants.{name}: unknown constant{hint}")
+            continue
+        value = entry.get("value") if isinstance(entry, dict) else None
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            problems.append(f"constants.{name}: found {value!r}, expected value: a number >= 0")
+            continue
+        values[name] = float(value)
+    fraction = values.get("payload_fraction", 1.0)
+    if not 0 < fraction <= 1:
+        problems.append(f"constants.payload_fraction: found {fraction}, expected it in (0, 1]")
+    if values.get("processors", 1.0) < 1:
+        problems.append(f"constants.processors: found {values['processors']}, expected 1 or more")
+    if problems:
+        raise JobError(str(path), problems)
+    return Machine(**values)
+
+
+def write_machine(path: str | Path, machine: Machine, record: Mapping[str, str]) -> None:
+    """Write constants with their sources.
+
+    Args:
+        path: Where to.
+        machine: The constants.
+        record: Further lines: how the fit was made and how well it does where it never looked.
+    """
+    lines = [
+        "# Constants of the emulated network that the recorded scenarios ran on (SI units).",
+        "# Remade by `python -m benchmarks.netlab --fit`; what each means stands in machine.py.",
+        "constants:",
+    ]
+    lines += [
+        f'  {name}: {{value: {value:.6g}, source: "{SOURCES[name]}"}}'
+        for name, value in asdict(machine).items()
+    ]
+    lines.append("record:")
+    lines += [f'  {name}: "{text}"' for name, text in record.items()]
+    write_atomic(path, "\n".join(lines) + "\n")
