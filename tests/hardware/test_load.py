@@ -283,7 +283,7 @@ def test_every_problem_is_listed_at_once(folder: Path) -> None:
             "node",
             "  kind: pcie",
             "  kind: pci",
-            "scale_up.kind: found 'pci', expected one of mesh, pcie",
+            "scale_up.kind: found 'pci', expected one of cube-mesh, links, mesh",
         ),
         (
             "node",

@@ -14,17 +14,23 @@ from wattree.hardware.load import (
     node_names,
     site_names,
 )
-from wattree.hardware.node import Host, Node, ScaleUp
+from wattree.hardware.network import Link, Network, Paths, cable
+from wattree.hardware.node import Host, MemoryTier, Node, ScaleUp
 
 __all__ = [
     "Cluster",
     "Device",
     "Fabric",
     "Host",
+    "Link",
+    "MemoryTier",
+    "Network",
     "Node",
+    "Paths",
     "Precision",
     "ScaleUp",
     "Site",
+    "cable",
     "canonical_name",
     "default_fabric_name",
     "device_names",

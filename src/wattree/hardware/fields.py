@@ -139,6 +139,36 @@ class Fields:
             self._add(f"{key}.value", f"found {value:g}, expected a whole number")
         return int(value)
 
+    def counts(self, key: str, *, name: str, high: int) -> tuple[int, ...] | None:
+        """Return a cited list of whole numbers from 1 to `high`, one to four of them."""
+        value = self._cited(key, name)
+        if value is None:
+            return None
+        if isinstance(value, list) and 1 <= len(value) <= 4:
+            counts = tuple(item for item in value if type(item) is int and 1 <= item <= high)
+            if len(counts) == len(value):
+                return counts
+        self._add(f"{key}.value", f"{_found(value)}, expected 1 to 4 whole numbers up to {high}")
+        return None
+
+    def entries(self, key: str, *, name: str) -> list[Mapping[Any, Any]]:
+        """Return a cited list of mappings, whose keys the caller checks."""
+        value = self._cited(key, name)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+            self._add(f"{key}.value", f"{_found(value)}, expected a list of mappings")
+            return []
+        return list(value)
+
+    def refuse(self, key: str, problem: str) -> None:
+        """Note what a caller found wrong with the content of `key`."""
+        self._add(key, problem)
+
+    def cite(self, name: str, source: str) -> None:
+        """Note where a value comes from that is in no field of its own."""
+        self.sources[name] = source
+
     def flag(self, key: str, *, name: str) -> bool:
         """Return a cited truth value."""
         value = self._cited(key, name)

@@ -16,7 +16,8 @@ from wattree.files import read_yaml
 from wattree.hardware.cluster import Fabric, Site
 from wattree.hardware.device import Device, Precision
 from wattree.hardware.fields import Fields
-from wattree.hardware.node import Host, Node, ScaleUp
+from wattree.hardware.node import Host, MemoryTier, Node, ScaleUp
+from wattree.hardware.wiring import read_wiring
 
 __all__ = [
     "CATALOG",
@@ -40,7 +41,7 @@ _FOLDERS = {"device": "devices", "node": "nodes", "fabric": "fabrics", "site": "
 _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,79}")  # what a catalogue file may be called
 
 _DEVICE_KINDS = ("cpu", "gpu", "npu", "tpu")
-_SCALE_UP_KINDS = ("mesh", "pcie", "ring", "switch", "torus")
+_SCALE_UP_KINDS = ("cube-mesh", "links", "mesh", "pcie", "ring", "switch", "torus")
 _FABRIC_KINDS = ("dragonfly", "ethernet", "fat-tree", "none", "rail-optimised", "torus")
 # The limits of the quantities below are no facts, only the bounds of what can be meant.
 
@@ -154,6 +155,15 @@ def load_node(name_or_path: str | Path) -> Node:
     nic_latency = fields.quantity("nic_latency", "s", name="nic_latency_s", low=0, high=1)
     host = _read_host(fields.section("host"))
     price = fields.quantity_or_none("price", "usd_per_s", name="price_usd_per_s", low=0, high=1000)
+    keys = fields.keys()
+    cxl = _read_cxl(fields.section("cxl")) if "cxl" in keys else None
+    links = read_wiring(
+        fields,
+        device=lambda: load_device(_beside(path, device_name)),
+        scale_up=scale_up,
+        devices=devices,
+        folder=path.parent,
+    )
     fields.close()
     try:
         return Node(
@@ -167,6 +177,8 @@ def load_node(name_or_path: str | Path) -> Node:
             nic_latency_s=nic_latency,
             host=host,
             price_usd_per_s=price,
+            links=links,
+            cxl=cxl,
             sources=fields.sources,
         )
     except HardwareError as error:
@@ -263,6 +275,27 @@ def _read_scale_up(section: Fields) -> ScaleUp:
     latency = section.quantity("latency", "s", name="scale_up.latency_s", low=0, high=1)
     domain = section.count("domain_devices", name="scale_up.domain_devices", low=1, high=100_000)
     reduction = section.flag("in_network_reduction", name="scale_up.in_network_reduction")
+    given = section.keys()
+    shape = wrap_unit = per_switch = sockets = between = None
+    if "shape" in given or kind == "torus":
+        shape = section.counts("shape", name="scale_up.shape", high=100_000)
+        wrap_unit = section.count("wrap_unit", name="scale_up.wrap_unit", low=1, high=100_000)
+    if "devices_per_switch" in given:
+        per_switch = section.count(
+            "devices_per_switch", name="scale_up.devices_per_switch", low=1, high=64
+        )
+    if "sockets" in given:
+        sockets = section.count("sockets", name="scale_up.sockets", low=1, high=64)
+        between = section.quantity(
+            "socket_bandwidth",
+            "bytes_per_s",
+            name="scale_up.socket_bandwidth_bytes_per_s",
+            low=1e8,
+            high=1e13,
+        )
+    on_devices = "adapters_on_devices" in given and section.flag(
+        "adapters_on_devices", name="scale_up.adapters_on_devices"
+    )
     section.end()
     return ScaleUp(
         kind=kind,
@@ -270,7 +303,28 @@ def _read_scale_up(section: Fields) -> ScaleUp:
         latency_s=latency,
         domain_devices=domain,
         in_network_reduction=reduction,
+        shape=shape,
+        wrap_unit=wrap_unit or 1,
+        devices_per_switch=per_switch or 1,
+        sockets=sockets or 1,
+        socket_bandwidth_bytes_per_s=between,
+        adapters_on_devices=on_devices,
     )
+
+
+def _read_cxl(section: Fields) -> MemoryTier:
+    tier = MemoryTier(
+        memory_bytes=section.quantity(
+            "memory", "bytes", name="cxl.memory_bytes", low=2**28, high=2**60
+        ),
+        bandwidth_bytes_per_s=section.quantity(
+            "bandwidth", "bytes_per_s", name="cxl.bandwidth_bytes_per_s", low=1e8, high=1e14
+        ),
+        latency_s=section.quantity("latency", "s", name="cxl.latency_s", low=0, high=1),
+        pooled=section.flag("pooled", name="cxl.pooled"),
+    )
+    section.end()
+    return tier
 
 
 def _read_host(section: Fields) -> Host:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from wattree.errors import HardwareError
 from wattree.hardware.device import Device
+from wattree.hardware.network import Link
 
-__all__ = ["Host", "Node", "ScaleUp"]
+__all__ = ["Host", "MemoryTier", "Node", "ScaleUp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +18,20 @@ class ScaleUp:
 
     Attributes:
         kind: `switch` (any pair at full rate), `mesh` (rate split evenly over the peers),
-            `ring`, `torus` or `pcie` (through the host).
+            `cube-mesh` (DGX-1), `ring`, `torus`, `pcie` (through the host) or `links` (as the
+            node lists them).
         bandwidth_bytes_per_s: All links of one device together, one direction. [B/s]
         latency_s: Of one message between two devices. [s]
         domain_devices: Devices that reach each other this way; may span nodes (NVL72).
         in_network_reduction: Switches add (NVLS).
+        shape: Torus: lengths of the axes of the whole; None elsewhere.
+        wrap_unit: Torus: axes wrap around where their length is a multiple of this.
+        devices_per_switch: Neighbours behind one PCIe switch.
+        sockets: Host bridges that the devices are spread over.
+        socket_bandwidth_bytes_per_s: Between two sockets, one direction; None for that of a host
+            link. [B/s]
+        adapters_on_devices: Adapters are ports of the devices themselves (Gaudi), not cards beside
+            them.
     """
 
     kind: str
@@ -29,10 +39,35 @@ class ScaleUp:
     latency_s: float
     domain_devices: int
     in_network_reduction: bool = False
+    shape: tuple[int, ...] | None = None
+    wrap_unit: int = 1
+    devices_per_switch: int = 1
+    sockets: int = 1
+    socket_bandwidth_bytes_per_s: float | None = None
+    adapters_on_devices: bool = False
 
     def __post_init__(self) -> None:
         if self.bandwidth_bytes_per_s <= 0 or self.latency_s < 0 or self.domain_devices < 1:
             raise HardwareError(f"impossible scale-up link: {self}")
+        if min(self.wrap_unit, self.devices_per_switch, self.sockets, *(self.shape or (1,))) < 1:
+            raise HardwareError(f"impossible scale-up link, a count is below one: {self}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTier:
+    """Memory behind the hosts, reached over CXL.
+
+    Attributes:
+        memory_bytes: Capacity of one host's tier, or of the pool. [B]
+        bandwidth_bytes_per_s: Of one host's link, one direction. [B/s]
+        latency_s: Of one access. [s]
+        pooled: One pool for all hosts, instead of a memory for each.
+    """
+
+    memory_bytes: float
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    pooled: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +103,10 @@ class Node:
         nic_latency_s: Of one message from memory to memory through two adapters. [s]
         host: The machine around.
         price_usd_per_s: Rent of the whole node; None if unknown. [USD/s]
+        links: Links inside the node as its file, or a topology that was read, lists them, between
+            `d0`, `d1`, …, adapters `nic0`, … and whatever else they name; empty where `scale_up`
+            says it all.
+        cxl: Second memory tier; None if there is none.
         sources: Field → where its value comes from.
     """
 
@@ -81,8 +120,15 @@ class Node:
     nic_latency_s: float
     host: Host
     price_usd_per_s: float | None
+    links: tuple[Link, ...] = ()
+    cxl: MemoryTier | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.devices < 1 or self.nics < 0:
             raise HardwareError(f"node {self.name}: needs at least one device and no negative NICs")
+        if self.scale_up.kind == "links" and not self.links:
+            raise HardwareError(
+                f"node {self.name}: scale_up.kind is 'links', but no links are given; list them "
+                "under `links` or name a file under `topology`"
+            )

@@ -1,0 +1,55 @@
+"""Collectives as messages, one algorithm in each file, and what they cost on a network."""
+
+from wattree.cost.algorithms import (
+    binomial,
+    direct,
+    grid,
+    halving_doubling,
+    hierarchical,
+    in_network,
+    rail,
+    ring,
+    tree,
+)
+from wattree.cost.algorithms.alone import AloneTime, link_loads, time_alone
+from wattree.cost.algorithms.choose import choice_for, nccl_system, schedule_of
+from wattree.cost.algorithms.group import Group, contiguous_group, group_of
+from wattree.cost.algorithms.messages import EVERY, Round, Schedule, round_of
+from wattree.cost.algorithms.protocols import Protocol
+from wattree.cost.algorithms.registry import ALGORITHMS, KINDS, Call
+from wattree.cost.algorithms.routes import Routes
+from wattree.cost.algorithms.tuning import NcclChoice, NcclSystem, nccl_choice, nccl_times_s
+
+__all__ = [
+    "ALGORITHMS",
+    "EVERY",
+    "KINDS",
+    "AloneTime",
+    "Call",
+    "Group",
+    "NcclChoice",
+    "NcclSystem",
+    "Protocol",
+    "Round",
+    "Routes",
+    "Schedule",
+    "binomial",
+    "choice_for",
+    "contiguous_group",
+    "direct",
+    "grid",
+    "group_of",
+    "halving_doubling",
+    "hierarchical",
+    "in_network",
+    "link_loads",
+    "nccl_choice",
+    "nccl_system",
+    "nccl_times_s",
+    "rail",
+    "ring",
+    "round_of",
+    "schedule_of",
+    "time_alone",
+    "tree",
+]

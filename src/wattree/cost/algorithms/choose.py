@@ -1,0 +1,105 @@
+"""From a collective and a group to messages: the algorithm as set, or as NCCL chooses it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from wattree.cost.algorithms.group import Group
+from wattree.cost.algorithms.messages import Schedule
+from wattree.cost.algorithms.registry import ALGORITHMS, Call
+from wattree.cost.algorithms.tuning import NcclChoice, NcclSystem, nccl_choice
+from wattree.errors import CostError
+from wattree.hardware import Cluster
+
+__all__ = ["choice_for", "nccl_system", "schedule_of"]
+
+#: Names in NCCL's tuning model → ours.
+_OURS = {"nvls-tree": "nvls", "collnet-chain": "sharp"}
+_ROOTED = frozenset({"gather", "scatter", "send_receive"})
+_CAPABILITIES = {
+    "pascal": 60,
+    "volta": 70,
+    "turing": 75,
+    "ampere": 80,
+    "ada": 89,
+    "hopper": 90,
+    "blackwell": 100,
+    "blackwell-ultra": 103,
+}
+
+
+def schedule_of(call: Call, algorithm: str) -> Schedule:
+    """Return the messages of a collective by one algorithm. One rank alone sends none.
+
+    Raises:
+        UnknownNameError: There is no such algorithm.
+        CostError: It has no such collective, or does not fit the group.
+    """
+    make = ALGORITHMS[algorithm]
+    if call.group.ranks == 1:
+        nothing = np.zeros(1, dtype=np.int64)
+        return Schedule(
+            kind=call.kind,
+            algorithm=algorithm,
+            group=call.group,
+            chunk_bytes=np.array([call.size_bytes]),
+            source=nothing,
+            target=nothing,
+            rounds=(),
+        )
+    return make(call)
+
+
+def choice_for(
+    call: Call, system: NcclSystem, *, algorithms: Sequence[str] = ()
+) -> tuple[str, NcclChoice | None]:
+    """Return the name of the algorithm for a call, and NCCL's choice where it makes one.
+
+    What NCCL does not tune it sends directly, over rails where the group fills several domains
+    evenly.
+
+    Args:
+        call: The collective.
+        system: The communicator as NCCL's tuning model sees it.
+        algorithms: Names in NCCL's model that are allowed; empty for all.
+    """
+    if call.kind == "all_to_all":
+        sizes = {len(each) for each in call.group.members()}
+        rails = call.group.nodes > 1 and len(sizes) == 1 and sizes != {1}
+        return ("rail" if rails else "direct"), None
+    if call.kind in _ROOTED:
+        return "direct", None
+    chosen = nccl_choice(call.kind, call.size_bytes, system, algorithms=algorithms)
+    return _OURS.get(chosen.algorithm, chosen.algorithm), chosen
+
+
+def nccl_system(cluster: Cluster, group: Group, *, collnet: bool = False) -> NcclSystem:
+    """Return what NCCL would know of a group of a cluster's NVIDIA devices.
+
+    A domain of NVLink counts as a node, as NCCL counts racks of NVL72.
+
+    Raises:
+        CostError: The devices are not NVIDIA's.
+    """
+    node = cluster.node
+    capability = _CAPABILITIES.get(node.device.architecture)
+    if capability is None:
+        raise CostError(
+            f"NCCL's tuning model knows no devices of architecture '{node.device.architecture}'; "
+            "name the algorithm"
+        )
+    inside = max(map(len, group.members()))
+    per_device = node.nics * node.nic_bandwidth_bytes_per_s / node.devices
+    is_switch = node.scale_up.kind == "switch"
+    return NcclSystem(
+        ranks=group.ranks,
+        nodes=group.nodes,
+        compute_capability=capability,
+        inside_bytes_per_s=node.scale_up.bandwidth_bytes_per_s,
+        between_bytes_per_s=max(per_device * inside, 1.0),
+        hardware="pcie" if node.scale_up.kind == "pcie" else "nvlink",
+        nvls=node.scale_up.in_network_reduction and is_switch and inside > 2,
+        collnet=collnet,
+    )

@@ -1,0 +1,124 @@
+"""Recursive halving and doubling: few steps, partners ever nearer, then ever farther."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost.algorithms.messages import Round, Schedule, round_of
+from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
+
+__all__ = ["halving_doubling"]
+
+Integers = NDArray[np.int64]
+_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
+
+
+@ALGORITHMS.register("halving-doubling")
+def halving_doubling(call: Call) -> Schedule:
+    """Return `log2 n` steps each for scatter and gather, together `2 (n - 1) / n S` bytes [1, 2].
+
+    Where n is no power of two, the first ranks pair up: one of each pair hands all of its data to
+    the other before, and gets the result after.
+
+    References:
+        [1] R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004,
+            doi:10.1007/978-3-540-24685-5_1.
+        [2] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
+            Operations in MPICH", IJHPCA 19(1), 2005, doi:10.1177/1094342005051521.
+    """
+    refuse_kind("halving-doubling", call, _KINDS)
+    group = call.group
+    n = group.ranks
+    order = np.concatenate(group.members())
+    plan = _Plan(order)
+    halving = plan.exchanges(reduces=True)
+    doubling = plan.exchanges(reduces=False)
+    rounds = {
+        "all_reduce": (
+            *plan.fold(whole=True, reduces=True),
+            *halving,
+            *doubling,
+            *plan.unfold(whole=True),
+        ),
+        "reduce_scatter": (
+            *plan.fold(whole=True, reduces=True),
+            *halving,
+            *plan.unfold(whole=False),
+        ),
+        "all_gather": (
+            *plan.fold(whole=False, reduces=False),
+            *doubling,
+            *plan.unfold(whole=True),
+        ),
+    }[call.kind]
+    source, target = ends_of(call.kind, order)
+    return Schedule(
+        kind=call.kind,
+        algorithm="halving-doubling",
+        group=group,
+        chunk_bytes=np.full(n, call.size_bytes / n),
+        source=source,
+        target=target,
+        rounds=rounds,
+    )
+
+
+class _Plan:
+    """The power of two that takes part, and which chunks belong to each of its members."""
+
+    def __init__(self, order: Integers) -> None:
+        n = len(order)
+        self._n, self._order = n, order
+        self._bits = n.bit_length() - 1
+        extra = n - (1 << self._bits)
+        self._even, self._odd = np.arange(0, 2 * extra, 2), np.arange(1, 2 * extra, 2)
+        self._active = order[np.concatenate([self._odd, np.arange(2 * extra, n)])]
+        place = np.arange((1 << self._bits) + 1)
+        self._bounds = np.where(place <= extra, 2 * place, place + extra)
+
+    def exchanges(self, *, reduces: bool) -> tuple[Round, ...]:
+        """Return halving, from far to near, or doubling, from near to far."""
+        place = np.arange(1 << self._bits)
+        rounds = []
+        for bit in range(self._bits):
+            distance = 1 << bit
+            partner = place ^ distance
+            # Halving gives away the partner's half, doubling all that one has.
+            half = (partner if reduces else place) & -distance
+            first, end = self._bounds[half], self._bounds[half + distance]
+            rounds.append(
+                round_of(
+                    self._active,
+                    self._active[partner],
+                    first=first,
+                    count=end - first,
+                    period=self._n,
+                    reduces=reduces,
+                )
+            )
+        return tuple(reversed(rounds)) if reduces else tuple(rounds)
+
+    def fold(self, *, whole: bool, reduces: bool) -> tuple[Round, ...]:
+        """Return what the odd ranks out hand over before."""
+        return self._pairs(self._even, self._odd, whole=whole, reduces=reduces)
+
+    def unfold(self, *, whole: bool) -> tuple[Round, ...]:
+        """Return what they get back after."""
+        return self._pairs(self._odd, self._even, whole=whole, reduces=False)
+
+    def _pairs(
+        self, one: Integers, other: Integers, *, whole: bool, reduces: bool
+    ) -> tuple[Round, ...]:
+        if not len(one):
+            return ()
+        return (
+            round_of(
+                self._order[one],
+                self._order[other],
+                first=0 if whole else self._even,
+                count=self._n if whole else 1,
+                period=self._n,
+                reduces=reduces,
+            ),
+        )

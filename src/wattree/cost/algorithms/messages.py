@@ -1,0 +1,185 @@
+"""A collective as messages: who sends which part of the data to whom, and in which order.
+
+The data of a collective is cut into chunks. A chunk begins at one rank, or as one contribution of
+every rank that must be added; it ends at one rank, or at all. That, and nothing else, says what
+the collective is. How it gets there is a list of rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from wattree.cost.algorithms.group import Group
+
+__all__ = ["EVERY", "Round", "Schedule", "round_of"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: In `Schedule.source` every rank has a contribution; in `Schedule.target` every rank ends with it.
+EVERY = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Messages of one pattern, sent `repeats` times one after the other.
+
+    In repeat t message i carries the chunks `base[i] + (first[i] + t * shift + j) % period` for j
+    below `count[i]`. Messages of one hop travel together; a hop follows the one before.
+
+    Attributes:
+        sender, receiver: Ranks of the group, or helpers from `ranks` upwards. Shape `(k,)`.
+        base, first, count: Chunks carried. Shape `(k,)`.
+        period: Length of the block of chunks that indices wrap around in.
+        shift: By how much they move with each repeat.
+        repeats: How often.
+        hop: Place of each message in the order within the round, ascending. Shape `(k,)`.
+        reduces: The receiver adds what arrives to what it has; otherwise it keeps what arrives.
+    """
+
+    sender: Integers
+    receiver: Integers
+    base: Integers
+    first: Integers
+    count: Integers
+    period: int
+    shift: int = 0
+    repeats: int = 1
+    hop: Integers
+    reduces: bool = False
+
+    def hops(self) -> Iterator[slice]:
+        """Yield the messages of each hop, in order."""
+        edges = np.flatnonzero(np.diff(self.hop)) + 1
+        bounds = [0, *edges.tolist(), len(self.hop)]
+        for start, end in pairwise(bounds):
+            yield slice(start, end)
+
+
+def round_of(
+    sender: ArrayLike,
+    receiver: ArrayLike,
+    *,
+    period: int,
+    base: ArrayLike = 0,
+    first: ArrayLike = 0,
+    count: ArrayLike = 1,
+    shift: int = 0,
+    repeats: int = 1,
+    hop: ArrayLike = 0,
+    reduces: bool = False,
+) -> Round:
+    """Return a round from arrays of any shape that broadcast to one another, in order of hops."""
+    arrays = np.broadcast_arrays(sender, receiver, base, first, count, hop)
+    flat = [np.ascontiguousarray(array, dtype=np.int64).ravel() for array in arrays]
+    if np.any(np.diff(flat[5]) < 0):
+        order = np.argsort(flat[5], kind="stable")
+        flat = [array[order] for array in flat]
+    return Round(
+        sender=flat[0],
+        receiver=flat[1],
+        base=flat[2],
+        first=flat[3],
+        count=flat[4],
+        period=period,
+        shift=shift,
+        repeats=repeats,
+        hop=flat[5],
+        reduces=reduces,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """One collective, ready to be timed, loaded onto links or played.
+
+    Attributes:
+        kind: `all_reduce`, `all_gather`, ….
+        algorithm: Its name in `ALGORITHMS`.
+        group: Who takes part, and where they sit.
+        helpers: Vertices that take part beside the ranks: switches that add.
+        chunk_bytes: Size of each chunk. Shape `(c,)`. [B]
+        source: Rank that has each chunk at the start, or `EVERY`. Shape `(c,)`.
+        target: Rank that must have each chunk at the end, or `EVERY`. Shape `(c,)`.
+        rounds: In order.
+        pipelined: Rounds and hops work on slices of the data at the same time, so that the time
+            is that of the busiest link after the latency of all; otherwise each waits for the one
+            before.
+    """
+
+    kind: str
+    algorithm: str
+    group: Group
+    helpers: tuple[str, ...] = ()
+    chunk_bytes: Floats
+    source: Integers
+    target: Integers
+    rounds: tuple[Round, ...]
+    pipelined: bool = False
+    _total_bytes: Floats = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_total_bytes", np.concatenate([[0.0], self.chunk_bytes.cumsum()]))
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks take part."""
+        return self.group.ranks
+
+    @property
+    def vertices(self) -> tuple[str, ...]:
+        """Name of every participant in the network: ranks, then helpers."""
+        return self.group.vertices + self.helpers
+
+    @property
+    def steps(self) -> int:
+        """Messages that follow one another: the factor of alpha in closed forms."""
+        return sum(each.repeats * sum(1 for _ in each.hops()) for each in self.rounds)
+
+    def is_uniform(self) -> bool:
+        """Return whether all chunks are of one size, so that a message's never changes."""
+        return (
+            bool(np.all(self.chunk_bytes == self.chunk_bytes[0])) if self.chunk_bytes.size else True
+        )
+
+    def message_bytes(self, each: Round, repeat: int) -> Floats:
+        """Return the size of every message of a round in one repeat. Shape `(k,)`. [B]"""
+        if self.is_uniform():
+            size = float(self.chunk_bytes[0]) if self.chunk_bytes.size else 0.0
+            return np.asarray(each.count * size, dtype=np.float64)
+        start = (each.first + repeat * each.shift) % each.period
+        end = start + each.count
+        over = np.maximum(end - each.period, 0)  # what wraps around to the start of the block
+        total = self._total_bytes
+        straight = total[each.base + end - over] - total[each.base + start]
+        return np.asarray(straight + total[each.base + over] - total[each.base])
+
+    def carried_bytes(self, each: Round) -> Floats:
+        """Return what every message of a round carries in all repeats together. `(k,)`. [B]"""
+        if self.is_uniform() or each.repeats == 1:
+            return self.message_bytes(each, 0) * each.repeats
+        total = np.zeros(len(each.sender))
+        for repeat in range(each.repeats):
+            total += self.message_bytes(each, repeat)
+        return total
+
+    def sent_bytes(self) -> Floats:
+        """Return what each participant sends. Shape `(ranks + helpers,)`. [B]"""
+        return self._per_participant("sender")
+
+    def received_bytes(self) -> Floats:
+        """Return what each participant receives. Shape `(ranks + helpers,)`. [B]"""
+        return self._per_participant("receiver")
+
+    def _per_participant(self, end: str) -> Floats:
+        total = np.zeros(self.ranks + len(self.helpers))
+        for each in self.rounds:
+            total += np.bincount(
+                getattr(each, end), weights=self.carried_bytes(each), minlength=len(total)
+            )
+        return np.asarray(total, dtype=np.float64)

@@ -1,0 +1,116 @@
+"""NCCL's protocols: how much of the bandwidth they leave, and how long a step takes.
+
+Numbers are those of NCCL's tuning model, `ncclTunerConstantsDefaults` in src/graph/tuning.cc of
+NCCL 2.28 to 2.30 (NVIDIA, Apache-2.0 and BSD); times there are in microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "BASE_LATENCIES_S",
+    "HARDWARE",
+    "HARDWARE_LATENCIES_S",
+    "Protocol",
+    "base_latency_s",
+    "hop_latencies_s",
+]
+
+Floats = NDArray[np.float64]
+
+
+class Protocol(StrEnum):
+    """How messages are cut up and flagged."""
+
+    LL = "ll"  # 4 bytes of data with 4 of flag
+    LL128 = "ll128"  # 120 bytes of data with 8 of flag, over links that keep 128 bytes together
+    SIMPLE = "simple"  # whole slices, with a fence
+
+    @property
+    def bandwidth_fraction(self) -> float:
+        """Share of a link's bytes that is data."""
+        return {"ll": 0.5, "ll128": 120 / 128, "simple": 1.0}[self.value]
+
+
+#: Order of the latency tables.
+HARDWARE = ("nvlink", "pcie", "network")
+
+_LL, _LL128, _SIMPLE = Protocol.LL, Protocol.LL128, Protocol.SIMPLE
+
+
+def _table(
+    rows: Mapping[str, tuple[float, float, float]],
+) -> Mapping[str, Mapping[Protocol, float]]:
+    return MappingProxyType(
+        {
+            name: MappingProxyType(
+                {protocol: us * 1e-6 for protocol, us in zip(Protocol, row, strict=True)}
+            )
+            for name, row in rows.items()
+        }
+    )
+
+
+#: Algorithm → protocol → time of a collective before its first step. [s]
+BASE_LATENCIES_S = _table(
+    {
+        "tree": (6.8, 14.0, 8.4),
+        "ring": (6.6, 14.0, 8.4),
+        "collnet-chain": (0.0, 0.0, 0.0),
+        "nvls": (0.0, 0.0, 0.0),
+        "nvls-tree": (0.0, 0.0, 0.0),
+    }
+)
+#: Algorithm → protocol → time of one step, over NVLink, PCIe and the network. [s]
+HARDWARE_LATENCIES_S = {
+    "nvlink": _table(
+        {
+            "tree": (0.6, 1.25, 4.0),
+            "ring": (0.6, 1.9, 3.4),
+            "collnet-chain": (0.0, 0.0, 2.8),
+            "nvls": (0.0, 0.0, 25.0),
+            "nvls-tree": (0.0, 0.0, 25.0),
+        }
+    ),
+    "pcie": _table(
+        {
+            "tree": (1.0, 1.9, 4.0),
+            "ring": (1.0, 2.5, 5.7),
+            "collnet-chain": (0.0, 0.0, 2.8),
+            "nvls": (0.0, 0.0, 0.0),
+            "nvls-tree": (0.0, 0.0, 0.0),
+        }
+    ),
+    "network": _table(
+        {
+            "tree": (5.0, 8.5, 14.0),
+            "ring": (2.7, 4.0, 14.0),
+            "collnet-chain": (0.0, 0.0, 30.0),
+            "nvls": (0.0, 0.0, 18.0),
+            "nvls-tree": (0.0, 0.0, 20.9),
+        }
+    ),
+}
+
+
+def base_latency_s(algorithm: str, protocol: Protocol | None) -> float:
+    """Return the time before the first step; that of a ring for algorithms NCCL has not. [s]"""
+    if protocol is None:
+        return 0.0
+    return BASE_LATENCIES_S["tree" if algorithm == "tree" else "ring"][protocol]
+
+
+def hop_latencies_s(algorithm: str, protocol: Protocol) -> Floats:
+    """Return the time of a step over each of `HARDWARE`. Shape `(3,)`. [s]
+
+    NVLS and the algorithms that NCCL has not take the steps of a ring: the tables count an NVLS
+    collective as a whole.
+    """
+    row = "tree" if algorithm == "tree" else "ring"
+    return np.array([HARDWARE_LATENCIES_S[hardware][row][protocol] for hardware in HARDWARE])

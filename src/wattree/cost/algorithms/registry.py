@@ -1,0 +1,128 @@
+"""Algorithms by name, and the one way to call them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost.algorithms.group import Group
+from wattree.cost.algorithms.messages import EVERY, Schedule
+from wattree.errors import CostError
+from wattree.registry import Registry
+
+__all__ = ["ALGORITHMS", "KINDS", "Algorithm", "Call", "ends_of", "refuse_kind"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+KINDS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send_receive",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What is asked of an algorithm.
+
+    Attributes:
+        kind: One of `KINDS`.
+        size_bytes: The buffer, as nccl-tests counts it: of each rank for all_reduce, broadcast and
+            reduce; the gathered result for all_gather and gather; the input of a rank for
+            reduce_scatter and all_to_all; the whole at the root for scatter; the message. [B]
+        group: Who takes part.
+        root: Rank that has or gets the whole (broadcast, reduce, gather, scatter), or that sends.
+        peer: Rank that receives in send_receive.
+        matrix_bytes: all_to_all of uneven parts: what rank i sends to rank j, instead of
+            `size_bytes`. Shape `(n, n)`. [B]
+        channels: Rings or trees that share the data; None for as many as the topology feeds.
+        switch: Vertex of the fabric that adds, for `sharp`.
+    """
+
+    kind: str
+    size_bytes: float
+    group: Group
+    root: int = 0
+    peer: int = 1
+    matrix_bytes: Floats | None = None
+    channels: int | None = None
+    switch: str | None = None
+
+    def __post_init__(self) -> None:
+        n = self.group.ranks
+        if self.kind not in KINDS:
+            raise CostError(f"unknown collective '{self.kind}'; known: {', '.join(KINDS)}")
+        if not 0 <= self.size_bytes < float("inf"):
+            raise CostError(f"{self.kind}: size {self.size_bytes} B, expected 0 or more")
+        if not 0 <= self.root < n:
+            raise CostError(f"{self.kind}: root {self.root}, expected a rank from 0 to {n - 1}")
+        if self.kind == "send_receive" and n > 1 and not 0 <= self.peer < n:
+            raise CostError(f"send_receive: peer {self.peer}, expected a rank from 0 to {n - 1}")
+        if self.channels is not None and self.channels < 1:
+            raise CostError(f"{self.kind}: {self.channels} channels, expected 1 or more")
+        matrix = self.matrix_bytes
+        if matrix is not None and (
+            matrix.shape != (n, n) or not np.all(np.isfinite(matrix)) or np.any(matrix < 0)
+        ):
+            raise CostError(
+                f"{self.kind}: matrix of bytes of shape {matrix.shape}, expected ({n}, {n}) of "
+                "finite sizes of 0 or more"
+            )
+
+
+class Algorithm(Protocol):
+    """Turns a call into messages."""
+
+    def __call__(self, call: Call) -> Schedule:
+        """Return the messages; every chunk reaches its target if rounds are played in order.
+
+        The group has two ranks or more.
+
+        Raises:
+            CostError: The algorithm has no such collective, or does not fit the group.
+        """
+
+
+ALGORITHMS: Registry[Algorithm] = Registry(
+    kind="collective algorithm", group="wattree.collective_algorithms"
+)
+
+
+def ends_of(kind: str, owner: Integers, *, root: int = 0) -> tuple[Integers, Integers]:
+    """Return source and target of chunks of which each belongs to one rank.
+
+    Args:
+        kind: A collective other than all_to_all and send_receive.
+        owner: Rank whose part each chunk is. Shape `(c,)`.
+        root: For the collectives that have one.
+    """
+    every, at_root = np.full_like(owner, EVERY), np.full_like(owner, root)
+    return {
+        "all_reduce": (every, every),
+        "all_gather": (owner, every),
+        "reduce_scatter": (every, owner),
+        "broadcast": (at_root, every),
+        "reduce": (every, at_root),
+        "gather": (owner, at_root),
+        "scatter": (at_root, owner),
+    }[kind]
+
+
+def refuse_kind(algorithm: str, call: Call, known: tuple[str, ...]) -> None:
+    """Refuse a collective that an algorithm has not.
+
+    Raises:
+        CostError: `call.kind` is not among `known`.
+    """
+    if call.kind not in known:
+        raise CostError(f"algorithm '{algorithm}' has no {call.kind}; it has {', '.join(known)}")

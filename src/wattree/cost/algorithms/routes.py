@@ -1,0 +1,159 @@
+"""Routes of many pairs at once, by the rules of `Network.path`, over arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost.algorithms.search import first_paths
+from wattree.errors import CostError
+from wattree.hardware import Network
+
+__all__ = ["Crossed", "Routes"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: Sets of pairs whose routes are kept: the phases of a collective share theirs.
+_REMEMBERED = 32
+
+#: `Link.kind` → how NCCL's tuning tables count it.
+_OVER_NETWORK = frozenset({"network"})
+_OVER_HOST = frozenset({"pcie", "sockets", "cxl"})
+
+
+class Crossed(NamedTuple):
+    """Routes of some messages.
+
+    Attributes:
+        route: Which of the distinct routes each message takes. Shape `(k,)`.
+        offsets, links: Links of route r are `links[offsets[r]:offsets[r + 1]]`.
+        latency_s: Of each route. Shape `(routes,)`. [s]
+    """
+
+    route: Integers
+    offsets: Integers
+    links: Integers
+    latency_s: Floats
+
+
+class Routes:
+    """The links of a network as arrays, and the way between any two vertices.
+
+    Attributes:
+        network: As given.
+        bandwidth_bytes_per_s: Of each link. Shape `(links,)`. [B/s]
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        names = network.vertices
+        self._index = {name: number for number, name in enumerate(names)}
+        links = network.links
+        self.bandwidth_bytes_per_s = np.array([link.bandwidth_bytes_per_s for link in links])
+        self._latency_s = np.array([link.latency_s for link in links])
+        self._kind = np.array([_kind_number(link.kind) for link in links], dtype=np.int64)
+        self._source = np.array([self._index[link.source] for link in links], dtype=np.int64)
+        target = np.array([self._index[link.target] for link in links], dtype=np.int64)
+        self._target = target
+        self._arriving = np.argsort(target, kind="stable")
+        self._offsets = np.searchsorted(target[self._arriving], np.arange(len(names) + 1))
+        self._last: dict[bytes, tuple[Integers, Integers]] = {}
+        forwards = network.forwards
+        self._forwards = np.array([forwards is None or name in forwards for name in names])
+
+    def places(self, vertices: Sequence[str]) -> Integers:
+        """Return the number of each vertex.
+
+        Raises:
+            CostError: One is not in the network.
+        """
+        return np.array([self._place(name) for name in vertices], dtype=np.int64)
+
+    def crossed(self, sender: Integers, receiver: Integers) -> Crossed:
+        """Return the routes of messages.
+
+        Args:
+            sender, receiver: Vertices, by the numbers of `places`. Shape `(k,)`.
+
+        Raises:
+            CostError: A vertex cannot be reached from another.
+        """
+        pair, route = np.unique(receiver * len(self._forwards) + sender, return_inverse=True)
+        offsets, links = self._found(pair)
+        summed = np.concatenate([[0.0], np.cumsum(self._latency_s[links])])
+        return Crossed(
+            route=route.reshape(-1).astype(np.int64),
+            offsets=offsets,
+            links=links,
+            latency_s=np.asarray(summed[offsets[1:]] - summed[offsets[:-1]], dtype=np.float64),
+        )
+
+    def _found(self, pair: Integers) -> tuple[Integers, Integers]:
+        """Return the routes of distinct pairs; those of the last few calls are remembered."""
+        key = pair.tobytes()
+        if key not in self._last:
+            size = len(self._forwards)
+            end, start = pair // size, pair % size
+            offsets, links, failed = _kernel()(
+                self._offsets,
+                self._arriving,
+                self._source,
+                self._target,
+                self._forwards,
+                start,
+                end,
+            )
+            if failed >= 0:
+                names = self.network.vertices
+                raise CostError(
+                    f"no path leads from '{names[start[failed]]}' to '{names[end[failed]]}'; join "
+                    "them with links, or leave one out of the group"
+                )
+            while len(self._last) >= _REMEMBERED:
+                self._last.pop(next(iter(self._last)))
+            self._last[key] = (offsets, links)
+        return self._last[key]
+
+    def loads_bytes(self, crossed: Crossed, size_bytes: Floats) -> Floats:
+        """Return what messages of these sizes put on every link. Shape `(links,)`. [B]"""
+        per_route = np.bincount(
+            crossed.route, weights=size_bytes, minlength=len(crossed.offsets) - 1
+        )
+        on_links = np.repeat(per_route, np.diff(crossed.offsets))
+        total = np.bincount(
+            crossed.links, weights=on_links, minlength=len(self.bandwidth_bytes_per_s)
+        )
+        return np.asarray(total, dtype=np.float64)
+
+    def hardware(self, crossed: Crossed) -> Integers:
+        """Return what each message crosses at worst: 0 NVLink, 1 the host, 2 the network."""
+        worst = np.zeros(len(crossed.offsets) - 1, dtype=np.int64)
+        owner = np.repeat(np.arange(len(worst)), np.diff(crossed.offsets))
+        np.maximum.at(worst, owner, self._kind[crossed.links])
+        return worst[crossed.route]
+
+    def _place(self, name: str) -> int:
+        place = self._index.get(name)
+        if place is None:
+            raise CostError(f"no link of the network touches '{name}', which is in the group")
+        return place
+
+
+def _kind_number(kind: str) -> int:
+    return 2 if kind in _OVER_NETWORK else 1 if kind in _OVER_HOST else 0
+
+
+_COMPILED: list[Callable[..., Any]] = []
+
+
+def _kernel() -> Callable[..., Any]:
+    """Return the search, compiled; numba is loaded when the first route is asked for."""
+    if not _COMPILED:
+        from numba import njit
+
+        _COMPILED.append(njit(cache=True)(first_paths))
+    return _COMPILED[0]

@@ -1,0 +1,123 @@
+"""Double binary trees between domains, chains within them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost.algorithms.group import Group
+from wattree.cost.algorithms.messages import Round, Schedule, round_of
+from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
+
+__all__ = ["binary_tree_parents", "tree"]
+
+Integers = NDArray[np.int64]
+_KINDS = ("all_reduce", "broadcast", "reduce")
+
+
+@ALGORITHMS.register("tree")
+def tree(call: Call) -> Schedule:
+    """Return two complementary trees, each with half of the data, up and down, pipelined [1, 2].
+
+    A leaf of one tree is an inner node of the other, so that no domain sends much more than the
+    data once each way. Broadcast and reduce use one tree whose root is moved to theirs.
+
+    References:
+        [1] P. Sanders, J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast,
+            reduction and scan", Parallel Computing 35(12), 2009, doi:10.1016/j.parco.2009.09.001.
+        [2] S. Jeaugey, "Massively Scale Your Deep Learning Training with NCCL 2.4", NVIDIA
+            developer blog, 2019.
+    """
+    refuse_kind("tree", call, _KINDS)
+    members = call.group.members()
+    channels = call.channels or (min(map(len, members)) if len(members) > 1 else 1)
+    trees = 2 if call.kind == "all_reduce" and len(members) > 1 else 1
+    edges = [
+        _edges(call.group, members, channel=channel, second=bool(number), call=call)
+        for channel in range(channels)
+        for number in range(trees)
+    ]
+    child, parent, hop = (np.concatenate(part) for part in zip(*edges, strict=True))
+    chunk = np.repeat(np.arange(len(edges)), [len(each[0]) for each in edges])
+    up = round_of(child, parent, base=chunk, period=1, hop=hop, reduces=True)
+    down = round_of(parent, child, base=chunk, period=1, hop=hop.max() - hop)
+    rounds: dict[str, tuple[Round, ...]] = {
+        "all_reduce": (up, down),
+        "reduce": (up,),
+        "broadcast": (down,),
+    }
+    source, target = ends_of(call.kind, np.zeros(len(edges), dtype=np.int64), root=call.root)
+    return Schedule(
+        kind=call.kind,
+        algorithm="tree",
+        group=call.group,
+        chunk_bytes=np.full(len(edges), call.size_bytes / len(edges)),
+        source=source,
+        target=target,
+        rounds=rounds[call.kind],
+        pipelined=True,
+    )
+
+
+def binary_tree_parents(nodes: int, *, second: bool = False) -> Integers:
+    """Return the parent of each node in NCCL's binary tree, -1 for its root.
+
+    Odd numbers are the leaves; a parent clears the lowest set bit and sets the next. The second
+    tree is the first one mirrored, or for an odd number of nodes moved by one.
+    """
+    number = np.arange(nodes)
+    lowest = number & -number
+    parent = (number ^ lowest) | (lowest << 1)
+    parent = np.where(parent >= nodes, number ^ lowest, parent)
+    parent[0] = -1
+    if not second or nodes < 2:
+        return parent
+    if nodes % 2 == 0:
+        mirrored = parent[::-1]
+        return np.where(mirrored < 0, -1, nodes - 1 - mirrored)
+    moved = np.roll(parent, 1)
+    return np.where(moved < 0, -1, (moved + 1) % nodes)
+
+
+def _edges(
+    group: Group, members: list[Integers], *, channel: int, second: bool, call: Call
+) -> tuple[Integers, Integers, Integers]:
+    """Return child, parent and hop of every edge, hops counted upwards from the leaves."""
+    nodes = len(members)
+    parents = binary_tree_parents(nodes, second=second)
+    places = [channel % len(each) for each in members]
+    if call.kind != "all_reduce":  # the root of the data is the root of the tree
+        home = next(index for index, each in enumerate(members) if call.root in each)
+        places[home] = int(np.flatnonzero(members[home] == call.root)[0])
+        top = int(np.flatnonzero(parents < 0)[0])
+        names = (np.arange(nodes) - top + home) % nodes
+        turned = np.full(nodes, -1)
+        inner = parents >= 0
+        turned[names[inner]] = names[parents[inner]]
+        parents = turned
+    longest = max(map(len, members))
+    child, parent, hop = [], [], []
+    for each, place in zip(members, places, strict=True):
+        chain = np.roll(each, -place)
+        child.append(chain[1:])
+        parent.append(chain[:-1])
+        hop.append(longest - 1 - np.arange(1, len(chain)))
+    leaders = np.array([each[place] for each, place in zip(members, places, strict=True)])
+    below = np.flatnonzero(parents >= 0)
+    child.append(leaders[below])
+    parent.append(leaders[parents[below]])
+    hop.append(longest - 1 + _heights(parents)[below])
+    assert group.ranks == sum(map(len, members))
+    return np.concatenate(child), np.concatenate(parent), np.concatenate(hop)
+
+
+def _heights(parents: Integers) -> Integers:
+    """Return the longest way down from each node."""
+    height = np.zeros(len(parents), dtype=np.int64)
+    below = np.flatnonzero(parents >= 0)
+    while True:
+        raised = height.copy()
+        np.maximum.at(raised, parents[below], height[below] + 1)
+        if np.array_equal(raised, height):
+            return height
+        height = raised

@@ -1,0 +1,305 @@
+"""Which algorithm and protocol NCCL takes: its tuning model.
+
+After `ncclTopoTuneModel` and `ncclTopoGetAlgoTime` in src/graph/tuning.cc of NCCL 2.28 to 2.30
+(NVIDIA). What NCCL's graph search finds (channels and their bandwidth) is an input here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from wattree.cost.algorithms.protocols import (
+    BASE_LATENCIES_S,
+    HARDWARE_LATENCIES_S,
+    Protocol,
+)
+from wattree.errors import CostError
+
+__all__ = ["NcclChoice", "NcclSystem", "nccl_choice", "nccl_times_s"]
+
+_GB = 1e9
+_VOLTA, _AMPERE, _HOPPER, _BLACKWELL = range(4)
+# Tables of GB/s by generation (or, for LL between nodes, by the CPU: Intel first, then AMD), then
+# by one node, two nodes, more.
+_LL_MOST = ((39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0), (282.0, 90.0, 70.0))
+_RING_LL128_MOST = ((20.0,) * 3, (20.0,) * 3, (36.7,) * 3, (40.0,) * 3)  # per channel
+_TREE_LL128_MOST = ((20.0,) * 3, (20.0,) * 3, (36.7, 36.7, 29.0), (55.6, 31.67, 20.0))
+_TREE_MOST = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (38.7, 41.4, 36.0), (70.0, 42.8, 24.0))
+_NVLS_TREE_MOST = ((26.5, 18.5, 10.0), (24.0, 23.6, 17.8), (0.0, 57.7, 45.5), (0.0, 96.0, 80.0))
+_NVLS_EFFICIENCY = (0.0, 0.0, 0.85, 0.74)
+#: By powers of two from 64 B: share of its bandwidth that a tree reaches at middle sizes.
+_TREE_CORRECTION = {
+    Protocol.LL: (
+        *(1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5),
+        *(0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0),
+    ),
+    Protocol.LL128: (
+        *(1.0, 1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6),
+        *(0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1.0, 1.0),
+    ),
+    Protocol.SIMPLE: (
+        *(0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5),
+        *(0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
+    ),
+}
+#: Host time for posting to the network, us; three times for Simple.
+_NET_OVERHEAD_US = {"intel": 1.0, "amd": 2.0}
+#: Factor on the latency of long rings between nodes, before and from Ampere on.
+_PLATEAU = (1.9, 1.4)
+_SIMPLE_ONLY = frozenset({"collnet-chain", "nvls", "nvls-tree"})
+_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclSystem:
+    """What NCCL's tuning model knows of a communicator.
+
+    Attributes:
+        ranks, nodes: Members, and domains of NVLink or nodes that they are spread over evenly.
+        compute_capability: 70, 80, 90, 100, ….
+        inside_bytes_per_s: Bandwidth of all channels together within a node, one direction. [B/s]
+        between_bytes_per_s: The same between nodes: the adapters of a node. [B/s]
+        channels: Rings that NCCL's search finds; it bounds what some protocols reach.
+        hardware: Within a node: `nvlink` or `pcie`.
+        cpu: `intel` or `amd`.
+        nvls: Switches within nodes add.
+        collnet: The fabric adds (SHARP).
+        network_latency_s: That the network plugin states for itself. [s]
+    """
+
+    ranks: int
+    nodes: int
+    compute_capability: int
+    inside_bytes_per_s: float
+    between_bytes_per_s: float
+    channels: int = 16
+    hardware: str = "nvlink"
+    cpu: str = "intel"
+    nvls: bool = False
+    collnet: bool = False
+    network_latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes <= self.ranks or self.channels < 1:
+            raise CostError(f"impossible communicator: {self}")
+        if self.inside_bytes_per_s <= 0 or self.between_bytes_per_s <= 0:
+            raise CostError(f"a communicator needs bandwidths above 0 B/s: {self}")
+
+    @property
+    def generation(self) -> int:
+        """Row of the tables."""
+        capability = self.compute_capability
+        return (capability >= 80) + (capability >= 90) + (capability >= 100)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NcclChoice:
+    """What NCCL would do.
+
+    Attributes:
+        algorithm: `ring`, `tree`, `nvls`, `nvls-tree` or `collnet-chain`.
+        protocol: Of its messages.
+        time_s: That the tuning model expects. [s]
+    """
+
+    algorithm: str
+    protocol: Protocol
+    time_s: float
+
+
+def nccl_choice(
+    kind: str,
+    size_bytes: float,
+    system: NcclSystem,
+    *,
+    algorithms: Collection[str] = (),
+    protocols: Collection[Protocol] = (),
+) -> NcclChoice:
+    """Return the fastest of what NCCL may use, by its own model.
+
+    Args:
+        kind: A collective that NCCL tunes.
+        size_bytes: As nccl-tests counts it. [B]
+        system: The communicator.
+        algorithms, protocols: As NCCL_ALGO and NCCL_PROTO allow; empty for all.
+
+    Raises:
+        CostError: Nothing is left to choose from.
+    """
+    times = {
+        key: time
+        for key, time in nccl_times_s(kind, size_bytes, system).items()
+        if (not algorithms or key[0] in algorithms) and (not protocols or key[1] in protocols)
+    }
+    if not times:
+        raise CostError(
+            f"{kind}: no algorithm of {', '.join(algorithms) or 'all'} with protocol "
+            f"{', '.join(protocols) or 'any'} for {system.ranks} ranks on {system.nodes} nodes"
+        )
+    (algorithm, protocol), time = min(times.items(), key=lambda item: item[1])
+    return NcclChoice(algorithm=algorithm, protocol=protocol, time_s=time)
+
+
+def nccl_times_s(
+    kind: str, size_bytes: float, system: NcclSystem
+) -> dict[tuple[str, Protocol], float]:
+    """Return the time that NCCL expects of each algorithm and protocol it may use. [s]
+
+    Raises:
+        CostError: NCCL does not tune such a collective.
+    """
+    if kind not in _KINDS:
+        raise CostError(f"NCCL does not tune {kind}; it tunes {', '.join(_KINDS)}")
+    if system.ranks == 1:
+        return {("ring", Protocol.SIMPLE): 0.0}
+    times: dict[tuple[str, Protocol], float] = {}
+    for algorithm in _algorithms(kind, system):
+        for protocol in (Protocol.SIMPLE,) if algorithm in _SIMPLE_ONLY else tuple(Protocol):
+            if not _is_enabled(protocol, system):
+                continue
+            rate = _algorithm_rate(kind, algorithm, protocol, system)
+            if rate <= 0:
+                continue
+            latency = _latency_us(kind, algorithm, protocol, system) * 1e-6
+            faster, later = _at_size(kind, algorithm, protocol, system, size_bytes)
+            times[algorithm, protocol] = latency * later + size_bytes / (rate * faster * _GB)
+    return times
+
+
+def _algorithms(kind: str, system: NcclSystem) -> list[str]:
+    found = ["ring"]
+    if kind == "all_reduce":
+        found.append("tree")
+        if system.nvls and system.nodes > 1:
+            found.append("nvls-tree")
+        if system.collnet:
+            found.append("collnet-chain")
+    one_node = system.nodes == 1 or (system.collnet and kind == "all_reduce")
+    if system.nvls and one_node and kind not in {"broadcast", "reduce"}:
+        found.append("nvls")
+    return found
+
+
+def _is_enabled(protocol: Protocol, system: NcclSystem) -> bool:
+    """Return whether NCCL uses the protocol here: LL128 only over NVLink, from Volta on."""
+    if protocol is not Protocol.LL128:
+        return True
+    return system.hardware == "nvlink" and system.compute_capability >= 70
+
+
+def _steps(kind: str, ranks: int) -> int:
+    return {
+        "all_reduce": 2 * (ranks - 1),
+        "all_gather": ranks - 1,
+        "reduce_scatter": ranks - 1,
+    }.get(kind, ranks)
+
+
+def _algorithm_rate(kind: str, algorithm: str, protocol: Protocol, system: NcclSystem) -> float:
+    """Return size over time without latency. [GB/s]"""
+    bus = _bus_rate(kind, algorithm, protocol, system)
+    if algorithm != "ring" and kind in {"all_gather", "reduce_scatter"}:
+        return bus
+    if algorithm in {"ring", "nvls", "nvls-tree"}:
+        return bus * system.ranks / _steps(kind, system.ranks)
+    return bus / 2
+
+
+def _bus_rate(kind: str, algorithm: str, protocol: Protocol, system: NcclSystem) -> float:
+    """Return the bandwidth of all channels together. [GB/s]"""
+    channels, few = system.channels, min(system.nodes, 3) - 1
+    generation = system.generation
+    inside = system.inside_bytes_per_s / _GB
+    between = system.between_bytes_per_s / _GB if system.nodes > 1 else inside
+    if algorithm in {"nvls", "nvls-tree"}:
+        return _nvls_rate(kind, algorithm, system, inside, between)
+    # NCCL takes the bandwidth within a node for two nodes as well; its search has by then bounded
+    # that by the adapters, as here.
+    bus = min(inside, between)
+    if algorithm == "collnet-chain":
+        return bus
+    ll_row = generation if system.nodes == 1 else int(system.cpu == "amd")
+    ll_most = _LL_MOST[ll_row][few]
+    if algorithm == "ring":
+        return {
+            Protocol.LL: min(ll_most, bus * 0.5),
+            Protocol.LL128: min(bus * 0.92, channels * _RING_LL128_MOST[generation][few]),
+            Protocol.SIMPLE: bus,
+        }[protocol]
+    bus = min(bus * 0.92, channels * _TREE_MOST[generation][few])
+    flags = 7 / 9 if system.nodes == 1 else 120 / 128
+    return {
+        Protocol.LL: min(bus / 3.8, ll_most),
+        Protocol.LL128: min(bus * flags, channels * _TREE_LL128_MOST[generation][few]),
+        Protocol.SIMPLE: bus,
+    }[protocol]
+
+
+def _nvls_rate(
+    kind: str, algorithm: str, system: NcclSystem, inside: float, between: float
+) -> float:
+    """Return the bandwidth of NVLS: one channel is left for synchronising."""
+    channels, few = system.channels, min(system.nodes, 3) - 1
+    if channels < 2:
+        return 0.0
+    per_node = system.ranks / system.nodes
+    inside *= _NVLS_EFFICIENCY[system.generation] * (channels - 1) / channels
+    inside *= 2.0 if kind == "all_reduce" else (per_node - 1) / per_node
+    if algorithm == "nvls":
+        return min(inside, between) if system.nodes > 1 else inside
+    most = channels * _NVLS_TREE_MOST[system.generation][few]
+    return min(inside, between * (2 if system.nodes <= 2 else 1), most)
+
+
+def _latency_us(kind: str, algorithm: str, protocol: Protocol, system: NcclSystem) -> float:
+    base = BASE_LATENCIES_S[algorithm][protocol] * 1e6
+    inside = HARDWARE_LATENCIES_S[system.hardware][algorithm][protocol] * 1e6
+    per_node = system.ranks / system.nodes
+    # With one rank to a node nothing hides the network, whose latency is then that of trees.
+    row = "tree" if per_node == 1 and algorithm == "ring" else algorithm
+    between = HARDWARE_LATENCIES_S["network"][row][protocol] * 1e6
+    plugin = system.network_latency_s * 1e6
+    between += plugin * (2 if protocol is Protocol.SIMPLE else 1)
+    doublings = system.nodes.bit_length() - 1
+    if algorithm == "ring":
+        return base + _ring_latency_us(kind, protocol, system, inside, between)
+    if algorithm == "tree":
+        return base + 2 * ((int(per_node) - 1) * inside + doublings * between)
+    if algorithm == "collnet-chain":
+        return base + 2 * (int(per_node) - 1) * inside + between
+    if algorithm == "nvls":
+        return inside + (between if system.nodes > 1 else 0.0)
+    return base + inside + 2 * doublings * between
+
+
+def _ring_latency_us(
+    kind: str, protocol: Protocol, system: NcclSystem, inside: float, between: float
+) -> float:
+    steps = _steps(kind, system.ranks)
+    if kind in {"broadcast", "reduce"}:
+        hardware = system.hardware if system.nodes == 1 else "network"
+        row = "tree" if protocol is Protocol.SIMPLE else "ring"
+        return steps * HARDWARE_LATENCIES_S[hardware][row][protocol] * 1e6
+    crossings = 0
+    if system.nodes > 1:
+        crossings = 2 * (system.nodes - 1) if kind == "all_reduce" else system.nodes - 1
+        posting = _NET_OVERHEAD_US[system.cpu] * (3 if protocol is Protocol.SIMPLE else 1)
+        inside = max(inside, posting)
+    return (steps - crossings) * inside + crossings * between
+
+
+def _at_size(
+    kind: str, algorithm: str, protocol: Protocol, system: NcclSystem, size_bytes: float
+) -> tuple[float, float]:
+    """Return the factors on rate and latency that depend on the size."""
+    rate = latency = 1.0
+    power = (int(size_bytes) >> 6).bit_length() - 1
+    corrections = _TREE_CORRECTION[protocol]
+    if algorithm == "tree" and kind == "all_reduce" and 0 <= power < len(corrections):
+        rate = corrections[power]
+    is_long = size_bytes / (system.channels * system.ranks) >= 64
+    is_ring = algorithm == "ring" and protocol is Protocol.SIMPLE and kind == "all_reduce"
+    if is_ring and system.nodes > 1 and is_long:
+        latency = _PLATEAU[system.compute_capability >= 80]
+    return rate, latency

@@ -1,0 +1,32 @@
+"""What an imported description of a node holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wattree.hardware.network import Link, Network
+
+__all__ = ["ImportedTopology"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedTopology:
+    """One node as another tool describes it.
+
+    Attributes:
+        network: Between devices `d0`, …, adapters `nic0`, …, switches, and sockets `cpu0`, ….
+        devices: How many devices.
+        titles: Vertex → what the file calls it: a bus id, the name of an adapter.
+        adapter_bytes_per_s: Adapter → its line rate, where the file says; one direction. [B/s]
+    """
+
+    network: Network
+    devices: int
+    titles: Mapping[str, str]
+    adapter_bytes_per_s: Mapping[str, float]
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """The links of the network."""
+        return self.network.links

@@ -1,0 +1,121 @@
+"""The links of a node as its file lists them, or as a topology file that it names has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from wattree.errors import HardwareError, UnitError
+from wattree.hardware.device import Device
+from wattree.hardware.fields import Fields
+from wattree.hardware.imports import NVLINK_BYTES_PER_S, read_topology
+from wattree.hardware.network import Link, Network, cable
+from wattree.hardware.node import ScaleUp
+from wattree.hardware.topologies import check_connected, device_name
+from wattree.units import parse_quantity
+
+__all__ = ["check_wiring", "read_wiring"]
+
+_KEYS = frozenset({"ends", "bandwidth", "latency", "kind"})
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
+_DEVICE = re.compile(r"d(\d+)")
+_MOST_LINKS = 100_000
+#: Architecture → compute capability, for the rate of one NVLink.
+_CAPABILITY = {"pascal": 60, "volta": 70, "turing": 70, "ampere": 80, "hopper": 90}
+_CAPABILITY |= {"blackwell": 100, "blackwell-ultra": 100}
+
+
+def read_wiring(
+    fields: Fields,
+    *,
+    device: Callable[[], Device],
+    scale_up: ScaleUp,
+    devices: int,
+    folder: Path,
+) -> tuple[Link, ...]:
+    """Return the links under `links`, or of the file under `topology`; none where neither stands.
+
+    Args:
+        fields: Of the node's file.
+        device: Loads the device, where it is needed, and with `scale_up` gives the rates that
+            a table of `nvidia-smi topo -m` does not have: one NVLink by the architecture, a slot by
+            the host link.
+        scale_up: For the rate between sockets.
+        devices: That the node holds; all of them must be joined.
+        folder: Of the node's file, where a relative path starts.
+
+    Raises:
+        JobError: The topology file cannot be used.
+    """
+    given = fields.keys()
+    if "links" in given and "topology" in given:
+        fields.refuse("topology", "found beside 'links', expected one of the two")
+    links: list[Link] = []
+    if "links" in given:
+        for index, entry in enumerate(fields.entries("links", name="links")[:_MOST_LINKS]):
+            links += _cable(fields, f"links.value[{index}]", entry)
+    elif "topology" in given:
+        name = fields.text("topology")
+        if name:
+            links += _topology(folder / name, device(), scale_up)
+            fields.cite("links", f"topology file {name}")
+    if links:
+        try:
+            check_wiring(links, devices=devices)
+        except HardwareError as error:
+            fields.refuse("topology" if "topology" in given else "links", str(error))
+    return tuple(links)
+
+
+def check_wiring(links: list[Link], *, devices: int) -> None:
+    """Refuse links that leave a device out or name one that is not there.
+
+    Raises:
+        HardwareError: Names the device.
+    """
+    network = Network(links=tuple(links))
+    wanted = [device_name(device) for device in range(devices)]
+    for name in network.vertices:
+        if _DEVICE.fullmatch(name) and name not in wanted:
+            raise HardwareError(f"'{name}' is no device of this node, which has d0 to {wanted[-1]}")
+    if devices > 1:
+        check_connected(network, wanted, where="links of the node")
+
+
+def _topology(path: Path, device: Device, scale_up: ScaleUp) -> tuple[Link, ...]:
+    between = scale_up.socket_bandwidth_bytes_per_s or device.host_link_bytes_per_s
+    capability = _CAPABILITY.get(device.architecture)
+    # Of a device without NVLink the cells name none, so that its rate is not asked for.
+    each = NVLINK_BYTES_PER_S[capability] if capability else scale_up.bandwidth_bytes_per_s
+    return read_topology(
+        path,
+        nvlink_bytes_per_s=each,
+        pcie_bytes_per_s=device.host_link_bytes_per_s,
+        socket_bytes_per_s=between,
+    ).links
+
+
+def _cable(fields: Fields, key: str, entry: Mapping[Any, Any]) -> tuple[Link, ...]:
+    for extra in sorted(map(str, set(entry) - _KEYS)):
+        fields.refuse(f"{key}.{extra}", f"unknown key; expected {', '.join(sorted(_KEYS))}")
+    ends = entry.get("ends")
+    if (
+        not isinstance(ends, list)
+        or len(ends) != 2
+        or not all(isinstance(end, str) and _NAME.fullmatch(end) for end in ends)
+    ):
+        fields.refuse(f"{key}.ends", f"found {ends!r:.80}, expected two names, such as [d0, d1]")
+        return ()
+    kind = entry.get("kind", "mesh")
+    if not isinstance(kind, str) or not _NAME.fullmatch(kind):
+        fields.refuse(f"{key}.kind", f"found {kind!r:.80}, expected a name, such as nvlink")
+        return ()
+    try:
+        rate = parse_quantity(entry.get("bandwidth"), "bytes_per_s")
+        latency = parse_quantity(entry.get("latency", "0 s"), "s", positive=False)
+        return cable(ends[0], ends[1], rate, latency_s=latency, kind=kind)
+    except (UnitError, HardwareError) as error:
+        fields.refuse(key, str(error))
+        return ()

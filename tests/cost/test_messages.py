@@ -1,0 +1,265 @@
+"""Messages of collectives: they do what the collective is, and send no byte too many."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.cost.player import bytes_between, wrong_ends
+from wattree.cost.algorithms import (
+    ALGORITHMS,
+    EVERY,
+    KINDS,
+    Call,
+    Group,
+    Schedule,
+    contiguous_group,
+    schedule_of,
+)
+from wattree.errors import CostError, UnknownNameError
+
+EVEN_ONLY = {"hierarchical", "nvls", "sharp", "rail"}
+#: Algorithm → what it can do; the test below compares it with what each of them refuses.
+CAN = {
+    "binomial": {"broadcast", "reduce", "gather", "scatter"},
+    "direct": set(KINDS),
+    "halving-doubling": {"all_reduce", "all_gather", "reduce_scatter"},
+    "hierarchical": {"all_reduce", "all_gather", "reduce_scatter"},
+    "nvls": {"all_reduce", "all_gather", "reduce_scatter"},
+    "rail": {"all_to_all"},
+    "ring": {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce"},
+    "sharp": {"all_reduce"},
+    "torus": {"all_reduce", "all_gather", "reduce_scatter"},
+    "tree": {"all_reduce", "broadcast", "reduce"},
+}
+PAIRS = [(name, kind) for name in sorted(CAN) for kind in sorted(CAN[name])]
+
+
+@st.composite
+def groups(draw: st.DrawFn, *, even: bool = False, most: int = 14) -> Group:
+    """Return ranks spread over domains, in any order, with switches that add."""
+    if even:
+        domains, inside = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+        sizes = [inside] * domains
+    else:
+        sizes = draw(
+            st.lists(st.integers(1, 5), min_size=1, max_size=5).filter(lambda s: sum(s) <= most)
+        )
+    node = draw(st.permutations([index for index, size in enumerate(sizes) for _ in range(size)]))
+    devices = draw(st.permutations(range(len(node))))
+    return Group(
+        devices=np.array(devices, dtype=np.int64),
+        node=np.array(node, dtype=np.int64),
+        switches=tuple(f"switch{index}" for index in range(len(sizes))),
+    )
+
+
+@st.composite
+def tori(draw: st.DrawFn) -> Group:
+    """Return ranks that fill a grid of one to three axes, some of length one."""
+    shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
+    ranks = int(np.prod(shape))
+    devices = np.array(draw(st.permutations(range(ranks))), dtype=np.int64)
+    return Group(devices=devices, node=np.zeros(ranks, dtype=np.int64), shape=shape)
+
+
+def calls(kind: str, group: Group, draw: st.DataObject) -> Call:
+    """Return a call of any size, root and peer; all-to-alls with a matrix half of the time."""
+    n = group.ranks
+    matrix = None
+    if kind == "all_to_all" and draw.draw(st.booleans()):
+        sizes = draw.draw(st.lists(st.integers(0, 1000), min_size=n * n, max_size=n * n))
+        matrix = np.array(sizes, dtype=np.float64).reshape(n, n)
+    return Call(
+        kind=kind,
+        size_bytes=draw.draw(st.integers(0, 10**9)),
+        group=group,
+        root=draw.draw(st.integers(0, n - 1)),
+        peer=draw.draw(st.integers(0, n - 1)) if n > 1 else 1,
+        matrix_bytes=matrix,
+        channels=draw.draw(st.none() | st.integers(1, 3)),
+        switch="spine",
+    )
+
+
+def drawn(algorithm: str, kind: str, draw: st.DataObject) -> tuple[Call, Schedule]:
+    """Return a call and its messages."""
+    shaped = tori() if algorithm == "torus" else groups(even=algorithm in EVEN_ONLY)
+    call = calls(kind, draw.draw(shaped), draw)
+    return call, schedule_of(call, algorithm)
+
+
+@pytest.mark.parametrize(("algorithm", "kind"), PAIRS)
+@given(draw=st.data())
+@settings(max_examples=40)
+def test_every_rank_ends_with_what_it_should(
+    algorithm: str, kind: str, draw: st.DataObject
+) -> None:
+    """Played on data: sums hold every contribution once, gathers every part, for any group."""
+    _, schedule = drawn(algorithm, kind, draw)
+
+    assert wrong_ends(schedule) == []
+
+
+@pytest.mark.parametrize(("algorithm", "kind"), PAIRS)
+@given(draw=st.data())
+@settings(max_examples=15)
+def test_chunks_say_what_the_collective_is(algorithm: str, kind: str, draw: st.DataObject) -> None:
+    """Whoever makes the messages, the parts of the ranks are those of the definition."""
+    call, schedule = drawn(algorithm, kind, draw)
+    n = call.group.ranks
+    if n == 1:
+        return
+    owned = np.zeros((n, n) if kind == "all_to_all" else n)
+    for size, source, target in zip(
+        schedule.chunk_bytes, schedule.source, schedule.target, strict=True
+    ):
+        if kind == "all_to_all":
+            owned[source, target] += size
+        elif kind in {"all_gather", "gather"}:
+            owned[source] += size
+        elif kind in {"reduce_scatter", "scatter"}:
+            owned[target] += size
+    total = float(schedule.chunk_bytes.sum())
+
+    if kind == "all_to_all":
+        expected = (
+            np.full((n, n), call.size_bytes / n) if call.matrix_bytes is None else call.matrix_bytes
+        )
+        away = ~np.eye(n, dtype=bool)
+        assert owned[away] == pytest.approx(expected[away])
+    elif kind in {"all_gather", "gather", "reduce_scatter", "scatter"}:
+        assert owned == pytest.approx(np.full(n, call.size_bytes / n))
+    else:
+        assert total == pytest.approx(call.size_bytes)
+
+
+@pytest.mark.parametrize(("algorithm", "kind"), PAIRS)
+@given(draw=st.data())
+@settings(max_examples=15)
+def test_bytes_sent_are_bytes_received(algorithm: str, kind: str, draw: st.DataObject) -> None:
+    """And both are what the chunks of the messages add up to."""
+    _, schedule = drawn(algorithm, kind, draw)
+    counted = bytes_between(schedule)
+
+    assert schedule.sent_bytes() == pytest.approx(counted.sum(axis=1))
+    assert schedule.received_bytes() == pytest.approx(counted.sum(axis=0))
+
+
+@pytest.mark.parametrize(("algorithm", "kind"), PAIRS)
+@given(draw=st.data())
+@settings(max_examples=15)
+def test_no_rank_receives_less_than_it_needs(
+    algorithm: str, kind: str, draw: st.DataObject
+) -> None:
+    """Lower bounds: what a rank must end with and does not begin with has to come in."""
+    _, schedule = drawn(algorithm, kind, draw)
+    needed = np.zeros(len(schedule.vertices))
+    for rank in range(schedule.ranks):
+        is_target = (schedule.target == rank) | (schedule.target == EVERY)
+        has_all = (schedule.source == rank) | (schedule.ranks == 1)
+        needed[rank] = schedule.chunk_bytes[is_target & ~has_all].sum()
+
+    received = schedule.received_bytes()
+    # Where all contribute, a rank can make up its own part of the sum and have the rest added
+    # elsewhere, but every byte of the sum of others comes in.
+    assert np.all(received >= needed * (1 - 1e-9))
+
+
+@pytest.mark.parametrize("algorithm", sorted(CAN))
+def test_an_algorithm_refuses_what_it_has_not(algorithm: str) -> None:
+    """And the table of this file is the truth about what it has."""
+    group = Group(
+        devices=np.arange(4),
+        node=np.array([0, 0, 1, 1]),
+        switches=("switch0", "switch1"),
+        shape=(2, 2),
+    )
+    call = {kind: Call(kind=kind, size_bytes=4.0, group=group, switch="spine") for kind in KINDS}
+    for kind in set(KINDS) - CAN[algorithm]:
+        with pytest.raises(CostError, match=f"'{algorithm}' has no {kind}; it has "):
+            schedule_of(call[kind], algorithm)
+
+    assert all(schedule_of(call[kind], algorithm).rounds for kind in CAN[algorithm])
+    assert set(CAN) == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("algorithm", sorted(CAN))
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_rank_sends_nothing(algorithm: str, kind: str) -> None:
+    """It has nobody to talk to."""
+    call = Call(kind=kind, size_bytes=1e9, group=contiguous_group(1, 1))
+
+    schedule = schedule_of(call, algorithm)
+
+    assert schedule.rounds == ()
+    assert schedule.sent_bytes().tolist() == [0.0]
+    assert schedule.steps == 0
+
+
+def test_an_unknown_algorithm_is_refused() -> None:
+    """The known ones are listed."""
+    call = Call(kind="all_reduce", size_bytes=1.0, group=contiguous_group(2, 2))
+
+    with pytest.raises(
+        UnknownNameError, match="unknown collective algorithm 'rign'; did you mean 'ring'"
+    ):
+        schedule_of(call, "rign")
+
+
+GROUP = contiguous_group(4, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "gossip"}, "unknown collective 'gossip'; known: all_reduce, all_gather,"),
+        ({"size_bytes": -1.0}, "all_reduce: size -1.0 B, expected 0 or more"),
+        ({"size_bytes": float("nan")}, "all_reduce: size nan B, expected 0 or more"),
+        ({"root": 4}, "all_reduce: root 4, expected a rank from 0 to 3"),
+        ({"kind": "send_receive", "peer": 9}, "peer 9, expected a rank from 0 to 3"),
+        ({"channels": 0}, "all_reduce: 0 channels, expected 1 or more"),
+        ({"matrix_bytes": np.zeros((3, 4))}, r"of shape \(3, 4\), expected \(4, 4\)"),
+        ({"matrix_bytes": np.full((4, 4), -1.0)}, "finite sizes of 0 or more"),
+    ],
+)
+def test_a_call_that_means_nothing_is_refused(change: dict[str, object], message: str) -> None:
+    """The message names what was asked for."""
+    asked: dict[str, object] = {"kind": "all_reduce", "size_bytes": 1.0, "group": GROUP}
+
+    with pytest.raises(CostError, match=message):
+        Call(**(asked | change))  # type: ignore[arg-type]
+
+
+def test_groups_that_cannot_be_are_refused() -> None:
+    """A device that takes part twice, a group of nobody."""
+    with pytest.raises(CostError, match="device 3 is in the group more than once"):
+        Group(devices=np.array([3, 1, 3]), node=np.array([0, 0, 0]))
+    with pytest.raises(CostError, match="needs at least one rank and a domain for each, found 0"):
+        Group(devices=np.array([], dtype=np.int64), node=np.array([], dtype=np.int64))
+
+
+@pytest.mark.parametrize("algorithm", sorted(EVEN_ONLY))
+def test_algorithms_on_two_levels_need_even_groups(algorithm: str) -> None:
+    """The message says what can be used instead."""
+    group = Group(devices=np.arange(3), node=np.array([0, 0, 1]), switches=("a", "b"))
+    kind = min(CAN[algorithm])
+
+    with pytest.raises(CostError, match="found 1 to 2; use 'ring', 'tree' or 'direct'"):
+        schedule_of(Call(kind=kind, size_bytes=1.0, group=group, switch="spine"), algorithm)
+
+
+def test_switches_that_cannot_add_are_refused() -> None:
+    """NVLS on devices without it, SHARP without saying where."""
+    call = Call(kind="all_reduce", size_bytes=1.0, group=GROUP)
+
+    with pytest.raises(CostError, match="needs a switch that adds in every domain"):
+        schedule_of(call, "nvls")
+    with pytest.raises(CostError, match="'sharp' needs the vertex whose switches add"):
+        schedule_of(call, "sharp")
+    with pytest.raises(
+        CostError, match="'torus' needs a group that fills a torus, or a whole slic"
+    ):
+        schedule_of(call, "torus")

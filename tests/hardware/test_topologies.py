@@ -1,0 +1,537 @@
+"""Topologies: what is joined to what, at which rate, and how many cables that takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattree.errors import HardwareError, JobError
+from wattree.hardware import (
+    Cluster,
+    Network,
+    cable,
+    default_fabric_name,
+    load_fabric,
+    load_node,
+    load_site,
+    node_names,
+)
+from wattree.hardware.topologies import (
+    adapter_of,
+    check_connected,
+    cube_mesh,
+    device_name,
+    dragonfly,
+    fat_tree,
+    full_mesh,
+    host_tree,
+    join,
+    network_of,
+    node_network,
+    ring,
+    slice_shape,
+    switch_fabric,
+    torus,
+    with_memory_tier,
+)
+
+LATENCY_S = 1e-6
+
+
+def names(count: int) -> list[str]:
+    """Return device names."""
+    return [device_name(device) for device in range(count)]
+
+
+def route(network: Network, source: str, target: str) -> list[str]:
+    """Return the names of the links from one vertex to another."""
+    return [network.links[index].name for index in network.path(source, target)]
+
+
+def leaving(network: Network, vertex: str, kind: str | None = None) -> float:
+    """Return the rate of all links out of a vertex. [B/s]"""
+    return sum(
+        link.bandwidth_bytes_per_s
+        for link in network.links
+        if link.source == vertex and kind in {None, link.kind}
+    )
+
+
+def cluster(node: str, nodes: int, fabric: str | None = None) -> Cluster:
+    """Return nodes of the catalogue on their fabric or another."""
+    return Cluster(
+        node=load_node(node),
+        nodes=nodes,
+        fabric=load_fabric(fabric or default_fabric_name(node)),
+        site=load_site("world-average"),
+    )
+
+
+def test_a_switch_gives_every_pair_its_full_rate() -> None:
+    """One port each; two links between any two; the latency between devices is that given."""
+    network = switch_fabric(names(4), bandwidth_bytes_per_s=8.0, latency_s=LATENCY_S)
+
+    assert route(network, "d0", "d3") == ["d0>nvswitch0", "nvswitch0>d3"]
+    assert {link.bandwidth_bytes_per_s for link in network.links} == {8.0}
+    assert sum(network.links[i].latency_s for i in network.path("d0", "d3")) == LATENCY_S
+
+
+def test_a_full_mesh_splits_the_rate_over_the_peers() -> None:
+    """Seven links of 64 GB/s: MI300X."""
+    network = full_mesh(names(8), bandwidth_bytes_per_s=448e9, latency_s=LATENCY_S)
+
+    assert len(network.links) == 8 * 7
+    assert {link.bandwidth_bytes_per_s for link in network.links} == {64e9}
+    assert route(network, "d2", "d7") == ["d2>d7"]
+
+
+def test_a_cube_mesh_has_six_links_to_four_peers() -> None:
+    """Two single and two double NVLinks at every device; the other three are one hop further."""
+    network = cube_mesh(names(8), bandwidth_bytes_per_s=150e9, latency_s=LATENCY_S)
+    widths = [
+        sorted(link.bandwidth_bytes_per_s for link in network.links if link.source == name)
+        for name in names(8)
+    ]
+
+    assert widths == [[25e9, 25e9, 50e9, 50e9]] * 8
+    assert {len(route(network, "d0", name)) for name in names(8)[5:]} == {2}
+
+
+def test_a_cube_mesh_of_another_size_is_refused() -> None:
+    """The message says what else there is."""
+    with pytest.raises(HardwareError, match="joins 8 devices, found 4; use `mesh`, `links` or 8"):
+        cube_mesh(names(4), bandwidth_bytes_per_s=1.0, latency_s=0.0)
+
+
+@given(shape=st.lists(st.integers(1, 5), min_size=1, max_size=3), wrap=st.booleans())
+def test_a_torus_has_the_cables_of_its_axes(shape: list[int], wrap: bool) -> None:  # noqa: FBT001
+    """Length cables along each line where it wraps and has three or more, one less otherwise."""
+    count = 1
+    for length in shape:
+        count *= length
+    lines = [count // length for length in shape]
+    cables = sum(
+        line * (length if wrap and length > 2 else length - 1)
+        for line, length in zip(lines, shape, strict=True)
+    )
+    network = torus(
+        names(count),
+        shape=shape,
+        wraps=[wrap] * len(shape),
+        bandwidth_bytes_per_s=6.0,
+        latency_s=0.0,
+    )
+
+    assert len(network.links) == 2 * cables
+    assert len({link.name for link in network.links}) == 2 * cables
+
+
+def test_a_torus_reaches_its_corner_backwards() -> None:
+    """Around the wrap in one hop an axis; across a mesh in as many as it is long."""
+    around, across = (
+        torus(
+            names(64),
+            shape=[4, 4, 4],
+            wraps=[wraps] * 3,
+            bandwidth_bytes_per_s=6.0,
+            latency_s=0.0,
+        )
+        for wraps in (True, False)
+    )
+
+    assert len(route(around, "d0", "d63")) == 3
+    assert len(route(across, "d0", "d63")) == 9
+    assert {link.bandwidth_bytes_per_s for link in around.links} == {1.0}
+
+
+def test_a_torus_whose_shape_holds_others_is_refused() -> None:
+    """The product is named."""
+    with pytest.raises(HardwareError, match="torus of shape 2x3: holds 6 devices, found 5"):
+        torus(names(5), shape=[2, 3], wraps=[True] * 2, bandwidth_bytes_per_s=1.0, latency_s=0.0)
+
+
+def test_a_ring_of_two_has_one_cable() -> None:
+    """No second one around the back."""
+    rings = {n: ring(names(n), bandwidth_bytes_per_s=2.0, latency_s=0.0) for n in (2, 3)}
+
+    assert [len(network.links) for network in rings.values()] == [2, 6]
+
+
+@pytest.mark.parametrize(
+    ("devices", "largest", "unit", "shape"),
+    [
+        (8, (16, 16, 16), 4, (2, 2, 2)),
+        (16, (16, 16, 16), 4, (2, 2, 4)),
+        (32, (16, 16, 16), 4, (2, 4, 4)),
+        (64, (16, 16, 16), 4, (4, 4, 4)),
+        (128, (16, 16, 16), 4, (4, 4, 8)),
+        (4096, (16, 16, 16), 4, (16, 16, 16)),
+        (8, (16, 16), 16, (2, 4)),
+        (128, (16, 16), 16, (8, 16)),
+        (256, (16, 16), 16, (16, 16)),
+    ],
+)
+def test_slices_have_the_shapes_that_google_lists(
+    devices: int, largest: tuple[int, ...], unit: int, shape: tuple[int, ...]
+) -> None:
+    """Topologies of v4 and v5e in the Google Cloud TPU documentation."""
+    assert slice_shape(devices, largest, unit) == shape
+
+
+def test_slices_that_do_not_fit_are_refused() -> None:
+    """A prime larger than any axis."""
+    with pytest.raises(HardwareError, match="17 devices form no box inside a torus of 16x16"):
+        slice_shape(17, (16, 16))
+
+
+def test_a_host_tree_shares_switches_and_sockets() -> None:
+    """Same switch, same socket, other socket: two, four and five links."""
+    network = host_tree(
+        names(8),
+        bandwidth_bytes_per_s=32e9,
+        latency_s=LATENCY_S,
+        devices_per_switch=2,
+        sockets=2,
+        socket_bandwidth_bytes_per_s=24e9,
+        adapters=4,
+        adapter_bandwidth_bytes_per_s=25e9,
+    )
+
+    assert route(network, "d0", "d1") == ["d0>pcie0", "pcie0>d1"]
+    assert len(route(network, "d0", "d2")) == 4
+    assert route(network, "d0", "d7") == [
+        "d0>pcie0",
+        "pcie0>cpu0",
+        "cpu0>cpu1",
+        "cpu1>pcie3",
+        "pcie3>d7",
+    ]
+    assert route(network, "d3", "nic1") == ["d3>pcie1", "pcie1>nic1"]
+    assert sum(network.links[i].latency_s for i in network.path("d0", "d7")) == LATENCY_S
+
+
+def test_adapters_can_be_ports_of_their_device() -> None:
+    """Gaudi 2: three ports of 12.5 GB/s beside a slot of 32 GB/s."""
+    network = host_tree(
+        names(2),
+        bandwidth_bytes_per_s=32e9,
+        adapters=2,
+        adapter_bandwidth_bytes_per_s=37.5e9,
+        adapters_on_devices=True,
+    )
+
+    assert route(network, "d1", "nic1") == ["d1>nic1"]
+
+
+def test_a_fat_tree_divides_uplinks_by_the_oversubscription() -> None:
+    """Four nodes of two adapters, two nodes to a leaf, three to one."""
+    adapters = [[f"nic{port}@{node}" for port in range(2)] for node in range(4)]
+    tree = fat_tree(
+        adapters,
+        bandwidth_bytes_per_s=12.0,
+        latency_s=LATENCY_S,
+        leaf_nodes=2,
+        oversubscription=3.0,
+    )
+
+    assert route(tree, "nic0@0", "nic1@1") == ["nic0@0>leaf0", "leaf0>nic1@1"]
+    assert route(tree, "nic0@0", "nic0@3") == [
+        "nic0@0>leaf0",
+        "leaf0>spine",
+        "spine>leaf1",
+        "leaf1>nic0@3",
+    ]
+    assert leaving(tree, "spine") == 2 * (4 * 12.0 / 3)
+    assert sum(tree.links[i].latency_s for i in tree.path("nic0@0", "nic0@3")) == LATENCY_S
+
+
+def test_rails_meet_only_above_the_leaves() -> None:
+    """Adapter i of every node is on leaf i; another rail is over the spine."""
+    adapters = [[f"nic{port}@{node}" for port in range(2)] for node in range(2)]
+    tree = fat_tree(adapters, bandwidth_bytes_per_s=1.0, latency_s=0.0, leaf_nodes=2, rails=True)
+
+    assert route(tree, "nic1@0", "nic1@1") == ["nic1@0>leaf0.1", "leaf0.1>nic1@1"]
+    assert len(route(tree, "nic0@0", "nic1@1")) == 4
+
+
+def test_fabrics_that_cannot_be_are_refused() -> None:
+    """Less than nothing shared, groups of nobody."""
+    with pytest.raises(HardwareError, match=r"oversubscription 0.5 and 2 nodes to a leaf"):
+        fat_tree([], bandwidth_bytes_per_s=1.0, latency_s=0.0, leaf_nodes=2, oversubscription=0.5)
+    with pytest.raises(HardwareError, match="dragonfly: 0 nodes and 1 switches to a group"):
+        dragonfly([], bandwidth_bytes_per_s=1.0, latency_s=0.0, group_nodes=0)
+
+
+def test_a_dragonfly_joins_every_two_groups() -> None:
+    """One switch to a group: local, then one global link; the last group may be part full."""
+    adapters = [[f"nic{port}@{node}" for port in range(2)] for node in range(5)]
+    fly = dragonfly(adapters, bandwidth_bytes_per_s=6.0, latency_s=0.0, group_nodes=2)
+
+    assert route(fly, "nic0@0", "nic1@1") == ["nic0@0>group0", "group0>nic1@1"]
+    assert route(fly, "nic0@0", "nic0@4") == ["nic0@0>group0", "group0>group2", "group2>nic0@4"]
+    between = [link for link in fly.links if link.source == "group0" and "group" in link.target]
+    assert [link.bandwidth_bytes_per_s for link in between] == [4 * 6.0 / 2] * 2
+
+
+def test_a_dragonfly_of_switches_spreads_its_global_links() -> None:
+    """Nine groups of four switches: two global links at each; five links at most between hosts."""
+    adapters = [[f"nic{port}@{node}" for port in range(2)] for node in range(36)]
+    fly = dragonfly(
+        adapters,
+        bandwidth_bytes_per_s=1.0,
+        latency_s=0.0,
+        group_nodes=4,
+        switches=4,
+        global_bandwidth_bytes_per_s=2.0,
+        local_bandwidth_bytes_per_s=3.0,
+    )
+    switches = [name for name in fly.vertices if name.startswith("group")]
+    of_group = Counter(link.source for link in fly.links if link.bandwidth_bytes_per_s == 2.0)
+
+    assert len(switches) == 36
+    assert set(of_group.values()) == {2}
+    assert max(len(route(fly, "nic0@0", f"nic1@{node}")) for node in range(1, 36)) == 5
+
+
+def test_memory_over_cxl_hangs_on_hosts_and_carries_no_traffic_between_them() -> None:
+    """One memory for each host, or one pool for all."""
+    hosts = Network(links=cable("cpu0@0", "net", 1.0) + cable("cpu0@1", "net", 1.0))
+    own, pool = (
+        with_memory_tier(
+            hosts,
+            ["cpu0@0", "cpu0@1"],
+            bandwidth_bytes_per_s=64e9,
+            latency_s=LATENCY_S,
+            pooled=pooled,
+        )
+        for pooled in (False, True)
+    )
+
+    assert route(own, "cpu0@1", "cxl1") == ["cpu0@1>cxl1"]
+    assert route(pool, "cpu0@1", "cxl") == ["cpu0@1>cxl"]
+    assert route(pool, "cpu0@0", "cpu0@1") == ["cpu0@0>net", "net>cpu0@1"]
+
+
+def test_networks_join_where_names_are_the_same() -> None:
+    """What may pass traffic on in one part may in the whole."""
+    inner = switch_fabric(names(2), bandwidth_bytes_per_s=1.0, latency_s=0.0)
+    outer = Network(links=cable("d1", "d2", 1.0))
+
+    whole = join([inner, outer])
+
+    assert len(route(whole, "d0", "d2")) == 3
+
+
+def test_what_is_cut_off_is_named() -> None:
+    """The first vertex that cannot be reached."""
+    network = Network(links=cable("d0", "d1", 1.0) + cable("d2", "d3", 1.0))
+
+    with pytest.raises(HardwareError, match="my node: no path leads from 'd0' to 'd2'"):
+        check_connected(network, names(4), where="my node")
+
+
+# ------------------------------------------------------------------------------ the catalogue
+
+
+@pytest.mark.parametrize("name", node_names())
+def test_every_node_of_the_catalogue_is_one_network(name: str) -> None:
+    """All devices reach each other and their adapters; no device has more than its rate."""
+    node = load_node(name)
+    network = node_network(node)
+    adapters = {vertex for vertex in network.vertices if vertex.startswith("nic")}
+
+    check_connected(network, names(node.devices), where=name)
+    for device in range(node.devices if adapters else 0):
+        own = f"nic{adapter_of(device, devices=node.devices, adapters=len(adapters))}"
+        check_connected(network, [device_name(device), own], where=name)
+    if node.scale_up.kind not in {"pcie", "links"} and node.devices > 1:
+        fast = [
+            sum(
+                link.bandwidth_bytes_per_s
+                for link in network.links
+                if link.source == device and link.kind not in {"pcie", "sockets"}
+            )
+            for device in names(node.devices)
+        ]
+        # A host of TPUs holds a corner of the torus, whose other links leave it.
+        assert max(fast) <= node.scale_up.bandwidth_bytes_per_s * (1 + 1e-9)
+        if node.scale_up.kind != "torus" or node.scale_up.domain_devices == node.devices:
+            assert min(fast) == pytest.approx(node.scale_up.bandwidth_bytes_per_s)
+
+
+@pytest.mark.parametrize("name", sorted(set(node_names())))
+def test_two_nodes_of_the_catalogue_reach_each_other(name: str) -> None:
+    """Over adapters and switches, or refused where nothing joins them."""
+    two = cluster(name, 2)
+    if two.fabric.kind == "none":
+        with pytest.raises(HardwareError, match="nothing joins them"):
+            network_of(two)
+        return
+    network = network_of(two)
+
+    check_connected(network, names(two.devices), where=name)
+    if two.domain_devices == two.node.devices:
+        far = route(network, "d0", device_name(two.devices - 1))
+        assert sum(name.startswith("nic") for name in far) == 2  # out of one, into another's node
+
+
+def test_an_nvlink_domain_spans_its_nodes() -> None:
+    """Eighteen trays of four on one switch."""
+    rack = network_of(cluster("gb200-nvl72", 18))
+
+    assert route(rack, "d0", "d71") == ["d0>nvswitch0", "nvswitch0>d71"]
+
+
+def test_a_pod_of_tpus_is_a_torus_across_hosts() -> None:
+    """64 chips of v4: a cube that wraps; 8: a cube of two that does not."""
+    cube = network_of(cluster("tpu-v4-host", 16))
+
+    assert len(route(cube, "d0", "d63")) == 3
+    assert leaving(cube, "d0", "ici") == pytest.approx(300e9)
+    assert leaving(network_of(cluster("tpu-v4-host", 2)), "d0", "ici") == pytest.approx(150e9)
+
+
+def test_frontier_has_the_links_of_its_dies() -> None:
+    """Eight links of 50 GB/s at a die, less those to the host and to its adapter."""
+    network = node_network(load_node("frontier"))
+    rates = [leaving(network, device, "xgmi") for device in names(8)]
+
+    assert rates == [350e9, 300e9] * 4
+    assert route(network, "d1", "nic0") == ["d1>nic0"]
+
+
+def test_a_message_between_nodes_pays_adapters_and_switches_once() -> None:
+    """As in the closed form of the compiler, wherever in the fabric the other node is."""
+    far = cluster("hgx-h100", 64)
+    network = network_of(far)
+    expected = far.node.nic_latency_s + far.fabric.switch_latency_s
+    for device in (8, 8 * 63, 8 * 63 + 5):
+        path = network.path("d0", device_name(device))
+        assert sum(network.links[i].latency_s for i in path) == pytest.approx(expected)
+
+
+def test_traffic_to_another_rail_crosses_the_spine_and_no_other_device() -> None:
+    """The nearest adapter wins over one that is read through the host."""
+    network = network_of(cluster("hgx-h100", 2))
+
+    assert route(network, "d0", "d9") == [
+        "d0>pcie0@0",
+        "pcie0@0>nic0@0",
+        "nic0@0>leaf0.0",
+        "leaf0.0>spine",
+        "spine>leaf0.1",
+        "leaf0.1>nic1@1",
+        "nic1@1>pcie1@1",
+        "pcie1@1>d9",
+    ]
+
+
+def test_thousands_of_devices_are_built_in_seconds() -> None:
+    """4,096 devices; the links of a node are made once and renamed."""
+    network = network_of(cluster("hgx-h100", 512))
+
+    assert sum(vertex.startswith("d") for vertex in network.vertices) == 4096
+    assert len(network.links) == 2 * (512 * (8 + 8 + 8 + 8 + 8) + 16 * 8)
+
+
+# ----------------------------------------------------------------------- links of users' files
+
+NODE = """\
+name: my-node
+title: My node
+device: h100
+fabric: ethernet-100g
+sources: {sheet: "My wiring, 2026"}
+devices: {value: 3, source: sheet}
+scale_up:
+  kind: links
+  bandwidth: {value: "100 GB/s", source: sheet}
+  latency: {value: "2 us", source: sheet}
+  domain_devices: {value: 3, source: sheet}
+  in_network_reduction: {value: false, source: sheet}
+links:
+  source: sheet
+  value:
+    - {ends: [d0, d1], bandwidth: "100 GB/s", latency: "2 us"}
+    - {ends: [d1, d2], bandwidth: "50 GB/s", latency: "2 us", kind: nvlink}
+nics: {value: 1, source: sheet}
+nic_bandwidth: {value: "100 Gbit/s", source: sheet}
+nic_latency: {value: "5 us", source: sheet}
+host:
+  cpu_cores: {value: 32, source: sheet}
+  memory: {value: "256 GB", source: sheet}
+  storage_read: {value: "3 GB/s", source: sheet}
+  idle: {value: "100 W", source: sheet}
+  busy: {value: "300 W", source: sheet}
+price: null
+"""
+
+
+def test_a_users_links_are_the_fabric_of_the_node(tmp_path: Path) -> None:
+    """A chain: the ends reach each other through the middle."""
+    (tmp_path / "node.yaml").write_text(NODE)
+    node = load_node(tmp_path / "node.yaml")
+
+    assert route(node_network(node), "d0", "d2") == ["d0>d1", "d1>d2"]
+    assert node.sources["links"] == "My wiring, 2026"
+    assert [link.bandwidth_bytes_per_s for link in node.links] == [100e9, 100e9, 50e9, 50e9]
+
+
+def test_a_second_memory_tier_is_part_of_the_network(tmp_path: Path) -> None:
+    """As the section `cxl` of a node says."""
+    (tmp_path / "node.yaml").write_text(
+        NODE + "cxl:\n"
+        '  memory: {value: "4 TB", source: sheet}\n'
+        '  bandwidth: {value: "64 GB/s", source: sheet}\n'
+        '  latency: {value: "400 ns", source: sheet}\n'
+        "  pooled: {value: true, source: sheet}\n"
+    )
+    two = Cluster(
+        node=load_node(tmp_path / "node.yaml"),
+        nodes=2,
+        fabric=load_fabric("ethernet-100g"),
+        site=load_site("world-average"),
+    )
+
+    assert route(network_of(two), "d5", "cxl")[-1] == "cpu0@1>cxl"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"50 GB/s"', '"0 GB/s"', r"links.value[1]: found '0 GB/s', expected a finite quantity"),
+        ('"50 GB/s"', '"-5 GB/s"', "links.value[1]: found '-5 GB/s', expected a finite quantity"),
+        ("[d1, d2]", "[d1, d7]", "links: 'd7' is no device of this node, which has d0 to d2"),
+        ("[d1, d2]", "[d1, sw]", "links of the node: no link of the network touches 'd2'"),
+        ("[d1, d2]", "[d1, d1]", "links.value[1]: link d1>d1 joins a vertex with itself"),
+        ("[d1, d2]", "[d1]", "links.value[1].ends: found ['d1'], expected two names"),
+        ("kind: nvlink", "king: nvlink", "links.value[1].king: unknown key; expected bandwidth"),
+        ("  source: sheet\n  value:", "  source: shet\n  value:", "links.source: found 'shet'"),
+        ("    - {ends: [d0", "    - 5\n    - {ends: [d0", "expected a list of mappings"),
+        ("nics:", "topology: a.xml\nnics:", "topology: found beside 'links', expected one of"),
+    ],
+)
+def test_faults_of_links_are_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    """With the place in the file."""
+    path = tmp_path / "node.yaml"
+    path.write_text(NODE.replace(old, new, 1))
+    (tmp_path / "a.xml").write_text("<system/>")
+
+    with pytest.raises(JobError) as caught:
+        load_node(path)
+
+    assert message in str(caught.value)
+
+
+def test_links_that_are_announced_and_missing_are_refused(tmp_path: Path) -> None:
+    """The message says where to put them."""
+    path = tmp_path / "node.yaml"
+    start, end = NODE.index("links:\n"), NODE.index("nics:")
+    path.write_text(NODE[:start] + NODE[end:])
+
+    with pytest.raises(JobError, match="kind is 'links', but no links are given; list them under"):
+        load_node(path)
