@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wattree.strategy.schedules import Slot, stage_order
+from wattree.strategy.schedules import (
+    PIPELINE_SCHEDULES,
+    ChunkPlacement,
+    Order,
+    Place,
+    Slot,
+    Work,
+    most_alive,
+    stage_order,
+)
 
-__all__ = ["Played", "play_orders"]
+__all__ = ["Played", "orders_of", "play", "play_orders"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,60 +27,131 @@ class Played:
         makespan: End of the last slot.
         stuck: Stages that wait for ever; empty if all finished.
         in_flight: Most micro-batches whose activations a stage holds, chunk by chunk, by stage.
+        idle: Time between a stage's first start and its last end in which it does nothing.
+        first: Start of each stage's first slot.
+        last: End of each stage's last slot.
+        busy: Work of each stage.
     """
 
     makespan: float
     stuck: tuple[int, ...]
     in_flight: tuple[int, ...]
+    idle: tuple[float, ...]
+    first: tuple[float, ...]
+    last: tuple[float, ...]
+    busy: tuple[float, ...]
 
 
-def play_orders(
-    name: str, stages: int, chunks: int, micro_batches: int, *, forward: float, backward: float
-) -> Played:
-    """Play every stage's order; a slot starts when its stage is free and its input is there."""
-    orders = [
+def orders_of(name: str, stages: int, chunks: int, micro_batches: int) -> list[Order]:
+    """Return the order of every stage."""
+    return [
         stage_order(name, stage=s, stages=stages, chunks=chunks, micro_batches=micro_batches)
         for s in range(stages)
     ]
-    ended: dict[tuple[int, int, bool], float] = {}  # (global chunk, micro-batch, backward) -> time
+
+
+def play_orders(
+    name: str,
+    stages: int,
+    chunks: int,
+    micro_batches: int,
+    *,
+    forward: float,
+    backward: float,
+    weight: float | None = None,
+    pairs: bool = False,
+) -> Played:
+    """Play a schedule by name.
+
+    Args:
+        name: Of the schedule.
+        stages: Pipeline degree.
+        chunks: On each stage.
+        micro_batches: Per step.
+        forward: Time of a chunk's forward.
+        backward: Time of its whole backward.
+        weight: The part of `backward` that the weight gradient takes; half if not given.
+        pairs: As `play`.
+    """
+    chunks = PIPELINE_SCHEDULES[name].chunks or chunks
+    placement = PIPELINE_SCHEDULES[name].placement(stages, chunks)
+    weight = backward / 2 if weight is None else weight
+    times = {
+        Work.FORWARD: forward,
+        Work.BACKWARD: backward,
+        Work.INPUT_GRADIENT: backward - weight,
+        Work.WEIGHT_GRADIENT: weight,
+    }
+    orders = orders_of(name, stages, chunks, micro_batches)
+    return play(orders, placement, times, pairs=pairs)
+
+
+def play(
+    orders: Sequence[Order],
+    placement: ChunkPlacement,
+    times: dict[Work, float],
+    *,
+    pairs: bool = False,
+) -> Played:
+    """Play every stage's order; a slot starts when its stage is free and its input is there.
+
+    Args:
+        orders: One per stage.
+        placement: Where the chunks lie.
+        times: Of each kind of work.
+        pairs: Slots side by side start and end together.
+    """
+    stages = len(orders)
+    ended: dict[tuple[Place, int, bool], float] = {}  # (place, micro-batch, backward) -> time
     at = [0] * stages
     free = [0.0] * stages
+    first: list[float | None] = [None] * stages
     moved = True
     while moved:
         moved = False
         for stage, order in enumerate(orders):
             while at[stage] < len(order):
-                slot = order[at[stage]]
-                ready = _ready(slot, stage, stages, stages * chunks, ended)
-                if ready is None:
+                slots = order[at[stage] : at[stage] + 2]
+                if not pairs or not slots[-1].beside:
+                    slots = slots[:1]
+                ready = [_ready(s, Place(stage, s.chunk), placement, ended) for s in slots]
+                if None in ready:
                     break
-                start = max(free[stage], ready)
-                free[stage] = start + (backward if slot.backward else forward)
-                ended[slot.chunk * stages + stage, slot.micro_batch, slot.backward] = free[stage]
-                at[stage] += 1
+                start = max(free[stage], *(r for r in ready if r is not None))
+                if first[stage] is None:
+                    first[stage] = start
+                free[stage] = start + sum(times[slot.work] for slot in slots)
+                for slot in slots:
+                    if slot.hands_on:
+                        place = Place(stage, slot.chunk)
+                        ended[place, slot.micro_batch, slot.backward] = free[stage]
+                at[stage] += len(slots)
                 moved = True
-    stuck = tuple(s for s, order in enumerate(orders) if at[s] < len(order))
+    starts = tuple(start or 0.0 for start in first)
+    busy = tuple(sum(times[slot.work] for slot in order) for order in orders)
     return Played(
-        makespan=max(free), stuck=stuck, in_flight=tuple(_most_in_flight(o) for o in orders)
+        makespan=max(free),
+        stuck=tuple(s for s, order in enumerate(orders) if at[s] < len(order)),
+        in_flight=tuple(most_alive(order) for order in orders),
+        idle=tuple(e - s - b for e, s, b in zip(free, starts, busy, strict=True)),
+        first=starts,
+        last=tuple(free),
+        busy=busy,
     )
 
 
 def _ready(
-    slot: Slot, stage: int, stages: int, total: int, ended: dict[tuple[int, int, bool], float]
+    slot: Slot,
+    place: Place,
+    placement: ChunkPlacement,
+    ended: dict[tuple[Place, int, bool], float],
 ) -> float | None:
     """Return when the slot's input is there, or None if it is not yet known."""
-    chunk, m = slot.chunk * stages + stage, slot.micro_batch
-    if not slot.backward:
-        return 0.0 if chunk == 0 else ended.get((chunk - 1, m, False))
-    own = ended.get((chunk, m, False))
-    if chunk == total - 1 or own is None:
+    if slot.work is Work.FORWARD:
+        hop = placement.before.get(place)
+        return 0.0 if hop is None else ended.get((hop.place, slot.micro_batch, False))
+    own = ended.get((place, slot.micro_batch, slot.work is Work.WEIGHT_GRADIENT))
+    hop = placement.after.get(place)
+    if own is None or hop is None or slot.work is Work.WEIGHT_GRADIENT:
         return own
-    return ended.get((chunk + 1, m, True))
-
-
-def _most_in_flight(order: tuple[Slot, ...]) -> int:
-    level = most = 0
-    for slot in order:
-        level += -1 if slot.backward else 1
-        most = max(most, level)
-    return most
+    return ended.get((hop.place, slot.micro_batch, True))

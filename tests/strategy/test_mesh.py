@@ -64,7 +64,7 @@ def test_an_axis_named_twice_is_refused() -> None:
 def test_options_list_everything_that_is_wrong_with_them() -> None:
     """Degrees, names of shardings, schedules and recomputation."""
     with pytest.raises(StrategyError) as caught:
-        StrategyOptions(tp=0, sharding="zero4", schedule="dualpipe", recompute="block_0")
+        StrategyOptions(tp=0, sharding="zero4", schedule="zb-h3", recompute="block_0")
 
     assert set(caught.value.misfits) == {
         "strategy.tp",

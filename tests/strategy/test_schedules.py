@@ -6,55 +6,64 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategy.abstract_play import play_orders
-from wattree.errors import UnknownNameError
-from wattree.strategy.schedules import SCHEDULE_ORDERS, Slot, check_order, stage_order
+from tests.strategy.abstract_play import orders_of, play_orders
+from wattree.errors import StrategyError, UnknownNameError
+from wattree.strategy import Schedule
+from wattree.strategy.schedules import (
+    PIPELINE_SCHEDULES,
+    Order,
+    Slot,
+    Work,
+    looped,
+    order_problems,
+    read_slot,
+    schedule_misfits,
+    stage_order,
+)
 
-NAMES = tuple(SCHEDULE_ORDERS)
+NAMES = tuple(PIPELINE_SCHEDULES)
 stages_of = st.integers(1, 7)
 micro_batches_of = st.integers(1, 17)
 chunks_of = st.integers(1, 4)
 seconds = st.floats(0.1, 10.0)
 
 
-@given(
-    name=st.sampled_from(NAMES), stages=stages_of, chunks=chunks_of, micro_batches=micro_batches_of
-)
-def test_every_stage_does_everything_once_and_forward_first(
-    name: str, stages: int, chunks: int, micro_batches: int
+@st.composite
+def settings_of(draw: st.DrawFn) -> tuple[str, int, int, int]:
+    """Return a schedule that may run: name, stages, chunks, micro-batches."""
+    name = draw(st.sampled_from(NAMES))
+    chunks = PIPELINE_SCHEDULES[name].chunks or draw(chunks_of)
+    least = 1 if chunks == 1 else 2
+    stages = draw(st.integers(least, 8))
+    stages += stages % 2 if PIPELINE_SCHEDULES[name].even_stages else 0
+    return name, stages, chunks, draw(st.integers(1, 20))
+
+
+@given(setting=settings_of())
+def test_every_schedule_passes_the_check_over_all_stages(
+    setting: tuple[str, int, int, int],
 ) -> None:
-    """No task twice, none left out, no backward before its forward."""
-    chunks = 1 if name == "1f1b" else chunks  # which runs one chunk on each stage
+    """Every piece once, no dependency broken, no deadlock, no more kept than promised."""
+    name, stages, chunks, micro_batches = setting
+    schedule = PIPELINE_SCHEDULES[name]
+    bounds = [schedule.most_alive(s, stages, chunks, micro_batches) for s in range(stages)]
 
-    problems = [
-        check_order(
-            stage_order(
-                name, stage=stage, stages=stages, chunks=chunks, micro_batches=micro_batches
-            ),
-            chunks=chunks,
-            micro_batches=micro_batches,
-        )
-        for stage in range(stages)
-    ]
+    problems = order_problems(
+        orders_of(name, stages, chunks, micro_batches),
+        schedule.placement(stages, chunks),
+        micro_batches,
+        bounds=bounds,
+    )
 
-    assert problems == [[]] * stages
+    assert problems == []
 
 
-@given(
-    name=st.sampled_from(NAMES),
-    stages=stages_of,
-    chunks=chunks_of,
-    micro_batches=micro_batches_of,
-    forward=seconds,
-    backward=seconds,
-)
+@given(setting=settings_of(), forward=seconds, backward=seconds, pairs=st.booleans())
 def test_no_schedule_comes_to_a_deadlock(
-    *, name: str, stages: int, chunks: int, micro_batches: int, forward: float, backward: float
+    *, setting: tuple[str, int, int, int], forward: float, backward: float, pairs: bool
 ) -> None:
-    """Whatever the ratio of forward and backward, and if rounds do not divide as well."""
-    chunks = 1 if name == "1f1b" else chunks
-
-    played = play_orders(name, stages, chunks, micro_batches, forward=forward, backward=backward)
+    """Whatever the ratio of forward and backward, and if what runs side by side is one piece."""
+    played = play_orders(*setting, forward=forward, backward=backward, pairs=pairs)
 
     assert played.stuck == ()
 
@@ -139,26 +148,264 @@ def test_interleaving_keeps_more_than_1f1b_but_no_more_than_its_warm_up(
     assert first_in_layers == pytest.approx(stages * (1 + (stages - 1) / (stages * chunks)))
 
 
+@given(stages=stages_of, chunks=chunks_of, more=st.integers(0, 9), f=seconds, b=seconds)
+def test_breadth_first_divides_the_bubble_by_the_chunks(
+    stages: int, chunks: int, more: int, f: float, b: float
+) -> None:
+    """Lamy-Poirier, MLSys 2023: (p - 1) / (m v) of the ideal time, from m = p on."""
+    micro_batches = stages + more
+
+    played = play_orders("breadth-first", stages, chunks, micro_batches, forward=f, backward=b)
+
+    bubble = (stages - 1) * (f + b)
+    assert played.makespan == pytest.approx(micro_batches * chunks * (f + b) + bubble, rel=1e-9)
+
+
+# ---------------------------------------------------------------- zero bubble
+
+
+@given(
+    stages=stages_of,
+    more=st.integers(0, 12),
+    w=seconds,
+    longer=st.floats(1, 4),
+    slower=st.floats(1, 4),
+)
+def test_zb_h1_has_the_bubble_of_its_paper(
+    *, stages: int, more: int, w: float, longer: float, slower: float
+) -> None:
+    """Qi et al., ICLR 2024: (p - 1) (f + b - w); here for w <= f and w <= b."""
+    f, b = w * longer, w * slower
+    ideal = (stages + more) * (f + b + w)
+
+    played = play_orders("zb-h1", stages, 1, stages + more, forward=f, backward=b + w, weight=w)
+
+    bubble = (stages - 1) * (f + b - w)
+    assert played.makespan == pytest.approx(ideal + bubble, rel=1e-9)
+    assert max(played.in_flight) == stages  # what 1F1B keeps on its first stage
+
+
+@pytest.mark.parametrize("name", ["zb-h2", "zb-v"])
+@given(stages=st.integers(2, 8), more=st.integers(0, 12), time=seconds)
+def test_stages_are_never_idle_between_their_first_and_last_work(
+    name: str, stages: int, more: int, time: float
+) -> None:
+    """Zero bubble if f = b = w; a stage starts, and ends, one forward after the one before."""
+    played = play_orders(name, stages, 2, 2 * stages + more, forward=time, backward=2 * time)
+
+    assert played.idle == pytest.approx([0.0] * stages, abs=1e-9 * played.makespan)
+    assert played.first == pytest.approx([stage * time for stage in range(stages)])
+
+
+@given(stages=st.integers(2, 8), more=st.integers(0, 12), w=seconds, longer=st.floats(1, 4))
+def test_zb_h2_fills_what_zb_h1_leaves(stages: int, more: int, w: float, longer: float) -> None:
+    """Qi et al., ICLR 2024: (p - 1) (f + b - 2w) on the first stage, with w <= f, b = 2w."""
+    f, b, micro_batches = w * longer, 2 * w, 2 * stages - 1 + more
+
+    played = play_orders("zb-h2", stages, 1, micro_batches, forward=f, backward=b + w, weight=w)
+
+    assert played.idle[0] == pytest.approx((stages - 1) * (f + b - 2 * w), rel=1e-9)
+
+
+@given(stages=st.integers(2, 8), more=st.integers(0, 12))
+def test_zero_bubble_schedules_keep_what_their_papers_say(stages: int, more: int) -> None:
+    """ZB-H2 keeps 2p - 1 micro-batches, ZB-V 2p halves of p (Qi et al. 2024)."""
+    h2, v = (
+        play_orders(name, stages, 2, 2 * stages + more, forward=1.0, backward=2.0)
+        for name in ("zb-h2", "zb-v")
+    )
+
+    assert h2.in_flight == (2 * stages - 1,) * stages
+    assert v.in_flight == (2 * stages,) * stages
+
+
+# ---------------------------------------------------------------- DualPipe
+
+
+@pytest.mark.parametrize(("name", "depth"), [("dualpipe", 1), ("dualpipev", 2)])
+@given(half=st.integers(1, 4), more=st.integers(0, 8), w=seconds, data=st.data())
+def test_dualpipe_has_the_bubble_of_its_report(
+    *, name: str, depth: int, half: int, more: int, w: float, data: st.DataObject
+) -> None:
+    """DeepSeek-V3 2024, Table 2: (PP / 2 - 1) (F&B + B - 3W), PP the chunks of one way through.
+
+    F&B is one piece of both times together: nothing is hidden here. For w <= b and f <= b.
+    """
+    b = w * data.draw(st.floats(1, 4))
+    f = b * data.draw(st.floats(0.3, 1))
+    stages, ways = 2 * half // depth * depth, 2 * half * (1 if depth == 1 else 2)
+    micro_batches = 2 * (ways + more) // depth
+
+    played = play_orders(
+        name, stages, 2, micro_batches, forward=f, backward=b + w, weight=w, pairs=True
+    )
+
+    bubble = (ways / 2 - 1) * ((f + b + w) + (b + w) - 3 * w)
+    assert played.makespan - max(played.busy) == pytest.approx(bubble, rel=1e-9, abs=1e-9)
+    assert set(played.in_flight) == {ways + 1}
+
+
+def test_dualpipe_takes_micro_batches_from_both_ends() -> None:
+    """The first half enters at the first stage, the second half at the last one."""
+    orders = orders_of("dualpipe", 4, 2, 16)
+
+    firsts = [order[0] for order in orders]
+
+    assert firsts == [
+        Slot(0, 0, Work.FORWARD),
+        Slot(0, 0, Work.FORWARD),
+        Slot(1, 8, Work.FORWARD),
+        Slot(1, 8, Work.FORWARD),
+    ]
+
+
+def test_stages_of_dualpipe_mirror_each_other() -> None:
+    """Stage s does in one direction what stage p - 1 - s does in the other."""
+    orders = orders_of("dualpipe", 6, 2, 24)
+
+    def turned(order: Order) -> Order:
+        return tuple(
+            slot._replace(chunk=1 - slot.chunk, micro_batch=(slot.micro_batch + 12) % 24)
+            for slot in order
+        )
+
+    assert [turned(order) for order in orders] == orders[::-1]
+
+
+# ---------------------------------------------------------------- what orders say
+
+
 def test_one_order_written_out() -> None:
     """Second of three stages, four micro-batches: one forward to warm up, then pairs."""
     order = stage_order("1f1b", stage=1, stages=3, chunks=1, micro_batches=4)
 
-    shown = "".join(f"{'B' if slot.backward else 'F'}{slot.micro_batch}" for slot in order)
+    shown = "".join(str(slot) for slot in order)
 
     assert shown == "F0F1B0F2B1F3B2B3"
 
 
-def test_the_check_names_what_is_wrong() -> None:
-    """A backward too early, a forward twice, the rest missing."""
-    backward, forward = Slot(0, 0, True), Slot(0, 0, False)
+def test_a_split_order_written_out() -> None:
+    """Last of three stages under ZB-H1: two weight gradients wait for the end."""
+    order = stage_order("zb-h1", stage=2, stages=3, chunks=1, micro_batches=4)
 
-    problems = check_order((backward, forward, forward), chunks=1, micro_batches=2)
+    shown = " ".join(str(slot) for slot in order)
+
+    assert shown == "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3"
+
+
+@given(chunk=st.integers(0, 9), micro_batch=st.integers(0, 999), work=st.sampled_from(list(Work)))
+def test_a_piece_is_read_as_it_is_written(chunk: int, micro_batch: int, work: Work) -> None:
+    """`W3@1`: the weight gradient of micro-batch 3 on the stage's second chunk."""
+    slot = Slot(chunk, micro_batch, work)
+
+    assert read_slot(str(slot)) == slot
+
+
+def problems_of(*orders: str, chunks: int = 1, micro_batches: int = 2) -> list[str]:
+    """Return what is wrong with orders written as text."""
+    slots = [tuple(read_slot(piece) for piece in order.split()) for order in orders]
+    return order_problems(slots, looped(len(orders), chunks), micro_batches)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("order", "problem"),
+    [
+        ("F0 B0 F0 F1 B1", "stage 0, chunk 0, micro-batch 0, forward: comes twice"),
+        (
+            "F0 B1 F1 B0",
+            "stage 0, chunk 0, micro-batch 1, backward: comes before its forward",
+        ),
+        (
+            "F0 F1 W0 I0 B1",
+            "stage 0, chunk 0, micro-batch 0, weight gradient: comes before its input gradient",
+        ),
+        ("F0 F1 B0", "stage 0, chunk 0, micro-batch 1, backward: is missing"),
+        ("F0 F1 B0 I1", "stage 0, chunk 0, micro-batch 1, weight gradient: is missing"),
+        (
+            "F0 F1 B0 B1 W1",
+            "stage 0, chunk 0, micro-batch 1, weight gradient: comes beside a whole backward; "
+            "write B, or I and W",
+        ),
+        (
+            "F0 F1 F2 B0 B1",
+            "stage 0, chunk 0, micro-batch 2, forward: expected micro-batches 0 to 1 on this chunk",
+        ),
+        (
+            "F0 F1 B0 B1 F0@1",
+            "stage 0, chunk 1, micro-batch 0, forward: the stage holds 1 chunk(s), counted from 0",
+        ),
+    ],
+)
+def test_the_check_names_the_piece_that_is_wrong(order: str, problem: str) -> None:
+    """With stage, chunk and micro-batch, and what to write instead."""
+    assert problem in problems_of(order)
+
+
+def test_a_deadlock_names_who_waits_for_whom() -> None:
+    """The first stage wants a gradient before it hands on what the second stage does before."""
+    problems = problems_of("F0 B0 F1 B1", "F0 F1 B0 B1")
 
     assert problems == [
-        f"{backward} comes before its forward",
-        f"{forward} comes twice",
-        "2 task(s) are missing",
+        "stage 0, chunk 0, micro-batch 0, backward: waits for ever for stage 1, chunk 0, "
+        "micro-batch 0, backward, which stands behind stage 1, chunk 0, micro-batch 1, forward",
+        "stage 1, chunk 0, micro-batch 1, forward: waits for ever for stage 0, chunk 0, "
+        "micro-batch 1, forward, which stands behind stage 0, chunk 0, micro-batch 0, backward",
     ]
+
+
+def test_an_order_that_keeps_more_than_promised_is_refused() -> None:
+    """GPipe's order under 1F1B's promise."""
+    orders = orders_of("gpipe", 2, 1, 4)
+
+    problems = order_problems(orders, looped(2, 1), 4, bounds=[2, 1])
+
+    assert problems == [
+        "stage 0: keeps the activations of 4 chunks and micro-batches at once, promised are 2 at "
+        "most",
+        "stage 1: keeps the activations of 4 chunks and micro-batches at once, promised are 1 at "
+        "most",
+    ]
+
+
+def test_a_custom_order_is_checked_before_it_runs() -> None:
+    """The error of the whole strategy carries the check's words."""
+    order = tuple(
+        tuple(Slot(0, m, w) for m, w in ((0, Work.BACKWARD), (0, Work.FORWARD))) for _ in "a"
+    )
+
+    with pytest.raises(StrategyError, match="micro-batch 0, backward: comes before its forward"):
+        Schedule(name="custom", order=order).orders(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "stages", "chunks", "misfit"),
+    [
+        (
+            "zb-h1",
+            4,
+            2,
+            {"name": "zb-h1 runs one chunk on each stage, found 2 virtual stages; use interleaved"},
+        ),
+        (
+            "zb-v",
+            4,
+            3,
+            {"virtual_stages": "zb-v runs 2 chunks on each stage, found 3; leave it out"},
+        ),
+        (
+            "dualpipe",
+            3,
+            1,
+            {"name": "dualpipe pairs each stage with its mirror, found pp 3; use an even pp"},
+        ),
+        ("dualpipev", 3, 2, {}),
+    ],
+)
+def test_what_a_schedule_cannot_run_on_is_said(
+    name: str, stages: int, chunks: int, misfit: dict[str, str]
+) -> None:
+    """By key of the schedule, with what would help."""
+    assert schedule_misfits(name, stages=stages, chunks=chunks) == misfit
 
 
 def test_an_unknown_schedule_is_refused_with_the_nearest_one() -> None:
@@ -168,5 +415,5 @@ def test_an_unknown_schedule_is_refused_with_the_nearest_one() -> None:
 
     assert str(caught.value) == (
         "unknown pipeline schedule 'interleave'; did you mean 'interleaved'? "
-        "known: 1f1b, gpipe, interleaved"
+        "known: 1f1b, breadth-first, dualpipe, dualpipev, gpipe, interleaved, zb-h1, zb-h2, zb-v"
     )

@@ -46,6 +46,8 @@ class StageClasses:
         to_next, to_previous: Transfer costs.
         resident: Bytes by class and category, `(K, len(CATEGORIES))`.
         name: Of the stage, for people.
+        mirror_class: Class of the peer in the stage that holds the same chunks, `(K,)`, if any.
+        to_mirror_per_byte: Costs of sending it one byte.
     """
 
     ranks: Integers
@@ -57,6 +59,8 @@ class StageClasses:
     to_previous: TransferCosts
     resident: Floats
     name: str
+    mirror_class: Integers | None = None
+    to_mirror_per_byte: TransferCosts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +113,12 @@ class _Expanded:
             moved = records["stream"] == stream
             for name in TransferCosts.__dataclass_fields__:
                 records[name][moved] = getattr(costs, name)[owner[moved]]
+        if (mirror := self.classes.to_mirror_per_byte) is not None:
+            moved = (records["kind"] == TaskKind.TRANSFER) & (records["stream"] == Stream.REDUCE)
+            size, to = records["wire_bytes"][moved], owner[moved]
+            records["latency_s"][moved] = mirror.latency_s[to]
+            for name in ("work_s", "scale_up_bytes", "adapter_bytes"):
+                records[name][moved] = size * getattr(mirror, name)[to]
         return records
 
     def edges(self) -> Integers:
@@ -210,24 +220,27 @@ def _class_names(expanded: Sequence[_Expanded]) -> tuple[str, ...]:
 
 
 def _transfers(expanded: Sequence[_Expanded]) -> Integers:
-    """Edges from each transfer to what waits for it in the neighbouring stage."""
-    stages = len(expanded)
+    """Edges from each transfer to what waits for it in another stage."""
     pairs = [np.zeros((0, 2), np.int64)]
-    for index, stage in enumerate(expanded):
-        by_target: dict[tuple[int, bool], list[tuple[int, int]]] = {}
-        for slot, send in stage.program.sends.items():
-            chunk = slot.chunk * stages + index + (-1 if slot.backward else 1)
-            target = chunk % stages
-            received = slot._replace(chunk=chunk // stages)
-            for entry in expanded[target].program.receives[received]:
-                by_target.setdefault((target, slot.backward), []).append((send, entry))
-        for (target, backward), found in by_target.items():
+    for stage in expanded:
+        by_target: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for send in stage.program.sends:
+            for entry in expanded[send.stage].program.receives[send.received]:
+                by_target.setdefault((send.stage, send.heading), []).append((send.task, entry))
+        for (target, heading), found in by_target.items():
             sends, entries = np.array(found, dtype=np.int64).T
-            peers = stage.classes.previous_class if backward else stage.classes.next_class
             sources = stage.instance_of[sends]
-            sinks = expanded[target].instance_of[entries][:, peers]
+            sinks = expanded[target].instance_of[entries][:, _peers(stage.classes, heading)]
             pairs.append(np.stack([sources, sinks], axis=-1).reshape(-1, 2))
     return np.concatenate(pairs)
+
+
+def _peers(classes: StageClasses, heading: int) -> Integers:
+    """Return the class that each class sends to in the direction of `heading`."""
+    if heading == 0:
+        assert classes.mirror_class is not None
+        return classes.mirror_class
+    return classes.next_class if heading > 0 else classes.previous_class
 
 
 def _memberships(

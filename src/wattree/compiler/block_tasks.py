@@ -6,7 +6,7 @@ beside the product it feeds (gathers) or drains (scatters).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from wattree.compiler.program import (
     Step,
     StepPhase,
 )
+from wattree.compiler.split import split_backward
 from wattree.compiler.tasks import TASK, Names, Stream, TaskTable
 from wattree.graph import Phase, StageLabel, TaskKind
 
@@ -147,10 +148,28 @@ def phase_span_s(costs: PhaseCosts, pipelining: Pipelining) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTasks:
-    """Tasks of a block's forward and of its backward (with recomputation)."""
+    """Tasks of a block's forward and of its backward (with recomputation).
+
+    Attributes:
+        forward, backward: Each as a whole.
+        input_gradient, weight_gradient: The backward in two pieces, if a schedule asks for them.
+    """
 
     forward: TaskTable
     backward: TaskTable
+    input_gradient: TaskTable | None = None
+    weight_gradient: TaskTable | None = None
+
+    def changed(self, change: Callable[[TaskTable], TaskTable]) -> BlockTasks:
+        """Return the tasks with `change` made to every table."""
+        pieces = (self.input_gradient, self.weight_gradient)
+        inputs, weights = (None if piece is None else change(piece) for piece in pieces)
+        return BlockTasks(
+            forward=change(self.forward),
+            backward=change(self.backward),
+            input_gradient=inputs,
+            weight_gradient=weights,
+        )
 
 
 def block_tasks(
@@ -159,8 +178,19 @@ def block_tasks(
     names: Names,
     axes_index: dict[tuple[str, ...], int],
     column: int = 0,
+    *,
+    split: bool = False,
 ) -> BlockTasks:
-    """Return the tasks of one block for strategy `column` of `costs`."""
+    """Return the tasks of one block for strategy `column` of `costs`.
+
+    Args:
+        costs: Of the block.
+        pipelining: Visible shares of collectives.
+        names: Strings that tasks name by number.
+        axes_index: Axes sets that collectives run over → their numbers.
+        column: Which strategy.
+        split: Also give the backward in two pieces.
+    """
     program = costs.program
     saved = costs.saved_bytes[:, column] if program.backward else 0 * costs.saved_bytes[:, column]
     forward = _table(
@@ -178,8 +208,32 @@ def block_tasks(
     _release_gathered(forward, forward)
     _release_gathered(again, backward)
     _release_gathered(backward, backward)
-    _account_memory(program, saved, forward, again, backward)
-    return BlockTasks(forward=forward.table, backward=_joined(again, backward))
+    _keep(program, saved, forward)
+    _drop(program, saved, again, backward, None)
+    whole = _joined(again, backward)
+    if not split:
+        return BlockTasks(forward=forward.table, backward=whole)
+    pieces = split_backward(costs.backward, program.backward_exit)
+    again = _table(costs.recomputation, pipelining, names, axes_index, column=column, exit_step=-1)
+    inputs = _table(
+        pieces.inputs,
+        pipelining,
+        names,
+        axes_index,
+        column=column,
+        exit_step=pieces.inputs_exit,
+    )
+    weights = _table(pieces.weights, pipelining, names, axes_index, column=column, exit_step=-1)
+    _hold_gradients(inputs, weights, pieces.held)
+    _release_gathered(again, inputs)
+    _release_gathered(weights, weights)
+    _drop(program, saved, again, inputs, weights)
+    return BlockTasks(
+        forward=forward.table,
+        backward=whole,
+        input_gradient=_joined(again, inputs),
+        weight_gradient=_waiting(weights),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,29 +306,104 @@ def _release_gathered(phase: _Phase, until: _Phase) -> None:
         last.table.tasks["free_bytes"][-1] += held
 
 
-def _account_memory(
+def _keep(program: BlockProgram, saved: Floats, forward: _Phase) -> None:
+    """Add what forward keeps for backward to its tasks' allocations, in place."""
+    if not program.backward:
+        return
+    made = {row.step: i for i, row in enumerate(forward.rows) if not row.hidden}
+    for tensor, size in zip(program.saved, saved, strict=True):
+        if size > 0.0:
+            kept = 1.0 - tensor.share if tensor.recomputed else 1.0
+            forward.table.tasks["alloc_bytes"][made.get(tensor.producer, 0)] += kept * size
+
+
+def _drop(
     program: BlockProgram,
     saved: Floats,
-    forward: _Phase,
     again: _Phase,
     backward: _Phase,
+    weights: _Phase | None,
 ) -> None:
-    """Add what is kept from forward to backward to the tasks' allocations, in place."""
-    made = {row.step: i for i, row in enumerate(forward.rows) if not row.hidden}
-    freed: dict[str, int] = {}
-    for index, row in enumerate(backward.rows):
-        if row.stream == Stream.COMPUTE:
-            freed[backward.steps[row.step].path] = index
+    """Let what was kept, or is made again, go with the last task that needs it, in place.
+
+    Args:
+        program: Of the block.
+        saved: Bytes of each tensor kept. [B]
+        again: Recomputation.
+        backward: The whole backward, or the part of it that goes first.
+        weights: The part that waits, if the backward is split.
+    """
     last = len(backward.rows) - 1
+    if last < 0:
+        return
+    freed = _compute_rows(backward)
+    late = {} if weights is None else _compute_rows(weights)
     for tensor, size in zip(program.saved, saved, strict=True):
-        if size == 0.0 or last < 0:
+        if size == 0.0:
             continue
-        kept = 1.0 - tensor.share if tensor.recomputed else 1.0
-        forward.table.tasks["alloc_bytes"][made.get(tensor.producer, 0)] += kept * size
         if tensor.recomputed:
             target = again.table.tasks if len(again.rows) else backward.table.tasks
-            target["alloc_bytes"][0] += (1.0 - kept) * size
-        backward.table.tasks["free_bytes"][freed.get(tensor.consumer, last)] += size
+            target["alloc_bytes"][0] += tensor.share * size
+        waiting = [late[path] for path in tensor.savers if path in late]
+        if weights is not None and waiting:
+            weights.table.tasks["free_bytes"][max(waiting)] += size
+        else:
+            backward.table.tasks["free_bytes"][freed.get(tensor.consumer, last)] += size
+
+
+def _compute_rows(phase: _Phase) -> dict[str, int]:
+    """Return operator path → its last compute task of a phase."""
+    return {
+        phase.steps[row.step].path: index
+        for index, row in enumerate(phase.rows)
+        if row.stream == Stream.COMPUTE
+    }
+
+
+def _hold_gradients(inputs: _Phase, weights: _Phase, held: Mapping[int, tuple[int, ...]]) -> None:
+    """Keep the gradient that reaches a product until its weight's gradient is made, in place.
+
+    In a whole backward it is the temporary of the product. Here it is taken with the input's
+    gradient; where it was gathered for that, the gathered copy is what stays.
+
+    Args:
+        inputs: What goes first.
+        weights: What waits.
+        held: Step of `weights` → collectives of `inputs` whose results it reads.
+    """
+    gathers = {row.step: i for i, row in enumerate(inputs.rows) if not row.hidden}
+    products = _compute_rows(inputs)
+    tasks = inputs.table.tasks
+    kept: set[int] = set()
+    for index, row in enumerate(weights.rows):
+        if row.stream != Stream.COMPUTE:
+            continue
+        weight = weights.table.tasks[index]
+        size = float(weight["alloc_bytes"])
+        weight["alloc_bytes"] = weight["free_bytes"] = 0.0
+        copies = [gathers[step] for step in held[row.step]]
+        gathered = [at for at in copies if tasks["alloc_bytes"][at] > 0 and at not in kept]
+        if gathered:
+            kept.update(gathered)
+            weight["free_bytes"] += tasks["alloc_bytes"][gathered].sum()
+        elif not any(at in kept for at in copies):
+            tasks["alloc_bytes"][products.get(weights.steps[row.step].path, 0)] += size
+            weight["free_bytes"] += size
+    moved = tasks["kind"] == TaskKind.COLLECTIVE
+    released = tasks["alloc_bytes"][moved].sum() - tasks["alloc_bytes"][list(kept)].sum()
+    if len(tasks):
+        tasks["free_bytes"][-1] += released
+
+
+def _waiting(weights: _Phase) -> TaskTable:
+    """Return the table of what waits: its first collectives start when its turn has come."""
+    first = tuple(
+        index
+        for index, row in enumerate(weights.rows)
+        if row.stream != Stream.COMPUTE and not row.depends
+    )
+    table = weights.table
+    return TaskTable(tasks=table.tasks, edges=table.edges, entries=first)
 
 
 def _joined(again: _Phase, backward: _Phase) -> TaskTable:

@@ -20,7 +20,15 @@ from wattree.cost import GroupShape
 from wattree.cost.rates import Rates
 from wattree.graph import Phase, StageLabel, TaskKind
 
-__all__ = ["BlockParts", "ChunkContext", "chunk_backward", "chunk_forward", "sync_tasks"]
+__all__ = [
+    "BlockParts",
+    "ChunkContext",
+    "chunk_backward",
+    "chunk_forward",
+    "chunk_input_gradient",
+    "chunk_weight_gradient",
+    "sync_tasks",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +183,54 @@ def chunk_backward(
     return builder.table()
 
 
+def chunk_input_gradient(blocks: Sequence[BlockParts], context: ChunkContext) -> TaskTable:
+    """Return the part of a chunk's backward that the stage before waits for.
+
+    Args:
+        blocks: In model order, compiled with their backward in two pieces.
+        context: How traffic becomes tasks.
+    """
+    builder = _Builder()
+    for block in reversed(blocks):
+        table = block.tasks.input_gradient
+        assert table is not None
+        if len(table.tasks):
+            _add_block(builder, table, _gathers(block.storage.sync, context), context)
+    return builder.table()
+
+
+def chunk_weight_gradient(
+    blocks: Sequence[BlockParts], context: ChunkContext, *, last_micro_batch: bool
+) -> TaskTable:
+    """Return the part of a chunk's backward that nobody waits for but the reductions.
+
+    Products of saved inputs and gradients: no parameter is read, so none is gathered.
+
+    Args:
+        blocks: In model order, compiled with their backward in two pieces.
+        context: How traffic becomes tasks.
+        last_micro_batch: Accumulated gradients leave now, if overlapped.
+    """
+    builder = _Builder()
+    bucket: list[SyncGroup] = []
+    for block in reversed(blocks):
+        table = block.tasks.weight_gradient
+        assert table is not None
+        if len(table.tasks):
+            _add_block(builder, table, np.zeros(0, TASK), context)
+        bucket += [
+            group
+            for group in block.storage.sync
+            if group.every_micro_batch or (last_micro_batch and context.overlap_gradients)
+        ]
+        if _bucket_bytes(bucket) >= context.bucket_bytes:
+            _add_reductions(builder, bucket, context, builder.tails[-1] if builder.tails else -1)
+            bucket = []
+    if bucket:
+        _add_reductions(builder, bucket, context, builder.tails[-1] if builder.tails else -1)
+    return builder.table()
+
+
 def _add_block(
     builder: _Builder,
     table: TaskTable,
@@ -276,6 +332,8 @@ def _add_reductions(
     if len(tasks):
         first = builder.append(tasks)
         builder.link(after, first)
+        if after < 0:
+            builder.entries.append(first)
         if not context.overlap_gradients:
             builder.blocker = first + len(tasks) - 1
 

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from wattree.compiler.arrays import PortRates, execution_graph
 from wattree.compiler.block import ModelProgram, compile_model
-from wattree.compiler.block_tasks import BlockTasks, Pipelining, block_tasks
+from wattree.compiler.block_tasks import Pipelining, block_tasks
 from wattree.compiler.chunk import BlockParts, ChunkContext
 from wattree.compiler.evaluate import BlockCosts, Placement, block_costs
 from wattree.compiler.fits import check_fits
 from wattree.compiler.merge import merged
+from wattree.compiler.pairs import PairedTables
 from wattree.compiler.program import Scale
 from wattree.compiler.rank_classes import rank_classes
 from wattree.compiler.stage import (
@@ -39,7 +40,7 @@ from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, ModelGraph, StageLabel, TaskKind
 from wattree.hardware import Cluster
 from wattree.strategy import Strategy
-from wattree.strategy.schedules import stage_order
+from wattree.strategy.schedules import Work
 
 __all__ = ["DEFAULT_BUCKET_BYTES", "Compilation", "compile_job", "update_traffic_bytes"]
 
@@ -183,6 +184,7 @@ def _graph(step: _Step, *, fold: bool, detail: bool) -> ExecutionGraph:
             boundary_bytes=step.boundary_bytes,
             rates=step.rates,
             fold=fold,
+            mirrored=step.strategy.schedule.placed(len(programs)).copies > 1,
         ),
         ports=PortRates(
             scale_up_bytes_per_s=links.scale_up_bytes_per_s,
@@ -203,11 +205,12 @@ def _parts(
         tensor_exposed_share=step.rates.tensor_exposed_share if overlap else 1.0,
         context_exposed_share=0.0,
     )
+    split = _splits_backward(step.strategy)
     parts = []
     for costs, storage in zip(step.costs, step.storages, strict=True):
-        tasks = block_tasks(costs, pipelining, names, axes_index)
+        tasks = block_tasks(costs, pipelining, names, axes_index, split=split)
         if not detail:
-            tasks = BlockTasks(forward=merged(tasks.forward), backward=merged(tasks.backward))
+            tasks = tasks.changed(merged)
         parts.append(BlockParts(tasks=tasks, storage=storage))
     return tuple(parts)
 
@@ -238,38 +241,42 @@ def _stages(
     transfer = _transfer(names)
     _check_size(step, parts)
     tables: dict[tuple[int, ...], ChunkTables] = {}
+    placement, orders = schedule.placed(stages), schedule.orders(stages)
+    split = _splits_backward(strategy)
+    pairs = PairedTables()
     programs, residents = [], []
     for stage in range(stages):
         keys = [
-            tuple(step.program.instances[i] for i in chunks[virtual * stages + stage])
-            for virtual in range(schedule.virtual_stages)
+            tuple(step.program.instances[i] for i in chunks[placement.model_chunk(stage, chunk)])
+            for chunk in range(placement.chunks)
         ]
         for key in keys:
             if key not in tables:
-                tables[key] = chunk_tables([parts[i] for i in key], context)
-        blocks = [parts[index] for key in keys for index in key]
+                tables[key] = chunk_tables([parts[i] for i in key], context, split=split)
+        held = [[parts[index] for index in key] for key in keys]
+        blocks = [block for chunk in held for block in chunk]
         programs.append(
             stage_program(
-                stage_order(
-                    schedule.name,
-                    stage=stage,
-                    stages=stages,
-                    chunks=schedule.virtual_stages,
-                    micro_batches=schedule.micro_batches,
-                ),
+                orders[stage],
                 [tables[key] for key in keys],
-                blocks,
+                held,
                 context,
                 _update(step, blocks),
-                is_first=stage == 0,
-                is_last=stage == stages - 1,
-                micro_batches=schedule.micro_batches,
+                stage=stage,
+                placement=placement,
                 transfer=transfer,
                 blocking_transfers=stages > 1 and not software.overlap_pipeline,
+                pairs=pairs,
             )
         )
         residents.append(_resident(blocks, software, stages))
     return programs, residents
+
+
+def _splits_backward(strategy: Strategy) -> bool:
+    """Whether some stage makes its weight gradients apart."""
+    orders = strategy.schedule.orders(strategy.mesh.degree("pp"))
+    return any(slot.work is Work.INPUT_GRADIENT for order in orders for slot in order)
 
 
 def _check_size(step: _Step, parts: Sequence[BlockParts]) -> None:
@@ -300,6 +307,7 @@ def _update(step: _Step, blocks: Sequence[BlockParts]) -> Update:
         traffic_bytes=traffic,
         overhead_s=step.rates.step_overhead_s,
         input_s=read_s + step.input_bytes / node.device.host_link_bytes_per_s,
+        gradient_bytes=float(updated) * step.software.reduce_bytes,
     )
 
 

@@ -231,6 +231,7 @@ class SavedTensor:
         producer: Index of the forward step that makes it, -1 for the block's input.
         consumer: Path of the operator whose backward is the last to need it.
         kind: `activation`, `scores` (unfused attention) or `logits`.
+        savers: Paths of all operators whose backward needs it, in forward order.
     """
 
     name: str
@@ -241,6 +242,7 @@ class SavedTensor:
     recomputed: bool = False
     share: float = 1.0
     kind: str = "activation"
+    savers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ class _Places:
         ahead, behind: Peer of each rank in the next and the previous stage, itself if none.
         crosses_ahead, crosses_behind: Whether the peer lies in another scale-up domain.
         slowdown: Factor on each rank's compute time.
+        mirror: Peer of each rank in the stage as far from the other end.
+        crosses_mirror: Whether that peer lies in another scale-up domain.
     """
 
     by_stage: Integers
@@ -36,6 +38,8 @@ class _Places:
     crosses_ahead: NDArray[np.bool_]
     crosses_behind: NDArray[np.bool_]
     slowdown: Floats
+    mirror: Integers
+    crosses_mirror: NDArray[np.bool_]
 
 
 def rank_classes(
@@ -46,6 +50,7 @@ def rank_classes(
     boundary_bytes: float,
     rates: Rates,
     fold: bool,
+    mirrored: bool = False,
 ) -> list[StageClasses]:
     """Return the classes of each stage.
 
@@ -56,14 +61,17 @@ def rank_classes(
         boundary_bytes: What a stage hands to the next for one micro-batch. [B]
         rates: What links reach.
         fold: Whether equal ranks share a class; otherwise every rank is one.
+        mirrored: Whether stages as far from either end hold the same, and exchange gradients.
     """
     places = _places(topology, rates)
     groups = {number: topology.mesh.groups(axes) for axes, number in axes_index.items()}
     colours = np.arange(topology.mesh.ranks)
     if fold:
-        colours = folded_classes(
-            _first_colours(places), list(groups.values()), [places.ahead, places.behind]
-        )
+        peers = [places.ahead, places.behind, *([places.mirror] if mirrored else [])]
+        first_colours = _first_colours(places)
+        if mirrored:
+            first_colours = first_colours * 2 + places.crosses_mirror
+        colours = folded_classes(first_colours, list(groups.values()), peers)
     stages = len(places.by_stage)
     local = [
         np.unique(colours[ranks], return_index=True, return_inverse=True)
@@ -86,6 +94,10 @@ def rank_classes(
                 to_previous=_transfer_costs(boundary_bytes, places.crosses_behind[chosen], rates),
                 resident=np.tile(residents[stage], (len(chosen), 1)),
                 name=f"stage {stage}" if stages > 1 else "ranks",
+                mirror_class=local[stages - 1 - stage][2][first] if mirrored else None,
+                to_mirror_per_byte=_transfer_costs(1.0, places.crosses_mirror[chosen], rates)
+                if mirrored
+                else None,
             )
         )
     return result
@@ -96,8 +108,9 @@ def _places(topology: MeshTopology, rates: Rates) -> _Places:
     stages = topology.mesh.degree("pp")
     by_stage = np.stack([topology.stage_ranks(stage) for stage in range(stages)])
     everyone = np.arange(ranks)
-    ahead, behind = everyone.copy(), everyone.copy()
+    ahead, behind, mirror = everyone.copy(), everyone.copy(), everyone.copy()
     if stages > 1:
+        mirror[by_stage] = by_stage[::-1]
         ahead[by_stage] = np.roll(by_stage, -1, axis=0)
         behind[by_stage] = np.roll(by_stage, 1, axis=0)
     nodes = max(ranks / topology.cluster.node.devices, 1.0)
@@ -112,6 +125,8 @@ def _places(topology: MeshTopology, rates: Rates) -> _Places:
         crosses_ahead=topology.crosses(everyone, ahead),
         crosses_behind=topology.crosses(everyone, behind),
         slowdown=slowdown,
+        mirror=mirror,
+        crosses_mirror=topology.crosses(everyone, mirror),
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +14,54 @@ from wattree.compiler.chunk import (
     ChunkContext,
     chunk_backward,
     chunk_forward,
+    chunk_input_gradient,
+    chunk_weight_gradient,
     reductions,
     updates,
 )
+from wattree.compiler.pairs import PairedTables
 from wattree.compiler.tasks import TASK, Stream, TaskTable, concatenated
 from wattree.graph import Phase, StageLabel, TaskKind
-from wattree.strategy.schedules import Slot
+from wattree.strategy.schedules import ChunkPlacement, Order, Place, Slot, Work
 
-__all__ = ["ChunkTables", "StageProgram", "Update", "chunk_tables", "stage_program"]
+__all__ = [
+    "MIRROR",
+    "ChunkTables",
+    "Handover",
+    "Send",
+    "StageProgram",
+    "Update",
+    "chunk_tables",
+    "stage_program",
+]
+
+
+class Handover(NamedTuple):
+    """What a chunk hands to another: the output of a micro-batch, or the gradient of its input."""
+
+    chunk: int
+    micro_batch: int
+    backward: bool
+
+
+#: What the copies of a chunk hand each other at the step's end: its gradients.
+MIRROR = Handover(-1, -1, True)
+
+
+class Send(NamedTuple):
+    """A transfer to another stage.
+
+    Attributes:
+        task: The task that sends.
+        stage: To which stage.
+        heading: +1 to the next stage's ranks, -1 to the previous one's, 0 to the mirror's.
+        received: What the receiver calls it.
+    """
+
+    task: int
+    stage: int
+    heading: int
+    received: Handover
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +71,26 @@ class ChunkTables:
     Attributes:
         forward: Of a micro-batch; `[0]` of the first one, `[1]` of any other.
         backward: `[0]` of the last micro-batch, `[1]` of any other.
+        input_gradient, weight_gradient: The backward in two pieces, the latter as `backward`;
+            None where the schedule does not split it.
     """
 
     forward: tuple[TaskTable, TaskTable]
     backward: tuple[TaskTable, TaskTable]
+    input_gradient: TaskTable | None = None
+    weight_gradient: tuple[TaskTable, TaskTable] | None = None
+
+    def of(self, slot: Slot, *, is_first: bool, is_last: bool) -> TaskTable:
+        """Return the table for `slot`, the chunk's first forward or its last backward if so."""
+        if slot.work is Work.FORWARD:
+            return self.forward[0 if is_first else 1]
+        if slot.work is Work.BACKWARD:
+            return self.backward[0 if is_last else 1]
+        assert self.input_gradient is not None
+        assert self.weight_gradient is not None
+        if slot.work is Work.INPUT_GRADIENT:
+            return self.input_gradient
+        return self.weight_gradient[0 if is_last else 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +102,14 @@ class Update:
         traffic_bytes: What it moves. [B]
         overhead_s: Host time per step that belongs to no operator. [s]
         input_s: Time to read, decode and copy the first micro-batch. [s]
+        gradient_bytes: Gradients of what it updates, as they are sent. [B]
     """
 
     time_s: float
     traffic_bytes: float
     overhead_s: float
     input_s: float
+    gradient_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,18 +119,20 @@ class StageProgram:
     Attributes:
         tasks: Records of dtype `TASK`.
         edges: Index pairs inside the stage.
-        sends: (chunk, micro-batch, backward) → the transfer that hands its result on.
-        receives: (chunk, micro-batch, backward) → tasks that wait for the neighbour's transfer.
+        sends: Its transfers to other stages.
+        receives: What it is handed → the tasks that wait for it.
     """
 
     tasks: NDArray[np.void]
     edges: NDArray[np.int64]
-    sends: dict[Slot, int]
-    receives: dict[Slot, tuple[int, ...]]
+    sends: tuple[Send, ...]
+    receives: Mapping[Handover, tuple[int, ...]]
 
 
-def chunk_tables(blocks: Sequence[BlockParts], context: ChunkContext) -> ChunkTables:
-    """Return the task tables of a chunk."""
+def chunk_tables(
+    blocks: Sequence[BlockParts], context: ChunkContext, *, split: bool = False
+) -> ChunkTables:
+    """Return the task tables of a chunk; with `split`, those of a backward in two pieces too."""
     return ChunkTables(
         forward=(
             chunk_forward(blocks, context, first_micro_batch=True),
@@ -81,96 +142,284 @@ def chunk_tables(blocks: Sequence[BlockParts], context: ChunkContext) -> ChunkTa
             chunk_backward(blocks, context, last_micro_batch=True),
             chunk_backward(blocks, context, last_micro_batch=False),
         ),
+        input_gradient=chunk_input_gradient(blocks, context) if split else None,
+        weight_gradient=(
+            chunk_weight_gradient(blocks, context, last_micro_batch=True),
+            chunk_weight_gradient(blocks, context, last_micro_batch=False),
+        )
+        if split
+        else None,
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Placed:
+    """A slot's table among those of the stage.
+
+    Attributes:
+        slot: What is done.
+        table: Its tasks.
+        at: Number of the table that holds them.
+        rows: Where its tasks lie in that table; None: as they are.
+        transfer_at: Number of its transfer's table, -1 if it sends nothing.
+    """
+
+    slot: Slot
+    table: TaskTable
+    at: int
+    rows: NDArray[np.int64] | None
+    transfer_at: int
+
+
 def stage_program(
-    order: Sequence[Slot],
+    order: Order,
     chunks: Sequence[ChunkTables],
-    blocks: Sequence[BlockParts],
+    blocks: Sequence[Sequence[BlockParts]],
     context: ChunkContext,
     update: Update,
     *,
-    is_first: bool,
-    is_last: bool,
-    micro_batches: int,
+    stage: int,
+    placement: ChunkPlacement,
     transfer: np.void,
     blocking_transfers: bool,
+    pairs: PairedTables,
 ) -> StageProgram:
     """Return everything one rank of a stage does in a step.
 
     Args:
         order: What it works on, in order.
-        chunks: Tables of its chunks, by virtual stage.
-        blocks: All its blocks, for the traffic at the step's end.
+        chunks: Tables of its chunks.
+        blocks: The blocks of each chunk, for the traffic at the step's end.
         context: How traffic becomes tasks.
         update: The step's end.
-        is_first, is_last: Its first chunk starts the model; its last chunk ends it.
-        micro_batches: Per step.
+        stage: Its number.
+        placement: Where the chunks of all stages lie.
         transfer: Record of a transfer to a neighbour, ready but for direction.
         blocking_transfers: Compute waits for each transfer (no overlap).
+        pairs: Tables of slots that run side by side.
     """
-    tables: list[TaskTable] = [_input_table(context, update)] if is_first else []
-    placed: list[tuple[Slot, int, int]] = []  # slot, its table, its transfer's table or -1
-    for slot in order:
-        chunk = chunks[slot.chunk]
-        first, last = slot.micro_batch == 0, slot.micro_batch == micro_batches - 1
-        table = (
-            chunk.backward[0 if last else 1] if slot.backward else chunk.forward[0 if first else 1]
-        )
-        tables.append(table)
-        at = len(tables) - 1
-        hands_on = _hands_on(slot, len(chunks), is_first=is_first, is_last=is_last)
-        if hands_on and table.exit >= 0:
-            tables.append(_transfer_table(transfer, backward=slot.backward))
-        placed.append((slot, at, len(tables) - 1 if hands_on and table.exit >= 0 else -1))
+    begins = [Place(stage, c) not in placement.before for c in range(len(chunks))]
+    tables: list[TaskTable] = [_input_table(context, update)] if any(begins) else []
+    placed = _place(order, chunks, tables, stage=stage, placement=placement, pairs=pairs)
+    for at in [item.transfer_at for item in placed if item.transfer_at >= 0]:
+        tables[at] = _transfer_table(transfer)
+    mirrored_at = len(tables)
+    if placement.copies > 1:
+        tables.append(_mirror_table(transfer, context, update))
     tail_at = len(tables)
-    tables.append(_tail(blocks, context, update))
+    tables.append(_tail([block for held in blocks for block in held], context, update))
     tasks, edges, offsets = concatenated(tables)
     extra = [edges]
-    sends: dict[Slot, int] = {}
-    receives: dict[Slot, tuple[int, ...]] = {}
-    previous: tuple[TaskTable, int] | None = None
-    for slot, at, transfer_at in placed:
-        table, offset = tables[at], int(offsets[at])
-        tasks["micro_batch"][offset : offset + len(table.tasks)] = slot.micro_batch
-        receives[slot] = tuple(offset + entry for entry in table.entries)
-        if transfer_at >= 0:
-            sends[slot] = int(offsets[transfer_at])
-            tasks["micro_batch"][sends[slot]] = slot.micro_batch
-            extra.append(np.array([[offset + table.exit, sends[slot]]]))
-        if previous is not None:
-            extra.append(_prefetch_edges(previous, (table, offset)))
-        previous = table, offset
-    if is_first:
-        extra.append(_input_edges(order, receives))
-    extra.append(_tail_edges(tasks, int(offsets[tail_at])))
+    receives = _receives(placed, offsets)
+    sends = _sends(placed, tasks, offsets, stage=stage, placement=placement)
+    extra += _slot_edges(placed, tasks, offsets, receives, stage=stage, placement=placement)
+    if any(begins):
+        extra.append(_input_edges(order, begins, placed, offsets, receives))
+    tail = int(offsets[tail_at])
+    if placement.copies > 1:
+        mirror = int(offsets[mirrored_at])
+        extra.append(_tail_edges(tasks, mirror))
+        receives[MIRROR] = (tail,)
+        sends.append(Send(mirror, placement.stages - 1 - stage, 0, MIRROR))
+    extra.append(_tail_edges(tasks, tail))
     if blocking_transfers:
         extra.append(_blocking_edges(tasks, sends))
-    return StageProgram(tasks=tasks, edges=np.concatenate(extra), sends=sends, receives=receives)
+    return StageProgram(
+        tasks=tasks, edges=np.concatenate(extra), sends=tuple(sends), receives=receives
+    )
 
 
-def _hands_on(slot: Slot, chunks: int, *, is_first: bool, is_last: bool) -> bool:
-    if slot.backward:
-        return not (is_first and slot.chunk == 0)
-    return not (is_last and slot.chunk == chunks - 1)
+def _slot_edges(
+    placed: Sequence[_Placed],
+    tasks: NDArray[np.void],
+    offsets: NDArray[np.int64],
+    receives: Mapping[Handover, tuple[int, ...]],
+    *,
+    stage: int,
+    placement: ChunkPlacement,
+) -> list[NDArray[np.int64]]:
+    """Return the edges between the tables of slots; number the micro-batches of their tasks."""
+    edges = []
+    ahead: list[int] = []  # the last compute tasks before the item
+    for index, item in enumerate(placed):
+        offset = int(offsets[item.at])
+        tasks["micro_batch"][_rows(item, offset)] = item.slot.micro_batch
+        if item.transfer_at >= 0:
+            sender = int(offsets[item.transfer_at])
+            edges.append(np.array([[_row(item, offset, item.table.exit), sender]]))
+        elif item.slot.hands_on and item.table.exit >= 0:
+            edges.append(_turn_edges(item, offset, stage, placement, receives))
+        edges.append(_prefetch_edges(ahead, item, offset))
+        if item.slot.work is Work.WEIGHT_GRADIENT:
+            edges.append(_turn_has_come(ahead, item, offset))
+        is_half = index + 1 < len(placed) and placed[index + 1].at == item.at
+        if item.table.tails and not is_half:
+            ahead = [_row(item, offset, tail) for tail in item.table.tails]
+    return edges
 
 
-def _transfer_table(transfer: np.void, *, backward: bool) -> TaskTable:
+def _place(
+    order: Order,
+    chunks: Sequence[ChunkTables],
+    tables: list[TaskTable],
+    *,
+    stage: int,
+    placement: ChunkPlacement,
+    pairs: PairedTables,
+) -> list[_Placed]:
+    """Append the table of every slot, and room for its transfer, to `tables`."""
+    first, last = _ends(order)
+    placed: list[_Placed] = []
+
+    def room_for_transfer(slot: Slot, table: TaskTable) -> int:
+        hops = placement.before if slot.backward else placement.after
+        hop = hops.get(Place(stage, slot.chunk)) if slot.hands_on else None
+        if hop is None or hop.heading == 0 or table.exit < 0:
+            return -1
+        tables.append(_NO_TASKS)  # filled in once all are known
+        return len(tables) - 1
+
+    index = 0
+    while index < len(order):
+        slots = order[index : index + 1]
+        if index + 1 < len(order) and order[index + 1].beside:
+            slots = order[index : index + 2]
+        index += len(slots)
+        own = [
+            chunks[slot.chunk].of(
+                slot, is_first=slot == first[slot.chunk], is_last=slot == last[slot.chunk]
+            )
+            for slot in slots
+        ]
+        rows: Sequence[NDArray[np.int64] | None] = (None,)
+        if len(own) == 2:
+            both = pairs.together(*own)
+            tables.append(both.table)
+            rows = both.rows
+        else:
+            tables.append(own[0])
+        at = len(tables) - 1
+        for slot, table, where in zip(slots, own, rows, strict=True):
+            placed.append(
+                _Placed(
+                    slot=slot,
+                    table=table,
+                    at=at,
+                    rows=where,
+                    transfer_at=room_for_transfer(slot, table),
+                )
+            )
+    return placed
+
+
+_NO_TASKS = TaskTable(tasks=np.zeros(0, TASK), edges=np.zeros((0, 2), np.int64))
+
+
+def _ends(order: Order) -> tuple[dict[int, Slot], dict[int, Slot]]:
+    """Return the first forward of each chunk, and the slot after which its gradients are whole."""
+    first: dict[int, Slot] = {}
+    last: dict[int, Slot] = {}
+    for slot in order:
+        if slot.work is Work.FORWARD:
+            first.setdefault(slot.chunk, slot)
+        elif slot.ends:
+            last[slot.chunk] = slot
+    return first, last
+
+
+def _rows(item: _Placed, offset: int) -> NDArray[np.int64] | slice:
+    if item.rows is None:
+        return slice(offset, offset + len(item.table.tasks))
+    return offset + item.rows
+
+
+def _row(item: _Placed, offset: int, task: int) -> int:
+    """Return the number in the stage of a task of the item's own table."""
+    return offset + (task if item.rows is None else int(item.rows[task]))
+
+
+def _receives(
+    placed: Sequence[_Placed], offsets: NDArray[np.int64]
+) -> dict[Handover, tuple[int, ...]]:
+    return {
+        Handover(item.slot.chunk, item.slot.micro_batch, item.slot.backward): tuple(
+            _row(item, int(offsets[item.at]), entry) for entry in item.table.entries
+        )
+        for item in placed
+        if item.slot.hands_on
+    }
+
+
+def _sends(
+    placed: Sequence[_Placed],
+    tasks: NDArray[np.void],
+    offsets: NDArray[np.int64],
+    *,
+    stage: int,
+    placement: ChunkPlacement,
+) -> list[Send]:
+    """Return the transfers to other stages, their directions set in `tasks`."""
+    sends = []
+    for item in placed:
+        if item.transfer_at < 0:
+            continue
+        slot, task = item.slot, int(offsets[item.transfer_at])
+        hops = placement.before if slot.backward else placement.after
+        hop = hops[Place(stage, slot.chunk)]
+        tasks["stream"][task] = Stream.SEND_NEXT if hop.heading > 0 else Stream.SEND_PREVIOUS
+        tasks["phase"][task] = Phase.BACKWARD if slot.backward else Phase.FORWARD
+        tasks["micro_batch"][task] = slot.micro_batch
+        received = Handover(hop.place.chunk, slot.micro_batch, slot.backward)
+        sends.append(Send(task, hop.place.stage, hop.heading, received))
+    return sends
+
+
+def _turn_edges(
+    item: _Placed,
+    offset: int,
+    stage: int,
+    placement: ChunkPlacement,
+    receives: Mapping[Handover, tuple[int, ...]],
+) -> NDArray[np.int64]:
+    """What is handed on inside a stage (the turn of a V) is there at once."""
+    slot = item.slot
+    hops = placement.before if slot.backward else placement.after
+    hop = hops.get(Place(stage, slot.chunk))
+    if hop is None:
+        return np.zeros((0, 2), np.int64)
+    done = _row(item, offset, item.table.exit)
+    entries = receives[Handover(hop.place.chunk, slot.micro_batch, slot.backward)]
+    return np.array([(done, entry) for entry in entries], dtype=np.int64).reshape(-1, 2)
+
+
+def _turn_has_come(ahead: Sequence[int], item: _Placed, offset: int) -> NDArray[np.int64]:
+    """What starts a weight gradient beside the compute stream waits for the work before it."""
+    pairs = [(ahead[-1], _row(item, offset, e)) for e in item.table.entries] if ahead else []
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def _transfer_table(transfer: np.void) -> TaskTable:
     task = np.array([transfer], TASK)
-    task["stream"] = Stream.SEND_PREVIOUS if backward else Stream.SEND_NEXT
-    task["phase"] = Phase.BACKWARD if backward else Phase.FORWARD
     return TaskTable(tasks=task, edges=np.zeros((0, 2), np.int64), exit=0)
 
 
-def _prefetch_edges(
-    previous: tuple[TaskTable, int], current: tuple[TaskTable, int]
-) -> NDArray[np.int64]:
+def _mirror_table(transfer: np.void, context: ChunkContext, update: Update) -> TaskTable:
+    """Return the exchange of gradients with the stage that holds the same chunks.
+
+    Each side sends what its replicas have reduced and adds what it gets: the bytes of an
+    all-reduce between two. Of gradients that are sharded over replicas, each rank sends its shard.
+    """
+    task = np.array([transfer], TASK)
+    task["stream"], task["phase"] = Stream.REDUCE, Phase.SYNCHRONIZATION
+    task["name"], task["micro_batch"] = context.name("gradients.mirror"), -1
+    task["wire_bytes"] = update.gradient_bytes
+    return TaskTable(tasks=task, edges=np.zeros((0, 2), np.int64), exit=0)
+
+
+def _prefetch_edges(ahead: Sequence[int], item: _Placed, offset: int) -> NDArray[np.int64]:
     """Parameter gathers run at most two blocks ahead, across micro-batches too."""
-    tails = [previous[1] + tail for tail in previous[0].tails]
-    gathers = [current[1] + gather for gather in current[0].prefetch]
-    if len(tails) == 1:
-        tails = tails * 2
+    gathers = [_row(item, offset, gather) for gather in item.table.prefetch]
+    tails = [*ahead] * 2 if len(ahead) == 1 else [*ahead]
     pairs = zip(tails[-len(gathers) :], gathers, strict=False) if gathers else ()
     return np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
 
@@ -189,10 +438,21 @@ def _input_table(context: ChunkContext, update: Update) -> TaskTable:
     return TaskTable(tasks=task, edges=np.zeros((0, 2), np.int64), exit=0)
 
 
-def _input_edges(order: Sequence[Slot], receives: dict[Slot, tuple[int, ...]]) -> NDArray[np.int64]:
-    """The first forward waits for its input; later ones are prefetched."""
-    first = order[0]
-    waits = receives[first] or (1,)
+def _input_edges(
+    order: Order,
+    begins: Sequence[bool],
+    placed: Sequence[_Placed],
+    offsets: NDArray[np.int64],
+    receives: Mapping[Handover, tuple[int, ...]],
+) -> NDArray[np.int64]:
+    """The first forward that begins the model waits for its input; later ones are prefetched."""
+    first = next((slot for slot in order if not slot.backward and begins[slot.chunk]), None)
+    if first is None:
+        return np.zeros((0, 2), np.int64)
+    waits = receives[Handover(first.chunk, first.micro_batch, False)]
+    if not waits:
+        item = next(item for item in placed if item.slot == first)
+        waits = (int(offsets[item.at]),)
     return np.array([(0, entry) for entry in waits], dtype=np.int64)
 
 
@@ -223,12 +483,12 @@ def _tail_edges(tasks: NDArray[np.void], tail: int) -> NDArray[np.int64]:
     return np.array([(last, tail) for last in lasts], dtype=np.int64).reshape(-1, 2)
 
 
-def _blocking_edges(tasks: NDArray[np.void], sends: dict[Slot, int]) -> NDArray[np.int64]:
+def _blocking_edges(tasks: NDArray[np.void], sends: Sequence[Send]) -> NDArray[np.int64]:
     """Without overlap, the next compute task waits for the transfer before it."""
     computes = np.flatnonzero(tasks["stream"] == Stream.COMPUTE)
     pairs = []
-    for send in sends.values():
-        after = int(np.searchsorted(computes, send))
+    for send in sends:
+        after = int(np.searchsorted(computes, send.task))
         if after < len(computes):
-            pairs.append((send, int(computes[after])))
+            pairs.append((send.task, int(computes[after])))
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)

@@ -34,17 +34,12 @@ def stage_misfits(model: ModelGraph, stages: int, schedule: Schedule) -> dict[st
         stages: Pipeline degree.
         schedule: Its name, virtual stages and, if given, layers per chunk.
     """
-    found: dict[str, str] = {}
-    virtual = schedule.virtual_stages
-    if virtual > 1 and schedule.name == "1f1b":
-        found["strategy.schedule.name"] = (
-            f"1f1b runs one chunk on each stage, found {virtual} virtual stages; use interleaved"
-        )
-    if virtual > 1 and stages == 1:
-        found["strategy.schedule.virtual_stages"] = (
-            f"found {virtual} virtual stages without pipeline stages; use pp above 1, or 1"
-        )
-    chunks, given = stages * virtual, schedule.stage_layers
+    found = schedule.misfits(stages)
+    if "strategy.schedule.name" in found and schedule.virtual_stages > 1:
+        chunks = stages * schedule.virtual_stages  # as it was meant, for what else there is to say
+    else:
+        chunks = schedule.placed(stages).model_chunks
+    given = schedule.stage_layers
     if given is not None and (len(given) != chunks or sum(given) != model.layers):
         found["strategy.schedule.stage_layers"] = (
             f"found {len(given)} chunks with {sum(given)} layers, expected {chunks} chunks with "
@@ -72,8 +67,8 @@ def _without_work(model: ModelGraph, stages: int, schedule: Schedule, empty: Seq
             "head may be given 0"
         )
     return (
-        f"{stages} stages x {schedule.virtual_stages} virtual stages are more chunks than the "
-        f"model's {model.layers} layers can fill; use fewer"
+        f"{stages} stages x {schedule.placed(stages).chunks} virtual stages are more chunks than "
+        f"the model's {model.layers} layers can fill; use fewer"
     )
 
 
@@ -94,7 +89,8 @@ def cut_chunks(
         raise StrategyError(misfits)
     instances = program.model.instances
     layers = [index for index, instance in enumerate(instances) if instance.is_layer]
-    counts = schedule.stage_layers or chunk_layers(len(layers), stages * schedule.virtual_stages)
+    chunks = schedule.placed(stages).model_chunks
+    counts = schedule.stage_layers or chunk_layers(len(layers), chunks)
     after_layers = layers[-1] + 1 if layers else 1
     ends = []
     done = 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +10,9 @@ from numpy.typing import NDArray
 from wattree.compiler.program import BlockProgram, ParameterGroup, Scale
 from wattree.cost import Software
 from wattree.errors import UnknownNameError
+from wattree.job.optimizers import OPTIMIZER_STATE_BYTES
 
 __all__ = [
-    "OPTIMIZER_STATE_BYTES",
     "Storage",
     "SyncGroup",
     "block_storage",
@@ -22,19 +20,6 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
-
-#: Bytes of state per trained parameter beside master weights.
-OPTIMIZER_STATE_BYTES: Mapping[str, float] = MappingProxyType(
-    {
-        "adamw": 8.0,  # two fp32 moments
-        "adam": 8.0,
-        "adamw8bit": 2.0,  # two 8-bit moments (Dettmers et al., 2022); block scales neglected
-        "lion": 4.0,  # one fp32 moment
-        "momentum": 4.0,
-        "sgd": 0.0,
-        "adafactor": 0.0,  # row and column sums only
-    }
-)
 
 
 def optimizer_state_bytes(optimizer: str) -> float:

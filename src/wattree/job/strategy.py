@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from wattree.errors import UnknownNameError, nearest
 from wattree.hardware import Cluster
 from wattree.job.job import AUTO
+from wattree.job.orders import orders_from
 from wattree.job.problems import Problems, shown
 from wattree.job.schema import MemorySpec, NodeSpec, OptionsSpec, TreeSpec
 from wattree.strategy import (
+    CUSTOM,
     SCHEDULES,
     ActivationStore,
     MemoryChoice,
@@ -28,13 +31,14 @@ __all__ = ["chosen_strategy"]
 
 
 def chosen_strategy(
-    value: object, *, cluster: Cluster | None, problems: Problems
+    value: object, *, cluster: Cluster | None, folder: Path, problems: Problems
 ) -> Strategy | StrategyOptions | str | None:
     """Return the strategy that `value` asks for, or None after noting what is wrong with it.
 
     Args:
         value: As read from the file.
         cluster: For the number of ranks; None leaves that check out.
+        folder: Where relative paths start.
         problems: Where faults go.
     """
     if value == AUTO:
@@ -45,12 +49,12 @@ def chosen_strategy(
         tree = problems.read(TreeSpec, value, "strategy")
         if tree is None:
             return None
-        return _strategy(tree, cluster=cluster, problems=problems)
+        return _strategy(tree, cluster=cluster, folder=folder, problems=problems)
     if isinstance(value, Mapping):
         spec = problems.read(OptionsSpec, value, "strategy")
         if spec is None:
             return None
-        return _options(spec, cluster=cluster, problems=problems)
+        return _options(spec, cluster=cluster, folder=folder, problems=problems)
     problems.add(
         "strategy",
         f"found {shown(value)}, expected 'auto', the name of a preset, a mapping of preset and "
@@ -63,20 +67,52 @@ def chosen_strategy(
 
 
 def _options(
-    spec: OptionsSpec, *, cluster: Cluster | None, problems: Problems
+    spec: OptionsSpec, *, cluster: Cluster | None, folder: Path, problems: Problems
 ) -> StrategyOptions | None:
     chosen = spec.model_dump(exclude_none=True, exclude={"preset"})
     if "stage_layers" in chosen:
         chosen["stage_layers"] = tuple(chosen["stage_layers"])
+    _check_order_keys(chosen.get("schedule"), chosen, "strategy", problems=problems)
+    if "order" in chosen:
+        orders = orders_from(chosen["order"], "strategy.order", folder=folder, problems=problems)
+        if orders is None:
+            return None
+        chosen["order"] = orders
     options = None
     with problems.at("strategy"):
         options = _of_preset(spec.preset, chosen)
+    if options is not None:
+        _warn_of_idle_switches(options, chosen, problems=problems)
     if options is None or cluster is None:
         return options
     if not {"dp", "fsdp"} & chosen.keys():
         options = _spread(options, cluster)
     _check_ranks(_degrees(options), cluster=cluster, problems=problems)
     return options
+
+
+def _warn_of_idle_switches(
+    options: StrategyOptions, chosen: Mapping[str, Any], *, problems: Problems
+) -> None:
+    """Warn of switches that the file sets and that do nothing at its degrees.
+
+    Sweeps over degrees pass through such jobs, and their results are right, so none is refused.
+    A preset may set a switch in passing; whoever writes one down expects it to matter.
+    """
+    if chosen.get("sequence_parallel") and options.tp == 1:
+        problems.warn(
+            "strategy.sequence_parallel",
+            "true has no effect with tp 1: it splits over tensor-parallel ranks; set tp above 1",
+        )
+    if "schedule" in chosen:
+        _warn_of_idle_schedule("strategy.schedule", options.schedule, options.pp, problems=problems)
+
+
+def _warn_of_idle_schedule(place: str, name: str, stages: int, *, problems: Problems) -> None:
+    if stages == 1 and name != Schedule().name:
+        problems.warn(
+            place, f"'{name}' has no effect with pp 1: there is no pipeline; set pp above 1"
+        )
 
 
 def _of_preset(preset: str | None, chosen: Mapping[str, Any]) -> StrategyOptions:
@@ -130,9 +166,11 @@ def _check_ranks(degrees: Mapping[str, int], *, cluster: Cluster, problems: Prob
 # ---------------------------------------------------------------- a tree
 
 
-def _strategy(spec: TreeSpec, *, cluster: Cluster | None, problems: Problems) -> Strategy | None:
+def _strategy(
+    spec: TreeSpec, *, cluster: Cluster | None, folder: Path, problems: Problems
+) -> Strategy | None:
     before = len(problems.lines)
-    schedule = _schedule(spec, problems=problems)
+    schedule = _schedule(spec, folder=folder, problems=problems)
     nodes = {
         pattern: _node(node, axes=tuple(spec.mesh), place=f"strategy.tree.{pattern!r}", to=problems)
         for pattern, node in spec.tree.items()
@@ -155,25 +193,54 @@ def _strategy(spec: TreeSpec, *, cluster: Cluster | None, problems: Problems) ->
     )
 
 
-def _schedule(spec: TreeSpec, *, problems: Problems) -> Schedule:
+def _schedule(spec: TreeSpec, *, folder: Path, problems: Problems) -> Schedule:
     if spec.schedule is None:
         return Schedule()
     name, layers = spec.schedule.name, spec.schedule.stage_layers
     if name not in SCHEDULES:
         with problems.at("strategy.schedule.name"):
             raise UnknownNameError(kind="schedule", name=name, known=SCHEDULES)
-    chunks = spec.mesh.get("pp", 1) * spec.schedule.virtual_stages
-    if layers is not None and len(layers) != chunks:
-        problems.add(
-            "strategy.schedule.stage_layers",
-            f"found {len(layers)} numbers, expected {chunks}: one for each of pp × virtual_stages",
+        return Schedule()
+    _warn_of_idle_schedule(
+        "strategy.schedule.name", name, spec.mesh.get("pp", 1), problems=problems
+    )
+    place = "strategy.schedule"
+    given = spec.schedule.model_dump(exclude_none=True, include={"order", "placement"})
+    _check_order_keys(name, given, place, problems=problems)
+    if "order" in given:
+        given["order"] = orders_from(
+            given["order"], f"{place}.order", folder=folder, problems=problems
         )
-    return Schedule(
+    schedule = Schedule(
         name=name,
         micro_batches=spec.schedule.micro_batches,
         virtual_stages=spec.schedule.virtual_stages,
         stage_layers=None if layers is None else tuple(layers),
+        **given,
     )
+    chunks = schedule.placed(spec.mesh.get("pp", 1)).model_chunks
+    if layers is not None and len(layers) != chunks:
+        problems.add(
+            f"{place}.stage_layers",
+            f"found {len(layers)} numbers, expected {chunks}: one for each chunk of the model",
+        )
+    return schedule
+
+
+def _check_order_keys(
+    name: str | None, given: Mapping[str, Any], place: str, *, problems: Problems
+) -> None:
+    """A custom schedule has an order; no other one has."""
+    if name == CUSTOM and "order" not in given:
+        problems.add(
+            f"{place}.order",
+            "missing, expected what each stage does, such as ['F0 F1 B0 B1', 'F0 B0 F1 B1']",
+        )
+    for key in ("order", "placement"):
+        if name != CUSTOM and key in given:
+            problems.add(
+                f"{place}.{key}", f"found with the schedule {name or '1f1b'}; it goes with {CUSTOM}"
+            )
 
 
 def _node(spec: NodeSpec, *, axes: tuple[str, ...], place: str, to: Problems) -> TreeNode:

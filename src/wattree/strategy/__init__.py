@@ -2,12 +2,13 @@
 
 from wattree.strategy.mesh import AXES, Mesh
 from wattree.strategy.options import RECOMPUTATIONS, SCHEDULES, SHARDINGS, StrategyOptions
-from wattree.strategy.strategy import Schedule, Strategy
+from wattree.strategy.strategy import CUSTOM, Schedule, Strategy
 from wattree.strategy.tree import ActivationStore, Choices, MemoryChoice, StrategyTree, TreeNode
 from wattree.strategy.words import options_in_words
 
 __all__ = [
     "AXES",
+    "CUSTOM",
     "RECOMPUTATIONS",
     "SCHEDULES",
     "SHARDINGS",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wattree.errors import StrategyError
+from wattree.strategy.schedules import PIPELINE_SCHEDULES, Order
+from wattree.strategy.strategy import CUSTOM
 
 __all__ = ["RECOMPUTATIONS", "SCHEDULES", "SHARDINGS", "StrategyOptions"]
 
@@ -15,7 +17,8 @@ SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
 #: product kept; `selective_qkv`: only the query, key and value products kept (MaxText's
 #: `save_qkv_proj`); `block_N`: every N-th layer whole; `full`: every layer whole.
 RECOMPUTATIONS = ("none", "selective", "selective_operator", "selective_qkv", "full")
-SCHEDULES = ("gpipe", "1f1b", "interleaved")
+#: Those of Wattree, and orders that users bring.
+SCHEDULES = (*PIPELINE_SCHEDULES, CUSTOM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,7 @@ class StrategyOptions:
         sequence_parallel: Norms, dropout and residuals split over `tp` by sequence.
         recompute: One of `RECOMPUTATIONS`, or `block_N`.
         schedule, virtual_stages: Pipeline.
+        order, placement: What each stage does, and where chunks lie, for the schedule `custom`.
         overlap_gradients, overlap_parameters, overlap_tensor: None: the software's habit.
         stage_layers: Layers of each pipeline chunk, if not the even split.
         offload_layers: Layers of the model whose activations wait in host memory between their
@@ -55,6 +59,8 @@ class StrategyOptions:
     overlap_tensor: bool | None = None
     stage_layers: tuple[int, ...] | None = None
     offload_layers: int = 0
+    order: tuple[Order, ...] | None = None
+    placement: str = "looped"
 
     def __post_init__(self) -> None:
         misfits: dict[str, str] = {}

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from wattree.errors import StrategyError
 from wattree.strategy.mesh import Mesh
+from wattree.strategy.schedules import (
+    PLACEMENTS,
+    ChunkPlacement,
+    Order,
+    check_orders,
+    pipeline_schedule,
+    schedule_misfits,
+    stage_orders,
+)
 from wattree.strategy.tree import StrategyTree
 
-__all__ = ["Schedule", "Strategy"]
+__all__ = ["CUSTOM", "Schedule", "Strategy"]
+
+
+#: Name of a schedule whose order the user brings.
+CUSTOM = "custom"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,17 +29,73 @@ class Schedule:
     """How micro-batches flow through the pipeline stages.
 
     Attributes:
-        name: `gpipe`, `1f1b` or `interleaved`.
+        name: One of `SCHEDULES`.
         micro_batches: Micro-batches per step and replica.
-        virtual_stages: Chunks of layers that each pipeline rank holds.
-        stage_layers: Layers of each chunk in model order (`pp * virtual_stages` numbers); None
-            for the most even split.
+        virtual_stages: Chunks of layers that each pipeline rank holds, where the schedule leaves
+            that open.
+        stage_layers: Layers of each chunk in model order; None for the most even split.
+        order: What each stage does, for the schedule `custom`.
+        placement: How chunks lie on stages, for the schedule `custom`: one of `PLACEMENTS`.
     """
 
     name: str = "1f1b"
     micro_batches: int = 1
     virtual_stages: int = 1
     stage_layers: tuple[int, ...] | None = None
+    order: tuple[Order, ...] | None = None
+    placement: str = "looped"
+
+    def placed(self, stages: int) -> ChunkPlacement:
+        """Return where the chunks lie on `stages`."""
+        if self.name == CUSTOM:
+            return PLACEMENTS[self.placement](stages, self.virtual_stages)
+        schedule = pipeline_schedule(self._name(stages))
+        return schedule.placement(stages, schedule.chunks or self.virtual_stages)
+
+    def orders(self, stages: int) -> tuple[Order, ...]:
+        """Return what each of `stages` does, checked.
+
+        Raises:
+            StrategyError: The orders break a dependency, deadlock, or keep more than promised.
+        """
+        if self.name != CUSTOM:
+            return stage_orders(
+                self._name(stages),
+                stages=stages,
+                chunks=self.placed(stages).chunks,
+                micro_batches=self.micro_batches,
+            )
+        assert self.order is not None
+        check_orders(
+            self.order,
+            self.placed(stages),
+            self.micro_batches,
+            path="strategy.schedule.order",
+        )
+        return self.order
+
+    def _name(self, stages: int) -> str:
+        """Return the schedule that is run: where there is no pipeline, chunks fall together."""
+        several = (pipeline_schedule(self.name).chunks or 1) > 1
+        return "1f1b" if stages == 1 and several else self.name
+
+    def misfits(self, stages: int) -> dict[str, str]:
+        """Return path → why it cannot run on `stages`, whatever the model."""
+        if self.name != CUSTOM:
+            found = schedule_misfits(self.name, stages=stages, chunks=self.virtual_stages)
+            return {f"strategy.schedule.{key}": why for key, why in found.items()}
+        if self.order is None:
+            return {"strategy.schedule.order": "is missing; give the order of each stage"}
+        if len(self.order) != stages:
+            return {
+                "strategy.schedule.order": f"found {len(self.order)} stages, expected {stages}, "
+                "the degree of pp"
+            }
+        try:
+            self.orders(stages)
+        except StrategyError as error:
+            return error.misfits
+        return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,7 @@ def saved_tensors(
                 recomputed=again > 0,
                 share=again if again > 0 else 1.0,
                 kind="logits" if is_logits else "activation",
+                savers=tuple(o.path for o in operators if name in o.saved),
             )
         )
     found += [

@@ -4,9 +4,18 @@ from wattree.strategy.presets.combine import (
     PRESETS,
     options_of_preset,
     preset_names,
+    schedule_name,
     strategy_of,
     tree_of,
 )
 from wattree.strategy.presets.data import REPLICAS
 
-__all__ = ["PRESETS", "REPLICAS", "options_of_preset", "preset_names", "strategy_of", "tree_of"]
+__all__ = [
+    "PRESETS",
+    "REPLICAS",
+    "options_of_preset",
+    "preset_names",
+    "schedule_name",
+    "strategy_of",
+    "tree_of",
+]

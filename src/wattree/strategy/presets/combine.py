@@ -17,7 +17,14 @@ from wattree.strategy.presets.tensor import sequence_parallel, tensor_parallel
 from wattree.strategy.strategy import Schedule, Strategy
 from wattree.strategy.tree import StrategyTree
 
-__all__ = ["PRESETS", "options_of_preset", "preset_names", "strategy_of", "tree_of"]
+__all__ = [
+    "PRESETS",
+    "options_of_preset",
+    "preset_names",
+    "schedule_name",
+    "strategy_of",
+    "tree_of",
+]
 
 #: Preset → the options it sets; degrees come from the user (or, for `dp`, from what is left).
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -30,6 +37,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "tensor": {"sharding": "none", "sequence_parallel": False},
     "megatron": {"sharding": "zero1", "sequence_parallel": True},
 }
+
+#: Schedules that stand for the interleaved one where there are several chunks.
+_ONE_CHUNK = ("1f1b", "gpipe")
 
 
 def preset_names() -> tuple[str, ...]:
@@ -67,6 +77,12 @@ def tree_of(options: StrategyOptions, layers: int) -> StrategyTree:
     return tree.merged(recomputation(options, layers))
 
 
+def schedule_name(options: StrategyOptions) -> str:
+    """Return the schedule that is meant: several chunks under 1F1B or GPipe are interleaved."""
+    several = options.virtual_stages > 1
+    return "interleaved" if several and options.schedule in _ONE_CHUNK else options.schedule
+
+
 def strategy_of(options: StrategyOptions, *, layers: int, global_batch: int) -> Strategy:
     """Return the strategy that `options` describe.
 
@@ -94,14 +110,15 @@ def strategy_of(options: StrategyOptions, *, layers: int, global_batch: int) -> 
             }
         )
     degrees = {axis: getattr(options, axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
-    schedule = "interleaved" if options.virtual_stages > 1 else options.schedule
     return Strategy(
         mesh=Mesh.of({axis: degree for axis, degree in degrees.items() if degree > 1}),
         schedule=Schedule(
-            name=schedule,
+            name=schedule_name(options),
             micro_batches=global_batch // share,
             virtual_stages=options.virtual_stages,
             stage_layers=options.stage_layers,
+            order=options.order,
+            placement=options.placement,
         ),
         tree=tree_of(options, layers),
         preset=(options.sharding,),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wattree.strategy.schedules.slot import Slot
+from wattree.strategy.schedules.slot import Slot, Work
 
 __all__ = ["gpipe"]
 
@@ -10,6 +10,7 @@ __all__ = ["gpipe"]
 def gpipe(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Slot, ...]:
     """Return every forward by chunk and micro-batch, then every backward in reverse chunk order."""
     del stage, stages
-    forward = [Slot(c, m, False) for c in range(chunks) for m in range(micro_batches)]
-    backward = [Slot(c, m, True) for c in reversed(range(chunks)) for m in range(micro_batches)]
+    every = range(micro_batches)
+    forward = [Slot(c, m, Work.FORWARD) for c in range(chunks) for m in every]
+    backward = [Slot(c, m, Work.BACKWARD) for c in reversed(range(chunks)) for m in every]
     return (*forward, *backward)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from wattree.strategy.schedules.slot import Slot
+from wattree.strategy.schedules.slot import Slot, Work
 
 __all__ = ["interleaved"]
 
@@ -18,9 +18,12 @@ __all__ = ["interleaved"]
 def interleaved(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Slot, ...]:
     """Return the stage's forwards and backwards, one of each in turn after the warm-up."""
     rounds = _rounds(stages, micro_batches)
-    forward = [Slot(c, m, False) for batch in rounds for c in range(chunks) for m in batch]
+    forward = [Slot(c, m, Work.FORWARD) for batch in rounds for c in range(chunks) for m in batch]
     backward = [
-        Slot(c, m, True) for batch in rounds for c in range(chunks - 1, -1, -1) for m in batch
+        Slot(c, m, Work.BACKWARD)
+        for batch in rounds
+        for c in range(chunks - 1, -1, -1)
+        for m in batch
     ]
     total = chunks * micro_batches
     # Until the first micro-batch has reached the last chunk of the last stage and come back.

@@ -1,54 +1,109 @@
-"""Schedules by name, and the check that an order is legal."""
+"""The orders of all stages under a schedule, built and checked once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
-from wattree.errors import UnknownNameError
-from wattree.strategy.schedules.gpipe import gpipe
-from wattree.strategy.schedules.interleaved import interleaved
-from wattree.strategy.schedules.one_forward_one_backward import one_forward_one_backward
-from wattree.strategy.schedules.slot import Slot
+from wattree.errors import StrategyError, UnknownNameError
+from wattree.strategy.schedules.catalogue import PIPELINE_SCHEDULES
+from wattree.strategy.schedules.check import order_problems
+from wattree.strategy.schedules.placement import ChunkPlacement
+from wattree.strategy.schedules.schedule import Order, PipelineSchedule
 
-__all__ = ["SCHEDULE_ORDERS", "check_order", "stage_order"]
-
-Order = Callable[..., tuple[Slot, ...]]
-
-#: Name → function of (stage, stages, chunks, micro_batches).
-SCHEDULE_ORDERS: Mapping[str, Order] = {
-    "gpipe": gpipe,
-    "1f1b": one_forward_one_backward,
-    "interleaved": interleaved,
-}
+__all__ = ["check_orders", "pipeline_schedule", "schedule_misfits", "stage_order", "stage_orders"]
 
 
-def stage_order(
-    name: str, *, stage: int, stages: int, chunks: int, micro_batches: int
-) -> tuple[Slot, ...]:
+def pipeline_schedule(name: str) -> PipelineSchedule:
+    """Return the schedule called `name`.
+
+    Raises:
+        UnknownNameError: There is none.
+    """
+    if name not in PIPELINE_SCHEDULES:
+        raise UnknownNameError(kind="pipeline schedule", name=name, known=PIPELINE_SCHEDULES)
+    return PIPELINE_SCHEDULES[name]
+
+
+def stage_order(name: str, *, stage: int, stages: int, chunks: int, micro_batches: int) -> Order:
     """Return what `stage` does, in order.
 
     Raises:
         UnknownNameError: There is no such schedule.
     """
-    if name not in SCHEDULE_ORDERS:
-        raise UnknownNameError(kind="pipeline schedule", name=name, known=SCHEDULE_ORDERS)
-    return SCHEDULE_ORDERS[name](
+    return pipeline_schedule(name).order(
         stage=stage, stages=stages, chunks=chunks, micro_batches=micro_batches
     )
 
 
-def check_order(order: tuple[Slot, ...], *, chunks: int, micro_batches: int) -> list[str]:
-    """Return what is wrong with `order`: every task once, forward before its backward."""
-    problems = []
-    seen: set[Slot] = set()
-    for slot in order:
-        if slot in seen:
-            problems.append(f"{slot} comes twice")
-        seen.add(slot)
-        forward = Slot(chunk=slot.chunk, micro_batch=slot.micro_batch, backward=False)
-        if slot.backward and forward not in seen:
-            problems.append(f"{slot} comes before its forward")
-    missing = 2 * chunks * micro_batches - len(seen)
-    if missing:
-        problems.append(f"{missing} task(s) are missing")
-    return problems
+@lru_cache(maxsize=64)  # a search asks for few shapes again and again
+def stage_orders(name: str, *, stages: int, chunks: int, micro_batches: int) -> tuple[Order, ...]:
+    """Return what every stage does, checked.
+
+    Raises:
+        UnknownNameError: There is no such schedule.
+        StrategyError: The orders break a dependency, deadlock or keep more than promised.
+    """
+    schedule = pipeline_schedule(name)
+    orders = tuple(
+        stage_order(name, stage=s, stages=stages, chunks=chunks, micro_batches=micro_batches)
+        for s in range(stages)
+    )
+    check_orders(
+        orders,
+        schedule.placement(stages, chunks),
+        micro_batches,
+        bounds=[schedule.most_alive(s, stages, chunks, micro_batches) for s in range(stages)],
+    )
+    return orders
+
+
+def check_orders(
+    orders: Sequence[Order],
+    placement: ChunkPlacement,
+    micro_batches: int,
+    *,
+    bounds: Sequence[int] | None = None,
+    path: str = "strategy.schedule",
+) -> None:
+    """Raise a StrategyError that names what keeps `orders` from running, if anything does.
+
+    Args:
+        orders: One per stage.
+        placement: Where the chunks lie.
+        micro_batches: Per step.
+        bounds: As for `order_problems`.
+        path: Where the orders stand in the job.
+    """
+    problems = order_problems(orders, placement, micro_batches, bounds=bounds)
+    if problems:
+        raise StrategyError({path: "; ".join(problems)})
+
+
+def schedule_misfits(name: str, *, stages: int, chunks: int) -> Mapping[str, str]:
+    """Return key → why schedule `name` cannot run on `stages` with `chunks` on each.
+
+    Args:
+        name: A known schedule.
+        stages: Pipeline degree.
+        chunks: Chunks a stage that the user asks for; 1 where nothing is said.
+    """
+    schedule = pipeline_schedule(name)
+    found: dict[str, str] = {}
+    if schedule.chunks == 1 and chunks > 1:
+        found["name"] = (
+            f"{name} runs one chunk on each stage, found {chunks} virtual stages; use interleaved"
+        )
+    elif schedule.chunks is not None and chunks not in {1, schedule.chunks}:
+        found["virtual_stages"] = (
+            f"{name} runs {schedule.chunks} chunks on each stage, found {chunks}; leave it out"
+        )
+    if chunks > 1 and stages == 1:
+        found["virtual_stages"] = (
+            f"found {chunks} virtual stages without pipeline stages; use pp above 1, or 1"
+        )
+    elif schedule.even_stages and stages % 2 and stages > 1:
+        found["name"] = (
+            f"{name} pairs each stage with its mirror, found pp {stages}; use an even pp"
+        )
+    return found

@@ -2,14 +2,90 @@
 
 from __future__ import annotations
 
+import re
+from enum import StrEnum
 from typing import NamedTuple
 
-__all__ = ["Slot"]
+__all__ = ["Slot", "Work", "read_slot"]
+
+
+class Work(StrEnum):
+    """What a stage does with a micro-batch, by the letter that stands for it in an order."""
+
+    FORWARD = "F"
+    BACKWARD = "B"
+    INPUT_GRADIENT = "I"
+    WEIGHT_GRADIENT = "W"
+
+    @property
+    def words(self) -> str:
+        """The same for people."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    Work.FORWARD: "forward",
+    Work.BACKWARD: "backward",
+    Work.INPUT_GRADIENT: "input gradient",
+    Work.WEIGHT_GRADIENT: "weight gradient",
+}
+_TEXT = re.compile(r"([FBIW])(\d{1,9})(?:@(\d{1,9}))?")
 
 
 class Slot(NamedTuple):
-    """Forward or backward of one micro-batch through one chunk of layers."""
+    """One micro-batch through one chunk of a stage's layers: forward, backward or part of it.
+
+    A backward is either one piece (`BACKWARD`) or two: the gradient of the input, which the
+    stage before waits for, and the gradient of the weights, which nobody does.
+
+    Attributes:
+        chunk: Of the stage, counted from 0.
+        micro_batch: Of the step, counted from 0.
+        work: What is done.
+        beside: It runs side by side with the slot before it, each computing while the other
+            exchanges.
+    """
 
     chunk: int
     micro_batch: int
-    backward: bool
+    work: Work
+    beside: bool = False
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether another chunk waits for its result."""
+        return self.work is not Work.WEIGHT_GRADIENT
+
+    @property
+    def alone(self) -> Slot:
+        """The same piece, whatever it runs beside."""
+        return self._replace(beside=False) if self.beside else self
+
+    @property
+    def backward(self) -> bool:
+        """Whether it belongs to the backward pass."""
+        return self.work is not Work.FORWARD
+
+    @property
+    def ends(self) -> bool:
+        """Whether the micro-batch's activations in the chunk are dropped after it."""
+        return self.work in {Work.BACKWARD, Work.WEIGHT_GRADIENT}
+
+    def __str__(self) -> str:
+        """Return it as an order in a job file spells it: `F3`, or `F3@1` on the second chunk."""
+        return f"{self.work.value}{self.micro_batch}" + (f"@{self.chunk}" if self.chunk else "")
+
+    def in_words(self, stage: int) -> str:
+        """Return it for people, with its stage."""
+        return (
+            f"stage {stage}, chunk {self.chunk}, micro-batch {self.micro_batch}, {self.work.words}"
+        )
+
+
+def read_slot(text: str) -> Slot | None:
+    """Return the slot that `text` spells, such as `F3` or `W0@1`; None if it spells none."""
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        return None
+    work, micro_batch, chunk = found.groups()
+    return Slot(int(chunk or 0), int(micro_batch), Work(work))

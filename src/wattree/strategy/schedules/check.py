@@ -1,0 +1,211 @@
+"""Is a set of orders, one per stage, legal? Asked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wattree.strategy.schedules.placement import ChunkPlacement, Place
+from wattree.strategy.schedules.schedule import Order
+from wattree.strategy.schedules.slot import Slot, Work
+
+__all__ = ["alive_by_chunk", "most_alive", "order_problems"]
+
+#: Problems named at most: one fault in an order often shows in every micro-batch.
+_SHOWN = 8
+
+
+def order_problems(
+    orders: Sequence[Order],
+    placement: ChunkPlacement,
+    micro_batches: int,
+    *,
+    bounds: Sequence[int] | None = None,
+) -> list[str]:
+    """Return what is wrong with `orders`; empty if they may run.
+
+    Checked: every piece once, on a chunk that the micro-batch comes by; forward before backward,
+    input gradient before weight gradient; no stage that waits for ever; no more activations kept
+    than promised.
+
+    Args:
+        orders: One per stage.
+        placement: Where the chunks lie.
+        micro_batches: Per step.
+        bounds: Most pairs of chunk and micro-batch kept at once, by stage; None for no promise.
+    """
+    found = [
+        problem
+        for stage, order in enumerate(orders)
+        for problem in _own_problems(stage, order, placement, micro_batches)
+    ]
+    if not found:
+        found = _stuck(orders, placement)
+    if not found and bounds is not None:
+        found = [
+            f"stage {stage}: keeps the activations of {most_alive(order)} chunks and micro-batches "
+            f"at once, promised are {bound} at most"
+            for stage, (order, bound) in enumerate(zip(orders, bounds, strict=True))
+            if most_alive(order) > bound
+        ]
+    rest = len(found) - _SHOWN
+    return found if rest <= 0 else [*found[:_SHOWN], f"and {rest} more problem(s)"]
+
+
+def most_alive(order: Order) -> int:
+    """Return for how many chunks and micro-batches activations are kept when most are.
+
+    They live from the forward to the weight gradient, or to the whole backward.
+    """
+    return sum(alive_by_chunk(order, 1 + max((slot.chunk for slot in order), default=0)))
+
+
+def alive_by_chunk(order: Order, chunks: int) -> tuple[int, ...]:
+    """Return micro-batches whose activations are kept on each chunk when most are altogether."""
+    alive = [0] * chunks
+    total = most = 0
+    at_peak = tuple(alive)
+    for slot in order:
+        if slot.work is Work.FORWARD:
+            alive[slot.chunk] += 1
+            total += 1
+        elif slot.ends:
+            alive[slot.chunk] -= 1
+            total -= 1
+        if total > most:
+            most, at_peak = total, tuple(alive)
+    return at_peak
+
+
+def _own_problems(
+    stage: int, order: Order, placement: ChunkPlacement, micro_batches: int
+) -> list[str]:
+    """Return what can be told from the order of one stage alone."""
+    found = []
+    seen: set[Slot] = set()
+    for slot in (slot.alone for slot in order):
+        where = slot.in_words(stage)
+        if not 0 <= slot.chunk < placement.chunks:
+            found.append(f"{where}: the stage holds {placement.chunks} chunk(s), counted from 0")
+            continue
+        passing = placement.micro_batches(Place(stage, slot.chunk), micro_batches)
+        if slot.micro_batch not in passing:
+            found.append(f"{where}: expected micro-batches {_span(passing)} on this chunk")
+            continue
+        if slot in seen:
+            found.append(f"{where}: comes twice")
+            continue
+        if (problem := _too_early(slot, seen)) is not None:
+            found.append(f"{where}: {problem}")
+        seen.add(slot)
+    for chunk in range(placement.chunks):
+        for m in placement.micro_batches(Place(stage, chunk), micro_batches):
+            found += [
+                f"{missing.in_words(stage)}: is missing" for missing in _missing(chunk, m, seen)
+            ]
+    return found
+
+
+def _span(passing: range) -> str:
+    return f"{passing.start} to {passing.stop - 1}" if len(passing) else "none"
+
+
+def _too_early(slot: Slot, seen: set[Slot]) -> str | None:
+    if slot.work is Work.FORWARD:
+        return None
+    if slot._replace(work=Work.FORWARD) not in seen:
+        return "comes before its forward"
+    whole = slot._replace(work=Work.BACKWARD)
+    split = slot._replace(work=Work.INPUT_GRADIENT)
+    if slot.work is Work.BACKWARD:
+        return "comes beside an input gradient; write B, or I and W" if split in seen else None
+    if whole in seen:
+        return "comes beside a whole backward; write B, or I and W"
+    if slot.work is Work.WEIGHT_GRADIENT and split not in seen:
+        return "comes before its input gradient"
+    return None
+
+
+def _missing(chunk: int, micro_batch: int, seen: set[Slot]) -> list[Slot]:
+    forward, backward, split, weight = (Slot(chunk, micro_batch, work) for work in Work)
+    missing = [] if forward in seen else [forward]
+    if split in seen or weight in seen:
+        return missing + [piece for piece in (split, weight) if piece not in seen]
+    return missing if backward in seen else [*missing, backward]
+
+
+def _stuck(orders: Sequence[Order], placement: ChunkPlacement) -> list[str]:
+    """Return one line for each piece that waits for ever, naming what it waits for."""
+    at = [0] * len(orders)
+    handed: set[tuple[Place, int, bool]] = set()
+    moved = True
+    while moved:
+        # A list, not a generator: every stage gets its turn in every round.
+        moves = [
+            _advanced(stage, order, at, placement, handed) for stage, order in enumerate(orders)
+        ]
+        moved = any(moves)
+    found = []
+    for stage, order in enumerate(orders):
+        for slot in _together(order, at[stage]):
+            source = _wait(slot, stage, placement, handed)
+            if source is not None:
+                found.append(_wait_in_words(slot, stage, source, orders, at))
+    return found
+
+
+def _advanced(
+    stage: int,
+    order: Order,
+    at: list[int],
+    placement: ChunkPlacement,
+    handed: set[tuple[Place, int, bool]],
+) -> bool:
+    """Let a stage do what it can; return whether that was anything."""
+    before = at[stage]
+    while at[stage] < len(order):
+        together = _together(order, at[stage])
+        if any(_wait(slot, stage, placement, handed) is not None for slot in together):
+            break
+        for slot in together:
+            if slot.hands_on:
+                handed.add((Place(stage, slot.chunk), slot.micro_batch, slot.backward))
+        at[stage] += len(together)
+    return at[stage] > before
+
+
+def _together(order: Order, at: int) -> Order:
+    """Return the slot at a place of an order and the one that runs beside it; none at its end."""
+    return (
+        order[at : at + 2] if at + 1 < len(order) and order[at + 1].beside else order[at : at + 1]
+    )
+
+
+def _wait(
+    slot: Slot,
+    stage: int,
+    placement: ChunkPlacement,
+    handed: set[tuple[Place, int, bool]],
+) -> Place | None:
+    """Return the place whose result `slot` still waits for."""
+    if not slot.hands_on:
+        return None
+    hops = placement.after if slot.backward else placement.before
+    hop = hops.get(Place(stage, slot.chunk))
+    if hop is None or (hop.place, slot.micro_batch, slot.backward) in handed:
+        return None
+    return hop.place
+
+
+def _wait_in_words(
+    slot: Slot, stage: int, source: Place, orders: Sequence[Order], at: Sequence[int]
+) -> str:
+    works = (Work.BACKWARD, Work.INPUT_GRADIENT) if slot.backward else (Work.FORWARD,)
+    wanted = next(
+        other
+        for other in orders[source.stage]
+        if (other.chunk, other.micro_batch) == (source.chunk, slot.micro_batch)
+        and other.work in works
+    )
+    head = orders[source.stage][at[source.stage]]
+    behind = "" if head == wanted else f", which stands behind {head.in_words(source.stage)}"
+    return f"{slot.in_words(stage)}: waits for ever for {wanted.in_words(source.stage)}{behind}"

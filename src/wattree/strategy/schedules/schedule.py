@@ -1,0 +1,44 @@
+"""What is known of a pipeline schedule beside its order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from wattree.strategy.schedules.placement import ChunkPlacement
+from wattree.strategy.schedules.slot import Slot
+
+__all__ = ["Order", "PipelineSchedule", "StageOrder"]
+
+#: What one stage does, in order.
+Order = tuple[Slot, ...]
+
+
+class StageOrder(Protocol):
+    """A function that gives the order of one stage."""
+
+    def __call__(self, *, stage: int, stages: int, chunks: int, micro_batches: int) -> Order:
+        """Return what `stage` of `stages` does with `micro_batches` on its `chunks`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSchedule:
+    """A schedule by its rules.
+
+    Attributes:
+        order: What a stage does.
+        placement: Function of (stages, chunks) that lays chunks on stages.
+        most_alive: Function of (stage, stages, chunks, micro-batches): for how many chunks and
+            micro-batches the stage keeps activations at once, at most.
+        chunks: Chunks on each stage; None where the user chooses.
+        splits_backward: Whether input and weight gradients are pieces of their own.
+        even_stages: Whether stages come in pairs.
+    """
+
+    order: StageOrder
+    placement: Callable[[int, int], ChunkPlacement]
+    most_alive: Callable[[int, int, int, int], int]
+    chunks: int | None = 1
+    splits_backward: bool = False
+    even_stages: bool = False

@@ -1,0 +1,54 @@
+"""Schedules that the search tries only if they are named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.search.jobs import setting
+from wattree.predict import Degrees, estimate, predicted
+from wattree.search.space import Limits, enumerate_space
+from wattree.strategy import StrategyOptions
+from wattree.strategy.schedules import PIPELINE_SCHEDULES
+
+NAMED = tuple(n for n in PIPELINE_SCHEDULES if n not in {"1f1b", "gpipe", "interleaved"})
+
+
+def test_the_default_space_has_none_of_them() -> None:
+    """Few programs can run them, so a plan would be of no use to most."""
+    found = {options.schedule for options in enumerate_space(setting())}
+
+    assert found == {"1f1b", "gpipe", "interleaved"}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_named_schedule_is_listed_where_it_can_run(name: str) -> None:
+    """On pipelines alone, and on pairs of stages if it needs them."""
+    limits = Limits(schedules=("1f1b", name), axes={"cp": (1,), "tp": (1,)}, micro_batches=(1,))
+
+    found = list(enumerate_space(setting(), limits=limits))
+
+    stages = {options.pp for options in found if options.schedule == name}
+    # 16 halves of stages are more than 12 layers, the embedding and the head can fill.
+    assert stages == ({2, 4} if name in {"zb-v", "dualpipev"} else {2, 4, 8})
+    assert {options.schedule for options in found} == {"1f1b", name}
+
+
+@pytest.mark.parametrize("name", PIPELINE_SCHEDULES)
+@pytest.mark.parametrize("micro_batches", [8, 32])
+def test_estimates_of_schedules_are_close_to_simulations(name: str, micro_batches: int) -> None:
+    """The bubble's closed form and the micro-batches kept, against the orders played."""
+    job = setting(batch=2 * micro_batches)
+    several = name in {"interleaved", "breadth-first"}
+    options = StrategyOptions(dp=2, pp=4, schedule=name, virtual_stages=2 if several else 1)
+
+    result = predicted(job, options).result
+    found = estimate(job, options, Degrees.of([options], 2 * micro_batches))
+
+    parts = result.memory.by_category
+    tensors = sum(size for kind, size in parts.items() if kind != "overhead")
+    # The two directions of DualPipe exchange gradients, which the estimate leaves out; and where
+    # nothing is exchanged, a pair hands its first result on before its second is done.
+    assert found.step_time_s[0] == pytest.approx(result.step_time_s, rel=0.08)
+    assert found.tensor_bytes[0] == pytest.approx(tensors, rel=0.2)
+    assert np.isfinite(found.energy_j[0])
