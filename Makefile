@@ -84,6 +84,9 @@ $(VENV)/.dev-installed: $(VENV)/.base-installed
 $(VENV)/.test-torch-installed: $(VENV)/.dev-installed
 	@echo 'installing torch, which differential tests compare with …'
 	$(PIP) --editable '.[test-torch]'
+	@# MLCommons' reader of traces, to compare with. What it depends on besides protobuf (a notebook
+	@# server among it) is for its plots.
+	$(PIP) --no-deps mlc-chakra
 	@touch $@
 
 $(VENV)/.docs-installed: $(VENV)/.dev-installed

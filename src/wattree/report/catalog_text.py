@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from wattree.hardware import Device, Node
-from wattree.hardware.load import device_names, load_device, load_node, node_names
+from wattree.hardware import Device, Fabric, Node, Site
+from wattree.hardware.load import (
+    device_names,
+    fabric_names,
+    load_device,
+    load_fabric,
+    load_node,
+    load_site,
+    node_names,
+    site_names,
+)
 from wattree.report.words import NOT_APPLICABLE, column, count, quantity, significant
-from wattree.units import SECONDS_PER_HOUR, format_bytes, format_time
+from wattree.units import JOULES_PER_KWH, SECONDS_PER_HOUR, format_bytes, format_time
 
 __all__ = ["Entry", "detail_table", "entries_of", "overview_table"]
 
@@ -25,15 +34,22 @@ class Entry:
         summary: Column → value in SI, for the overview.
         details: All fields.
         sources: Dotted field → where its value comes from.
+        citations: Where everything comes from, if not field by field.
     """
 
     summary: Mapping[str, Any]
     details: Mapping[str, Any]
-    sources: Mapping[str, str]
+    sources: Mapping[str, str] = field(default_factory=dict)
+    citations: tuple[str, ...] = ()
+
+    def as_json(self, *, brief: bool = False) -> dict[str, Any]:
+        """Return the fields (or only those of the overview) and the sources of the numbers."""
+        fields = self.summary if brief else self.details
+        return {**fields, "sources": list(self.citations) or dict(self.sources)}
 
 
 def entries_of(kind: str, name: str | None) -> list[Entry]:
-    """Return the entries of `models`, `devices` or `nodes`: all of them, or the one of a name.
+    """Return the entries of one kind, such as `devices`: all of them, or the one of a name.
 
     Raises:
         UnknownNameError: There is nothing of that name.
@@ -75,10 +91,11 @@ def _column(head: str, values: Sequence[Any]) -> tuple[str, list[str]]:
     ):
         if head.endswith(ending):
             return column(values, unit, binary=unit == "B", aligned=False)
-    if head.endswith("_usd_per_s"):
-        return "$/h", [
-            significant(None if value is None else value * SECONDS_PER_HOUR) for value in values
-        ]
+    for ending, (unit, factor) in _PER.items():
+        if head.endswith(ending):
+            return unit, [
+                significant(None if value is None else value * factor) for value in values
+            ]
     return "", [_worded(head, value) for value in values]
 
 
@@ -88,8 +105,10 @@ def detail_table(entry: Entry) -> Table:
     table.add_column("field", no_wrap=True)
     table.add_column("value")
     table.add_column("source", overflow="fold")
-    for field, value in _flat(entry.details):
-        table.add_row(_title(field), _worded(field, value), entry.sources.get(field, ""))
+    for name, value in _flat(entry.details):
+        table.add_row(_title(name), _worded(name, value), entry.sources.get(name, ""))
+    if entry.citations:
+        table.add_row("sources", "; ".join(entry.citations), "")
     return table
 
 
@@ -135,8 +154,26 @@ def _model(name: str) -> Entry:
         "vocabulary": graph.vocabulary,
         "sequence": graph.max_sequence_length,
     }
-    details = {**summary, "blocks": sorted(graph.blocks), "sources": list(graph.sources)}
-    return Entry(summary=summary, details=details, sources={})
+    details = {**summary, "blocks": sorted(graph.blocks)}
+    return Entry(summary=summary, details=details, citations=graph.sources)
+
+
+def _fabric(name: str) -> Entry:
+    fabric = load_fabric(name)
+    summary = {
+        "name": fabric.name,
+        "kind": fabric.kind,
+        "oversubscription": fabric.oversubscription,
+        "leaf_nodes": fabric.leaf_nodes,
+        "switch_w_per_nic": fabric.switch_w_per_nic,
+    }
+    return Entry(summary=summary, details=_fields(fabric), sources=fabric.sources)
+
+
+def _site(name: str) -> Entry:
+    site = load_site(name)
+    details = _fields(site)
+    return Entry(summary=details, details=details, sources=site.sources)
 
 
 def _model_names() -> Iterable[str]:
@@ -149,13 +186,15 @@ _KINDS: Mapping[str, tuple[Callable[[], Iterable[str]], Callable[[str], Entry]]]
     "models": (_model_names, _model),
     "devices": (device_names, _device),
     "nodes": (node_names, _node),
+    "fabrics": (fabric_names, _fabric),
+    "sites": (site_names, _site),
 }
 
 
 # ---------------------------------------------------------------- fields as words
 
 
-def _fields(thing: Device | Node) -> dict[str, Any]:
+def _fields(thing: Device | Node | Fabric | Site) -> dict[str, Any]:
     fields = asdict(thing)
     del fields["sources"]
     return fields
@@ -172,18 +211,29 @@ def _flat(fields: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
     return rows
 
 
+#: Ending of a field's name → the unit that people use, and how many of it are one in SI.
+_PER: Mapping[str, tuple[str, float]] = {
+    "_usd_per_s": ("$/h", SECONDS_PER_HOUR),
+    "_usd_per_j": ("$/kWh", JOULES_PER_KWH),
+    "_gco2e_per_j": ("g CO2e/kWh", JOULES_PER_KWH),
+    "_w_per_nic": ("W/NIC", 1.0),
+}
+
 #: Ending of a field's name → its value in words; `_bytes_per_s` stands before `_s`, its ending.
 _UNITS: tuple[tuple[str, Callable[[float], str]], ...] = (
     ("_flop_per_s", lambda value: quantity(value, "FLOP/s")),
     ("_bytes_per_s", lambda value: quantity(value, "B/s")),
-    ("_usd_per_s", lambda value: f"{significant(value * SECONDS_PER_HOUR)} $/h"),
+    *(
+        (ending, lambda value, unit=unit, factor=factor: f"{significant(value * factor)} {unit}")
+        for ending, (unit, factor) in _PER.items()
+    ),
     ("_bytes", format_bytes),
     ("_w", lambda value: quantity(value, "W")),
     ("_s", format_time),
 )
 
 
-def _worded(field: str, value: Any) -> str:
+def _worded(name: str, value: Any) -> str:
     if value is None:
         return NOT_APPLICABLE
     if isinstance(value, bool):
@@ -192,14 +242,14 @@ def _worded(field: str, value: Any) -> str:
         return "; ".join(map(str, value))
     if not isinstance(value, int | float):
         return str(value)
-    for part in reversed(field.split(".")):  # `peak_flop_per_s.bf16` has its unit in the middle
+    for part in reversed(name.split(".")):  # `peak_flop_per_s.bf16` has its unit in the middle
         for ending, words in _UNITS:
             if part.endswith(ending):
                 return words(value)
     return count(value)
 
 
-def _title(field: str) -> str:
+def _title(name: str) -> str:
     for ending, _ in _UNITS:
-        field = field.replace(f"{ending}.", ".").removesuffix(ending)
-    return field.replace("_", " ")
+        name = name.replace(f"{ending}.", ".").removesuffix(ending)
+    return name.replace("_", " ")

@@ -1,17 +1,20 @@
 """Traces for Perfetto and chrome://tracing, in the Trace Event Format.
 
-One process per rank class, one thread per stream, one complete event per task and stream, counters
-for memory and power. Times are whole nanoseconds, so that neighbours on a stream never overlap.
+One process per rank class, one thread per stream, one complete event per task and stream, arrows
+from what a task waited for, counters for memory, power and the load of links (`trace_counters`).
+Times are whole nanoseconds, so that neighbours on a stream never overlap.
 
 References:
-    [1] Google, "Trace Event Format" (ph X: complete, C: counter, M: metadata; ts and dur in
-        microseconds), document of 2016, as read by catapult and Perfetto.
+    [1] Google, "Trace Event Format" (ph X: complete, C: counter, M: metadata, s/t/f: flow; ts and
+        dur in microseconds), document of 2016, as read by catapult and Perfetto.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,18 +22,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.errors import OutputError
 from wattree.files import write_atomic
 from wattree.graph import ExecutionGraph, Phase, StageLabel, StreamKind, TaskKind
+from wattree.report.trace_arrows import arrows
+from wattree.report.trace_counters import (
+    PowerCurves,
+    link_load,
+    memory,
+    nanoseconds,
+    power_curves,
+    processes,
+)
 from wattree.trace import Trace
 
-__all__ = ["PowerCurves", "chrome_trace", "write_trace"]
+__all__ = ["MOST_SLICES", "PowerCurves", "chrome_trace", "write_trace"]
 
 Integers = NDArray[np.int64]
-#: Name → (time [s], power [W]) points; each value holds until the next point. A name of a rank
-#: class puts the counter there, any other into a process of its own.
-PowerCurves = Mapping[str, Sequence[tuple[float, float]]]
 
-NANOSECONDS_PER_S = 1e9
+#: Slices that a file holds at most: beyond some 10^6 the browser runs out of memory.
+MOST_SLICES = 1_000_000
 _KIND_ORDER = {
     StreamKind.COMPUTE: 0,
     StreamKind.COMMUNICATION: 1,
@@ -49,41 +60,75 @@ def write_trace(path: Path, trace: Trace, *, power: PowerCurves | None = None) -
     """Write the trace to a file that Perfetto opens, in one piece.
 
     Args:
-        path: Where to; replaced if it exists.
+        path: Where to; replaced if it exists. Compressed if the name ends in `.gz`, which Perfetto
+            opens as well.
         trace: What happened.
         power: Power over time, by name.
 
     Raises:
         OutputError: The file cannot be written.
     """
-    write_atomic(path, _text(trace, power))
+    if path.suffix == ".gz":
+        _write_compressed(path, _text(trace, power))
+    else:
+        write_atomic(path, _text(trace, power))
+
+
+def _write_compressed(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        # Without the time of writing, so that the same trace is the same file.
+        partial.write_bytes(gzip.compress(text.encode(), compresslevel=6, mtime=0))
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror or error}); expected a file in a folder "
+            "that exists and can be written to"
+        ) from error
 
 
 def _text(trace: Trace, power: PowerCurves | None) -> str:
     # Lines are written by hand: json.dumps over 10^6 dictionaries takes ten times as long.
+    power = power or {}
+    classes = shown_classes(trace.graph)
     lines = chain(
-        _metadata(trace.graph, power or {}),
-        _tasks(trace),
-        _memory(trace),
-        _power(trace.graph, power or {}),
+        _metadata(trace.graph, power, classes),
+        _tasks(trace, classes),
+        arrows(trace, classes),
+        memory(trace, classes),
+        power_curves(trace.graph, power),
+        link_load(trace, power),
     )
-    return '{"displayTimeUnit":"ms","traceEvents":[\n' + ",\n".join(lines) + "\n]}\n"
+    hidden = len(trace.graph.class_names) - classes
+    head = '{"displayTimeUnit":"ms",'
+    if hidden:
+        head += '"otherData":' + json.dumps(
+            {"left out": f"the last {hidden} rank classes: more than {MOST_SLICES} slices"}
+        )
+        head += ","
+    return head + '"traceEvents":[\n' + ",\n".join(lines) + "\n]}\n"
 
 
-def _metadata(graph: ExecutionGraph, power: PowerCurves) -> Iterator[str]:
-    for index, name in enumerate(_processes(graph, power)):
+def shown_classes(graph: ExecutionGraph) -> int:
+    """Return how many rank classes, from the first, a file has room for; at least one."""
+    slices = np.bincount(graph.stream_class[graph.stream_ids], minlength=len(graph.class_names))
+    return max(int(np.searchsorted(np.cumsum(slices), MOST_SLICES, side="right")), 1)
+
+
+def _metadata(graph: ExecutionGraph, power: PowerCurves, classes: int) -> Iterator[str]:
+    for index, name in enumerate(processes(graph, power)):
+        if classes <= index < len(graph.class_names):
+            continue
         yield _meta("process_name", {"name": name}, pid=index + 1)
         yield _meta("process_sort_index", {"sort_index": index}, pid=index + 1)
     for stream, title in _stream_titles(graph).items():
+        if graph.stream_class[stream] >= classes:
+            continue
         place = {"pid": int(graph.stream_class[stream]) + 1, "tid": stream + 1}
         order = _KIND_ORDER[StreamKind(int(graph.stream_kind[stream]))] * len(graph.stream_kind)
         yield _meta("thread_name", {"name": title}, **place)
         yield _meta("thread_sort_index", {"sort_index": order + stream}, **place)
-
-
-def _processes(graph: ExecutionGraph, power: PowerCurves) -> list[str]:
-    """Return the rank classes, then the power curves that belong to none of them."""
-    return [*graph.class_names, *(name for name in power if name not in graph.class_names)]
 
 
 def _meta(name: str, args: Mapping[str, object], **place: int) -> str:
@@ -105,12 +150,13 @@ def _stream_titles(graph: ExecutionGraph) -> dict[int, str]:
     return titles
 
 
-def _tasks(trace: Trace) -> Iterator[str]:
+def _tasks(trace: Trace, classes: int) -> Iterator[str]:
     graph = trace.graph
-    start_ns, end_ns = _nanoseconds(trace.start_s), _nanoseconds(trace.end_s)
+    start_ns, end_ns = nanoseconds(trace.start_s), nanoseconds(trace.end_s)
     heads, tails = _heads(graph), _tails(graph)
     task_of_row = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_offsets))
     order = np.lexsort((graph.stream_ids, task_of_row, start_ns[task_of_row]))
+    order = order[graph.stream_class[graph.stream_ids[order]] < classes]
     tasks, streams = task_of_row[order], graph.stream_ids[order]
     rows = zip(
         tasks.tolist(),
@@ -163,65 +209,3 @@ def _tails(graph: ExecutionGraph) -> list[str]:
                 text += f',"{name}":{amount:.0f}'
         tails.append(text + "}}")
     return tails
-
-
-def _memory(trace: Trace) -> Iterator[str]:
-    """Yield a counter event per rank class at every instant at which its memory changes."""
-    graph = trace.graph
-    tasks, classes = _members(graph)
-    at_ns = np.concatenate([_nanoseconds(trace.start_s)[tasks], _nanoseconds(trace.end_s)[tasks]])
-    change = np.concatenate([graph.alloc_bytes[tasks], -graph.free_bytes[tasks]])
-    category = np.tile(graph.memory_category[tasks].astype(np.int64), 2)
-    owner = np.tile(classes, 2)
-    changes = np.flatnonzero(change)
-    at_ns, change, category, owner = (array[changes] for array in (at_ns, change, category, owner))
-    names = [json.dumps(name) for name in graph.category_names]
-    for index in range(len(graph.class_names)):
-        mine = owner == index
-        times, levels = _levels(
-            at_ns[mine], category[mine], change[mine], graph.resident_by_category[index]
-        )
-        rows = zip(times.tolist(), np.rint(levels).astype(np.int64).tolist(), strict=True)
-        for time, level in rows:
-            args = ",".join(f"{name}:{size}" for name, size in zip(names, level, strict=True))
-            yield _counter(index + 1, "memory [B]", time, args)
-
-
-def _members(graph: ExecutionGraph) -> tuple[Integers, Integers]:
-    """Return (task, rank class) pairs, each once, of all tasks that change memory."""
-    tasks = np.repeat(np.arange(graph.tasks), np.diff(graph.stream_offsets))
-    classes = graph.stream_class[graph.stream_ids]
-    touches = ((graph.alloc_bytes != 0) | (graph.free_bytes != 0))[tasks]
-    pairs = np.unique(np.stack([tasks[touches], classes[touches]]), axis=1)
-    return pairs[0], pairs[1]
-
-
-def _levels(
-    at_ns: Integers,
-    category: Integers,
-    change: NDArray[np.float64],
-    resident: NDArray[np.float64],
-) -> tuple[Integers, NDArray[np.float64]]:
-    """Return the instants of change, time 0 first, and the bytes held after each by category."""
-    times, which = np.unique(np.concatenate([[0], at_ns]), return_inverse=True)
-    changes = np.zeros((len(times), len(resident)))
-    np.add.at(changes, (which.reshape(-1)[1:], category), change)
-    return times, resident + np.cumsum(changes, axis=0)
-
-
-def _power(graph: ExecutionGraph, power: PowerCurves) -> Iterator[str]:
-    names = _processes(graph, power)
-    for name, curve in power.items():
-        pid = names.index(name) + 1
-        for time_s, power_w in curve:
-            time_ns = round(time_s * NANOSECONDS_PER_S)
-            yield _counter(pid, "power [W]", time_ns, f'"power":{power_w:.6g}')
-
-
-def _counter(pid: int, name: str, time_ns: int, args: str) -> str:
-    time = f"{time_ns // 1000}.{time_ns % 1000:03d}"
-    return f'{{"ph":"C","pid":{pid},"ts":{time},"name":"{name}","args":{{{args}}}}}'
-
-
-def _nanoseconds(time_s: NDArray[np.float64]) -> Integers:
-    return np.rint(time_s * NANOSECONDS_PER_S).astype(np.int64)

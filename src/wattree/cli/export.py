@@ -1,0 +1,62 @@
+"""`wattree export`: a job as traces that other tools read."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattree.cli.output import Calibration, JobPath, JsonPath, check_outputs, deliver
+
+__all__ = ["export"]
+
+
+class Format(StrEnum):
+    """Formats that jobs are written in."""
+
+    CHAKRA = "chakra"
+
+
+def export(  # noqa: PLR0917 - typer passes options by name
+    job: JobPath,
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Folder to write; made if it does not exist.", show_default=False
+        ),
+    ],
+    to: Annotated[Format, typer.Option("--to", help="Format of the traces.")] = Format.CHAKRA,
+    prefix: Annotated[
+        str, typer.Option(metavar="NAME", help="Files are called NAME.RANK.et.")
+    ] = "step",
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Leave out what only 'wattree replay' reads.")
+    ] = False,
+    calibration: Calibration = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Write one training step as Chakra traces, one per rank.
+
+    These are execution traces in the schema of MLCommons. Ranks are not folded: there is a file
+    for each, with the process groups in comm_group.json beside them, as ASTRA-sim reads them.
+    'wattree replay' reads them, too.
+
+    Example: wattree export job.yaml --to chakra traces
+    """
+    import wattree
+    from wattree.interchange import export_chakra
+
+    assert to is Format.CHAKRA
+    check_outputs(json_path, source=job)
+    done = export_chakra(
+        wattree.load_job(job),
+        folder,
+        prefix=prefix,
+        own_attributes=not plain,
+        calibration=calibration,
+    )
+    from wattree.report.interchange_text import show_exported
+
+    deliver(done.as_json(), json_path, lambda console: show_exported(done, console))

@@ -1,0 +1,135 @@
+"""Tasks one by one → the arrays of an execution graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.graph import ExecutionGraph
+
+__all__ = ["Assembly", "Task", "graph_of"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One task; fields as those of `ExecutionGraph`. `flows` pairs links with B/s at rate 1."""
+
+    name: str
+    kind: int
+    latency_s: float
+    work_s: float
+    streams: tuple[int, ...]
+    flows: tuple[tuple[int, float], ...]
+    overlaps: bool
+    phase: int
+    stage: int
+    micro_batch: int = -1
+    category: int = 0
+    alloc_bytes: float = 0.0
+    free_bytes: float = 0.0
+    flop: float = 0.0
+    memory_traffic_bytes: float = 0.0
+    link_traffic_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """All of a graph, ready to be laid out.
+
+    Attributes:
+        tasks: In the order in which streams take them.
+        before: Tasks that end before each, by place in `tasks`.
+        stream_kinds, stream_ranks: `StreamKind` and rank of each stream.
+        rank_names, link_names: For people.
+        link_bytes_per_s: Bandwidth of each link. [B/s]
+        compute_rate, communication_rate: Mutual slowdown.
+        categories: Memory categories.
+        resident_bytes, resident_by_category: By rank, and by rank and category. [B]
+    """
+
+    tasks: Sequence[Task]
+    before: Sequence[Sequence[int]]
+    stream_kinds: Sequence[int]
+    stream_ranks: Sequence[int]
+    rank_names: Sequence[str]
+    link_names: Sequence[str]
+    link_bytes_per_s: Sequence[float]
+    compute_rate: float
+    communication_rate: float
+    categories: Sequence[str]
+    resident_bytes: Floats
+    resident_by_category: Floats
+
+
+def graph_of(assembly: Assembly) -> ExecutionGraph:
+    """Return the execution graph; every rank is a class of its own."""
+    tasks, count = assembly.tasks, len(assembly.tasks)
+    stream_offsets, stream_ids = _csr([task.streams for task in tasks])
+    successor_offsets, successors = _successors(assembly.before, count)
+    flow_offsets, flow_links = _csr([[link for link, _ in task.flows] for task in tasks])
+    names: dict[str, int] = {}
+    name_ids = [names.setdefault(task.name, len(names)) for task in tasks]
+
+    def integers(name: str, kind: type) -> NDArray[np.int8]:
+        return np.array([getattr(task, name) for task in tasks], dtype=kind)
+
+    def floats(name: str) -> Floats:
+        return np.array([getattr(task, name) for task in tasks], dtype=np.float64)
+
+    return ExecutionGraph(
+        kind=integers("kind", np.int8),
+        latency_s=floats("latency_s"),
+        work_s=floats("work_s"),
+        stream_offsets=stream_offsets,
+        stream_ids=stream_ids,
+        successor_offsets=successor_offsets,
+        successors=successors,
+        flow_offsets=flow_offsets,
+        flow_links=flow_links,
+        flow_bytes_per_s=np.array([rate for t in tasks for _, rate in t.flows], dtype=np.float64),
+        overlaps=np.array([task.overlaps for task in tasks], dtype=np.bool_),
+        alloc_bytes=floats("alloc_bytes"),
+        free_bytes=floats("free_bytes"),
+        stream_class=np.array(assembly.stream_ranks, dtype=np.int64),
+        stream_kind=np.array(assembly.stream_kinds, dtype=np.int8),
+        class_ranks=np.ones(len(assembly.rank_names), dtype=np.int64),
+        class_names=tuple(assembly.rank_names),
+        resident_bytes=assembly.resident_bytes,
+        link_bandwidth_bytes_per_s=np.array(assembly.link_bytes_per_s, dtype=np.float64),
+        link_names=tuple(assembly.link_names),
+        compute_rate_while_communicating=assembly.compute_rate,
+        communication_rate_while_computing=assembly.communication_rate,
+        name_ids=np.array(name_ids, dtype=np.int64),
+        names=tuple(names),
+        phase=integers("phase", np.int8),
+        stage=integers("stage", np.int8),
+        micro_batch=np.array([task.micro_batch for task in tasks], dtype=np.int64),
+        flop=floats("flop"),
+        memory_traffic_bytes=floats("memory_traffic_bytes"),
+        link_traffic_bytes=floats("link_traffic_bytes"),
+        memory_category=integers("category", np.int8),
+        category_names=tuple(assembly.categories),
+        resident_by_category=assembly.resident_by_category,
+    )
+
+
+def _csr(rows: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
+    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    return offsets, np.array([value for row in rows for value in row], dtype=np.int64)
+
+
+def _successors(before: Sequence[Sequence[int]], count: int) -> tuple[Integers, Integers]:
+    """Turn what each task waits for into what waits for each task."""
+    offsets, earlier = _csr(before)
+    later = np.repeat(np.arange(count), np.diff(offsets))
+    order = np.argsort(earlier, kind="stable")
+    starts = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(np.bincount(earlier, minlength=count), out=starts[1:])
+    return starts, later[order]

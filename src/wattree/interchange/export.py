@@ -1,0 +1,168 @@
+"""A job → its unfolded graph → one Chakra trace per rank, written to a folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wattree.compiler import Compilation, compile_job
+from wattree.cost import load_calibration
+from wattree.errors import JobError, OutputError
+from wattree.interchange.files import (
+    GROUP_FILE,
+    encoded_length,
+    group_file_text,
+    refuse_to_mix,
+    trace_name,
+)
+from wattree.interchange.nodes import UnfoldedStep, places, rank_messages
+from wattree.interchange.schema import messages
+from wattree.job import AUTO, Job
+from wattree.predict import Setting, setting_of
+from wattree.strategy import Strategy, StrategyOptions
+from wattree.strategy.presets import strategy_of
+
+__all__ = ["MOST_EXPORTED_NODES", "MOST_EXPORTED_RANKS", "Exported", "export_chakra"]
+
+#: A file per rank; more of them than this is more than a folder is good for.
+MOST_EXPORTED_RANKS = 4096
+#: Nodes of all ranks together, as many as can be read back: about 0.2 GB of files, 40 s.
+MOST_EXPORTED_NODES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What an export wrote.
+
+    Attributes:
+        folder: Where.
+        prefix: Files are `prefix.RANK.et`.
+        ranks: Files.
+        nodes: In all of them.
+        groups: Process groups in the group file.
+        size_bytes: Of the traces together. [B]
+    """
+
+    folder: str
+    prefix: str
+    ranks: int
+    nodes: int
+    groups: int
+    size_bytes: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def export_chakra(
+    job: Job,
+    folder: Path,
+    *,
+    prefix: str = "step",
+    own_attributes: bool = True,
+    calibration: Path | None = None,
+) -> Exported:
+    """Write one training step of a job as Chakra execution traces, one file per rank.
+
+    Args:
+        job: What to train. Its strategy must be given, not `auto`.
+        folder: Where to; made if it does not exist.
+        prefix: Files are called `prefix.RANK.et`.
+        own_attributes: Also write what only Wattree reads, so that `replay` gives its very times.
+        calibration: File of constants; the shipped one if None.
+
+    Raises:
+        JobError: The strategy is `auto`, or the job has too many ranks or tasks for this.
+        OutputError: The folder cannot be written, or holds other traces.
+        MissingExtraError: Protobuf is not installed.
+    """
+    messages()  # whether it is there is told before anything is computed
+    if not prefix or "/" in prefix:
+        raise OutputError(f"prefix '{prefix}': expected part of a file name, without '/'")
+    if isinstance(job.strategy, str):
+        raise JobError(
+            job.source,
+            [f"strategy: found '{AUTO}', expected a strategy to export; `plan` finds one"],
+        )
+    setting = setting_of(job, load_calibration(calibration))
+    strategy = job.strategy
+    if isinstance(strategy, StrategyOptions):
+        strategy = strategy_of(
+            strategy, layers=setting.model.layers, global_batch=job.data.global_batch
+        )
+    _check_size(setting, strategy)
+    compilation = _compiled(setting, strategy, fold=False)
+    names = [trace_name(prefix, rank) for rank in range(strategy.mesh.ranks)]
+    refuse_to_mix(folder, names)
+    step = UnfoldedStep(compilation, own_attributes=own_attributes)
+    return _write(step, folder, prefix)
+
+
+def _compiled(setting: Setting, strategy: Strategy, *, fold: bool) -> Compilation:
+    job = setting.job
+    return compile_job(
+        setting.model,
+        strategy,
+        job.cluster,
+        rates=setting.rates,
+        software=setting.software,
+        optimizer=job.optimizer,
+        sequence=job.data.sequence_length,
+        global_batch=job.data.global_batch,
+        fold=fold,
+    )
+
+
+def _check_size(setting: Setting, strategy: Strategy) -> None:
+    """Refuse what would not end; the folded graph tells how large the unfolded one is."""
+    ranks, source = strategy.mesh.ranks, setting.job.source
+    if ranks > MOST_EXPORTED_RANKS:
+        raise JobError(
+            source,
+            [
+                f"strategy.mesh: found {ranks:,} ranks, expected at most {MOST_EXPORTED_RANKS:,} "
+                "to export, a file for each; use fewer replicas (dp)"
+            ],
+        )
+    folded = _compiled(setting, strategy, fold=True).graph
+    nodes = int(folded.class_ranks[folded.stream_class[folded.stream_ids]].sum())
+    if nodes > MOST_EXPORTED_NODES:
+        raise JobError(
+            source,
+            [
+                f"strategy: found {nodes:,} tasks on {ranks:,} ranks, expected at most "
+                f"{MOST_EXPORTED_NODES:,} to export; use fewer micro-batches, layers or replicas"
+            ],
+        )
+
+
+def _write(step: UnfoldedStep, folder: Path, prefix: str) -> Exported:
+    nodes = written = 0
+    numbered = {number: group for group, number in step.groups.items() if number}
+    groups = [numbered[number] for number in sorted(numbered)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for rank_class, content in enumerate(places(step)):
+            path = folder / trace_name(prefix, step.rank_of[rank_class])
+            partial = path.with_name(f".{path.name}.partial")
+            with partial.open("wb") as file:
+                for message in rank_messages(step, rank_class, content):
+                    raw = message.SerializeToString()
+                    written += file.write(encoded_length(len(raw))) + file.write(raw)
+                    nodes += 1
+            partial.replace(path)
+        (folder / GROUP_FILE).write_text(group_file_text(groups), encoding="utf-8")
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: cannot be written ({error.strerror or error}); expected a folder that can"
+        ) from error
+    return Exported(
+        folder=str(folder),
+        prefix=prefix,
+        ranks=len(step.rank_of),
+        nodes=nodes - len(step.rank_of),  # the metadata is no node
+        groups=len(groups),
+        size_bytes=written,
+    )

@@ -1,0 +1,59 @@
+"""Exports and replays of traces as text for people."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wattree.interchange import Exported, Replay
+from wattree.report.words import percent
+from wattree.units import format_bytes, format_time
+
+__all__ = ["show_exported", "show_replay"]
+
+_TIMES_FROM = {
+    "wattree": "as simulated when Wattree wrote it",
+    "recorded": "recorded in the trace; links are not modelled",
+    "cluster": "communication as the cluster does it",
+}
+
+
+def show_exported(done: Exported, console: Console) -> None:
+    """Print what an export wrote and where."""
+    console.print(
+        f"{done.ranks:,} traces, {done.nodes:,} nodes, {format_bytes(done.size_bytes)}: "
+        f"{done.folder}/{done.prefix}.RANK.et",
+        soft_wrap=True,
+    )
+    console.print(f"{done.groups:,} process groups: {done.folder}/comm_group.json", soft_wrap=True)
+
+
+def show_replay(done: Replay, console: Console) -> None:
+    """Print the time of a replayed trace and where it goes."""
+    console.print(Text(f"{done.source}: {done.ranks:,} ranks, {done.nodes:,} nodes", style="bold"))
+    console.print(f"Times: {_TIMES_FROM[done.times_from]}\n")
+    console.print(Text(f"Step time  {format_time(done.step_time_s)}", style="bold"))
+    console.print(f"\nWhere the step goes (rank {done.slowest_rank}, which computes longest)")
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 2))
+    table.add_column(no_wrap=True, min_width=22)
+    table.add_column(justify="right", no_wrap=True, min_width=10)
+    table.add_column(justify="right", no_wrap=True, min_width=7)
+    for name, part in asdict(done.time_s).items():
+        share = percent(part / done.step_time_s) if done.step_time_s else ""
+        table.add_row(name.replace("_", " "), format_time(part) if part else "0 s", share)
+    console.print(table)
+    if done.timeless_nodes:
+        console.print(
+            f"\n{done.timeless_nodes:,} computations have neither a time nor operations to reckon "
+            "one from, and take none."
+        )
+    console.print(
+        Text(
+            f"\nSimulated {done.tasks:,} tasks, {done.events:,} events; read in "
+            f"{format_time(done.read_s)}, played in {format_time(done.run_s)}.",
+            style="dim",
+        )
+    )
