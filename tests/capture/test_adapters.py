@@ -89,7 +89,7 @@ def test_freezing_keeps_the_encoder_attached() -> None:
 @pytest.mark.parametrize("rank", [0, -1, True, 2.5])
 def test_an_impossible_rank_is_refused(rank: object) -> None:
     """Including booleans, which Python takes for numbers."""
-    with pytest.raises(ModelError, match="LoRA rank: found"):
+    with pytest.raises(ModelError, match=r"gpt2: lora\.rank: found"):
         with_lora(load_model("gpt2"), rank=rank, targets=["mlp.up"])  # type: ignore[arg-type]
 
 
@@ -99,11 +99,39 @@ def test_a_target_that_matches_nothing_names_the_nearest() -> None:
         with_lora(load_model("gpt2"), rank=8, targets=["atention.qkv"])
 
     assert str(caught.value) == (
-        "gpt2: LoRA targets: 'atention.qkv' matches no projection; did you mean 'attention.qkv'?"
+        "gpt2: lora.targets: 'atention.qkv' matches no projection; did you mean 'attention.qkv'?"
     )
 
 
 def test_a_pattern_that_freezes_nothing_is_refused() -> None:
     """As above."""
-    with pytest.raises(ModelError, match=r"gpt2: frozen parts: 'layers.77.\*' matches no operator"):
+    with pytest.raises(ModelError, match=r"gpt2: freeze: 'layers.77.\*' matches no operator"):
         freeze(load_model("gpt2"), ["layers.77.*"])
+
+
+def test_a_rank_above_a_side_of_the_matrix_is_refused() -> None:
+    """Such an adapter is larger than what it adapts: a slip, not a wish."""
+    with pytest.raises(ModelError) as caught:
+        with_lora(load_model("gpt2"), rank=800, targets=["mlp.*"])
+
+    assert str(caught.value) == (
+        "gpt2: lora.rank: found 800, expected at most 768, the shorter side of the matrix of "
+        "'mlp.up'; use a lower rank, or leave it out of lora.targets"
+    )
+
+
+def test_the_largest_rank_that_fits_is_admitted() -> None:
+    """The bound is the side itself."""
+    graph = with_lora(load_model("gpt2"), rank=768, targets=["mlp.up"])
+
+    assert graph.trainable_parameters == 12 * 768 * (768 + 3072)
+
+
+def test_freezing_everything_is_refused() -> None:
+    """Nothing would be left to train, and the step would be no training step."""
+    with pytest.raises(ModelError) as caught:
+        freeze(load_model("gpt2"), ["*"])
+
+    assert str(caught.value) == (
+        "gpt2: freeze: the patterns leave no parameter to train, found '*'; freeze fewer operators"
+    )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.capture.sizes import SIZES
 from wattree.capture import (
     TRANSFORMER_KEYS,
     catalogue_entry,
@@ -78,13 +79,96 @@ def test_several_bad_values_are_listed_together() -> None:
             {**LLAMA, "vocab_size": 0, "intermediate_size": None, "hidden_size": 1.5}, "config.json"
         )
 
-    assert str(caught.value).splitlines()[0] == "config.json: 2 problems:"
+    assert str(caught.value).splitlines() == [
+        "config.json: 3 problems:",
+        "  hidden_size: found 1.5, expected a whole number from 1 to 1000000000",
+        "  vocab_size: found 0, expected a whole number from 1 to 1000000000",
+        "  intermediate_size: missing; give 'intermediate_size', a whole number from 1 to "
+        "1000000000",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "key"),
+    [
+        ("llama", "hidden_size"),
+        ("llama", "num_hidden_layers"),
+        ("llama", "num_attention_heads"),
+        ("llama", "intermediate_size"),
+        ("llama", "vocab_size"),
+        ("gpt2", "n_embd"),
+        ("gpt2", "n_positions"),
+        ("bert", "max_position_embeddings"),
+        ("t5", "d_kv"),
+        ("bart", "decoder_ffn_dim"),
+        ("opt", "ffn_dim"),
+        ("mpt", "d_model"),
+        ("electra", "embedding_size"),
+        ("mixtral", "num_local_experts"),
+        ("qwen3_moe", "moe_intermediate_size"),
+        ("qwen2_moe", "shared_expert_intermediate_size"),
+        ("deepseek_v3", "kv_lora_rank"),
+        ("deepseek_v3", "first_k_dense_replace"),
+    ],
+)
+def test_a_missing_size_is_never_guessed(model_type: str, key: str) -> None:
+    """A file cut short would pass for the family's first model, billions of parameters off."""
+    other_names = {
+        "n_embd": ("hidden_size",),
+        "n_positions": ("max_position_embeddings",),
+        "num_local_experts": ("num_experts",),
+    }
+    left_out = {key, *other_names.get(key, ())}
+    config = {name: size for name, size in SIZES.items() if name not in left_out}
+    with pytest.raises(ModelError, match=rf"^config\.json: {key}: missing; give '{key}'"):
+        transformer_from_config({**config, "model_type": model_type}, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"model_type": "gpt2", "add_cross_attention": True},
+            "add_cross_attention: found true, expected false: half of a model is none",
+        ),
+        (
+            {"model_type": "bert", "add_cross_attention": True},
+            "add_cross_attention: found true, expected false: half of a model is none",
+        ),
+        (
+            {"model_type": "deberta-v2", "embedding_size": 32},
+            "embedding_size: found 32, expected hidden_size (64)",
+        ),
+        (
+            {"model_type": "deberta-v2", "conv_kernel_size": 3},
+            "conv_kernel_size: found 3, expected 0: convolutions are not read",
+        ),
+        (
+            {
+                "model_type": "deberta-v2",
+                "relative_attention": True,
+                "share_att_key": True,
+                "pos_att_type": "p2c|c2p",
+            },
+            "norm_rel_ebd: only the form of DeBERTa v3 is read: share_att_key true, pos_att_type "
+            "'p2c|c2p', norm_rel_ebd 'layer_norm'",
+        ),
+    ],
+)
+def test_a_part_that_is_not_read_is_refused(change: dict[str, Any], message: str) -> None:
+    """Left out in silence it would be missing in every count."""
+    with pytest.raises(ModelError) as caught:
+        transformer_from_config({**SIZES, **change}, "config.json")
+
+    assert str(caught.value) == f"config.json: {message}"
 
 
 def test_too_many_chosen_experts_are_refused() -> None:
     """Under the key of the file, not the field of our shape."""
     with pytest.raises(ModelError) as caught:
-        transformer_from_config({"model_type": "mixtral", "num_experts_per_tok": 9}, "config.json")
+        transformer_from_config(
+            {**SIZES, "model_type": "mixtral", "num_experts_per_tok": 9}, "config.json"
+        )
 
     assert str(caught.value) == (
         "config.json: num_experts_per_tok: found 9, expected at most 8, the number of experts"
@@ -151,7 +235,12 @@ def test_no_value_of_a_config_escapes_the_reader(data: st.DataObject) -> None:
 )
 def test_strange_keys_mean_nothing(model_type: str, config: dict[str, Any]) -> None:
     """Public files are full of keys that no reader knows."""
-    assert transformer_from_config({**config, "model_type": model_type}, "c").parameters > 0
+    plain = transformer_from_config({**SIZES, "model_type": model_type}, "c").parameters
+
+    assert (
+        plain
+        == transformer_from_config({**SIZES, **config, "model_type": model_type}, "c").parameters
+    )
 
 
 @given(st.dictionaries(st.sampled_from(TRANSFORMER_KEYS) | st.text(max_size=5), anything))

@@ -11,6 +11,7 @@ import pytest
 
 from wattree.capture import (
     build_transformer,
+    catalogue_entry,
     config_shape,
     dense_forward_flop,
     load_model,
@@ -21,23 +22,83 @@ from wattree.graph import ModelGraph
 
 Models = dict[str, dict[str, Any]]
 
-#: Counts of `shared/models/expected.json` (PyTorch 2.13, transformers 5.23, meta device) for models
-#: whose numbers are their family's defaults, so that a check remains where that data is absent.
+
+def sized(
+    model_type: str, width: int, layers: int, heads: int, vocab: int, *, ffn: int = 0, **more: Any
+) -> dict[str, Any]:
+    """Return a configuration with the usual names of sizes."""
+    return {
+        "model_type": model_type,
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "vocab_size": vocab,
+        **({"intermediate_size": ffn} if ffn else {}),
+        **more,
+    }
+
+
+def gpt_like(
+    model_type: str, width: int, layers: int, heads: int, vocab: int, **more: Any
+) -> dict[str, Any]:
+    """Return a configuration with the names of GPT-2."""
+    sizes = {"n_embd": width, "n_layer": layers, "n_head": heads, "vocab_size": vocab}
+    return {"model_type": model_type, **sizes, **more}
+
+
+LLAMA_7B = sized("llama", 4096, 32, 32, 32000, ffn=11008)
+
+#: Counts of `shared/models/expected.json` (PyTorch 2.13, transformers 5.23, meta device), so that a
+#: check remains where that data is absent. Keys other than sizes have their family's defaults.
 BUNDLED: list[tuple[dict[str, Any], int]] = [
-    ({"model_type": "gpt2"}, 124_439_808),
-    ({"model_type": "gptj"}, 6_050_882_784),
-    ({"model_type": "gpt_neox"}, 20_554_567_680),
-    ({"model_type": "falcon"}, 6_921_720_704),
-    ({"model_type": "llama"}, 6_738_415_616),
-    ({"model_type": "mistral"}, 7_241_732_096),
-    ({"model_type": "mixtral"}, 46_702_792_704),
-    ({"model_type": "deepseek_v3"}, 671_026_404_352),
-    ({"model_type": "gpt_oss", "num_hidden_layers": 24, "num_local_experts": 32}, 20_914_757_184),
-    ({"model_type": "opt", "architectures": ["OPTForCausalLM"]}, 125_239_296),
-    ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, 109_514_298),
-    ({"model_type": "modernbert", "architectures": ["ModernBertForMaskedLM"]}, 149_655_232),
-    ({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, 60_506_624),
-]
+    (gpt_like("gpt2", 768, 12, 12, 50257, n_positions=1024), 124_439_808),
+    (gpt_like("gptj", 4096, 28, 16, 50400), 6_050_882_784),
+    (sized("gpt_neox", 6144, 44, 64, 50432, ffn=24576), 20_554_567_680),
+    (sized("falcon", 4544, 32, 71, 65024), 6_921_720_704),
+    (sized("llama", 4096, 32, 32, 32000, ffn=11008), 6_738_415_616),
+    (sized("mistral", 4096, 32, 32, 32000, ffn=14336), 7_241_732_096),
+    (
+        sized(
+            "mixtral", 4096, 32, 32, 32000, ffn=14336, num_local_experts=8, num_experts_per_tok=2
+        ),
+        46_702_792_704,
+    ),
+    (dict(catalogue_entry("deepseek-v3").config), 671_026_404_352),
+    (
+        sized(
+            "gpt_oss", 2880, 24, 64, 201088, ffn=2880, num_local_experts=32, num_experts_per_tok=4
+        ),
+        20_914_757_184,
+    ),
+    (
+        sized(
+            "opt", 768, 12, 12, 50272, ffn_dim=3072, max_position_embeddings=2048,
+            architectures=["OPTForCausalLM"],
+        ),
+        125_239_296,
+    ),
+    (
+        sized(
+            "bert", 768, 12, 12, 30522, ffn=3072, max_position_embeddings=512,
+            architectures=["BertForMaskedLM"],
+        ),
+        109_514_298,
+    ),
+    (
+        sized(
+            "modernbert", 768, 22, 12, 50368, ffn=1152, max_position_embeddings=8192,
+            architectures=["ModernBertForMaskedLM"],
+        ),
+        149_655_232,
+    ),
+    (
+        {
+            "model_type": "t5", "d_model": 512, "num_layers": 6, "num_heads": 8, "d_kv": 64,
+            "d_ff": 2048, "vocab_size": 32128, "architectures": ["T5ForConditionalGeneration"],
+        },
+        60_506_624,
+    ),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +128,7 @@ def graph_of(model: dict[str, Any]) -> ModelGraph:
     ("config", "parameters"), BUNDLED, ids=[case["model_type"] for case, _ in BUNDLED]
 )
 def test_defaults_of_a_family_give_the_known_count(config: dict[str, Any], parameters: int) -> None:
-    """A key that is missing means the library's default, whatever the family calls it."""
+    """A switch that is missing means the library's default, whatever the family calls it."""
     assert build_transformer(config_shape(config, "test")).parameters == parameters
 
 
@@ -102,7 +163,7 @@ def test_a_file_and_its_folder_give_the_same_graph(published: Models) -> None:
 
 def test_quantisation_changes_nothing_in_the_count() -> None:
     """How weights are stored on disk says nothing about training."""
-    config = {"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}
+    config = {**LLAMA_7B, "quantization_config": {"quant_method": "fp8"}}
 
     assert build_transformer(config_shape(config, "test")).parameters == 6_738_415_616
 
@@ -110,7 +171,7 @@ def test_quantisation_changes_nothing_in_the_count() -> None:
 def test_a_base_model_has_no_logits() -> None:
     """`GPT2Model` is GPT-2 without its head; the tied table stays."""
     graph = build_transformer(
-        config_shape({"model_type": "gpt2", "architectures": ["GPT2Model"]}, "test")
+        config_shape({**BUNDLED[0][0], "architectures": ["GPT2Model"]}, "test")
     )
 
     assert [op.path for op in graph.blocks["head"].operators] == ["final_norm"]

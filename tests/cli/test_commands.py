@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,10 +17,11 @@ import pytest
 import wattree
 from tests.samples import sample_plan, sample_result, sample_trace, too_large
 from wattree.capture import model_names
+from wattree.cli.job_file import read_job
 from wattree.cli.main import run
 from wattree.cli.output import check_outputs
 from wattree.errors import InfeasibleError, OutputError, StrategyError
-from wattree.hardware.load import device_names, node_names
+from wattree.hardware.load import device_names, fabric_names, node_names, site_names
 
 COMMANDS = ("plan", "simulate", "validate", "catalog")
 JOB = "examples/llama-3.1-8b-dgx-h100.yaml"
@@ -33,13 +35,36 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     monkeypatch.setenv("COLUMNS", "100")
 
     def put(**functions: Any) -> None:
-        monkeypatch.setattr(
-            wattree, "load_job", lambda path: SimpleNamespace(path=path), raising=False
-        )
+        monkeypatch.setattr(wattree, "load_job", fake_job, raising=False)
         for name, function in functions.items():
             monkeypatch.setattr(wattree, name, function, raising=False)
 
     return put
+
+
+def fake_job(path: Path) -> SimpleNamespace:
+    """Return as much of a job as the commands themselves look at."""
+    model = SimpleNamespace(name="gpt2")
+    return SimpleNamespace(source=str(path), warnings=(), strategy="auto", model=model)
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes a small job file; its keys may be replaced."""
+
+    def written(**changes: Any) -> Path:
+        job = {
+            "model": "gpt2",
+            "data": {"sequence_length": 512, "global_batch": 16},
+            "cluster": {"node": "dgx-a100"},
+            "strategy": "ddp",
+            **changes,
+        }
+        path = tmp_path / "job.yaml"
+        path.write_text(json.dumps(job))  # JSON is YAML too
+        return path
+
+    return written
 
 
 def prediction(**changes: Any) -> SimpleNamespace:
@@ -180,10 +205,7 @@ def test_a_users_mistake_is_one_message(fake: Fake, capsys: pytest.CaptureFixtur
     printed = capsys.readouterr()
 
     assert (code, printed.out) == (2, "")
-    assert printed.err == (
-        "wattree: strategy rejected, 1 problem(s):\n"
-        "  at strategy.tp: 30 heads do not divide over 8\n"
-    )
+    assert printed.err == f"wattree: {JOB}: strategy.tp: 30 heads do not divide over 8\n"
 
 
 def test_our_defect_is_exit_code_1_and_says_so(
@@ -322,18 +344,45 @@ def test_help_loads_nothing_that_computes() -> None:
 # ---------------------------------------------------------------- the catalogue
 
 
-@pytest.mark.parametrize("kind", ["devices", "nodes", "models"])
+KINDS = {
+    "devices": device_names,
+    "nodes": node_names,
+    "models": model_names,
+    "fabrics": fabric_names,
+    "sites": site_names,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_catalogue_lists_what_there_is(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every name of the catalogue, once, with figures."""
-    names = {"devices": device_names, "nodes": node_names, "models": model_names}[kind]()
+    """Every name of the catalogue, once, with figures and where they come from."""
+    names = KINDS[kind]()
     code = run(["catalog", kind, "--json", "-"])
-    found = [entry["name"] for entry in json.loads(capsys.readouterr().out)]
+    entries = json.loads(capsys.readouterr().out)
 
     assert code == 0
-    assert found == list(names)
+    assert [entry["name"] for entry in entries] == list(names)
+    assert all(entry["sources"] for entry in entries if entry["name"] != "nvlink-only")
 
 
-@pytest.mark.parametrize("kind", ["devices", "nodes", "models"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_entry_says_in_json_where_each_number_comes_from(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that copies a number must be able to copy its source."""
+    name = KINDS[kind]()[0]
+    code = run(["catalog", kind, name, "--json", "-"])
+    entry = json.loads(capsys.readouterr().out)
+
+    assert (code, entry["name"]) == (0, name)
+    if kind == "models":
+        assert all(len(source) > 20 for source in entry["sources"])
+    else:
+        assert all(entry["sources"].values())
+        assert {field.split(".")[0] for field in entry["sources"]} <= set(entry)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_catalogue_fits_a_terminal_of_80_columns(
     kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,7 +390,7 @@ def test_the_catalogue_fits_a_terminal_of_80_columns(
     monkeypatch.setenv("COLUMNS", "80")
     run(["catalog", kind])
     printed = capsys.readouterr().out
-    names = {"devices": device_names, "nodes": node_names, "models": model_names}[kind]()
+    names = KINDS[kind]()
 
     assert set(names) <= {line.split(" ")[0] for line in printed.splitlines()}
     assert "…" not in printed
@@ -378,3 +427,161 @@ def test_outputs_never_overwrite_the_job_or_each_other(tmp_path: Path) -> None:
         check_outputs(job, source=job)
     with pytest.raises(OutputError, match=r"a\.json: is named for two results"):
         check_outputs(tmp_path / "a.json", tmp_path / "a.json", source=job)
+
+
+# ---------------------------------------------------------------- what a job says, and where
+
+
+def test_an_unknown_model_is_named_with_its_file_and_key(
+    job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that runs twenty jobs must be able to tell which one is wrong."""
+    path = job_file(model="gpt3-1.4b")
+    code = run(["simulate", str(path)])
+
+    assert code == 2
+    assert capsys.readouterr().err.startswith(
+        f"wattree: {path}: model: unknown model 'gpt3-1.4b'; did you mean 'gpt3-1.3b'? known: "
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"strategy": {"tp": 8}},
+            "strategy: layers.0.attention.qkv: 12 key/value heads do not divide over axis 'tp' "
+            "(8); use a degree that divides 12, such as 6",
+        ),
+        (
+            {"model": {"name": "gpt2", "lora": {"rank": 8, "targets": ["atention.qkv"]}}},
+            "model: gpt2: lora.targets: 'atention.qkv' matches no projection; did you mean "
+            "'attention.qkv'?",
+        ),
+        (
+            {"model": {"name": "gpt2", "lora": {"rank": 900}}},
+            "model: gpt2: lora.rank: found 900, expected at most 768, the shorter side of the "
+            "matrix of 'attention.qkv'; use a lower rank, or leave it out of lora.targets",
+        ),
+        (
+            {"model": {"name": "gpt2", "freeze": ["*"]}},
+            "model: gpt2: freeze: the patterns leave no parameter to train, found '*'; freeze "
+            "fewer operators",
+        ),
+        (
+            {"strategy": {"recompute": "block_99"}},
+            "strategy.recompute: found 'block_99', every 99th layer, but the model has 12; use "
+            "block_1 to block_12",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_model_is_named_with_its_file_and_key(
+    changes: dict[str, Any],
+    message: str,
+    job_file: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where, what was found, what was expected, what to do."""
+    path = job_file(**changes)
+    code = run(["simulate", str(path)])
+    lines = capsys.readouterr().err.splitlines()
+
+    assert code == 2
+    assert any(line.endswith(message) for line in lines)
+    assert lines[-1].startswith((f"wattree: {path}: ", "  "))
+
+
+def test_a_missing_config_is_named_with_the_job_that_names_it(
+    job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The path alone does not say who asked for it."""
+    path = job_file(model="mine/config.json")
+    code = run(["plan", str(path)])
+
+    assert (code, capsys.readouterr().err) == (
+        2,
+        f"wattree: {path}: model: {path.parent}/mine/config.json: there is no such file; check "
+        "the path\n",
+    )
+
+
+def test_a_bare_name_is_a_model_of_the_catalogue_first_and_then_a_folder_beside_the_job(
+    job_file: Callable[..., Path],
+) -> None:
+    """Downloaded models lie in a folder; a folder must not replace a known model in silence."""
+    for name in ("mine", "gpt2"):
+        folder = job_file().parent / name
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+
+    assert read_job(job_file(model="mine")).model.name == str(
+        job_file().parent / "mine" / "config.json"
+    )
+    assert read_job(job_file(model="gpt2")).model.name == "gpt2"
+    assert read_job(job_file(model="./gpt2")).model.name == str(
+        job_file().parent / "gpt2" / "config.json"
+    )
+
+
+def test_a_name_longer_than_a_file_may_be_called_is_one_message(
+    job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The system refuses to look for it, which must not end in a traceback."""
+    codes = [run(["simulate", str(job_file(model=name))]) for name in ("a" * 5000, "a/" * 3000)]
+
+    assert codes == [2, 2]
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_warnings_of_a_job_are_printed_and_the_result_too(
+    job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On standard error, so that JSON on standard output stays JSON."""
+    path = job_file(strategy={"sequence_parallel": True, "schedule": "gpipe"})
+    code = run(["simulate", str(path), "--json", "-"])
+    printed = capsys.readouterr()
+
+    assert (code, json.loads(printed.out)["ranks"]) == (0, 8)
+    assert [line for line in printed.err.splitlines() if "warning" in line] == [
+        f"wattree: {path}: warning: strategy.sequence_parallel: true has no effect with tp 1: it "
+        "splits over tensor-parallel ranks; set tp above 1",
+        f"wattree: {path}: warning: strategy.schedule: 'gpipe' has no effect with pp 1: there is "
+        "no pipeline; set pp above 1",
+    ]
+
+
+def test_no_printed_line_ends_in_a_blank(
+    fake: Fake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables pad their cells; pasted into a file or a report that is noise."""
+    fake(simulate=lambda *_, **__: prediction(), plan=lambda *_, **__: sample_plan())
+    for words in (["simulate", JOB], ["plan", JOB], ["catalog", "devices"]):
+        run(words)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # codes of colour must not hide the blanks
+    monkeypatch.setenv("TERM", "xterm-256color")
+    run(["plan", JOB])
+    coloured = capsys.readouterr().out
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+
+    assert "\x1b[" in coloured
+    assert [line for line in plain.splitlines() if line.endswith(" ")] == []
+
+
+def test_the_json_of_a_plan_that_found_nothing_has_sentences_and_its_time(
+    job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cap is told in the unit it was given in; nothing of the message's layout is left."""
+    path = job_file()
+    code = run(["plan", str(path), "--power-cap", "3 W", "--json", "-"])
+    found = json.loads(capsys.readouterr().out)
+
+    assert code == 2
+    assert found["wall_s"] > 0
+    assert found["explanation"][0] == (
+        "No strategy for gpt2 on 1 x dgx-a100 meets every constraint."
+    )
+    assert any("above the cap of 3 W." in sentence for sentence in found["explanation"])
+    assert all(
+        sentence[0].isupper() and sentence.endswith(".") and str(path) not in sentence
+        for sentence in found["explanation"]
+    )

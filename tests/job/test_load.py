@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from wattree.compiler.storage import optimizer_state_bytes
 from wattree.cost.software import Software
 from wattree.errors import JobError
 from wattree.job import AUTO, Job, Lora, job_from_mapping, job_schema, load_job
+from wattree.job.optimizers import OPTIMIZERS
 from wattree.strategy import (
     ActivationStore,
     MemoryChoice,
@@ -262,7 +264,8 @@ def test_all_problems_come_at_once() -> None:
         (
             "strategy: unknown key 'fdsp'; did you mean 'fsdp'? known keys: preset, dp, fsdp, tp, "
             "cp, pp, ep, expert_over_tensor, micro_batch, sharding, sequence_parallel, recompute, "
-            "schedule, virtual_stages, overlap_gradients, overlap_parameters, overlap_tensor, "
+            "schedule, virtual_stages, order, placement, overlap_gradients, overlap_parameters, "
+            "overlap_tensor, "
             "stage_layers"
         ),
         (
@@ -398,9 +401,92 @@ def test_the_message_of_several_problems_is_a_list() -> None:
 
 def test_endless_problems_are_cut_short() -> None:
     """A thousand wrong keys are one mistake."""
-    found = problems(**{f"key{index}": 1 for index in range(1000)})
+    with pytest.raises(JobError) as caught:
+        job_from_mapping(mapping(**{f"key{index}": 1 for index in range(1000)}), "job.yaml")
+    lines = str(caught.value).splitlines()
 
-    assert (len(found), found[-1]) == (51, "and 950 more problems")
+    assert (len(lines), lines[0], lines[-1]) == (
+        52,
+        "job.yaml: 1000 problems:",
+        "  and 950 more",
+    )
+    assert len(caught.value.problems) == 1000
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"cluster": {"node": "dgx-h100", "power_limit": "1 MW"}},
+            "cluster.power_limit: found '1 MW', expected '1 W' to '20 kW' per device",
+        ),
+        (
+            {"training": {"learning_rate": 1e300}},
+            "training.learning_rate: found 1e+300, expected a number from 0 to 1000",
+        ),
+        (
+            {"traits": {"gradient_bytes": 1e9}},
+            "traits.gradient_bytes: found 1000000000.0, expected a number from 0 to 1,000,000",
+        ),
+        (
+            {"strategy": {"mesh": {"dp": 8}, "tree": {}, "bucket": "2 TiB"}},
+            "strategy.bucket: found '2 TiB', expected '1 B' to '1 TiB'",
+        ),
+    ],
+)
+def test_a_number_that_is_too_large_is_told_both_ends_of_its_range(
+    changes: dict[str, Any], message: str
+) -> None:
+    """To hear "a number of 0 or more" is no help to whoever wrote a billion."""
+    assert problems(**changes) == (message,)
+
+
+@pytest.mark.parametrize(
+    ("value", "warnings"),
+    [
+        ("megatron", []),
+        ({"sequence_parallel": True, "tp": 2}, []),
+        ({"sequence_parallel": False}, []),
+        ({"schedule": "1f1b"}, []),
+        ({"schedule": "gpipe", "pp": 2}, []),
+        ({"sequence_parallel": True}, ["strategy.sequence_parallel: true has no effect with tp 1"]),
+        ({"schedule": "gpipe"}, ["strategy.schedule: 'gpipe' has no effect with pp 1"]),
+        (
+            {"mesh": {"dp": 8}, "tree": {}, "schedule": {"name": "gpipe"}},
+            ["strategy.schedule.name: 'gpipe' has no effect with pp 1"],
+        ),
+    ],
+)
+def test_a_switch_without_effect_is_a_warning(value: Any, warnings: list[str]) -> None:
+    """Sweeps over degrees pass through such jobs; alone it is rather a slip."""
+    found = job_from_mapping(mapping(strategy=value)).warnings
+
+    assert [warning.split(":")[0] + ":" + warning.split(":")[1] for warning in found] == warnings
+
+
+def test_no_message_has_words_of_the_library_that_checks_types() -> None:
+    """Its "Value error, …" in front of ours says nothing to a user."""
+    wrong: dict[str, Any] = {
+        "model": {"name": 1, "lora": {"rank": "x", "targets": 3}},
+        "data": {"sequence_length": "x", "global_batch": []},
+        "cluster": {"node": 3, "nodes": -1, "power_limit": 5, "slowdown": {"1": "x"}},
+        "strategy": {
+            "mesh": {"dp": "x"},
+            "schedule": {"micro_batches": 0},
+            "tree": {"": {"memory": {"parameters": 3, "activations": "drop"}, "compute": {"a": 1}}},
+            "bucket": "x",
+        },
+        "training": {"learning_rate": "x", "steps": 0},
+    }
+    said = problems(**wrong)
+
+    assert len(said) >= 14
+    assert [line for line in said if "value error" in line.lower()] == []
+
+
+def test_optimizers_are_named_in_one_place() -> None:
+    """Every name that a job may give has its bytes of state."""
+    assert all(optimizer_state_bytes(name) >= 0 for name in OPTIMIZERS)
 
 
 @pytest.mark.parametrize(

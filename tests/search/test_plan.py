@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
 import wattree
+from tests.samples import sample_plan, sample_result
 from tests.search.jobs import job, setting
 from wattree.errors import InfeasibleError, JobError
 from wattree.predict import predicted
 from wattree.search import Plan, memory_fixes, plan
+from wattree.search.explain import explanation
+from wattree.search.objective import to_digits
 from wattree.search.pareto import pareto_front
+from wattree.search.plan_result import RankedStrategy
+from wattree.search.promising import in_order
 from wattree.strategy import StrategyOptions
 from wattree.units import format_bytes
 
@@ -26,7 +31,7 @@ def found() -> Plan:
 
 def test_a_plan_ranks_strategies_that_fit_by_step_time(found: Plan) -> None:
     """What the command promises."""
-    times = [entry.result.step_time_s for entry in found.ranked]
+    times = [to_digits(entry.result.step_time_s) for entry in found.ranked]
 
     assert found.best == found.ranked[0]
     assert times == sorted(times)
@@ -181,14 +186,14 @@ def test_a_model_that_fits_nowhere_says_what_is_missing() -> None:
 
 def test_an_impossible_power_cap_says_what_the_least_hungry_draws() -> None:
     """The nearest miss of the constraint that binds."""
-    with pytest.raises(InfeasibleError, match=r"draws [\d.]+ kW on average, above the cap of 0\.1"):
+    with pytest.raises(
+        InfeasibleError, match=r"draws [\d,.]+ W on average, above the cap of 100 W"
+    ):
         plan(job(model="gpt2"), power_cap_w=100.0)
 
 
 def test_an_objective_without_its_price_is_refused() -> None:
     """Money cannot be ranked where the node has no price."""
-    from dataclasses import replace
-
     given = job(model="gpt2")
     node = replace(given.cluster.node, price_usd_per_s=None)
     given = replace(given, cluster=replace(given.cluster, node=node))
@@ -209,6 +214,46 @@ def test_memory_fixes_fit_and_are_sorted_by_step_time() -> None:
     capacity = job_setting.job.cluster.node.device.memory_bytes
     assert all(fix.peak_bytes <= capacity for fix in fixes)
     assert [fix.step_time_s for fix in fixes] == sorted(fix.step_time_s for fix in fixes)
+
+
+def test_of_equal_strategies_the_one_with_less_memory_is_first() -> None:
+    """What is left of the memory is worth something; rounding of the time is worth nothing."""
+    first, second = sample_plan().ranked[:2]
+    memory = sample_result().memory
+    full = replace(first, result=sample_result(step_time_s=16.0, memory=memory))
+    lean = replace(
+        second,
+        result=sample_result(
+            step_time_s=16.0 * (1 + 1e-9), memory=replace(memory, peak_bytes=memory.peak_bytes / 2)
+        ),
+    )
+    slow = replace(second, result=replace(lean.result, step_time_s=16.01))
+
+    assert in_order([slow, full, lean], "time") == (lean, full, slow)
+
+
+def test_the_explanation_has_no_differences_of_nothing() -> None:
+    """Words such as "0 J more at rest" take room and say nothing."""
+    given = setting(model="gpt2")
+    mine = sample_result()
+    energy = mine.energy_j
+    parts = replace(mine.time_s, compute=mine.time_s.compute + 1e-12)
+    other = sample_result(
+        step_time_s=16.0 + 1e-12,
+        time_s=parts,
+        energy_j=replace(energy, total=energy.total + 500.0, dynamic=energy.dynamic + 500.0),
+    )
+    ranked = [
+        RankedStrategy(options=StrategyOptions(dp=8), label=label, result=result)
+        for label, result in (("mine", mine), ("other", other))
+    ]
+
+    told = explanation(given, "energy", ranked, {})[1]
+
+    assert told == (
+        "It beats the runner-up (other) by 0.6 %, 90 kJ against 90.5 kJ: 500 J less for work and "
+        "traffic."
+    )
 
 
 def test_plan_is_exported() -> None:

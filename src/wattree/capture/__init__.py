@@ -8,7 +8,7 @@ from wattree.capture.huggingface import (
     readable_model_types,
     transformer_from_config,
 )
-from wattree.capture.load import load_model
+from wattree.capture.load import load_model, located_model
 from wattree.capture.mapping import TRANSFORMER_KEYS, transformer_from_mapping
 from wattree.capture.shape import TransformerShape
 from wattree.capture.transformer import build_transformer
@@ -23,6 +23,7 @@ __all__ = [
     "dense_forward_flop",
     "freeze",
     "load_model",
+    "located_model",
     "model_names",
     "operator_flop",
     "readable_model_types",

@@ -36,16 +36,19 @@ def with_lora(graph: ModelGraph, *, rank: int, targets: Sequence[str]) -> ModelG
         targets: Patterns of operator paths inside a block, such as `attention.*` or `mlp.down`.
 
     Raises:
-        ModelError: The rank is below 1, or a pattern matches no projection.
+        ModelError: The rank is below 1 or above a side of a target's matrix, or a pattern matches
+            no projection.
 
     References:
         [1] E. Hu et al., "LoRA: low-rank adaptation of large language models", ICLR 2022,
             arXiv:2106.09685, section 4.1.
     """
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise ModelError(f"{graph.name}: LoRA rank: found {rank!r}, expected a whole number from 1")
-    paths = {op.path for block in graph.blocks.values() for op in block.operators if _adapts(op)}
-    _refuse_unmatched(graph, targets, paths, what="LoRA targets", kind="projection")
+        raise ModelError(f"{graph.name}: lora.rank: found {rank!r}, expected a whole number from 1")
+    adaptable = [op for block in graph.blocks.values() for op in block.operators if _adapts(op)]
+    paths = {op.path for op in adaptable}
+    _refuse_unmatched(graph, targets, paths, what="lora.targets", kind="projection")
+    _refuse_wide(graph, rank, [op for op in adaptable if _matches(op.path, targets)])
     blocks = {
         name: replace(block, operators=tuple(_with_adapters(block.operators, rank, targets)))
         for name, block in _all_frozen(graph).items()
@@ -65,7 +68,7 @@ def freeze(graph: ModelGraph, patterns: Sequence[str]) -> ModelGraph:
             `<block>.<operator path>`, such as `layer.attention.*`.
 
     Raises:
-        ModelError: A pattern matches no operator.
+        ModelError: A pattern matches no operator, or nothing is left to train.
     """
     names = {
         f"{place}.{op.path}"
@@ -73,7 +76,7 @@ def freeze(graph: ModelGraph, patterns: Sequence[str]) -> ModelGraph:
         for op in graph.blocks[instance.block].operators
         for place in (instance.path, instance.block)
     }
-    _refuse_unmatched(graph, patterns, names, what="frozen parts", kind="operator")
+    _refuse_unmatched(graph, patterns, names, what="freeze", kind="operator")
     blocks: dict[str, Block] = {}
     named: dict[tuple[str, frozenset[str]], str] = {}
     instances = []
@@ -88,9 +91,15 @@ def freeze(graph: ModelGraph, patterns: Sequence[str]) -> ModelGraph:
     side_inputs = {
         new: graph.side_inputs[old] for (old, _), new in named.items() if old in graph.side_inputs
     }
-    return _tied_follow(
+    frozen_graph = _tied_follow(
         replace(graph, blocks=blocks, instances=tuple(instances), side_inputs=side_inputs)
     )
+    if not frozen_graph.trainable_parameters:
+        raise ModelError(
+            f"{graph.name}: freeze: the patterns leave no parameter to train, found "
+            f"{', '.join(repr(pattern) for pattern in patterns)}; freeze fewer operators"
+        )
+    return frozen_graph
 
 
 def _refuse_unmatched(
@@ -107,6 +116,17 @@ def _refuse_unmatched(
             problems.append(f"'{pattern}' matches no {kind}; {hint}")
     if problems:
         raise ModelError(f"{graph.name}: {what}: " + "; ".join(problems))
+
+
+def _refuse_wide(graph: ModelGraph, rank: int, targets: Sequence[Operator]) -> None:
+    """Refuse a rank at which `B A` is larger than the matrix it stands beside."""
+    sides = {op.path: min(round(dim.extent.coefficient) for dim in op.dims[-2:]) for op in targets}
+    path = min(sides, key=lambda path: sides[path])
+    if rank > sides[path]:
+        raise ModelError(
+            f"{graph.name}: lora.rank: found {rank}, expected at most {sides[path]}, the shorter "
+            f"side of the matrix of '{path}'; use a lower rank, or leave it out of lora.targets"
+        )
 
 
 # --- frozen parameters ---------------------------------------------------------------------------
@@ -205,9 +225,13 @@ def _with_adapters(
 ) -> list[Operator]:
     adapted: list[Operator] = []
     for operator in operators:
-        hit = any(fnmatchcase(operator.path, target) for target in targets)
-        adapted += _adapted(operator, rank) if hit and _adapts(operator) else [operator]
+        hit = _matches(operator.path, targets) and _adapts(operator)
+        adapted += _adapted(operator, rank) if hit else [operator]
     return adapted
+
+
+def _matches(path: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
 
 
 def _adapted(base: Operator, rank: int) -> list[Operator]:

@@ -273,6 +273,7 @@ def _head_norm(
     per_head = shape.qk_norm == "head"
     role = DimRole.SPLITTABLE if per_head else DimRole.OPAQUE
     dims = ("batch", "seq", "heads")
+    values = ("weight", "bias") if shape.qk_norm_bias else ("weight",)
     return Operator(
         path=path,
         kind=OperatorKind.NORM,
@@ -280,10 +281,11 @@ def _head_norm(
         dims=(BATCH, seq, features("heads", sizes.q_width, role=role, units=sizes.kv_heads)),
         inputs=(Operand(tensor=reads, dims=dims, fraction=share_in),),
         outputs=(Operand(tensor=writes, dims=dims, fraction=share_out),),
-        parameters=(
+        parameters=tuple(
             Parameter(
-                name=f"{path}.weight", dims=() if per_head else ("heads",), elements=elements
-            ),
+                name=f"{path}.{value}", dims=() if per_head else ("heads",), elements=elements
+            )
+            for value in values
         ),
         saved=(reads,),
         kernels=6 if shape.norm == "rms" else 1,

@@ -12,7 +12,7 @@ from typing import Any
 
 from wattree.errors import UnknownNameError
 
-__all__ = ["CatalogueEntry", "catalogue_entry", "model_names"]
+__all__ = ["CatalogueEntry", "catalogue_entry", "is_model_name", "model_names"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +64,17 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(_entries()))
 
 
+def is_model_name(name: str) -> bool:
+    """Return whether the catalogue has a model called `name`, by its name or an alias."""
+    return name.lower() in _names()
+
+
 def catalogue_entry(name: str) -> CatalogueEntry:
     """Return the model called `name`, by its name or an alias, capitals ignored.
 
     Raises:
         UnknownNameError: The catalogue has no such model.
     """
-    if name.lower() not in _names():
+    if not is_model_name(name):
         raise UnknownNameError(kind="model", name=name, known=model_names())
     return _entries()[_names()[name.lower()]]

@@ -14,6 +14,8 @@ _LONGEST_SHOWN: Final = 60
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
     text = repr(value)
     return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"
 
@@ -44,6 +46,10 @@ class ConfigReader:
         """Return whether `key` is there, be it null."""
         return key in self._mapping
 
+    def is_list(self, key: str) -> bool:
+        """Return whether `key` holds a list."""
+        return isinstance(self._mapping.get(key), (list, tuple))
+
     def _find(self, keys: Sequence[str]) -> tuple[str, Any]:
         for key in keys:
             if self.has(key):
@@ -57,6 +63,7 @@ class ConfigReader:
     def _missing(self, keys: Sequence[str], expected: str) -> None:
         names = " or ".join(f"'{key}'" for key in keys)
         self.problems.append(f"{keys[0]}: missing; give {names}, {expected}")
+        self._faulty.update(keys)
 
     def count(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from wattree.capture.parts import (
     BATCH,
     HIDDEN_DIMS,
@@ -45,11 +47,25 @@ def vocabulary_units(rows: int) -> int:
 
 
 def embedding_block(
-    shape: TransformerShape, *, name: str, seq: IterationDim, tied_to: str | None = None
+    shape: TransformerShape,
+    *,
+    name: str,
+    seq: IterationDim,
+    tied_to: str | None = None,
+    is_first: bool = True,
 ) -> Block:
-    """Return the block that turns token ids into hidden states."""
+    """Return the block that turns token ids into hidden states.
+
+    Args:
+        shape: Of the transformer.
+        name: Of the block.
+        seq: Its positions.
+        tied_to: Token table that it shares, if it has none of its own.
+        is_first: It holds what the model has once, whatever its embeddings.
+    """
     width, state = shape.embedding_width, "embedding.tokens"
-    operators = [_table("tokens", rows=shape.padded_vocab, width=width, seq=seq, tied_to=tied_to)]
+    tokens = _table("tokens", rows=shape.padded_vocab, width=width, seq=seq, tied_to=tied_to)
+    operators = [_with_unread(tokens, shape.unread_parameters) if is_first else tokens]
     if shape.embedding_projected_first and width != shape.hidden:
         operators.append(_projection(shape, reads=state, seq=seq))
         width, state = shape.hidden, "embedding.projection"
@@ -91,7 +107,7 @@ def embedding_block(
     if width != shape.hidden:
         operators.append(_projection(shape, reads=state, seq=seq))
         state = "embedding.projection"
-    if shape.disentangled_positions and tied_to is None:
+    if shape.disentangled_positions and is_first:
         operators.append(_relative_table(shape))
     return Block(name=name, operators=tuple(operators), output=state)
 
@@ -143,6 +159,17 @@ def _table(
             ),
         ),
     )
+
+
+def _with_unread(table: Operator, elements: int) -> Operator:
+    """Return the table beside parameters that take memory and are never computed with.
+
+    They have no gradient, so that optimisers skip them as if they were frozen.
+    """
+    if not elements:
+        return table
+    unread = Parameter(name="embedding.unread", dims=(), elements=elements, trainable=False)
+    return replace(table, parameters=(*table.parameters, unread))
 
 
 def _relative_table(shape: TransformerShape) -> Operator:

@@ -50,6 +50,8 @@ def head_block(shape: TransformerShape, *, seq: IterationDim) -> Block | None:
         operators += _masked_lm(shape, reads=state, seq=seq)
     elif shape.head == "discriminator":
         operators += _discriminator(shape, reads=state, seq=seq)
+    elif shape.head == "none" and shape.embedding_projected_first:
+        operators += _narrowed(shape, reads=state, seq=seq)
     if not operators:
         return None
     return Block(name="head", operators=tuple(operators), inputs=(hidden_state(shape, seq),))
@@ -59,30 +61,15 @@ def _logits(
     shape: TransformerShape, *, reads: str, seq: IterationDim, narrow: bool = True
 ) -> list[Operator]:
     """Return projection to the vocabulary and cross-entropy over it."""
-    operators: list[Operator] = []
-    width = shape.hidden
-    if narrow and shape.embedding_width != shape.hidden:
-        # OPT-350M: back to the width of the token table first.
-        operators.append(
-            linear(
-                "logits_projection",
-                reads=reads,
-                writes="logits_projection",
-                in_features=shape.hidden,
-                out_features=shape.embedding_width,
-                bias=shape.embedding_bias,
-                seq=seq,
-            )
-        )
-        reads, width = "logits_projection", shape.embedding_width
-    elif not narrow:
-        width = shape.embedding_width
+    operators = _narrowed(shape, reads=reads, seq=seq) if narrow else []
+    if operators:
+        reads = "logits_projection"
     operators.append(
         linear(
             "logits",
             reads=reads,
             writes="logits",
-            in_features=width,
+            in_features=shape.embedding_width,
             out_features=shape.padded_vocab,
             out_name="vocab",
             out_units=vocabulary_units(shape.padded_vocab),
@@ -110,6 +97,23 @@ def _logits(
         scores = "logits_softcap"
     operators.append(_cross_entropy(shape, reads=scores, seq=seq))
     return operators
+
+
+def _narrowed(shape: TransformerShape, *, reads: str, seq: IterationDim) -> list[Operator]:
+    """Return the way back to the width of the token table, where that differs (OPT-350M)."""
+    if shape.embedding_width == shape.hidden:
+        return []
+    return [
+        linear(
+            "logits_projection",
+            reads=reads,
+            writes="logits_projection",
+            in_features=shape.hidden,
+            out_features=shape.embedding_width,
+            bias=shape.embedding_bias,
+            seq=seq,
+        )
+    ]
 
 
 def _cross_entropy(shape: TransformerShape, *, reads: str, seq: IterationDim) -> Operator:

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import Final
 
-from wattree.capture.catalogue import catalogue_entry
+from wattree.capture.catalogue import catalogue_entry, is_model_name
 from wattree.capture.huggingface import transformer_from_config
 from wattree.errors import ModelError
 from wattree.files import read_json
 from wattree.graph import ModelGraph
 
-__all__ = ["CONFIG_LIMIT_BYTES", "load_model"]
+__all__ = ["CONFIG_LIMIT_BYTES", "load_model", "located_model"]
 
 #: Largest `config.json` that is read. Those of public models are below 100 kB; classifiers with
 #: a name for each of 20,000 classes reach 1 MB. [B]
@@ -22,8 +22,8 @@ CONFIG_LIMIT_BYTES: Final = 4 * 2**20
 def load_model(name_or_path: str | Path) -> ModelGraph:
     """Return the graph of a model of the catalogue, or of a `config.json` or its folder.
 
-    What ends in `.json`, or names an existing file or folder with a separator in it, is a path;
-    everything else is a name.
+    What ends in `.json`, or names an existing file or folder with a separator in it, is a path.
+    Everything else is a name; of the catalogue first, then of a file or folder.
 
     Raises:
         UnknownNameError: No such name in the catalogue; the nearest is suggested.
@@ -47,9 +47,34 @@ def load_model(name_or_path: str | Path) -> ModelGraph:
     )
 
 
+def located_model(name: str, folder: Path) -> str:
+    """Return what `load_model` takes for a model named in a file of `folder`.
+
+    A name of the catalogue stays what it is, even where a file is called the same; otherwise it
+    may be a file or folder there. What is neither comes back unchanged.
+
+    Args:
+        name: As the file says it.
+        folder: Where its relative paths start.
+    """
+    path = folder / name
+    if is_model_name(name) or not _exists(path):
+        return name
+    return str(path / "config.json" if path.is_dir() else path)
+
+
 def _is_path(name_or_path: str | Path) -> bool:
     if isinstance(name_or_path, Path) or name_or_path.endswith(".json"):
         return True
     if "\0" in name_or_path:
         raise ModelError(f"model: found {name_or_path!r}, expected a name or a path")
-    return os.sep in name_or_path and Path(name_or_path).exists()
+    if os.sep not in name_or_path and is_model_name(name_or_path):
+        return False
+    return _exists(Path(name_or_path))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # longer than a name may be; a zero byte
+        return False

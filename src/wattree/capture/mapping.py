@@ -36,6 +36,7 @@ _MAY_BE_ZERO: Final = frozenset(
         "shared_ffn",
         "token_types",
         "top_k",
+        "unread_parameters",
         "window",
     }
 )

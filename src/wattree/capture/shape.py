@@ -89,6 +89,9 @@ class TransformerShape:
         position_rows: Rows of a learned position table; 0: `max_positions`.
         padded_vocab: Rows that the token table really has; 0: `vocab`.
         tied_embedding: The output projection is the token table.
+        decoder_table: The decoder has a token table of its own (BART, if nothing is tied).
+        unread_parameters: Parameters that the reference class holds and no operator reads: a
+            second bias of an untied BERT head, the shared table of an untied BART.
         token_types: Rows of a token-type table (BERT).
         embedding_norm: The embedding is normalised.
         embedding_width: Width of the token table; 0: `hidden`. If it differs, the embedding is
@@ -100,6 +103,7 @@ class TransformerShape:
         window: Sliding window in tokens, 0 for none.
         window_layers: Layers (by index) that use it; None: all.
         qk_norm: See `CHOICES`.
+        qk_norm_bias: These norms have a bias too (Phi).
         attention_sinks: One learned logit per head joins the softmax (gpt-oss).
         q_lora_rank: Rank of the compressed queries; 0: not compressed.
         kv_lora_rank: Rank of the compressed keys and values; 0: no latent attention.
@@ -148,6 +152,8 @@ class TransformerShape:
     position_rows: int = 0
     padded_vocab: int = 0
     tied_embedding: bool = False
+    decoder_table: bool = False
+    unread_parameters: int = 0
     token_types: int = 0
     embedding_norm: bool = False
     embedding_width: int = 0
@@ -160,6 +166,7 @@ class TransformerShape:
     window: int = 0
     window_layers: tuple[int, ...] | None = None
     qk_norm: str = "none"
+    qk_norm_bias: bool = False
     attention_sinks: bool = False
     q_lora_rank: int = 0
     kv_lora_rank: int = 0

@@ -38,7 +38,13 @@ def build_transformer(shape: TransformerShape) -> ModelGraph:
             add("encoder.final", _encoder_norm(shape))
         add(
             "decoder.embedding",
-            embedding_block(shape, name="decoder_embedding", seq=decoder_seq, tied_to=TOKEN_TABLE),
+            embedding_block(
+                shape,
+                name="decoder_embedding",
+                seq=decoder_seq,
+                tied_to=None if shape.decoder_table else TOKEN_TABLE,
+                is_first=False,
+            ),
         )
     add_layers("decoder." if shape.encoder_layers else "", shape.layer_kinds())
     if (head := head_block(shape, seq=decoder_seq)) is not None:

@@ -18,6 +18,8 @@ class Kind(StrEnum):
     MODELS = "models"
     DEVICES = "devices"
     NODES = "nodes"
+    FABRICS = "fabrics"
+    SITES = "sites"
 
 
 def catalog(
@@ -32,7 +34,7 @@ def catalog(
     ] = None,
     json_path: JsonPath = None,
 ) -> None:
-    """List models, devices or nodes; show one with its sources.
+    """List models, devices, nodes, fabrics or sites; show one with its sources.
 
     These are the names that a job file may use.
 
@@ -43,13 +45,13 @@ def catalog(
     entries = entries_of(kind.value, name)
     if name is None:
         deliver(
-            [entry.summary for entry in entries],
+            [entry.as_json(brief=True) for entry in entries],
             json_path,
             lambda console: console.print(overview_table(kind.value, entries)),
         )
     else:
         deliver(
-            entries[0].details,
+            entries[0].as_json(),
             json_path,
             lambda console: console.print(detail_table(entries[0])),
         )

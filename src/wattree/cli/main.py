@@ -14,7 +14,9 @@ from typing import Annotated
 import typer
 
 from wattree.cli.catalog import catalog
+from wattree.cli.export import export
 from wattree.cli.plan import plan
+from wattree.cli.replay import replay
 from wattree.cli.simulate import simulate
 from wattree.cli.validate import validate
 from wattree.errors import WattreeError
@@ -31,7 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: the same in a pipe, a log and a terminal, and faster
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (plan, simulate, validate, catalog):
+for command in (plan, simulate, validate, catalog, export, replay):
     app.command()(command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,9 @@ __all__ = [
     "progress_bars",
     "quantity_option",
 ]
+
+#: Blanks at the end of a line, and the colour codes of a terminal among them.
+_LINE_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
 
 #: Called with what is being done, how much of it is done, and how much there is.
 Progress = Callable[[str, int, int], None]
@@ -64,9 +68,22 @@ def deliver(value: object, json_path: Path | None, show: Callable[[Console], Non
 
         write_json(value, json_path, standard_output=sys.stdout)
     if str(json_path) != "-":
-        from rich.console import Console
+        _shown(show)
 
-        show(Console(highlight=False))
+
+def _shown(show: Callable[[Console], None]) -> None:
+    """Print what `show` prints without the blanks that tables have at the ends of their lines."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    with console.capture() as captured:
+        show(console)
+    sys.stdout.write(_LINE_END.sub(_codes, captured.get()))
+    sys.stdout.flush()
+
+
+def _codes(end: re.Match[str]) -> str:
+    return end.group().replace(" ", "")
 
 
 @contextmanager

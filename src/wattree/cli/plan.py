@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
+from wattree.cli.job_file import naming, read_job
 from wattree.cli.output import (
     JobPath,
     JsonPath,
@@ -30,46 +32,51 @@ class Objective(StrEnum):
     CARBON = "carbon"
 
 
+Least = Annotated[Objective, typer.Option(help="What the best strategy has least of, per step.")]
+Pareto = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B",
+        help="Also show the front of two objectives, such as time,energy.",
+        show_default=False,
+    ),
+]
+MaxDevices = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Use no more devices.", show_default=False),
+]
+PowerCap = Annotated[
+    str | None,
+    typer.Option(
+        metavar="W",
+        help="Most power of the whole job, in W or with a unit: '30 kW'.",
+        show_default=False,
+    ),
+]
+Deadline = Annotated[
+    str | None,
+    typer.Option(
+        metavar="T",
+        help="Longest time for all training.steps, in s or with a unit: '36 h'.",
+        show_default=False,
+    ),
+]
+Top = Annotated[int, typer.Option(metavar="N", min=1, help="Strategies to show.")]
+AllowApproximate = Annotated[
+    bool,
+    typer.Option("--allow-approximate", help="Also try strategies that change the trained result."),
+]
+
+
 def plan(  # noqa: PLR0917 - typer passes options by name
     job: JobPath,
-    objective: Annotated[
-        Objective, typer.Option(help="What the best strategy has least of, per step.")
-    ] = Objective.TIME,
-    pareto: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B",
-            help="Also show the front of two objectives, such as time,energy.",
-            show_default=False,
-        ),
-    ] = None,
-    max_devices: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Use no more devices.", show_default=False),
-    ] = None,
-    power_cap: Annotated[
-        str | None,
-        typer.Option(
-            metavar="W",
-            help="Most power of the whole job, in W or with a unit: '30 kW'.",
-            show_default=False,
-        ),
-    ] = None,
-    deadline: Annotated[
-        str | None,
-        typer.Option(
-            metavar="T",
-            help="Longest time for all training.steps, in s or with a unit: '36 h'.",
-            show_default=False,
-        ),
-    ] = None,
-    top: Annotated[int, typer.Option(metavar="N", min=1, help="Strategies to show.")] = 10,
-    allow_approximate: Annotated[
-        bool,
-        typer.Option(
-            "--allow-approximate", help="Also try strategies that change the trained result."
-        ),
-    ] = False,
+    objective: Least = Objective.TIME,
+    pareto: Pareto = None,
+    max_devices: MaxDevices = None,
+    power_cap: PowerCap = None,
+    deadline: Deadline = None,
+    top: Top = 10,
+    allow_approximate: AllowApproximate = False,
     json_path: JsonPath = None,
 ) -> None:
     """Rank the strategies that fit, and say why the best one wins.
@@ -82,26 +89,26 @@ def plan(  # noqa: PLR0917 - typer passes options by name
     import wattree
     from wattree.report import show_plan
 
+    began = time.perf_counter()
     check_outputs(json_path, source=job)
-    loaded = wattree.load_job(job)
-    cap_w = quantity_option("--power-cap", power_cap, "w")
-    deadline_s = quantity_option("--deadline", deadline, "s")
+    loaded = read_job(job)
+    asked: dict[str, Any] = {
+        "objective": objective.value,
+        "pareto": _pair(pareto),
+        "max_devices": max_devices,
+        "power_cap_w": quantity_option("--power-cap", power_cap, "w"),
+        "deadline_s": quantity_option("--deadline", deadline, "s"),
+        "top": top,
+        "allow_approximate": allow_approximate,
+    }
     announce_compilation()
     try:
-        with progress_bars() as progress:
-            found = wattree.plan(
-                loaded,
-                objective=objective.value,
-                pareto=_pair(pareto),
-                max_devices=max_devices,
-                power_cap_w=cap_w,
-                deadline_s=deadline_s,
-                top=top,
-                allow_approximate=allow_approximate,
-                progress=progress,
-            )
+        with naming(loaded), progress_bars() as progress:
+            found = wattree.plan(loaded, **asked, progress=progress)
     except InfeasibleError as error:
-        deliver(_nothing(objective, error), json_path, lambda _: None)
+        wall_s = time.perf_counter() - began
+        nothing = _nothing(objective, error, source=loaded.source, wall_s=wall_s)
+        deliver(nothing, json_path, lambda _: None)
         raise
     deliver(found.as_json(), json_path, lambda console: show_plan(found, console))
     if found.best is None:
@@ -121,17 +128,25 @@ def _pair(text: str | None) -> tuple[str, str] | None:
     return names[0], names[1]
 
 
-def _nothing(objective: Objective, error: InfeasibleError) -> dict[str, Any]:
+def _nothing(
+    objective: Objective, error: InfeasibleError, *, source: str, wall_s: float
+) -> dict[str, Any]:
     """Return the JSON of a plan that found nothing, with the fields of one that did."""
     return {
         "candidates": sum(error.rejected.values()),
         "simulated": 0,
         "feasible": 0,
-        "wall_s": None,
+        "wall_s": wall_s,
         "objective": objective.value,
         "best": None,
         "ranked": [],
-        "explanation": str(error).splitlines(),
+        "explanation": _sentences(str(error).removeprefix(f"{source}: ")),
         "rejected": error.rejected,
         "pareto": None,
     }
+
+
+def _sentences(message: str) -> list[str]:
+    """Return the lines of a message as sentences."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return [f"{line[0].upper()}{line[1:].rstrip('.')}." for line in lines]

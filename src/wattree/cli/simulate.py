@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wattree.cli.job_file import check_recomputation, naming, read_job
 from wattree.cli.output import (
     Calibration,
     JobPath,
@@ -18,6 +19,10 @@ from wattree.cli.output import (
     deliver,
     quantity_option,
 )
+
+if TYPE_CHECKING:
+    from wattree.job import Job
+    from wattree.predict import Prediction
 
 __all__ = ["simulate"]
 
@@ -71,20 +76,13 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
 
     Example: wattree simulate job.yaml --trace trace.json --json result.json
     """
-    import wattree
-
     check_outputs(json_path, trace_path, source=job)
-    loaded = wattree.load_job(job)
+    loaded = read_job(job)
     if (limit_w := quantity_option("--power-limit", power_limit, "w")) is not None:
         loaded = replace(loaded, cluster=replace(loaded.cluster, power_limit_w=limit_w))
     announce_compilation()
-    prediction = wattree.simulate(
-        loaded, calibration=calibration, fold=fold is Fold.ON, sharing=sharing.value
-    )
-    if not prediction.result.memory.fits:
-        from wattree.search import with_memory_fixes
-
-        prediction = with_memory_fixes(loaded, prediction, calibration=calibration)
+    with naming(loaded):
+        prediction = _predicted(loaded, calibration, fold=fold, sharing=sharing)
     if trace_path is not None:
         from wattree.report.perfetto import write_trace
 
@@ -95,3 +93,17 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     deliver(result.as_json(), json_path, lambda console: show_result(result, console))
     if not result.memory.fits:
         raise typer.Exit(2)
+
+
+def _predicted(job: Job, calibration: Path | None, *, fold: Fold, sharing: Sharing) -> Prediction:
+    import wattree
+
+    check_recomputation(job)
+    prediction = wattree.simulate(
+        job, calibration=calibration, fold=fold is Fold.ON, sharing=sharing.value
+    )
+    if prediction.result.memory.fits:
+        return prediction
+    from wattree.search import with_memory_fixes
+
+    return with_memory_fixes(job, prediction, calibration=calibration)

@@ -82,6 +82,7 @@ class Job:
         training: For `train`.
         source: File it was read from, for messages.
         traits: Overrides of the software family's habits, by trait name.
+        warnings: What its file says to no effect, one line each; commands print them.
     """
 
     model: ModelSource
@@ -94,3 +95,4 @@ class Job:
     training: TrainingOptions = field(default_factory=TrainingOptions)
     source: str = "job"
     traits: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()

@@ -14,9 +14,9 @@ from wattree.files import read_yaml
 from wattree.hardware import Precision
 from wattree.job.cluster import cluster_of
 from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, TrainingOptions
+from wattree.job.optimizers import OPTIMIZERS
 from wattree.job.problems import Problems, shown
 from wattree.job.schema import (
-    OPTIMIZERS,
     ClusterSpec,
     DataSpec,
     JobFile,
@@ -29,7 +29,11 @@ __all__ = ["job_from_mapping", "load_job"]
 
 #: No habit of a software counts more bytes per element or logit than this.
 MOST_BYTES = 1e6
-_EXPECTED = {"bool": "true or false", "float": "a number of 0 or more", "str": "a name"}
+_EXPECTED = {
+    "bool": "true or false",
+    "float": f"a number from 0 to {MOST_BYTES:,.0f}",
+    "str": "a name",
+}
 
 
 def load_job(path: Path | str) -> Job:
@@ -66,7 +70,9 @@ def job_from_mapping(mapping: object, source: str = "job", *, folder: Path | Non
     data = _data(mapping.get("data"), problems=problems)
     spec = problems.read(ClusterSpec, mapping.get("cluster"), "cluster")
     cluster = None if spec is None else cluster_of(spec, folder=folder, problems=problems)
-    strategy = chosen_strategy(mapping.get("strategy", AUTO), cluster=cluster, problems=problems)
+    strategy = chosen_strategy(
+        mapping.get("strategy", AUTO), cluster=cluster, folder=folder, problems=problems
+    )
     named = {
         key: _choice(mapping.get(key, default), key, known, problems=problems)
         for key, default, known in (
@@ -91,6 +97,7 @@ def job_from_mapping(mapping: object, source: str = "job", *, folder: Path | Non
         traits=traits,
         training=training,
         source=source,
+        warnings=tuple(problems.warnings),
         **named,
     )
 
@@ -125,9 +132,16 @@ def _model_name(name: str, *, folder: Path, problems: Problems) -> str:
         )
     elif name.endswith(".json"):
         return str(folder / name)
-    elif "/" in name and (folder / name).is_dir():  # as downloaded model folders are
+    elif "/" in name and _is_folder(folder / name):  # as downloaded model folders are
         return str(folder / name / "config.json")
     return name
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # longer than a name may be; a zero byte
+        return False
 
 
 def _data(value: object, *, problems: Problems) -> Data | None:
@@ -167,7 +181,7 @@ def _is_like(value: object, default: object) -> bool:
     if isinstance(default, float):
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        return 0 <= value < MOST_BYTES
+        return 0 <= value <= MOST_BYTES
     return type(value) is type(default)
 
 

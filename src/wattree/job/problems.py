@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType, TracebackType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from wattree.errors import JobError, StrategyError, WattreeError, nearest
 
-__all__ = ["Problems", "shown", "unknown_key"]
+__all__ = ["Problems", "refusal", "shown", "unknown_key"]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -25,15 +25,21 @@ class Problems:
     Attributes:
         source: The file, as messages name it.
         lines: One `place: what` per fault.
+        warnings: The same for what has no fault and may still not be what was meant.
     """
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.lines: list[str] = []
+        self.warnings: list[str] = []
 
     def add(self, place: str, fault: str) -> None:
         """Note `fault` at `place`."""
         self.lines.append(f"{place}: {fault}" if place else fault)
+
+    def warn(self, place: str, what: str) -> None:
+        """Note something at `place` that refuses nothing."""
+        self.warnings.append(f"{place}: {what}")
 
     def at(self, place: str) -> _Place:
         """Return a context that turns an error of ours inside it into faults at `place`."""
@@ -63,8 +69,7 @@ class Problems:
         """Raise `JobError` with all faults, if there are any."""
         if not self.lines:
             return
-        kept, rest = self.lines[:MOST_PROBLEMS], len(self.lines) - MOST_PROBLEMS
-        raise JobError(self.source, kept + ([f"and {rest} more problems"] if rest > 0 else []))
+        raise refusal(self.source, self.lines, most=MOST_PROBLEMS)
 
 
 class _Place:
@@ -93,6 +98,21 @@ class _Place:
         else:
             self._problems.add(self._place, str(error))
         return True
+
+
+def refusal(source: str, problems: Sequence[str], *, most: int) -> JobError:
+    """Return the error of a file that holds all `problems` and whose message tells some.
+
+    Args:
+        source: The file, as messages name it.
+        problems: One line per fault.
+        most: Problems that the message lists; of the rest it says how many there are.
+    """
+    error = JobError(source, problems)
+    if (rest := len(problems) - most) > 0:
+        lines = [f"{source}: {len(problems)} problems:", *(f"  {p}" for p in problems[:most])]
+        error.args = ("\n".join([*lines, f"  and {rest} more"]),)
+    return error
 
 
 def shown(value: object) -> str:

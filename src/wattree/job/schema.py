@@ -17,7 +17,6 @@ from wattree.job.problems import shown
 from wattree.units import parse_quantity
 
 __all__ = [
-    "OPTIMIZERS",
     "CheckpointSpec",
     "ClusterSpec",
     "DataSpec",
@@ -33,8 +32,6 @@ __all__ = [
     "job_schema",
 ]
 
-OPTIMIZERS = ("adam", "adamw", "adamw8bit", "adafactor", "lion", "momentum", "sgd")
-
 #: Above these a number is a slip, not a wish: no run has come within a factor of ten of them.
 MOST_TOKENS = 100_000_000
 MOST_SAMPLES = 100_000_000
@@ -42,6 +39,10 @@ MOST_RANKS = 1_000_000
 MOST_STEPS = 1_000_000_000
 MOST_SEED = 2**63 - 1
 MOST_FACTOR = 1000
+MOST_LEARNING_RATE = 1000.0
+#: The largest limit is what a device's own file may say it draws. [W], [B]
+LEAST_POWER_W, MOST_POWER_W = 1.0, 20_000.0
+LEAST_BUCKET_BYTES, MOST_BUCKET_BYTES = 1.0, 2.0**40
 
 
 def _whole(least: int, most: int) -> Callable[[object], object]:
@@ -68,19 +69,35 @@ def _factor(value: object) -> object:
 
 
 def _rate(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"found {shown(value)}, expected a finite number of 0 or more")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 <= value <= MOST_LEARNING_RATE
+    ):
+        raise ValueError(
+            f"found {shown(value)}, expected a number from 0 to {MOST_LEARNING_RATE:g}"
+        )
     return float(value)
 
 
-def _quantity(dimension: str) -> Callable[[object], float]:
-    """Return a reader of quantities of `dimension`; they are kept in SI."""
+def _quantity(dimension: str, *, least: float, most: float, span: str) -> Callable[[object], float]:
+    """Return a reader of quantities of `dimension` in a range; they are kept in SI.
+
+    Args:
+        dimension: A key of `units.UNITS`.
+        least: Smallest that can be meant. [SI]
+        most: Largest that can be meant. [SI]
+        span: The two in words.
+    """
 
     def read(value: object) -> float:
         try:
-            return parse_quantity(value, dimension)
+            found = parse_quantity(value, dimension)
         except UnitError as error:
             raise ValueError(str(error)) from error
+        if not least <= found <= most:
+            raise ValueError(f"found {shown(value)}, expected {span}")
+        return found
 
     return read
 
@@ -151,15 +168,21 @@ Steps = Annotated[int, BeforeValidator(_whole(1, MOST_STEPS)), Field(ge=1, le=MO
 Seed = Annotated[int, BeforeValidator(_whole(0, MOST_SEED)), Field(ge=0, le=MOST_SEED)]
 Factor = Annotated[float, BeforeValidator(_factor), Field(gt=0, le=MOST_FACTOR)]
 Slowdown = Annotated[dict[str, Factor], BeforeValidator(_by_index)]
-Rate = Annotated[float, BeforeValidator(_rate), Field(ge=0)]
+Rate = Annotated[float, BeforeValidator(_rate), Field(ge=0, le=MOST_LEARNING_RATE)]
 Power = Annotated[
     float,
-    BeforeValidator(_quantity("w")),
+    BeforeValidator(
+        _quantity("w", least=LEAST_POWER_W, most=MOST_POWER_W, span="'1 W' to '20 kW' per device")
+    ),
     WithJsonSchema({"type": "string", "examples": ["400 W"]}),
 ]
 Size = Annotated[
     float,
-    BeforeValidator(_quantity("bytes")),
+    BeforeValidator(
+        _quantity(
+            "bytes", least=LEAST_BUCKET_BYTES, most=MOST_BUCKET_BYTES, span="'1 B' to '1 TiB'"
+        )
+    ),
     WithJsonSchema({"type": "string", "examples": ["25 MiB"]}),
 ]
 Axes = Annotated[list[str], BeforeValidator(_one_or_many), WithJsonSchema(_AXES_SCHEMA)]
@@ -246,6 +269,14 @@ class OptionsSpec(Section):
     virtual_stages: Degree | None = Field(
         None, description="a whole number, chunks of layers per pipeline rank"
     )
+    order: str | list[str | list[str]] | None = Field(
+        None,
+        description="what each stage does, for the schedule custom: a list with an item for each "
+        "stage such as 'F0 F1 B0 B1', or the path of a YAML file with such a list under order",
+    )
+    placement: Literal["looped", "folded", "two-way"] | None = Field(
+        None, description="'looped', 'folded' or 'two-way', how chunks lie under a custom order"
+    )
     overlap_gradients: bool | None = Field(None, description="true or false")
     overlap_parameters: bool | None = Field(None, description="true or false")
     overlap_tensor: bool | None = Field(None, description="true or false")
@@ -266,6 +297,14 @@ class ScheduleSpec(Section):
     )
     stage_layers: list[Layers] | None = Field(
         None, description="a list of whole numbers, layers of each pipeline chunk"
+    )
+    order: str | list[str | list[str]] | None = Field(
+        None,
+        description="what each stage does, for the schedule custom: a list with an item for each "
+        "stage such as 'F0 F1 B0 B1', or the path of a YAML file with such a list under order",
+    )
+    placement: Literal["looped", "folded", "two-way"] | None = Field(
+        None, description="'looped', 'folded' or 'two-way', how chunks lie under a custom order"
     )
 
 

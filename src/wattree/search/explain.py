@@ -34,6 +34,8 @@ _TELLING = 0.1
 _GATHERING = frozenset({"zero3", "hybrid"})
 #: Objectives closer than this are called a tie.
 _TIE = 5e-4
+#: Differences below this share of the whole are nothing to people.
+_NOTHING = 1e-4
 
 
 def explanation(
@@ -128,8 +130,9 @@ def _differences(setting: Setting, winner: RankedStrategy, rival: RankedStrategy
     mine, other = asdict(winner.result.time_s), asdict(rival.result.time_s)
     gains = {name: other[name] - mine[name] for name in _PARTS}
     least = _TELLING * sum(abs(gain) for gain in gains.values())
+    least = max(least, _NOTHING * rival.result.step_time_s)
     for name, gain in sorted(gains.items(), key=lambda item: -item[1]):
-        if abs(gain) < least or gain == 0.0:
+        if abs(gain) < least:
             continue
         word = "less" if gain > 0 else "more"
         better, worse = (winner, rival) if gain > 0 else (rival, winner)
@@ -262,6 +265,7 @@ def _energy_difference(ours: Result, theirs: Result) -> str:
     words = [
         f"{format_quantity(abs(value), 'J')} {'less' if value > 0 else 'more'} {kind}"
         for kind, value in (("at rest", static), ("for work and traffic", dynamic))
+        if abs(value) >= _NOTHING * theirs.energy_j.total
     ]
     return ", ".join(words)
 

@@ -16,6 +16,8 @@ from wattree.units import format_bytes, format_time
 
 __all__ = ["infeasible"]
 
+#: Units of a cap as people give them, largest first. [W]
+_CAP_UNITS = (("MW", 1e6), ("kW", 1e3), ("W", 1.0))
 #: How far to look for a larger cluster that would do.
 _MOST_DOUBLINGS = 6
 
@@ -82,9 +84,11 @@ def _nearest(setting: Setting, screened: Screened, constraints: Constraints) -> 
     cap_w = constraints.power_cap_w
     if cap_w is not None and not (fits & (power_w <= cap_w)).any():
         index = int(np.argmin(np.where(fits, power_w, np.inf)))
+        unit, scale = next((u for u in _CAP_UNITS if cap_w >= u[1]), _CAP_UNITS[-1])
         return [
             f"  nearest: {options_in_words(screened.options(index))}, which draws "
-            f"{power_w[index] / 1e3:.1f} kW on average, above the cap of {cap_w / 1e3:.1f} kW",
+            f"{power_w[index] / scale:,.5g} {unit} on average, above the cap of "
+            f"{cap_w / scale:,.5g} {unit}",
             "  what would help: a higher --power-cap, or a power limit on each device "
             "(cluster.power_limit)",
         ]

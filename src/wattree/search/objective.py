@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wattree.trace import Result
 
-__all__ = ["OBJECTIVES", "objective_of"]
+__all__ = ["OBJECTIVES", "objective_of", "to_digits"]
 
 OBJECTIVES = ("time", "energy", "cost", "carbon")
 
@@ -20,3 +20,8 @@ def objective_of(result: Result, name: str) -> float:
     value = values[name]
     assert value is not None  # `plan` refuses objectives that the job has no figures for
     return value
+
+
+def to_digits(value: float) -> float:
+    """Return a value of an objective to six digits: what differs by less is equal in a ranking."""
+    return float(f"{value:.6g}")

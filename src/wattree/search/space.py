@@ -23,6 +23,8 @@ from wattree.graph import ModelGraph
 from wattree.predict import Degrees, Setting
 from wattree.search.legality import illegal_by_rule, split_rules
 from wattree.strategy import AXES, Schedule, StrategyOptions
+from wattree.strategy.presets import schedule_name
+from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
 __all__ = ["Group", "Limits", "Space", "device_counts", "enumerate_space"]
 
@@ -33,6 +35,9 @@ _EVERY_DIVISOR_UP_TO = 16
 #: ... and powers of two up to this many, which only small models have memory for.
 _POWERS_OF_TWO_UP_TO = 256
 
+#: Told apart by virtual stages alone, so they share switches.
+_SHARED_SWITCHES = ("1f1b", "interleaved")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -41,7 +46,8 @@ class Limits:
     Attributes:
         axes: Axis → degrees to try; any that are legal if it is not named.
         micro_batches: Micro-batch sizes to try; by default divisors as the module says.
-        shardings, recomputations, schedules: To try; None for all.
+        shardings, recomputations, schedules: To try; None for all recomputations. Schedules
+            that few programs can run (zero-bubble, DualPipe, breadth-first) are tried if named.
         virtual_stages: Counts to try; None for all that leave no chunk empty.
     """
 
@@ -83,7 +89,7 @@ class Group:
             ep=of_axis["ep"],
             micro_batch=int(degrees.micro_batch[index]),
             virtual_stages=virtual,
-            schedule="interleaved" if virtual > 1 else self.switches.schedule,
+            schedule=schedule_name(replace(self.switches, virtual_stages=virtual)),
         )
 
 
@@ -279,8 +285,10 @@ def _distinct(meshes: Integers, switches: StrategyOptions) -> Integers:
         keep &= fsdp == 1
         if switches.sharding != "none":
             keep &= copies > 1
-    if switches.schedule == "gpipe":
+    if switches.schedule != "1f1b":
         keep &= _column(meshes, "pp") > 1
+        if PIPELINE_SCHEDULES[switches.schedule].even_stages:
+            keep &= _column(meshes, "pp") % 2 == 0
     return meshes[keep]
 
 
@@ -298,13 +306,12 @@ def _switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
         for block in setting.model.blocks.values()
         for operator in block.operators
     )
+    named = [s for s in PIPELINE_SCHEDULES if s in limits.schedules and s not in _SHARED_SWITCHES]
     for sharding in limits.shardings:
         for recompute in recomputations:
             for sequence_parallel in (False, True):
                 for over_tensor in (True, False) if has_experts else (True,):
-                    for schedule in ("1f1b", "gpipe"):
-                        if schedule == "gpipe" and schedule not in limits.schedules:
-                            continue
+                    for schedule in ("1f1b", *named):
                         yield StrategyOptions(
                             sharding=sharding,
                             recompute=recompute,
@@ -373,12 +380,12 @@ def _virtual_stages(
     """Return the numbers of chunks per stage that leave no chunk without work."""
     found = []
     wanted: Sequence[int] = range(1, (setting.model.layers + 2) // stages + 1)
-    if stages == 1 or switches.schedule == "gpipe":
+    if stages == 1 or switches.schedule not in {"1f1b", "breadth-first"}:
         wanted = (1,)
     elif limits.virtual_stages is not None:
         wanted = (1, *(v for v in limits.virtual_stages if v > 1))
     for virtual in wanted:
-        name = "interleaved" if virtual > 1 else switches.schedule
+        name = schedule_name(replace(switches, virtual_stages=virtual))
         # Without a pipeline the schedule does not matter, so such meshes are always listed.
         if stages > 1 and name not in limits.schedules:
             continue

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wattree.errors import JobError, nearest
+from wattree.job.problems import refusal
 
 __all__ = ["ROWS_FILE_LIMIT_BYTES", "MeasuredRow", "bundled_rows", "read_rows"]
 
@@ -23,6 +24,8 @@ ROWS_FILE_LIMIT_BYTES = 64 * 2**20
 _SHOWN_PROBLEMS = 20
 _WHOLE = re.compile(r"[0-9]{1,15}")  # `\d` would take the digits of every script
 _NUMBER = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?")
+#: Above any quantity of a row, in any unit that a column has.
+_LARGEST = 1e30
 #: Cells that say "not stated". The published files hold the word `None` in a few of them.
 _EMPTY = ("", "None")
 
@@ -192,7 +195,7 @@ def _rows(text: str, source: str) -> tuple[MeasuredRow, ...]:
     if not rows and not problems:
         problems.append("found a header and no rows, expected at least one row")
     if problems:
-        raise JobError(source, _shortened(problems))
+        raise refusal(source, problems, most=_SHOWN_PROBLEMS)
     return tuple(rows)
 
 
@@ -211,7 +214,7 @@ def _check_header(header: Sequence[str] | None, source: str) -> None:
         if header.count(name) > 1
     ]
     if problems:
-        raise JobError(source, _shortened(problems))
+        raise refusal(source, problems, most=_SHOWN_PROBLEMS)
 
 
 def _row(
@@ -251,20 +254,16 @@ def _repeated(row_ids: Any) -> list[str]:
     ]
 
 
-def _shortened(problems: Sequence[str]) -> list[str]:
-    left = len(problems) - _SHOWN_PROBLEMS
-    return [*problems[:_SHOWN_PROBLEMS], *([f"and {left} more"] if left > 0 else [])]
-
-
 def _whole(text: str) -> int:
     if not _WHOLE.fullmatch(text):
-        raise ValueError("a whole number of zero or more")
+        raise ValueError("a whole number from 0, of at most 15 digits")
     return int(text)
 
 
 def _number(text: str) -> float:
-    if not _NUMBER.fullmatch(text):
-        raise ValueError("a number of zero or more")
+    # Compared after reading: "1e99" and a number written out in a hundred digits are the same.
+    if not _NUMBER.fullmatch(text) or not float(text) <= _LARGEST:
+        raise ValueError(f"a number from 0 to {_LARGEST:g}")
     return float(text)
 
 

@@ -1,8 +1,9 @@
 """What several families read in the same way.
 
 Keys and defaults are meant to be those of the transformers library's configuration classes, which
-fill in what a file leaves out. Tests hold them against counts of that library where a published
-model relies on them; the other defaults are unchecked.
+fill in what a file leaves out. Tests hold them against counts of that library. Sizes that every
+published file of a family states (width, layers, heads, vocabulary, experts, ...) have no default
+here: a file without one is cut short, and the count of another model would pass for its own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ __all__ = [
     "causal_head",
     "heads",
     "llama_like",
+    "no_cross_attention",
     "sliding_layers",
     "sliding_window",
     "training_class",
@@ -48,16 +50,21 @@ def causal_head(reader: ConfigReader) -> str:
     return "none"
 
 
+def no_cross_attention(reader: ConfigReader) -> None:
+    """Refuse a decoder that attends to an encoder which its file does not describe."""
+    if reader.flag("add_cross_attention", default=False):
+        reader.fault("add_cross_attention", found=True, expected="false: half of a model is none")
+
+
 def heads(
     reader: ConfigReader,
     *,
     hidden: int,
-    default_heads: int,
     default_kv_heads: int | None = None,
     default_head_dim: int | None = None,
 ) -> dict[str, int]:
     """Return query heads, key/value heads and head size, checked against each other."""
-    query = reader.count("num_attention_heads", default=default_heads)
+    query = reader.count("num_attention_heads")
     kv = reader.count("num_key_value_heads", default=default_kv_heads or query)
     reader.require_divisor("num_key_value_heads", kv, "num_attention_heads", query)
     if not reader.has("head_dim") and default_head_dim is None:
@@ -89,11 +96,6 @@ def sliding_layers(reader: ConfigReader, layers: int) -> tuple[int, ...] | None:
 def llama_like(
     reader: ConfigReader,
     *,
-    vocab: int,
-    hidden: int,
-    ffn: int,
-    layers: int,
-    n_heads: int,
     kv_heads: int | None = None,
     head_dim: int | None = None,
     max_positions: int,
@@ -104,16 +106,15 @@ def llama_like(
 
     The arguments are the library's defaults for keys the file leaves out.
     """
-    width = reader.count("hidden_size", default=hidden)
+    width = reader.count("hidden_size")
     return {
-        "layers": reader.layers("num_hidden_layers", default=layers),
+        "layers": reader.layers("num_hidden_layers"),
         "hidden": width,
-        "vocab": reader.count("vocab_size", default=vocab),
-        "ffn": reader.count("intermediate_size", default=ffn),
+        "vocab": reader.count("vocab_size"),
+        "ffn": reader.count("intermediate_size"),
         **heads(
             reader,
             hidden=width,
-            default_heads=n_heads,
             default_kv_heads=kv_heads,
             default_head_dim=head_dim,
         ),

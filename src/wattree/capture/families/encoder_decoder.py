@@ -12,29 +12,29 @@ from wattree.capture.families.registry import FAMILIES
 @FAMILIES.register("t5")
 def t5(reader: ConfigReader) -> dict[str, Any]:
     """Read T5, T5 v1.1 and Flan-T5."""
-    return _t5(reader, feed_forward="relu", tied=True, vocab=32128)
+    return _t5(reader, feed_forward="relu", tied=True)
 
 
 @FAMILIES.register("mt5")
 def mt5(reader: ConfigReader) -> dict[str, Any]:
     """Read mT5."""
-    return _t5(reader, feed_forward="gated-gelu", tied=False, vocab=250112)
+    return _t5(reader, feed_forward="gated-gelu", tied=False)
 
 
-def _t5(reader: ConfigReader, *, feed_forward: str, tied: bool, vocab: int) -> dict[str, Any]:
-    layers = reader.layers("num_layers", default=6 if tied else 8)
+def _t5(reader: ConfigReader, *, feed_forward: str, tied: bool) -> dict[str, Any]:
+    layers = reader.layers("num_layers")
     kind = reader.text("feed_forward_proj", default=feed_forward)
     dropout = reader.share("dropout_rate", default=0.1)
     head = _head(reader)
     return {
         "encoder_layers": layers,
         "layers": reader.layers("num_decoder_layers", default=layers),
-        "hidden": reader.count("d_model", default=512),
-        "heads": reader.count("num_heads", default=8 if tied else 6),
-        "head_dim": reader.count("d_kv", default=64),
-        "vocab": reader.count("vocab_size", default=vocab),
-        "ffn": reader.count("d_ff", default=2048 if tied else 1024),
-        "gated": kind.startswith("gated-"),
+        "hidden": reader.count("d_model"),
+        "heads": reader.count("num_heads"),
+        "head_dim": reader.count("d_kv"),
+        "vocab": reader.count("vocab_size"),
+        "ffn": reader.count("d_ff"),
+        "gated": reader.flag("is_gated_act", default=kind.startswith("gated-")),
         "activation": kind.removeprefix("gated-"),
         "norm": "rms",
         "positions": "relative",
@@ -50,23 +50,25 @@ def _t5(reader: ConfigReader, *, feed_forward: str, tied: bool, vocab: int) -> d
 @FAMILIES.register("bart")
 def bart(reader: ConfigReader) -> dict[str, Any]:
     """Read BART: post-norm, learned positions on both sides, all token tables shared."""
-    positions = reader.count("max_position_embeddings", default=1024)
-    width = reader.count("d_model", default=1024)
-    query = reader.count("decoder_attention_heads", default=16)
-    encoder_query = reader.count("encoder_attention_heads", default=16)
+    positions = reader.count("max_position_embeddings")
+    width = reader.count("d_model")
+    query = reader.count("decoder_attention_heads")
+    encoder_query = reader.count("encoder_attention_heads")
     reader.require_divisor("decoder_attention_heads", query, "d_model", width)
     reader.require_divisor("encoder_attention_heads", encoder_query, "d_model", width)
     dropout = reader.share("dropout", default=0.1)
     head = _head(reader)
+    vocab = reader.count("vocab_size")
+    tied = reader.flag("tie_word_embeddings", default=True)
     return {
-        "encoder_layers": reader.layers("encoder_layers", default=12),
-        "layers": reader.layers("decoder_layers", default=12),
+        "encoder_layers": reader.layers("encoder_layers"),
+        "layers": reader.layers("decoder_layers"),
         "hidden": width,
         "heads": query,
         "encoder_heads": encoder_query,
-        "vocab": reader.count("vocab_size", default=50265),
-        "ffn": reader.count("decoder_ffn_dim", default=4096),
-        "encoder_ffn": reader.count("encoder_ffn_dim", default=4096),
+        "vocab": vocab,
+        "ffn": reader.count("decoder_ffn_dim"),
+        "encoder_ffn": reader.count("encoder_ffn_dim"),
         "activation": reader.text("activation_function", default="gelu"),
         "norm": "layer",
         "norm_placement": "post",
@@ -81,7 +83,10 @@ def bart(reader: ConfigReader) -> dict[str, Any]:
         "dropout": dropout,
         "embedding_dropout": dropout,
         "attention_dropout": reader.share("attention_dropout", default=0.0),
-        "tied_embedding": head != "none",
+        "tied_embedding": tied and head != "none",
+        # Untied, the library gives both sides tables of their own and keeps the shared one unread.
+        "decoder_table": not tied,
+        "unread_parameters": 0 if tied else vocab * width,
         "head": head,
     }
 

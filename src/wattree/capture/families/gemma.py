@@ -16,11 +16,6 @@ def gemma(reader: ConfigReader) -> dict[str, Any]:
         reader,
         llama_like(
             reader,
-            vocab=256000,
-            hidden=3072,
-            ffn=24576,
-            layers=28,
-            n_heads=16,
             kv_heads=16,
             head_dim=256,
             max_positions=8192,
@@ -35,11 +30,6 @@ def gemma2(reader: ConfigReader) -> dict[str, Any]:
     """Read Gemma 2: four norms a layer, every other layer with a window, soft-capped logits."""
     shape = llama_like(
         reader,
-        vocab=256000,
-        hidden=2304,
-        ffn=9216,
-        layers=26,
-        n_heads=8,
         kv_heads=4,
         head_dim=256,
         max_positions=8192,
@@ -62,11 +52,6 @@ def gemma3_text(reader: ConfigReader) -> dict[str, Any]:
     """Read the language model of Gemma 3: norms on query and key heads, mostly windows."""
     shape = llama_like(
         reader,
-        vocab=262208,
-        hidden=2304,
-        ffn=9216,
-        layers=26,
-        n_heads=8,
         kv_heads=4,
         head_dim=256,
         max_positions=131072,

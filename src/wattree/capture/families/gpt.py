@@ -5,22 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from wattree.capture.config_reader import ConfigReader
-from wattree.capture.families.common import causal_head, heads
+from wattree.capture.families.common import causal_head, heads, no_cross_attention
 from wattree.capture.families.registry import FAMILIES
 
 
-def _gpt2_names(
-    reader: ConfigReader, *, vocab: int, positions: int, width: int, layers: int, n_heads: int
-) -> dict[str, Any]:
-    """Return what files with GPT-2's key names hold, given the library's defaults."""
-    hidden = reader.count("n_embd", "hidden_size", default=width)
-    query = reader.count("n_head", "num_attention_heads", default=n_heads)
+def _gpt2_names(reader: ConfigReader, *, positions: int | None = None) -> dict[str, Any]:
+    """Return what files with GPT-2's key names hold.
+
+    Args:
+        reader: The file.
+        positions: Longest sequence where the file does not say; None where it must.
+    """
+    no_cross_attention(reader)
+    hidden = reader.count("n_embd", "hidden_size")
+    query = reader.count("n_head", "num_attention_heads")
     reader.require_divisor("n_head", query, "n_embd", hidden)
     return {
-        "layers": reader.layers("n_layer", "num_hidden_layers", default=layers),
+        "layers": reader.layers("n_layer", "num_hidden_layers"),
         "hidden": hidden,
         "heads": query,
-        "vocab": reader.count("vocab_size", default=vocab),
+        "vocab": reader.count("vocab_size"),
         "ffn": reader.count("n_inner", default=4 * hidden),
         "max_positions": reader.count("n_positions", "max_position_embeddings", default=positions),
         "norm": "layer",
@@ -31,9 +35,9 @@ def _gpt2_names(
     }
 
 
-def _heads(reader: ConfigReader, *, hidden: int, default: int) -> int:
+def _heads(reader: ConfigReader, *, hidden: int) -> int:
     """Return the heads of a family whose keys and values have as many as its queries, always."""
-    query = reader.count("num_attention_heads", default=default)
+    query = reader.count("num_attention_heads")
     reader.require_divisor("num_attention_heads", query, "hidden_size", hidden)
     return query
 
@@ -45,7 +49,7 @@ _ALL_BIASES = {"qkv_bias": True, "attention_out_bias": True, "mlp_bias": True}
 def gpt2(reader: ConfigReader) -> dict[str, Any]:
     """Read GPT-2: learned positions, biases everywhere, tied head."""
     return {
-        **_gpt2_names(reader, vocab=50257, positions=1024, width=768, layers=12, n_heads=12),
+        **_gpt2_names(reader),
         **_ALL_BIASES,
         "activation": reader.text("activation_function", default="gelu_new"),
         "positions": "learned",
@@ -66,7 +70,7 @@ def gpt_bigcode(reader: ConfigReader) -> dict[str, Any]:
 def gptj(reader: ConfigReader) -> dict[str, Any]:
     """Read GPT-J: parallel branches behind one norm, head with a bias."""
     return {
-        **_gpt2_names(reader, vocab=50400, positions=2048, width=4096, layers=28, n_heads=16),
+        **_gpt2_names(reader, positions=2048),
         "dropout": reader.share("resid_pdrop", default=0.0),
         "embedding_dropout": reader.share("embd_pdrop", default=0.0),
         "attention_dropout": reader.share("attn_pdrop", default=0.0),
@@ -81,21 +85,21 @@ def gptj(reader: ConfigReader) -> dict[str, Any]:
 @FAMILIES.register("gpt_neo")
 def gpt_neo(reader: ConfigReader) -> dict[str, Any]:
     """Read GPT-Neo: global and local attention in turn, no biases on q, k, v."""
-    hidden = reader.count("hidden_size", default=2048)
-    layers = reader.layers("num_layers", default=24)
-    query = reader.count("num_heads", default=16)
+    hidden = reader.count("hidden_size")
+    layers = reader.layers("num_layers")
+    query = reader.count("num_heads")
     reader.require_divisor("num_heads", query, "hidden_size", hidden)
     return {
         "layers": layers,
         "hidden": hidden,
         "heads": query,
-        "vocab": reader.count("vocab_size", default=50257),
+        "vocab": reader.count("vocab_size"),
         "ffn": reader.count("intermediate_size", default=4 * hidden),
         "activation": reader.text("activation_function", default="gelu_new"),
         "attention_out_bias": True,
         "mlp_bias": True,
         "positions": "learned",
-        "max_positions": reader.count("max_position_embeddings", default=2048),
+        "max_positions": reader.count("max_position_embeddings"),
         "window": reader.count("window_size", default=256),
         "window_layers": _local_layers(reader, layers),
         "dropout": reader.share("resid_dropout", default=0.0),
@@ -129,15 +133,15 @@ def _local_layers(reader: ConfigReader, layers: int) -> tuple[int, ...]:
 @FAMILIES.register("gpt_neox")
 def gpt_neox(reader: ConfigReader) -> dict[str, Any]:
     """Read GPT-NeoX and Pythia: parallel branches, each behind its own norm."""
-    hidden = reader.count("hidden_size", default=6144)
+    hidden = reader.count("hidden_size")
     bias = reader.flag("attention_bias", default=True)
     dropout = reader.share("hidden_dropout", "hidden_dropout_prob", default=0.0)
     return {
-        "layers": reader.layers("num_hidden_layers", default=44),
+        "layers": reader.layers("num_hidden_layers"),
         "hidden": hidden,
-        "heads": _heads(reader, hidden=hidden, default=64),
-        "vocab": reader.count("vocab_size", default=50432),
-        "ffn": reader.count("intermediate_size", default=24576),
+        "heads": _heads(reader, hidden=hidden),
+        "vocab": reader.count("vocab_size"),
+        "ffn": reader.count("intermediate_size"),
         "activation": reader.text("hidden_act", default="gelu"),
         "parallel": reader.flag("use_parallel_residual", default=True),
         "parallel_norms": 2,
@@ -156,17 +160,17 @@ def gpt_neox(reader: ConfigReader) -> dict[str, Any]:
 @FAMILIES.register("opt")
 def opt(reader: ConfigReader) -> dict[str, Any]:
     """Read OPT: two rows more than positions; the 350M model is narrower at both ends."""
-    hidden = reader.count("hidden_size", default=768)
+    hidden = reader.count("hidden_size")
     bias = reader.flag("enable_bias", default=True)
     before = reader.flag("do_layer_norm_before", default=True)
     affine = reader.flag("layer_norm_elementwise_affine", default=True)
-    positions = reader.count("max_position_embeddings", default=2048)
+    positions = reader.count("max_position_embeddings")
     return {
-        "layers": reader.layers("num_hidden_layers", default=12),
+        "layers": reader.layers("num_hidden_layers"),
         "hidden": hidden,
-        "heads": _heads(reader, hidden=hidden, default=12),
-        "vocab": reader.count("vocab_size", default=50272),
-        "ffn": reader.count("ffn_dim", default=3072),
+        "heads": _heads(reader, hidden=hidden),
+        "vocab": reader.count("vocab_size"),
+        "ffn": reader.count("ffn_dim"),
         "activation": reader.text("activation_function", default="relu"),
         "norm": "layer" if affine else "layer_plain",
         "norm_placement": "pre" if before else "post",
@@ -189,14 +193,14 @@ def opt(reader: ConfigReader) -> dict[str, Any]:
 @FAMILIES.register("bloom")
 def bloom(reader: ConfigReader) -> dict[str, Any]:
     """Read BLOOM: ALiBi, a norm on the embedding, biases everywhere, tied head."""
-    hidden = reader.count("n_embed", "hidden_size", default=64)
-    query = reader.count("n_head", "num_attention_heads", default=8)
+    hidden = reader.count("n_embed", "hidden_size")
+    query = reader.count("n_head", "num_attention_heads")
     reader.require_divisor("num_attention_heads", query, "hidden_size", hidden)
     return {
-        "layers": reader.layers("n_layer", "num_hidden_layers", default=2),
+        "layers": reader.layers("n_layer", "num_hidden_layers"),
         "hidden": hidden,
         "heads": query,
-        "vocab": reader.count("vocab_size", default=250880),
+        "vocab": reader.count("vocab_size"),
         **_ALL_BIASES,
         "positions": "alibi",
         "embedding_norm": True,
@@ -210,8 +214,8 @@ def bloom(reader: ConfigReader) -> dict[str, Any]:
 @FAMILIES.register("falcon")
 def falcon(reader: ConfigReader) -> dict[str, Any]:
     """Read Falcon 7B, 40B, 180B and the RefinedWeb models, under old and new key names."""
-    hidden = reader.count("hidden_size", default=4544)
-    query = reader.count("num_attention_heads", "n_head", default=71)
+    hidden = reader.count("hidden_size")
+    query = reader.count("num_attention_heads", "n_head")
     reader.require_divisor("num_attention_heads", query, "hidden_size", hidden)
     new = reader.flag("new_decoder_architecture", default=False)
     parallel = reader.flag("parallel_attn", default=True) or new
@@ -223,11 +227,11 @@ def falcon(reader: ConfigReader) -> dict[str, Any]:
     elif reader.flag("multi_query", default=True):
         kv = 1
     return {
-        "layers": reader.layers("num_hidden_layers", "n_layer", default=32),
+        "layers": reader.layers("num_hidden_layers", "n_layer"),
         "hidden": hidden,
         "heads": query,
         "kv_heads": kv,
-        "vocab": reader.count("vocab_size", default=65024),
+        "vocab": reader.count("vocab_size"),
         "ffn": reader.count("ffn_hidden_size", default=4 * hidden),
         "qkv_bias": bias,
         "attention_out_bias": bias,
@@ -245,17 +249,21 @@ def falcon(reader: ConfigReader) -> dict[str, Any]:
 
 @FAMILIES.register("mpt")
 def mpt(reader: ConfigReader) -> dict[str, Any]:
-    """Read MPT: ALiBi, no biases at all, tied head."""
-    hidden = reader.count("d_model", default=2048)
-    query = reader.count("n_heads", default=16)
+    """Read MPT: ALiBi, no biases at all, tied head.
+
+    The keys mean what they do in llm-foundry, where such models are trained; the transformers
+    library ignores `expansion_ratio`, `qk_ln` and an `alibi` that is off.
+    """
+    hidden = reader.count("d_model")
+    query = reader.count("n_heads")
     reader.require_divisor("n_heads", query, "d_model", hidden)
     attention = reader.section("attn_config")
     alibi = attention.flag("alibi", default=True)
     return {
-        "layers": reader.layers("n_layers", default=24),
+        "layers": reader.layers("n_layers"),
         "hidden": hidden,
         "heads": query,
-        "vocab": reader.count("vocab_size", default=50368),
+        "vocab": reader.count("vocab_size"),
         "ffn": reader.count("expansion_ratio", default=4) * hidden,
         "norm": "layer_weight",
         "positions": "alibi" if alibi else "learned",
@@ -272,19 +280,20 @@ def mpt(reader: ConfigReader) -> dict[str, Any]:
 @FAMILIES.register("phi")
 def phi(reader: ConfigReader) -> dict[str, Any]:
     """Read Phi-1 and Phi-2: parallel branches behind one norm, biases everywhere."""
-    hidden = reader.count("hidden_size", default=2048)
+    hidden = reader.count("hidden_size")
     head = causal_head(reader)
     return {
-        "layers": reader.layers("num_hidden_layers", default=24),
+        "layers": reader.layers("num_hidden_layers"),
         "hidden": hidden,
-        **heads(reader, hidden=hidden, default_heads=32),
-        "vocab": reader.count("vocab_size", default=51200),
-        "ffn": reader.count("intermediate_size", default=8192),
+        **heads(reader, hidden=hidden),
+        "vocab": reader.count("vocab_size"),
+        "ffn": reader.count("intermediate_size"),
         "activation": reader.text("hidden_act", default="gelu_new"),
         **_ALL_BIASES,
         "head_bias": True,
         "parallel": True,
         "qk_norm": "head" if reader.flag("qk_layernorm", default=False) else "none",
+        "qk_norm_bias": True,
         "max_positions": reader.count("max_position_embeddings", default=2048),
         "dropout": reader.share("resid_pdrop", default=0.0),
         "embedding_dropout": reader.share("embd_pdrop", default=0.0),

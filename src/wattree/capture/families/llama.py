@@ -14,9 +14,7 @@ def llama(reader: ConfigReader) -> dict[str, Any]:
     """Read Llama 1 to 3."""
     bias = reader.flag("attention_bias", default=False)
     return {
-        **llama_like(
-            reader, vocab=32000, hidden=4096, ffn=11008, layers=32, n_heads=32, max_positions=2048
-        ),
+        **llama_like(reader, max_positions=2048),
         "qkv_bias": bias,
         "attention_out_bias": bias,
         "mlp_bias": reader.flag("mlp_bias", default=False),
@@ -29,11 +27,6 @@ def mistral(reader: ConfigReader) -> dict[str, Any]:
     return {
         **llama_like(
             reader,
-            vocab=32000,
-            hidden=4096,
-            ffn=14336,
-            layers=32,
-            n_heads=32,
             kv_heads=8,
             max_positions=4096 * 32,
         ),
@@ -51,9 +44,7 @@ def granite(reader: ConfigReader) -> dict[str, Any]:
 def phi3(reader: ConfigReader) -> dict[str, Any]:
     """Read Phi-3."""
     return {
-        **llama_like(
-            reader, vocab=32064, hidden=3072, ffn=8192, layers=32, n_heads=32, max_positions=4096
-        ),
+        **llama_like(reader, max_positions=4096),
         "dropout": reader.share("resid_pdrop", default=0.0),
         "embedding_dropout": reader.share("embd_pdrop", default=0.0),
         "window": sliding_window(reader, default=0),
@@ -65,9 +56,7 @@ def olmo(reader: ConfigReader) -> dict[str, Any]:
     """Read OLMo: layer norms without parameters."""
     bias = reader.flag("attention_bias", default=False)
     return {
-        **llama_like(
-            reader, vocab=50304, hidden=4096, ffn=11008, layers=32, n_heads=32, max_positions=2048
-        ),
+        **llama_like(reader, max_positions=2048),
         "norm": "layer_plain",
         "qkv_bias": bias,
         "attention_out_bias": bias,
@@ -79,9 +68,7 @@ def olmo2(reader: ConfigReader) -> dict[str, Any]:
     """Read OLMo 2: norms behind the branches, and on whole queries and keys."""
     bias = reader.flag("attention_bias", default=False)
     return {
-        **llama_like(
-            reader, vocab=50304, hidden=4096, ffn=11008, layers=32, n_heads=32, max_positions=2048
-        ),
+        **llama_like(reader, max_positions=2048),
         "norm_placement": "branch",
         "qk_norm": "width",
         "qkv_bias": bias,
@@ -91,18 +78,11 @@ def olmo2(reader: ConfigReader) -> dict[str, Any]:
 
 @FAMILIES.register("stablelm")
 def stablelm(reader: ConfigReader) -> dict[str, Any]:
-    """Read StableLM: layer norms with biases, biases on q, k, v only."""
+    """Read StableLM: layer norms with biases, biases on q, k, v only, no head size of its own."""
+    shape = llama_like(reader, kv_heads=32, max_positions=4096)
     return {
-        **llama_like(
-            reader,
-            vocab=50304,
-            hidden=2560,
-            ffn=6912,
-            layers=32,
-            n_heads=32,
-            kv_heads=32,
-            max_positions=4096,
-        ),
+        **shape,
+        "head_dim": max(1, shape["hidden"] // shape["heads"]),
         "norm": "layer",
         "qkv_bias": reader.flag("use_qkv_bias", default=False),
         "qk_norm": "width" if reader.flag("qk_layernorm", default=False) else "none",
@@ -118,11 +98,6 @@ def nemotron(reader: ConfigReader) -> dict[str, Any]:
     return {
         **llama_like(
             reader,
-            vocab=256000,
-            hidden=6144,
-            ffn=24576,
-            layers=32,
-            n_heads=48,
             max_positions=4096,
             activation="relu2",
         ),
@@ -141,11 +116,6 @@ def cohere(reader: ConfigReader) -> dict[str, Any]:
     return {
         **llama_like(
             reader,
-            vocab=256000,
-            hidden=8192,
-            ffn=22528,
-            layers=40,
-            n_heads=64,
             max_positions=8192,
             tied=True,
         ),

@@ -25,11 +25,6 @@ def qwen2(reader: ConfigReader) -> dict[str, Any]:
     """Read Qwen 2 and 2.5: biases on q, k, v, which no key announces."""
     shape = llama_like(
         reader,
-        vocab=151936,
-        hidden=4096,
-        ffn=22016,
-        layers=32,
-        n_heads=32,
         kv_heads=32,
         max_positions=32768,
     )
@@ -41,11 +36,6 @@ def qwen3(reader: ConfigReader) -> dict[str, Any]:
     """Read Qwen 3: norms on each query and key head."""
     shape = llama_like(
         reader,
-        vocab=151936,
-        hidden=4096,
-        ffn=22016,
-        layers=32,
-        n_heads=32,
         kv_heads=32,
         head_dim=128,
         max_positions=32768,
@@ -60,16 +50,14 @@ def qwen3(reader: ConfigReader) -> dict[str, Any]:
     }
 
 
-def _experts(
-    reader: ConfigReader, layers: int, *, experts: int, top_k: int, ffn: int
-) -> dict[str, Any]:
+def _experts(reader: ConfigReader, layers: int) -> dict[str, Any]:
     """Return which layers are mixtures, and of what."""
     step = reader.count("decoder_sparse_step", default=1)
     dense = set(reader.indices("mlp_only_layers") or ())
     return {
-        "experts": reader.count("num_experts", default=experts),
-        "top_k": reader.count("num_experts_per_tok", default=top_k),
-        "expert_ffn": reader.count("moe_intermediate_size", default=ffn),
+        "experts": reader.count("num_experts", "num_local_experts"),
+        "top_k": reader.count("num_experts_per_tok"),
+        "expert_ffn": reader.count("moe_intermediate_size"),
         "moe_layers": tuple(i for i in range(layers) if i not in dense and (i + 1) % step == 0),
     }
 
@@ -79,11 +67,6 @@ def qwen2_moe(reader: ConfigReader) -> dict[str, Any]:
     """Read Qwen 1.5/2 MoE: routed experts and a gated shared one."""
     shape = llama_like(
         reader,
-        vocab=151936,
-        hidden=2048,
-        ffn=5632,
-        layers=24,
-        n_heads=16,
         kv_heads=16,
         max_positions=32768,
     )
@@ -91,8 +74,8 @@ def qwen2_moe(reader: ConfigReader) -> dict[str, Any]:
         **shape,
         "qkv_bias": reader.flag("qkv_bias", default=True),
         **_window(reader, shape["layers"]),
-        **_experts(reader, shape["layers"], experts=60, top_k=4, ffn=1408),
-        "shared_ffn": reader.count("shared_expert_intermediate_size", default=5632),
+        **_experts(reader, shape["layers"]),
+        "shared_ffn": reader.count("shared_expert_intermediate_size"),
         "shared_gate": True,
     }
 
@@ -102,11 +85,6 @@ def qwen3_moe(reader: ConfigReader) -> dict[str, Any]:
     """Read Qwen 3 MoE: norms on query and key heads, no shared expert."""
     shape = llama_like(
         reader,
-        vocab=151936,
-        hidden=2048,
-        ffn=6144,
-        layers=24,
-        n_heads=32,
         kv_heads=4,
         max_positions=32768,
     )
@@ -117,5 +95,5 @@ def qwen3_moe(reader: ConfigReader) -> dict[str, Any]:
         "qkv_bias": bias,
         "attention_out_bias": bias,
         **_window(reader, shape["layers"]),
-        **_experts(reader, shape["layers"], experts=128, top_k=8, ffn=768),
+        **_experts(reader, shape["layers"]),
     }

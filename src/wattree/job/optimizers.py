@@ -1,0 +1,24 @@
+"""Optimisers by name, and what each keeps for every parameter that it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+__all__ = ["OPTIMIZERS", "OPTIMIZER_STATE_BYTES"]
+
+#: Bytes of state per trained parameter beside master weights.
+OPTIMIZER_STATE_BYTES: Mapping[str, float] = MappingProxyType(
+    {
+        "adam": 8.0,  # two fp32 moments
+        "adamw": 8.0,
+        "adamw8bit": 2.0,  # two 8-bit moments (Dettmers et al., 2022); block scales neglected
+        "adafactor": 0.0,  # row and column sums only
+        "lion": 4.0,  # one fp32 moment
+        "momentum": 4.0,
+        "sgd": 0.0,
+    }
+)
+
+#: Their names, as a job file may give them.
+OPTIMIZERS = tuple(OPTIMIZER_STATE_BYTES)

@@ -1,0 +1,55 @@
+"""Degrees of many strategies as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.strategy import AXES, StrategyOptions
+
+__all__ = ["MANY", "Degrees"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: Above any degree, micro-batch or number of virtual stages.
+MANY = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degrees:
+    """Arrays of degrees, one entry per strategy.
+
+    Attributes:
+        axes: Axis → degrees, for every axis of `AXES`, shape `(n,)`.
+        micro_batch: Samples per forward pass and replica, `(n,)`.
+        virtual_stages: `(n,)`.
+        micro_batches: Per step and replica, `(n,)`.
+    """
+
+    axes: Mapping[str, Integers]
+    micro_batch: Integers
+    virtual_stages: Integers
+    micro_batches: Integers
+
+    @classmethod
+    def of(cls, options: Sequence[StrategyOptions], global_batch: int) -> Degrees:
+        """Return the degrees of `options`."""
+        return cls(
+            axes={axis: np.array([getattr(o, axis) for o in options]) for axis in AXES},
+            micro_batch=np.array([o.micro_batch for o in options]),
+            virtual_stages=np.array([o.virtual_stages for o in options]),
+            micro_batches=np.array([global_batch // (o.replicas * o.micro_batch) for o in options]),
+        )
+
+    def take(self, index: Integers) -> Degrees:
+        """Return the entries at `index`."""
+        return Degrees(
+            axes={axis: values[index] for axis, values in self.axes.items()},
+            micro_batch=self.micro_batch[index],
+            virtual_stages=self.virtual_stages[index],
+            micro_batches=self.micro_batches[index],
+        )

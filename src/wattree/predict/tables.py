@@ -1,0 +1,218 @@
+"""Costs of blocks and of their parameters, once for each combination of degrees that occurs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.block import ModelProgram
+from wattree.compiler.block_tasks import Pipelining, phase_span_s
+from wattree.compiler.compile import buffer_bytes, update_traffic_bytes
+from wattree.compiler.evaluate import (
+    PhaseCosts,
+    Placement,
+    block_costs,
+    collective_costs,
+)
+from wattree.compiler.program import CollectiveKind, CollectiveStep, Scale
+from wattree.compiler.storage import SyncGroup, block_storage, optimizer_state_bytes
+from wattree.predict.block_memory import block_memory, gathered_bytes
+from wattree.predict.degrees import MANY, Degrees
+from wattree.predict.energy_use import device_energy_j
+from wattree.predict.pipeline import deferred_s
+from wattree.predict.setting import Setting
+from wattree.strategy import AXES, StrategyOptions
+
+__all__ = ["Tables", "habit"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class Tables:
+    """Costs of every program for every distinct degree.
+
+    What one block costs depends on tp, cp, ep and the micro-batch alone; what its parameters
+    take and move depends on all axes but pp. Both are evaluated once for each combination that
+    occurs, which is far less often than strategies do, and looked up.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        switches: StrategyOptions,
+        degrees: Degrees,
+        program: ModelProgram,
+    ) -> None:
+        self.setting, self.switches, self.degrees = setting, switches, degrees
+        self.program = program
+        rates, software = setting.rates, setting.software
+        values = {axis: v.astype(np.float64) for axis, v in degrees.axes.items()}
+        domain = setting.job.cluster.domain_devices
+        micro_batch = degrees.micro_batch.astype(np.float64)
+        # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here.
+        first, self.block_of = _distinct(values["tp"], values["cp"], values["ep"], micro_batch)
+        ones = np.ones(len(first))
+        own = {axis: values[axis][first] if axis in ("tp", "cp", "ep") else ones for axis in AXES}
+        block_scale = _scale(own, micro_batch[first], setting, program)
+        placement = Placement(inside=_inside(own, domain))
+        self.costs = [
+            block_costs(p, block_scale, placement, rates, software) for p in program.programs
+        ]
+        # Storage: the micro-batch does not matter.
+        first, self.storage_of = _distinct(*(values[axis] for axis in AXES if axis != "pp"))
+        own = {axis: v[first] for axis, v in values.items()}
+        own["pp"] = np.ones(len(first))
+        self.storage_scale = _scale(own, np.ones(len(first)), setting, program)
+        self.storage_placement = Placement(inside=_inside(own, domain))
+        self.state_bytes = optimizer_state_bytes(setting.job.optimizer)
+        self.storage = [
+            block_storage(p, self.storage_scale, software, self.state_bytes)
+            for p in program.programs
+        ]
+        overlap = habit(choice=switches.overlap_tensor, default=software.overlap_tensor)
+        pipelining = Pipelining(
+            tensor_exposed_share=rates.tensor_exposed_share if overlap else 1.0,
+            context_exposed_share=0.0,
+        )
+        self.forward = np.array([phase_span_s(c.forward, pipelining) for c in self.costs])
+        self.backward = np.array(
+            [
+                phase_span_s(c.recomputation, pipelining) + phase_span_s(c.backward, pipelining)
+                for c in self.costs
+            ]
+        )
+        self.deferred = np.array([deferred_s(c) for c in self.costs])
+        self.ranks = np.prod(list(values.values()), axis=0)
+        nodes = np.maximum(self.ranks / setting.job.cluster.node.devices, 1.0)
+        self.slowdown = 1.0 + rates.straggling * np.log2(nodes)
+        self._traffic()
+        self._memory()
+        self._energy()
+
+    def _memory(self) -> None:
+        """Bytes of each program: resident, gathered, kept, and needed for a moment."""
+        self.resident = np.array([s.parameters + s.gradients + s.optimizer for s in self.storage])
+        self.gathered = np.array([gathered_bytes(s) for s in self.storage])
+        self.updated = np.array([s.updated_elements for s in self.storage])
+        kept, moment = zip(*(block_memory(c) for c in self.costs), strict=True)
+        self.kept, self.moment = np.array(kept), np.array(moment)
+        self.buffers = np.array(
+            [buffer_bytes(s.sync, self.setting.software, 1) for s in self.storage]
+        )
+
+    def _energy(self) -> None:
+        """Energy above rest of each program: by micro-batch (blocks, traffic) and by step. [J]"""
+        none = np.zeros(1, dtype=bool)
+        second = self._device_j(np.zeros(1), np.zeros(1), np.ones(1), ~none)  # of communication
+        traffic = update_traffic_bytes(self.updated, self.state_bytes, self.setting.software)
+        busy_s = traffic / self.setting.rates.memory_bytes_per_s
+        phases = [
+            (self._phase_j(c.forward), self._phase_j(c.recomputation) + self._phase_j(c.backward))
+            for c in self.costs
+        ]
+        self.forward_j, self.backward_j = (np.array(rows) for rows in zip(*phases, strict=True))
+        self.block_j = self.forward_j + self.backward_j
+        self.often_j = second * (2 * self.gather + self.every)
+        self.rarely_j = second * (self.once + self.update)
+        self.rarely_j = self.rarely_j + self._device_j(0 * traffic, traffic, busy_s, none)
+
+    def _traffic(self) -> None:
+        """Time of each program's gathers, reductions and updates, `(programs, n)` each."""
+        rows: dict[str, list[Floats]] = {
+            "gather": [],
+            "every": [],
+            "once": [],
+            "update": [],
+        }
+        zero = np.zeros_like(self.storage_scale.micro_batch)
+        for storage in self.storage:
+            gather, every, once, update = zero, zero, zero, zero
+            for sync in storage.sync:
+                gather = gather + self._time(
+                    CollectiveKind.ALL_GATHER, sync.gather_axes, sync.gather_bytes
+                )
+                reduce_s = self._reduction(sync)
+                if sync.every_micro_batch:
+                    every = every + reduce_s
+                else:
+                    once = once + reduce_s
+                update = update + self._time(
+                    CollectiveKind.ALL_GATHER, sync.update_axes, sync.gather_bytes
+                )
+            for name, value in zip(rows, (gather, every, once, update), strict=True):
+                rows[name].append(value)
+        self.gather, self.every, self.once, self.update = (np.array(v) for v in rows.values())
+
+    def _reduction(self, sync: SyncGroup) -> Floats:
+        scattered = self._time(CollectiveKind.REDUCE_SCATTER, sync.scatter_axes, sync.reduce_bytes)
+        size = sync.reduce_bytes / self.storage_scale.degree(sync.scatter_axes)
+        return scattered + self._time(CollectiveKind.ALL_REDUCE, sync.reduce_axes, size)
+
+    def _time(self, kind: CollectiveKind, axes: tuple[str, ...], size_bytes: Floats) -> Floats:
+        if not axes:
+            return np.zeros_like(size_bytes)
+        group = self.storage_placement.group(axes, self.storage_scale)
+        latency, work, *_ = collective_costs(kind, size_bytes, group, self.setting.rates)
+        return np.where(size_bytes > 0, latency + work, 0.0)
+
+    def _phase_j(self, phase: PhaseCosts) -> Floats:
+        """Return the energy above rest of one micro-batch through a block's phase. [J]"""
+        moves = [isinstance(step, CollectiveStep) for step in phase.steps]
+        energy = self._device_j(
+            phase.flop,
+            phase.traffic_bytes,
+            phase.latency_s + phase.work_s,
+            np.array(moves, dtype=bool)[:, None],
+        )
+        return np.asarray(energy.sum(axis=0))
+
+    def _device_j(
+        self, flop: Floats, traffic: Floats, busy_s: Floats, moves: NDArray[np.bool_]
+    ) -> Floats:
+        return device_energy_j(
+            self.setting.job.cluster,
+            self.setting.precision,
+            flop=flop,
+            traffic_bytes=traffic,
+            busy_s=busy_s,
+            communicates=moves,
+        )
+
+
+def habit(*, choice: bool | None, default: bool) -> bool:
+    """Return what a strategy chooses, or else what its software does."""
+    return default if choice is None else choice
+
+
+def _distinct(*columns: NDArray[np.float64]) -> tuple[Integers, Integers]:
+    """Return the first row of each distinct combination, and which one every row has."""
+    key = np.zeros(len(columns[0]))
+    for column in columns:  # degrees and micro-batches are whole and below `MANY`
+        _, numbers = np.unique(key * MANY + column, return_inverse=True)
+        key = numbers.astype(np.float64)
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return first, inverse
+
+
+def _inside(values: Mapping[str, Floats], domain: int) -> dict[str, Floats]:
+    """Return the members of each axis's groups that share a scale-up domain."""
+    inside: dict[str, Floats] = {}
+    stride = np.ones_like(next(iter(values.values())))
+    for axis in reversed(AXES):
+        inside[axis] = np.clip(np.floor(domain / stride), 1.0, values[axis])
+        stride = stride * values[axis]
+    return inside
+
+
+def _scale(
+    values: Mapping[str, Floats], micro_batch: Floats, setting: Setting, program: ModelProgram
+) -> Scale:
+    return Scale(
+        micro_batch=micro_batch,
+        sequence=float(setting.job.data.sequence_length),
+        degrees=values,
+        batch_axes=program.batch_axes,
+    )

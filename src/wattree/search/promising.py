@@ -1,0 +1,189 @@
+"""The most promising strategies of a screened space, simulated until none better can be left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.predict import Setting, predicted
+from wattree.search.objective import objective_of, to_digits
+from wattree.search.plan_result import RankedStrategy
+from wattree.search.screen import (
+    OUT_OF_MEMORY,
+    OVER_POWER,
+    PAST_DEADLINE,
+    Constraints,
+    Screened,
+)
+from wattree.strategy import StrategyOptions, options_in_words
+from wattree.trace import Result
+
+__all__ = ["FEWEST", "Search", "in_order", "misses", "ranked_strategy", "search"]
+
+#: Strategies simulated before the search may stop, and after which it stops.
+FEWEST, _MOST = 8, 24
+#: The closed form exceeds the simulation by no more than this (`benchmarks.screening` measures
+#: it): a strategy whose estimate is behind the best found by more cannot become the best.
+_MARGIN = 0.03
+#: Tasks that simulations may play in all, so that plans of many micro-batches take seconds too.
+_TASK_BUDGET = 4_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Strategies that were simulated after screening.
+
+    Attributes:
+        found: Those that meet every constraint, best first.
+        simulated: How many were simulated.
+        missed: Reason → strategies that screening let pass and simulation turned away.
+    """
+
+    found: tuple[RankedStrategy, ...]
+    simulated: int
+    missed: Mapping[str, int]
+
+
+def search(
+    setting: Setting,
+    screened: Screened,
+    feasible: NDArray[np.bool_],
+    constraints: Constraints,
+    *,
+    objectives: Sequence[str] = ("time",),
+    fewest: int = FEWEST,
+    progress: Callable[[int, int], None] | None = None,
+) -> Search:
+    """Simulate the most promising strategies, ranked by the first of `objectives`.
+
+    For each objective strategies are simulated by rising estimate until the next estimate is
+    behind the best simulated one by more than the closed form's error. Of strategies that differ
+    in the number of virtual stages alone only the most promising is simulated: there are dozens,
+    alike within a per mille, and they would crowd out the others.
+
+    Args:
+        setting: The job.
+        screened: Estimates.
+        feasible: Which strategies may be simulated.
+        constraints: What a simulated one must keep to.
+        objectives: One, or several for a front.
+        fewest: Strategies wanted that meet every constraint, if there are as many.
+        progress: Called with (done, at most).
+    """
+    names = tuple(dict.fromkeys(objectives))
+    played = _Played(setting, screened, constraints)
+    for name in names:
+        _play_best(played, name, feasible, fewest=fewest, progress=progress or (lambda *_: None))
+    entries = [
+        ranked_strategy(screened.options(index), result) for index, result in played.good.items()
+    ]
+    missed = Counter(played.reason.values())
+    return Search(found=in_order(entries, names[0]), simulated=len(played.all), missed=missed)
+
+
+def _play_best(
+    played: _Played,
+    name: str,
+    feasible: NDArray[np.bool_],
+    *,
+    fewest: int,
+    progress: Callable[[int, int], None],
+) -> None:
+    """Simulate strategies by rising estimate of objective `name`, as `search` says."""
+    estimates = played.screened.objective(name, played.setting)
+    order = np.flatnonzero(feasible)
+    order = order[np.argsort(estimates[order], kind="stable")]
+    best, good, count = np.inf, 0, 0
+    known: set[StrategyOptions] = set()
+    budget = played.tasks + _TASK_BUDGET
+    most = min(max(_MOST, 2 * fewest), len(order))
+    while len(order) and count < most:
+        index, order = int(order[0]), order[1:]
+        settled = good >= fewest and estimates[index] > best * (1 + _MARGIN)
+        if settled or (good and played.tasks > budget):
+            break
+        family = _family(played.screened.options(index))
+        if family in known:
+            continue
+        count += 1
+        if (result := played.result(index)) is not None:
+            good += 1
+            known.add(family)
+            best = min(best, objective_of(result, name))
+        elif played.reason[index] == OVER_POWER:
+            order = _less_hungry(order, played, index)
+        progress(count, most)
+
+
+def _family(options: StrategyOptions) -> StrategyOptions:
+    """Return what strategies share that differ in the number of virtual stages alone."""
+    return replace(options, virtual_stages=min(options.virtual_stages, 2))
+
+
+def _less_hungry(order: NDArray[np.int64], played: _Played, index: int) -> NDArray[np.int64]:
+    """Return what is worth trying after a strategy whose peak was above the cap.
+
+    Estimated peaks are right but for a factor that depends on how smooth a job runs, so the
+    others are judged by this one's. If none is left, the least hungry come first.
+    """
+    cap_w = played.constraints.power_cap_w
+    assert cap_w is not None
+    peaks = played.screened.peak_power_w
+    likely = peaks[order] * played.all[index].peak_power_w / peaks[index] <= cap_w
+    if likely.any():
+        return np.asarray(order[likely])
+    return np.asarray(order[np.argsort(peaks[order], kind="stable")])
+
+
+class _Played:
+    """Strategies simulated so far, each once however often it is asked for."""
+
+    def __init__(self, setting: Setting, screened: Screened, constraints: Constraints) -> None:
+        self.setting, self.screened, self.constraints = setting, screened, constraints
+        self.all: dict[int, Result] = {}
+        self.good: dict[int, Result] = {}
+        self.reason: dict[int, str] = {}
+        self.tasks = 0
+
+    def result(self, index: int) -> Result | None:
+        """Return the result of one strategy; None if it misses a constraint."""
+        if index not in self.all:
+            options = self.screened.options(index)
+            result = predicted(self.setting, options).result
+            self.all[index] = result
+            self.tasks += result.simulation.tasks
+            if reason := misses(result, self.constraints):
+                self.reason[index] = reason
+            else:
+                self.good[index] = result
+        return self.good.get(index)
+
+
+def misses(result: Result, constraints: Constraints) -> str | None:
+    """Return the constraint that a simulated strategy misses, if there is one."""
+    if not result.memory.fits:
+        return OUT_OF_MEMORY
+    if constraints.power_cap_w is not None and result.peak_power_w > constraints.power_cap_w:
+        return OVER_POWER
+    if constraints.step_time_s is not None and result.step_time_s > constraints.step_time_s:
+        return PAST_DEADLINE
+    return None
+
+
+def in_order(entries: Iterable[RankedStrategy], objective: str) -> tuple[RankedStrategy, ...]:
+    """Return strategies best first: by objective, of equals the one that needs less memory."""
+
+    def key(entry: RankedStrategy) -> tuple[float, float, str]:
+        memory = entry.result.memory.peak_bytes
+        return to_digits(objective_of(entry.result, objective)), memory, entry.label
+
+    return tuple(sorted(entries, key=key))
+
+
+def ranked_strategy(options: StrategyOptions, result: Result) -> RankedStrategy:
+    """Return a strategy with its result and its words."""
+    return RankedStrategy(options=options, label=options_in_words(options), result=result)
