@@ -4,19 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiler.kernels import (
+    FROM_TASK,
+    MERGED,
+    OWN_CLASS,
+    Edges,
+    Expansion,
+    Loads,
+    Patterns,
+    Rows,
+    Templates,
+    expand,
+)
+from wattree.compiler.links import LinkClasses
 from wattree.compiler.stage import StageProgram
-from wattree.compiler.tasks import CATEGORIES, STREAMS, Stream
+from wattree.compiler.tasks import CATEGORIES, STREAMS, Stream, joined
 from wattree.graph import ExecutionGraph, StreamKind, TaskKind
 
-__all__ = ["PortRates", "StageClasses", "TransferCosts", "execution_graph"]
+__all__ = ["StageClasses", "TransferCosts", "execution_graph"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+#: Directions of links. Collectives load both alike, so links that carry nothing else are played
+#: once, as `_BOTH`.
+_BOTH, _OUT, _IN = "", " out", " in"
+#: Transfers whose costs depend on the class, by field of `StageClasses`; the last one's are those
+#: of one byte. In the same order: how far the stage lies that gets them.
+_BY_CLASS = ("to_next", "to_previous", "to_mirror_per_byte")
+_PER_BYTE = len(_BY_CLASS) - 1
+_HEADINGS = (1, -1, 0)
 _STREAM_KINDS = {
     Stream.COMPUTE: StreamKind.COMPUTE,
     Stream.HOST: StreamKind.HOST,
@@ -31,6 +53,7 @@ class TransferCosts:
     work_s: Floats
     scale_up_bytes: Floats
     adapter_bytes: Floats
+    uplink_bytes: Floats
     wire_bytes: Floats
 
 
@@ -63,80 +86,102 @@ class StageClasses:
     to_mirror_per_byte: TransferCosts | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortRates:
-    """Bandwidth of the two ports of a device. [B/s]"""
+class _Tasks:
+    """The tasks of all stages' programs as they come, and how often each is played.
 
-    scale_up_bytes_per_s: float
-    adapter_bytes_per_s: float
+    Attributes:
+        programs, classes: By stage.
+        records: Tasks of all stages, `(T,)`.
+        first_task, class_base: First task and class of each stage, and their numbers.
+        patterns: Who shares an instance.
+        last_member: The class whose figures an instance takes, by copy of a pattern.
+        pattern, copies, first: Pattern, instances and first instance of each task, `(T,)`.
+        stage: Of each task, `(T,)`.
+    """
+
+    def __init__(self, programs: Sequence[StageProgram], classes: Sequence[StageClasses]) -> None:
+        self.programs, self.classes = programs, classes
+        counts = [len(program.tasks) for program in programs]
+        self.records = joined([program.tasks for program in programs])
+        self.first_task = _starts(counts)
+        self.class_base = _starts([len(stage.ranks) for stage in classes])
+        self.stage = np.repeat(np.arange(len(programs)), counts)
+        orbits = [_orbits(stage) for stage in classes]
+        self.patterns = _patterns([orbit for stage in orbits for orbit in stage])
+        ends = self.patterns.member_offsets[1:]
+        self.last_member = self.patterns.members[np.maximum(ends, 1) - 1]
+        self.pattern = self._pattern_of_task([len(stage) for stage in orbits])
+        self.copies = (np.diff(self.patterns.copies_at) - 1)[self.pattern]
+        self.first = _starts(self.copies)[:-1]
+
+    @property
+    def instances(self) -> int:
+        """How many tasks are played."""
+        return int(self.copies.sum())
+
+    @property
+    def width(self) -> Integers:
+        """Classes of each task's stage, `(T,)`."""
+        return np.diff(self.class_base)[self.stage]
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a field for every instance."""
+        return np.repeat(self.records[name], self.copies)
+
+    def instances_of(self, chosen: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers]:
+        """Return the instances of chosen tasks: number, task, class whose figures it takes."""
+        tasks = np.flatnonzero(chosen)
+        copies = self.copies[tasks]
+        task = np.repeat(tasks, copies)
+        copy = np.arange(len(task)) - np.repeat(_starts(copies)[:-1], copies)
+        member = self.last_member[self.patterns.copies_at[self.pattern[task]] + copy]
+        return self.first[task] + copy, task, self.class_base[self.stage[task]] + member
+
+    def _pattern_of_task(self, patterns: Sequence[int]) -> Integers:
+        """Collectives go by the orbits of their axes, everything else by classes."""
+        start = _starts(patterns)
+        axes = self.records["axes"].astype(np.int64)
+        pattern = start[self.stage]
+        for number, stage in enumerate(self.classes):
+            own = slice(self.first_task[number], self.first_task[number + 1])
+            places = {axis: place for place, axis in enumerate(stage.orbits, start=1)}
+            table = np.zeros(max([int(axes[own].max(initial=0)), *places]) + 2, dtype=np.int64)
+            for axis, place in places.items():
+                table[axis] = place
+            pattern[own] += table[axes[own]]  # -1, no axes: the last entry
+        return pattern
 
 
-class _Expanded:
-    """One stage's tasks, one instance per class or orbit, with global numbers."""
+def _starts(counts: Sequence[int] | Integers) -> Integers:
+    """Return where each of consecutive runs begins, and where the last one ends."""
+    starts = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
 
-    def __init__(self, program: StageProgram, classes: StageClasses, first: int) -> None:
-        self.program, self.classes = program, classes
-        tasks = program.tasks
-        self.count = len(classes.ranks)
-        axes = tasks["axes"].astype(np.int64)
-        copies = np.full(len(tasks), self.count, dtype=np.int64)
-        for number, orbit in classes.orbits.items():
-            copies[axes == number] = int(orbit.max()) + 1
-        offsets = first + np.concatenate(([0], np.cumsum(copies)))
-        self.offsets, self.copies = offsets[:-1], copies
-        self.first, self.last = first, int(offsets[-1])
-        self.axes = axes
-        self.instance_of = self.offsets[:, None] + self._copy_numbers()  # (T, K)
 
-    def _copy_numbers(self) -> Integers:
-        numbers = np.broadcast_to(np.arange(self.count), (len(self.copies), self.count))
-        if self.count == 1:
-            return numbers
-        numbers = numbers.copy()
-        for number, orbit in self.classes.orbits.items():
-            numbers[self.axes == number] = orbit
-        return numbers
+def _orbits(stage: StageClasses) -> list[Integers]:
+    """Return the copy that each class has of a task: of its own, then by number of axes."""
+    return [np.arange(len(stage.ranks)), *stage.orbits.values()]
 
-    def fields(self) -> NDArray[np.void]:
-        """Return the records of all instances, costs of each class filled in."""
-        records = np.repeat(self.program.tasks, self.copies)
-        owner = np.empty(len(records), dtype=np.int64)
-        owner[(self.instance_of - self.first).ravel()] = np.tile(
-            np.arange(self.count), len(self.copies)
-        )
-        compute = records["kind"] == TaskKind.COMPUTE
-        records["work_s"][compute] *= self.classes.slowdown[owner[compute]]
-        for stream, costs in (
-            (Stream.SEND_NEXT, self.classes.to_next),
-            (Stream.SEND_PREVIOUS, self.classes.to_previous),
-        ):
-            moved = records["stream"] == stream
-            for name in TransferCosts.__dataclass_fields__:
-                records[name][moved] = getattr(costs, name)[owner[moved]]
-        if (mirror := self.classes.to_mirror_per_byte) is not None:
-            moved = (records["kind"] == TaskKind.TRANSFER) & (records["stream"] == Stream.REDUCE)
-            size, to = records["wire_bytes"][moved], owner[moved]
-            records["latency_s"][moved] = mirror.latency_s[to]
-            for name in ("work_s", "scale_up_bytes", "adapter_bytes"):
-                records[name][moved] = size * getattr(mirror, name)[to]
-        return records
 
-    def edges(self) -> Integers:
-        """Return the edges among instances, shape `(E, 2)`."""
-        before, after = self.program.edges[:, 0], self.program.edges[:, 1]
-        pairs = np.stack([self.instance_of[before], self.instance_of[after]], axis=-1)
-        if self.count == 1:
-            return pairs.reshape(-1, 2)
-        shared = (self.copies[before] < self.count) & (self.copies[after] < self.count)
-        merged = np.unique(pairs[shared].reshape(-1, 2), axis=0)
-        return np.concatenate([pairs[~shared].reshape(-1, 2), merged])
+def _patterns(orbits: Sequence[Integers]) -> Patterns:
+    copies = [np.bincount(orbit) for orbit in orbits]
+    members_at = _starts([len(orbit) for orbit in orbits])
+    offsets = [at + _starts(count) for at, count in zip(members_at, copies, strict=False)]
+    return Patterns(
+        copies_at=_starts([len(row) for row in offsets]),
+        member_offsets=np.concatenate(offsets),
+        members=np.concatenate([np.argsort(orbit, kind="stable") for orbit in orbits]),
+        inverse_at=members_at,
+        inverse=np.concatenate(orbits).astype(np.int64),
+    )
 
 
 def execution_graph(
     programs: Sequence[StageProgram],
     classes: Sequence[StageClasses],
     *,
-    ports: PortRates,
+    links: Sequence[LinkClasses],
     names: Sequence[str],
     compute_rate_while_communicating: float,
     communication_rate_while_computing: float,
@@ -146,37 +191,30 @@ def execution_graph(
     Args:
         programs: One per stage.
         classes: One per stage.
-        ports: Bandwidth of a device's ports.
+        links: Link classes by kind.
         names: Strings that tasks name by number.
         compute_rate_while_communicating, communication_rate_while_computing: Mutual slowdown.
     """
-    expanded = []
-    first = 0
-    for program, stage_classes in zip(programs, classes, strict=True):
-        expanded.append(_Expanded(program, stage_classes, first))
-        first = expanded[-1].last
-    records = np.concatenate([stage.fields() for stage in expanded])
-    edges = np.concatenate([*(stage.edges() for stage in expanded), _transfers(expanded)])
-    class_base = np.concatenate(([0], np.cumsum([stage.count for stage in expanded])))
-    task, stream, owner = _memberships(expanded, class_base)
-    successors, successor_offsets = _csr(edges[:, 0], edges[:, 1], len(records))
-    stream_ids, stream_offsets = _csr(task, stream, len(records))
-    flow_links, flow_rates, flow_offsets = _flows(records, task, owner)
-    number = int(class_base[-1])
+    tasks = _Tasks(programs, classes)
+    costs = _cost_rows(tasks)
+    latency_s, work_s, wire_bytes = _times(tasks, costs)
+    directions = _directions(tasks, costs, links)
+    rows = _expanded(tasks, costs, directions, work_s)
+    number = int(tasks.class_base[-1])
     return ExecutionGraph(
-        kind=records["kind"].copy(),
-        latency_s=records["latency_s"].copy(),
-        work_s=records["work_s"].copy(),
-        stream_offsets=stream_offsets,
-        stream_ids=stream_ids,
-        successor_offsets=successor_offsets,
-        successors=successors,
-        flow_offsets=flow_offsets,
-        flow_links=flow_links,
-        flow_bytes_per_s=flow_rates,
-        overlaps=records["overlaps"].copy(),
-        alloc_bytes=records["alloc_bytes"].copy(),
-        free_bytes=records["free_bytes"].copy(),
+        kind=tasks.column("kind"),
+        latency_s=latency_s,
+        work_s=work_s,
+        stream_offsets=rows.stream_offsets,
+        stream_ids=rows.stream_ids,
+        successor_offsets=rows.successor_offsets,
+        successors=rows.successors,
+        flow_offsets=rows.flow_offsets,
+        flow_links=rows.flow_links,
+        flow_bytes_per_s=rows.flow_bytes_per_s,
+        overlaps=tasks.column("overlaps"),
+        alloc_bytes=tasks.column("alloc_bytes"),
+        free_bytes=tasks.column("free_bytes"),
         stream_class=np.repeat(np.arange(number), len(STREAMS)),
         stream_kind=np.tile(
             np.array(
@@ -185,102 +223,253 @@ def execution_graph(
             ),
             number,
         ),
-        class_ranks=np.concatenate([stage.classes.ranks for stage in expanded]),
-        class_names=_class_names(expanded),
-        resident_bytes=np.concatenate([s.classes.resident.sum(axis=1) for s in expanded]),
-        link_bandwidth_bytes_per_s=np.tile(
-            [ports.scale_up_bytes_per_s, ports.adapter_bytes_per_s], number
-        ).astype(np.float64),
-        link_names=tuple(
-            f"{name} {port}" for name in _class_names(expanded) for port in ("scale-up", "network")
+        class_ranks=np.concatenate([stage.ranks for stage in classes]),
+        class_names=_class_names(classes),
+        resident_bytes=np.concatenate([stage.resident.sum(axis=1) for stage in classes]),
+        link_bandwidth_bytes_per_s=np.concatenate(
+            [kind.bandwidth_bytes_per_s for kind, _ in directions]
         ),
+        link_names=_link_names(classes, directions),
         compute_rate_while_communicating=compute_rate_while_communicating,
         communication_rate_while_computing=communication_rate_while_computing,
-        name_ids=records["name"].astype(np.int64),
+        name_ids=tasks.column("name").astype(np.int64),
         names=tuple(names),
-        phase=records["phase"].copy(),
-        stage=records["stage"].copy(),
-        micro_batch=records["micro_batch"].astype(np.int64),
-        flop=records["flop"].copy(),
-        memory_traffic_bytes=records["traffic_bytes"].copy(),
-        link_traffic_bytes=records["wire_bytes"].copy(),
-        memory_category=records["category"].copy(),
+        phase=tasks.column("phase"),
+        stage=tasks.column("stage"),
+        micro_batch=tasks.column("micro_batch").astype(np.int64),
+        flop=tasks.column("flop"),
+        memory_traffic_bytes=tasks.column("traffic_bytes"),
+        link_traffic_bytes=wire_bytes,
+        memory_category=tasks.column("category"),
         category_names=CATEGORIES,
-        resident_by_category=np.concatenate([stage.classes.resident for stage in expanded]),
+        resident_by_category=np.concatenate([stage.resident for stage in classes]),
     )
 
 
-def _class_names(expanded: Sequence[_Expanded]) -> tuple[str, ...]:
+def _class_names(classes: Sequence[StageClasses]) -> tuple[str, ...]:
     names = []
-    for stage in expanded:
-        for index, ranks in enumerate(stage.classes.ranks):
-            suffix = f".{index}" if stage.count > 1 else ""
-            names.append(f"{stage.classes.name}{suffix} ({int(ranks)} ranks)")
+    for stage in classes:
+        for index, ranks in enumerate(stage.ranks):
+            suffix = f".{index}" if len(stage.ranks) > 1 else ""
+            names.append(f"{stage.name}{suffix} ({int(ranks)} ranks)")
     return tuple(names)
 
 
-def _transfers(expanded: Sequence[_Expanded]) -> Integers:
-    """Edges from each transfer to what waits for it in another stage."""
-    pairs = [np.zeros((0, 2), np.int64)]
-    for stage in expanded:
+def _cost_rows(tasks: _Tasks) -> Integers:
+    """Return which of `_BY_CLASS` tells what a task costs, `FROM_TASK` if its record does."""
+    stream, rows = tasks.records["stream"], np.full(len(tasks.records), FROM_TASK, dtype=np.int64)
+    rows[stream == Stream.SEND_NEXT] = _BY_CLASS.index("to_next")
+    rows[stream == Stream.SEND_PREVIOUS] = _BY_CLASS.index("to_previous")
+    mirrored = np.array([stage.to_mirror_per_byte is not None for stage in tasks.classes])
+    if mirrored.any():
+        exchanged = (tasks.records["kind"] == TaskKind.TRANSFER) & (stream == Stream.REDUCE)
+        rows[exchanged & mirrored[tasks.stage]] = _PER_BYTE
+    return rows
+
+
+def _by_class(tasks: _Tasks, row: int, name: str) -> Floats:
+    """Return a figure of the transfers of one row of `_BY_CLASS`, for the classes of all stages."""
+    parts = []
+    for stage in tasks.classes:
+        costs = getattr(stage, _BY_CLASS[row])
+        parts.append(np.zeros(len(stage.ranks)) if costs is None else getattr(costs, name))
+    return np.concatenate(parts)
+
+
+def _times(tasks: _Tasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
+    """Return latency, work and bytes sent of all instances."""
+    records = tasks.records
+    work, alike = records["work_s"].copy(), np.ones(len(records), dtype=bool)
+    compute = records["kind"] == TaskKind.COMPUTE
+    for number, stage in enumerate(tasks.classes):
+        own = compute & (tasks.stage == number)
+        if (stage.slowdown == stage.slowdown[0]).all():
+            work[own] *= stage.slowdown[0]
+        else:
+            alike[own] = False
+    latency_s, work_s = tasks.column("latency_s"), np.repeat(work, tasks.copies)
+    wire_bytes = tasks.column("wire_bytes")
+    if not alike.all():
+        instance, _, owner = tasks.instances_of(~alike)
+        work_s[instance] *= np.concatenate([stage.slowdown for stage in tasks.classes])[owner]
+    for row in range(len(_BY_CLASS)):
+        instance, task, owner = tasks.instances_of(costs == row)
+        latency_s[instance] = _by_class(tasks, row, "latency_s")[owner]
+        work_s[instance] = _by_class(tasks, row, "work_s")[owner]
+        if row == _PER_BYTE:
+            work_s[instance] *= records["wire_bytes"][task]
+        else:
+            wire_bytes[instance] = _by_class(tasks, row, "wire_bytes")[owner]
+    return latency_s, work_s, wire_bytes
+
+
+def _directions(
+    tasks: _Tasks, costs: Integers, links: Sequence[LinkClasses]
+) -> list[tuple[LinkClasses, str]]:
+    """Return every kind of link with the directions to play."""
+    transfers = tasks.records["kind"] == TaskKind.TRANSFER
+    result = []
+    for kind in links:
+        apart = bool((tasks.records[kind.load][transfers & (costs == FROM_TASK)] > 0).any())
+        for row in range(len(_BY_CLASS)):
+            _, task, owner = tasks.instances_of(transfers & (costs == row))
+            size = tasks.records["wire_bytes"][task] if row == _PER_BYTE else 1.0
+            apart |= bool((_by_class(tasks, row, kind.load)[owner] * size > 0).any())
+        result += [(kind, way) for way in ((_OUT, _IN) if apart else (_BOTH,))]
+    return result
+
+
+def _link_names(
+    classes: Sequence[StageClasses], directions: Sequence[tuple[LinkClasses, str]]
+) -> tuple[str, ...]:
+    """Name each link class by the first rank class that uses it."""
+    class_names = _class_names(classes)
+    names = []
+    for kind, way in directions:
+        _, first = np.unique(kind.of_class, return_index=True)
+        names += [f"{class_names[c]} {kind.name}{way}" for c in first]
+    return tuple(names)
+
+
+def _expanded(
+    tasks: _Tasks,
+    costs: Integers,
+    directions: Sequence[tuple[LinkClasses, str]],
+    work_s: Floats,
+) -> Rows:
+    """Return streams, successors and flows of all instances."""
+    edges = _edges(tasks)
+    loads = _loads(tasks, directions, work_s)
+    sends = (loads.of_task > 0).any(axis=1) | (costs != FROM_TASK)
+    templates = Templates(
+        first=tasks.first,
+        pattern=tasks.pattern,
+        base=tasks.class_base[tasks.stage],
+        stream=tasks.records["stream"].astype(np.int64),
+        costs=costs,
+        uses_links=sends & (tasks.records["kind"] != TaskKind.COMPUTE),
+    )
+    width, count = tasks.width, tasks.instances
+    most_edges = int((np.diff(edges.offsets) * width).sum())
+    most_flows = int(width[templates.uses_links].sum()) * len(directions)
+    # What is not filled costs no memory: the system gives pages when they are written.
+    rows = Rows(
+        stream_offsets=np.zeros(count + 1, dtype=np.int64),
+        stream_ids=np.empty(int(width.sum()), dtype=np.int64),
+        successor_offsets=np.zeros(count + 1, dtype=np.int64),
+        successors=np.empty(most_edges, dtype=np.int64),
+        flow_offsets=np.zeros(count + 1, dtype=np.int64),
+        flow_links=np.empty(most_flows, dtype=np.int64),
+        flow_bytes_per_s=np.empty(most_flows),
+    )
+    job = Expansion(templates=templates, patterns=tasks.patterns, edges=edges, loads=loads)
+    expand(job, len(STREAMS), rows)
+    flows = slice(0, int(rows.flow_offsets[-1]))
+    rows = rows._replace(
+        successors=rows.successors[: int(rows.successor_offsets[-1])],
+        flow_links=rows.flow_links[flows],
+        flow_bytes_per_s=rows.flow_bytes_per_s[flows],
+    )
+    is_shared = any(len(k.bandwidth_bytes_per_s) < len(k.of_class) for k, _ in directions)
+    return _added_up(rows) if is_shared else rows
+
+
+def _added_up(rows: Rows) -> Rows:
+    """Add up what several classes of a flow send over the same link."""
+    links, offsets = rows.flow_links, rows.flow_offsets
+    if not len(links):
+        return rows
+    fresh = np.ones(len(links), dtype=bool)
+    np.not_equal(links[1:], links[:-1], out=fresh[1:])
+    fresh[offsets[:-1][np.diff(offsets) > 0]] = True
+    if fresh.all():
+        return rows
+    return rows._replace(
+        flow_offsets=_starts(fresh)[offsets],
+        flow_links=links[fresh],
+        flow_bytes_per_s=np.add.reduceat(rows.flow_bytes_per_s, np.flatnonzero(fresh)),
+    )
+
+
+def _edges(tasks: _Tasks) -> Edges:
+    """Return the edges among tasks, each row in order: own class, merged, to other stages."""
+    before, after = [], []
+    for base, program in zip(tasks.first_task, tasks.programs, strict=False):
+        before.append(program.edges[:, 0] + base)
+        after.append(program.edges[:, 1] + base)
+    inside = sum(len(part) for part in before)
+    via = [np.full(inside, OWN_CLASS, dtype=np.int64)]
+    shared = tasks.copies < tasks.width
+    merged = shared[np.concatenate(before)] & shared[np.concatenate(after)]
+    via[0][merged] = MERGED
+    for sent, waiting, row in _transfers(tasks):
+        before.append(sent)
+        after.append(waiting)
+        via.append(np.full(len(sent), row, dtype=np.int64))
+    rows, kinds = np.concatenate(before), np.concatenate(via)
+    rank = np.where(kinds == OWN_CLASS, 0, np.where(kinds == MERGED, 1, 2))
+    order = np.argsort(rows * 3 + rank, kind="stable")
+    return Edges(
+        offsets=_starts(np.bincount(rows, minlength=len(tasks.records))),
+        after=np.concatenate(after)[order],
+        via=kinds[order],
+        peers=np.stack([_peers(tasks.classes, heading) for heading in _HEADINGS]),
+    )
+
+
+def _transfers(tasks: _Tasks) -> list[tuple[Integers, Integers, int]]:
+    """Return transfers, what waits for each in another stage, and the row of `peers`."""
+    result = []
+    for base, program in zip(tasks.first_task, tasks.programs, strict=False):
         by_target: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for send in stage.program.sends:
-            for entry in expanded[send.stage].program.receives[send.received]:
+        for send in program.sends:
+            for entry in tasks.programs[send.stage].receives[send.received]:
                 by_target.setdefault((send.stage, send.heading), []).append((send.task, entry))
         for (target, heading), found in by_target.items():
             sends, entries = np.array(found, dtype=np.int64).T
-            sources = stage.instance_of[sends]
-            sinks = expanded[target].instance_of[entries][:, _peers(stage.classes, heading)]
-            pairs.append(np.stack([sources, sinks], axis=-1).reshape(-1, 2))
-    return np.concatenate(pairs)
+            row = 1 + _HEADINGS.index(heading)
+            result.append((sends + base, entries + tasks.first_task[target], row))
+    return result
 
 
-def _peers(classes: StageClasses, heading: int) -> Integers:
-    """Return the class that each class sends to in the direction of `heading`."""
-    if heading == 0:
-        assert classes.mirror_class is not None
-        return classes.mirror_class
-    return classes.next_class if heading > 0 else classes.previous_class
+def _peers(classes: Sequence[StageClasses], heading: int) -> Integers:
+    """Return the class that each class sends to, counted from its stage's first."""
+    parts = []
+    for stage in classes:
+        peer = (
+            (stage.next_class if heading > 0 else stage.previous_class)
+            if heading
+            else stage.mirror_class
+        )
+        parts.append(np.zeros(len(stage.ranks), dtype=np.int64) if peer is None else peer)
+    return np.concatenate(parts).astype(np.int64)
 
 
-def _memberships(
-    expanded: Sequence[_Expanded], class_base: Integers
-) -> tuple[Integers, Integers, Integers]:
-    """Return (task instance, stream, class) of every membership."""
-    tasks, streams, owners = [], [], []
-    for base, stage in zip(class_base, expanded, strict=False):
-        local = stage.program.tasks["stream"].astype(np.int64)
-        owner = np.broadcast_to(base + np.arange(stage.count), stage.instance_of.shape)
-        tasks.append(stage.instance_of.ravel())
-        streams.append((owner * len(STREAMS) + local[:, None]).ravel())
-        owners.append(owner.ravel())
-    return np.concatenate(tasks), np.concatenate(streams), np.concatenate(owners)
+def _loads(tasks: _Tasks, directions: Sequence[tuple[LinkClasses, str]], work_s: Floats) -> Loads:
+    """Return what tasks send over links; every class of a flow sends over its own.
 
-
-def _csr(rows: Integers, values: Integers, count: int) -> tuple[Integers, Integers]:
-    """Return values grouped by row, and the offsets of the rows."""
-    if len(rows) and np.any(np.diff(rows) < 0):
-        order = np.argsort(rows, kind="stable")
-        rows, values = rows[order], values[order]
-    offsets = np.zeros(count + 1, dtype=np.int64)
-    np.cumsum(np.bincount(rows, minlength=count), out=offsets[1:])
-    return np.ascontiguousarray(values), offsets
-
-
-def _flows(
-    records: NDArray[np.void], task: Integers, owner: Integers
-) -> tuple[Integers, Floats, Integers]:
-    """Return links, their use at full rate, and offsets: two ports per class of each flow."""
-    work = records["work_s"][task]
-    moving = (records["kind"][task] != TaskKind.COMPUTE) & (work > 0)
-    rows, links, rates = [], [], []
-    for port, name in enumerate(("scale_up_bytes", "adapter_bytes")):
-        load = records[name][task]
-        used = moving & (load > 0)
-        rows.append(task[used])
-        links.append(owner[used] * 2 + port)
-        rates.append(load[used] / work[used])
-    row, link, rate = (np.concatenate(x) for x in (rows, links, rates))
-    order = np.argsort(row, kind="stable")
-    links_sorted, offsets = _csr(row[order], link[order], len(records))
-    return links_sorted, np.ascontiguousarray(rate[order]), offsets
+    The peer of a transfer receives over its own links. Exchanges with the mirror stage go both
+    ways at once, as a collective does.
+    """
+    number = int(tasks.class_base[-1])
+    base, count = tasks.class_base[:-1], np.diff(tasks.class_base)
+    following = np.repeat(np.roll(base, -1), count) + _peers(tasks.classes, 1)
+    preceding = np.repeat(np.roll(base, 1), count) + _peers(tasks.classes, -1)
+    first = _starts([len(kind.bandwidth_bytes_per_s) for kind, _ in directions])
+    names = [kind.load for kind, _ in directions]
+    return Loads(
+        of_task=np.stack([tasks.records[name] for name in names], axis=1),
+        by_class=np.stack(
+            [
+                np.stack([_by_class(tasks, row, name) for name in names])
+                for row in range(len(_BY_CLASS))
+            ]
+        ),
+        size_bytes=tasks.records["wire_bytes"].copy(),
+        work_s=work_s,
+        per_byte_from=_PER_BYTE,
+        inward=np.array([way == _IN for _, way in directions]),
+        receiver=np.stack([following, preceding, np.arange(number)]),
+        link=np.stack([at + k.of_class for at, (k, _) in zip(first, directions, strict=False)]),
+        twins=np.stack([kind.twins for kind, _ in directions]),
+    )

@@ -273,6 +273,7 @@ def _table(
             task["latency_s"] = 0.0 if row.hidden else costs.latency_s[at]
             task["scale_up_bytes"] = row.share * costs.scale_up_bytes[at]
             task["adapter_bytes"] = row.share * costs.adapter_bytes[at]
+            task["uplink_bytes"] = row.share * costs.uplink_bytes[at]
             task["wire_bytes"] = row.share * costs.wire_bytes[at]
             if not row.hidden:
                 task["alloc_bytes"] = costs.transient_bytes[at]

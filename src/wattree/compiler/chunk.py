@@ -15,7 +15,7 @@ from wattree.compiler.block_tasks import BlockTasks
 from wattree.compiler.evaluate import collective_costs
 from wattree.compiler.program import CollectiveKind
 from wattree.compiler.storage import Storage, SyncGroup
-from wattree.compiler.tasks import GATHERED, TASK, Stream, TaskTable
+from wattree.compiler.tasks import GATHERED, TASK, Stream, TaskTable, joined
 from wattree.cost import GroupShape
 from wattree.cost.rates import Rates
 from wattree.graph import Phase, StageLabel, TaskKind
@@ -96,7 +96,7 @@ class _Builder:
             self.edges.append(np.array([[before, after]], dtype=np.int64))
 
     def table(self) -> TaskTable:
-        tasks = np.concatenate(self.parts) if self.parts else np.zeros(0, TASK)
+        tasks = joined(self.parts)
         edges = np.concatenate(self.edges) if self.edges else np.zeros((0, 2), np.int64)
         return TaskTable(
             tasks=tasks,
@@ -123,7 +123,7 @@ def sync_tasks(
     if size_bytes <= 0 or float(group.ranks[0]) <= 1:
         return np.zeros(0, TASK)
     costs = collective_costs(kind, np.array([size_bytes]), group, context.rates)
-    latency, work, wire, scale_up, adapter = (float(value[0]) for value in costs)
+    latency, work, wire, scale_up, adapter, uplink = (float(value[0]) for value in costs)
     task = np.zeros(1, TASK)
     task["kind"] = TaskKind.COLLECTIVE
     task["stream"], task["axes"] = stream, context.axes(axes)
@@ -132,6 +132,7 @@ def sync_tasks(
     task["name"] = context.name(label)
     task["latency_s"], task["work_s"], task["wire_bytes"] = latency, work, wire
     task["scale_up_bytes"], task["adapter_bytes"] = scale_up, adapter
+    task["uplink_bytes"] = uplink
     return task
 
 
@@ -149,7 +150,7 @@ def chunk_forward(
     for block in blocks:
         gather = _gathers(block.storage.sync, context)
         if first_micro_batch and context.overlap_parameters:
-            gather = np.concatenate([gather, updates(block.storage.sync, context)])
+            gather = joined([gather, updates(block.storage.sync, context)])
         _add_block(builder, block.tasks.forward, gather, context)
     return builder.table()
 
@@ -301,7 +302,7 @@ def _gathers(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
         )
         task["alloc_bytes"], task["category"] = size, GATHERED
         tasks.append(task)
-    return np.concatenate(tasks)
+    return joined(tasks)
 
 
 def updates(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
@@ -318,7 +319,7 @@ def updates(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
         for group in sync
         if group.update_axes
     ]
-    return np.concatenate([np.zeros(0, TASK), *tasks])
+    return joined(tasks)
 
 
 def _bucket_bytes(bucket: Sequence[SyncGroup]) -> float:
@@ -351,7 +352,7 @@ def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray
         if rest:
             shard = size / float(context.group(scatter).ranks[0])
             tasks.append(_reduction(CollectiveKind.ALL_REDUCE, rest, shard, context))
-    return np.concatenate(tasks)
+    return joined(tasks)
 
 
 def _reduction(

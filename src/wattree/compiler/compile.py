@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler.arrays import PortRates, execution_graph
+from wattree.compiler.arrays import execution_graph
 from wattree.compiler.block import ModelProgram, compile_model
 from wattree.compiler.block_tasks import Pipelining, block_tasks
 from wattree.compiler.chunk import BlockParts, ChunkContext
 from wattree.compiler.evaluate import BlockCosts, Placement, block_costs
 from wattree.compiler.fits import check_fits
+from wattree.compiler.links import alone_s, rank_rates
 from wattree.compiler.merge import merged
 from wattree.compiler.pairs import PairedTables
 from wattree.compiler.program import Scale
@@ -110,7 +111,13 @@ def compile_job(
     program = compile_model(model, strategy.tree, active)
     topology = MeshTopology(mesh=strategy.mesh, cluster=cluster)
     scale = _scale(strategy, program, sequence, global_batch)
-    placement = Placement(inside={axis: topology.group((axis,)).inside for axis in active})
+    shapes = {axis: topology.group((axis,)) for axis in active}
+    placement = Placement(
+        inside={axis: shape.inside for axis, shape in shapes.items()},
+        in_leaf={
+            axis: shape.in_leaf for axis, shape in shapes.items() if shape.in_leaf is not None
+        },
+    )
     costs = tuple(block_costs(p, scale, placement, rates, software) for p in program.programs)
     state = optimizer_state_bytes(optimizer)
     storages = tuple(block_storage(p, scale, software, state) for p in program.programs)
@@ -172,28 +179,43 @@ class _Step:
 def _graph(step: _Step, *, fold: bool, detail: bool) -> ExecutionGraph:
     names = Names()
     axes_index: dict[tuple[str, ...], int] = {}
+    # Orders are long too: what is certainly too much is refused before they are written.
+    _check_count(step, 2 * len(step.program.instances))
     parts = _parts(step, names, axes_index, detail=detail)
     programs, residents = _stages(step, parts, names, axes_index)
-    links = step.rates.links
+    programs = [
+        replace(program, tasks=_played_alone(program.tasks, step, axes_index))
+        for program in programs
+    ]
+    classes, links = rank_classes(
+        step.topology,
+        axes_index,
+        residents,
+        boundary_bytes=step.boundary_bytes,
+        rates=step.rates,
+        fold=fold,
+        mirrored=step.strategy.schedule.placed(len(programs)).copies > 1,
+    )
     return execution_graph(
         programs,
-        rank_classes(
-            step.topology,
-            axes_index,
-            residents,
-            boundary_bytes=step.boundary_bytes,
-            rates=step.rates,
-            fold=fold,
-            mirrored=step.strategy.schedule.placed(len(programs)).copies > 1,
-        ),
-        ports=PortRates(
-            scale_up_bytes_per_s=links.scale_up_bytes_per_s,
-            adapter_bytes_per_s=links.adapter_bytes_per_s,
-        ),
+        classes,
+        links=links,
         names=tuple(names.index),
         compute_rate_while_communicating=step.rates.overlap_compute_rate,
         communication_rate_while_computing=1.0,
     )
+
+
+def _played_alone(
+    tasks: NDArray[np.void], step: _Step, axes_index: dict[tuple[str, ...], int]
+) -> NDArray[np.void]:
+    """Return tasks with the work that they have where no other uses their links.
+
+    Closed forms reckon with all groups at once; the executor shares links by itself.
+    """
+    played = tasks.copy()
+    played["work_s"] = alone_s(tasks, step.topology, axes_index, rank_rates(step.rates.links))
+    return played
 
 
 def _parts(
@@ -281,10 +303,16 @@ def _splits_backward(strategy: Strategy) -> bool:
 
 def _check_size(step: _Step, parts: Sequence[BlockParts]) -> None:
     """Refuse a step of more tasks than memory can hold, before anything is built."""
-    per_micro_batch = sum(
-        len(parts[index].tasks.forward.tasks) + len(parts[index].tasks.backward.tasks)
-        for index in step.program.instances
+    _check_count(
+        step,
+        sum(
+            len(parts[index].tasks.forward.tasks) + len(parts[index].tasks.backward.tasks)
+            for index in step.program.instances
+        ),
     )
+
+
+def _check_count(step: _Step, per_micro_batch: int) -> None:
     tasks = per_micro_batch * step.strategy.schedule.micro_batches
     if tasks > _MOST_TASKS:
         raise StrategyError(

@@ -55,17 +55,20 @@ class Placement:
 
     Attributes:
         inside: Axis → members of one of its groups in one scale-up domain, shape `(n,)`.
+        in_leaf: The same under one leaf switch.
     """
 
     inside: Mapping[str, Floats]
+    in_leaf: Mapping[str, Floats]
 
     def group(self, axes: Sequence[str], scale: Scale) -> GroupShape:
         """Return the shape of the groups over `axes` together."""
-        inside = np.ones_like(scale.micro_batch)
+        one = np.ones_like(scale.micro_batch)
+        inside, in_leaf = one, one
         for axis in axes:
-            if axis in self.inside:
-                inside = inside * self.inside[axis]
-        return GroupShape(ranks=scale.degree(tuple(axes)), inside=inside)
+            inside = inside * self.inside.get(axis, one)
+            in_leaf = in_leaf * self.in_leaf.get(axis, one)
+        return GroupShape(ranks=scale.degree(tuple(axes)), inside=inside, in_leaf=in_leaf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,7 @@ class PhaseCosts:
         flop: Matrix FLOP.
         traffic_bytes: Device memory. [B]
         wire_bytes: Sent by one rank. [B]
-        scale_up_bytes, adapter_bytes: Loads of its ports, as `cost.PortLoads`. [B]
+        scale_up_bytes, adapter_bytes, uplink_bytes: Loads, as `cost.PortLoads`. [B]
         transient_bytes: Memory that lives only during the step. [B]
     """
 
@@ -89,6 +92,7 @@ class PhaseCosts:
     wire_bytes: Floats
     scale_up_bytes: Floats
     adapter_bytes: Floats
+    uplink_bytes: Floats
     transient_bytes: Floats
 
 
@@ -132,39 +136,50 @@ def collective_costs(
     rates: Rates,
     *,
     copies: float = 1.0,
-) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Return latency, work, wire bytes and the two port loads of a collective, arrays `(n,)`."""
+) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
+    """Return latency, work, wire bytes and the three loads of a collective, arrays `(n,)`.
+
+    The work is the time where every group of the mesh does the same at once.
+    """
     links = rates.links
     loads = port_loads(kind.value, size_bytes, group, links, copies=copies)
     work = np.maximum(
         loads.scale_up / links.scale_up_bytes_per_s, loads.adapter / links.adapter_bytes_per_s
     )
+    work = np.maximum(work, loads.uplink / links.uplink_bytes_per_s)
     factor = rates.moe_exchange_factor if copies > 1 else 1.0
     # The loads shrink with the time: what is exchanged faster than alpha-beta is not sent twice.
     sent = min(factor, 1.0)
     wire = volume_factor(kind.value, group.ranks) * size_bytes * sent
     latency = collective_latency_s(kind.value, group, links)
-    return latency, work * factor, wire, loads.scale_up * sent, loads.adapter * sent
+    return (
+        latency,
+        work * factor,
+        wire,
+        loads.scale_up * sent,
+        loads.adapter * sent,
+        loads.uplink * sent,
+    )
 
 
 def _phase(
     steps: Sequence[Step], scale: Scale, placement: Placement, rates: Rates, software: Software
 ) -> PhaseCosts:
     count = len(scale.micro_batch)
-    table = np.zeros((8, len(steps), count))
+    table = np.zeros((9, len(steps), count))
     for index, step in enumerate(steps):
         if isinstance(step, CollectiveStep):
             size = scale.value(step.size) * rates.element_bytes
             group = placement.group(step.axes, scale)
-            latency, work, wire, up, out = collective_costs(
+            latency, work, wire, *loads = collective_costs(
                 step.kind, size, group, rates, copies=step.copies
             )
             gathered = size if step.kind is CollectiveKind.ALL_GATHER else 0 * size
-            table[:, index] = latency, work, 0 * work, 0 * work, wire, up, out, gathered
+            table[:, index] = latency, work, 0 * work, 0 * work, wire, *loads, gathered
         else:
             work, flop, traffic = _compute(step, scale, rates, software)
             table[1, index], table[2, index], table[3, index] = work, flop, traffic
-            table[7, index] = _transient(step, scale, rates)
+            table[8, index] = _transient(step, scale, rates)
     return PhaseCosts(
         steps=tuple(steps),
         latency_s=table[0],
@@ -174,7 +189,8 @@ def _phase(
         wire_bytes=table[4],
         scale_up_bytes=table[5],
         adapter_bytes=table[6],
-        transient_bytes=table[7],
+        uplink_bytes=table[7],
+        transient_bytes=table[8],
     )
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from wattree.compiler.arrays import StageClasses, TransferCosts
 from wattree.compiler.fold import folded_classes
+from wattree.compiler.links import LinkClasses, link_classes, members_by_link, rank_rates
 from wattree.compiler.topology import MeshTopology
 from wattree.cost.rates import Rates
 
@@ -26,20 +27,20 @@ class _Places:
     Attributes:
         by_stage: Ranks of each stage, `(stages, ranks of a stage)`.
         ahead, behind: Peer of each rank in the next and the previous stage, itself if none.
-        crosses_ahead, crosses_behind: Whether the peer lies in another scale-up domain.
+        reach_ahead, reach_behind: How far the peer lies, from `MeshTopology.reach`.
         slowdown: Factor on each rank's compute time.
         mirror: Peer of each rank in the stage as far from the other end.
-        crosses_mirror: Whether that peer lies in another scale-up domain.
+        reach_mirror: How far that peer lies.
     """
 
     by_stage: Integers
     ahead: Integers
     behind: Integers
-    crosses_ahead: NDArray[np.bool_]
-    crosses_behind: NDArray[np.bool_]
+    reach_ahead: Integers
+    reach_behind: Integers
     slowdown: Floats
     mirror: Integers
-    crosses_mirror: NDArray[np.bool_]
+    reach_mirror: Integers
 
 
 def rank_classes(
@@ -51,8 +52,8 @@ def rank_classes(
     rates: Rates,
     fold: bool,
     mirrored: bool = False,
-) -> list[StageClasses]:
-    """Return the classes of each stage.
+) -> tuple[list[StageClasses], tuple[LinkClasses, ...]]:
+    """Return the classes of each stage, and the link classes that all of them use.
 
     Args:
         topology: The mesh on the cluster.
@@ -65,21 +66,31 @@ def rank_classes(
     """
     places = _places(topology, rates)
     groups = {number: topology.mesh.groups(axes) for axes, number in axes_index.items()}
+    uses = topology.links()
     colours = np.arange(topology.mesh.ranks)
     if fold:
         peers = [places.ahead, places.behind, *([places.mirror] if mirrored else [])]
         first_colours = _first_colours(places)
         if mirrored:
-            first_colours = first_colours * 2 + places.crosses_mirror
-        colours = folded_classes(first_colours, list(groups.values()), peers)
+            first_colours = first_colours * 3 + places.reach_mirror
+        for use in uses:
+            if use.slowdown is not None:
+                kinds = np.unique(use.slowdown[use.of_rank], return_inverse=True)[1]
+                first_colours = first_colours * (kinds.max() + 1) + kinds
+        on_links = [members for use in uses if (members := members_by_link(use)) is not None]
+        colours = folded_classes(first_colours, [*groups.values(), *on_links], peers)
     stages = len(places.by_stage)
     local = [
         np.unique(colours[ranks], return_index=True, return_inverse=True)
         for ranks in places.by_stage
     ]
-    result = []
+    adapter = next(use.ranks_per_link for use in uses if use.load == "adapter_bytes")
+    numbers = np.empty(topology.mesh.ranks, dtype=np.int64)  # of classes, over all stages
+    result, base = [], 0
     for stage, ranks in enumerate(places.by_stage):
         _, first, inverse = local[stage]
+        numbers[ranks] = base + inverse
+        base += len(first)
         chosen = ranks[first]  # one rank stands for each class
         place = np.full(topology.mesh.ranks, -1)
         place[ranks] = inverse
@@ -90,17 +101,19 @@ def rank_classes(
                 orbits={n: _orbits(members, place, len(chosen)) for n, members in groups.items()},
                 next_class=local[(stage + 1) % stages][2][first],
                 previous_class=local[(stage - 1) % stages][2][first],
-                to_next=_transfer_costs(boundary_bytes, places.crosses_ahead[chosen], rates),
-                to_previous=_transfer_costs(boundary_bytes, places.crosses_behind[chosen], rates),
+                to_next=_transfer_costs(boundary_bytes, places.reach_ahead[chosen], rates, adapter),
+                to_previous=_transfer_costs(
+                    boundary_bytes, places.reach_behind[chosen], rates, adapter
+                ),
                 resident=np.tile(residents[stage], (len(chosen), 1)),
                 name=f"stage {stage}" if stages > 1 else "ranks",
                 mirror_class=local[stages - 1 - stage][2][first] if mirrored else None,
-                to_mirror_per_byte=_transfer_costs(1.0, places.crosses_mirror[chosen], rates)
+                to_mirror_per_byte=_transfer_costs(1.0, places.reach_mirror[chosen], rates, adapter)
                 if mirrored
                 else None,
             )
         )
-    return result
+    return result, link_classes(uses, numbers, rank_rates(rates.links))
 
 
 def _places(topology: MeshTopology, rates: Rates) -> _Places:
@@ -122,11 +135,11 @@ def _places(topology: MeshTopology, rates: Rates) -> _Places:
         by_stage=by_stage,
         ahead=ahead,
         behind=behind,
-        crosses_ahead=topology.crosses(everyone, ahead),
-        crosses_behind=topology.crosses(everyone, behind),
+        reach_ahead=topology.reach(everyone, ahead),
+        reach_behind=topology.reach(everyone, behind),
         slowdown=slowdown,
         mirror=mirror,
-        crosses_mirror=topology.crosses(everyone, mirror),
+        reach_mirror=topology.reach(everyone, mirror),
     )
 
 
@@ -137,7 +150,7 @@ def _first_colours(places: _Places) -> Integers:
         colour[ranks] = stage
     speeds = np.unique(places.slowdown, return_inverse=True)[1]
     colour = colour * (speeds.max() + 1) + speeds
-    return np.asarray((colour * 2 + places.crosses_ahead) * 2 + places.crosses_behind)
+    return np.asarray((colour * 3 + places.reach_ahead) * 3 + places.reach_behind)
 
 
 def _orbits(members: Integers, place: Integers, count: int) -> Integers:
@@ -149,15 +162,28 @@ def _orbits(members: Integers, place: Integers, count: int) -> Integers:
     return orbit
 
 
-def _transfer_costs(size_bytes: float, crosses: NDArray[np.bool_], rates: Rates) -> TransferCosts:
+def _transfer_costs(
+    size_bytes: float, reach: Integers, rates: Rates, ranks_per_adapter: float
+) -> TransferCosts:
+    """Return what transfers cost that share no link with another.
+
+    Args:
+        size_bytes: Of one. [B]
+        reach: How far they go, from `MeshTopology.reach`.
+        rates: What links reach.
+        ranks_per_adapter: Ranks that an adapter is meant for; one alone may use all of it.
+    """
     links = rates.links
-    size = np.full(len(crosses), size_bytes)
-    inside, outside = size / links.scale_up_bytes_per_s, size / links.adapter_bytes_per_s
+    crosses = reach > 0
+    size = np.full(len(reach), size_bytes)
+    inside = size / links.scale_up_bytes_per_s
+    outside = size / (links.adapter_bytes_per_s * ranks_per_adapter)
     alpha = links.alpha_s / 2  # a message, not a collective of several steps
     return TransferCosts(
         latency_s=np.where(crosses, alpha + links.alpha_network_s, alpha),
         work_s=np.where(crosses, outside, inside),
         scale_up_bytes=np.where(crosses, 0.0, size),
         adapter_bytes=np.where(crosses, size, 0.0),
+        uplink_bytes=np.where(reach > 1, size, 0.0),
         wire_bytes=size,
     )

@@ -118,5 +118,6 @@ def _taken(costs: PhaseCosts, chosen: Sequence[int]) -> PhaseCosts:
         wire_bytes=costs.wire_bytes[rows],
         scale_up_bytes=costs.scale_up_bytes[rows],
         adapter_bytes=costs.adapter_bytes[rows],
+        uplink_bytes=costs.uplink_bytes[rows],
         transient_bytes=costs.transient_bytes[rows],
     )

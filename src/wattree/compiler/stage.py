@@ -20,7 +20,7 @@ from wattree.compiler.chunk import (
     updates,
 )
 from wattree.compiler.pairs import PairedTables
-from wattree.compiler.tasks import TASK, Stream, TaskTable, concatenated
+from wattree.compiler.tasks import TASK, Stream, TaskTable, concatenated, joined
 from wattree.graph import Phase, StageLabel, TaskKind
 from wattree.strategy.schedules import ChunkPlacement, Order, Place, Slot, Work
 
@@ -471,7 +471,7 @@ def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -
     if not context.overlap_parameters:
         parts.append(updates([g for block in blocks for g in block.storage.sync], context))
     parts.append(_host_task(context, "step overhead", update.overhead_s, materials=False))
-    tasks = np.concatenate(parts)
+    tasks = joined(parts)
     chain = np.array([(i, i + 1) for i in range(len(tasks) - 1)], dtype=np.int64).reshape(-1, 2)
     return TaskTable(tasks=tasks, edges=chain)
 

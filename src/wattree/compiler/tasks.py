@@ -17,6 +17,7 @@ __all__ = [
     "Stream",
     "TaskTable",
     "concatenated",
+    "joined",
 ]
 
 #: Memory categories of tasks and residents; a task's own `category` is ACTIVATIONS unless set.
@@ -39,6 +40,7 @@ TASK = np.dtype(
         ("work_s", np.float64),
         ("scale_up_bytes", np.float64),
         ("adapter_bytes", np.float64),
+        ("uplink_bytes", np.float64),
         ("alloc_bytes", np.float64),
         ("free_bytes", np.float64),
         ("flop", np.float64),
@@ -46,6 +48,10 @@ TASK = np.dtype(
         ("wire_bytes", np.float64),
     ]
 )
+
+
+#: A task as so many bytes: numpy concatenates those at once, but records field by field.
+_BYTES = np.dtype((np.void, TASK.itemsize))
 
 
 class Stream:
@@ -107,7 +113,14 @@ def concatenated(
     offsets = np.concatenate(([0], np.cumsum(counts)))[:-1].astype(np.int64)
     if not tables:
         return np.zeros(0, TASK), np.zeros((0, 2), np.int64), offsets
-    tasks = np.concatenate([table.tasks for table in tables])
+    tasks = joined([table.tasks for table in tables])
     edge_counts = [len(table.edges) for table in tables]
     edges = np.concatenate([table.edges for table in tables])
     return tasks, edges + np.repeat(offsets, edge_counts)[:, None], offsets
+
+
+def joined(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
+    """Return the tasks of all parts, one behind another."""
+    if not parts:
+        return np.zeros(0, TASK)
+    return np.concatenate([np.ascontiguousarray(part).view(_BYTES) for part in parts]).view(TASK)

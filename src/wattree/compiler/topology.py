@@ -1,4 +1,4 @@
-"""Where the mesh lies on the cluster: shapes of process groups and of paths between stages."""
+"""Where the mesh lies on the cluster: shapes of process groups, paths between stages, links."""
 
 from __future__ import annotations
 
@@ -11,9 +11,29 @@ from wattree.cost import GroupShape
 from wattree.hardware import Cluster
 from wattree.strategy import Mesh
 
-__all__ = ["MeshTopology"]
+__all__ = ["LinkUse", "MeshTopology"]
 
 Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkUse:
+    """Links of one kind and the ranks that send over them.
+
+    Attributes:
+        name: For people: `scale-up`, `network`, `uplink`.
+        load: Field of a task that holds the bytes one rank sends over such links.
+        of_rank: Number of the link that each rank uses, `(ranks,)`.
+        ranks_per_link: How many ranks a link is meant for: its bandwidth over that of one rank
+            where all send at once.
+        slowdown: Factor by which each link is slower than that, `(links,)`; None for 1.
+    """
+
+    name: str
+    load: str
+    of_rank: Integers
+    ranks_per_link: float = 1.0
+    slowdown: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +53,10 @@ class MeshTopology:
         """Return the scale-up domain of each rank's device."""
         return ranks // self.cluster.domain_devices
 
+    def leaf_of(self, ranks: Integers) -> Integers:
+        """Return the leaf switch (or pod) of each rank's node."""
+        return ranks // (self.cluster.node.devices * self.cluster.fabric.leaf_nodes)
+
     def group(self, axes: tuple[str, ...]) -> GroupShape:
         """Return the shape of the groups over `axes`: that of the most spread group.
 
@@ -40,11 +64,11 @@ class MeshTopology:
         """
         if axes not in self._shapes:
             groups = self.mesh.groups(axes)
-            domains = np.sort(self.domain_of(groups), axis=1)
-            spread = 1 + (np.diff(domains, axis=1) != 0).sum(axis=1).max(initial=0)
             ranks = float(groups.shape[1])
             self._shapes[axes] = GroupShape(
-                ranks=np.array([ranks]), inside=np.array([max(ranks / float(spread), 1.0)])
+                ranks=np.array([ranks]),
+                inside=np.array([max(ranks / _places(self.domain_of(groups)), 1.0)]),
+                in_leaf=np.array([max(ranks / _places(self.leaf_of(groups)), 1.0)]),
             )
         return self._shapes[axes]
 
@@ -55,6 +79,62 @@ class MeshTopology:
             return np.arange(self.mesh.ranks)
         return np.flatnonzero(self.mesh.coordinates()["pp"] == stage)
 
-    def crosses(self, senders: Integers, receivers: Integers) -> NDArray[np.bool_]:
-        """Return whether each pair lies in different scale-up domains."""
-        return np.asarray(self.domain_of(senders) != self.domain_of(receivers))
+    def reach(self, senders: Integers, receivers: Integers) -> Integers:
+        """Return 0 for pairs in one scale-up domain, 1 under one leaf switch, 2 beyond."""
+        crosses = self.domain_of(senders) != self.domain_of(receivers)
+        leaves = self.leaf_of(senders) != self.leaf_of(receivers)
+        return np.asarray(np.where(crosses, 1 + leaves, 0), dtype=np.int64)
+
+    def links(self) -> tuple[LinkUse, ...]:
+        """Return the links that ranks send over: ports, adapters, and uplinks if they can crowd."""
+        ranks = np.arange(self.mesh.ranks)
+        ports = LinkUse(name="scale-up", load="scale_up_bytes", of_rank=ranks)
+        uses = [ports, self._adapters(ranks)]
+        fabric = self.cluster.fabric
+        if fabric.oversubscription > 1 and self.cluster.nodes > fabric.leaf_nodes:
+            uses.append(self._uplinks(ranks))
+        return tuple(uses)
+
+    def _adapters(self, ranks: Integers) -> LinkUse:
+        """Each device sends over the adapter beside it; devices share where adapters are fewer."""
+        node = self.cluster.node
+        of_rank, per_link = ranks, 1.0
+        if 0 < node.nics < node.devices:
+            local = ranks % node.devices
+            of_rank = ranks // node.devices * node.nics + local * node.nics // node.devices
+            per_link = node.devices / node.nics
+        return LinkUse(
+            name="network",
+            load="adapter_bytes",
+            of_rank=of_rank,
+            ranks_per_link=per_link,
+            slowdown=self._slowdown(of_rank),
+        )
+
+    def _slowdown(self, of_rank: Integers) -> NDArray[np.float64] | None:
+        """Return the factor of each adapter; a device names the one beside it."""
+        if not self.cluster.slow_links:
+            return None
+        factors = np.ones(int(of_rank.max()) + 1)
+        for device, factor in self.cluster.slow_links.items():
+            if device < len(of_rank):
+                factors[of_rank[device]] = max(factors[of_rank[device]], factor)
+        return factors
+
+    def _uplinks(self, ranks: Integers) -> LinkUse:
+        """All uplinks of a leaf are one; rail-optimised fabrics have a leaf for each rail."""
+        node, fabric = self.cluster.node, self.cluster.fabric
+        rails = min(node.nics, node.devices) if fabric.kind == "rail-optimised" else 1
+        local = ranks % node.devices
+        return LinkUse(
+            name="uplink",
+            load="uplink_bytes",
+            of_rank=self.leaf_of(ranks) * rails + local * rails // node.devices,
+            ranks_per_link=node.devices * fabric.leaf_nodes / rails,
+        )
+
+
+def _places(of_members: Integers) -> float:
+    """Return over how many places the most spread group lies; shape `(groups, members)`."""
+    ordered = np.sort(of_members, axis=1)
+    return float(1 + (np.diff(ordered, axis=1) != 0).sum(axis=1).max(initial=0))

@@ -1,7 +1,8 @@
 """Time and link loads of collectives: alpha-beta on the group's shape. Pure functions over arrays.
 
-A group of `ranks` is spread evenly over scale-up domains, `inside` of them in each. Inside a
-domain traffic uses each device's scale-up port, between domains its share of the adapters.
+A group of `ranks` is spread evenly over scale-up domains, `inside` of them in each, and over leaf
+switches. Inside a domain traffic uses each device's scale-up port, between domains its share of the
+adapters, between leaves also its share of the uplinks.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ class GroupShape:
     Attributes:
         ranks: Members, `n`. Shape `(k,)`.
         inside: Members in one scale-up domain, `m`. Shape `(k,)`.
+        in_leaf: Members under one leaf switch (or pod), `m` or more; None if one holds all.
     """
 
     ranks: Floats
     inside: Floats
+    in_leaf: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,9 @@ class LinkRates:
     Attributes:
         scale_up_bytes_per_s: Bus bandwidth of gathers, scatters and exchanges. [B/s]
         scale_up_reduce_bytes_per_s: Bus bandwidth of all-reduce, higher where switches add. [B/s]
-        adapter_bytes_per_s: Network bandwidth per device. [B/s]
+        adapter_bytes_per_s: Network bandwidth per device where all send at once. [B/s]
+        uplink_bytes_per_s: The same out of a leaf switch; infinite if nothing is oversubscribed.
+            [B/s]
         alpha_s: Latency inside a domain. [s]
         alpha_network_s: Added latency per doubling of domains. [s]
     """
@@ -55,6 +60,7 @@ class LinkRates:
     adapter_bytes_per_s: float
     alpha_s: float
     alpha_network_s: float
+    uplink_bytes_per_s: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +69,7 @@ class PortLoads:
 
     scale_up: Floats
     adapter: Floats
+    uplink: Floats
 
 
 def volume_factor(kind: str, ranks: Floats) -> Floats:
@@ -87,24 +94,33 @@ def port_loads(
 ) -> PortLoads:
     """Return what one collective sends through the ports of one of its devices. [B]
 
-    A ring crosses each domain boundary once; its channels spread that over the adapters of the
-    `m` members. Exchanges send each peer its own part; routed tokens (`copies` > 1) cross to a
+    A ring crosses each boundary of domains and of leaves once; its channels spread that over the
+    members inside. Exchanges send each peer its own part; routed tokens (`copies` > 1) cross to a
     domain once however many of their experts live there.
     """
     n, m = group.ranks, group.inside
+    leaf = n if group.in_leaf is None else np.maximum(group.in_leaf, m)
     if kind == "all_to_all":
         domains = np.maximum(n / m, 1.0)
         remote = 1.0 - 1.0 / domains
         if copies > 1:
             # Expected distinct remote domains of `copies` uniform choices, per copy.
             remote = domains * (1 - (1 - 1 / domains) ** copies) * remote / copies
-        return PortLoads(scale_up=size_bytes * (m - 1) / n, adapter=size_bytes * remote)
+        leaves = np.maximum(n / leaf, 1.0)
+        beyond = np.where(domains > 1, (1.0 - 1.0 / leaves) / np.maximum(1 - 1 / domains, 1e-12), 0)
+        adapter = size_bytes * remote
+        return PortLoads(
+            scale_up=size_bytes * (m - 1) / n, adapter=adapter, uplink=adapter * beyond
+        )
     sent = volume_factor(kind, n) * size_bytes
     advantage = 1.0
     if kind == "all_reduce":
         advantage = rates.scale_up_bytes_per_s / rates.scale_up_reduce_bytes_per_s
-    crossing = np.where(n > m, sent / m, 0.0)
-    return PortLoads(scale_up=np.where(m > 1, sent * advantage, 0.0), adapter=crossing)
+    return PortLoads(
+        scale_up=np.where(m > 1, sent * advantage, 0.0),
+        adapter=np.where(n > m, sent / m, 0.0),
+        uplink=np.where(n > leaf, sent / leaf, 0.0),
+    )
 
 
 def collective_latency_s(kind: str, group: GroupShape, rates: LinkRates) -> Floats:

@@ -140,13 +140,15 @@ def _oversubscription(cluster: Cluster) -> float:
 def _links(cluster: Cluster, calibration: Calibration) -> LinkRates:
     node, device = cluster.node, cluster.node.device
     scale_up = node.scale_up.bandwidth_bytes_per_s
-    adapters = node.nics * node.nic_bandwidth_bytes_per_s / node.devices
+    # Without adapters nothing is reached: one byte a second keeps the arithmetic finite.
+    adapters = max(node.nics * node.nic_bandwidth_bytes_per_s / node.devices, 1.0)
+    network = adapters * calibration.general("network_efficiency")
+    oversubscription = _oversubscription(cluster)
     return LinkRates(
         scale_up_bytes_per_s=scale_up * calibration.device(device, "bus_efficiency"),
         scale_up_reduce_bytes_per_s=scale_up * calibration.device(device, "bus_reduce_efficiency"),
-        adapter_bytes_per_s=max(adapters, 1.0)
-        * calibration.general("network_efficiency")
-        / _oversubscription(cluster),
+        adapter_bytes_per_s=network,
+        uplink_bytes_per_s=network / oversubscription if oversubscription > 1 else float("inf"),
         alpha_s=calibration.device(device, "alpha_s"),
         alpha_network_s=node.nic_latency_s + cluster.fabric.switch_latency_s,
     )

@@ -73,6 +73,7 @@ class Cluster:
         fabric: What joins them.
         site: Where they stand.
         slowdown: Device index → factor on its compute time (a straggler), 1 where absent.
+        slow_links: Device index → factor by which its network adapter is slower, 1 where absent.
         power_limit_w: Cap enforced on every device; None for the rated power. [W]
     """
 
@@ -81,6 +82,7 @@ class Cluster:
     fabric: Fabric
     site: Site
     slowdown: Mapping[int, float] = field(default_factory=dict)
+    slow_links: Mapping[int, float] = field(default_factory=dict)
     power_limit_w: float | None = None
 
     def __post_init__(self) -> None:
@@ -91,17 +93,25 @@ class Cluster:
                 f"{self.nodes} nodes of {self.node.name} have no network adapter to reach each "
                 "other; give the node nics above 0, or use one node"
             )
+        if self.fabric.kind == "none" and self.domain_devices < self.devices:
+            raise HardwareError(
+                f"fabric {self.fabric.name} joins no nodes, and {self.nodes} of {self.node.name} "
+                f"reach no farther than {self.domain_devices} of {self.devices} devices without "
+                "one; name a fabric with a network, or use fewer nodes"
+            )
         idle_w = self.node.device.idle_w
         if self.power_limit_w is not None and self.power_limit_w <= idle_w:
             raise HardwareError(
                 f"power limit {self.power_limit_w:g} W is not above what {self.node.device.name} "
                 f"draws at rest, {idle_w:g} W; use a higher one"
             )
-        bad = {k: v for k, v in self.slowdown.items() if not 0 <= k < self.devices or v <= 0}
-        if bad:
-            raise HardwareError(
-                f"slowdown of devices {bad}: needs device < {self.devices}, factor > 0"
-            )
+        for name in ("slowdown", "slow_links"):
+            given = getattr(self, name)
+            bad = {k: v for k, v in given.items() if not 0 <= k < self.devices or v <= 0}
+            if bad:
+                raise HardwareError(
+                    f"{name} of devices {bad}: needs device < {self.devices}, factor > 0"
+                )
 
     @property
     def devices(self) -> int:

@@ -39,6 +39,7 @@ MOST_RANKS = 1_000_000
 MOST_STEPS = 1_000_000_000
 MOST_SEED = 2**63 - 1
 MOST_FACTOR = 1000
+MOST_SPREAD = 1.0
 MOST_LEARNING_RATE = 1000.0
 #: The largest limit is what a device's own file may say it draws. [W], [B]
 LEAST_POWER_W, MOST_POWER_W = 1.0, 20_000.0
@@ -65,6 +66,35 @@ def _factor(value: object) -> object:
         or not 0 < value <= MOST_FACTOR
     ):
         raise ValueError(f"found {shown(value)}, expected a factor above 0 and up to {MOST_FACTOR}")
+    return float(value)
+
+
+def _pieces(value: object) -> object:
+    """Return an order as it was written; say in one line what is no piece of one."""
+    if isinstance(value, str):
+        if not value.strip():
+            raise ValueError("found an empty text, expected a list of stages or a file's path")
+        return value
+    if not isinstance(value, list):
+        raise ValueError(f"found {shown(value)}, expected a list with an item for each stage")
+    for index, stage in enumerate(value):
+        words = stage if isinstance(stage, list) else [stage]
+        if not all(isinstance(word, str) for word in words):
+            raise ValueError(
+                f"found {shown(stage)} for stage {index}, expected a text such as 'F0 F1 B0 B1'"
+            )
+    return value
+
+
+def _spread(value: object) -> object:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value <= MOST_SPREAD
+    ):
+        raise ValueError(
+            f"found {shown(value)}, expected a standard deviation above 0 and up to {MOST_SPREAD:g}"
+        )
     return float(value)
 
 
@@ -167,7 +197,9 @@ Samples = Annotated[int, BeforeValidator(_whole(1, MOST_SAMPLES)), Field(ge=1, l
 Steps = Annotated[int, BeforeValidator(_whole(1, MOST_STEPS)), Field(ge=1, le=MOST_STEPS)]
 Seed = Annotated[int, BeforeValidator(_whole(0, MOST_SEED)), Field(ge=0, le=MOST_SEED)]
 Factor = Annotated[float, BeforeValidator(_factor), Field(gt=0, le=MOST_FACTOR)]
+Spread = Annotated[float, BeforeValidator(_spread), Field(gt=0, le=MOST_SPREAD)]
 Slowdown = Annotated[dict[str, Factor], BeforeValidator(_by_index)]
+Pieces = Annotated[str | list[str | list[str]], BeforeValidator(_pieces)]
 Rate = Annotated[float, BeforeValidator(_rate), Field(ge=0, le=MOST_LEARNING_RATE)]
 Power = Annotated[
     float,
@@ -225,6 +257,16 @@ class DataSpec(Section):
     global_batch: Samples = Field(description="a whole number, samples per step over all replicas")
 
 
+class StragglersSpec(Section):
+    """Devices that differ by chance."""
+
+    spread: Spread = Field(
+        description="the standard deviation of the logarithm of a device's compute time, such as "
+        "0.02"
+    )
+    seed: Seed = Field(0, description="a whole number that fixes the draw")
+
+
 class ClusterSpec(Section):
     """The hardware."""
 
@@ -239,6 +281,14 @@ class ClusterSpec(Section):
     )
     slowdown: Slowdown | None = Field(
         None, description='device index → factor on its compute time, such as {"3": 1.2}'
+    )
+    stragglers: StragglersSpec | None = Field(
+        None, description="a draw of factors for all devices: spread and seed"
+    )
+    slow_links: Slowdown | None = Field(
+        None,
+        description="device index → factor by which its share of the network is slower, such as "
+        '{"3": 4}',
     )
 
 
@@ -269,7 +319,7 @@ class OptionsSpec(Section):
     virtual_stages: Degree | None = Field(
         None, description="a whole number, chunks of layers per pipeline rank"
     )
-    order: str | list[str | list[str]] | None = Field(
+    order: Pieces | None = Field(
         None,
         description="what each stage does, for the schedule custom: a list with an item for each "
         "stage such as 'F0 F1 B0 B1', or the path of a YAML file with such a list under order",
@@ -298,7 +348,7 @@ class ScheduleSpec(Section):
     stage_layers: list[Layers] | None = Field(
         None, description="a list of whole numbers, layers of each pipeline chunk"
     )
-    order: str | list[str | list[str]] | None = Field(
+    order: Pieces | None = Field(
         None,
         description="what each stage does, for the schedule custom: a list with an item for each "
         "stage such as 'F0 F1 B0 B1', or the path of a YAML file with such a list under order",

@@ -116,6 +116,8 @@ class Formulas:
         )
         crosses = stride >= self.tables.setting.job.cluster.domain_devices
         one = np.where(crosses, size / links.adapter_bytes_per_s, size / links.scale_up_bytes_per_s)
+        beyond = stride >= self.tables.leaf_devices
+        one = np.maximum(one, np.where(beyond, size / links.uplink_bytes_per_s, 0.0))
         one = one + links.alpha_s / 2 + np.where(crosses, links.alpha_network_s, 0.0)
         fill = 2 * (stages - 1) * one
         if self.tables.setting.software.overlap_pipeline:

@@ -50,14 +50,16 @@ class Tables:
         self.program = program
         rates, software = setting.rates, setting.software
         values = {axis: v.astype(np.float64) for axis, v in degrees.axes.items()}
-        domain = setting.job.cluster.domain_devices
+        cluster = setting.job.cluster
+        domain = cluster.domain_devices
+        self.leaf_devices = cluster.node.devices * cluster.fabric.leaf_nodes
         micro_batch = degrees.micro_batch.astype(np.float64)
         # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here.
         first, self.block_of = _distinct(values["tp"], values["cp"], values["ep"], micro_batch)
         ones = np.ones(len(first))
         own = {axis: values[axis][first] if axis in ("tp", "cp", "ep") else ones for axis in AXES}
         block_scale = _scale(own, micro_batch[first], setting, program)
-        placement = Placement(inside=_inside(own, domain))
+        placement = _placement(own, domain, self.leaf_devices)
         self.costs = [
             block_costs(p, block_scale, placement, rates, software) for p in program.programs
         ]
@@ -66,7 +68,7 @@ class Tables:
         own = {axis: v[first] for axis, v in values.items()}
         own["pp"] = np.ones(len(first))
         self.storage_scale = _scale(own, np.ones(len(first)), setting, program)
-        self.storage_placement = Placement(inside=_inside(own, domain))
+        self.storage_placement = _placement(own, domain, self.leaf_devices)
         self.state_bytes = optimizer_state_bytes(setting.job.optimizer)
         self.storage = [
             block_storage(p, self.storage_scale, software, self.state_bytes)
@@ -197,8 +199,12 @@ def _distinct(*columns: NDArray[np.float64]) -> tuple[Integers, Integers]:
     return first, inverse
 
 
+def _placement(values: Mapping[str, Floats], domain: int, leaf: int) -> Placement:
+    return Placement(inside=_inside(values, domain), in_leaf=_inside(values, leaf))
+
+
 def _inside(values: Mapping[str, Floats], domain: int) -> dict[str, Floats]:
-    """Return the members of each axis's groups that share a scale-up domain."""
+    """Return the members of each axis's groups that share `domain` neighbouring devices."""
     inside: dict[str, Floats] = {}
     stride = np.ones_like(next(iter(values.values())))
     for axis in reversed(AXES):

@@ -30,6 +30,7 @@ from wattree.sim.layout import (
     empty_network,
     empty_queue,
     lay_out,
+    slots_needed,
 )
 from wattree.sim.rates import begin_work, end_work, settle
 from wattree.sim.rules import EVENT_KINDS, EventKind
@@ -76,14 +77,15 @@ def _play(graph: ExecutionGraph, sharing: str, log: NDArray[np.int64]) -> Trace:
     is_max_min = sharing_code(sharing) == 0
     check_graph(graph)
     columns = columns_of(graph)
-    board, network = empty_board(graph), empty_network(graph, columns)
+    slots = slots_needed(graph)
+    board, network = empty_board(graph, slots), empty_network(graph, columns, slots)
     record = _Record(
         start_s=np.empty(graph.tasks),
         end_s=np.full(graph.tasks, np.nan),
         events=np.zeros(1, np.int64),
         log=log,
     )
-    _run(columns, board, network, empty_queue(graph), record, is_max_min)
+    _run(columns, board, network, empty_queue(slots), record, is_max_min)
     ended = ~np.isnan(record.end_s)
     if not ended.all():
         raise deadlock_error(graph, ended)
@@ -133,7 +135,7 @@ def _run(
 def _find_first_tasks(board: Board) -> None:
     """Make tasks that wait for nothing ready."""
     for task in range(len(board.tasks)):
-        if board.tasks[task].unmet == 0:
+        if board.unmet[task] == 0:
             push_task(board.ready, task)
 
 
@@ -209,8 +211,8 @@ def _end(
 @part
 def _meet(board: Board, task: int) -> None:
     """Strike one thing that a task waits for; the last one makes it start at this instant."""
-    board.tasks[task].unmet -= 1
-    if board.tasks[task].unmet == 0:
+    board.unmet[task] -= 1
+    if board.unmet[task] == 0:
         push_task(board.ready, task)
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from wattree.graph import ExecutionGraph
 from wattree.sim.compiled import part
+from wattree.sim.prune import crowdable_flows
 
 __all__ = [
     "AT_WORK",
@@ -29,12 +30,14 @@ __all__ = [
     "empty_network",
     "empty_queue",
     "lay_out",
+    "slots_needed",
 ]
 
 #: One record of the arrays below, with the fields of its type, which mypy cannot know.
 Record = Any
 
-#: A task. `unmet` counts what it waits for: predecessors and turns on its streams.
+#: A task. What it waits for is counted apart, in `Board.unmet`: counts are needed long before the
+#: rest, and so close together they stay in the cache.
 TASK = np.dtype(
     [
         ("latency_s", "f8"),
@@ -47,7 +50,6 @@ TASK = np.dtype(
         ("successors_end", "i4"),
         ("flows", "i4"),
         ("flows_end", "i4"),
-        ("unmet", "i4"),
         ("kind", "i1"),
         ("overlaps", "i1"),
     ],
@@ -139,9 +141,13 @@ class Network(NamedTuple):
 
 
 class Board(NamedTuple):
-    """Tasks, what runs, and rank classes."""
+    """Tasks, what runs, and rank classes.
+
+    `unmet` counts what each task waits for: predecessors and turns on its streams.
+    """
 
     tasks: NDArray[np.void]
+    unmet: NDArray[np.int32]
     seats: NDArray[np.void]
     slots: NDArray[np.void]
     free_slots: NDArray[np.int64]
@@ -182,20 +188,24 @@ def columns_of(graph: ExecutionGraph) -> Columns:
     types = {"kind": np.int8, "overlaps": np.bool_}
     floats = {"latency_s", "work_s", "flow_bytes_per_s", "alloc_bytes", "free_bytes"}
     types |= dict.fromkeys(floats, np.float64)
+    names = ("flow_offsets", "flow_links", "flow_bytes_per_s")
+    flows = dict(zip(names, crowdable_flows(graph), strict=True))
     return Columns(
         *(
-            np.require(getattr(graph, name), types.get(name, np.int64), ("C", "A", "W"))
+            np.require(
+                flows.get(name, getattr(graph, name)), types.get(name, np.int64), ("C", "A", "W")
+            )
             for name in Columns._fields
         )
     )
 
 
-def empty_board(graph: ExecutionGraph) -> Board:
+def empty_board(graph: ExecutionGraph, slots: int) -> Board:
     """Return room for all state, with the memory of every class at its residents."""
     streams, classes = len(graph.stream_class), len(graph.class_ranks)
-    slots = slots_needed(graph)
     board = Board(
         tasks=_empty_aligned(graph.tasks, TASK),
+        unmet=np.zeros(graph.tasks, np.int32),
         seats=np.empty(len(graph.stream_ids), SEAT),
         slots=np.zeros(slots, SLOT),
         free_slots=np.arange(slots, -1, -1, dtype=np.int64),
@@ -217,9 +227,9 @@ def empty_board(graph: ExecutionGraph) -> Board:
     return board
 
 
-def empty_network(graph: ExecutionGraph, columns: Columns) -> Network:
+def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> Network:
     """Return the links, nothing on them."""
-    slots, room = slots_needed(graph), int(np.diff(graph.flow_offsets).max(initial=0))
+    room = int(np.diff(columns.flow_offsets).max(initial=0))
     count = len(graph.link_bandwidth_bytes_per_s)
     links = np.zeros(count, LINK)
     links["bandwidth_bytes_per_s"] = graph.link_bandwidth_bytes_per_s
@@ -237,9 +247,8 @@ def empty_network(graph: ExecutionGraph, columns: Columns) -> Network:
     )
 
 
-def empty_queue(graph: ExecutionGraph) -> Queue:
-    """Return a queue with room for one event per running task."""
-    room = slots_needed(graph)
+def empty_queue(room: int) -> Queue:
+    """Return a queue with room for one event for each of so many running tasks."""
     return Queue(
         time_s=np.full(room + 2, np.inf),
         order=_stack(room + 1),
@@ -277,7 +286,7 @@ def lay_out(columns: Columns, board: Board) -> None:
     _copy_tasks(columns, board.tasks)
     _seat_tasks(columns, board)
     for successor in columns.successors:
-        board.tasks[successor].unmet += 1
+        board.unmet[successor] += 1
 
 
 @part
@@ -294,7 +303,6 @@ def _copy_tasks(columns: Columns, tasks: NDArray[np.void]) -> None:
         task.successors_end = columns.successor_offsets[t + 1]
         task.flows = columns.flow_offsets[t]
         task.flows_end = columns.flow_offsets[t + 1]
-        task.unmet = 0
         task.kind = columns.kind[t]
         task.overlaps = columns.overlaps[t]
 
@@ -313,5 +321,5 @@ def _seat_tasks(columns: Columns, board: Board) -> None:
             board.last_task[rank_class] = t
             if board.last_seat[stream] >= 0:
                 board.seats[board.last_seat[stream]].after = t
-                board.tasks[t].unmet += 1
+                board.unmet[t] += 1
             board.last_seat[stream] = k

@@ -1,0 +1,262 @@
+"""Expansion of stage programs to all rank classes, compiled: one pass over tasks, no sorting.
+
+Every task of a stage's program becomes one instance per rank class, or one per *orbit*: per group
+of classes that take part in it together. Which classes share an instance is the task's
+*pattern*. Instances are numbered by task, then by copy, so rows come out in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "FROM_TASK",
+    "MERGED",
+    "OWN_CLASS",
+    "Edges",
+    "Expansion",
+    "Loads",
+    "Patterns",
+    "Rows",
+    "Templates",
+    "expand",
+]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+#: Whom an edge leads to: the same class, or the class's peer by this row less one of `peers`.
+OWN_CLASS = 0
+#: An edge between two shared tasks: one per pair of instances, however many classes share both.
+MERGED = -1
+#: A task whose bytes are those of its record, whatever its class.
+FROM_TASK = -1
+
+
+class Templates(NamedTuple):
+    """Tasks of all stages' programs, `(T,)` each.
+
+    Attributes:
+        first: Number of the first instance.
+        pattern: Number of the pattern.
+        base: First rank class of the stage, of all stages' classes.
+        stream: Stream of the rank.
+        costs: Row of `Loads.by_class`, or `FROM_TASK`.
+        uses_links: Whether the task is anything but compute, and sends anything at all.
+    """
+
+    first: Integers
+    pattern: Integers
+    base: Integers
+    stream: Integers
+    costs: Integers
+    uses_links: NDArray[np.bool_]
+
+
+class Patterns(NamedTuple):
+    """Which classes of a stage share an instance. Classes count from the stage's first.
+
+    Attributes:
+        copies_at: Where the copies of each pattern begin in `member_offsets`, one more than there
+            are patterns, each of which ends with one offset more than it has copies.
+        member_offsets: Where the classes of each copy begin in `members`, and end.
+        members: Classes of each copy, ascending.
+        inverse_at: Where the classes of each pattern begin in `inverse`.
+        inverse: The copy of each class.
+    """
+
+    copies_at: Integers
+    member_offsets: Integers
+    members: Integers
+    inverse_at: Integers
+    inverse: Integers
+
+
+class Edges(NamedTuple):
+    """Edges between tasks: CSR over tasks.
+
+    Attributes:
+        offsets: `(T + 1,)`.
+        after: The task that waits.
+        via: `OWN_CLASS`, `MERGED` or a row of `peers`, counted from 1.
+        peers: Peer of each class, counted from its stage's first: next, previous, mirror.
+    """
+
+    offsets: Integers
+    after: Integers
+    via: Integers
+    peers: Integers
+
+
+class Loads(NamedTuple):
+    """What tasks send over each kind of link and direction, `D` of them.
+
+    Attributes:
+        of_task: By task, `(T, D)`. [B]
+        by_class: For tasks whose bytes depend on the class, `(rows, D, C)`, by `Templates.costs`.
+            [B], of rows from `per_byte_from` on per byte of `size_bytes`.
+        size_bytes: `(T,)`. [B]
+        work_s: Of each instance. [s]
+        per_byte_from: First row of `by_class` that is to be multiplied.
+        inward: Whether a direction's links are those of the receiver, `(D,)`.
+        receiver: Class that gets what a class sends, `(rows, C)`, by `Templates.costs`.
+        link: Link of each class, `(D, C)`.
+        twins: Ranks that one class has on one link, `(D, C)`.
+    """
+
+    of_task: Floats
+    by_class: Floats
+    size_bytes: Floats
+    work_s: Floats
+    per_byte_from: int
+    inward: NDArray[np.bool_]
+    receiver: Integers
+    link: Integers
+    twins: Floats
+
+
+class Expansion(NamedTuple):
+    """All that instances follow from."""
+
+    templates: Templates
+    patterns: Patterns
+    edges: Edges
+    loads: Loads
+
+
+class Rows(NamedTuple):
+    """Room for the rows of all instances: offsets `(instances + 1,)`, and values.
+
+    Values have more room than is used; the last offset tells how much.
+    """
+
+    stream_offsets: Integers
+    stream_ids: Integers
+    successor_offsets: Integers
+    successors: Integers
+    flow_offsets: Integers
+    flow_links: Integers
+    flow_bytes_per_s: Floats
+
+
+F = TypeVar("F", bound=Callable[..., object])
+
+# The types that numba ships know neither all of its options nor its cache.
+_njit: Any = numba.njit
+#: Without numba's own runtime nothing counts references to arrays, which costs more than the work.
+_KERNEL = {"_nrt": False}
+_PART = {**_KERNEL, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+def _kernel(function: F) -> F:
+    """Compile an entry point and keep its machine code, parts included, on disk."""
+    return cast("F", _njit(cache=True, **_KERNEL)(function))
+
+
+def _part(function: F) -> F:
+    """Compile a piece of a kernel into it."""
+    return cast("F", _njit(**_PART)(function))
+
+
+@_kernel
+def expand(job: Expansion, streams: int, rows: Rows) -> None:
+    """Fill the rows of all instances, given how many streams a rank has."""
+    templates, patterns = job.templates, job.patterns
+    stream_end = successor_end = flow_end = 0
+    for t in range(len(templates.first)):
+        instance = templates.first[t]
+        pattern = templates.pattern[t]
+        for copy in range(patterns.copies_at[pattern], patterns.copies_at[pattern + 1] - 1):
+            for m in range(patterns.member_offsets[copy], patterns.member_offsets[copy + 1]):
+                rank_class = templates.base[t] + patterns.members[m]
+                rows.stream_ids[stream_end] = rank_class * streams + templates.stream[t]
+                stream_end += 1
+            successor_end = _succeed(job, rows, t, copy, successor_end)
+            if templates.uses_links[t] and job.loads.work_s[instance] > 0.0:
+                flow_end = _flow(job, rows, t, copy, flow_end)
+            instance += 1
+            rows.stream_offsets[instance] = stream_end
+            rows.successor_offsets[instance] = successor_end
+            rows.flow_offsets[instance] = flow_end
+
+
+@_part
+def _succeed(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
+    """Append the successors of one instance of a task, and return where they end."""
+    templates, patterns, edges = job.templates, job.patterns, job.edges
+    merged_from = -1
+    for e in range(edges.offsets[t], edges.offsets[t + 1]):
+        via = edges.via[e]
+        first = templates.first[edges.after[e]]
+        inverse = patterns.inverse_at[templates.pattern[edges.after[e]]]
+        if via == MERGED and merged_from < 0:
+            merged_from = filled
+        for m in range(patterns.member_offsets[copy], patterns.member_offsets[copy + 1]):
+            rank_class = patterns.members[m]
+            if via > OWN_CLASS:
+                rank_class = edges.peers[via - 1, templates.base[t] + rank_class]
+            successor = first + patterns.inverse[inverse + rank_class]
+            if via == MERGED:
+                filled = _merge(rows.successors, merged_from, filled, successor)
+            else:
+                rows.successors[filled] = successor
+                filled += 1
+    return filled
+
+
+@_part
+def _merge(row: Integers, begin: int, end: int, value: int) -> int:
+    """Insert a value into an ascending part of a row unless it is there; return the new end."""
+    place = end
+    while place > begin and row[place - 1] > value:
+        place -= 1
+    if place > begin and row[place - 1] == value:
+        return end
+    for k in range(end, place, -1):
+        row[k] = row[k - 1]
+    row[place] = value
+    return end + 1
+
+
+@_part
+def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
+    """Append the links of one instance of a task, ascending, and return where they end.
+
+    A link that several classes share comes as often: their traffic is added up later.
+    """
+    loads, members = job.loads, job.patterns.members
+    begin, end = job.patterns.member_offsets[copy], job.patterns.member_offsets[copy + 1]
+    base, costs, row = job.templates.base[t], job.templates.costs[t], filled
+    instance = job.templates.first[t] + copy - job.patterns.copies_at[job.templates.pattern[t]]
+    for d in range(len(loads.inward)):
+        load_bytes = loads.of_task[t, d]
+        if costs != FROM_TASK:
+            load_bytes = loads.by_class[costs, d, base + members[end - 1]]
+            if costs >= loads.per_byte_from:
+                load_bytes = loads.size_bytes[t] * load_bytes
+        if load_bytes > 0.0:
+            for m in range(begin, end):
+                rank_class = base + members[m]
+                if loads.inward[d] and costs != FROM_TASK:
+                    rank_class = loads.receiver[costs, rank_class]
+                rate = load_bytes / loads.work_s[instance] * loads.twins[d, rank_class]
+                _insert(rows, row, filled, loads.link[d, rank_class], rate)
+                filled += 1
+    return filled
+
+
+@_part
+def _insert(rows: Rows, begin: int, end: int, link: int, bytes_per_s: float) -> None:
+    """Put a flow behind those of the row whose links have the same or a lower number."""
+    place = end
+    while place > begin and rows.flow_links[place - 1] > link:
+        rows.flow_links[place] = rows.flow_links[place - 1]
+        rows.flow_bytes_per_s[place] = rows.flow_bytes_per_s[place - 1]
+        place -= 1
+    rows.flow_links[place] = link
+    rows.flow_bytes_per_s[place] = bytes_per_s

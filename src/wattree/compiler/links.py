@@ -1,0 +1,140 @@
+"""Pass 10c: link classes, and what a collective takes when no other group shares its links.
+
+Links that carry the traffic of equal ranks are one class. A task's flow on a link class is what
+all ranks that it stands for send over one such link: if eight groups share one adapter, the
+eight folded twins ask for eight times its bandwidth and share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.topology import LinkUse, MeshTopology
+from wattree.cost import LinkRates
+
+__all__ = ["LinkClasses", "alone_s", "link_classes", "members_by_link", "rank_rates"]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkClasses:
+    """Link classes of one kind.
+
+    Attributes:
+        name: Of the kind, for people.
+        load: Field of a task that holds the bytes one rank sends over such links.
+        of_class: Link class of each rank class, `(C,)`.
+        twins: Ranks of each rank class on one such link, `(C,)`.
+        bandwidth_bytes_per_s: Of one link of each class, `(L,)`. [B/s]
+    """
+
+    name: str
+    load: str
+    of_class: Integers
+    twins: Floats
+    bandwidth_bytes_per_s: Floats
+
+
+def rank_rates(links: LinkRates) -> Mapping[str, float]:
+    """Return what one rank's links of each kind carry where all ranks send at once. [B/s]"""
+    return {
+        "scale_up_bytes": links.scale_up_bytes_per_s,
+        "adapter_bytes": links.adapter_bytes_per_s,
+        "uplink_bytes": links.uplink_bytes_per_s,
+    }
+
+
+def members_by_link(use: LinkUse) -> Integers | None:
+    """Return the ranks on each link, filled up with -1; None if each rank has its own."""
+    counts = np.bincount(use.of_rank)
+    if counts.max(initial=0) <= 1:
+        return None
+    order = np.argsort(use.of_rank, kind="stable")
+    members = np.full((len(counts), int(counts.max())), -1)
+    place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    members[use.of_rank[order], place] = order
+    return members[counts > 0]
+
+
+def link_classes(
+    uses: Sequence[LinkUse], classes: Integers, rates: Mapping[str, float]
+) -> tuple[LinkClasses, ...]:
+    """Return the link classes of each kind.
+
+    Args:
+        uses: Links by kind.
+        classes: Rank class of each rank, refined so that ranks of a class sit on equal links.
+        rates: From `rank_rates`.
+    """
+    count = int(classes.max()) + 1
+    representative = np.empty(count, dtype=np.int64)
+    representative[classes[::-1]] = np.arange(len(classes))[::-1]  # the first rank of each class
+    result = []
+    for use in uses:
+        # Equal links hold ranks of equal classes: the lowest class on a link names its class.
+        lowest = np.full(int(use.of_rank.max()) + 1, count)
+        np.minimum.at(lowest, use.of_rank, classes)
+        chosen = use.of_rank[representative]
+        first, of_class = np.unique(lowest[chosen], return_inverse=True)
+        keys, sizes = np.unique(use.of_rank * np.int64(count) + classes, return_counts=True)
+        twins = sizes[np.searchsorted(keys, chosen * np.int64(count) + np.arange(count))]
+        bandwidth = np.full(len(first), use.ranks_per_link * rates[use.load])
+        if use.slowdown is not None:
+            bandwidth[of_class] = bandwidth[of_class] / use.slowdown[chosen]
+        result.append(
+            LinkClasses(
+                name=use.name,
+                load=use.load,
+                of_class=of_class,
+                twins=twins.astype(np.float64),
+                bandwidth_bytes_per_s=bandwidth,
+            )
+        )
+    return tuple(result)
+
+
+def alone_s(
+    tasks: NDArray[np.void],
+    topology: MeshTopology,
+    axes: Mapping[tuple[str, ...], int],
+    rates: Mapping[str, float],
+) -> Floats:
+    """Return the work of tasks where no other group uses their links, `(T,)`. [s]
+
+    What tasks come with holds where every group of the mesh sends at once; a link that several
+    ranks share carries one group faster.
+    """
+    work = tasks["work_s"].copy()
+    uses = topology.links()
+    if all(use.ranks_per_link <= 1 for use in uses):
+        return work
+    for names, number in axes.items():
+        chosen = np.flatnonzero(tasks["axes"] == number)
+        if not len(chosen):
+            continue
+        groups = topology.mesh.groups(names)
+        together, alone = np.zeros(len(chosen)), np.zeros(len(chosen))
+        for use in uses:
+            one = tasks[use.load][chosen] / rates[use.load]
+            together = np.maximum(together, one)
+            alone = np.maximum(alone, one * _share_of_one_group(groups, use))
+        moved = together > 0
+        work[chosen[moved]] *= alone[moved] / together[moved]
+    return work
+
+
+def _share_of_one_group(groups: Integers, use: LinkUse) -> float:
+    """Return the part of a link's ranks that one group has on it, at most."""
+    if use.ranks_per_link <= 1:
+        return 1.0
+    links = np.sort(use.of_rank[groups], axis=1)
+    starts = np.ones(links.shape, dtype=bool)  # of runs of equal links
+    starts[:, 1:] = np.diff(links, axis=1) != 0
+    runs = np.diff(np.flatnonzero(np.append(starts.ravel(), True)))
+    return float(runs.max()) / use.ranks_per_link
