@@ -102,7 +102,6 @@ def _priors() -> dict[str, Prior]:
             0.15,
             "FlashAttention 2 against 3 on H100: 35 % and 75 % of peak (Shah et al., 2024)",
         ),
-        "general.tensor_exposed_share": (0.34, 0.4, seen),
         "general.overlap_compute_rate": (0.80, 0.03, "NCCL holds some 20 of 132 SMs"),
         "general.head_misalignment": (6.0, 0.5, seen),
         "general.moe_permute_factor": (1.5, 0.4, seen),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wattree.errors import JobError, nearest
-from wattree.job.problems import refusal
+from wattree.files import refusal
 
 __all__ = ["ROWS_FILE_LIMIT_BYTES", "MeasuredRow", "bundled_rows", "read_rows"]
 
