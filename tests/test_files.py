@@ -167,6 +167,18 @@ def test_aliases_that_multiply_are_refused(file: Path) -> None:
     assert found == f"holds more than {LIMIT_VALUES} values once aliases are written out"
 
 
+def test_of_many_problems_all_are_counted_and_some_are_told(file: Path) -> None:
+    """Hundreds of lines help nobody; a wrong number of them misleads."""
+    file.write_text("\n".join(f"k{n}: .nan" for n in range(23)))
+    with pytest.raises(JobError) as caught:
+        read_yaml(file)
+    lines = str(caught.value).splitlines()
+
+    assert lines[0] == f"{file}: 23 problems:"
+    assert (len(lines), lines[-1]) == (22, "  and 3 more")
+    assert len(caught.value.problems) == 23
+
+
 def test_an_alias_of_itself_is_refused(file: Path) -> None:
     """A list that holds itself has no end."""
     assert "nested deeper" in refusal(file, b"a: &a [*a]\n")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.errors import WattreeError
+    from wattree.interchange import Exported, Platform, Replay, export_chakra, replay
     from wattree.job import Job, job_from_mapping, load_job
     from wattree.predict import Prediction, simulate
     from wattree.search import Plan, plan
@@ -15,32 +16,42 @@ if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.validation import Validation, validate
 
 __all__ = [
+    "Exported",
     "Job",
     "Plan",
+    "Platform",
     "Prediction",
+    "Replay",
     "Result",
     "Trace",
     "Validation",
     "WattreeError",
     "__version__",
+    "export_chakra",
     "job_from_mapping",
     "load_job",
     "plan",
+    "replay",
     "simulate",
     "validate",
 ]
 
 _HOMES = {
+    "Exported": "wattree.interchange",
     "Job": "wattree.job",
     "Plan": "wattree.search",
+    "Platform": "wattree.interchange",
     "Prediction": "wattree.predict",
+    "Replay": "wattree.interchange",
     "Result": "wattree.trace",
     "Trace": "wattree.trace",
     "Validation": "wattree.validation",
     "WattreeError": "wattree.errors",
+    "export_chakra": "wattree.interchange",
     "job_from_mapping": "wattree.job",
     "load_job": "wattree.job",
     "plan": "wattree.search",
+    "replay": "wattree.interchange",
     "simulate": "wattree.predict",
     "validate": "wattree.validation",
 }

@@ -13,14 +13,14 @@ import os
 import stat
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
 
 from wattree.errors import JobError, OutputError
 
-__all__ = ["LIMIT_BYTES", "read_json", "read_text", "read_yaml", "write_atomic"]
+__all__ = ["LIMIT_BYTES", "read_json", "read_text", "read_yaml", "refusal", "write_atomic"]
 
 #: Largest file that is read unless the caller says otherwise. [B]
 LIMIT_BYTES = 1 << 20
@@ -184,9 +184,7 @@ def _checked(path: str | Path, found: object, *, kind: str) -> dict[str, Any]:
         _refuse(path, f"found {what}, expected a {kind} mapping of keys to values")
     problems = list(_bad_values(found))
     if problems:
-        more = len(problems) - _LISTED
-        listed = problems[:_LISTED] + ([f"… and {more} more"] if more > 0 else [])
-        raise JobError(str(path), listed)
+        raise refusal(str(path), problems, most=_LISTED)
     return found
 
 
@@ -242,6 +240,21 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"found the key '{key}' twice")
         found[key] = value
     return found
+
+
+def refusal(source: str, problems: Sequence[str], *, most: int) -> JobError:
+    """Return the error of a file that holds all `problems` and whose message tells some.
+
+    Args:
+        source: The file, as messages name it.
+        problems: One line per fault.
+        most: Problems that the message lists; of the rest it says how many there are.
+    """
+    error = JobError(source, problems)
+    if (rest := len(problems) - most) > 0:
+        lines = [f"{source}: {len(problems)} problems:", *(f"  {p}" for p in problems[:most])]
+        error.args = ("\n".join([*lines, f"  and {rest} more"]),)
+    return error
 
 
 def _refuse_constant(name: str) -> NoReturn:

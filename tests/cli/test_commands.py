@@ -23,7 +23,7 @@ from wattree.cli.output import check_outputs
 from wattree.errors import InfeasibleError, OutputError, StrategyError
 from wattree.hardware.load import device_names, fabric_names, node_names, site_names
 
-COMMANDS = ("plan", "simulate", "validate", "catalog")
+COMMANDS = ("plan", "simulate", "validate", "catalog", "export", "replay")
 JOB = "examples/llama-3.1-8b-dgx-h100.yaml"
 
 Fake = Callable[..., None]
@@ -408,6 +408,29 @@ def test_one_device_comes_with_sources(
     assert "700 W" in lines["tdp"]
     assert "3.35 TB/s" in lines["memory bandwidth"]
     assert len(lines["tdp"].strip().split("  ")[-1]) > 10  # the source
+
+
+def test_links_of_a_node_read_as_cables(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both directions are one cable, in units; an entry shows nothing that says nothing."""
+    monkeypatch.setenv("COLUMNS", "120")
+    run(["catalog", "nodes", "4x-mi250"])
+    printed = capsys.readouterr().out
+    cables = [
+        found for line in printed.splitlines() for found in re.findall(r"d\d-d\d .*?us", line)
+    ]
+
+    assert cables == [
+        "d0-d1 100 GB/s, 1.8 us",
+        "d2-d3 100 GB/s, 1.8 us",
+        "d0-d3 100 GB/s, 1.8 us",
+        "d1-d2 100 GB/s, 1.8 us",
+        "d0-d2 50 GB/s, 1.8 us",
+        "d1-d3 50 GB/s, 1.8 us",
+    ]
+    assert "Link(" not in printed
+    assert "cxl" not in printed
 
 
 def test_an_unknown_device_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:

@@ -366,17 +366,23 @@ def test_every_node_of_the_catalogue_is_one_network(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(node_names())))
 def test_two_nodes_of_the_catalogue_reach_each_other(name: str) -> None:
     """Over adapters and switches, or refused where nothing joins them."""
-    two = cluster(name, 2)
-    if two.fabric.kind == "none":
-        with pytest.raises(HardwareError, match="nothing joins them"):
-            network_of(two)
+    if cluster(name, 1).fabric.kind == "none":  # workstations come without a network
+        with pytest.raises(HardwareError, match="joins no nodes"):
+            cluster(name, 2)
         return
+    two = cluster(name, 2)
     network = network_of(two)
 
     check_connected(network, names(two.devices), where=name)
     if two.domain_devices == two.node.devices:
         far = route(network, "d0", device_name(two.devices - 1))
         assert sum(name.startswith("nic") for name in far) == 2  # out of one, into another's node
+
+
+def test_nodes_without_a_network_make_no_cluster() -> None:
+    """Unless one scale-up domain holds them all."""
+    with pytest.raises(HardwareError, match="joins no nodes"):
+        cluster("workstation-rtx-4090", 2)
 
 
 def test_an_nvlink_domain_spans_its_nodes() -> None:

@@ -24,6 +24,7 @@ __all__ = [
     "Progress",
     "announce_compilation",
     "check_outputs",
+    "check_trace_path",
     "deliver",
     "progress_bars",
     "quantity_option",
@@ -112,17 +113,31 @@ def progress_bars() -> Iterator[Progress]:
 
 
 def check_outputs(*outputs: Path | None, source: Path) -> None:
-    """Refuse to write over what is read, or two results to one place.
+    """Refuse, before any work, places that cannot be written, and to write over what is read.
 
     Raises:
-        OutputError: Two of the paths are the same file.
+        OutputError: Two of the paths are the same file, or a folder is missing.
     """
     named = [path for path in outputs if path is not None and str(path) != "-"]
     for index, path in enumerate(named):
+        if path.is_dir():
+            raise OutputError(f"{path}: is a folder; name a file to write")
+        if not path.absolute().parent.is_dir():
+            raise OutputError(f"{path}: its folder does not exist; make it, or name another file")
         if path.absolute() == source.absolute():
             raise OutputError(f"{path}: is the job that is read; name another file to write")
         if path.absolute() in {other.absolute() for other in named[:index]}:
             raise OutputError(f"{path}: is named for two results; name a file for each")
+
+
+def check_trace_path(path: Path | None) -> None:
+    """Refuse a timeline on standard output.
+
+    Raises:
+        OutputError: The path is `-`.
+    """
+    if str(path) == "-":
+        raise OutputError("--trace: found '-', expected a file; a timeline is no text to read")
 
 
 def announce_compilation() -> None:

@@ -13,6 +13,7 @@ from wattree.cli.output import (
     JsonPath,
     announce_compilation,
     check_outputs,
+    check_trace_path,
     deliver,
 )
 from wattree.cli.simulate import Sharing
@@ -98,6 +99,7 @@ def replay(  # noqa: PLR0917 - typer passes options by name
     from wattree import interchange
 
     check_outputs(json_path, trace_path, source=traces)
+    check_trace_path(trace_path)
     platform = _platform(
         cluster, compute=compute, precision=precision, software=software, calibration=calibration
     )

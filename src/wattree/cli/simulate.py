@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattree.cli.job_file import check_recomputation, naming, read_job
+from wattree.cli.job_file import naming, read_job
 from wattree.cli.output import (
     Calibration,
     JobPath,
     JsonPath,
     announce_compilation,
     check_outputs,
+    check_trace_path,
     deliver,
     quantity_option,
 )
@@ -23,6 +24,7 @@ from wattree.cli.output import (
 if TYPE_CHECKING:
     from wattree.job import Job
     from wattree.predict import Prediction
+    from wattree.trace import Result
 
 __all__ = ["simulate"]
 
@@ -49,7 +51,7 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
         typer.Option(
             "--trace",
             metavar="PATH",
-            help="Write the timeline (streams, memory, power) for ui.perfetto.dev.",
+            help="Write the timeline (streams, memory, power, link load) for ui.perfetto.dev.",
             show_default=False,
         ),
     ] = None,
@@ -77,6 +79,7 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     Example: wattree simulate job.yaml --trace trace.json --json result.json
     """
     check_outputs(json_path, trace_path, source=job)
+    check_trace_path(trace_path)
     loaded = read_job(job)
     if (limit_w := quantity_option("--power-limit", power_limit, "w")) is not None:
         loaded = replace(loaded, cluster=replace(loaded.cluster, power_limit_w=limit_w))
@@ -92,13 +95,25 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     result = prediction.result
     deliver(result.as_json(), json_path, lambda console: show_result(result, console))
     if not result.memory.fits:
+        if str(json_path) == "-":  # only JSON goes to standard output
+            typer.echo(f"wattree: {_shortage(result)}", err=True)
         raise typer.Exit(2)
+
+
+def _shortage(result: Result) -> str:
+    from wattree.units import format_bytes
+
+    memory = result.memory
+    found = f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.capacity_bytes)}"
+    fixes = "; ".join(fix.change for fix in memory.fixes)
+    return f"does not fit in memory: needs {found} per device" + (
+        f"; try: {fixes}" if fixes else ""
+    )
 
 
 def _predicted(job: Job, calibration: Path | None, *, fold: Fold, sharing: Sharing) -> Prediction:
     import wattree
 
-    check_recomputation(job)
     prediction = wattree.simulate(
         job, calibration=calibration, fold=fold is Fold.ON, sharing=sharing.value
     )

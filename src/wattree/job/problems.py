@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import NoneType, TracebackType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from wattree.errors import JobError, StrategyError, WattreeError, nearest
+from wattree.files import refusal
 
-__all__ = ["Problems", "refusal", "shown", "unknown_key"]
+__all__ = ["Problems", "shown", "unknown_key"]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -98,21 +99,6 @@ class _Place:
         else:
             self._problems.add(self._place, str(error))
         return True
-
-
-def refusal(source: str, problems: Sequence[str], *, most: int) -> JobError:
-    """Return the error of a file that holds all `problems` and whose message tells some.
-
-    Args:
-        source: The file, as messages name it.
-        problems: One line per fault.
-        most: Problems that the message lists; of the rest it says how many there are.
-    """
-    error = JobError(source, problems)
-    if (rest := len(problems) - most) > 0:
-        lines = [f"{source}: {len(problems)} problems:", *(f"  {p}" for p in problems[:most])]
-        error.args = ("\n".join([*lines, f"  and {rest} more"]),)
-    return error
 
 
 def shown(value: object) -> str:

@@ -8,7 +8,14 @@ from numpy.typing import NDArray
 from wattree.graph import Phase, TaskKind
 from wattree.trace import TimeParts, Trace
 
-__all__ = ["covered_s", "membership_class", "slowest_class", "tasks_of", "time_parts"]
+__all__ = [
+    "covered_s",
+    "membership_class",
+    "slowest_class",
+    "tasks_by_class",
+    "tasks_of",
+    "time_parts",
+]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -29,6 +36,20 @@ def tasks_of(trace: Trace, rank_class: int) -> Integers:
     return np.flatnonzero(takes_part)
 
 
+def tasks_by_class(trace: Trace, classes: int) -> list[Integers]:
+    """Return for each of the first rank classes the tasks it takes part in, ascending."""
+    task, owner = membership_class(trace)
+    if classes < len(trace.graph.class_ranks):
+        chosen = owner < classes
+        task, owner = task[chosen], owner[chosen]
+    small = np.min_scalar_type(classes)  # numpy sorts 16 bits in a few passes
+    order = np.argsort(owner.astype(small), kind="stable")
+    ends = np.cumsum(np.bincount(owner, minlength=classes))
+    rows = np.split(task[order], ends[:-1])
+    # A task that is on several streams of a class comes as often, side by side.
+    return [row[np.diff(row, prepend=-1) != 0] for row in rows]
+
+
 def slowest_class(trace: Trace) -> int:
     """Return the class whose compute stream is busy longest, the first of equals."""
     task, owner = membership_class(trace)
@@ -38,16 +59,17 @@ def slowest_class(trace: Trace) -> int:
     return int(np.argmax(total))
 
 
-def time_parts(trace: Trace, rank_class: int) -> TimeParts:
+def time_parts(trace: Trace, rank_class: int, mine: Integers | None = None) -> TimeParts:
     """Return where the step goes on `rank_class`; the parts add up to the makespan. [s]
 
     Time with a compute task running is compute, recomputation or optimizer by its phase. Of the
     rest, time with communication in flight on this class is exposed communication, then time
     with input work is exposed materials, then time with other host work is `other`; what is left
-    is the bubble.
+    is the bubble. Who asks for many classes gives each one's tasks, `mine`, from `tasks_by_class`.
     """
     graph = trace.graph
-    mine = tasks_of(trace, rank_class)
+    if mine is None:
+        mine = tasks_of(trace, rank_class)
     kind, phase = graph.kind[mine], graph.phase[mine]
     computing = kind == TaskKind.COMPUTE
     host = kind == TaskKind.HOST
@@ -56,7 +78,7 @@ def time_parts(trace: Trace, rank_class: int) -> TimeParts:
         return _merged(trace.start_s[mine[chosen]], trace.end_s[mine[chosen]])
 
     def busy(chosen: NDArray[np.bool_]) -> float:
-        return float((trace.end_s - trace.start_s)[mine[chosen]].sum())
+        return float((trace.end_s[mine[chosen]] - trace.start_s[mine[chosen]]).sum())
 
     recomputing = computing & (phase == Phase.RECOMPUTATION)
     optimizing = computing & (phase == Phase.OPTIMIZER)

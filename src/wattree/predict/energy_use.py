@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from wattree.energy import dynamic_energy_j, rated_dynamic_w
 from wattree.graph import StageLabel, TaskKind
 from wattree.hardware import Cluster, Precision
-from wattree.predict.breakdown import membership_class, time_parts
+from wattree.predict.breakdown import membership_class, tasks_by_class, time_parts
 from wattree.trace import EnergyUse, Trace
 
 __all__ = ["StepEnergy", "device_energy_j", "standing_w", "step_energy"]
@@ -136,8 +136,9 @@ def _exposed_shares(trace: Trace) -> Floats:
     """Return the share of the step in which each stage is exposed, averaged over ranks."""
     shares = np.zeros(3)
     ranks = trace.graph.class_ranks
-    for rank_class, count in enumerate(ranks[:_BINS]):
-        parts = time_parts(trace, rank_class)
+    tasks = tasks_by_class(trace, len(ranks[:_BINS]))
+    for rank_class, (count, mine) in enumerate(zip(ranks[:_BINS], tasks, strict=True)):
+        parts = time_parts(trace, rank_class, mine)
         shares[StageLabel.MATERIALS] += count * parts.exposed_materials
         shares[StageLabel.COMMUNICATING] += count * parts.exposed_communication
     shares /= max(trace.makespan_s, 1e-30) * ranks[:_BINS].sum()

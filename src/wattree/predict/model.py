@@ -1,22 +1,46 @@
-"""A job's model source → model graph, adapters applied."""
+"""A job's model source → model graph, adapters applied; what strategies ask of its depth."""
 
 from __future__ import annotations
 
 from wattree.capture import load_model, transformer_from_mapping
 from wattree.capture.adapters import freeze, with_lora
+from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph
 from wattree.job import Job
+from wattree.strategy import Strategy, StrategyOptions
 
-__all__ = ["model_of"]
+__all__ = ["check_recomputation", "model_of"]
 
 
 def model_of(job: Job) -> ModelGraph:
     """Return the model graph that `job` names.
 
     Raises:
-        ModelError: The model cannot be read or built.
-        UnknownNameError: No catalogue entry has that name.
+        ModelError: It is not known, or cannot be read or built; the message names the job.
     """
+    try:
+        return _built(job)
+    except (JobError, ModelError, UnknownNameError) as error:
+        if str(error).startswith(f"{job.source}: "):  # a block of the job file itself
+            raise
+        raise ModelError(f"{job.source}: model: {error}") from error
+
+
+def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph) -> None:
+    """Refuse `recompute: block_N` where the model has no N-th layer.
+
+    Raises:
+        StrategyError: It would recompute the first layer alone, which nobody means.
+    """
+    if not isinstance(strategy, StrategyOptions) or not strategy.recompute.startswith("block_"):
+        return
+    layers, every = model.layers, int(strategy.recompute.removeprefix("block_"))
+    if every > layers:
+        problem = f"found '{strategy.recompute}', every {every}th layer, but the model has {layers}"
+        raise StrategyError({"strategy.recompute": f"{problem}; use block_1 to block_{layers}"})
+
+
+def _built(job: Job) -> ModelGraph:
     source = job.model
     if source.transformer is not None:
         graph = transformer_from_mapping(source.transformer, f"{job.source}: model.transformer")

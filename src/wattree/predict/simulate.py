@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wattree.compiler import compile_job
 from wattree.cost import load_calibration
-from wattree.errors import JobError
-from wattree.graph import ModelGraph, TaskKind
+from wattree.errors import JobError, StrategyError
+from wattree.graph import TaskKind
 from wattree.job import AUTO, Job
 from wattree.predict.breakdown import slowest_class, time_parts
+from wattree.predict.described import describe
 from wattree.predict.energy_use import StepEnergy, step_energy
 from wattree.predict.evidence import provenance_of
 from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
+from wattree.predict.model import check_recomputation
 from wattree.predict.setting import Setting, setting_of
 from wattree.sim import play
-from wattree.strategy import Strategy, StrategyOptions, TreeNode
+from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 from wattree.trace import Result, SimulationSize, Trace
 
@@ -60,6 +61,7 @@ def simulate(
         power_limit_w: Cap on each device, over what the job says. [W]
 
     Raises:
+        StrategyError: The strategy does not fit model or cluster; the message names the job.
         WattreeError: The job is impossible; the message says where and what to do.
     """
     if power_limit_w is not None:
@@ -70,7 +72,12 @@ def simulate(
             job.source,
             [f"strategy: found '{AUTO}', expected a strategy to simulate; `plan` finds one"],
         )
-    return predicted(setting, job.strategy, fold=fold, sharing=sharing)
+    try:
+        check_recomputation(job.strategy, setting.model)
+        return predicted(setting, job.strategy, fold=fold, sharing=sharing)
+    except StrategyError as error:
+        error.args = (f"{job.source}: {error}",)  # who reads many files must know which it is
+        raise
 
 
 def predicted(
@@ -177,65 +184,6 @@ def _result(
         simulation=size,
         assumptions=_assumptions(setting),
     )
-
-
-def _telling_paths(model: ModelGraph, patterns: Sequence[str]) -> list[str]:
-    """Return operator paths enough to tell which patterns match anything at all.
-
-    One instance of each block does, and those that a pattern names without a wildcard.
-    """
-    seen: set[str] = set()
-    chosen = []
-    for instance in model.instances:
-        named = any(p == instance.path or p.startswith(f"{instance.path}.") for p in patterns)
-        if named or instance.block not in seen:
-            seen.add(instance.block)
-            chosen.append(instance)
-    return [f"{i.path}.{o.path}" for i in chosen for o in model.blocks[i.block].operators]
-
-
-def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
-    """Return a strategy as plain values, as it would be written in a job file for `model`.
-
-    Patterns of presets for operators that the model lacks are left out.
-    """
-    named = tuple(strategy.tree.nodes)
-    used = {
-        pattern for path in _telling_paths(model, named) for pattern in strategy.tree.matching(path)
-    }
-    axes = {axis for axis, _ in strategy.mesh.axes}
-    return {
-        "mesh": dict(strategy.mesh.axes),
-        "schedule": {
-            "name": strategy.schedule.name,
-            "micro_batches": strategy.schedule.micro_batches,
-            "virtual_stages": strategy.schedule.virtual_stages,
-        },
-        "preset": list(strategy.preset),
-        "tree": {
-            pattern: described
-            for pattern, node in strategy.tree.nodes.items()
-            if pattern in used and (described := _node(node, axes))
-        },
-    }
-
-
-def _node(node: TreeNode, axes: set[str]) -> dict[str, object]:
-    """Return a node's choices without axes that the mesh lacks; empty if nothing is left."""
-    compute = {
-        dim: kept
-        for dim, names in node.compute.items()
-        if (kept := [axis for axis in names if axis in axes])
-    }
-    memory: dict[str, object] = {}
-    for name in ("parameters", "gradients", "optimizer"):
-        names = getattr(node.memory, name)
-        if names is not None and (kept := [axis for axis in names if axis in axes]):
-            memory[name] = {"shard": kept}
-    for name in ("activations", "recompute_share"):
-        if (value := getattr(node.memory, name)) is not None:
-            memory[name] = value
-    return {key: value for key, value in (("compute", compute), ("memory", memory)) if value}
 
 
 def _executed_flop(trace: Trace) -> float:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from wattree.hardware import Device, Fabric, Node, Site
+from wattree.hardware import Device, Fabric, Link, Node, Site
 from wattree.hardware.load import (
     device_names,
     fabric_names,
@@ -35,17 +35,21 @@ class Entry:
         details: All fields.
         sources: Dotted field → where its value comes from.
         citations: Where everything comes from, if not field by field.
+        unsaid: Dotted fields that only have the value that stands where nothing is said.
+        words: Field → its value for people, where that is no plain number or text.
     """
 
     summary: Mapping[str, Any]
     details: Mapping[str, Any]
     sources: Mapping[str, str] = field(default_factory=dict)
     citations: tuple[str, ...] = ()
+    unsaid: frozenset[str] = frozenset()
+    words: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self, *, brief: bool = False) -> dict[str, Any]:
         """Return the fields (or only those of the overview) and the sources of the numbers."""
-        fields = self.summary if brief else self.details
-        return {**fields, "sources": list(self.citations) or dict(self.sources)}
+        shown = self.summary if brief else self.details
+        return {**shown, "sources": list(self.citations) or dict(self.sources)}
 
 
 def entries_of(kind: str, name: str | None) -> list[Entry]:
@@ -100,13 +104,15 @@ def _column(head: str, values: Sequence[Any]) -> tuple[str, list[str]]:
 
 
 def detail_table(entry: Entry) -> Table:
-    """Return one row per field, with its source."""
+    """Return one row per field that says something, with its source."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("field", no_wrap=True)
     table.add_column("value")
     table.add_column("source", overflow="fold")
     for name, value in _flat(entry.details):
-        table.add_row(_title(name), _worded(name, value), entry.sources.get(name, ""))
+        source = entry.sources.get(name, "")
+        if source or name not in entry.unsaid:
+            table.add_row(_title(name), entry.words.get(name) or _worded(name, value), source)
     if entry.citations:
         table.add_row("sources", "; ".join(entry.citations), "")
     return table
@@ -126,7 +132,9 @@ def _device(name: str) -> Entry:
         "tdp_w": device.tdp_w,
     }
     details = {**_fields(device), "peak_flop_per_s": peaks}
-    return Entry(summary=summary, details=details, sources=device.sources)
+    return Entry(
+        summary=summary, details=details, sources=device.sources, unsaid=_unsaid_fields(device)
+    )
 
 
 def _node(name: str) -> Entry:
@@ -139,7 +147,13 @@ def _node(name: str) -> Entry:
         "price_usd_per_s": node.price_usd_per_s,
     }
     details = {**_fields(node), "device": node.device.name}
-    return Entry(summary=summary, details=details, sources=node.sources)
+    return Entry(
+        summary=summary,
+        details=details,
+        sources=node.sources,
+        unsaid=_unsaid_fields(node),
+        words={"links": _links_in_words(node.links)},
+    )
 
 
 def _model(name: str) -> Entry:
@@ -167,7 +181,12 @@ def _fabric(name: str) -> Entry:
         "leaf_nodes": fabric.leaf_nodes,
         "switch_w_per_nic": fabric.switch_w_per_nic,
     }
-    return Entry(summary=summary, details=_fields(fabric), sources=fabric.sources)
+    return Entry(
+        summary=summary,
+        details=_fields(fabric),
+        sources=fabric.sources,
+        unsaid=_unsaid_fields(fabric),
+    )
 
 
 def _site(name: str) -> Entry:
@@ -195,15 +214,43 @@ _KINDS: Mapping[str, tuple[Callable[[], Iterable[str]], Callable[[str], Entry]]]
 
 
 def _fields(thing: Device | Node | Fabric | Site) -> dict[str, Any]:
-    fields = asdict(thing)
-    del fields["sources"]
-    return fields
+    details = asdict(thing)
+    del details["sources"]
+    return details
 
 
-def _flat(fields: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
+def _unsaid_fields(thing: Any, above: str = "") -> frozenset[str]:
+    """Return the dotted fields that have their default, those of parts included."""
+    found: set[str] = set()
+    for each in fields(thing):
+        name, value = f"{above}{each.name}", getattr(thing, each.name)
+        if each.default is not MISSING and value == each.default:
+            found.add(name)
+        elif is_dataclass(value):
+            found |= _unsaid_fields(value, f"{name}.")
+    return frozenset(found)
+
+
+def _links_in_words(links: Sequence[Link]) -> str:
+    """Return links as `d0-d1 200 GB/s`; `d0>d1` where the way back is another."""
+    rest = list(links)
+    lines = []
+    while rest:
+        link = rest.pop(0)
+        back = replace(link, source=link.target, target=link.source)
+        joint = "-" if back in rest else ">"
+        if back in rest:
+            rest.remove(back)
+        latency = f", {format_time(link.latency_s)}" if link.latency_s else ""
+        rate = quantity(link.bandwidth_bytes_per_s, "B/s")
+        lines.append(f"{link.source}{joint}{link.target} {rate}{latency}")
+    return "\n".join(lines)
+
+
+def _flat(details: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
     """Return fields of mappings inside mappings as dotted names."""
     rows: list[tuple[str, Any]] = []
-    for name, value in fields.items():
+    for name, value in details.items():
         if isinstance(value, Mapping):
             rows += _flat(value, f"{above}{name}.")
         else:

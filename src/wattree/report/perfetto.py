@@ -68,7 +68,7 @@ def write_trace(path: Path, trace: Trace, *, power: PowerCurves | None = None) -
     Raises:
         OutputError: The file cannot be written.
     """
-    if path.suffix == ".gz":
+    if path.suffix.lower() == ".gz":
         _write_compressed(path, _text(trace, power))
     else:
         write_atomic(path, _text(trace, power))

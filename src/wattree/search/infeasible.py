@@ -58,7 +58,7 @@ def _more_nodes(setting: Setting, constraints: Constraints) -> str:
     cluster = setting.job.cluster
     lean = Limits(micro_batches=(1,), recomputations=("full",), schedules=("1f1b",))
     for doublings in range(1, _MOST_DOUBLINGS + 1):
-        more = replace(cluster, nodes=cluster.nodes * 2**doublings, slowdown={})
+        more = replace(cluster, nodes=cluster.nodes * 2**doublings, slowdown={}, slow_links={})
         wider = setting_of(
             replace(setting.job, cluster=more), setting.calibration, model=setting.model
         )

@@ -39,10 +39,6 @@ class Element:
         return (child for child in self.children if child.tag in tags)
 
 
-class _RefusedError(Exception):
-    """What a handler found; never leaves this file."""
-
-
 def read_xml(path: str | Path) -> Element:
     """Return the root of an XML file.
 
@@ -56,11 +52,14 @@ def read_xml(path: str | Path) -> Element:
     count = 0
     parser = expat.ParserCreate()
 
+    def refusal(problem: str) -> JobError:
+        return JobError(str(path), [f"line {parser.CurrentLineNumber}: {problem}"])
+
     def start(tag: str, attributes: dict[str, str]) -> None:
         nonlocal count
         count += 1
         if len(open_elements) > _DEEPEST or count > _MOST_ELEMENTS:
-            raise _RefusedError(
+            raise refusal(
                 f"element <{tag}>: nested deeper than {_DEEPEST}, or one of more than "
                 f"{_MOST_ELEMENTS} elements; expected the description of one node"
             )
@@ -72,17 +71,13 @@ def read_xml(path: str | Path) -> Element:
         open_elements.pop()
 
     def doctype(*_: object) -> None:
-        raise _RefusedError(
-            "found a document type (<!DOCTYPE), which such files have not; remove it"
-        )
+        raise refusal("found a document type (<!DOCTYPE), which such files have not; remove it")
 
     parser.StartElementHandler = start
     parser.EndElementHandler = end
     parser.StartDoctypeDeclHandler = doctype
     try:
         parser.Parse(text, True)
-    except _RefusedError as error:
-        raise JobError(str(path), [f"line {parser.CurrentLineNumber}: {error}"]) from None
     except expat.ExpatError as error:
         raise JobError(str(path), [_malformed(error, open_elements)]) from None
     return root.children[0]

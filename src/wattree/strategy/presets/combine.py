@@ -39,7 +39,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 #: Schedules that stand for the interleaved one where there are several chunks.
-_ONE_CHUNK = ("1f1b", "gpipe")
+_ONE_CHUNK = ("1f1b",)
 
 
 def preset_names() -> tuple[str, ...]:
@@ -78,7 +78,7 @@ def tree_of(options: StrategyOptions, layers: int) -> StrategyTree:
 
 
 def schedule_name(options: StrategyOptions) -> str:
-    """Return the schedule that is meant: several chunks under 1F1B or GPipe are interleaved."""
+    """Return the schedule that is meant: several chunks under 1F1B are interleaved."""
     several = options.virtual_stages > 1
     return "interleaved" if several and options.schedule in _ONE_CHUNK else options.schedule
 

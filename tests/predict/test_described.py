@@ -1,0 +1,71 @@
+"""Strategies as results print them: pasted back into a job they give the same graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wattree.job import job_from_mapping
+from wattree.predict import Prediction, simulate
+
+#: Samples of a step; two pipeline stages then have two micro-batches of 4.
+BATCH = 16
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "custom order": {
+        "preset": "megatron",
+        "pp": 2,
+        "tp": 2,
+        "micro_batch": 4,
+        "schedule": "custom",
+        "order": ["F0 F1 I0 W0 I1 W1", "F0 I0 F1 I1 W0 W1"],
+    },
+    "folded order, two chunks": {
+        "preset": "ddp",
+        "pp": 2,
+        "micro_batch": 4,
+        "schedule": "custom",
+        "placement": "folded",
+        "virtual_stages": 2,
+        "order": ["F0 F0@1 B0@1 B0", "F0 F0@1 B0@1 B0"],
+    },
+    "uneven stages": {"preset": "megatron", "pp": 2, "tp": 2, "stage_layers": [5, 7]},
+    "two chunks": {"preset": "ddp", "pp": 2, "virtual_stages": 2, "stage_layers": [2, 3, 3, 4]},
+    "switches": {"preset": "zero2", "overlap_gradients": False, "overlap_parameters": False},
+}
+
+
+def simulated(strategy: dict[str, Any]) -> Prediction:
+    """Return the prediction of a strategy for GPT-2 on eight devices."""
+    return simulate(
+        job_from_mapping(
+            {
+                "model": "gpt2",
+                "data": {"sequence_length": 256, "global_batch": BATCH},
+                "cluster": {"node": "dgx-a100"},
+                "strategy": strategy,
+            }
+        )
+    )
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_printed_strategy_can_be_pasted_back(name: str) -> None:
+    """What made the figures must be complete, or nobody can make them again."""
+    first = simulated(STRATEGIES[name])
+    printed = dict(first.result.strategy)
+    printed.pop("preset")  # for people; a tree has none
+
+    assert simulated(printed).trace.graph.equal(first.trace.graph)
+
+
+def test_a_bucket_can_be_pasted_back() -> None:
+    """Sizes in a job file carry a unit."""
+    tree = {"mesh": {"dp": 8}, "tree": {"": {"compute": {"batch": "dp"}}}, "bucket": "3 MB"}
+    tree["schedule"] = {"name": "1f1b", "micro_batches": 2}
+    first = simulated(tree)
+    printed = dict(first.result.strategy)
+    printed.pop("preset")
+
+    assert printed["bucket"] == "3000000 B"
+    assert simulated(printed).trace.graph.equal(first.trace.graph)
