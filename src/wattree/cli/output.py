@@ -121,9 +121,11 @@ def check_outputs(*outputs: Path | None, source: Path) -> None:
     named = [path for path in outputs if path is not None and str(path) != "-"]
     for index, path in enumerate(named):
         if path.is_dir():
-            raise OutputError(f"{path}: is a folder; name a file to write")
+            raise OutputError(f"{path}: cannot be written: it is a folder; name a file")
         if not path.absolute().parent.is_dir():
-            raise OutputError(f"{path}: its folder does not exist; make it, or name another file")
+            raise OutputError(
+                f"{path}: cannot be written: its folder does not exist; make it, or name another"
+            )
         if path.absolute() == source.absolute():
             raise OutputError(f"{path}: is the job that is read; name another file to write")
         if path.absolute() in {other.absolute() for other in named[:index]}:
