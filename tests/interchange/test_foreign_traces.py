@@ -194,6 +194,23 @@ def test_compressed_traces_are_read(tmp_path: Path) -> None:
     assert replay(tmp_path).step_time_s == pytest.approx(6e-6)
 
 
+@pytest.mark.parametrize(("leaf_nodes", "slower"), [(1, 4.0), (2, 1.0)])
+def test_messages_that_leave_a_leaf_share_its_uplinks(
+    tmp_path: Path, leaf_nodes: int, slower: float
+) -> None:
+    """Four times oversubscribed: a quarter of the rate between leaves, all of it inside one."""
+    size = 10**9
+    written(tmp_path, *[[send(1, 8, size)]], *[[] for _ in range(7)], [receive(1, 0, size)])
+    times_s = []
+    for factor in (1.0, 4.0):
+        fabric = replace(H100.fabric, oversubscription=factor, leaf_nodes=leaf_nodes)
+        # Two nodes more: a fabric that one leaf holds is not oversubscribed at all.
+        platform = Platform(cluster=replace(H100, nodes=4, fabric=fabric))
+        times_s.append(replay(tmp_path, platform=platform).step_time_s)
+
+    assert times_s[1] / times_s[0] == pytest.approx(slower, rel=1e-2)
+
+
 def test_copies_take_the_host_link(tmp_path: Path) -> None:
     """MEM_LOAD and MEM_STORE move tensor_size between host and device."""
     written(tmp_path, [node(1, NodeType.MEM_LOAD_NODE, tensor_size=("uint64_val", 10**9))])

@@ -163,9 +163,11 @@ class ClusterTiming:
         links = self.rates.links
         loads = port_loads(kind, np.array([sent / factor]), group, links)
         ports = float(loads.scale_up[0]), float(loads.adapter[0])
+        uplink_bytes = float(loads.uplink[0])
         passes = "all_reduce" if unit.collective is CollectiveType.BARRIER else kind
         return self._cost(
             ports=ports,
+            uplink_bytes=uplink_bytes,
             latency_s=float(collective_latency_s(passes, group, links)[0]),
             ranks=unit.ranks,
             sent=sent,
@@ -178,14 +180,25 @@ class ClusterTiming:
         crosses = self._domain(sender) != self._domain(receiver)
         latency = links.alpha_s / 2 + (links.alpha_network_s if crosses else 0.0)
         ports = (0.0, size) if crosses else (size, 0.0)
-        return self._cost(ports=ports, latency_s=latency, ranks=(sender,), sent=size)
+        uplink_bytes = size if self._leaf(sender) != self._leaf(receiver) else 0.0
+        return self._cost(
+            ports=ports, uplink_bytes=uplink_bytes, latency_s=latency, ranks=(sender,), sent=size
+        )
 
     def _cost(
-        self, *, ports: tuple[float, float], latency_s: float, ranks: Sequence[int], sent: float
+        self,
+        *,
+        ports: tuple[float, float],
+        uplink_bytes: float,
+        latency_s: float,
+        ranks: Sequence[int],
+        sent: float,
     ) -> Cost:
         links = self.rates.links
         rates = links.scale_up_bytes_per_s, links.adapter_bytes_per_s
         work_s = max(load / rate for load, rate in zip(ports, rates, strict=True))
+        # Each rank has its share of an oversubscribed leaf's uplinks, as in the closed form.
+        work_s = max(work_s, uplink_bytes / links.uplink_bytes_per_s)
         flows = tuple(
             (2 * rank + port, load / work_s)
             for rank in ranks
@@ -197,10 +210,18 @@ class ClusterTiming:
     def _domain(self, rank: int) -> int:
         return rank // self.cluster.domain_devices
 
+    def _leaf(self, rank: int) -> int:
+        return rank // (self.cluster.node.devices * self.cluster.fabric.leaf_nodes)
+
     def _shape(self, ranks: Sequence[int]) -> GroupShape:
         domains = len({self._domain(rank) for rank in ranks})
+        leaves = len({self._leaf(rank) for rank in ranks})
         count = float(len(ranks))
-        return GroupShape(ranks=np.array([count]), inside=np.array([max(count / domains, 1.0)]))
+        return GroupShape(
+            ranks=np.array([count]),
+            inside=np.array([max(count / domains, 1.0)]),
+            in_leaf=np.array([max(count / leaves, 1.0)]),
+        )
 
 
 def recorded_s(unit: Unit) -> float:
