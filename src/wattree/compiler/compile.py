@@ -183,10 +183,7 @@ def _graph(step: _Step, *, fold: bool, detail: bool) -> ExecutionGraph:
     _check_count(step, 2 * len(step.program.instances))
     parts = _parts(step, names, axes_index, detail=detail)
     programs, residents = _stages(step, parts, names, axes_index)
-    programs = [
-        replace(program, tasks=_played_alone(program.tasks, step, axes_index))
-        for program in programs
-    ]
+    programs = _played_alone(programs, step, axes_index)
     classes, links = rank_classes(
         step.topology,
         axes_index,
@@ -207,15 +204,23 @@ def _graph(step: _Step, *, fold: bool, detail: bool) -> ExecutionGraph:
 
 
 def _played_alone(
-    tasks: NDArray[np.void], step: _Step, axes_index: dict[tuple[str, ...], int]
-) -> NDArray[np.void]:
-    """Return tasks with the work that they have where no other uses their links.
+    programs: list[StageProgram], step: _Step, axes_index: dict[tuple[str, ...], int]
+) -> list[StageProgram]:
+    """Return programs whose tasks have the work of when no other uses their links.
 
     Closed forms reckon with all groups at once; the executor shares links by itself.
     """
-    played = tasks.copy()
-    played["work_s"] = alone_s(tasks, step.topology, axes_index, rank_rates(step.rates.links))
-    return played
+    uses = step.topology.links()
+    if all(use.ranks_per_link <= 1 for use in uses):
+        return programs
+    groups = {number: step.topology.mesh.groups(axes) for axes, number in axes_index.items()}
+    rates = rank_rates(step.rates.links)
+    result = []
+    for program in programs:
+        tasks = program.tasks.copy()
+        tasks["work_s"] = alone_s(tasks, uses, groups, rates)
+        result.append(replace(program, tasks=tasks))
+    return result
 
 
 def _parts(

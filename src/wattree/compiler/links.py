@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler.topology import LinkUse, MeshTopology
+from wattree.compiler.topology import LinkUse
 from wattree.cost import LinkRates
 
 __all__ = ["LinkClasses", "alone_s", "link_classes", "members_by_link", "rank_rates"]
@@ -101,24 +101,26 @@ def link_classes(
 
 def alone_s(
     tasks: NDArray[np.void],
-    topology: MeshTopology,
-    axes: Mapping[tuple[str, ...], int],
+    uses: Sequence[LinkUse],
+    groups_of_axes: Mapping[int, Integers],
     rates: Mapping[str, float],
 ) -> Floats:
     """Return the work of tasks where no other group uses their links, `(T,)`. [s]
 
     What tasks come with holds where every group of the mesh sends at once; a link that several
     ranks share carries one group faster.
+
+    Args:
+        tasks: Records of dtype `TASK`.
+        uses: Links by kind.
+        groups_of_axes: Axes number of tasks → process groups, `(groups, members)`.
+        rates: From `rank_rates`.
     """
     work = tasks["work_s"].copy()
-    uses = topology.links()
-    if all(use.ranks_per_link <= 1 for use in uses):
-        return work
-    for names, number in axes.items():
+    for number, groups in groups_of_axes.items():
         chosen = np.flatnonzero(tasks["axes"] == number)
         if not len(chosen):
             continue
-        groups = topology.mesh.groups(names)
         together, alone = np.zeros(len(chosen)), np.zeros(len(chosen))
         for use in uses:
             one = tasks[use.load][chosen] / rates[use.load]
