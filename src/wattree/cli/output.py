@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.models import OptionInfo
 
 from wattree.errors import OutputError, UnitError
 from wattree.units import parse_quantity
@@ -28,6 +29,7 @@ __all__ = [
     "deliver",
     "progress_bars",
     "quantity_option",
+    "trace_option",
 ]
 
 #: Blanks at the end of a line, and the colour codes of a terminal among them.
@@ -56,6 +58,17 @@ Calibration = Annotated[
         show_default=False,
     ),
 ]
+
+
+def trace_option(contents: str) -> OptionInfo:
+    """Return the option `--trace` of a command whose timeline holds `contents`."""
+    option: OptionInfo = typer.Option(
+        "--trace",
+        metavar="PATH",
+        help=f"Write the timeline ({contents}) for ui.perfetto.dev.",
+        show_default=False,
+    )
+    return option
 
 
 def deliver(value: object, json_path: Path | None, show: Callable[[Console], None]) -> None:

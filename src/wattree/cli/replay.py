@@ -15,6 +15,7 @@ from wattree.cli.output import (
     check_outputs,
     check_trace_path,
     deliver,
+    trace_option,
 )
 from wattree.cli.simulate import Sharing
 from wattree.errors import WattreeError
@@ -76,15 +77,7 @@ def replay(  # noqa: PLR0917 - typer passes options by name
         ),
     ] = None,
     json_path: JsonPath = None,
-    trace_path: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace",
-            metavar="PATH",
-            help="Write the timeline (streams, flows, link load) for ui.perfetto.dev.",
-            show_default=False,
-        ),
-    ] = None,
+    trace_path: Annotated[Path | None, trace_option("streams, flows, link load")] = None,
     calibration: Calibration = None,
     sharing: Annotated[
         Sharing, typer.Option(help="How transfers in flight share a link.")

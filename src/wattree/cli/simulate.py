@@ -19,6 +19,7 @@ from wattree.cli.output import (
     check_trace_path,
     deliver,
     quantity_option,
+    trace_option,
 )
 
 if TYPE_CHECKING:
@@ -46,15 +47,7 @@ class Sharing(StrEnum):
 def simulate(  # noqa: PLR0917 - typer passes options by name
     job: JobPath,
     json_path: JsonPath = None,
-    trace_path: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace",
-            metavar="PATH",
-            help="Write the timeline (streams, memory, power, link load) for ui.perfetto.dev.",
-            show_default=False,
-        ),
-    ] = None,
+    trace_path: Annotated[Path | None, trace_option("streams, memory, power, link load")] = None,
     calibration: Calibration = None,
     power_limit: Annotated[
         str | None,
