@@ -10,23 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.main import ENGINE, LARGEST, ROOT, Figure, _job
-
-if TYPE_CHECKING:
-    from wattree.graph import ExecutionGraph
+from benchmarks.measure import ENGINE, LARGEST, Figure, apart, compiled, cpu_s
 
 #: Replicas of Llama-3.1-405B at TP 8 x PP 16, one sample of each for every micro-batch.
 REPLICAS = {1_024: 8, 16_384: 128, 131_072: 1_024}
@@ -66,7 +59,7 @@ def engine() -> list[Figure]:
 
     graph, compile_s = compiled(ENGINE, repeats=5)
     play(graph)
-    run_s = statistics.median(_cpu_s(lambda: play(graph)) for _ in range(9))
+    run_s = statistics.median(cpu_s(lambda: play(graph)) for _ in range(9))
     rate, ratio = graph.tasks / run_s, compile_s / run_s
     return [
         Figure(
@@ -88,7 +81,7 @@ def scale() -> list[Figure]:
     """A full step of Llama-3.1-405B while data parallelism grows with the devices."""
     figures, times = [], []
     for devices, replicas in REPLICAS.items():
-        runs = [_apart("simulated", largest_on(devices, replicas)) for _ in range(3)]
+        runs = [apart("simulated", largest_on(devices, replicas)) for _ in range(3)]
         elapsed_s = statistics.median(run["elapsed_s"] for run in runs)
         resident = max(run["resident_bytes"] for run in runs)
         times.append(elapsed_s)
@@ -125,15 +118,15 @@ def largest_on(devices: int, replicas: int) -> str:
         ("nodes: 2048", f"nodes: {devices // 8}"),
         ("dp: 128", f"dp: {replicas}"),
     ):
-        assert old in job, f"benchmarks.main.LARGEST no longer holds '{old}'"
+        assert old in job, f"benchmarks.measure.LARGEST no longer holds '{old}'"
         job = job.replace(old, new)
     return job
 
 
 def unfolded() -> list[Figure]:
     """Every rank of a large job on its own, memory accounting on."""
-    run = _apart("played", UNFOLDED)
-    command = _apart("simulated_unfolded", UNFOLDED)
+    run = apart("played", UNFOLDED)
+    command = apart("simulated_unfolded", UNFOLDED)
     whole_s = run["compile_s"] + run["run_s"]
     return [
         Figure(
@@ -151,115 +144,6 @@ def unfolded() -> list[Figure]:
             reached=command["elapsed_s"] <= 30 and command["resident_bytes"] <= 6e9,
         ),
     ]
-
-
-def _apart(what: str, job: str) -> dict[str, float]:
-    """Return what a function of this file finds in a process of its own."""
-    code = (
-        f"import json, sys; sys.path.insert(0, '.'); from benchmarks.executor import {what}; "
-        f"print(json.dumps({what}(sys.stdin.read())))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        input=job,
-        check=True,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    figures: dict[str, float] = json.loads(done.stdout)
-    return figures
-
-
-def simulated_unfolded(text: str) -> dict[str, float]:
-    """Return time and memory of simulating every rank of a job."""
-    return simulated(text, fold=False)
-
-
-def simulated(text: str, *, fold: bool = True) -> dict[str, float]:
-    """Return time and memory of simulating a job in a fresh process, kernels cached."""
-    import wattree
-
-    job = _job(text)
-    began = time.perf_counter()
-    prediction = wattree.simulate(job, fold=fold)
-    return {
-        "elapsed_s": time.perf_counter() - began,
-        "resident_bytes": _resident_bytes(),
-        "step_time_s": prediction.result.step_time_s,
-    }
-
-
-def played(text: str) -> dict[str, float]:
-    """Return time and memory of compiling a job for every rank and playing it."""
-    from wattree.sim import play
-
-    began = time.perf_counter()
-    graph, _ = compiled(text, repeats=1)
-    built = time.perf_counter()
-    trace = play(graph)
-    return {
-        "tasks": graph.tasks,
-        "compile_s": built - began,
-        "run_s": time.perf_counter() - built,
-        "resident_bytes": _resident_bytes(),
-        "step_time_s": trace.makespan_s,
-        "peak_bytes": float(trace.peak_bytes.max()),
-    }
-
-
-def compiled(text: str, *, repeats: int) -> tuple[ExecutionGraph, float]:
-    """Return a job's graph with every rank on its own, and the processor time to build it. [s]
-
-    Of several builds, the first loads the kernels and is not counted.
-    """
-    from wattree.compiler import compile_job
-    from wattree.cost import load_calibration
-    from wattree.predict import setting_of
-    from wattree.strategy.presets import strategy_of
-
-    job = _job(text)
-    setting = setting_of(job, load_calibration())
-    strategy = strategy_of(
-        job.strategy, layers=setting.model.layers, global_batch=job.data.global_batch
-    )
-
-    def build() -> ExecutionGraph:
-        return compile_job(
-            setting.model,
-            strategy,
-            job.cluster,
-            rates=setting.rates,
-            software=setting.software,
-            optimizer=job.optimizer,
-            sequence=job.data.sequence_length,
-            global_batch=job.data.global_batch,
-            fold=False,
-        ).graph
-
-    graph = build()
-    times_s = [_cpu_s(build) for _ in range(repeats - 1)]
-    return graph, statistics.median(times_s) if times_s else float("nan")
-
-
-def _cpu_s(work: Callable[[], object]) -> float:
-    began = time.process_time()
-    work()
-    return time.process_time() - began
-
-
-def _resident_bytes() -> float:
-    """Return the most memory that this process ever held.
-
-    Linux counts what the parent held when it started this process towards `ru_maxrss`, so ask for
-    the high-water mark of the process's own address space where the system tells it.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return float(line.split()[1]) * 1024.0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
 
 
 if __name__ == "__main__":

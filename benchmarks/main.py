@@ -14,44 +14,17 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.measure import ENGINE, LARGEST, ROOT, Figure, apart, compiled, cpu_s
+
 EXAMPLE = ROOT / "examples" / "llama-3.1-8b-dgx-h100.yaml"
-LARGEST = """
-model: llama-3.1-405b
-data: {sequence_length: 8192, global_batch: 2048}
-precision: bf16
-optimizer: adamw
-cluster: {node: dgx-h100, nodes: 2048}
-strategy: {preset: megatron, tp: 8, pp: 16, dp: 128, micro_batch: 1, virtual_stages: 8,
-           schedule: interleaved}
-"""
-ENGINE = """
-model: llama-3.1-70b
-data: {sequence_length: 8192, global_batch: 52}
-precision: bf16
-optimizer: adamw
-cluster: {node: dgx-h100, nodes: 16}
-strategy: {preset: megatron, tp: 8, pp: 4, dp: 4, micro_batch: 1}
-"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """One line of the table."""
-
-    measure: str
-    wanted: str
-    found: str
-    reached: bool
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -130,40 +103,16 @@ def plan_time() -> list[Figure]:
     ]
 
 
-def _job(text: str):  # noqa: ANN202 - only used here
-    from wattree.job.load import load_job
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "job.yaml"
-        path.write_text(text)
-        return load_job(path)
-
-
 def largest_job() -> list[Figure]:
     """Simulate 405B on 16,384 devices in a process of its own, for its memory."""
-    code = (
-        "import time, resource, sys\n"
-        "sys.path.insert(0, '.')\n"
-        "from benchmarks.main import LARGEST, _job\n"
-        "job = _job(LARGEST)\n"
-        "import wattree\n"
-        "t = time.perf_counter(); p = wattree.simulate(job); e = time.perf_counter() - t\n"
-        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n"
-        "print(e, peak, p.result.step_time_s)\n"
-    )
-    runs = []
-    for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True
-        )
-        runs.append([float(word) for word in done.stdout.split()])
-    elapsed = statistics.median(run[0] for run in runs)
-    resident = max(run[1] for run in runs)
+    runs = [apart("simulated", LARGEST) for _ in range(3)]
+    elapsed = statistics.median(run["elapsed_s"] for run in runs)
+    resident = max(run["resident_bytes"] for run in runs)
     return [
         Figure(
             measure="simulate Llama-3.1-405B on 16,384 H100",
             wanted="<= 2 s, <= 1.5 GB",
-            found=f"{elapsed:.2f} s, {resident / 1e9:.2f} GB (step {runs[0][2]:.2f} s)",
+            found=f"{elapsed:.2f} s, {resident / 1e9:.2f} GB (step {runs[0]['step_time_s']:.2f} s)",
             reached=elapsed <= 2 and resident <= 1.5e9,
         )
     ]
@@ -171,34 +120,11 @@ def largest_job() -> list[Figure]:
 
 def engine_rate() -> list[Figure]:
     """Tasks per second on a compiled graph, every rank played."""
-    from wattree.compiler import compile_job
-    from wattree.cost import load_calibration
-    from wattree.predict import setting_of
     from wattree.sim import play
-    from wattree.strategy.presets import strategy_of
 
-    job = _job(ENGINE)
-    setting = setting_of(job, load_calibration())
-    strategy = strategy_of(
-        job.strategy, layers=setting.model.layers, global_batch=job.data.global_batch
-    )
-    graph = compile_job(
-        setting.model,
-        strategy,
-        job.cluster,
-        rates=setting.rates,
-        software=setting.software,
-        optimizer=job.optimizer,
-        sequence=job.data.sequence_length,
-        global_batch=job.data.global_batch,
-        fold=False,
-    ).graph
+    graph, _ = compiled(ENGINE, repeats=1)
     play(graph)
-    rates = []
-    for _ in range(5):
-        began = time.process_time()
-        play(graph)
-        rates.append(graph.tasks / (time.process_time() - began))
+    rates = [graph.tasks / cpu_s(lambda: play(graph)) for _ in range(5)]
     rate = statistics.median(rates)
     return [
         Figure(

@@ -1,0 +1,168 @@
+"""What the benchmarks measure with: jobs, processes of their own, processor time, memory."""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wattree.graph import ExecutionGraph
+    from wattree.job import Job
+
+ROOT = Path(__file__).resolve().parents[1]
+LARGEST = """
+model: llama-3.1-405b
+data: {sequence_length: 8192, global_batch: 2048}
+precision: bf16
+optimizer: adamw
+cluster: {node: dgx-h100, nodes: 2048}
+strategy: {preset: megatron, tp: 8, pp: 16, dp: 128, micro_batch: 1, virtual_stages: 8,
+           schedule: interleaved}
+"""
+ENGINE = """
+model: llama-3.1-70b
+data: {sequence_length: 8192, global_batch: 52}
+precision: bf16
+optimizer: adamw
+cluster: {node: dgx-h100, nodes: 16}
+strategy: {preset: megatron, tp: 8, pp: 4, dp: 4, micro_batch: 1}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One line of the table."""
+
+    measure: str
+    wanted: str
+    found: str
+    reached: bool
+
+
+def job_of(text: str) -> Job:
+    """Return the job that a file with `text` describes."""
+    from wattree.job.load import load_job
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "job.yaml"
+        path.write_text(text)
+        return load_job(path)
+
+
+def apart(what: str, job: str) -> dict[str, float]:
+    """Return what a function of this file finds in a process of its own."""
+    code = (
+        f"import json, sys; sys.path.insert(0, '.'); from benchmarks.measure import {what}; "
+        f"print(json.dumps({what}(sys.stdin.read())))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=job,
+        check=True,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
+
+
+def simulated_unfolded(text: str) -> dict[str, float]:
+    """Return time and memory of simulating every rank of a job."""
+    return simulated(text, fold=False)
+
+
+def simulated(text: str, *, fold: bool = True) -> dict[str, float]:
+    """Return time and memory of simulating a job in a fresh process, kernels cached."""
+    import wattree
+
+    job = job_of(text)
+    began = time.perf_counter()
+    prediction = wattree.simulate(job, fold=fold)
+    return {
+        "elapsed_s": time.perf_counter() - began,
+        "resident_bytes": resident_bytes(),
+        "step_time_s": prediction.result.step_time_s,
+    }
+
+
+def played(text: str) -> dict[str, float]:
+    """Return time and memory of compiling a job for every rank and playing it."""
+    from wattree.sim import play
+
+    began = time.perf_counter()
+    graph, _ = compiled(text, repeats=1)
+    built = time.perf_counter()
+    trace = play(graph)
+    return {
+        "tasks": graph.tasks,
+        "compile_s": built - began,
+        "run_s": time.perf_counter() - built,
+        "resident_bytes": resident_bytes(),
+        "step_time_s": trace.makespan_s,
+        "peak_bytes": float(trace.peak_bytes.max()),
+    }
+
+
+def compiled(text: str, *, repeats: int) -> tuple[ExecutionGraph, float]:
+    """Return a job's graph with every rank on its own, and the processor time to build it. [s]
+
+    Of several builds, the first loads the kernels and is not counted.
+    """
+    from wattree.compiler import compile_job
+    from wattree.cost import load_calibration
+    from wattree.predict import setting_of
+    from wattree.strategy.presets import strategy_of
+
+    job = job_of(text)
+    setting = setting_of(job, load_calibration())
+    strategy = strategy_of(
+        job.strategy, layers=setting.model.layers, global_batch=job.data.global_batch
+    )
+
+    def build() -> ExecutionGraph:
+        return compile_job(
+            setting.model,
+            strategy,
+            job.cluster,
+            rates=setting.rates,
+            software=setting.software,
+            optimizer=job.optimizer,
+            sequence=job.data.sequence_length,
+            global_batch=job.data.global_batch,
+            fold=False,
+        ).graph
+
+    graph = build()
+    times_s = [cpu_s(build) for _ in range(repeats - 1)]
+    return graph, statistics.median(times_s) if times_s else float("nan")
+
+
+def cpu_s(work: Callable[[], object]) -> float:
+    """Return the processor time of `work`. [s]"""
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def resident_bytes() -> float:
+    """Return the most memory that this process ever held.
+
+    Linux counts what the parent held when it started this process towards `ru_maxrss`, so ask for
+    the high-water mark of the process's own address space where the system tells it.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return float(line.split()[1]) * 1024.0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
