@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.hardware.user_node import HOST
 from wattree.errors import JobError
 from wattree.hardware import Network, load_node
 from wattree.hardware.imports import (
@@ -305,7 +306,8 @@ def test_a_table_that_ends_early_is_refused(tmp_path: Path) -> None:
 
 # -------------------------------------------------------------------------------- in a node
 
-NODE = """\
+NODE = (
+    """\
 name: my-node
 title: My node
 device: h100
@@ -322,14 +324,9 @@ topology: h100.xml
 nics: {value: 8, source: sheet}
 nic_bandwidth: {value: "400 Gbit/s", source: sheet}
 nic_latency: {value: "5 us", source: sheet}
-host:
-  cpu_cores: {value: 32, source: sheet}
-  memory: {value: "256 GB", source: sheet}
-  storage_read: {value: "3 GB/s", source: sheet}
-  idle: {value: "100 W", source: sheet}
-  busy: {value: "300 W", source: sheet}
-price: null
 """
+    + HOST
+)
 
 
 @pytest.mark.parametrize(("file", "joint"), [("h100.xml", "pcie5"), ("h100.txt", "pxb5")])

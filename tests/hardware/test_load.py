@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from tests.hardware.user_node import HOST
 from wattree.errors import JobError, UnknownNameError, WattreeError
 from wattree.hardware import (
     Device,
@@ -41,7 +42,8 @@ host_link: {value: "32 GB/s", source: sheet}
 tdp: {value: "200 W", source: sheet}
 idle: {value: "20 W", source: "estimate: a tenth of the rating"}
 """
-NODE = """\
+NODE = (
+    """\
 name: my-node
 title: My node
 device: my-card.yaml
@@ -57,14 +59,9 @@ scale_up:
 nics: {value: 1, source: sheet}
 nic_bandwidth: {value: "100 Gbit/s", source: sheet}
 nic_latency: {value: "5 us", source: sheet}
-host:
-  cpu_cores: {value: 32, source: sheet}
-  memory: {value: "256 GB", source: sheet}
-  storage_read: {value: "3 GB/s", source: sheet}
-  idle: {value: "100 W", source: sheet}
-  busy: {value: "300 W", source: sheet}
-price: null
 """
+    + HOST
+)
 FABRIC = """\
 name: my-fabric
 title: My fabric

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.hardware.user_node import HOST
 from wattree.errors import HardwareError, JobError
 from wattree.hardware import (
     Cluster,
@@ -446,7 +447,8 @@ def test_thousands_of_devices_are_built_in_seconds() -> None:
 
 # ----------------------------------------------------------------------- links of users' files
 
-NODE = """\
+NODE = (
+    """\
 name: my-node
 title: My node
 device: h100
@@ -467,14 +469,9 @@ links:
 nics: {value: 1, source: sheet}
 nic_bandwidth: {value: "100 Gbit/s", source: sheet}
 nic_latency: {value: "5 us", source: sheet}
-host:
-  cpu_cores: {value: 32, source: sheet}
-  memory: {value: "256 GB", source: sheet}
-  storage_read: {value: "3 GB/s", source: sheet}
-  idle: {value: "100 W", source: sheet}
-  busy: {value: "300 W", source: sheet}
-price: null
 """
+    + HOST
+)
 
 
 def test_a_users_links_are_the_fabric_of_the_node(tmp_path: Path) -> None:
