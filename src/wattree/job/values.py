@@ -1,0 +1,221 @@
+"""Kinds of values in a job file: what text and numbers may stand where, and how they are read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from wattree.errors import UnitError
+from wattree.job.problems import shown
+from wattree.units import parse_quantity
+
+__all__ = [
+    "Axes",
+    "Degree",
+    "Factor",
+    "Layers",
+    "Pieces",
+    "Power",
+    "Rate",
+    "Samples",
+    "Seed",
+    "Size",
+    "Slowdown",
+    "Spread",
+    "Steps",
+    "Stored",
+    "Tokens",
+    "TransformerBlock",
+]
+
+#: Above these a number is a slip, not a wish: no run has come within a factor of ten of them.
+MOST_TOKENS = 100_000_000
+MOST_SAMPLES = 100_000_000
+MOST_RANKS = 1_000_000
+MOST_STEPS = 1_000_000_000
+MOST_SEED = 2**63 - 1
+MOST_FACTOR = 1000
+MOST_SPREAD = 1.0
+MOST_LEARNING_RATE = 1000.0
+#: The largest limit is what a device's own file may say it draws. [W], [B]
+LEAST_POWER_W, MOST_POWER_W = 1.0, 20_000.0
+LEAST_BUCKET_BYTES, MOST_BUCKET_BYTES = 1.0, 2.0**40
+
+
+def _whole(least: int, most: int) -> Callable[[object], object]:
+    """Return a check for whole numbers in a range; text, fractions and flags are none."""
+
+    def check(value: object) -> object:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(
+                f"found {shown(value)}, expected a whole number from {least} to {most:,}"
+            )
+        return value
+
+    return check
+
+
+def _factor(value: object) -> object:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value <= MOST_FACTOR
+    ):
+        raise ValueError(f"found {shown(value)}, expected a factor above 0 and up to {MOST_FACTOR}")
+    return float(value)
+
+
+def _pieces(value: object) -> object:
+    """Return an order as it was written; say in one line what is no piece of one."""
+    if isinstance(value, str):
+        if not value.strip():
+            raise ValueError("found an empty text, expected a list of stages or a file's path")
+        return value
+    if not isinstance(value, list):
+        raise ValueError(f"found {shown(value)}, expected a list with an item for each stage")
+    for index, stage in enumerate(value):
+        words = stage if isinstance(stage, list) else [stage]
+        if not all(isinstance(word, str) for word in words):
+            raise ValueError(
+                f"found {shown(stage)} for stage {index}, expected a text such as 'F0 F1 B0 B1'"
+            )
+    return value
+
+
+def _spread(value: object) -> object:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value <= MOST_SPREAD
+    ):
+        raise ValueError(
+            f"found {shown(value)}, expected a standard deviation above 0 and up to {MOST_SPREAD:g}"
+        )
+    return float(value)
+
+
+def _rate(value: object) -> object:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 <= value <= MOST_LEARNING_RATE
+    ):
+        raise ValueError(
+            f"found {shown(value)}, expected a number from 0 to {MOST_LEARNING_RATE:g}"
+        )
+    return float(value)
+
+
+def _quantity(dimension: str, *, least: float, most: float, span: str) -> Callable[[object], float]:
+    """Return a reader of quantities of `dimension` in a range; they are kept in SI.
+
+    Args:
+        dimension: A key of `units.UNITS`.
+        least: Smallest that can be meant. [SI]
+        most: Largest that can be meant. [SI]
+        span: The two in words.
+    """
+
+    def read(value: object) -> float:
+        try:
+            found = parse_quantity(value, dimension)
+        except UnitError as error:
+            raise ValueError(str(error)) from error
+        if not least <= found <= most:
+            raise ValueError(f"found {shown(value)}, expected {span}")
+        return found
+
+    return read
+
+
+def _one_or_many(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _sharded(value: object) -> object:
+    """Read `replicate` as no axes and `{shard: axes}` as those axes."""
+    if value == "replicate":
+        return []
+    if isinstance(value, dict) and set(value) == {"shard"}:
+        return _one_or_many(value["shard"])
+    raise ValueError(
+        f"found {shown(value)}, expected 'replicate' or {{shard: axis}} or {{shard: [axes]}}"
+    )
+
+
+def _by_index(value: object) -> object:
+    """Let device indices be written as numbers as well as text."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        str(key) if type(key) is int and 0 <= key < MOST_RANKS else key: factor
+        for key, factor in value.items()
+    }
+
+
+def _transformer(value: object) -> object:
+    """Admit scalars and lists of scalars; what they mean is for the reader of the block."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"found the key {shown(key)}, expected a name")
+            if not all(map(_is_scalar, item if isinstance(item, list) else [item])):
+                raise ValueError(
+                    f"{key}: found {shown(item)}, expected a number, a name, a flag or a list"
+                )
+    return value
+
+
+def _is_scalar(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, str | int)
+
+
+_AXES_SCHEMA: dict[str, Any] = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]
+}
+_STORED_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"const": "replicate"},
+        {
+            "type": "object",
+            "properties": {"shard": _AXES_SCHEMA},
+            "required": ["shard"],
+            "additionalProperties": False,
+        },
+    ]
+}
+Degree = Annotated[int, BeforeValidator(_whole(1, MOST_RANKS)), Field(ge=1, le=MOST_RANKS)]
+Layers = Annotated[int, BeforeValidator(_whole(0, MOST_RANKS)), Field(ge=0, le=MOST_RANKS)]
+Tokens = Annotated[int, BeforeValidator(_whole(1, MOST_TOKENS)), Field(ge=1, le=MOST_TOKENS)]
+Samples = Annotated[int, BeforeValidator(_whole(1, MOST_SAMPLES)), Field(ge=1, le=MOST_SAMPLES)]
+Steps = Annotated[int, BeforeValidator(_whole(1, MOST_STEPS)), Field(ge=1, le=MOST_STEPS)]
+Seed = Annotated[int, BeforeValidator(_whole(0, MOST_SEED)), Field(ge=0, le=MOST_SEED)]
+Factor = Annotated[float, BeforeValidator(_factor), Field(gt=0, le=MOST_FACTOR)]
+Spread = Annotated[float, BeforeValidator(_spread), Field(gt=0, le=MOST_SPREAD)]
+Slowdown = Annotated[dict[str, Factor], BeforeValidator(_by_index)]
+Pieces = Annotated[str | list[str | list[str]], BeforeValidator(_pieces)]
+Rate = Annotated[float, BeforeValidator(_rate), Field(ge=0, le=MOST_LEARNING_RATE)]
+Power = Annotated[
+    float,
+    BeforeValidator(
+        _quantity("w", least=LEAST_POWER_W, most=MOST_POWER_W, span="'1 W' to '20 kW' per device")
+    ),
+    WithJsonSchema({"type": "string", "examples": ["400 W"]}),
+]
+Size = Annotated[
+    float,
+    BeforeValidator(
+        _quantity(
+            "bytes", least=LEAST_BUCKET_BYTES, most=MOST_BUCKET_BYTES, span="'1 B' to '1 TiB'"
+        )
+    ),
+    WithJsonSchema({"type": "string", "examples": ["25 MiB"]}),
+]
+Axes = Annotated[list[str], BeforeValidator(_one_or_many), WithJsonSchema(_AXES_SCHEMA)]
+Stored = Annotated[list[str], BeforeValidator(_sharded), WithJsonSchema(_STORED_SCHEMA)]
+TransformerBlock = Annotated[dict[str, Any], BeforeValidator(_transformer)]
