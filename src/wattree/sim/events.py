@@ -1,9 +1,12 @@
 """Heaps in arrays: coming events by (time, order), and tasks about to start by task.
 
 The order among simultaneous events is the task for an end, and the task behind all ends for a
-begin of work (rule 5). Both are binary heaps whose element 0 holds the size, so the children of
-`i` are `2i` and `2i + 1`. A task has at most one coming event, which moves in
-place when its rate changes: the queue never holds more events than tasks run, and none is stale.
+begin of work (rule 5). Ranks in lock-step have their events at the same times, so the queue
+holds *runs*: events of one time in rising order, of which only the first takes part in the heap.
+What is scheduled right behind the newest run joins it. Both heaps are binary with the size in
+element 0, so the children of `i` are `2i` and `2i + 1`. A task has at most one coming event,
+which moves when its rate changes: the queue never holds more events than tasks run, and none is
+stale.
 """
 
 from __future__ import annotations
@@ -16,32 +19,89 @@ from wattree.sim.layout import Queue
 
 __all__ = ["pop_event", "pop_task", "push_task", "schedule"]
 
+#: No slot, no run.
+NONE = -1
+
 
 @part
 def schedule(queue: Queue, slot: int, order: int, time_s: float) -> None:
     """Give a slot an event at `time_s`, or move the one it has."""
-    place = queue.place[slot]
-    if place == 0:
-        queue.order[0] += 1
-        place = queue.order[0]
-    elif queue.time_s[place] < time_s:
-        _sink(queue, place, time_s, order, slot)
-        return
-    _rise(queue, place, time_s, order, slot)
+    if queue.events[slot].run != NONE:
+        _withdraw(queue, slot)
+    event = queue.events[slot]
+    event.order = order
+    event.next = NONE
+    newest = queue.newest[0]
+    if newest != NONE:
+        run = queue.runs[newest]
+        if queue.time_s[run.place] == time_s and queue.events[run.last].order < order:
+            queue.events[run.last].next = slot
+            event.previous = run.last
+            event.run = newest
+            run.last = slot
+            return
+    _begin_run(queue, slot, order, time_s)
 
 
 @part
 def pop_event(queue: Queue) -> int:
     """Remove the first event and return its slot."""
-    slot: int = queue.slot[1]
-    queue.place[slot] = 0
+    slot: int = queue.runs[queue.run[1]].first
+    _withdraw(queue, slot)
+    return slot
+
+
+@part
+def _begin_run(queue: Queue, slot: int, order: int, time_s: float) -> None:
+    number = queue.free_runs[queue.free_runs[0]]
+    queue.free_runs[0] -= 1
+    event, run = queue.events[slot], queue.runs[number]
+    event.previous = NONE
+    event.run = number
+    run.first = run.last = slot
+    queue.newest[0] = number
+    queue.order[0] += 1
+    _rise(queue, queue.order[0], time_s, order, number)
+
+
+@part
+def _withdraw(queue: Queue, slot: int) -> None:
+    """Take a slot's event out of its run, and the run out of the heap if it was the last."""
+    event = queue.events[slot]
+    number = event.run
+    run = queue.runs[number]
+    event.run = NONE
+    if event.next != NONE:
+        queue.events[event.next].previous = event.previous
+    else:
+        run.last = event.previous
+    if event.previous != NONE:
+        queue.events[event.previous].next = event.next
+    elif event.next != NONE:
+        run.first = event.next
+        order = queue.events[event.next].order
+        _sink(queue, run.place, queue.time_s[run.place], order, number)
+    else:
+        _end_run(queue, number, run.place)
+
+
+@part
+def _end_run(queue: Queue, number: int, place: int) -> None:
+    queue.free_runs[0] += 1
+    queue.free_runs[queue.free_runs[0]] = number
+    if queue.newest[0] == number:
+        queue.newest[0] = NONE
     last = queue.order[0]
-    time_s = queue.time_s[last]
+    time_s, order, moved = queue.time_s[last], queue.order[last], queue.run[last]
     queue.order[0] = last - 1
     queue.time_s[last] = np.inf  # nothing, and later than all there is
-    if last > 1:
-        _sink(queue, 1, time_s, queue.order[last], queue.slot[last])
-    return slot
+    if place < last:
+        if place > 1 and _is_before(
+            time_s, order, queue.time_s[place >> 1], queue.order[place >> 1]
+        ):
+            _rise(queue, place, time_s, order, moved)
+        else:
+            _sink(queue, place, time_s, order, moved)
 
 
 @part
@@ -51,26 +111,26 @@ def _is_before(time_s: float, order: int, other_s: float, other: int) -> bool:
 
 
 @part
-def _put(queue: Queue, place: int, time_s: float, order: int, slot: int) -> None:
+def _put(queue: Queue, place: int, time_s: float, order: int, run: int) -> None:
     queue.time_s[place] = time_s
     queue.order[place] = order
-    queue.slot[place] = slot
-    queue.place[slot] = place
+    queue.run[place] = run
+    queue.runs[run].place = place
 
 
 @part
-def _rise(queue: Queue, place: int, time_s: float, order: int, slot: int) -> None:
+def _rise(queue: Queue, place: int, time_s: float, order: int, run: int) -> None:
     while place > 1:
         parent = place >> 1
         if not _is_before(time_s, order, queue.time_s[parent], queue.order[parent]):
             break
-        _put(queue, place, queue.time_s[parent], queue.order[parent], queue.slot[parent])
+        _put(queue, place, queue.time_s[parent], queue.order[parent], queue.run[parent])
         place = parent
-    _put(queue, place, time_s, order, slot)
+    _put(queue, place, time_s, order, run)
 
 
 @part
-def _sink(queue: Queue, place: int, time_s: float, order: int, slot: int) -> None:
+def _sink(queue: Queue, place: int, time_s: float, order: int, run: int) -> None:
     size = queue.order[0]
     child = 2 * place
     while child <= size:
@@ -79,10 +139,10 @@ def _sink(queue: Queue, place: int, time_s: float, order: int, slot: int) -> Non
         )
         if not _is_before(queue.time_s[child], queue.order[child], time_s, order):
             break
-        _put(queue, place, queue.time_s[child], queue.order[child], queue.slot[child])
+        _put(queue, place, queue.time_s[child], queue.order[child], queue.run[child])
         place = child
         child = 2 * place
-    _put(queue, place, time_s, order, slot)
+    _put(queue, place, time_s, order, run)
 
 
 @part

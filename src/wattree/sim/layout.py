@@ -111,6 +111,10 @@ NODE = np.dtype(
     [("bytes_per_s", "f8"), ("link", "i8"), ("previous", "i8"), ("next", "i8"), ("slot", "i8")],
     align=True,
 )
+#: The coming event of a slot, and its neighbours in the run that it is part of (-1: none).
+EVENT = np.dtype([("order", "i8"), ("run", "i8"), ("previous", "i8"), ("next", "i8")], align=True)
+#: Events of one time in rising order: where in the heap they are, the first and the last slot.
+RUN = np.dtype([("place", "i8"), ("first", "i8"), ("last", "i8")], align=True)
 
 
 #: What a running task does: waits out a latency before its work, works, or waits out its end.
@@ -118,12 +122,15 @@ BEFORE_WORK, AT_WORK, WITHOUT_WORK = 0, 1, 2
 
 
 class Queue(NamedTuple):
-    """Heap of coming events by (time, order). `place` is where a slot's event is, 0 if nowhere."""
+    """Heap of runs of coming events by (time, order of the first); `newest` is the last begun."""
 
     time_s: NDArray[np.float64]
     order: NDArray[np.int64]
-    slot: NDArray[np.int64]
-    place: NDArray[np.int64]
+    run: NDArray[np.int64]
+    events: NDArray[np.void]
+    runs: NDArray[np.void]
+    free_runs: NDArray[np.int64]
+    newest: NDArray[np.int64]
 
 
 class Network(NamedTuple):
@@ -249,12 +256,18 @@ def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> Networ
 
 def empty_queue(room: int) -> Queue:
     """Return a queue with room for one event for each of so many running tasks."""
-    return Queue(
+    queue = Queue(
         time_s=np.full(room + 2, np.inf),
         order=_stack(room + 1),
-        slot=_stack(room),
-        place=_stack(room),
+        run=_stack(room),
+        events=np.zeros(room, EVENT),
+        runs=np.zeros(room, RUN),
+        free_runs=np.arange(room, -1, -1, dtype=np.int64),
+        newest=np.full(1, -1, np.int64),
     )
+    queue.events["run"] = -1
+    queue.free_runs[0] = room
+    return queue
 
 
 def slots_needed(graph: ExecutionGraph) -> int:
