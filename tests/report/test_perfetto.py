@@ -139,6 +139,18 @@ def test_memory_follows_allocations_of_each_class() -> None:
     ]
 
 
+def test_what_is_never_held_gets_no_track() -> None:
+    """An empty track takes as much room on the screen as one that tells something."""
+    trace = sample_trace()
+    resident = np.pad(trace.graph.resident_by_category, ((0, 0), (0, 1)))
+    names = (*trace.graph.category_names, "gathered")
+    graph = replace(trace.graph, category_names=names, resident_by_category=resident)
+    counters = of_phase(chrome_trace(replace(trace, graph=graph))["traceEvents"], "C")
+    tracks = {name for c in counters if c["name"] == "memory [B]" for name in c["args"]}
+
+    assert tracks == {"parameters", "activations"}
+
+
 def test_power_is_a_counter_of_its_class_or_of_its_own_process() -> None:
     """Curves of the whole job stand beside those of rank classes."""
     power = {"cluster": [(0.0, 5000.0), (1.0, 6000.0)], "stage 0": [(0.0, 700.0)]}

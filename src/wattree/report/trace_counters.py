@@ -47,7 +47,10 @@ def nanoseconds(time_s: Floats) -> Integers:
 
 
 def memory(trace: Trace, classes: int) -> Iterator[str]:
-    """Yield a counter event at every instant at which the memory of a shown class changes."""
+    """Yield a counter event at every instant at which the memory of a shown class changes.
+
+    Categories of which a class never holds anything are left out.
+    """
     graph = trace.graph
     tasks, owners = _members(graph)
     at_ns = np.concatenate([nanoseconds(trace.start_s)[tasks], nanoseconds(trace.end_s)[tasks]])
@@ -56,13 +59,17 @@ def memory(trace: Trace, classes: int) -> Iterator[str]:
     owner = np.tile(owners, 2)
     changes = np.flatnonzero(change)
     at_ns, change, category, owner = (array[changes] for array in (at_ns, change, category, owner))
-    names = [json.dumps(name) for name in graph.category_names]
     for index in range(classes):
         mine = owner == index
         times, levels = _levels(
             at_ns[mine], category[mine], change[mine], graph.resident_by_category[index]
         )
-        rows = zip(times.tolist(), np.rint(levels).astype(np.int64).tolist(), strict=True)
+        held = levels.any(axis=0)  # a track that stays at nothing only takes room
+        if not held.any():
+            continue
+        names = [json.dumps(graph.category_names[c]) for c in np.flatnonzero(held)]
+        sizes = np.rint(levels[:, held]).astype(np.int64)
+        rows = zip(times.tolist(), sizes.tolist(), strict=True)
         for time, level in rows:
             args = ",".join(f"{name}:{size}" for name, size in zip(names, level, strict=True))
             yield _counter(index + 1, "memory [B]", time, args)
