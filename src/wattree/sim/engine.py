@@ -17,6 +17,7 @@ from wattree.sim.checks import check_graph, sharing_code
 from wattree.sim.compiled import is_cached, kernel, part
 from wattree.sim.deadlock import deadlock_error
 from wattree.sim.events import pop_event, pop_task, push_task, schedule
+from wattree.sim.fetch import fetch_ahead
 from wattree.sim.layout import (
     AT_WORK,
     BEFORE_WORK,
@@ -25,6 +26,7 @@ from wattree.sim.layout import (
     Columns,
     Network,
     Queue,
+    Record,
     columns_of,
     empty_board,
     empty_network,
@@ -159,6 +161,7 @@ def _start(
     if spec.work_s == 0.0 and now_s + spec.latency_s == now_s:
         return False
     slot = _take_slot(board, task)
+    _fetch_following(board, record, spec)
     if spec.work_s > 0.0 and spec.latency_s == 0.0:
         begin_work(board, network, slot, now_s)
     elif spec.work_s > 0.0:
@@ -168,6 +171,15 @@ def _start(
         board.slots[slot].phase = WITHOUT_WORK
         schedule(queue, slot, task, now_s + spec.latency_s)
     return True
+
+
+@part
+def _fetch_following(board: Board, record: _Record, spec: Record) -> None:
+    """Get ready what will most likely start next: the tasks behind one on its streams."""
+    for k in range(spec.seats, spec.seats_end):
+        if board.seats[k].after >= 0:
+            fetch_ahead(board.tasks, board.seats[k].after)
+            fetch_ahead(record.start_s, board.seats[k].after)
 
 
 @part
