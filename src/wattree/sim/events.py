@@ -19,7 +19,9 @@ __all__ = ["pop_event", "pop_task", "push_task", "schedule"]
 
 @part
 def schedule(queue: Queue, slot: int, order: int, time_s: float) -> None:
-    """Give a slot an event at `time_s`, or move the one it has."""
+    """Give a slot an event at `time_s`, or move the one it has; what is no time is never."""
+    if not time_s < np.inf:  # a rate of 0 or NaN: comparisons with NaN would break the heap
+        time_s = np.inf
     place = queue.place[slot]
     if place == 0:
         queue.order[0] += 1
