@@ -43,7 +43,7 @@ from wattree.validation.netlab import (
 
 #: Name → what is switched off. `ours` is what the errors above it are of.
 ABLATIONS: dict[str, dict[str, Any]] = {
-    "no overlap": {"overlap": False},
+    "no mutual slowdown": {"mutual_slowdown": False},
     "no sharing": {"share_links": False},
     "Proteus' rules": {"sharing": "proteus"},
     "ours": {},

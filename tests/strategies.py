@@ -18,7 +18,10 @@ COMMUNICATION = (TaskKind.COLLECTIVE, TaskKind.TRANSFER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """One task as a test writes it. `flow` maps link to bandwidth at rate 1. [B/s]"""
+    """One task as a test writes it. `flow` maps link to bandwidth at rate 1. [B/s]
+
+    `counts`, if given, says for each link how many flows the task stands for there.
+    """
 
     kind: TaskKind = TaskKind.COMPUTE
     streams: tuple[int, ...] = (0,)
@@ -26,6 +29,7 @@ class TaskSpec:
     latency_s: float = 0.0
     work_s: float = 0.0
     flow: tuple[tuple[int, float], ...] = ()
+    counts: tuple[int, ...] = ()
     overlaps: bool = True
     alloc_bytes: float = 0.0
     free_bytes: float = 0.0
@@ -83,7 +87,16 @@ def graph_of(
         memory_category=np.zeros(count, np.int8),
         category_names=("activations",),
         resident_by_category=np.zeros((classes, 1)),
+        flow_counts=_counts(tasks),
     )
+
+
+def _counts(tasks: Sequence[TaskSpec]) -> NDArray[np.int64] | None:
+    """Return the counts of all flows, one each where a task gives none; None if no task does."""
+    if not any(spec.counts for spec in tasks):
+        return None
+    counts = [spec.counts or (1,) * len(spec.flow) for spec in tasks]
+    return np.array([count for row in counts for count in row], dtype=np.int64)
 
 
 def _floats(values: Sequence[float]) -> NDArray[np.float64]:
@@ -142,6 +155,7 @@ def _tasks(draw: st.DrawFn, task: int, streams: int, links: int) -> TaskSpec:
         latency_s=draw(durations_s),
         work_s=draw(durations_s),
         flow=tuple(flow.items()),
+        counts=tuple(draw(st.integers(0, 3)) for _ in flow) if draw(st.booleans()) else (),
         overlaps=draw(st.booleans()),
         alloc_bytes=draw(sizes_bytes),
         free_bytes=draw(sizes_bytes),

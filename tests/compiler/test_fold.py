@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,12 @@ from wattree.sim import play
 from wattree.strategy import Mesh, StrategyOptions
 
 RELATIVE = 1e-9
+#: Rules beside the usual ones; flows are counted under the first.
+OTHER_RULES: tuple[dict[str, Any], ...] = (
+    {"sharing": "proteus"},
+    {"sharing": "none"},
+    {"mutual_slowdown": False},
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +33,7 @@ class Seen:
     """What a run shows."""
 
     step_s: float
+    other_rules_s: tuple[float, ...]
     peaks_bytes: tuple[float, ...]
     energy_j: tuple[float, ...]
     sent_bytes: float
@@ -39,6 +47,7 @@ def seen(job: Job, *, fold: bool) -> Seen:
     energy = step_energy(trace, job.cluster, Precision.BF16, job.strategy.mesh.ranks).use
     return Seen(
         step_s=trace.makespan_s,
+        other_rules_s=tuple(play(graph, **rules).makespan_s for rules in OTHER_RULES),
         peaks_bytes=tuple(np.sort(np.repeat(trace.peak_bytes, graph.class_ranks)).tolist()),
         energy_j=(energy.total, energy.static, energy.dynamic, *energy.by_stage.values()),
         sent_bytes=sent_bytes(graph),
@@ -57,6 +66,7 @@ def check_equal(job: Job) -> Seen:
     """Compare both runs; return the folded one."""
     folded, whole = seen(job, fold=True), seen(job, fold=False)
     assert folded.step_s == pytest.approx(whole.step_s, rel=RELATIVE)
+    assert folded.other_rules_s == pytest.approx(whole.other_rules_s, rel=RELATIVE)
     assert folded.peaks_bytes == pytest.approx(whole.peaks_bytes, rel=RELATIVE)
     assert folded.energy_j == pytest.approx(whole.energy_j, rel=RELATIVE)
     assert folded.sent_bytes == pytest.approx(whole.sent_bytes, rel=RELATIVE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +11,8 @@ from hypothesis import strategies as st
 from tests.strategies import COMMUNICATION, execution_graphs
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.sim import play, play_events
-from wattree.sim.reference import Flow, fair_shares, scaled_shares
+from wattree.sim.policies import flows_under
+from wattree.sim.reference import Flow, counted_shares, fair_shares
 from wattree.sim.rules import EVENT_KINDS
 from wattree.trace import Trace
 
@@ -112,8 +112,7 @@ def test_events_are_in_order(graph: ExecutionGraph) -> None:
 
 @given(graph=execution_graphs())
 def test_slowest_rate_bounds_the_duration(graph: ExecutionGraph) -> None:
-    """Without links, overlap is all that slows, and never by more than its factor."""
-    alone = _without_flows(graph)
+    """Where nobody shares links, overlap alone slows, and never by more than its factor."""
     slowest = np.where(
         np.isin(graph.kind, COMMUNICATION),
         graph.communication_rate_while_computing,
@@ -121,11 +120,41 @@ def test_slowest_rate_bounds_the_duration(graph: ExecutionGraph) -> None:
     )
     slowest = np.where(graph.kind == TaskKind.HOST, 1.0, slowest)
 
-    trace = play(alone)
+    trace = play(graph, sharing="none")
 
     longest_s = graph.latency_s + graph.work_s / slowest
     # Durations are differences of times, so they round by the size of the times.
     assert (_durations(trace) <= longest_s + ROUNDING * (1 + trace.makespan_s)).all()
+
+
+@given(graph=execution_graphs())
+def test_whole_tasks_are_slowed_or_none_of_them(graph: ExecutionGraph) -> None:
+    """Proteus: overlap costs a task its whole factor or nothing,.
+
+    Flows are left out, so that durations are latency and work and nothing else.
+    """
+    alone = flows_under(graph, "none")
+    rate = np.where(
+        np.isin(graph.kind, COMMUNICATION),
+        graph.communication_rate_while_computing,
+        graph.compute_rate_while_communicating,
+    )
+    longer_s = graph.latency_s + graph.work_s / np.where(graph.kind == TaskKind.HOST, 1.0, rate)
+
+    trace = play(alone, sharing="proteus")
+
+    took_s, rounding_s = _durations(trace), ROUNDING * (1 + trace.makespan_s)
+    plain = np.abs(took_s - graph.latency_s - graph.work_s) <= rounding_s
+    assert (plain | (np.abs(took_s - longer_s) <= rounding_s)).all()
+
+
+@given(graph=execution_graphs())
+def test_switched_off_slowdown_leaves_every_task_its_own_time(graph: ExecutionGraph) -> None:
+    """Without links to share and without mutual slowdown nothing is left that slows."""
+    trace = play(graph, sharing="none", mutual_slowdown=False)
+
+    rounding_s = ROUNDING * (1 + trace.makespan_s)
+    assert (np.abs(_durations(trace) - graph.latency_s - graph.work_s) <= rounding_s).all()
 
 
 @given(graph=execution_graphs())
@@ -163,12 +192,32 @@ def flows_and_links(draw: st.DrawFn) -> tuple[dict[int, Flow], np.ndarray]:
 def test_no_link_carries_more_than_its_bandwidth(case: tuple[dict[int, Flow], np.ndarray]) -> None:
     """Rule 4: the engine's shares are these to the bit, as the differential tests show."""
     flows, bandwidths = case
-    for policy in (fair_shares, scaled_shares):
-        used = np.zeros(len(bandwidths))
-        for task, share in policy(flows, bandwidths).items():
-            for link, width in flows[task].links:
-                used[link] += share * width
-        assert (used <= bandwidths * (1 + 2 * ROUNDING)).all()
+    used = np.zeros(len(bandwidths))
+    for task, share in fair_shares(flows, bandwidths).items():
+        for link, width in flows[task].links:
+            used[link] += share * width
+    assert (used <= bandwidths * (1 + 2 * ROUNDING)).all()
+
+
+@settings(max_examples=300)
+@given(case=flows_and_links())
+def test_flows_that_fit_their_links_alone_fit_together_when_counted(
+    case: tuple[dict[int, Flow], np.ndarray],
+) -> None:
+    """Proteus: of n flows on a link each has at most the n-th part of what it has alone."""
+    flows, bandwidths = case
+    alone = {
+        task: Flow(
+            links=tuple((link, min(width, bandwidths[link])) for link, width in flow.links),
+            counts=(1,) * len(flow.links),
+        )
+        for task, flow in flows.items()
+    }
+    used = np.zeros(len(bandwidths))
+    for task, share in counted_shares(alone).items():
+        for link, width in alone[task].links:
+            used[link] += share * width
+    assert (used <= bandwidths * (1 + 2 * ROUNDING)).all()
 
 
 @settings(max_examples=300)
@@ -203,12 +252,3 @@ def test_every_slowed_flow_has_a_bottleneck(case: tuple[dict[int, Flow], np.ndar
 
 def _durations(trace: Trace) -> np.ndarray:
     return trace.end_s - trace.start_s
-
-
-def _without_flows(graph: ExecutionGraph) -> ExecutionGraph:
-    return replace(
-        graph,
-        flow_offsets=np.zeros_like(graph.flow_offsets),
-        flow_links=graph.flow_links[:0],
-        flow_bytes_per_s=graph.flow_bytes_per_s[:0],
-    )

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from tests.strategies import execution_graphs
 from wattree.graph import ExecutionGraph
 from wattree.sim import play_events, reference_events
+from wattree.sim.rules import SHARING_POLICIES
 
 
-@pytest.mark.parametrize("sharing", ["max-min", "proteus"])
-@settings(max_examples=400)
+@pytest.mark.parametrize("sharing", SHARING_POLICIES)
+@settings(max_examples=300)
 @given(graph=execution_graphs())
 def test_engine_and_reference_agree(sharing: str, graph: ExecutionGraph) -> None:
     """Fast code is trusted because slow code that can be read gives the identical result."""
@@ -28,13 +29,14 @@ def test_engine_and_reference_agree(sharing: str, graph: ExecutionGraph) -> None
     assert fast.events == slow.events
 
 
-@settings(max_examples=40)
+@pytest.mark.parametrize("sharing", ["max-min", "proteus"])
+@settings(max_examples=30)
 @given(graph=execution_graphs(max_tasks=60))
-def test_engine_and_reference_agree_on_longer_graphs(graph: ExecutionGraph) -> None:
+def test_engine_and_reference_agree_on_longer_graphs(sharing: str, graph: ExecutionGraph) -> None:
     """Errors in bookkeeping (lists of links, free slots) show only after a while."""
-    fast, fast_events = play_events(graph)
+    fast, fast_events = play_events(graph, sharing=sharing)
 
-    slow, slow_events = reference_events(graph)
+    slow, slow_events = reference_events(graph, sharing=sharing)
 
     assert fast_events.tolist() == slow_events.tolist()
     assert np.array_equal(fast.end_s, slow.end_s)

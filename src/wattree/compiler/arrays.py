@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiler.flow_counts import flow_counts
 from wattree.compiler.kernels import (
     FROM_TASK,
     MERGED,
@@ -183,6 +184,7 @@ def execution_graph(
     *,
     links: Sequence[LinkClasses],
     names: Sequence[str],
+    members: Callable[[], Mapping[tuple[int, str], int]],
     compute_rate_while_communicating: float,
     communication_rate_while_computing: float,
 ) -> ExecutionGraph:
@@ -193,13 +195,29 @@ def execution_graph(
         classes: One per stage.
         links: Link classes by kind.
         names: Strings that tasks name by number.
+        members: Tells (axes number, kind of link) → ranks of one group on one link; asked only
+            where ranks are folded that share links.
         compute_rate_while_communicating, communication_rate_while_computing: Mutual slowdown.
     """
     tasks = _Tasks(programs, classes)
     costs = _cost_rows(tasks)
     latency_s, work_s, wire_bytes = _times(tasks, costs)
     directions = _directions(tasks, costs, links)
-    rows = _expanded(tasks, costs, directions, work_s)
+    loads = _loads(tasks, directions, work_s)
+    rows = _expanded(tasks, costs, directions, loads)
+    counts = None
+    if (loads.twins > 1).any():
+        _, task, owner = tasks.instances_of(np.ones(len(tasks.records), dtype=bool))
+        counts = flow_counts(
+            rows,
+            loads,
+            task=task,
+            owner=owner,
+            costs=costs,
+            axes=tasks.records["axes"].astype(np.int64),
+            kinds=[kind.load for kind, _ in directions],
+            members=members(),
+        )
     number = int(tasks.class_base[-1])
     return ExecutionGraph(
         kind=tasks.column("kind"),
@@ -243,6 +261,7 @@ def execution_graph(
         memory_category=tasks.column("category"),
         category_names=CATEGORIES,
         resident_by_category=np.concatenate([stage.resident for stage in classes]),
+        flow_counts=counts,
     )
 
 
@@ -335,11 +354,10 @@ def _expanded(
     tasks: _Tasks,
     costs: Integers,
     directions: Sequence[tuple[LinkClasses, str]],
-    work_s: Floats,
+    loads: Loads,
 ) -> Rows:
     """Return streams, successors and flows of all instances."""
     edges = _edges(tasks)
-    loads = _loads(tasks, directions, work_s)
     sends = (loads.of_task > 0).any(axis=1) | (costs != FROM_TASK)
     templates = Templates(
         first=tasks.first,

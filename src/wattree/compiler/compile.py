@@ -14,7 +14,7 @@ from wattree.compiler.block_tasks import Pipelining, block_tasks
 from wattree.compiler.chunk import BlockParts, ChunkContext
 from wattree.compiler.evaluate import BlockCosts, Placement, block_costs
 from wattree.compiler.fits import check_fits
-from wattree.compiler.links import alone_s, rank_rates
+from wattree.compiler.links import alone_s, group_members, rank_rates
 from wattree.compiler.merge import merged
 from wattree.compiler.pairs import PairedTables
 from wattree.compiler.program import Scale
@@ -198,6 +198,9 @@ def _graph(step: _Step, *, fold: bool, detail: bool) -> ExecutionGraph:
         classes,
         links=links,
         names=tuple(names.index),
+        members=lambda: group_members(
+            step.topology.links(), _groups_of_axes(step.topology, axes_index)
+        ),
         compute_rate_while_communicating=step.rates.overlap_compute_rate,
         communication_rate_while_computing=1.0,
     )
@@ -213,7 +216,7 @@ def _played_alone(
     uses = step.topology.links()
     if all(use.ranks_per_link <= 1 for use in uses):
         return programs
-    groups = {number: step.topology.mesh.groups(axes) for axes, number in axes_index.items()}
+    groups = _groups_of_axes(step.topology, axes_index)
     rates = rank_rates(step.rates.links)
     result = []
     for program in programs:
@@ -221,6 +224,12 @@ def _played_alone(
         tasks["work_s"] = alone_s(tasks, uses, groups, rates)
         result.append(replace(program, tasks=tasks))
     return result
+
+
+def _groups_of_axes(
+    topology: MeshTopology, axes_index: dict[tuple[str, ...], int]
+) -> dict[int, NDArray[np.int64]]:
+    return {number: topology.mesh.groups(axes) for axes, number in axes_index.items()}
 
 
 def _parts(

@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from wattree.compiler.topology import LinkUse
 from wattree.cost import LinkRates
 
-__all__ = ["LinkClasses", "alone_s", "link_classes", "members_by_link", "rank_rates"]
+__all__ = [
+    "LinkClasses",
+    "alone_s",
+    "group_members",
+    "link_classes",
+    "members_by_link",
+    "rank_rates",
+]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -131,12 +138,27 @@ def alone_s(
     return work
 
 
+def group_members(
+    uses: Sequence[LinkUse], groups_of_axes: Mapping[int, Integers]
+) -> dict[tuple[int, str], int]:
+    """Return (axes number, kind of link by its load) → ranks of one group on one link, at most."""
+    return {
+        (number, use.load): _members_of_one_group(groups, use)
+        for number, groups in groups_of_axes.items()
+        for use in uses
+    }
+
+
 def _share_of_one_group(groups: Integers, use: LinkUse) -> float:
     """Return the part of a link's ranks that one group has on it, at most."""
     if use.ranks_per_link <= 1:
         return 1.0
+    return _members_of_one_group(groups, use) / use.ranks_per_link
+
+
+def _members_of_one_group(groups: Integers, use: LinkUse) -> int:
     links = np.sort(use.of_rank[groups], axis=1)
     starts = np.ones(links.shape, dtype=bool)  # of runs of equal links
     starts[:, 1:] = np.diff(links, axis=1) != 0
     runs = np.diff(np.flatnonzero(np.append(starts.ravel(), True)))
-    return float(runs.max()) / use.ranks_per_link
+    return int(runs.max())

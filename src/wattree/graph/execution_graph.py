@@ -21,6 +21,15 @@ Rules of play (both executors follow them to the letter):
    Fair shares come from progressive filling: every flow's busiest-link bandwidth grows at equal
    speed until a crowded link it uses is full (then it is frozen) or its rate is 1. A link's total
    never exceeds its bandwidth (but for that rounding).
+   Two other sharing policies stand beside this one, for comparison. Under `none` no link is ever
+   crowded: all shares are 1. Under `proteus` rules 3 and 4 are those that were published for the
+   Proteus executor: a flow's share is 1 over the number of flows on the most loaded of its links,
+   however much they ask for (`flow_counts`; 1 if there are none); and overlap slows whole tasks,
+   as follows. At the end of the first instant at which a COMPUTE task finds a partner as rule 3
+   wants it, or a communication task one as rule 4 wants it, what is left of its work is reckoned,
+   and `work_s * (1 / rate - 1)` is added to it, with the rate of rule 3 or the factor of rule 4.
+   That happens once to a task and stays when the partner leaves; a rate of 1 changes nothing.
+   Sources, and what the published program does otherwise: docs/executor.md.
 5. Simultaneous events are ordered by (time, priority, sequence): ends, then begins of work after
    a latency, then starts; among each, increasing task id. What an event causes at its own instant
    takes its place in that order. Rates are recomputed once after everything at an instant has
@@ -98,6 +107,9 @@ class ExecutionGraph:
         successor_offsets, successors: CSR: tasks that wait for each task.
         flow_offsets, flow_links, flow_bytes_per_s: CSR: link classes each task's work uses and
             the bandwidth it takes there at rate 1, all folded twins together. [B/s]
+        flow_counts: For each entry of `flow_links`, how many flows it stands for there: groups,
+            or pairs of ranks, that are folded into the task and use one such link; 0 for what is
+            no flow of its own. None: one each. Only the policy `proteus` counts flows.
         overlaps: Communication that slows, and is slowed by, compute of its ranks, `(T,)` bool.
         alloc_bytes, free_bytes: Memory taken at start, returned at end, `(T,)`. [B]
         stream_class: Rank class of each stream, `(S,)`.
@@ -151,6 +163,7 @@ class ExecutionGraph:
     memory_category: NDArray[np.int8]
     category_names: tuple[str, ...]
     resident_by_category: Floats
+    flow_counts: Integers | None = None
 
     @property
     def tasks(self) -> int:

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.errors import SimulationError, UnknownNameError
+from wattree.errors import SimulationError
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.sim.compiled import kernel, part
-from wattree.sim.rules import SHARING_POLICIES
 
-__all__ = ["check_graph", "sharing_code"]
+__all__ = ["check_graph"]
 
 _ROWS = (
     ("stream_offsets", "stream_ids"),
@@ -30,17 +29,6 @@ _KINDS = len(TaskKind)
 #: Bits of floating-point numbers (IEEE 754): from here on infinite or not a number; and of -0.
 _INFINITY, _MINUS_ZERO = 0x7FF0_0000_0000_0000, -(2**63)
 _LARGEST_COUNT = 2**30 - 1  # the kernels number tasks twice (ends, begins of work) in 32 bits
-
-
-def sharing_code(sharing: str) -> int:
-    """Return the kernels' number for a sharing policy.
-
-    Raises:
-        UnknownNameError: There is no such policy.
-    """
-    if sharing not in SHARING_POLICIES:
-        raise UnknownNameError(kind="sharing policy", name=sharing, known=SHARING_POLICIES)
-    return SHARING_POLICIES.index(sharing)
 
 
 def check_graph(graph: ExecutionGraph) -> None:
@@ -66,11 +54,12 @@ def _length_faults(graph: ExecutionGraph) -> Iterator[str]:
         (streams, ("stream_kind",)),
         (classes, ("class_names", "resident_bytes")),
         (links, ("link_names",)),
-        (len(graph.flow_links), ("flow_bytes_per_s",)),
+        (len(graph.flow_links), ("flow_bytes_per_s", "flow_counts")),
     )
     for expected, names in lengths:
         for name in names:
-            if (found := len(getattr(graph, name))) != expected:
+            values = getattr(graph, name)
+            if values is not None and (found := len(values)) != expected:
                 yield f"{name}: {found} values, expected {expected}"
     for offsets_name, values_name in _ROWS:
         offsets, values = getattr(graph, offsets_name), len(getattr(graph, values_name))
@@ -94,6 +83,8 @@ def _small_faults(graph: ExecutionGraph) -> Iterator[str]:
     yield from _number_faults("link_bandwidth_bytes_per_s", graph.link_bandwidth_bytes_per_s)
     if (graph.link_bandwidth_bytes_per_s == 0.0).any():
         yield "link_bandwidth_bytes_per_s: a link without bandwidth carries nothing; leave it out"
+    if graph.flow_counts is not None and (graph.flow_counts < 0).any():
+        yield f"flow_counts: {graph.flow_counts.min()}, expected 0 or more flows"
     for name in ("compute_rate_while_communicating", "communication_rate_while_computing"):
         if not 0.0 < (rate := getattr(graph, name)) <= 1.0:
             yield f"{name}: {rate}, expected a rate in (0, 1]"

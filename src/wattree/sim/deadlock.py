@@ -1,4 +1,4 @@
-"""Why a graph came to a halt before its end, said so that the cycle can be found and broken."""
+"""Why a graph came to a halt before its end, said so that the cause can be found and mended."""
 
 from __future__ import annotations
 
@@ -8,26 +8,62 @@ from numpy.typing import NDArray
 from wattree.errors import SimulationError
 from wattree.graph import ExecutionGraph
 
-__all__ = ["deadlock_error"]
+__all__ = ["halt_error"]
+
+Integers = NDArray[np.int64]
 
 _SHOWN = 12  # waits of a cycle, or stuck tasks: more would not be read
 
 
-def deadlock_error(graph: ExecutionGraph, ended: NDArray[np.bool_]) -> SimulationError:
-    """Return the error that names tasks that never started and a cycle among them.
+def halt_error(
+    graph: ExecutionGraph, started: NDArray[np.bool_], ended: NDArray[np.bool_]
+) -> SimulationError:
+    """Return the error that names who is stuck: at work without progress, or in a cycle of waits.
 
     Args:
         graph: What was played.
-        ended: Whether each task came to its end, `(T,)`; at least one did not.
+        started, ended: Whether each task came to its start and its end, `(T,)`; at least one did
+            not end.
     """
-    stuck = np.flatnonzero(~ended)
-    names = ", ".join(_label(graph, int(task)) for task in stuck[:_SHOWN])
-    more = f" and {len(stuck) - _SHOWN} more" if len(stuck) > _SHOWN else ""
+    resting = np.flatnonzero(started & ~ended)
+    if len(resting):
+        return _standstill_error(graph, resting, waiting=int((~started).sum()))
+    return _deadlock_error(graph, ended)
+
+
+def _standstill_error(graph: ExecutionGraph, resting: Integers, *, waiting: int) -> SimulationError:
+    tasks = [f"{_label(graph, task)}{_surroundings(graph, task)}" for task in resting[:_SHOWN]]
     return SimulationError(
-        f"deadlock: {len(stuck)} of {graph.tasks} tasks never start: {names}{more}; "
+        f"no progress: {len(resting)} of {graph.tasks} tasks have started and never end: "
+        f"{', '.join(tasks)}{_more(resting)}; {waiting} more wait for them; their rate is 0 or no "
+        "number, or they end after more seconds than a number holds; look at the bandwidths, "
+        "rates and times that they are given"
+    )
+
+
+def _surroundings(graph: ExecutionGraph, task: int) -> str:
+    """Return what sets a task's pace: its work, and what it asks of which links."""
+    flows = slice(*graph.flow_offsets[task : task + 2])
+    asked = [
+        f"{width:g} of {graph.link_bandwidth_bytes_per_s[link]:g} B/s of '{graph.link_names[link]}'"
+        for link, width in zip(graph.flow_links[flows], graph.flow_bytes_per_s[flows], strict=True)
+    ]
+    what = [f"{graph.latency_s[task]:g} s + {graph.work_s[task]:g} s", *asked[:_SHOWN]]
+    return f" ({', '.join(what)})"
+
+
+def _deadlock_error(graph: ExecutionGraph, ended: NDArray[np.bool_]) -> SimulationError:
+    stuck = np.flatnonzero(~ended)
+    names = ", ".join(_label(graph, task) for task in stuck[:_SHOWN])
+    return SimulationError(
+        f"deadlock: {len(stuck)} of {graph.tasks} tasks never start: {names}{_more(stuck)}; "
         f"each of these waits for the next: {_cycle(graph, ended)}; "
         "remove a dependency or let the streams agree on one order"
     )
+
+
+def _more(tasks: Integers) -> str:
+    return f" and {len(tasks) - _SHOWN} more" if len(tasks) > _SHOWN else ""
 
 
 def _label(graph: ExecutionGraph, task: int) -> str:

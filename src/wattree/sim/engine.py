@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph import ExecutionGraph
-from wattree.sim.checks import check_graph, sharing_code
+from wattree.sim.checks import check_graph
 from wattree.sim.compiled import is_cached, kernel, part
-from wattree.sim.deadlock import deadlock_error
+from wattree.sim.deadlock import halt_error
 from wattree.sim.events import pop_event, pop_task, push_task, schedule
 from wattree.sim.fetch import fetch_ahead
 from wattree.sim.layout import (
@@ -34,6 +34,7 @@ from wattree.sim.layout import (
     lay_out,
     slots_needed,
 )
+from wattree.sim.policies import check_sharing, flows_under, without_slowdown
 from wattree.sim.rates import begin_work, end_work, settle
 from wattree.sim.rules import EVENT_KINDS, EventKind
 from wattree.trace import Trace
@@ -52,45 +53,49 @@ class _Record(NamedTuple):
     log: NDArray[np.int64]
 
 
-def play(graph: ExecutionGraph, *, sharing: str = "max-min") -> Trace:
+def play(graph: ExecutionGraph, *, sharing: str = "max-min", mutual_slowdown: bool = True) -> Trace:
     """Return when every task starts and ends, and the peak memory of every rank class.
 
     Args:
         graph: What to play; its rules are in `wattree.graph.execution_graph`.
-        sharing: How flows divide a crowded link: `max-min` (rule 4) or `proteus`.
+        sharing: What happens where flows meet on a link: `max-min` (rule 4), `proteus` or `none`.
+        mutual_slowdown: Computation and communication of a rank slow each other; if not, they
+            run side by side as if alone.
 
     Raises:
         SimulationError: The graph is malformed or comes to a deadlock.
         UnknownNameError: There is no such sharing policy.
     """
+    graph = graph if mutual_slowdown else without_slowdown(graph)
     return _play(graph, sharing, np.empty(0, np.int64))
 
 
 def play_events(
-    graph: ExecutionGraph, *, sharing: str = "max-min"
+    graph: ExecutionGraph, *, sharing: str = "max-min", mutual_slowdown: bool = True
 ) -> tuple[Trace, NDArray[np.int64]]:
     """Return the trace and every event in its order, as `task * EVENT_KINDS + EventKind`."""
+    graph = graph if mutual_slowdown else without_slowdown(graph)
     log = np.empty(graph.tasks * EVENT_KINDS, np.int64)
     trace = _play(graph, sharing, log)
     return trace, log[: trace.events]
 
 
 def _play(graph: ExecutionGraph, sharing: str, log: NDArray[np.int64]) -> Trace:
-    is_max_min = sharing_code(sharing) == 0
+    check_sharing(sharing)
     check_graph(graph)
-    columns = columns_of(graph)
+    seen = flows_under(graph, sharing)
+    columns = columns_of(seen)
     slots = slots_needed(graph)
-    board, network = empty_board(graph, slots), empty_network(graph, columns, slots)
+    board, network = empty_board(graph, slots), empty_network(seen, columns, slots)
     record = _Record(
-        start_s=np.empty(graph.tasks),
+        start_s=np.full(graph.tasks, np.nan),
         end_s=np.full(graph.tasks, np.nan),
         events=np.zeros(1, np.int64),
         log=log,
     )
-    _run(columns, board, network, empty_queue(slots), record, is_max_min)
-    ended = ~np.isnan(record.end_s)
-    if not ended.all():
-        raise deadlock_error(graph, ended)
+    _run(columns, board, network, empty_queue(slots), record, sharing == "proteus")
+    if np.isnan(record.end_s).any():
+        raise halt_error(graph, ~np.isnan(record.start_s), ~np.isnan(record.end_s))
     return Trace(
         graph=graph,
         start_s=record.start_s,
@@ -108,7 +113,7 @@ def _run(
     network: Network,
     queue: Queue,
     record: _Record,
-    is_max_min: bool,
+    is_proteus: bool,
 ) -> None:
     lay_out(columns, board)
     _find_first_tasks(board)
@@ -127,8 +132,8 @@ def _run(
             if not _start(board, network, queue, record, task, now_s):
                 _end(columns.successors, board, record, task, now_s)
         else:
-            settle(board, network, queue, now_s, is_max_min)
-            if queue.order[0] == 0:
+            settle(board, network, queue, now_s, is_proteus)
+            if not queue.time_s[1] < np.inf:  # nothing is left to happen, or nothing ever will
                 break
             now_s = queue.time_s[1]
 

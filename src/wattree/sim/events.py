@@ -25,7 +25,9 @@ NONE = -1
 
 @part
 def schedule(queue: Queue, slot: int, order: int, time_s: float) -> None:
-    """Give a slot an event at `time_s`, or move the one it has."""
+    """Give a slot an event at `time_s`, or move the one it has; what is no time is never."""
+    if not time_s < np.inf:  # a rate of 0 or NaN: comparisons with NaN would break the heap
+        time_s = np.inf
     if queue.events[slot].run != NONE:
         _withdraw(queue, slot)
     event = queue.events[slot]

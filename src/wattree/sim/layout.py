@@ -59,7 +59,7 @@ TASK = np.dtype(
 #: one of the streams that a task has on the same class.
 SEAT = np.dtype([("stream", "i4"), ("after", "i4"), ("rank_class", "i4")], align=True)
 #: A task between start and end. `fill` is its share while shares are being solved; `phase` is
-#: one of the three below.
+#: one of the three below; `slowed` tells that overlap has made its work longer (`proteus`).
 SLOT = np.dtype(
     [
         ("rate", "f8"),
@@ -74,6 +74,7 @@ SLOT = np.dtype(
         ("nodes_end", "i8"),
         ("phase", "i1"),
         ("dirty", "i1"),
+        ("slowed", "i1"),
     ],
     align=True,
 )

@@ -6,6 +6,8 @@ reached zero between two instants do rates of running tasks change because of ov
 
 from __future__ import annotations
 
+import numpy as np
+
 from wattree.graph import TaskKind
 from wattree.sim.compiled import part
 from wattree.sim.events import schedule
@@ -27,6 +29,7 @@ def begin_work(board: Board, network: Network, slot: int, now_s: float) -> None:
     state.remaining_s = task.work_s
     state.since_s = now_s
     state.share = 1.0
+    state.slowed = 0
     _mark(board, slot)
     _count(board, task, 1, slot)
     if task.flows < task.flows_end:
@@ -72,17 +75,23 @@ def _mark(board: Board, slot: int) -> None:
 
 
 @part
-def settle(board: Board, network: Network, queue: Queue, now_s: float, is_max_min: bool) -> None:
+def settle(board: Board, network: Network, queue: Queue, now_s: float, is_proteus: bool) -> None:
     """Set the rates that change at the end of an instant, and the ends that follow from them."""
     for i in range(1, board.touched[0] + 1):
         _notice_overlap(board, board.touched[i])
     board.touched[0] = 0
     if network.touched[0] > 0:
-        solve_shares(network, board.slots, board.dirty, is_max_min)
+        solve_shares(network, board.slots, board.dirty, is_proteus)
     for i in range(1, board.dirty[0] + 1):
         slot = board.dirty[i]
-        board.slots[slot].dirty = 0
-        _set_rate(queue, slot, board.slots[slot], _rate(board, slot), now_s)
+        state = board.slots[slot]
+        state.dirty = 0
+        factor = _overlap_factor(board, slot)
+        if is_proteus:
+            if factor < 1.0 and not state.slowed:
+                _lengthen(state, board.tasks[state.task].work_s * (1.0 / factor - 1.0), now_s)
+            factor = 1.0
+        _set_rate(queue, slot, state, state.share * factor, now_s)
     board.dirty[0] = 0
 
 
@@ -105,8 +114,8 @@ def _notice_overlap(board: Board, rank_class: int) -> None:
 
 
 @part
-def _rate(board: Board, slot: int) -> float:
-    """Rules 3 and 4."""
+def _overlap_factor(board: Board, slot: int) -> float:
+    """Return at what part of its share a task works beside what overlaps it: rules 3 and 4."""
     task = board.tasks[board.slots[slot].task]
     if task.kind == _COMPUTE:
         for k in range(task.seats, task.seats_end):
@@ -114,21 +123,33 @@ def _rate(board: Board, slot: int) -> float:
             if c >= 0 and board.classes[c].communicating:
                 return board.compute_rate
         return 1.0
-    share: float = board.slots[slot].share
     if task.kind != _HOST and task.overlaps:
         for k in range(task.seats, task.seats_end):
             c = board.seats[k].rank_class
             if c >= 0 and board.classes[c].computing:
-                return share * board.communication_rate
-    return share
+                return board.communication_rate
+    return 1.0
+
+
+@part
+def _lengthen(state: Record, by_s: float, now_s: float) -> None:
+    """Add to what is left of a task's work; its end follows from its next rate."""
+    left_s = max(0.0, state.remaining_s - (now_s - state.since_s) * state.rate)
+    state.remaining_s = left_s + by_s
+    state.since_s = now_s
+    state.rate = 0.0
+    state.slowed = 1
 
 
 @part
 def _set_rate(queue: Queue, slot: int, state: Record, rate: float, now_s: float) -> None:
     """Change a rate, and with it the end; an unchanged rate leaves the end to the last bit."""
+    if not rate > 0.0:  # NaN, too, is a standstill: halt_error names who is left in one
+        rate = 0.0
     if rate == state.rate:
         return
     state.remaining_s = max(0.0, state.remaining_s - (now_s - state.since_s) * state.rate)
     state.since_s = now_s
     state.rate = rate
-    schedule(queue, slot, state.task, now_s + state.remaining_s / rate)
+    end_s = now_s + state.remaining_s / rate if rate > 0.0 else np.inf
+    schedule(queue, slot, state.task, end_s)

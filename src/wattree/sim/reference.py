@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.sim.checks import check_graph, sharing_code
-from wattree.sim.deadlock import deadlock_error
+from wattree.sim.checks import check_graph
+from wattree.sim.deadlock import halt_error
+from wattree.sim.policies import check_sharing, without_slowdown
 from wattree.sim.rules import CROWDED_TOLERANCE, EVENT_KINDS, EventKind
 from wattree.trace import Trace
 
-__all__ = ["Flow", "fair_shares", "play_reference", "reference_events", "scaled_shares"]
+__all__ = ["Flow", "counted_shares", "fair_shares", "play_reference", "reference_events"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Flow:
     """The bandwidth that a communication takes on each link at rate 1. [B/s]"""
 
     links: tuple[tuple[int, float], ...]
+    counts: tuple[int, ...] = ()  # of the links, how many flows this one stands for there
 
     @property
     def busiest_bytes_per_s(self) -> float:
@@ -68,12 +70,15 @@ def fair_shares(
         }
         full_at = {link: max(level, level_bytes_per_s) for link, level in full_at.items()}
         growing = {task: flow for task, flow in flows.items() if task not in shares}
+        known = len(shares)
         caps = [flow.busiest_bytes_per_s for flow in growing.values()]
         level_bytes_per_s = min([*full_at.values(), *caps])
         for task, flow in growing.items():
             full = any(full_at.get(link, math.inf) <= level_bytes_per_s for link, _ in flow.links)
             if full or flow.busiest_bytes_per_s <= level_bytes_per_s:
                 shares[task] = min(1.0, level_bytes_per_s / flow.busiest_bytes_per_s)
+        if len(shares) == known:  # sums that are no numbers any more: found at rest later
+            shares |= dict.fromkeys(growing, 0.0)
     return shares
 
 
@@ -91,19 +96,15 @@ def _level_that_fills(
     return left_bytes_per_s / growth if growth > 0.0 else math.inf
 
 
-def scaled_shares(
-    flows: dict[int, Flow], bandwidth_bytes_per_s: NDArray[np.float64]
-) -> dict[int, float]:
-    """Return each flow's rate when its most crowded link slows all its flows alike."""
-    demand: dict[int, float] = {}
+def counted_shares(flows: dict[int, Flow]) -> dict[int, float]:
+    """Return each flow's rate as Proteus has it: 1 over the number on its most loaded link."""
+    present: Counter[int] = Counter()
     for flow in flows.values():
-        for link, bandwidth in flow.links:
-            demand[link] = demand.get(link, 0.0) + bandwidth
-    crowded = crowded_links(flows, bandwidth_bytes_per_s)
+        present.update({link: n for (link, _), n in zip(flow.links, flow.counts, strict=True)})
     return {
-        task: min(
-            [1.0]
-            + [float(bandwidth_bytes_per_s[k]) / demand[k] for k, _ in flow.links if k in crowded]
+        task: 1.0
+        / max(
+            [1, *(present[link] for (link, _), n in zip(flow.links, flow.counts, strict=True) if n)]
         )
         for task, flow in flows.items()
     }
@@ -117,6 +118,7 @@ class _Work:
     since_s: float
     rate: float = 0.0
     end_s: float = math.inf
+    slowed: bool = False  # overlap has made it longer
 
 
 @dataclass(slots=True)
@@ -164,7 +166,7 @@ class _Player:
         """Play until nothing is left to happen."""
         for task in range(self.graph.tasks):
             self._start_if_ready(0.0, task)
-        while self.events:
+        while self.events and self.events[0][0] < math.inf:
             now_s = self.events[0][0]
             while self.events and self.events[0][0] == now_s:
                 self._handle(*heapq.heappop(self.events))
@@ -224,19 +226,44 @@ class _Player:
 
     def _update_rates(self, now_s: float) -> None:
         """Rules 3 and 4; a task whose rate stays keeps its end to the last bit."""
-        rates = self._rates()
+        shares, factors = self._shares(), self._overlap_factors()
         for task, work in self.working.items():
-            if rates[task] == work.rate:
+            rate = shares.get(task, 1.0)
+            if self.sharing != "proteus":
+                rate *= factors[task]
+            elif factors[task] < 1.0 and not work.slowed:
+                self._reckon(now_s, work)
+                work.remaining_s += float(self.graph.work_s[task]) * (1.0 / factors[task] - 1.0)
+                work.rate, work.slowed = 0.0, True
+            rate = max(0.0, rate)  # NaN is a standstill, too
+            if rate == work.rate:
                 continue
-            work.remaining_s = max(0.0, work.remaining_s - (now_s - work.since_s) * work.rate)
+            self._reckon(now_s, work)
             if work.end_s < math.inf:
                 self.events.remove((work.end_s, int(EventKind.END), task))
                 heapq.heapify(self.events)
-            work.since_s, work.rate = now_s, rates[task]
-            work.end_s = now_s + work.remaining_s / work.rate
-            self._push(work.end_s, EventKind.END, task)
+            work.rate = rate
+            work.end_s = now_s + work.remaining_s / rate if rate > 0.0 else math.inf
+            if work.end_s < math.inf:
+                self._push(work.end_s, EventKind.END, task)
 
-    def _rates(self) -> dict[int, float]:
+    def _reckon(self, now_s: float, work: _Work) -> None:
+        """Take off what has been done since the last reckoning."""
+        work.remaining_s = max(0.0, work.remaining_s - (now_s - work.since_s) * work.rate)
+        work.since_s = now_s
+
+    def _shares(self) -> dict[int, float]:
+        """Rule 4: what links leave to each flow."""
+        flows = {t: self.flows[t] for t in self.working if self.flows[t].links}
+        match self.sharing:
+            case "max-min":
+                return fair_shares(flows, self.graph.link_bandwidth_bytes_per_s)
+            case "proteus":
+                return counted_shares(flows)
+        return {}
+
+    def _overlap_factors(self) -> dict[int, float]:
+        """Rules 3 and 4: at what part of its share each task works beside what overlaps it."""
         graph = self.graph
         computing = {c for t in self.working for c in self.classes[t] if self._computes(t)}
         communicating = {
@@ -245,22 +272,18 @@ class _Player:
             for c in self.classes[t]
             if self._communicates(t) and graph.overlaps[t]
         }
-        flows = {t: self.flows[t] for t in self.working if self.flows[t].links}
-        policy = fair_shares if self.sharing == "max-min" else scaled_shares
-        shares = policy(flows, graph.link_bandwidth_bytes_per_s)
-        rates = {}
+        factors = {}
         for task in self.working:
-            rate = shares.get(task, 1.0)
+            factors[task] = 1.0
             if self._computes(task) and communicating.intersection(self.classes[task]):
-                rate = graph.compute_rate_while_communicating
+                factors[task] = graph.compute_rate_while_communicating
             elif (
                 self._communicates(task)
                 and graph.overlaps[task]
                 and computing.intersection(self.classes[task])
             ):
-                rate *= graph.communication_rate_while_computing
-            rates[task] = rate
-        return rates
+                factors[task] = graph.communication_rate_while_computing
+        return factors
 
     def _computes(self, task: int) -> bool:
         return bool(self.graph.kind[task] == TaskKind.COMPUTE)
@@ -276,31 +299,40 @@ def _row(offsets: NDArray[np.int64], values: NDArray[np.int64], row: int) -> tup
 def _flow(graph: ExecutionGraph, task: int) -> Flow:
     """Return a task's flow; a link on which it takes nothing is none of its links."""
     row = slice(graph.flow_offsets[task], graph.flow_offsets[task + 1])
-    pairs = zip(graph.flow_links[row], graph.flow_bytes_per_s[row], strict=True)
-    return Flow(tuple((int(link), float(width)) for link, width in pairs if width > 0.0))
+    counts = np.ones(len(graph.flow_links), int) if graph.flow_counts is None else graph.flow_counts
+    columns = (graph.flow_links[row], graph.flow_bytes_per_s[row], counts[row])
+    kept = [(int(k), float(width), int(n)) for k, width, n in zip(*columns, strict=True) if width]
+    return Flow(
+        links=tuple((link, width) for link, width, _ in kept),
+        counts=tuple(number for _, _, number in kept),
+    )
 
 
-def play_reference(graph: ExecutionGraph, *, sharing: str = "max-min") -> Trace:
+def play_reference(
+    graph: ExecutionGraph, *, sharing: str = "max-min", mutual_slowdown: bool = True
+) -> Trace:
     """Play a graph slowly and plainly; the result equals that of `wattree.sim.play`.
 
     Raises:
         SimulationError: The graph is malformed or comes to a deadlock.
         UnknownNameError: There is no such sharing policy.
     """
-    return reference_events(graph, sharing=sharing)[0]
+    return reference_events(graph, sharing=sharing, mutual_slowdown=mutual_slowdown)[0]
 
 
 def reference_events(
-    graph: ExecutionGraph, *, sharing: str = "max-min"
+    graph: ExecutionGraph, *, sharing: str = "max-min", mutual_slowdown: bool = True
 ) -> tuple[Trace, NDArray[np.int64]]:
     """Return the trace and every event in its order, as `task * EVENT_KINDS + EventKind`."""
-    sharing_code(sharing)
+    check_sharing(sharing)
+    graph = graph if mutual_slowdown else without_slowdown(graph)
     check_graph(graph)
     player = _Player(graph, sharing)
     player.play()
     if len(player.end_s) < graph.tasks:
+        started = np.array([task in player.start_s for task in range(graph.tasks)])
         ended = np.array([task in player.end_s for task in range(graph.tasks)])
-        raise deadlock_error(graph, ended)
+        raise halt_error(graph, started, ended)
     trace = Trace(
         graph=graph,
         start_s=np.array([player.start_s[t] for t in range(graph.tasks)], dtype=np.float64),

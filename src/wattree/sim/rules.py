@@ -21,8 +21,7 @@ EVENT_KINDS = len(EventKind)
 #: were made to fill a link exactly may exceed it by rounding, and must not be slowed for that.
 CROWDED_TOLERANCE = 1.0 + 1e-9
 
-#: How flows that meet on a crowded link divide it; the position is the code the kernels know.
-#: `max-min` is rule 4. `proteus` slows all flows of a link by the factor by which it is asked for
-#: too much, and gives what flows leave elsewhere to nobody: bandwidth over number of flows when
-#: they are alike, as in the Proteus executor.
-SHARING_POLICIES = ("max-min", "proteus")
+#: What happens where flows meet on a link. `max-min` is rule 4. `proteus` is what was published for
+#: the Proteus executor: the number of flows divides, and overlap slows whole tasks. `none` lets
+#: every flow run as if it were alone.
+SHARING_POLICIES = ("max-min", "proteus", "none")

@@ -87,7 +87,7 @@ def _touch(network: Network, link: int) -> None:
 
 @part
 def solve_shares(
-    network: Network, slots: Slots, dirty: NDArray[np.int64], is_max_min: bool
+    network: Network, slots: Slots, dirty: NDArray[np.int64], is_proteus: bool
 ) -> None:
     """Bring the shares up to date at the end of an instant; list slots whose share changed."""
     kept = _forget_free_links(network)
@@ -97,14 +97,14 @@ def solve_shares(
         while n >= 0:
             slot = network.nodes[n].slot
             if slots[slot].visit != network.visit[0]:
-                if is_max_min:
-                    _collect(network, slots, slot)
-                    _fill(network, slots)
-                else:
+                if is_proteus:
                     slots[slot].visit = network.visit[0]
                     network.members[0] = 1
                     network.members[1] = slot
-                    slots[slot].fill = _scaled_share(network, slots, slot)
+                    slots[slot].fill = _counted_share(network, slots, slot)
+                else:
+                    _collect(network, slots, slot)
+                    _fill(network, slots)
                 _publish(network, slots, dirty)
             n = network.nodes[n].next
     network.touched[0] = 0
@@ -176,7 +176,9 @@ GROWING = -1.0
 def _fill(network: Network, slots: Slots) -> None:
     """Solve the collected flows by progressive filling."""
     growing, level = network.members[0], 0.0
-    while growing > 0:
+    before = growing + 1
+    while 0 < growing < before:  # sums that are no numbers any more freeze nobody
+        before = growing
         level = _next_level(network, slots, level)
         for i in range(1, network.members[0] + 1):
             slot = slots[network.members[i]]
@@ -187,6 +189,10 @@ def _fill(network: Network, slots: Slots) -> None:
             link = network.links[network.crowded[i]]
             if link.full_at_bytes_per_s <= level:
                 growing -= _freeze(network, slots, link.first, level)
+    for i in range(1, network.members[0] + 1):
+        slot = slots[network.members[i]]
+        if slot.fill == GROWING:
+            slot.fill = 0.0  # and so it is found at rest when the play halts
 
 
 @part
@@ -234,8 +240,11 @@ def _freeze(network: Network, slots: Slots, first: int, level: float) -> int:
 
 
 @part
-def _scaled_share(network: Network, slots: Slots, slot: int) -> float:
-    """Return a flow's rate if its most crowded link slows all its flows alike."""
+def _counted_share(network: Network, slots: Slots, slot: int) -> float:
+    """Return 1 over the number of flows on a flow's most loaded link.
+
+    A link has room for one and is asked for as many as there are on it (`prune.flows_under`).
+    """
     share = 1.0
     for n in range(slots[slot].nodes, slots[slot].nodes_end):
         link = network.links[network.nodes[n].link]

@@ -30,6 +30,7 @@ class Columns:
         self.after: list[tuple[int, ...]] = []
         self.flows: list[tuple[tuple[int, float], ...]] = []
         self.sent_bytes: list[float] = []
+        self.counted: list[bool] = []
         self._stream_ids: dict[tuple[str, ...], int] = {}
         self._stream_host: list[int] = []
         self._stream_kind: list[int] = []
@@ -57,6 +58,7 @@ class Columns:
         work_s: float = 0.0,
         flows: tuple[tuple[int, float], ...] = (),
         sent_bytes: float = 0.0,
+        counted: bool = True,
     ) -> int:
         """Add a task and return its id.
 
@@ -68,6 +70,7 @@ class Columns:
             latency_s, work_s: Its time. [s]
             flows: (link, bandwidth taken there at rate 1) of each link. [B/s]
             sent_bytes: What it sends. [B]
+            counted: It is a flow where flows are counted.
         """
         self.kind.append(kind)
         self.name.append(name)
@@ -77,6 +80,7 @@ class Columns:
         self.after.append(tuple(sorted(set(after))))
         self.flows.append(flows)
         self.sent_bytes.append(sent_bytes)
+        self.counted.append(counted)
         return len(self.kind) - 1
 
     def graph(
@@ -87,9 +91,9 @@ class Columns:
         link_bandwidth_bytes_per_s: Sequence[float],
         compute_rate: float,
         communication_rate: float,
-        overlap: bool,
+        counted_links: int,
     ) -> ExecutionGraph:
-        """Return the arrays; transfers overlap with compute if `overlap` says so."""
+        """Return the arrays; on links from `counted_links` on nobody counts flows."""
         hosts, nothing = len(self.hosts), np.zeros(len(self))
         stream_offsets, stream_ids = _rows(self.streams)
         successor_offsets, successors = _successors(self.after)
@@ -108,7 +112,7 @@ class Columns:
             flow_offsets=flow_offsets,
             flow_links=flow_links,
             flow_bytes_per_s=np.array([rate for row in self.flows for _, rate in row]),
-            overlaps=is_transfer & overlap,
+            overlaps=is_transfer,
             alloc_bytes=nothing,
             free_bytes=nothing,
             stream_class=np.array(self._stream_host, dtype=np.int64),
@@ -128,6 +132,8 @@ class Columns:
             flop=nothing,
             memory_traffic_bytes=nothing,
             link_traffic_bytes=np.array(self.sent_bytes),
+            flow_counts=np.repeat(np.array(self.counted, dtype=np.int64), np.diff(flow_offsets))
+            * (flow_links < counted_links),
             memory_category=np.zeros(len(self), dtype=np.int8),
             category_names=("none",),
             resident_by_category=np.zeros((hosts, 1)),

@@ -90,7 +90,7 @@ def predict(
     machine: Machine,
     *,
     sharing: str = "max-min",
-    overlap: bool = True,
+    mutual_slowdown: bool = True,
     share_links: bool = True,
 ) -> Prediction:
     """Return when every task of a scenario starts and ends, from its topology and tasks alone.
@@ -98,8 +98,8 @@ def predict(
     Args:
         scenario: What runs; its measurement is not looked at.
         machine: Constants of the emulation.
-        sharing: How flows divide a link, as `wattree.sim.play` knows it.
-        overlap, share_links: As in `build_graph`.
+        sharing, mutual_slowdown: As `wattree.sim.play` knows them.
+        share_links: As in `build_graph`.
 
     Raises:
         HardwareError: A message has no path.
@@ -113,10 +113,9 @@ def predict(
             machine,
             credit_bytes=credit_bytes,
             weights=weights,
-            overlap=overlap,
             share_links=share_links,
         )
-        trace = play(built.graph, sharing=sharing)
+        trace = play(built.graph, sharing=sharing, mutual_slowdown=mutual_slowdown)
         if play_number < _PLAYS - 1:
             credit_bytes = credits_of(built, trace, machine)
             weights = weights_of(built, trace, queueing=scenario.queueing)

@@ -97,7 +97,6 @@ def build_graph(
     *,
     credit_bytes: Mapping[int, float] | None = None,
     weights: Mapping[int, float] | None = None,
-    overlap: bool = True,
     share_links: bool = True,
 ) -> Built:
     """Return the graph of a scenario.
@@ -107,7 +106,6 @@ def build_graph(
         machine: Constants of the emulation.
         credit_bytes: Message → what its links pass at once; none if None. [B]
         weights: Task → its weight where flows meet, in (0, 1]; 1 if not named.
-        overlap: Products and traffic of a host slow each other.
         share_links: Tasks meet on links; if not, each has the network to itself.
 
     Raises:
@@ -119,7 +117,7 @@ def build_graph(
     )
     for number, task in enumerate(scenario.tasks):
         builder.add(number, task)
-    return builder.built(overlap=overlap)
+    return builder.built()
 
 
 class _Builder:
@@ -301,17 +299,18 @@ class _Builder:
                     work_s=sent_bytes / bandwidth_bytes_per_s,
                     flows=flows,
                     sent_bytes=sent_bytes * self.machine.acknowledgement_fraction,
+                    counted=False,
                 )
 
-    def built(self, *, overlap: bool) -> Built:
+    def built(self) -> Built:
         return Built(
-            graph=self._graph(overlap=overlap),
+            graph=self._graph(),
             begin=self.begin,
             end=self.end,
             transits=tuple(self.transits),
         )
 
-    def _graph(self, *, overlap: bool) -> ExecutionGraph:
+    def _graph(self) -> ExecutionGraph:
         links = [link for _ in range(self._copies) for link in self.network.links]
         bytes_per_s = _host_bytes_per_s(self.scenario)
         return self.columns.graph(
@@ -323,7 +322,7 @@ class _Builder:
             ],
             compute_rate=max(_LEAST_RATE, 1.0 - bytes_per_s * self.machine.busy_s_per_byte),
             communication_rate=1.0 / (1.0 + bytes_per_s * self.machine.waiting_s_per_byte),
-            overlap=overlap,
+            counted_links=len(links),
         )
 
 
