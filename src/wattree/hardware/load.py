@@ -162,6 +162,7 @@ def load_node(name_or_path: str | Path) -> Node:
         device=lambda: load_device(_beside(path, device_name)),
         scale_up=scale_up,
         devices=devices,
+        nics=nics,
         folder=path.parent,
     )
     fields.close()
