@@ -49,7 +49,18 @@ class UnitError(WattreeError):
 
 
 class HardwareError(WattreeError):
-    """A device, node, link or cluster is described impossibly."""
+    """A device, node, link or cluster is described impossibly.
+
+    Attributes:
+        misfits: Key of the description (`nodes`, `slowdown.7`) → reason, where keys are at fault.
+        lines: The message, a line for each problem.
+    """
+
+    def __init__(self, problem: str | Mapping[str, str]) -> None:
+        self.misfits: dict[str, str] = {} if isinstance(problem, str) else dict(problem)
+        named = tuple(f"{key}: {reason}" for key, reason in self.misfits.items())
+        self.lines = (problem,) if isinstance(problem, str) else named
+        super().__init__("\n".join(self.lines))
 
 
 class ModelError(WattreeError):
@@ -104,10 +115,18 @@ class UnknownNameError(WattreeError):
 
 
 class StrategyError(WattreeError):
-    """A strategy does not fit the model or the cluster. `misfits` maps path to reason."""
+    """A strategy does not fit the model or the cluster.
 
-    def __init__(self, misfits: Mapping[str, str]) -> None:
-        self.misfits = dict(misfits)
+    Attributes:
+        misfits: Path → reason. A path is a key of a job (`data.global_batch`), or an operator.
+        source: File of the job whose strategy it is; empty where there is none.
+    """
+
+    def __init__(self, misfits: Mapping[str, str], *, source: str = "") -> None:
+        self.misfits, self.source = dict(misfits), source
+        if source:
+            super().__init__(_listed(source, [_keyed(*item) for item in sorted(misfits.items())]))
+            return
         lines = [f"  at {path}: {reason}" for path, reason in sorted(misfits.items())]
         super().__init__("\n".join([f"strategy rejected, {len(lines)} problem(s):", *lines]))
 
@@ -117,11 +136,23 @@ class JobError(WattreeError):
 
     def __init__(self, source: str, problems: Sequence[str]) -> None:
         self.source, self.problems = source, tuple(problems)
-        if len(problems) == 1:
-            super().__init__(f"{source}: {problems[0]}")
-        else:
-            lines = [f"  {problem}" for problem in problems]
-            super().__init__("\n".join([f"{source}: {len(lines)} problems:", *lines]))
+        super().__init__(_listed(source, problems))
+
+
+#: Misfits that say themselves which key of a job they are about.
+_SECTIONS = ("cluster.", "data.", "model.", "strategy.")
+
+
+def _keyed(place: str, reason: str) -> str:
+    """Return what does not fit; paths of operators stand under the strategy that splits them."""
+    return f"{place}: {reason}" if place.startswith(_SECTIONS) else f"strategy: {place}: {reason}"
+
+
+def _listed(source: str, problems: Sequence[str]) -> str:
+    if len(problems) == 1:
+        return f"{source}: {problems[0]}"
+    lines = [f"  {problem}" for problem in problems]
+    return "\n".join([f"{source}: {len(lines)} problems:", *lines])
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

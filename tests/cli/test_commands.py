@@ -17,7 +17,6 @@ import pytest
 import wattree
 from tests.samples import sample_plan, sample_result, sample_trace, too_large
 from wattree.capture import model_names
-from wattree.cli.job_file import read_job
 from wattree.cli.main import run
 from wattree.cli.output import check_outputs
 from wattree.errors import InfeasibleError, OutputError, StrategyError
@@ -70,7 +69,10 @@ def job_file(tmp_path: Path) -> Callable[..., Path]:
 def prediction(**changes: Any) -> SimpleNamespace:
     """Return what `wattree.simulate` does."""
     return SimpleNamespace(
-        result=sample_result(**changes), trace=sample_trace(), power=((0.0, 5000.0), (2.0, 6000.0))
+        result=sample_result(**changes),
+        trace=sample_trace(),
+        power=((0.0, 5000.0), (2.0, 6000.0)),
+        warnings=(),
     )
 
 
@@ -200,7 +202,8 @@ def test_validate_shows_the_table(fake: Fake, capsys: pytest.CaptureFixture[str]
 
 def test_a_users_mistake_is_one_message(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     """No traceback, nothing on standard output."""
-    fake(simulate=raising(StrategyError({"strategy.tp": "30 heads do not divide over 8"})))
+    misfits = {"strategy.tp": "30 heads do not divide over 8"}
+    fake(simulate=raising(StrategyError(misfits, source=JOB)))
     code = run(["simulate", JOB])
     printed = capsys.readouterr()
 
@@ -528,21 +531,42 @@ def test_a_missing_config_is_named_with_the_job_that_names_it(
     )
 
 
-def test_a_bare_name_is_a_model_of_the_catalogue_first_and_then_a_folder_beside_the_job(
-    job_file: Callable[..., Path],
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("400", "found '400', expected a number and a unit, such as '1 W'"),
+        ("30 kW", "found '30 kW', expected '1 W' to '20 kW' per device"),
+        ("0 W", "found '0 W', expected a finite quantity above zero"),
+        ("9 W", "9 W is not above what a100-sxm-80gb draws at rest, 60 W; use a higher one"),
+    ],
+)
+def test_a_power_limit_is_read_as_the_jobs_own(
+    job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str], option: str, message: str
 ) -> None:
-    """Downloaded models lie in a folder; a folder must not replace a known model in silence."""
-    for name in ("mine", "gpt2"):
-        folder = job_file().parent / name
-        folder.mkdir()
-        (folder / "config.json").write_text("{}")
+    """The same value is right or wrong in both places, in the same words."""
+    codes = [
+        run(["simulate", str(job_file()), "--power-limit", option]),
+        run(["simulate", str(job_file(cluster={"node": "dgx-a100", "power_limit": option}))]),
+    ]
 
-    assert read_job(job_file(model="mine")).model.name == str(
-        job_file().parent / "mine" / "config.json"
-    )
-    assert read_job(job_file(model="gpt2")).model.name == "gpt2"
-    assert read_job(job_file(model="./gpt2")).model.name == str(
-        job_file().parent / "gpt2" / "config.json"
+    assert codes == [2, 2]
+    assert capsys.readouterr().err.splitlines() == [
+        f"wattree: --power-limit: {message}",
+        f"wattree: {job_file()}: cluster.power_limit: {message}",
+    ]
+
+
+def test_a_choice_without_effect_on_the_model_is_told(
+    job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file alone does not tell that gpt2 has no experts."""
+    path = job_file(strategy={"ep": 2})
+    code = run(["simulate", str(path), "--json", "-"])
+
+    assert code == 0
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"wattree: {path}: warning: strategy.ep: 2 has no effect of its own: gpt2 has no experts, "
+        "so these ranks are replicas like those of dp; use dp"
     )
 
 

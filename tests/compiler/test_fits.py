@@ -96,7 +96,7 @@ def test_experts_that_do_not_divide() -> None:
     reason = "6 experts do not divide over axes ep, tp (4); use a degree that divides 6, such as 3"
 
     assert found(mixture(experts=6), StrategyOptions(ep=2, tp=2)) == {
-        f"layers.0.moe.experts.{part}": reason for part in ("up", "activation", "down")
+        "layers.0.moe.experts.up": f"{reason} (here and at 2 more operators)"
     }
 
 
@@ -105,8 +105,21 @@ def test_positions_that_do_not_divide() -> None:
     problems = found(dense(), StrategyOptions(cp=8), sequence=60)
 
     assert problems["embedding.embedding.tokens"] == (
-        "60 positions do not divide over axis 'cp' (8); use a degree that divides 60, such as 6"
+        "60 positions do not divide over axis 'cp' (8); use a degree that divides 60, such as 6 "
+        "(here and at 14 more operators)"
     )
+
+
+@pytest.mark.parametrize("virtual_stages", [1, 2])
+def test_an_encoder_apart_from_its_decoder_is_refused(virtual_stages: int) -> None:
+    """Its output would have to be sent on through every stage, which is not played."""
+    options = StrategyOptions(pp=2, virtual_stages=virtual_stages)
+
+    assert found(load_model("t5-small"), options) == {
+        "strategy.mesh": "pp 2 puts decoder.layers.0 on another stage than encoder.final, whose "
+        "output it reads; only the output of the layer before is sent between stages; use pp 1"
+    }
+    assert found(load_model("t5-small"), StrategyOptions(dp=2)) == {}
 
 
 def test_features_that_do_not_divide() -> None:

@@ -23,14 +23,14 @@ def cluster(**changes: object) -> Cluster:
 
 def test_nodes_without_adapters_cannot_reach_each_other() -> None:
     """Otherwise a step takes millions of days."""
-    with pytest.raises(HardwareError, match="2 nodes of dgx-h100 have no network adapter"):
+    with pytest.raises(HardwareError, match="nodes: 2 nodes of dgx-h100 have no network adapter"):
         cluster(node=replace(load_node("dgx-h100"), nics=0))
 
 
 def test_a_power_limit_lies_above_what_a_device_draws_at_rest() -> None:
     """No clock is low enough for less."""
     with pytest.raises(
-        HardwareError, match="power limit 1 W is not above what h100-sxm-80gb draws"
+        HardwareError, match="power_limit: 1 W is not above what h100-sxm-80gb draws"
     ):
         cluster(power_limit_w=1.0)
 

@@ -117,6 +117,52 @@ def changed(tmp_path: Path, name: str, old: str, new: str) -> Path:
         ("0x068000", "0x010000", "leads to '0000:03:00.0' of class '0x010000', expected a GPU or"),
         ('speed="400000"', 'speed="0"', "line 15: <net> has the speed '0', expected Mbit/s above"),
         ('link_width="16"', 'link_width="999"', "<pci> has link_width 999, expected 1 to 64 lanes"),
+        (
+            'link_width="16"',
+            'link_width="-8"',
+            "<pci> has '-8' as link_width, expected a whole num",
+        ),
+        (
+            '"32.0 GT/s PCIe"',
+            '"0 GT/s"',
+            "line 4: <pci> has link_speed '0 GT/s', expected one of 2.5,",
+        ),
+        (
+            '"32.0 GT/s PCIe"',
+            '"-8 GT/s"',
+            "<pci> has link_speed '-8 GT/s', expected one of 2.5, 5, ",
+        ),
+        (
+            'speed="400000"',
+            'speed="-1"',
+            "line 15: <net> has '-1' as speed, expected a whole number",
+        ),
+        (
+            'speed="400000"',
+            'speed="999999999"',
+            "line 15: <net> has the speed '999999999', expected",
+        ),
+        ('count="5"', 'count="0"', "line 7: <nvlink> has count 0, expected 1 or more"),
+        (
+            'count="5"',
+            'count="500"',
+            "line 6: <gpu> has 513 links, expected at most 18 of one device",
+        ),
+        (
+            'target="0000:04',
+            'target="0000:03',
+            "line 8: <nvlink> leads to '0000:03:00.0' as line 7",
+        ),
+        (
+            'busid="0000:2a:00.0"',
+            'busid="0000:18:00.0"',
+            "<pci> has the busid '0000:18:00.0' of d0",
+        ),
+        (
+            'name="mlx5_1" dev="1"',
+            'name="mlx5_1" dev="0"',
+            "has dev 0 as line 15 has, with another",
+        ),
         ('<system version="1">', "<topology>", "mismatched tag"),
     ],
 )
@@ -277,22 +323,96 @@ def test_a_table_without_nvlink_is_the_tree_of_its_bridges() -> None:
     [
         ("NV2", "NVx", "line 2: row GPU0: found 'NVx', expected 12 of X, NV#, PIX, PXB, PHB, NODE"),
         ("GPU0", "CPU0", "found no head that begins with GPU0, expected `nvidia-smi topo -m`"),
-        ("\nNIC3", "\nfoo3", None),
+        ("\nNIC3", "\nNIC9", "line 13: row NIC9: is not in the head, which has GPU0, GPU1, GPU2,"),
+        ("\nGPU7", "\nGPU6", "line 9: row GPU6: stands in line 8 too, expected every row once"),
+        ("GPU1\t", "GPU0\t", "line 1: the head names GPU0 twice, expected every name once"),
+        ("\tGPU7\tNIC0", "\tGPU9\tNIC0", "line 1: the head names GPU0, GPU1, GPU2, GPU3, GPU4, "),
+        ("NV1", "SYS", "line 3: row GPU1: found NV1 under GPU0, expected SYS as in row GPU0 under"),
+        ("NV1", "NV99999999999", "line 2: row GPU0: found 'NV99999999999', expected 12 of X,"),
+        (" X ", "PIX", "line 2: row GPU0: found PIX under GPU0, expected X, as in every row under"),
+        ("NV1", "X", "line 2: row GPU0: found X under GPU1, expected one of NV#, PIX,"),
+        (
+            "PIX",
+            "NV1",
+            "line 2: row GPU0: found NV1 under NIC0, expected no NV#; NVLinks join GPUs",
+        ),
+        ("\t0-19", "\tSYS\t0-19", "line 2: row GPU0: found 13 cells, expected 12 of X,"),
+        ("SYS\tSYS\t0-19", "SYS\t0-19", "line 2: row GPU0: found '0-19,40-59', expected 12 of X,"),
+        ("  NIC3: mlx5_3", "  NIC9: mlx5_9", "the legend explains NIC9, which is not in the head"),
     ],
 )
-def test_faults_of_a_table_are_named(
-    tmp_path: Path, old: str, new: str, message: str | None
-) -> None:
-    """A row that is missing is no fault while its column says the same."""
+def test_faults_of_a_table_are_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    """Line, row and column, what was found, what was expected."""
     path = changed(tmp_path, "dgx1.txt", old, new)
-    if message is None:
-        assert matrix(path).devices == 8
-        return
 
     with pytest.raises(JobError) as caught:
-        matrix(path)
+        matrix(path, links=6)
 
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("count", "shown"), [(0, "NV0"), (7, "NV7")])
+def test_a_table_with_more_links_than_any_device_is_refused(
+    tmp_path: Path, count: int, shown: str
+) -> None:
+    """Both cells of the pair say the same, and still no device has as many."""
+    text = (FILES / "dgx1.txt").read_text().replace("NV2", f"NV{count}")
+    path = tmp_path / "wide.txt"
+    path.write_text(text)
+
+    with pytest.raises(JobError) as caught:
+        matrix(path, links=6)
+
+    assert (
+        f"line 2: row GPU0: found {shown} under GPU3, expected NV1 to NV6, the most links of any "
+        "device"
+    ) in str(caught.value)
+
+
+def test_a_row_may_be_missing_where_its_column_says_the_same(tmp_path: Path) -> None:
+    """Nothing is unknown then."""
+    path = tmp_path / "short.txt"
+    lines = (FILES / "dgx1.txt").read_text().splitlines()
+    path.write_text("\n".join(line for line in lines if not line.startswith("NIC3")))
+
+    assert widths(matrix(path, links=6).network) == CUBE
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "found an empty file, expected the XML of NCCL_TOPO_DUMP_FILE or `nvidia-smi topo"),
+        (b" \n\n", "found an empty file, expected"),
+        (b"\x00\x01\x02", "found binary content (a zero byte), expected text"),
+        (b"\tGPU0\n\xff\xfe", "found byte 0xff at 6, expected UTF-8 text"),
+        (b"x" * (2**20 + 1), "found 1048577 B, expected at most 1048576 B"),
+        (b"{}", "found no head that begins with GPU0, expected"),
+        (b"\t" + b"GPU0 " * 3000, "line 1: the head has 3000 names, expected at most 256"),
+    ],
+    ids=["empty", "blank", "binary", "latin", "large", "other", "wide"],
+)
+def test_files_that_hold_no_topology_are_refused(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    """Whatever was saved under that name."""
+    path = tmp_path / "topology"
+    path.write_bytes(content)
+
+    with pytest.raises(JobError) as caught:
+        read_topology(path, nvlink_bytes_per_s=25e9, pcie_bytes_per_s=16e9, socket_bytes_per_s=1e9)
+
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_links_that_only_one_device_lists_are_refused(tmp_path: Path) -> None:
+    """Both ends of a cable are in the machine."""
+    text = (FILES / "dgx1.xml").read_text()
+    first = text.index("<nvlink")
+    path = tmp_path / "half.xml"
+    path.write_text(text[:first] + text[text.index("/>", first) + 2 :])
+
+    with pytest.raises(JobError, match=r"GB/s to d0, which has none back; expected the same both"):
+        from_nccl_xml(path)
 
 
 def test_a_table_that_ends_early_is_refused(tmp_path: Path) -> None:
@@ -351,6 +471,56 @@ def test_a_topology_of_another_node_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(JobError, match="topology: 'd6' is no device of this node, which has d0 to"):
         load_node(tmp_path / "node.yaml")
+
+
+def test_a_topology_beside_links_is_refused_once(tmp_path: Path) -> None:
+    """One slip, one line: the key is known, and only one of the two may stand."""
+    both = (
+        "links: {value: [{ends: [d0, d1], bandwidth: 1 GB/s}], source: sheet}\ntopology: h100.xml"
+    )
+    (tmp_path / "node.yaml").write_text(
+        NODE.replace("topology: h100.xml", both).replace("devices: {value: 8", "devices: {value: 2")
+    )
+
+    with pytest.raises(JobError) as caught:
+        load_node(tmp_path / "node.yaml")
+
+    assert caught.value.problems == ("topology: found beside 'links', expected one of the two",)
+
+
+def test_links_to_an_adapter_that_is_not_there_are_refused(tmp_path: Path) -> None:
+    """As for devices: the node says how many it has."""
+    links = "links: {value: [{ends: [d0, nic9], bandwidth: 1 GB/s}], source: sheet}"
+    (tmp_path / "node.yaml").write_text(
+        NODE.replace("topology: h100.xml", links).replace(
+            "devices: {value: 8", "devices: {value: 1"
+        )
+    )
+
+    with pytest.raises(JobError) as caught:
+        load_node(tmp_path / "node.yaml")
+
+    assert caught.value.problems == (
+        "links.value[0].ends: 'nic9' is no adapter of this node, which has nic0 to nic7",
+    )
+
+
+def test_two_links_of_the_same_ends_are_refused(tmp_path: Path) -> None:
+    """Traffic takes one way; the bandwidth of the other would silently be lost."""
+    twice = "{ends: [d0, cpu0], bandwidth: 1 GB/s}, {ends: [cpu0, d0], bandwidth: 2 GB/s}"
+    (tmp_path / "node.yaml").write_text(
+        NODE.replace("topology: h100.xml", f"links: {{value: [{twice}], source: sheet}}").replace(
+            "devices: {value: 8", "devices: {value: 1"
+        )
+    )
+
+    with pytest.raises(JobError) as caught:
+        load_node(tmp_path / "node.yaml")
+
+    assert caught.value.problems == (
+        "links.value[1]: cpu0 and d0 are joined by links.value[0] too; write one link with the "
+        "bandwidth of both",
+    )
 
 
 def test_a_topology_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -244,13 +244,13 @@ def test_every_problem_is_listed_at_once(folder: Path) -> None:
             "device",
             '"20 W"',
             '"200 W"',
-            "device my-card: idle power 200.0 W is not below TDP 200.0 W",
+            "idle: found 200 W for my-card, expected less than its tdp, 200 W",
         ),
         (
             "device",
             '  bf16: {value: "100 TFLOP/s", source: sheet}',
             "  {}",
-            "device my-card: no peak FLOP/s is given for any precision",
+            "matrix_peak: my-card has no rate for any precision, expected one or more",
         ),
         (
             "device",

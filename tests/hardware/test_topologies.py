@@ -536,5 +536,7 @@ def test_links_that_are_announced_and_missing_are_refused(tmp_path: Path) -> Non
     start, end = NODE.index("links:\n"), NODE.index("nics:")
     path.write_text(NODE[:start] + NODE[end:])
 
-    with pytest.raises(JobError, match="kind is 'links', but no links are given; list them under"):
+    with pytest.raises(
+        JobError, match=r"scale_up\.kind: found 'links', but no links are given; list them under"
+    ):
         load_node(path)

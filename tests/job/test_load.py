@@ -354,7 +354,7 @@ def trait_problems() -> tuple[str, ...]:
         ({"model": " "}, "model: found an empty name, expected a catalogue name or a config.json"),
         (
             {"cluster": {"node": "dgx-h100", "nodes": 2, "slowdown": {"16": 2}}},
-            "cluster: slowdown of devices {16: 2.0}: needs device < 16, factor > 0",
+            "cluster.slowdown.16: there is no device 16, expected 0 to 15",
         ),
         (
             {"data": None},
@@ -441,6 +441,9 @@ def test_a_number_that_is_too_large_is_told_both_ends_of_its_range(
     assert problems(**changes) == (message,)
 
 
+TREE = {"": {"compute": {"batch": "dp"}}}
+
+
 @pytest.mark.parametrize(
     ("value", "warnings"),
     [
@@ -452,7 +455,7 @@ def test_a_number_that_is_too_large_is_told_both_ends_of_its_range(
         ({"sequence_parallel": True}, ["strategy.sequence_parallel: true has no effect with tp 1"]),
         ({"schedule": "gpipe"}, ["strategy.schedule: 'gpipe' has no effect with pp 1"]),
         (
-            {"mesh": {"dp": 8}, "tree": {}, "schedule": {"name": "gpipe"}},
+            {"mesh": {"dp": 8}, "tree": TREE, "schedule": {"name": "gpipe"}},
             ["strategy.schedule.name: 'gpipe' has no effect with pp 1"],
         ),
     ],

@@ -29,9 +29,8 @@ def test_a_strategy_that_does_not_fit_names_its_job() -> None:
         simulate_changed(strategy={"recompute": "block_99"})
 
     assert str(caught.value) == (
-        "sweep/7.yaml: strategy rejected, 1 problem(s):\n"
-        "  at strategy.recompute: found 'block_99', every 99th layer, but the model has 12; use "
-        "block_1 to block_12"
+        "sweep/7.yaml: strategy.recompute: found 'block_99', every 99th layer, but the model has "
+        "12; use block_1 to block_12"
     )
     assert set(caught.value.misfits) == {"strategy.recompute"}
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from wattree.cli.job_file import read_job
 from wattree.cli.output import Calibration, JobPath, JsonPath, check_outputs, deliver
 
 __all__ = ["export"]
@@ -45,13 +46,12 @@ def export(  # noqa: PLR0917 - typer passes options by name
 
     Example: wattree export job.yaml --to chakra traces
     """
-    import wattree
     from wattree.interchange import export_chakra
 
     assert to is Format.CHAKRA
     check_outputs(json_path, source=job)
     done = export_chakra(
-        wattree.load_job(job),
+        read_job(job),
         folder,
         prefix=prefix,
         own_attributes=not plain,

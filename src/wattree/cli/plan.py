@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wattree.cli.job_file import naming, read_job
+from wattree.cli.job_file import read_job
 from wattree.cli.output import (
     JobPath,
     JsonPath,
@@ -103,7 +103,7 @@ def plan(  # noqa: PLR0917 - typer passes options by name
     }
     announce_compilation()
     try:
-        with naming(loaded), progress_bars() as progress:
+        with progress_bars() as progress:
             found = wattree.plan(loaded, **asked, progress=progress)
     except InfeasibleError as error:
         wall_s = time.perf_counter() - began

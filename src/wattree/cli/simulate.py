@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattree.cli.job_file import naming, read_job
+from wattree.cli.job_file import read_job, tell_warnings
 from wattree.cli.output import (
     Calibration,
     JobPath,
@@ -18,7 +18,6 @@ from wattree.cli.output import (
     check_outputs,
     check_trace_path,
     deliver,
-    quantity_option,
     trace_option,
 )
 
@@ -74,11 +73,14 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     check_outputs(json_path, trace_path, source=job)
     check_trace_path(trace_path)
     loaded = read_job(job)
-    if (limit_w := quantity_option("--power-limit", power_limit, "w")) is not None:
-        loaded = replace(loaded, cluster=replace(loaded.cluster, power_limit_w=limit_w))
+    if power_limit is not None:
+        from wattree.job import with_power_limit
+
+        capped = with_power_limit(loaded.cluster, power_limit, source="--power-limit")
+        loaded = replace(loaded, cluster=capped)
     announce_compilation()
-    with naming(loaded):
-        prediction = _predicted(loaded, calibration, fold=fold, sharing=sharing)
+    prediction = _predicted(loaded, calibration, fold=fold, sharing=sharing)
+    tell_warnings(job, prediction.warnings)
     if trace_path is not None:
         from wattree.report.perfetto import write_trace
 

@@ -138,7 +138,18 @@ def _dim_misfits(reached: Sequence[_Reached], strategy: Strategy, sequence: int)
                 used[axis] = dim
             if reason:
                 found.setdefault(at.path, reason)
-    return found
+    return _once_each(found)
+
+
+def _once_each(found: Mapping[str, str]) -> dict[str, str]:
+    """Return each cause at the first place where it shows, with the number of the others."""
+    places: dict[str, list[str]] = {}
+    for path, reason in found.items():
+        places.setdefault(reason, []).append(path)
+    return {
+        first: reason if not others else f"{reason} (here and at {len(others)} more operators)"
+        for reason, (first, *others) in places.items()
+    }
 
 
 def _misfit(

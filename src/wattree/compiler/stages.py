@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from wattree.compiler.block import ModelProgram
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
@@ -49,7 +51,29 @@ def stage_misfits(model: ModelGraph, stages: int, schedule: Schedule) -> dict[st
         found["strategy.schedule.stage_layers" if given else "strategy.schedule"] = _without_work(
             model, stages, schedule, empty
         )
+    elif stages > 1 and (parted := _parted(model, given or chunk_layers(model.layers, chunks))):
+        found["strategy.mesh"] = (
+            f"pp {stages} puts {parted[1]} on another stage than {parted[0]}, whose output it "
+            "reads; only the output of the layer before is sent between stages; use pp 1"
+        )
     return found
+
+
+def _parted(model: ModelGraph, counts: Sequence[int]) -> tuple[str, str] | None:
+    """Return an instance and one in another chunk that reads its output from afar, if any does.
+
+    Such is an encoder's end, which every layer of the decoder reads.
+    """
+    if not model.side_inputs:
+        return None
+    starts = np.array(_chunk_starts(model, counts))
+    chunk_of = np.searchsorted(starts, np.arange(len(model.instances)), side="right")
+    at = {instance.path: chunk_of[index] for index, instance in enumerate(model.instances)}
+    for index, instance in enumerate(model.instances):
+        source = model.side_inputs.get(instance.block)
+        if source is not None and at[source] != chunk_of[index]:
+            return source, instance.path
+    return None
 
 
 def _empty_chunks(model: ModelGraph, counts: Sequence[int]) -> list[int]:
@@ -87,18 +111,21 @@ def cut_chunks(
     """
     if misfits := stage_misfits(program.model, stages, schedule):
         raise StrategyError(misfits)
-    instances = program.model.instances
-    layers = [index for index, instance in enumerate(instances) if instance.is_layer]
+    model = program.model
     chunks = schedule.placed(stages).model_chunks
-    counts = schedule.stage_layers or chunk_layers(len(layers), chunks)
+    starts = _chunk_starts(model, schedule.stage_layers or chunk_layers(model.layers, chunks))
+    ends = [*starts[1:], len(model.instances)]
+    return tuple(tuple(range(start, end)) for start, end in zip(starts, ends, strict=True))
+
+
+def _chunk_starts(model: ModelGraph, counts: Sequence[int]) -> list[int]:
+    """Return the first instance of each chunk of so many layers."""
+    layers = [index for index, instance in enumerate(model.instances) if instance.is_layer]
     after_layers = layers[-1] + 1 if layers else 1
-    ends = []
+    starts = [0]
     done = 0
     for count in counts[:-1]:
         done += count
         # What lies between two layers goes with the later one; the head stays with the last.
-        ends.append(layers[done] if done < len(layers) else after_layers)
-    starts = [0, *ends]
-    return tuple(
-        tuple(range(start, end)) for start, end in zip(starts, [*ends, len(instances)], strict=True)
-    )
+        starts.append(layers[done] if done < len(layers) else after_layers)
+    return starts

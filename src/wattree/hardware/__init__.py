@@ -1,6 +1,6 @@
 """Hardware as data: devices, nodes, fabrics, clusters, and the catalogue of real ones."""
 
-from wattree.hardware.cluster import Cluster, Fabric, Site
+from wattree.hardware.cluster import Cluster, Fabric, Site, attached
 from wattree.hardware.device import Device, Precision
 from wattree.hardware.load import (
     canonical_name,
@@ -30,6 +30,7 @@ __all__ = [
     "Precision",
     "ScaleUp",
     "Site",
+    "attached",
     "cable",
     "canonical_name",
     "default_fabric_name",

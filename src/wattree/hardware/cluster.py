@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wattree.errors import HardwareError
 from wattree.hardware.node import Node
 
-__all__ = ["Cluster", "Fabric", "Site"]
+__all__ = ["Cluster", "Fabric", "Site", "attached"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,8 @@ class Fabric:
         leaf_nodes: Nodes under one leaf switch (or pod); traffic inside is never oversubscribed.
         switch_latency_s: Added for each message that leaves the node. [s]
         switch_w_per_nic: Switch power, per adapter attached, all tiers. [W]
+        port_bytes_per_s: Line rate of one switch port, one direction, which an adapter that could
+            do more falls back to; None where the fabric takes any. [B/s]
         sources: Field → where its value comes from.
     """
 
@@ -33,11 +36,29 @@ class Fabric:
     leaf_nodes: int
     switch_latency_s: float
     switch_w_per_nic: float
+    port_bytes_per_s: float | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.oversubscription < 1 or self.leaf_nodes < 1:
-            raise HardwareError(f"fabric {self.name}: oversubscription and leaf_nodes start at 1")
+        misfits = {
+            key: f"found {found:g} for fabric {self.name}, expected 1 or more"
+            for key in ("oversubscription", "leaf_nodes")
+            if not (found := getattr(self, key)) >= 1
+        }
+        if misfits:
+            raise HardwareError(misfits)
+
+
+def attached(node: Node, fabric: Fabric) -> Node:
+    """Return `node` with its adapters at the rate that they agree on with the ports of `fabric`.
+
+    Both ends of a cable run at the lower of their rates, as link training and auto-negotiation
+    settle it.
+    """
+    rate, port = node.nic_bandwidth_bytes_per_s, fabric.port_bytes_per_s
+    if port is None or port >= rate:
+        return node
+    return replace(node, nic_bandwidth_bytes_per_s=port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +81,9 @@ class Site:
 
     def __post_init__(self) -> None:
         if self.pue < 1:
-            raise HardwareError(f"site {self.name}: PUE {self.pue} is below 1")
+            raise HardwareError(
+                {"pue": f"found {self.pue:g} for site {self.name}, expected 1 or more"}
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,31 +110,42 @@ class Cluster:
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
-            raise HardwareError(f"a cluster needs at least one node, got {self.nodes}")
+            raise HardwareError({"nodes": f"found {self.nodes}, expected 1 or more"})
         if self.nodes > 1 and self.node.nics == 0 and self.domain_devices <= self.node.devices:
             raise HardwareError(
-                f"{self.nodes} nodes of {self.node.name} have no network adapter to reach each "
-                "other; give the node nics above 0, or use one node"
+                {
+                    "nodes": f"{self.nodes} nodes of {self.node.name} have no network adapter to "
+                    "reach each other; give the node nics above 0, or use one node"
+                }
             )
         if self.fabric.kind == "none" and self.domain_devices < self.devices:
             raise HardwareError(
-                f"fabric {self.fabric.name} joins no nodes, and {self.nodes} of {self.node.name} "
-                f"reach no farther than {self.domain_devices} of {self.devices} devices without "
-                "one; name a fabric with a network, or use fewer nodes"
+                {
+                    "fabric": f"{self.fabric.name} joins no nodes, and {self.nodes} of "
+                    f"{self.node.name} reach no farther than {self.domain_devices} of "
+                    f"{self.devices} devices without one; name a fabric with a network, or use "
+                    "fewer nodes"
+                }
             )
         idle_w = self.node.device.idle_w
         if self.power_limit_w is not None and self.power_limit_w <= idle_w:
             raise HardwareError(
-                f"power limit {self.power_limit_w:g} W is not above what {self.node.device.name} "
-                f"draws at rest, {idle_w:g} W; use a higher one"
+                {
+                    "power_limit": f"{self.power_limit_w:g} W is not above what "
+                    f"{self.node.device.name} draws at rest, {idle_w:g} W; use a higher one"
+                }
             )
+        misfits = {}
         for name in ("slowdown", "slow_links"):
-            given = getattr(self, name)
-            bad = {k: v for k, v in given.items() if not 0 <= k < self.devices or v <= 0}
-            if bad:
-                raise HardwareError(
-                    f"{name} of devices {bad}: needs device < {self.devices}, factor > 0"
-                )
+            for device, factor in getattr(self, name).items():
+                if not 0 <= device < self.devices:
+                    misfits[f"{name}.{device}"] = (
+                        f"there is no device {device}, expected 0 to {self.devices - 1}"
+                    )
+                elif not 0 < factor < math.inf:
+                    misfits[f"{name}.{device}"] = f"found {factor:g}, expected a factor above 0"
+        if misfits:
+            raise HardwareError(misfits)
 
     @property
     def devices(self) -> int:

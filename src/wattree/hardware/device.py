@@ -60,10 +60,15 @@ class Device:
 
     def __post_init__(self) -> None:
         if not self.peak_flop_per_s:
-            raise HardwareError(f"device {self.name}: no peak FLOP/s is given for any precision")
+            raise HardwareError(
+                {"matrix_peak": f"{self.name} has no rate for any precision, expected one or more"}
+            )
         if self.idle_w >= self.tdp_w:
             raise HardwareError(
-                f"device {self.name}: idle power {self.idle_w} W is not below TDP {self.tdp_w} W"
+                {
+                    "idle": f"found {self.idle_w:g} W for {self.name}, expected less than its tdp, "
+                    f"{self.tdp_w:g} W"
+                }
             )
 
     def matrix_peak_flop_per_s(self, precision: Precision) -> float:

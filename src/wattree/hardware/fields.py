@@ -162,7 +162,8 @@ class Fields:
         return list(value)
 
     def refuse(self, key: str, problem: str) -> None:
-        """Note what a caller found wrong with the content of `key`."""
+        """Note what a caller found wrong with the content of `key`, a key that it knows."""
+        self._known.add(key)
         self._add(key, problem)
 
     def cite(self, name: str, source: str) -> None:

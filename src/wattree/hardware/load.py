@@ -132,7 +132,7 @@ def load_device(name_or_path: str | Path) -> Device:
             sources=fields.sources,
         )
     except HardwareError as error:
-        raise JobError(str(path), [str(error)]) from error
+        raise JobError(str(path), error.lines) from error
 
 
 def load_node(name_or_path: str | Path) -> Node:
@@ -162,6 +162,7 @@ def load_node(name_or_path: str | Path) -> Node:
         device=lambda: load_device(_beside(path, device_name)),
         scale_up=scale_up,
         devices=devices,
+        nics=nics,
         folder=path.parent,
     )
     fields.close()
@@ -182,7 +183,7 @@ def load_node(name_or_path: str | Path) -> Node:
             sources=fields.sources,
         )
     except HardwareError as error:
-        raise JobError(str(path), [str(error)]) from error
+        raise JobError(str(path), error.lines) from error
 
 
 def default_fabric_name(node_name_or_path: str | Path) -> str:
@@ -216,6 +217,11 @@ def load_fabric(name_or_path: str | Path) -> Fabric:
     power = fields.quantity(
         "switch_power_per_nic", "w", name="switch_w_per_nic", low=0, high=10_000
     )
+    port = None
+    if "port_bandwidth" in fields.keys():  # noqa: SIM118 - no mapping
+        port = fields.quantity(
+            "port_bandwidth", "bytes_per_s", name="port_bytes_per_s", low=1e6, high=1e13
+        )
     fields.close()
     return Fabric(
         name=name,
@@ -225,6 +231,7 @@ def load_fabric(name_or_path: str | Path) -> Fabric:
         leaf_nodes=leaf_nodes,
         switch_latency_s=latency,
         switch_w_per_nic=power,
+        port_bytes_per_s=port,
         sources=fields.sources,
     )
 

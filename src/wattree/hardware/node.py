@@ -47,10 +47,19 @@ class ScaleUp:
     adapters_on_devices: bool = False
 
     def __post_init__(self) -> None:
-        if self.bandwidth_bytes_per_s <= 0 or self.latency_s < 0 or self.domain_devices < 1:
-            raise HardwareError(f"impossible scale-up link: {self}")
-        if min(self.wrap_unit, self.devices_per_switch, self.sockets, *(self.shape or (1,))) < 1:
-            raise HardwareError(f"impossible scale-up link, a count is below one: {self}")
+        misfits = {}
+        if not self.bandwidth_bytes_per_s > 0:
+            found = f"{self.bandwidth_bytes_per_s:g} B/s"
+            misfits["scale_up.bandwidth"] = f"found {found}, expected above 0 B/s"
+        if not self.latency_s >= 0:
+            misfits["scale_up.latency"] = f"found {self.latency_s:g} s, expected 0 s or more"
+        for key in ("domain_devices", "wrap_unit", "devices_per_switch", "sockets"):
+            if getattr(self, key) < 1:
+                misfits[f"scale_up.{key}"] = f"found {getattr(self, key)}, expected 1 or more"
+        if min(self.shape or (1,)) < 1:
+            misfits["scale_up.shape"] = f"found {list(self.shape or ())}, expected lengths from 1"
+        if misfits:
+            raise HardwareError(misfits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +134,15 @@ class Node:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.devices < 1 or self.nics < 0:
-            raise HardwareError(f"node {self.name}: needs at least one device and no negative NICs")
+        misfits = {}
+        if self.devices < 1:
+            misfits["devices"] = f"found {self.devices} in {self.name}, expected 1 or more"
+        if self.nics < 0:
+            misfits["nics"] = f"found {self.nics} in {self.name}, expected 0 or more"
         if self.scale_up.kind == "links" and not self.links:
-            raise HardwareError(
-                f"node {self.name}: scale_up.kind is 'links', but no links are given; list them "
-                "under `links` or name a file under `topology`"
+            misfits["scale_up.kind"] = (
+                "found 'links', but no links are given; list them under `links` or name a file "
+                "under `topology`"
             )
+        if misfits:
+            raise HardwareError(misfits)

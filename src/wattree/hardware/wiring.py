@@ -21,6 +21,7 @@ __all__ = ["check_wiring", "read_wiring"]
 _KEYS = frozenset({"ends", "bandwidth", "latency", "kind"})
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
 _DEVICE = re.compile(r"d(\d+)")
+_ADAPTER = re.compile(r"nic(\d+)", re.ASCII)
 _MOST_LINKS = 100_000
 #: Architecture → compute capability, for the rate of one NVLink.
 _CAPABILITY = {"pascal": 60, "volta": 70, "turing": 70, "ampere": 80, "hopper": 90}
@@ -33,6 +34,7 @@ def read_wiring(
     device: Callable[[], Device],
     scale_up: ScaleUp,
     devices: int,
+    nics: int,
     folder: Path,
 ) -> tuple[Link, ...]:
     """Return the links under `links`, or of the file under `topology`; none where neither stands.
@@ -44,6 +46,8 @@ def read_wiring(
             the host link.
         scale_up: For the rate between sockets.
         devices: That the node holds; all of them must be joined.
+        nics: Adapters that the node holds; `links` may name no others. A topology file may: it also
+            lists those that training does not use.
         folder: Of the node's file, where a relative path starts.
 
     Raises:
@@ -54,8 +58,16 @@ def read_wiring(
         fields.refuse("topology", "found beside 'links', expected one of the two")
     links: list[Link] = []
     if "links" in given:
+        first: dict[tuple[str, str], str] = {}
         for index, entry in enumerate(fields.entries("links", name="links")[:_MOST_LINKS]):
-            links += _cable(fields, f"links.value[{index}]", entry)
+            key = f"links.value[{index}]"
+            new = _cable(fields, key, entry, nics=nics)
+            for link in new[:1]:  # its way back has the same ends
+                pair = min(link.source, link.target), max(link.source, link.target)
+                if first.setdefault(pair, key) != key:
+                    what = f"{' and '.join(pair)} are joined by {first[pair]} too"
+                    fields.refuse(key, f"{what}; write one link with the bandwidth of both")
+            links += new
     elif "topology" in given:
         name = fields.text("topology")
         if name:
@@ -97,7 +109,7 @@ def _topology(path: Path, device: Device, scale_up: ScaleUp) -> tuple[Link, ...]
     ).links
 
 
-def _cable(fields: Fields, key: str, entry: Mapping[Any, Any]) -> tuple[Link, ...]:
+def _cable(fields: Fields, key: str, entry: Mapping[Any, Any], *, nics: int) -> tuple[Link, ...]:
     for extra in sorted(map(str, set(entry) - _KEYS)):
         fields.refuse(f"{key}.{extra}", f"unknown key; expected {', '.join(sorted(_KEYS))}")
     ends = entry.get("ends")
@@ -108,6 +120,10 @@ def _cable(fields: Fields, key: str, entry: Mapping[Any, Any]) -> tuple[Link, ..
     ):
         fields.refuse(f"{key}.ends", f"found {ends!r:.80}, expected two names, such as [d0, d1]")
         return ()
+    for end in ends:
+        if (adapter := _ADAPTER.fullmatch(end)) and int(adapter[1]) >= nics:
+            has = f"has nic0 to nic{nics - 1}" if nics else "has none"
+            fields.refuse(f"{key}.ends", f"'{end}' is no adapter of this node, which {has}")
     kind = entry.get("kind", "mesh")
     if not isinstance(kind, str) or not _NAME.fullmatch(kind):
         fields.refuse(f"{key}.kind", f"found {kind!r:.80}, expected a name, such as nvlink")

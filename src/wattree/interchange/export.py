@@ -18,8 +18,8 @@ from wattree.interchange.files import (
 )
 from wattree.interchange.nodes import UnfoldedStep, places, rank_messages
 from wattree.interchange.schema import messages
-from wattree.job import AUTO, Job
-from wattree.predict import Setting, setting_of
+from wattree.job import AUTO, Job, naming
+from wattree.predict import Setting, check_recomputation, setting_of
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 
@@ -88,12 +88,14 @@ def export_chakra(
         )
     setting = setting_of(job, load_calibration(calibration))
     strategy = job.strategy
-    if isinstance(strategy, StrategyOptions):
-        strategy = strategy_of(
-            strategy, layers=setting.model.layers, global_batch=job.data.global_batch
-        )
-    _check_size(setting, strategy)
-    compilation = _compiled(setting, strategy, fold=False)
+    with naming(job):
+        check_recomputation(strategy, setting.model)
+        if isinstance(strategy, StrategyOptions):
+            strategy = strategy_of(
+                strategy, layers=setting.model.layers, global_batch=job.data.global_batch
+            )
+        _check_size(setting, strategy)
+        compilation = _compiled(setting, strategy, fold=False)
     names = [trace_name(prefix, rank) for rank in range(strategy.mesh.ranks)]
     refuse_to_mix(folder, names)
     step = UnfoldedStep(compilation, own_attributes=own_attributes)

@@ -3,8 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, TrainingOptions
+from wattree.job.naming import naming
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
+    from wattree.job.cluster import with_power_limit
     from wattree.job.load import job_from_mapping, load_job
     from wattree.job.schema import job_schema
 
@@ -18,12 +20,15 @@ __all__ = [
     "job_from_mapping",
     "job_schema",
     "load_job",
+    "naming",
+    "with_power_limit",
 ]
 
 _LAZY = {
     "job_from_mapping": "wattree.job.load",
     "job_schema": "wattree.job.schema",
     "load_job": "wattree.job.load",
+    "with_power_limit": "wattree.job.cluster",
 }
 
 

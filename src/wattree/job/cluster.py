@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from wattree.hardware import Cluster, Fabric, Node, Site
+from wattree.errors import HardwareError, JobError
+from wattree.hardware import Cluster, Fabric, Node, Site, attached
 from wattree.hardware.load import default_fabric_name, load_fabric, load_node, load_site
+from wattree.job.idle import warn_of_idle_cluster, warn_of_port
 from wattree.job.problems import Problems, shown
 from wattree.job.schema import ClusterSpec
+from wattree.job.values import read_power_limit
 
-__all__ = ["cluster_of", "located"]
+__all__ = ["cluster_of", "located", "with_power_limit"]
 
 
 def cluster_of(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Cluster | None:
@@ -23,9 +27,12 @@ def cluster_of(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Cluste
     slow_links = _by_device(spec.slow_links, "slow_links", problems=problems)
     if node is None or fabric is None or site is None:
         return None
+    if spec.nodes > 1:
+        warn_of_port(node, fabric, problems=problems)
+    cluster = None
     with problems.at("cluster"):
-        return Cluster(
-            node=node,
+        cluster = Cluster(
+            node=attached(node, fabric),
             nodes=spec.nodes,
             fabric=fabric,
             site=site,
@@ -33,7 +40,28 @@ def cluster_of(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Cluste
             slow_links=slow_links,
             power_limit_w=spec.power_limit,
         )
-    return None
+    if cluster is not None:
+        warn_of_idle_cluster(spec, cluster, problems=problems)
+    return cluster
+
+
+def with_power_limit(cluster: Cluster, limit: str, *, source: str) -> Cluster:
+    """Return `cluster` under another cap on every device, read and checked as a job's own is.
+
+    Args:
+        cluster: To be capped.
+        limit: As in a job file, such as `400 W`.
+        source: What messages call the place where `limit` stands.
+
+    Raises:
+        JobError: It is no such quantity, or no cap that the devices can keep.
+    """
+    try:
+        return replace(cluster, power_limit_w=read_power_limit(limit))
+    except ValueError as error:
+        raise JobError(source, [str(error)]) from error
+    except HardwareError as error:
+        raise JobError(source, list(error.misfits.values())) from error
 
 
 def located(name: str, folder: Path) -> str | Path:

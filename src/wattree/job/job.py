@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from wattree.hardware import Cluster
@@ -37,12 +38,14 @@ class ModelSource:
         transformer: Keys of a plain `transformer:` block.
         lora: Adapters to add, if any.
         freeze: Patterns of operators whose parameters are not trained.
+        folder: Where a name that the catalogue does not have is looked for, as a file or folder.
     """
 
     name: str | None = None
     transformer: Mapping[str, Any] | None = None
     lora: Lora | None = None
     freeze: tuple[str, ...] = ()
+    folder: Path = Path()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,7 +116,11 @@ def _model(value: object, *, folder: Path, problems: Problems) -> ModelSource | 
         targets = {} if spec.lora.targets is None else {"targets": tuple(spec.lora.targets)}
         lora = Lora(rank=spec.lora.rank, **targets)
     return ModelSource(
-        name=name, transformer=spec.transformer, lora=lora, freeze=tuple(spec.freeze or ())
+        name=name,
+        transformer=spec.transformer,
+        lora=lora,
+        freeze=tuple(spec.freeze or ()),
+        folder=folder,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from wattree.errors import JobError, StrategyError, WattreeError, nearest
+from wattree.errors import HardwareError, JobError, StrategyError, WattreeError, nearest
 from wattree.files import refusal
 
 __all__ = ["Problems", "shown", "unknown_key"]
@@ -93,6 +93,9 @@ class _Place:
         if isinstance(error, StrategyError):  # carries places of its own
             for where, fault in error.misfits.items():
                 self._problems.add(where, fault)
+        elif isinstance(error, HardwareError) and error.misfits:  # keys of what is described here
+            for key, fault in error.misfits.items():
+                self._problems.add(f"{self._place}.{key}", fault)
         elif isinstance(error, JobError):  # of another file, which this one names
             for fault in error.problems:
                 self._problems.add(self._place, f"{error.source}: {fault}")

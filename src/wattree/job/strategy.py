@@ -10,6 +10,7 @@ from typing import Any
 
 from wattree.errors import UnknownNameError, nearest
 from wattree.hardware import Cluster
+from wattree.job.idle import warn_of_idle_options, warn_of_idle_tree
 from wattree.job.job import AUTO
 from wattree.job.orders import orders_from
 from wattree.job.problems import Problems, shown
@@ -81,38 +82,14 @@ def _options(
     options = None
     with problems.at("strategy"):
         options = _of_preset(spec.preset, chosen)
-    if options is not None:
-        _warn_of_idle_switches(options, chosen, problems=problems)
-    if options is None or cluster is None:
-        return options
-    if not {"dp", "fsdp"} & chosen.keys():
-        options = _spread(options, cluster)
-    _check_ranks(_degrees(options), cluster=cluster, problems=problems)
+    if options is None:
+        return None
+    if cluster is not None:
+        if not {"dp", "fsdp"} & chosen.keys():
+            options = _spread(options, cluster)
+        _check_ranks(_degrees(options), cluster=cluster, problems=problems)
+    warn_of_idle_options(options, chosen, problems=problems)
     return options
-
-
-def _warn_of_idle_switches(
-    options: StrategyOptions, chosen: Mapping[str, Any], *, problems: Problems
-) -> None:
-    """Warn of switches that the file sets and that do nothing at its degrees.
-
-    Sweeps over degrees pass through such jobs, and their results are right, so none is refused.
-    A preset may set a switch in passing; whoever writes one down expects it to matter.
-    """
-    if chosen.get("sequence_parallel") and options.tp == 1:
-        problems.warn(
-            "strategy.sequence_parallel",
-            "true has no effect with tp 1: it splits over tensor-parallel ranks; set tp above 1",
-        )
-    if "schedule" in chosen:
-        _warn_of_idle_schedule("strategy.schedule", options.schedule, options.pp, problems=problems)
-
-
-def _warn_of_idle_schedule(place: str, name: str, stages: int, *, problems: Problems) -> None:
-    if stages == 1 and name != Schedule().name:
-        problems.warn(
-            place, f"'{name}' has no effect with pp 1: there is no pipeline; set pp above 1"
-        )
 
 
 def _of_preset(preset: str | None, chosen: Mapping[str, Any]) -> StrategyOptions:
@@ -170,6 +147,7 @@ def _strategy(
     spec: TreeSpec, *, cluster: Cluster | None, folder: Path, problems: Problems
 ) -> Strategy | None:
     before = len(problems.lines)
+    warn_of_idle_tree(spec, problems=problems)
     schedule = _schedule(spec, folder=folder, problems=problems)
     nodes = {
         pattern: _node(node, axes=tuple(spec.mesh), place=f"strategy.tree.{pattern!r}", to=problems)
@@ -201,9 +179,6 @@ def _schedule(spec: TreeSpec, *, folder: Path, problems: Problems) -> Schedule:
         with problems.at("strategy.schedule.name"):
             raise UnknownNameError(kind="schedule", name=name, known=SCHEDULES)
         return Schedule()
-    _warn_of_idle_schedule(
-        "strategy.schedule.name", name, spec.mesh.get("pp", 1), problems=problems
-    )
     place = "strategy.schedule"
     given = spec.schedule.model_dump(exclude_none=True, include={"order", "placement"})
     _check_order_keys(name, given, place, problems=problems)

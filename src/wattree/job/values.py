@@ -29,6 +29,7 @@ __all__ = [
     "Stored",
     "Tokens",
     "TransformerBlock",
+    "read_power_limit",
 ]
 
 #: Above these a number is a slip, not a wish: no run has come within a factor of ten of them.
@@ -200,11 +201,13 @@ Spread = Annotated[float, BeforeValidator(_spread), Field(gt=0, le=MOST_SPREAD)]
 Slowdown = Annotated[dict[str, Factor], BeforeValidator(_by_index)]
 Pieces = Annotated[str | list[str | list[str]], BeforeValidator(_pieces)]
 Rate = Annotated[float, BeforeValidator(_rate), Field(ge=0, le=MOST_LEARNING_RATE)]
+#: Reads a cap on every device, wherever it is given; a ValueError says what is wrong. [W]
+read_power_limit = _quantity(
+    "w", least=LEAST_POWER_W, most=MOST_POWER_W, span="'1 W' to '20 kW' per device"
+)
 Power = Annotated[
     float,
-    BeforeValidator(
-        _quantity("w", least=LEAST_POWER_W, most=MOST_POWER_W, span="'1 W' to '20 kW' per device")
-    ),
+    BeforeValidator(read_power_limit),
     WithJsonSchema({"type": "string", "examples": ["400 W"]}),
 ]
 Size = Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wattree.capture import load_model, transformer_from_mapping
+from wattree.capture import load_model, located_model, transformer_from_mapping
 from wattree.capture.adapters import freeze, with_lora
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph
@@ -46,7 +46,9 @@ def _built(job: Job) -> ModelGraph:
         graph = transformer_from_mapping(source.transformer, f"{job.source}: model.transformer")
     else:
         assert source.name is not None
-        graph = load_model(source.name)
+        name = source.name
+        # One with a slash has been made a path when the job was read.
+        graph = load_model(name if "/" in name else located_model(name, source.folder))
     if source.lora is not None:
         graph = with_lora(graph, rank=source.lora.rank, targets=source.lora.targets)
     if source.freeze:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from wattree.compiler import compile_job
 from wattree.cost import load_calibration
-from wattree.errors import JobError, StrategyError
+from wattree.errors import JobError
 from wattree.graph import TaskKind
-from wattree.job import AUTO, Job
+from wattree.job import AUTO, Job, naming
 from wattree.predict.breakdown import slowest_class, time_parts
 from wattree.predict.described import describe
 from wattree.predict.energy_use import StepEnergy, step_energy
 from wattree.predict.evidence import provenance_of
+from wattree.predict.idle import has_experts, idle_choices
 from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
 from wattree.predict.model import check_recomputation
 from wattree.predict.setting import Setting, setting_of
@@ -35,12 +36,15 @@ class Prediction:
         trace: When everything happened.
         power: Power of the job over the step: (time, W) pairs. [s, W]
         peak: Peak memory as three tools would report it. [B]
+        warnings: What the job says to no effect on this model; what its file alone tells is in
+            `Job.warnings`.
     """
 
     result: Result
     trace: Trace
     power: tuple[tuple[float, float], ...]
     peak: PeakMemory
+    warnings: tuple[str, ...] = ()
 
 
 def simulate(
@@ -72,12 +76,10 @@ def simulate(
             job.source,
             [f"strategy: found '{AUTO}', expected a strategy to simulate; `plan` finds one"],
         )
-    try:
+    with naming(job):
         check_recomputation(job.strategy, setting.model)
-        return predicted(setting, job.strategy, fold=fold, sharing=sharing)
-    except StrategyError as error:
-        error.args = (f"{job.source}: {error}",)  # who reads many files must know which it is
-        raise
+        prediction = predicted(setting, job.strategy, fold=fold, sharing=sharing)
+    return replace(prediction, warnings=idle_choices(job, setting.model))
 
 
 def predicted(
@@ -197,8 +199,7 @@ def _executed_flop(trace: Trace) -> float:
 
 def _assumptions(setting: Setting) -> tuple[str, ...]:
     notes = [f"software habits and efficiencies of '{setting.software.name}'"]
-    operators = (o for block in setting.model.blocks.values() for o in block.operators)
-    if any("experts" in operator.path for operator in operators):
+    if has_experts(setting.model):
         notes.append("experts receive equal numbers of tokens")
     notes.append("inputs are prefetched; only the first micro-batch waits for its data")
     return tuple(notes)

@@ -180,6 +180,7 @@ def _fabric(name: str) -> Entry:
         "oversubscription": fabric.oversubscription,
         "leaf_nodes": fabric.leaf_nodes,
         "switch_w_per_nic": fabric.switch_w_per_nic,
+        "port_bytes_per_s": fabric.port_bytes_per_s,
     }
     return Entry(
         summary=summary,

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["NVLINK_BYTES_PER_S", "nvlink_bytes_per_s", "pcie_bytes_per_s", "socket_bytes_per_s"]
+__all__ = [
+    "MOST_NVLINKS",
+    "NVLINK_BYTES_PER_S",
+    "PCIE_TRANSFERS",
+    "nvlink_bytes_per_s",
+    "pcie_bytes_per_s",
+    "socket_bytes_per_s",
+    "xgmi_bytes_per_s",
+]
 
 #: Compute capability from which it holds → rate of one NVLink, one direction. NVIDIA whitepapers:
 #: Pascal 2016 and Volta 2017, Ampere GA100 2020 (NVLink 3 at 50 Gbit/s on 4 lanes), GA102 2021
@@ -17,10 +25,14 @@ NVLINK_BYTES_PER_S: Mapping[int, float] = {
     90: 25e9,
     100: 50e9,
 }
+#: NVLinks of the devices that have most: Hopper and Blackwell (the same whitepapers).
+MOST_NVLINKS = 18
 #: `gcn` of RCCL's files → rate of one xGMI link, one direction: AMD Instinct data sheets of
 #: MI250X (2021), MI300X (2023), MI350X (2025).
 _XGMI_BYTES_PER_S = {"910": 50e9, "gfx90a": 50e9, "gfx942": 64e9, "942": 64e9, "gfx950": 76.8e9}
 
+#: Transfers per second of one lane, generations 1 to 6 (PCI Express Base Specification). [1e9/s]
+PCIE_TRANSFERS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
 #: Transfers per second of one lane → share that carries payload (PCI Express Base Specification:
 #: 8b/10b, then 128b/130b, then flits of 256 B of which 236 B are transaction layer packets).
 _PCIE_CODING = {2.5: 0.8, 5.0: 0.8, 8.0: 128 / 130, 16.0: 128 / 130, 32.0: 128 / 130}

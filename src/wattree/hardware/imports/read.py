@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from wattree.errors import JobError
 from wattree.files import read_text
 from wattree.hardware.imports.nccl_xml import from_nccl_xml
 from wattree.hardware.imports.topo_matrix import from_topo_matrix
@@ -26,7 +27,16 @@ def read_topology(
     Raises:
         JobError: The file cannot be read or is neither.
     """
-    if read_text(path).lstrip().startswith("<"):
+    text = read_text(path).lstrip()
+    if not text:
+        raise JobError(
+            str(path),
+            [
+                "found an empty file, expected the XML of NCCL_TOPO_DUMP_FILE or "
+                "`nvidia-smi topo -m`"
+            ],
+        )
+    if text.startswith("<"):
         return from_nccl_xml(path)
     return from_topo_matrix(
         path,

@@ -1,0 +1,206 @@
+"""What a job file says to no effect: warnings, because the result is right all the same.
+
+Sweeps over degrees pass through such jobs, so none is refused. A preset may set a switch in
+passing; whoever writes one down expects it to matter, so only what the file itself says counts.
+What depends on the model is in `predict.idle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from wattree.hardware import Cluster, Fabric, Node
+from wattree.job.problems import Problems
+from wattree.job.schema import ClusterSpec, TreeSpec
+from wattree.strategy import Schedule, StrategyOptions
+from wattree.units import format_quantity
+
+__all__ = ["warn_of_idle_cluster", "warn_of_idle_options", "warn_of_idle_tree", "warn_of_port"]
+
+#: Schedule of several chunks → the one that takes as long with one chunk on each stage.
+_WITH_ONE_CHUNK = {"interleaved": "1f1b", "breadth-first": "gpipe"}
+
+
+# ---------------------------------------------------------------- the cluster
+
+
+def warn_of_idle_cluster(spec: ClusterSpec, cluster: Cluster, *, problems: Problems) -> None:
+    """Warn of keys of the section `cluster` that change nothing on this hardware."""
+    device = cluster.node.device
+    if spec.power_limit is not None and spec.power_limit >= device.tdp_w:
+        problems.warn(
+            "cluster.power_limit",
+            f"{spec.power_limit:g} W has no effect: {device.name} is rated at {device.tdp_w:g} W; "
+            "set it below that",
+        )
+    if cluster.nodes == 1 and cluster.domain_devices == cluster.devices:
+        alone = "one node: its devices reach each other without the network; set nodes above 1"
+        if spec.slow_links:
+            problems.warn("cluster.slow_links", f"has no effect with {alone}")
+        if spec.fabric is not None:
+            problems.warn("cluster.fabric", f"'{spec.fabric}' has no effect with {alone}")
+
+
+def warn_of_port(node: Node, fabric: Fabric, *, problems: Problems) -> None:
+    """Say that adapters fall back to the rate of the switch ports that they are plugged into."""
+    rate, port = node.nic_bandwidth_bytes_per_s, fabric.port_bytes_per_s
+    if port is not None and port < rate:
+        ports, adapters = (format_quantity(8 * value, "bit/s") for value in (port, rate))
+        problems.warn(
+            "cluster.fabric",
+            f"ports of {fabric.name} run at {ports}, adapters of {node.name} could do {adapters}; "
+            f"they are reckoned at {ports}",
+        )
+
+
+# ---------------------------------------------------------------- a preset with its degrees
+
+
+def warn_of_idle_options(
+    options: StrategyOptions, chosen: Mapping[str, Any], *, problems: Problems
+) -> None:
+    """Warn of switches of the section `strategy` that do nothing at its degrees.
+
+    Args:
+        options: All of them, degrees filled in.
+        chosen: Those that the file sets.
+        problems: Where warnings go.
+    """
+    if chosen.get("sequence_parallel") and options.tp == 1:
+        problems.warn(
+            "strategy.sequence_parallel",
+            "true has no effect with tp 1: it splits over tensor-parallel ranks; set tp above 1",
+        )
+    if "expert_over_tensor" in chosen and options.tp == 1:
+        problems.warn(
+            "strategy.expert_over_tensor",
+            "has no effect with tp 1: there are no tensor ranks to spread experts over",
+        )
+    holders = options.replicas * options.cp
+    if chosen.get("sharding", "none") != "none" and holders == 1:
+        problems.warn(
+            "strategy.sharding",
+            f"'{options.sharding}' has no effect with one replica: there is nobody to share the "
+            "model's state with; set dp or fsdp above 1",
+        )
+    _of_pipeline(
+        "strategy", chosen, options.pp, options.virtual_stages, name="schedule", problems=problems
+    )
+    _of_overlap(
+        chosen,
+        tensor=options.tp,
+        reducing=holders * options.tp,
+        sharded=options.sharding != "none" and holders > 1,
+        problems=problems,
+    )
+
+
+# ---------------------------------------------------------------- a tree
+
+
+def warn_of_idle_tree(spec: TreeSpec, *, problems: Problems) -> None:
+    """Warn of what a tree, its mesh or its schedule say to no effect."""
+    stages = spec.mesh.get("pp", 1)
+    if spec.schedule is not None:
+        said = spec.schedule.model_dump(exclude_unset=True)
+        chunks = spec.schedule.virtual_stages
+        _of_pipeline("strategy.schedule", said, stages, chunks, name="name", problems=problems)
+    _of_axes(spec, problems=problems)
+    _of_shares(spec, problems=problems)
+    stored = {
+        axis
+        for node in spec.tree.values()
+        if node.memory is not None
+        for axes in (node.memory.parameters, node.memory.optimizer)
+        for axis in axes or ()
+    }
+    _of_overlap(
+        {key: getattr(spec, key) for key in spec.model_fields_set},
+        tensor=spec.mesh.get("tp", 1),
+        reducing=prod(degree for axis, degree in spec.mesh.items() if axis != "pp"),
+        sharded=any(spec.mesh.get(axis, 1) > 1 for axis in stored),
+        problems=problems,
+    )
+
+
+def _of_axes(spec: TreeSpec, *, problems: Problems) -> None:
+    used = {"pp"}
+    for node in spec.tree.values():
+        memory = node.memory
+        stored = () if memory is None else (memory.parameters, memory.gradients, memory.optimizer)
+        for axes in (*(node.compute or {}).values(), *stored):
+            used.update(axes or ())
+    for axis, degree in spec.mesh.items():
+        if degree > 1 and axis not in used:
+            problems.warn(
+                f"strategy.mesh.{axis}",
+                f"no node of the tree splits anything over '{axis}', so its {degree} ranks all do "
+                f'the same work; give a dim to it, such as "": {{compute: {{batch: {axis}}}}}',
+            )
+
+
+def _of_shares(spec: TreeSpec, *, problems: Problems) -> None:
+    memories = {pattern: node.memory for pattern, node in spec.tree.items() if node.memory}
+    if any(memory.activations == "recompute" for memory in memories.values()):
+        return
+    for pattern, memory in memories.items():
+        if memory.recompute_share is not None:
+            problems.warn(
+                f"strategy.tree.{pattern!r}.memory.recompute_share",
+                f"{memory.recompute_share:g} has no effect: no node recomputes; "
+                "set activations: recompute",
+            )
+
+
+# ---------------------------------------------------------------- both
+
+
+def _of_pipeline(
+    place: str,
+    said: Mapping[str, Any],
+    stages: int,
+    chunks: int,
+    *,
+    name: str,
+    problems: Problems,
+) -> None:
+    schedule = said.get(name)
+    none = "has no effect with pp 1: there is no pipeline; set pp above 1"
+    if stages == 1 and schedule not in {None, Schedule().name}:
+        problems.warn(f"{place}.{name}", f"'{schedule}' {none}")
+    elif stages > 1 and chunks == 1 and schedule in _WITH_ONE_CHUNK:
+        problems.warn(
+            f"{place}.{name}",
+            f"'{schedule}' with one chunk on each stage gains nothing over "
+            f"{_WITH_ONE_CHUNK[schedule]}; set virtual_stages above 1",
+        )
+    if stages == 1 and chunks == 1 and said.get("stage_layers") is not None:
+        problems.warn(f"{place}.stage_layers", none)
+
+
+def _of_overlap(
+    said: Mapping[str, Any], *, tensor: int, reducing: int, sharded: bool, problems: Problems
+) -> None:
+    """Warn of habits of communication that there is none of.
+
+    Args:
+        said: What the file sets.
+        tensor: Degree of `tp`.
+        reducing: Ranks that may hold parts of one gradient.
+        sharded: Parameters or optimiser state lie on several ranks.
+        problems: Where warnings go.
+    """
+    reasons = {
+        "overlap_gradients": (reducing == 1, "one replica: there are no gradients to reduce"),
+        "bucket": (reducing == 1, "one replica: there are no gradients to reduce"),
+        "overlap_parameters": (
+            not sharded,
+            "parameters and optimiser state whole on every rank: there is nothing to gather",
+        ),
+        "overlap_tensor": (tensor == 1, "tp 1: there is no tensor-parallel traffic"),
+    }
+    for key, (idle, why) in reasons.items():
+        if idle and said.get(key) is not None:
+            problems.warn(f"strategy.{key}", f"has no effect with {why}")

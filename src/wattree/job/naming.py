@@ -1,0 +1,26 @@
+"""Errors about a strategy name the job whose strategy it is: who reads many files must know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from wattree.errors import StrategyError
+from wattree.job.job import Job
+
+__all__ = ["naming"]
+
+
+@contextmanager
+def naming(job: Job) -> Iterator[None]:
+    """Name the job's file and the key of each misfit in errors about its strategy.
+
+    Raises:
+        StrategyError: In place of one that says what is wrong and not where.
+    """
+    try:
+        yield
+    except StrategyError as error:
+        if error.source:
+            raise
+        raise StrategyError(error.misfits, source=job.source) from error

@@ -1,0 +1,34 @@
+"""What a strategy says to no effect on the model at hand: warnings, as those of `job.idle`."""
+
+from __future__ import annotations
+
+from wattree.graph import ModelGraph
+from wattree.job import Job
+from wattree.strategy import StrategyOptions
+
+__all__ = ["has_experts", "idle_choices"]
+
+
+def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
+    """Return a line `key: why` for each choice of the job's strategy that does nothing here."""
+    options = job.strategy
+    if not isinstance(options, StrategyOptions) or has_experts(model):
+        return ()
+    found = []
+    if options.ep > 1:
+        found.append(
+            f"strategy.ep: {options.ep} has no effect of its own: {model.name} has no experts, so "
+            "these ranks are replicas like those of dp; use dp"
+        )
+    if not options.expert_over_tensor:
+        found.append(
+            f"strategy.expert_over_tensor: false has no effect: {model.name} has no experts; leave "
+            "it out"
+        )
+    return tuple(found)
+
+
+def has_experts(model: ModelGraph) -> bool:
+    """Return whether any operator belongs to the experts of a mixture."""
+    operators = (o for block in model.blocks.values() for o in block.operators)
+    return any("experts" in operator.path for operator in operators)

@@ -1,0 +1,141 @@
+"""Keys without effect: which are told, and in which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wattree.job import job_from_mapping
+
+TREE = {"": {"compute": {"batch": "dp"}}}
+
+
+def warnings(strategy: Any = "ddp", **cluster: Any) -> list[str]:
+    """Return what is told about a job on one DGX H100."""
+    job = {
+        "model": "gpt2",
+        "data": {"sequence_length": 1024, "global_batch": 64},
+        "cluster": {"node": "dgx-h100", **cluster},
+        "strategy": strategy,
+    }
+    return list(job_from_mapping(job).warnings)
+
+
+def tree(**changes: Any) -> dict[str, Any]:
+    """Return a strategy of eight replicas, written out."""
+    return {"mesh": {"dp": 8}, "tree": TREE, **changes}
+
+
+ONE_NODE = "one node: its devices reach each other without the network; set nodes above 1"
+NO_REPLICAS = "one replica: there are no gradients to reduce"
+WHOLE = (
+    "parameters and optimiser state whole on every rank: there is nothing to gather"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("section", "warning"),
+    [
+        (
+            {"power_limit": "700 W"},
+            "cluster.power_limit: 700 W has no effect: h100-sxm-80gb is rated at 700 W; set it "
+            "below that",
+        ),
+        ({"slow_links": {"3": 2}}, f"cluster.slow_links: has no effect with {ONE_NODE}"),
+        ({"fabric": "efa"}, f"cluster.fabric: 'efa' has no effect with {ONE_NODE}"),
+        (
+            {"nodes": 2, "fabric": "ethernet-10g"},
+            "cluster.fabric: ports of ethernet-10g run at 10 Gbit/s, adapters of dgx-h100 could do "
+            "400 Gbit/s; they are reckoned at 10 Gbit/s",
+        ),
+    ],
+)
+def test_of_the_cluster(section: dict[str, Any], warning: str) -> None:
+    """Hardware decides whether they matter."""
+    assert warnings(**section) == [warning]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "warning"),
+    [
+        (
+            {"sequence_parallel": True},
+            "strategy.sequence_parallel: true has no effect with tp 1: it splits over "
+            "tensor-parallel ranks; set tp above 1",
+        ),
+        (
+            {"expert_over_tensor": False},
+            "strategy.expert_over_tensor: has no effect with tp 1: there are no tensor ranks to "
+            "spread experts over",
+        ),
+        (
+            {"sharding": "zero1", "tp": 8},
+            "strategy.sharding: 'zero1' has no effect with one replica: there is nobody to share "
+            "the model's state with; set dp or fsdp above 1",
+        ),
+        (
+            {"schedule": "interleaved", "pp": 2},
+            "strategy.schedule: 'interleaved' with one chunk on each stage gains nothing over "
+            "1f1b; set virtual_stages above 1",
+        ),
+        (
+            {"schedule": "breadth-first", "pp": 2},
+            "strategy.schedule: 'breadth-first' with one chunk on each stage gains nothing over "
+            "gpipe; set virtual_stages above 1",
+        ),
+        (
+            {"stage_layers": [12]},
+            "strategy.stage_layers: has no effect with pp 1: there is no pipeline; set pp above 1",
+        ),
+        (
+            {"pp": 8, "overlap_gradients": False},
+            f"strategy.overlap_gradients: has no effect with {NO_REPLICAS}",
+        ),
+        (
+            {"overlap_parameters": True},
+            f"strategy.overlap_parameters: has no effect with {WHOLE}",
+        ),
+        (
+            {"overlap_tensor": True},
+            "strategy.overlap_tensor: has no effect with tp 1: there is no tensor-parallel traffic",
+        ),
+        (
+            tree(mesh={"dp": 4, "tp": 2}),
+            "strategy.mesh.tp: no node of the tree splits anything over 'tp', so its 2 ranks all "
+            'do the same work; give a dim to it, such as "": {compute: {batch: tp}}',
+        ),
+        (
+            tree(tree={**TREE, "layers.*": {"memory": {"recompute_share": 0.5}}}),
+            "strategy.tree.'layers.*'.memory.recompute_share: 0.5 has no effect: no node "
+            "recomputes; set activations: recompute",
+        ),
+        (
+            tree(mesh={"pp": 8}, tree={}, bucket="1 MiB"),
+            f"strategy.bucket: has no effect with {NO_REPLICAS}",
+        ),
+        (tree(overlap_parameters=True), f"strategy.overlap_parameters: has no effect with {WHOLE}"),
+    ],
+)
+def test_of_the_strategy(strategy: dict[str, Any], warning: str) -> None:
+    """Degrees decide whether they matter."""
+    assert warnings(strategy) == [warning]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "cluster"),
+    [
+        ("megatron", {}),
+        ("zero1", {}),
+        ({"sharding": "zero1", "overlap_parameters": True, "overlap_gradients": False}, {}),
+        ({"tp": 2, "overlap_tensor": False, "expert_over_tensor": True}, {}),
+        ({"pp": 2, "schedule": "interleaved", "virtual_stages": 2}, {}),
+        ({"pp": 2, "stage_layers": [5, 7]}, {}),
+        (tree(bucket="1 MiB", overlap_gradients=True), {}),
+        ("ddp", {"nodes": 2, "fabric": "ethernet-400g-roce", "slow_links": {"3": 2}}),
+        ("ddp", {"power_limit": "699 W"}),
+    ],
+)
+def test_what_matters_is_not_told(strategy: Any, cluster: dict[str, Any]) -> None:
+    """A warning that is always there is read by nobody."""
+    assert warnings(strategy, **cluster) == []

@@ -1,0 +1,83 @@
+"""What is told to have no effect has none: the same prediction with and without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wattree.job import job_from_mapping
+from wattree.predict import simulate
+
+TREE = {"": {"compute": {"batch": "dp"}}}
+
+
+def figures(strategy: Any, **cluster: Any) -> tuple[float, ...]:
+    """Return the prediction of a small job."""
+    job = {
+        "model": "gpt2",
+        "data": {"sequence_length": 256, "global_batch": 16},
+        "cluster": {"node": "dgx-h100", **cluster},
+        "strategy": strategy,
+    }
+    result = simulate(job_from_mapping(job)).result
+    return result.step_time_s, result.energy_j.total, result.memory.peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("said", "plain"),
+    [
+        ({"sequence_parallel": True}, {}),
+        ({"expert_over_tensor": False}, {}),
+        ({"sharding": "zero3", "tp": 4, "pp": 2}, {"tp": 4, "pp": 2}),
+        ({"schedule": "breadth-first", "pp": 2}, {"schedule": "gpipe", "pp": 2}),
+        ({"stage_layers": [12]}, {}),
+        ({"pp": 4, "dp": 1, "overlap_gradients": False}, {"pp": 4, "dp": 1}),
+        ({"overlap_parameters": False}, {"overlap_parameters": True}),
+        ({"overlap_tensor": False}, {"overlap_tensor": True}),
+        ({"ep": 2}, {}),
+    ],
+)
+def test_of_the_strategy(said: dict[str, Any], plain: dict[str, Any]) -> None:
+    """To the last bit."""
+    devices = {"node": "dgx-h100"} if plain.get("pp") != 4 else {"node": "4x-v100-sxm2-32gb"}
+
+    assert figures(said, **devices) == pytest.approx(figures(plain, **devices), rel=1e-12)
+
+
+def test_interleaving_one_chunk_gains_nothing() -> None:
+    """It takes as long as 1F1B, and keeps more micro-batches alive."""
+    interleaved, plain = (figures({"schedule": n, "pp": 2}) for n in ("interleaved", "1f1b"))
+
+    assert interleaved[0] == pytest.approx(plain[0], rel=1e-12)
+    assert interleaved[2] >= plain[2]
+
+
+@pytest.mark.parametrize(
+    ("said", "plain"),
+    [
+        ({"bucket": "1 KiB", "mesh": {"pp": 8}, "tree": {}}, {"mesh": {"pp": 8}, "tree": {}}),
+        (
+            {"mesh": {"dp": 8}, "tree": {"": {**TREE[""], "memory": {"recompute_share": 0.5}}}},
+            {"mesh": {"dp": 8}, "tree": TREE},
+        ),
+    ],
+)
+def test_of_a_tree(said: dict[str, Any], plain: dict[str, Any]) -> None:
+    """To the last bit."""
+    assert figures(said) == pytest.approx(figures(plain), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "section", [{"power_limit": "900 W"}, {"slow_links": {"3": 9}}, {"fabric": "ethernet-10g"}]
+)
+def test_of_the_cluster(section: dict[str, Any]) -> None:
+    """To the last bit."""
+    assert figures("zero3", **section) == pytest.approx(figures("zero3"), rel=1e-12)
+
+
+def test_a_slower_fabric_slows_the_step() -> None:
+    """The adapters fall back to its ports, so this is told, and reckoned with."""
+    fast, slow = (figures("ddp", nodes=2, fabric=name)[0] for name in ("efa", "ethernet-10g"))
+
+    assert slow > 2 * fast
