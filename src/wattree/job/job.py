@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from wattree.cost.requests import CollectiveRequests
 from wattree.hardware import Cluster
 from wattree.strategy import Strategy, StrategyOptions
 
@@ -82,6 +83,7 @@ class Job:
         training: For `train`.
         source: File it was read from, for messages.
         traits: Overrides of the software family's habits, by trait name.
+        collectives: Algorithms that collectives shall use, by kind.
         warnings: What its file says to no effect, one line each; commands print them.
     """
 
@@ -95,4 +97,5 @@ class Job:
     training: TrainingOptions = field(default_factory=TrainingOptions)
     source: str = "job"
     traits: Mapping[str, Any] = field(default_factory=dict)
+    collectives: CollectiveRequests = field(default_factory=CollectiveRequests)
     warnings: tuple[str, ...] = ()
