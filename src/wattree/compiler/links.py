@@ -108,7 +108,8 @@ def alone_s(
     """Return the work of tasks where no other group uses their links, `(T,)`. [s]
 
     What tasks come with holds where every group of the mesh sends at once; a link that several
-    ranks share carries one group faster.
+    ranks share carries one group faster. Collectives whose ports and network work in turn keep
+    their time: groups in lock-step come to the shared link together.
 
     Args:
         tasks: Records of dtype `TASK`.
@@ -122,17 +123,11 @@ def alone_s(
         if not len(chosen):
             continue
         together, alone = np.zeros(len(chosen)), np.zeros(len(chosen))
-        ports = np.zeros(len(chosen))  # of those whose network waits for their ports
-        in_turn = tasks["in_turn"][chosen]
         for use in uses:
             one = tasks[use.load][chosen] / rates[use.load]
-            if use.load == "scale_up_bytes":
-                ports = np.where(in_turn, one, 0.0)
-                one = np.where(in_turn, 0.0, one)
             together = np.maximum(together, one)
             alone = np.maximum(alone, one * _share_of_one_group(groups, use))
-        together, alone = ports + together, ports + alone
-        moved = together > 0
+        moved = (together > 0) & ~tasks["in_turn"][chosen]
         work[chosen[moved]] *= alone[moved] / together[moved]
     return work
 

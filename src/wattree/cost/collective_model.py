@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from wattree.cost.algorithms import Group, Protocol, nccl_system
 from wattree.cost.algorithms.choose import OURS
 from wattree.cost.algorithms.layout import Layout
-from wattree.cost.algorithms.profile import Profile, profile_of
+from wattree.cost.algorithms.profile import Profile, profile_of, shifted_stretch
 from wattree.cost.algorithms.protocols import base_latency_s, hop_latencies_s
 from wattree.cost.algorithms.tuning import NcclSystem, nccl_fastest
 from wattree.cost.algorithms.wiring import Wiring, wiring_of
@@ -139,6 +139,23 @@ class CollectiveModel:
                 part = self._on_links(kind, size, layout, links, closed=before)
             _put(result, chosen, part)
         return result
+
+    def transfer_stretch(self, distance: Floats, filled: Floats) -> Floats:
+        """Return how much longer messages inside a domain take than through a port alone, `(k,)`.
+
+        Args:
+            distance: Devices from each sender to its receiver, `(k,)`; all send that far at once.
+            filled: Devices of a domain that the job uses, `(k,)`.
+        """
+        stretch = np.ones(len(distance))
+        if self._wiring.is_switch:
+            return stretch
+        pairs = np.stack([np.abs(distance), filled]).astype(np.int64)
+        distinct, number = np.unique(pairs, axis=1, return_inverse=True)
+        for index, (far, used) in enumerate(distinct.T.tolist()):
+            if 0 < far < used:
+                stretch[number.ravel() == index] = shifted_stretch(far, used, self._wiring)
+        return stretch
 
     def _layouts(self, group: GroupShape) -> Iterator[tuple[Layout, Integers]]:
         """Yield each distinct layout, and which of the groups have it."""
@@ -268,7 +285,7 @@ class CollectiveModel:
         keys, fastest = nccl_fastest(kind, size_bytes, system, protocols=allowed)
         for number in np.unique(fastest).tolist():
             name, protocol = keys[number]
-            yield OURS[name] if name in OURS else name, protocol, np.flatnonzero(fastest == number)
+            yield OURS.get(name, name), protocol, np.flatnonzero(fastest == number)
 
     def _system(self, group: Group, layout: Layout) -> NcclSystem:
         """Return the communicator as NCCL would find it: its search sees the node's links."""

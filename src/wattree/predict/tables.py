@@ -51,7 +51,7 @@ class Tables:
         rates, software = setting.rates, setting.software
         values = {axis: v.astype(np.float64) for axis, v in degrees.axes.items()}
         cluster = setting.job.cluster
-        domain = cluster.domain_devices
+        domain = self.domain_devices = cluster.domain_devices
         self.leaf_devices = cluster.node.devices * cluster.fabric.leaf_nodes
         micro_batch = degrees.micro_batch.astype(np.float64)
         # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here.

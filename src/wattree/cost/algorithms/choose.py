@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from wattree.hardware import Cluster
 __all__ = ["OURS", "choice_for", "nccl_knows", "nccl_system", "schedule_of"]
 
 #: Names in NCCL's tuning model → ours.
-OURS = {"nvls-tree": "nvls", "collnet-chain": "sharp"}
+OURS: Mapping[str, str] = {"nvls-tree": "nvls", "collnet-chain": "sharp"}
 _ROOTED = frozenset({"gather", "scatter", "send_receive"})
 _CAPABILITIES = {
     "pascal": 60,

@@ -21,7 +21,7 @@ from wattree.cost.algorithms.registry import Call
 from wattree.cost.algorithms.wiring import Traffic, Wiring, busiest_s, crossing_of
 from wattree.errors import CostError
 
-__all__ = ["Profile", "profile_of"]
+__all__ = ["Profile", "profile_of", "shifted_stretch"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -99,6 +99,20 @@ def profile_of(kind: str, algorithm: str, layout: Layout, wiring: Wiring) -> Pro
     # Groups of one axis are alike, so their steps fall together.
     busiest = sum(busiest_s(wiring, at_once) for at_once in zip(*parts, strict=True))
     return replace(profile, scale_up=busiest * wiring.scale_up.bandwidth_bytes_per_s)
+
+
+@lru_cache(maxsize=1024)
+def shifted_stretch(distance: int, filled: int, wiring: Wiring) -> float:
+    """Return the time of messages of every device to the one so far on, over that through a port.
+
+    Args:
+        distance: From sender to receiver.
+        filled: Devices of the domain that take part.
+        wiring: Of the domain.
+    """
+    sender = np.arange(filled - distance)
+    traffic = Traffic(sender, sender + distance, np.ones(len(sender)))
+    return busiest_s(wiring, [traffic]) * wiring.scale_up.bandwidth_bytes_per_s
 
 
 def _schedule(kind: str, algorithm: str, layout: Layout, wiring: Wiring, base: int) -> Schedule:
