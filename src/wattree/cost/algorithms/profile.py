@@ -40,9 +40,10 @@ class Profile:
         adapter: Through the busiest device's way into the network. [B]
         uplink: Out of the busiest leaf, over its members. [B]
         in_turn: Ports and network work one after the other, instead of at the same time.
-        steps_inside, steps_between: Messages that follow one another, by what they cross. Where
-            a round is a ring, ranks do not wait for the slowest of all but for their neighbours,
-            so that its steps count by the share of hops that are of each sort.
+        steps_inside, steps_between: Messages that follow one another, by what they cross; to a
+            switch that adds, half of one. Where a round is a ring, ranks do not wait for the
+            slowest of all but for their neighbours, so that its steps count by the share of hops
+            that are of each sort.
         inside_s: Latency of the links that a step inside crosses. [s]
         hardware: What a step inside crosses at worst: 0 NVLink, 1 the host.
     """
@@ -129,9 +130,7 @@ def _schedule(kind: str, algorithm: str, layout: Layout, wiring: Wiring, base: i
         if wiring.scale_up.in_network_reduction and wiring.scale_up.kind == "switch"
         else (),
     )
-    # Rings that leave a domain use cables and adapters alike if each has its turn with each.
-    channels = len(cycles) * len(local) if cycles and group.nodes > 1 else None
-    call = Call(kind=kind, size_bytes=1.0, group=group, channels=channels, switch="fabric")
+    call = Call(kind=kind, size_bytes=1.0, group=group, switch="fabric")
     return schedule_of(call, algorithm)
 
 
@@ -176,7 +175,9 @@ def _counted(schedule: Schedule, layout: Layout) -> Profile:
         for hop in each.hops():
             crosses = domain[each.sender[hop]] != domain[each.receiver[hop]]
             between = float(crosses.mean() if each.repeats > 1 else crosses.any())
-            steps += np.array([1.0 - between, between]) * each.repeats
+            ends = np.maximum(each.sender[hop], each.receiver[hop])
+            way = 0.5 if (ends >= schedule.ranks).all() else 1.0  # to a switch, or from it
+            steps += np.array([1.0 - between, between]) * (each.repeats * way)
     return Profile(
         scale_up=float(loads[0]),
         adapter=float(loads[1]),

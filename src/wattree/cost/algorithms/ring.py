@@ -82,13 +82,16 @@ def ring_orders(group: Group, channels: int | None = None) -> Integers:
 
     Args:
         group: Who takes part.
-        channels: How many rings; None for as many as there are ways out of a domain, or, within
-            one domain, ways round it.
+        channels: How many rings; None for as many as there are ways out of a domain, times ways
+            round it; within one domain, ways round it.
     """
     members = group.members()
     cycles = group.cycles or ((),)
     if channels is None:
         channels = min(map(len, members)) if len(members) > 1 else len(cycles)
+        if len(members) > 1 and group.cycles:
+            # Cables and adapters are used alike if every order has its turn at every way out.
+            channels *= len(cycles)
     sizes = {len(each) for each in members}
     if len(sizes) == 1 and all(len(cycle) in {0, *sizes} for cycle in cycles):
         return _even_orders(np.stack(members), cycles, channels)
