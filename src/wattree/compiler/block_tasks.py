@@ -274,6 +274,7 @@ def _table(
             task["scale_up_bytes"] = row.share * costs.scale_up_bytes[at]
             task["adapter_bytes"] = row.share * costs.adapter_bytes[at]
             task["uplink_bytes"] = row.share * costs.uplink_bytes[at]
+            task["in_turn"] = costs.in_turn[at] > 0
             task["wire_bytes"] = row.share * costs.wire_bytes[at]
             if not row.hidden:
                 task["alloc_bytes"] = costs.transient_bytes[at]

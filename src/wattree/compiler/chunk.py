@@ -123,11 +123,11 @@ def sync_tasks(
     if size_bytes <= 0 or float(group.ranks[0]) <= 1:
         return np.zeros(0, TASK)
     costs = collective_costs(kind, np.array([size_bytes]), group, context.rates)
-    latency, work, wire, scale_up, adapter, uplink = (float(value[0]) for value in costs)
+    latency, work, wire, scale_up, adapter, uplink, in_turn = (float(v[0]) for v in costs)
     task = np.zeros(1, TASK)
     task["kind"] = TaskKind.COLLECTIVE
     task["stream"], task["axes"] = stream, context.axes(axes)
-    task["overlaps"] = overlaps
+    task["overlaps"], task["in_turn"] = overlaps, in_turn > 0
     task["phase"], task["stage"] = Phase.SYNCHRONIZATION, StageLabel.COMMUNICATING
     task["name"] = context.name(label)
     task["latency_s"], task["work_s"], task["wire_bytes"] = latency, work, wire

@@ -109,6 +109,8 @@ def compile_job(
     active = frozenset(axis for axis, degree in strategy.mesh.axes if degree > 1)
     check_fits(model, strategy, cluster, global_batch=global_batch, sequence=sequence)
     program = compile_model(model, strategy.tree, active)
+    # Here an algorithm that cannot serve a group is the user's to know.
+    rates = replace(rates, collectives=replace(rates.collectives, refuses=True))
     topology = MeshTopology(mesh=strategy.mesh, cluster=cluster)
     scale = _scale(strategy, program, sequence, global_batch)
     shapes = {axis: topology.group((axis,)) for axis in active}
@@ -117,6 +119,8 @@ def compile_job(
         in_leaf={
             axis: shape.in_leaf for axis, shape in shapes.items() if shape.in_leaf is not None
         },
+        stride=topology.strides(),
+        filled=topology.filled,
     )
     costs = tuple(block_costs(p, scale, placement, rates, software) for p in program.programs)
     state = optimizer_state_bytes(optimizer)

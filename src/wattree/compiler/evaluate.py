@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +21,22 @@ from wattree.compiler.program import (
 from wattree.cost import (
     GroupShape,
     Software,
-    collective_latency_s,
     fused_attention_time_s,
     matmul_time_s,
-    port_loads,
     unfused_attention_time_s,
     volume_factor,
 )
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
 
-__all__ = ["BlockCosts", "PhaseCosts", "Placement", "block_costs", "collective_costs"]
+__all__ = [
+    "BlockCosts",
+    "CollectiveCosts",
+    "PhaseCosts",
+    "Placement",
+    "block_costs",
+    "collective_costs",
+]
 
 Floats = NDArray[np.float64]
 
@@ -56,10 +62,14 @@ class Placement:
     Attributes:
         inside: Axis → members of one of its groups in one scale-up domain, shape `(n,)`.
         in_leaf: The same under one leaf switch.
+        stride: Axis → ranks from one member to the next, shape `(n,)`.
+        filled: Devices of one scale-up domain that the job uses, shape `(n,)`.
     """
 
     inside: Mapping[str, Floats]
     in_leaf: Mapping[str, Floats]
+    stride: Mapping[str, Floats]
+    filled: Floats
 
     def group(self, axes: Sequence[str], scale: Scale) -> GroupShape:
         """Return the shape of the groups over `axes` together."""
@@ -68,7 +78,17 @@ class Placement:
         for axis in axes:
             inside = inside * self.inside.get(axis, one)
             in_leaf = in_leaf * self.in_leaf.get(axis, one)
-        return GroupShape(ranks=scale.degree(tuple(axes)), inside=inside, in_leaf=in_leaf)
+        return GroupShape(
+            ranks=scale.degree(tuple(axes)),
+            inside=inside,
+            in_leaf=in_leaf,
+            spans=tuple(
+                (scale.degree((axis,)) * one, self.stride[axis])
+                for axis in axes
+                if axis in self.stride
+            ),
+            filled=self.filled,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +102,7 @@ class PhaseCosts:
         wire_bytes: Sent by one rank. [B]
         scale_up_bytes, adapter_bytes, uplink_bytes: Loads, as `cost.PortLoads`. [B]
         transient_bytes: Memory that lives only during the step. [B]
+        in_turn: 1 for collectives whose ports and network work one after the other.
     """
 
     steps: tuple[Step, ...]
@@ -94,6 +115,7 @@ class PhaseCosts:
     adapter_bytes: Floats
     uplink_bytes: Floats
     transient_bytes: Floats
+    in_turn: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +151,26 @@ def block_costs(
     )
 
 
+class CollectiveCosts(NamedTuple):
+    """Costs of a collective, `(n,)` each.
+
+    Attributes:
+        latency_s, work_s: Fixed part and rest of its time. The work is the time where every group
+            of the mesh does the same at once. [s]
+        wire_bytes: Sent by one rank. [B]
+        scale_up_bytes, adapter_bytes, uplink_bytes: Loads, as `cost.PortLoads`. [B]
+        in_turn: 1 where ports and network work one after the other, else 0.
+    """
+
+    latency_s: Floats
+    work_s: Floats
+    wire_bytes: Floats
+    scale_up_bytes: Floats
+    adapter_bytes: Floats
+    uplink_bytes: Floats
+    in_turn: Floats
+
+
 def collective_costs(
     kind: CollectiveKind,
     size_bytes: Floats,
@@ -136,29 +178,21 @@ def collective_costs(
     rates: Rates,
     *,
     copies: float = 1.0,
-) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
-    """Return latency, work, wire bytes and the three loads of a collective, arrays `(n,)`.
-
-    The work is the time where every group of the mesh does the same at once.
-    """
-    links = rates.links
-    loads = port_loads(kind.value, size_bytes, group, links, copies=copies)
-    work = np.maximum(
-        loads.scale_up / links.scale_up_bytes_per_s, loads.adapter / links.adapter_bytes_per_s
-    )
-    work = np.maximum(work, loads.uplink / links.uplink_bytes_per_s)
+) -> CollectiveCosts:
+    """Return the costs of a collective."""
+    played = rates.collectives.played(kind.value, size_bytes, group, rates.links, copies=copies)
+    loads = played.loads
     factor = rates.moe_exchange_factor if copies > 1 else 1.0
     # The loads shrink with the time: what is exchanged faster than alpha-beta is not sent twice.
     sent = min(factor, 1.0)
-    wire = volume_factor(kind.value, group.ranks) * size_bytes * sent
-    latency = collective_latency_s(kind.value, group, links)
-    return (
-        latency,
-        work * factor,
-        wire,
-        loads.scale_up * sent,
-        loads.adapter * sent,
-        loads.uplink * sent,
+    return CollectiveCosts(
+        latency_s=played.latency_s,
+        work_s=played.work_s * factor,
+        wire_bytes=volume_factor(kind.value, group.ranks) * size_bytes * sent,
+        scale_up_bytes=loads.scale_up * sent,
+        adapter_bytes=loads.adapter * sent,
+        uplink_bytes=loads.uplink * sent,
+        in_turn=played.in_turn.astype(np.float64),
     )
 
 
@@ -166,16 +200,17 @@ def _phase(
     steps: Sequence[Step], scale: Scale, placement: Placement, rates: Rates, software: Software
 ) -> PhaseCosts:
     count = len(scale.micro_batch)
-    table = np.zeros((9, len(steps), count))
+    table = np.zeros((10, len(steps), count))
     for index, step in enumerate(steps):
         if isinstance(step, CollectiveStep):
             size = scale.value(step.size) * rates.element_bytes
             group = placement.group(step.axes, scale)
-            latency, work, wire, *loads = collective_costs(
+            latency, work, wire, *loads, in_turn = collective_costs(
                 step.kind, size, group, rates, copies=step.copies
             )
             gathered = size if step.kind is CollectiveKind.ALL_GATHER else 0 * size
-            table[:, index] = latency, work, 0 * work, 0 * work, wire, *loads, gathered
+            none = 0 * size
+            table[:, index] = latency, work, none, none, wire, *loads, gathered, in_turn
         else:
             work, flop, traffic = _compute(step, scale, rates, software)
             table[1, index], table[2, index], table[3, index] = work, flop, traffic
@@ -191,6 +226,7 @@ def _phase(
         adapter_bytes=table[6],
         uplink_bytes=table[7],
         transient_bytes=table[8],
+        in_turn=table[9],
     )
 
 

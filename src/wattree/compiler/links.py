@@ -115,7 +115,8 @@ def alone_s(
     """Return the work of tasks where no other group uses their links, `(T,)`. [s]
 
     What tasks come with holds where every group of the mesh sends at once; a link that several
-    ranks share carries one group faster.
+    ranks share carries one group faster. Collectives whose ports and network work in turn keep
+    their time: groups in lock-step come to the shared link together.
 
     Args:
         tasks: Records of dtype `TASK`.
@@ -133,7 +134,7 @@ def alone_s(
             one = tasks[use.load][chosen] / rates[use.load]
             together = np.maximum(together, one)
             alone = np.maximum(alone, one * _share_of_one_group(groups, use))
-        moved = together > 0
+        moved = (together > 0) & ~tasks["in_turn"][chosen]
         work[chosen[moved]] *= alone[moved] / together[moved]
     return work
 

@@ -85,6 +85,12 @@ def rank_classes(
         for ranks in places.by_stage
     ]
     adapter = next(use.ranks_per_link for use in uses if use.load == "adapter_bytes")
+
+    def stretch(chosen: Integers, peers: Integers) -> Floats:
+        distance = (peers[chosen] - chosen).astype(np.float64)
+        filled = np.repeat(topology.filled, len(chosen))
+        return rates.collectives.transfer_stretch(distance, filled)
+
     numbers = np.empty(topology.mesh.ranks, dtype=np.int64)  # of classes, over all stages
     result, base = [], 0
     for stage, ranks in enumerate(places.by_stage):
@@ -101,14 +107,30 @@ def rank_classes(
                 orbits={n: _orbits(members, place, len(chosen)) for n, members in groups.items()},
                 next_class=local[(stage + 1) % stages][2][first],
                 previous_class=local[(stage - 1) % stages][2][first],
-                to_next=_transfer_costs(boundary_bytes, places.reach_ahead[chosen], rates, adapter),
+                to_next=_transfer_costs(
+                    boundary_bytes,
+                    places.reach_ahead[chosen],
+                    stretch(chosen, places.ahead),
+                    rates,
+                    adapter,
+                ),
                 to_previous=_transfer_costs(
-                    boundary_bytes, places.reach_behind[chosen], rates, adapter
+                    boundary_bytes,
+                    places.reach_behind[chosen],
+                    stretch(chosen, places.behind),
+                    rates,
+                    adapter,
                 ),
                 resident=np.tile(residents[stage], (len(chosen), 1)),
                 name=f"stage {stage}" if stages > 1 else "ranks",
                 mirror_class=local[stages - 1 - stage][2][first] if mirrored else None,
-                to_mirror_per_byte=_transfer_costs(1.0, places.reach_mirror[chosen], rates, adapter)
+                to_mirror_per_byte=_transfer_costs(
+                    1.0,
+                    places.reach_mirror[chosen],
+                    stretch(chosen, places.mirror),
+                    rates,
+                    adapter,
+                )
                 if mirrored
                 else None,
             )
@@ -163,26 +185,31 @@ def _orbits(members: Integers, place: Integers, count: int) -> Integers:
 
 
 def _transfer_costs(
-    size_bytes: float, reach: Integers, rates: Rates, ranks_per_adapter: float
+    size_bytes: float,
+    reach: Integers,
+    stretch: Floats,
+    rates: Rates,
+    ranks_per_adapter: float,
 ) -> TransferCosts:
     """Return what transfers cost that share no link with another.
 
     Args:
         size_bytes: Of one. [B]
         reach: How far they go, from `MeshTopology.reach`.
+        stretch: Factor on their time inside a domain: what links take over what a port takes.
         rates: What links reach.
         ranks_per_adapter: Ranks that an adapter is meant for; one alone may use all of it.
     """
     links = rates.links
     crosses = reach > 0
     size = np.full(len(reach), size_bytes)
-    inside = size / links.scale_up_bytes_per_s
+    inside = size * stretch / links.scale_up_bytes_per_s
     outside = size / (links.adapter_bytes_per_s * ranks_per_adapter)
     alpha = links.alpha_s / 2  # a message, not a collective of several steps
     return TransferCosts(
         latency_s=np.where(crosses, alpha + links.alpha_network_s, alpha),
         work_s=np.where(crosses, outside, inside),
-        scale_up_bytes=np.where(crosses, 0.0, size),
+        scale_up_bytes=np.where(crosses, 0.0, size * stretch),
         adapter_bytes=np.where(crosses, size, 0.0),
         uplink_bytes=np.where(reach > 1, size, 0.0),
         wire_bytes=size,

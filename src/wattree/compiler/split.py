@@ -119,5 +119,6 @@ def _taken(costs: PhaseCosts, chosen: Sequence[int]) -> PhaseCosts:
         scale_up_bytes=costs.scale_up_bytes[rows],
         adapter_bytes=costs.adapter_bytes[rows],
         uplink_bytes=costs.uplink_bytes[rows],
+        in_turn=costs.in_turn[rows],
         transient_bytes=costs.transient_bytes[rows],
     )

@@ -25,12 +25,14 @@ CATEGORIES = ("activations", "parameters", "gradients", "optimizer", "gathered",
 GATHERED = CATEGORIES.index("gathered")
 
 #: One task of one rank class. `axes`: index of the mesh-axes set a collective runs over, -1: none.
+#: `in_turn`: a collective's ports and network work one after the other, not at the same time.
 TASK = np.dtype(
     [
         ("kind", np.int8),
         ("stream", np.int8),
         ("axes", np.int16),
         ("overlaps", np.bool_),
+        ("in_turn", np.bool_),
         ("phase", np.int8),
         ("stage", np.int8),
         ("category", np.int8),

@@ -69,8 +69,33 @@ class MeshTopology:
                 ranks=np.array([ranks]),
                 inside=np.array([max(ranks / _places(self.domain_of(groups)), 1.0)]),
                 in_leaf=np.array([max(ranks / _places(self.leaf_of(groups)), 1.0)]),
+                spans=self._spans(axes),
+                filled=self.filled,
             )
         return self._shapes[axes]
+
+    @property
+    def filled(self) -> NDArray[np.float64]:
+        """Devices of one scale-up domain that have a rank, `(1,)`."""
+        return np.array([float(min(self.mesh.ranks, self.cluster.domain_devices))])
+
+    def strides(self) -> dict[str, NDArray[np.float64]]:
+        """Return axis → ranks from one member of its groups to the next, `(1,)`."""
+        strides, stride = {}, 1.0
+        for axis, degree in reversed(self.mesh.axes):
+            strides[axis] = np.array([stride])
+            stride *= degree
+        return strides
+
+    def _spans(
+        self, axes: tuple[str, ...]
+    ) -> tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]:
+        strides = self.strides()
+        return tuple(
+            (np.array([float(self.mesh.degree(axis))]), strides[axis])
+            for axis in axes
+            if axis in strides
+        )
 
     def stage_ranks(self, stage: int) -> Integers:
         """Return the ranks of a pipeline stage, ascending."""

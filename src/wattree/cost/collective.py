@@ -34,11 +34,15 @@ class GroupShape:
         ranks: Members, `n`. Shape `(k,)`.
         inside: Members in one scale-up domain, `m`. Shape `(k,)`.
         in_leaf: Members under one leaf switch (or pod), `m` or more; None if one holds all.
+        spans: Degree and stride of each axis of the groups, `(k,)` each; empty if unknown.
+        filled: Devices of a scale-up domain that the job uses, `(k,)`; given with `spans`.
     """
 
     ranks: Floats
     inside: Floats
     in_leaf: Floats | None = None
+    spans: tuple[tuple[Floats, Floats], ...] = ()
+    filled: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

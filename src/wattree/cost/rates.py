@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
+from wattree.cost.collective_model import CollectiveModel
+from wattree.cost.requests import CollectiveRequests
 from wattree.cost.software import Software
 from wattree.hardware import Cluster, Precision
 
@@ -41,6 +43,7 @@ class Rates:
         element_bytes: Width of an activation.
         quantised: Linear layers run at 8 or 4 bit and pay for casts.
         links: Ports of one device.
+        collectives: How collectives are carried out, and where.
         overlap_compute_rate: Rate of compute beside overlapping communication.
         tensor_exposed_share: Share of tensor-parallel traffic that overlap leaves visible.
         alignment_penalty, head_misalignment: Factors of awkward shapes.
@@ -64,6 +67,7 @@ class Rates:
     element_bytes: float
     quantised: bool
     links: LinkRates
+    collectives: CollectiveModel
     overlap_compute_rate: float
     tensor_exposed_share: float
     alignment_penalty: float
@@ -81,9 +85,22 @@ def precision_class(precision: Precision) -> str:
 
 
 def rates_of(
-    cluster: Cluster, software: Software, precision: Precision, calibration: Calibration
+    cluster: Cluster,
+    software: Software,
+    precision: Precision,
+    calibration: Calibration,
+    *,
+    collectives: CollectiveRequests | None = None,
 ) -> Rates:
-    """Return the rates of `cluster`'s devices under `software` at `precision`."""
+    """Return the rates of `cluster`'s devices under `software` at `precision`.
+
+    Args:
+        cluster: Devices and links.
+        software: Its habits.
+        precision: Of matrix work.
+        calibration: Constants.
+        collectives: Algorithms that are asked for, if any.
+    """
     device = cluster.node.device
     math = calibration.family(software.name, "math")
     plain = Precision.BF16 if precision not in {Precision.FP32, Precision.TF32} else precision
@@ -115,6 +132,7 @@ def rates_of(
         element_bytes=4.0 if plain in {Precision.FP32, Precision.TF32} else 2.0,
         quantised=precision in {Precision.FP8, Precision.MXFP8, Precision.NVFP4},
         links=_links(cluster, calibration),
+        collectives=CollectiveModel(cluster=cluster, requests=collectives or CollectiveRequests()),
         overlap_compute_rate=calibration.general("overlap_compute_rate"),
         tensor_exposed_share=exposed,
         alignment_penalty=calibration.device(device, "alignment_penalty"),

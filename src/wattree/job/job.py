@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wattree.cost.requests import CollectiveRequests
 from wattree.hardware import Cluster
 from wattree.strategy import Strategy, StrategyOptions
 
@@ -85,6 +86,7 @@ class Job:
         training: For `train`.
         source: File it was read from, for messages.
         traits: Overrides of the software family's habits, by trait name.
+        collectives: Algorithms that collectives shall use, by kind.
         warnings: What its file says to no effect, one line each; commands print them.
     """
 
@@ -98,4 +100,5 @@ class Job:
     training: TrainingOptions = field(default_factory=TrainingOptions)
     source: str = "job"
     traits: Mapping[str, Any] = field(default_factory=dict)
+    collectives: CollectiveRequests = field(default_factory=CollectiveRequests)
     warnings: tuple[str, ...] = ()

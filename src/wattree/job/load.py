@@ -8,11 +8,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from wattree.cost.requests import AUTO_COLLECTIVES
 from wattree.cost.software import SOFTWARE, Software
 from wattree.errors import UnknownNameError
 from wattree.files import read_yaml
 from wattree.hardware import Precision
 from wattree.job.cluster import cluster_of
+from wattree.job.collectives import collective_requests
 from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, TrainingOptions
 from wattree.job.optimizers import OPTIMIZERS
 from wattree.job.problems import Problems, shown
@@ -81,6 +83,9 @@ def job_from_mapping(mapping: object, source: str = "job", *, folder: Path | Non
             ("software", "megatron-core", tuple(SOFTWARE)),
         )
     }
+    collectives = collective_requests(
+        mapping.get("collectives", AUTO_COLLECTIVES), cluster=cluster, problems=problems
+    )
     traits = _traits(mapping.get("traits", {}), problems=problems)
     training = _training(mapping.get("training", {}), problems=problems)
     problems.check()
@@ -95,6 +100,7 @@ def job_from_mapping(mapping: object, source: str = "job", *, folder: Path | Non
         cluster=cluster,
         strategy=strategy,
         traits=traits,
+        collectives=collectives,
         training=training,
         source=source,
         warnings=tuple(problems.warnings),

@@ -31,6 +31,7 @@ from wattree.job.values import (
 __all__ = [
     "CheckpointSpec",
     "ClusterSpec",
+    "CollectiveSpec",
     "DataSpec",
     "JobFile",
     "LoraSpec",
@@ -43,6 +44,9 @@ __all__ = [
     "TreeSpec",
     "job_schema",
 ]
+
+
+CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
 
 class Section(BaseModel):
@@ -224,6 +228,15 @@ class TreeSpec(Section):
     )
 
 
+class CollectiveSpec(Section):
+    """How one kind of collective is carried out."""
+
+    algorithm: str = Field("auto", description="'auto', 'nccl' or an algorithm such as ring")
+    protocol: Literal["ll", "ll128", "simple"] | None = Field(
+        None, description="'ll', 'll128' or 'simple', the protocol of NCCL"
+    )
+
+
 class CheckpointSpec(Section):
     """When and where `train` saves."""
 
@@ -256,6 +269,11 @@ class JobFile(Section):
     software: str = Field("megatron-core", description="a software family such as megatron-core")
     traits: dict[str, Any] = Field(
         default_factory=dict, description="habits of the software to replace, by trait name"
+    )
+    collectives: str | dict[CollectiveKind, str | CollectiveSpec] = Field(
+        "auto",
+        description="'auto', 'nccl' or an algorithm such as ring, or a mapping of all_reduce, "
+        "all_gather, reduce_scatter and all_to_all to one",
     )
     training: TrainingSpec = Field(
         default_factory=TrainingSpec, description="a mapping with steps, seed, learning_rate"

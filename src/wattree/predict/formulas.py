@@ -114,8 +114,12 @@ class Formulas:
         stride = np.prod(
             [self.tables.degrees.axes[axis][index] for axis in AXES if axis != "pp"], axis=0
         )
-        crosses = stride >= self.tables.setting.job.cluster.domain_devices
-        one = np.where(crosses, size / links.adapter_bytes_per_s, size / links.scale_up_bytes_per_s)
+        crosses = stride >= self.tables.domain_devices
+        stretch = self.tables.setting.rates.collectives.transfer_stretch(
+            stride, np.minimum(self.tables.ranks[index], self.tables.domain_devices)
+        )
+        inside = size * stretch / links.scale_up_bytes_per_s
+        one = np.where(crosses, size / links.adapter_bytes_per_s, inside)
         beyond = stride >= self.tables.leaf_devices
         one = np.maximum(one, np.where(beyond, size / links.uplink_bytes_per_s, 0.0))
         one = one + links.alpha_s / 2 + np.where(crosses, links.alpha_network_s, 0.0)

@@ -73,7 +73,7 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
     precision = Precision(job.precision)
     software = at_precision(software, precision)
     try:
-        rates = rates_of(job.cluster, software, precision, calibration)
+        rates = rates_of(job.cluster, software, precision, calibration, collectives=job.collectives)
     except CostError as error:
         raise JobError(job.source, [f"precision: {error}"]) from error
     slow = cap_slowdown(job.cluster.power_limit_w, job.cluster.node.device.tdp_w)

@@ -51,24 +51,32 @@ class Tables:
         rates, software = setting.rates, setting.software
         values = {axis: v.astype(np.float64) for axis, v in degrees.axes.items()}
         cluster = setting.job.cluster
-        domain = cluster.domain_devices
+        domain = self.domain_devices = cluster.domain_devices
         self.leaf_devices = cluster.node.devices * cluster.fabric.leaf_nodes
         micro_batch = degrees.micro_batch.astype(np.float64)
         # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here.
-        first, self.block_of = _distinct(values["tp"], values["cp"], values["ep"], micro_batch)
+        self.ranks = np.prod(list(values.values()), axis=0)
+        # Where links are played, it matters how full a domain is of groups.
+        filled = np.zeros_like(micro_batch)
+        if rates.collectives.looks_at_any():
+            filled = np.minimum(self.ranks, float(domain))
+        first, self.block_of = _distinct(
+            values["tp"], values["cp"], values["ep"], micro_batch, filled
+        )
         ones = np.ones(len(first))
         own = {axis: values[axis][first] if axis in ("tp", "cp", "ep") else ones for axis in AXES}
         block_scale = _scale(own, micro_batch[first], setting, program)
-        placement = _placement(own, domain, self.leaf_devices)
+        placement = _placement(own, domain, self.leaf_devices, filled[first])
         self.costs = [
             block_costs(p, block_scale, placement, rates, software) for p in program.programs
         ]
         # Storage: the micro-batch does not matter.
-        first, self.storage_of = _distinct(*(values[axis] for axis in AXES if axis != "pp"))
+        without_stages = (values[axis] for axis in AXES if axis != "pp")
+        first, self.storage_of = _distinct(*without_stages, filled)
         own = {axis: v[first] for axis, v in values.items()}
         own["pp"] = np.ones(len(first))
         self.storage_scale = _scale(own, np.ones(len(first)), setting, program)
-        self.storage_placement = _placement(own, domain, self.leaf_devices)
+        self.storage_placement = _placement(own, domain, self.leaf_devices, filled[first])
         self.state_bytes = optimizer_state_bytes(setting.job.optimizer)
         self.storage = [
             block_storage(p, self.storage_scale, software, self.state_bytes)
@@ -87,7 +95,6 @@ class Tables:
             ]
         )
         self.deferred = np.array([deferred_s(c) for c in self.costs])
-        self.ranks = np.prod(list(values.values()), axis=0)
         nodes = np.maximum(self.ranks / setting.job.cluster.node.devices, 1.0)
         self.slowdown = 1.0 + rates.straggling * np.log2(nodes)
         self._traffic()
@@ -199,8 +206,24 @@ def _distinct(*columns: NDArray[np.float64]) -> tuple[Integers, Integers]:
     return first, inverse
 
 
-def _placement(values: Mapping[str, Floats], domain: int, leaf: int) -> Placement:
-    return Placement(inside=_inside(values, domain), in_leaf=_inside(values, leaf))
+def _placement(values: Mapping[str, Floats], domain: int, leaf: int, filled: Floats) -> Placement:
+    """Return where axes lie; strides only where links are played, as `filled` above 0 says."""
+    return Placement(
+        inside=_inside(values, domain),
+        in_leaf=_inside(values, leaf),
+        stride=_strides(values) if filled.any() else {},
+        filled=filled,
+    )
+
+
+def _strides(values: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return axis → ranks from one member of its groups to the next."""
+    strides: dict[str, Floats] = {}
+    stride = np.ones_like(next(iter(values.values())))
+    for axis in reversed(AXES):
+        strides[axis] = stride
+        stride = stride * values[axis]
+    return strides
 
 
 def _inside(values: Mapping[str, Floats], domain: int) -> dict[str, Floats]:

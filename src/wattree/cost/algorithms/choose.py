@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,10 +13,10 @@ from wattree.cost.algorithms.tuning import NcclChoice, NcclSystem, nccl_choice
 from wattree.errors import CostError
 from wattree.hardware import Cluster
 
-__all__ = ["choice_for", "nccl_system", "schedule_of"]
+__all__ = ["OURS", "choice_for", "nccl_knows", "nccl_system", "schedule_of"]
 
 #: Names in NCCL's tuning model → ours.
-_OURS = {"nvls-tree": "nvls", "collnet-chain": "sharp"}
+OURS: Mapping[str, str] = {"nvls-tree": "nvls", "collnet-chain": "sharp"}
 _ROOTED = frozenset({"gather", "scatter", "send_receive"})
 _CAPABILITIES = {
     "pascal": 60,
@@ -72,7 +72,12 @@ def choice_for(
     if call.kind in _ROOTED:
         return "direct", None
     chosen = nccl_choice(call.kind, call.size_bytes, system, algorithms=algorithms)
-    return _OURS.get(chosen.algorithm, chosen.algorithm), chosen
+    return OURS.get(chosen.algorithm, chosen.algorithm), chosen
+
+
+def nccl_knows(architecture: str) -> bool:
+    """Return whether NCCL's tuning model has figures for devices of an architecture."""
+    return architecture in _CAPABILITIES
 
 
 def nccl_system(cluster: Cluster, group: Group, *, collnet: bool = False) -> NcclSystem:

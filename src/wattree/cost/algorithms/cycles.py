@@ -17,7 +17,8 @@ def disjoint_cycles(cables: Integers) -> tuple[tuple[int, ...], ...]:
     """Return as many rings through all devices as can be found, each way round counted.
 
     NCCL and RCCL look for the same: on DGX-1 with V100 three rings that together use every
-    NVLink, on eight fully meshed devices three and a perfect matching left over.
+    NVLink. Where every pair is joined alike, an even number of devices has a matching left over by
+    any such rings; there each cable is used by two rings, half of it by each, and none is left.
 
     Args:
         cables: How many cables join each pair, symmetric. Shape `(m, m)`.
@@ -25,9 +26,36 @@ def disjoint_cycles(cables: Integers) -> tuple[tuple[int, ...], ...]:
     Returns:
         Orders of the positions from 0; empty where no ring goes through all.
     """
+    if _is_even_mesh(cables):
+        return _rings_by_turning(len(cables))
     search = _Search(cables)
     search.extend([])
     return tuple(order for cycle in search.best for order in (cycle, (cycle[0], *cycle[:0:-1])))
+
+
+def _is_even_mesh(cables: Integers) -> bool:
+    size = len(cables)
+    apart = cables[~np.eye(size, dtype=bool)]
+    return size > 2 and size % 2 == 0 and bool(np.all(apart == apart[0])) and bool(apart[0] > 0)
+
+
+def _rings_by_turning(size: int) -> tuple[tuple[int, ...], ...]:
+    """Return rings of which every two neighbours are neighbours in two, each way round counted.
+
+    One device stands in the middle of the circle of the others. A zigzag through the circle meets
+    every distance twice, so that its turns meet every pair twice [1].
+
+    References:
+        [1] B. Alspach, "The wonderful Walecki construction", Bulletin of the ICA 52, 2008.
+    """
+    around = size - 1
+    steps = np.arange(around)
+    zigzag = np.where(steps % 2, -(-steps // 2), -(steps // 2)) % around
+    rings = []
+    for turn in range(around):
+        order = (around, *((zigzag + turn) % around).tolist())
+        rings += [order, (order[0], *order[:0:-1])]
+    return tuple(rings)
 
 
 class _Search:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wattree.cost.algorithms.cycles import disjoint_cycles
 from wattree.errors import CostError
-from wattree.hardware import Cluster, Network
+from wattree.hardware import Cluster, Network, Node
 from wattree.hardware.topologies import (
     device_name,
     node_network,
@@ -18,7 +18,7 @@ from wattree.hardware.topologies import (
     slice_shape,
 )
 
-__all__ = ["Group", "contiguous_group", "group_of"]
+__all__ = ["Group", "contiguous_group", "group_of", "ring_cycles"]
 
 Integers = NDArray[np.int64]
 
@@ -109,10 +109,11 @@ def group_of(cluster: Cluster, devices: Sequence[int]) -> Group:
         )
     size = cluster.domain_devices
     domain = array // size
+    local = array[domain == domain[0]] % size if len(array) else array
     return Group(
         devices=array,
         node=domain,
-        cycles=_cycles(cluster, array),
+        cycles=ring_cycles(cluster.node, size, local),
         switches=_switches(cluster, domain),
         shape=_shape(cluster, array),
     )
@@ -138,11 +139,14 @@ def _switches(cluster: Cluster, domain: Integers) -> tuple[str, ...]:
     return tuple(pattern.format(each) for each in np.unique(domain).tolist())
 
 
-def _cycles(cluster: Cluster, devices: Integers) -> tuple[tuple[int, ...], ...]:
-    """Return the rings along the cables of a domain, as its first members see them."""
-    size = cluster.domain_devices
-    local = devices[devices // size == devices[0] // size] % size
-    node = cluster.node
+def ring_cycles(node: Node, size: int, local: Integers) -> tuple[tuple[int, ...], ...]:
+    """Return the rings along the cables of a domain; empty where there are none, or too many.
+
+    Args:
+        node: Whose devices.
+        size: Devices of a domain.
+        local: Places of the members in the domain, ascending.
+    """
     if node.scale_up.kind in {"switch", "pcie"} or not 2 < len(local) <= size <= 16:
         return ()
     if node.links or size == node.devices:

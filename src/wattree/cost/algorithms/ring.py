@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import lcm
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -80,13 +82,16 @@ def ring_orders(group: Group, channels: int | None = None) -> Integers:
 
     Args:
         group: Who takes part.
-        channels: How many rings; None for as many as there are ways out of a domain, or, within
-            one domain, ways round it.
+        channels: How many rings; None for as many as there are ways out of a domain, times ways
+            round it; within one domain, ways round it.
     """
     members = group.members()
     cycles = group.cycles or ((),)
     if channels is None:
         channels = min(map(len, members)) if len(members) > 1 else len(cycles)
+        if len(members) > 1 and group.cycles:
+            # Cables and adapters are used alike if every order has its turn at every way out.
+            channels *= len(cycles)
     sizes = {len(each) for each in members}
     if len(sizes) == 1 and all(len(cycle) in {0, *sizes} for cycle in cycles):
         return _even_orders(np.stack(members), cycles, channels)
@@ -100,9 +105,11 @@ def ring_orders(group: Group, channels: int | None = None) -> Integers:
 def _even_orders(grid: Integers, cycles: tuple[tuple[int, ...], ...], channels: int) -> Integers:
     nodes, inside = grid.shape
     rings = np.empty((channels, nodes, inside), dtype=np.int64)
+    again = lcm(len(cycles), inside)  # channels after which cycle and entry would be as before
     for channel in range(channels):
         cycle = np.array(cycles[channel % len(cycles)] or range(inside), dtype=np.int64)
-        entry = int(np.flatnonzero(cycle == channel % inside)[0]) if nodes > 1 else 0
+        place = (channel + channel // again) % inside
+        entry = int(np.flatnonzero(cycle == place)[0]) if nodes > 1 else 0
         forth = np.roll(cycle, -entry)
         rings[channel, 0::2] = grid[0::2][:, forth]
         rings[channel, 1::2] = grid[1::2][:, forth[::-1]]

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wattree.cost.algorithms.protocols import (
     BASE_LATENCIES_S,
     HARDWARE_LATENCIES_S,
@@ -16,7 +19,10 @@ from wattree.cost.algorithms.protocols import (
 )
 from wattree.errors import CostError
 
-__all__ = ["NcclChoice", "NcclSystem", "nccl_choice", "nccl_times_s"]
+__all__ = ["NcclChoice", "NcclSystem", "nccl_choice", "nccl_fastest", "nccl_times_s"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 _GB = 1e9
 _VOLTA, _AMPERE, _HOPPER, _BLACKWELL = range(4)
@@ -149,11 +155,48 @@ def nccl_times_s(
     Raises:
         CostError: NCCL does not tune such a collective.
     """
+    times = _times_s(kind, np.array([size_bytes], dtype=np.float64), system)
+    return {key: float(time_s[0]) for key, time_s in times.items()}
+
+
+def nccl_fastest(
+    kind: str, size_bytes: Floats, system: NcclSystem, *, protocols: Collection[Protocol] = ()
+) -> tuple[tuple[tuple[str, Protocol], ...], Integers]:
+    """Return what NCCL may use, and which of it is fastest at each size, as `nccl_choice` does.
+
+    Args:
+        kind: A collective that NCCL tunes.
+        size_bytes: Shape `(k,)`. [B]
+        system: The communicator.
+        protocols: As NCCL_PROTO allows; empty for all.
+
+    Returns:
+        Pairs of algorithm and protocol, and the number of the fastest, `(k,)`.
+
+    Raises:
+        CostError: NCCL does not tune such a collective, or nothing is left to choose from.
+    """
+    times = {
+        key: time_s
+        for key, time_s in _times_s(kind, size_bytes, system).items()
+        if not protocols or key[1] in protocols
+    }
+    if not times:
+        raise CostError(
+            f"NCCL has no {kind} with protocol {', '.join(protocols)} for {system.ranks} ranks on "
+            f"{system.nodes} nodes"
+        )
+    return tuple(times), np.argmin(np.stack(list(times.values())), axis=0)
+
+
+def _times_s(
+    kind: str, size_bytes: Floats, system: NcclSystem
+) -> dict[tuple[str, Protocol], Floats]:
     if kind not in _KINDS:
         raise CostError(f"NCCL does not tune {kind}; it tunes {', '.join(_KINDS)}")
     if system.ranks == 1:
-        return {("ring", Protocol.SIMPLE): 0.0}
-    times: dict[tuple[str, Protocol], float] = {}
+        return {("ring", Protocol.SIMPLE): np.zeros_like(size_bytes)}
+    times: dict[tuple[str, Protocol], Floats] = {}
     for algorithm in _algorithms(kind, system):
         for protocol in (Protocol.SIMPLE,) if algorithm in _SIMPLE_ONLY else tuple(Protocol):
             if not _is_enabled(protocol, system):
@@ -290,16 +333,18 @@ def _ring_latency_us(
 
 
 def _at_size(
-    kind: str, algorithm: str, protocol: Protocol, system: NcclSystem, size_bytes: float
-) -> tuple[float, float]:
+    kind: str, algorithm: str, protocol: Protocol, system: NcclSystem, size_bytes: Floats
+) -> tuple[Floats, Floats]:
     """Return the factors on rate and latency that depend on the size."""
-    rate = latency = 1.0
-    power = (int(size_bytes) >> 6).bit_length() - 1
-    corrections = _TREE_CORRECTION[protocol]
-    if algorithm == "tree" and kind == "all_reduce" and 0 <= power < len(corrections):
-        rate = corrections[power]
-    is_long = size_bytes / (system.channels * system.ranks) >= 64
+    rate, latency = np.ones_like(size_bytes), np.ones_like(size_bytes)
+    corrections = np.array(_TREE_CORRECTION[protocol])
+    if algorithm == "tree" and kind == "all_reduce":
+        # The power of two below each size, counted from 64 B; frexp is exact.
+        power = np.frexp(np.floor(size_bytes))[1].astype(np.int64) - 1 - 6
+        known = (power >= 0) & (power < len(corrections))
+        rate = np.where(known, corrections[np.clip(power, 0, len(corrections) - 1)], rate)
     is_ring = algorithm == "ring" and protocol is Protocol.SIMPLE and kind == "all_reduce"
-    if is_ring and system.nodes > 1 and is_long:
-        latency = _PLATEAU[system.compute_capability >= 80]
+    if is_ring and system.nodes > 1:
+        is_long = size_bytes / (system.channels * system.ranks) >= 64
+        latency = np.where(is_long, _PLATEAU[system.compute_capability >= 80], latency)
     return rate, latency

@@ -1,0 +1,93 @@
+"""Where the groups of a mesh axis sit: every group of the axis at once, device by device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Layout"]
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The groups over some axes of a mesh whose rank r sits on device r. Hashable.
+
+    Attributes:
+        spans: Degree and stride of each axis of the groups with more than one rank, strides
+            ascending: a group is `base + sum(c_i * stride_i)` for `c_i` below `degree_i`.
+        domain: Devices of one scale-up domain.
+        leaf: Devices under one leaf switch.
+        filled: Devices of a domain that the job uses; their groups send at the same time.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    domain: int
+    leaf: int
+    filled: int
+
+    @property
+    def ranks(self) -> int:
+        """Members of one group."""
+        return prod(degree for degree, _ in self.spans)
+
+    @property
+    def offsets(self) -> Integers:
+        """Members of a group counted from its first, ascending. Shape `(ranks,)`."""
+        offsets = np.zeros(1, dtype=np.int64)
+        for degree, stride in self.spans:
+            offsets = (np.arange(degree)[:, None] * stride + offsets).ravel()
+        return np.sort(offsets)
+
+    def bases(self) -> Integers:
+        """Return the first member of each group that starts in the first domain, ascending."""
+        devices = np.arange(self.filled)
+        first = np.ones(self.filled, dtype=bool)
+        for degree, stride in self.spans:
+            first &= devices // stride % degree == 0
+        return devices[first]
+
+    def with_domains(self, most: int) -> Layout:
+        """Return a layout of the same groups, cut down to at most so many domains.
+
+        Only where domains hold equal parts of a group; otherwise the layout itself.
+        """
+        inside = [(degree, stride) for degree, stride in self.spans if stride < self.domain]
+        beyond = self.ranks // prod(degree for degree, _ in inside)
+        straddles = any(
+            degree * stride > self.domain and (degree * stride) % self.domain
+            for degree, stride in inside
+        )
+        cut = []
+        domains = beyond
+        for degree, stride in inside:
+            here = min(degree, max(self.domain // stride, 1))
+            straddles |= bool(degree % here) or (here < degree and bool(self.domain % stride))
+            domains *= degree // here
+            cut.append((here, stride))
+        if straddles or domains <= most:
+            return self
+        spans = (*(span for span in cut if span[0] > 1), (most, self.domain))
+        return Layout(spans=spans, domain=self.domain, leaf=self.leaf, filled=self.filled)
+
+    def torus_axes(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Return the lengths of the axes of a torus that the groups fill, last fastest.
+
+        Args:
+            shape: Of the domain's torus, last axis fastest.
+
+        Returns:
+            None where a group holds but a part of an axis, or leaves the domain.
+        """
+        ends = np.cumprod((1, *reversed(shape))).tolist()
+        axes: list[int] = []
+        for degree, stride in self.spans:
+            if stride not in ends or degree * stride not in ends:
+                return None
+            first, last = ends.index(stride), ends.index(degree * stride)
+            axes += [shape[-1 - axis] for axis in range(first, last)]
+        return tuple(reversed(axes)) or None

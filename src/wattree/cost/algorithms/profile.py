@@ -1,0 +1,306 @@
+"""What one byte of a collective puts on ports, adapters and uplinks, and how many steps it takes.
+
+Read off the messages of an algorithm, with all groups of the layout at work at once. Scaled by the
+size, a profile is the cost of every call of that kind, algorithm and place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost.algorithms.choose import schedule_of
+from wattree.cost.algorithms.group import Group, ring_cycles
+from wattree.cost.algorithms.layout import Layout
+from wattree.cost.algorithms.messages import Round, Schedule
+from wattree.cost.algorithms.registry import Call
+from wattree.cost.algorithms.wiring import Traffic, Wiring, busiest_s, crossing_of
+from wattree.errors import CostError
+
+__all__ = ["Profile", "profile_of", "shifted_stretch"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: Algorithms whose messages number `n (n - 1)`: their loads are written down, not counted.
+_EXCHANGES = frozenset({"direct", "rail"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A collective of one byte.
+
+    Attributes:
+        scale_up: Through the busiest port of a device, one direction; where there is no switch,
+            what would take as long through a port as the busiest link takes. [B]
+        adapter: Through the busiest device's way into the network. [B]
+        uplink: Out of the busiest leaf, over its members. [B]
+        in_turn: Ports and network work one after the other, instead of at the same time.
+        steps_inside, steps_between: Messages that follow one another, by what they cross; to a
+            switch that adds, half of one. Where a round is a ring, ranks do not wait for the
+            slowest of all but for their neighbours, so that its steps count by the share of hops
+            that are of each sort.
+        inside_s: Latency of the links that a step inside crosses. [s]
+        hardware: What a step inside crosses at worst: 0 NVLink, 1 the host.
+    """
+
+    scale_up: float
+    adapter: float
+    uplink: float
+    in_turn: bool
+    steps_inside: float
+    steps_between: float
+    inside_s: float
+    hardware: int
+
+
+@lru_cache(maxsize=8192)  # sizes scale; kinds, algorithms and places of a search are few
+def profile_of(kind: str, algorithm: str, layout: Layout, wiring: Wiring) -> Profile:
+    """Return the profile of a collective.
+
+    Args:
+        kind: One of `KINDS`.
+        algorithm: Its name in `ALGORITHMS`.
+        layout: Its groups.
+        wiring: Of a scale-up domain.
+
+    Raises:
+        UnknownNameError: There is no such algorithm.
+        CostError: It has no such collective, or does not fit the groups.
+    """
+    exchange = algorithm in _EXCHANGES and kind in {
+        "all_to_all",
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+    }
+    if exchange:
+        profile = _exchange(kind, algorithm, layout)
+    else:
+        profile = _counted(_schedule(kind, algorithm, layout, wiring, 0), layout)
+    bases = layout.bases().tolist()
+    parts = [
+        _exchange_traffic(kind, algorithm, layout, base)
+        if exchange
+        else _traffic(_schedule(kind, algorithm, layout, wiring, base), layout)
+        for base in (bases[:1] if wiring.is_switch else bases)
+    ]
+    crossing = [crossing_of(wiring, traffic) for traffic in parts[0]]
+    profile = replace(
+        profile,
+        inside_s=max((each.latency_s for each in crossing), default=0.0),
+        hardware=max((each.hardware for each in crossing), default=0),
+    )
+    if wiring.is_switch:
+        return profile
+    # Groups of one axis are alike, so their steps fall together.
+    busiest = sum(busiest_s(wiring, at_once) for at_once in zip(*parts, strict=True))
+    return replace(profile, scale_up=busiest * wiring.scale_up.bandwidth_bytes_per_s)
+
+
+@lru_cache(maxsize=1024)
+def shifted_stretch(distance: int, filled: int, wiring: Wiring) -> float:
+    """Return the time of messages of every device to the one so far on, over that through a port.
+
+    Args:
+        distance: From sender to receiver.
+        filled: Devices of the domain that take part.
+        wiring: Of the domain.
+    """
+    sender = np.arange(filled - distance)
+    traffic = Traffic(sender, sender + distance, np.ones(len(sender)))
+    return busiest_s(wiring, [traffic]) * wiring.scale_up.bandwidth_bytes_per_s
+
+
+def _schedule(kind: str, algorithm: str, layout: Layout, wiring: Wiring, base: int) -> Schedule:
+    devices = layout.offsets + base
+    domain = devices // layout.domain
+    local = devices[domain == domain[0]] % layout.domain
+    cycles = () if wiring.is_switch else ring_cycles(wiring.node, layout.domain, local)
+    group = Group(
+        devices=devices,
+        node=domain,
+        cycles=cycles,
+        shape=None if wiring.torus is None else layout.torus_axes(wiring.torus),
+        switches=tuple(f"switch{each}" for each in np.unique(domain).tolist())
+        if wiring.scale_up.in_network_reduction and wiring.scale_up.kind == "switch"
+        else (),
+    )
+    call = Call(kind=kind, size_bytes=1.0, group=group, switch="fabric")
+    return schedule_of(call, algorithm)
+
+
+# ---------------------------------------------------------------------- counting messages
+
+
+def _places(schedule: Schedule, unit: int) -> Integers:
+    """Return the domain or leaf of every participant; -1 for a switch of the fabric.
+
+    Args:
+        schedule: Messages.
+        unit: Devices of a domain or a leaf.
+    """
+    own = schedule.group.devices // unit
+    if not schedule.helpers:
+        return own
+    if schedule.algorithm == "sharp":
+        return np.concatenate([own, [-1]])
+    first = np.unique(schedule.group.node, return_index=True)[1]
+    return np.concatenate([own, own[first]])  # a switch of each domain
+
+
+def _counted(schedule: Schedule, layout: Layout) -> Profile:
+    domain = _places(schedule, layout.domain)
+    leaf = _places(schedule, layout.leaf)
+    if schedule.helpers and schedule.algorithm == "sharp":
+        beneath = np.unique(leaf[:-1])
+        leaf[-1] = beneath[0] if len(beneath) == 1 else -1  # sums are made where all meet
+    loads, mixed = np.zeros(3), False
+    steps = np.zeros(2)
+    for part in _parts(schedule):
+        crosses = domain[part.sender] != domain[part.receiver]
+        beyond = leaf[part.sender] != leaf[part.receiver]
+        mixed |= bool(crosses.any()) and not bool(crosses.all())
+        ranks = schedule.ranks
+        loads += [
+            _most(part, ~crosses, ranks),
+            _most(part, crosses, ranks),
+            _most_of_a_leaf(part, beyond, leaf, ranks),
+        ]
+    for each in schedule.rounds:
+        for hop in each.hops():
+            crosses = domain[each.sender[hop]] != domain[each.receiver[hop]]
+            between = float(crosses.mean() if each.repeats > 1 else crosses.any())
+            ends = np.maximum(each.sender[hop], each.receiver[hop])
+            way = 0.5 if (ends >= schedule.ranks).all() else 1.0  # to a switch, or from it
+            steps += np.array([1.0 - between, between]) * (each.repeats * way)
+    return Profile(
+        scale_up=float(loads[0]),
+        adapter=float(loads[1]),
+        uplink=float(loads[2]),
+        in_turn=not mixed and not schedule.pipelined,
+        steps_inside=float(steps[0]),
+        steps_between=float(steps[1]),
+        inside_s=0.0,
+        hardware=0,
+    )
+
+
+def _parts(schedule: Schedule) -> Iterator[Traffic]:
+    """Yield what is under way at one time, participants as numbered: a hop, or all if pipelined."""
+    rounds = schedule.rounds
+    if schedule.pipelined:
+        if rounds:
+            yield Traffic(
+                np.concatenate([each.sender for each in rounds]),
+                np.concatenate([each.receiver for each in rounds]),
+                np.concatenate([schedule.carried_bytes(each) for each in rounds]),
+            )
+        return
+    for each in rounds:
+        yield from _hops(schedule, each)
+
+
+def _hops(schedule: Schedule, each: Round) -> Iterator[Traffic]:
+    carried = schedule.carried_bytes(each)
+    for hop in each.hops():
+        yield Traffic(each.sender[hop], each.receiver[hop], carried[hop])
+
+
+def _most(part: Traffic, chosen: NDArray[np.bool_], ranks: int) -> float:
+    """Return the bytes of the messages chosen at the busiest rank, out of it or into it. [B]"""
+    ends = (part.sender[chosen], part.receiver[chosen])
+    return max(
+        float(np.bincount(end, weights=part.size_bytes[chosen], minlength=ranks)[:ranks].max())
+        for end in ends
+    )
+
+
+def _most_of_a_leaf(part: Traffic, chosen: NDArray[np.bool_], leaf: Integers, ranks: int) -> float:
+    """Return the bytes of the messages chosen out of the busiest leaf, over its members. [B]"""
+    if not chosen.any():
+        return 0.0
+    _, of_rank, members = np.unique(leaf[:ranks], return_inverse=True, return_counts=True)
+    most = 0.0
+    for end in (part.sender, part.receiver):
+        own = chosen & (end < ranks)
+        sent = np.bincount(of_rank[end[own]], weights=part.size_bytes[own], minlength=len(members))
+        most = max(most, float((sent / members).max()))
+    return most
+
+
+def _traffic(schedule: Schedule, layout: Layout) -> list[Traffic]:
+    """Return what touches the first domain, at one time after another."""
+    domain = _places(schedule, layout.domain)
+    result = []
+    for part in _parts(schedule):
+        outwards, inwards = domain[part.sender] == 0, domain[part.receiver] == 0
+        helps = np.maximum(part.sender, part.receiver) >= schedule.ranks
+        # What a switch within the domain adds never crosses links between devices.
+        chosen = (outwards | inwards) & ~(helps & outwards & inwards)
+        device = np.concatenate([schedule.group.devices, np.full(len(schedule.helpers), -1)])
+        result.append(
+            Traffic(
+                np.where(outwards, device[part.sender], -1)[chosen],
+                np.where(inwards, device[part.receiver], -1)[chosen],
+                part.size_bytes[chosen],
+            )
+        )
+    return result
+
+
+# --------------------------------------------------------------------- everyone to everyone
+
+
+def _exchange(kind: str, algorithm: str, layout: Layout) -> Profile:
+    """Return the profile of parts that go straight to their ranks, or over their rails."""
+    if algorithm == "rail" and kind != "all_to_all":
+        raise CostError(f"algorithm 'rail' has no {kind}; it has all_to_all")
+    offsets = layout.offsets
+    n = len(offsets)
+    _, inside = np.unique(offsets // layout.domain, return_counts=True)
+    _, in_leaf = np.unique(offsets // layout.leaf, return_counts=True)
+    passes = 2.0 if kind == "all_reduce" else 1.0
+    scale_up = (inside.max() - 1.0) / n
+    steps_inside, steps_between = (0.0, passes) if len(inside) > 1 else (passes, 0.0)
+    if algorithm == "rail":
+        if inside.min() < inside.max():
+            raise CostError(
+                f"algorithm 'rail' needs as many ranks in every domain, found {inside.min()} to "
+                f"{inside.max()}; use 'direct'"
+            )
+        scale_up = (inside.max() - 1.0) / inside.max()
+        steps_inside, steps_between = float(inside.max() > 1), float(len(inside) > 1)
+    return Profile(
+        scale_up=passes * scale_up if n > 1 else 0.0,
+        adapter=passes * float(1.0 - inside.min() / n),
+        uplink=passes * float(1.0 - in_leaf.min() / n),
+        in_turn=False,
+        steps_inside=steps_inside if n > 1 else 0.0,
+        steps_between=steps_between,
+        inside_s=0.0,
+        hardware=0,
+    )
+
+
+def _exchange_traffic(kind: str, algorithm: str, layout: Layout, base: int) -> list[Traffic]:
+    devices = layout.offsets + base
+    here = devices[devices < layout.domain]
+    n, m = len(devices), len(here)
+    passes = 2.0 if kind == "all_reduce" else 1.0
+    one, other = (each[~np.eye(m, dtype=bool)] for each in np.meshgrid(here, here, indexing="ij"))
+    apart = np.full(m, -1)
+    away = 1.0 - m / n
+    beyond = m if away > 0 else 0
+    to_each = 1.0 / m if algorithm == "rail" else 1.0 / n
+    return [
+        Traffic(
+            np.concatenate([one, here[:beyond], apart[:beyond]]),
+            np.concatenate([other, apart[:beyond], here[:beyond]]),
+            passes * np.concatenate([np.full(len(one), to_each), np.full(2 * beyond, away)]),
+        )
+    ]

@@ -1,0 +1,174 @@
+"""What a scale-up domain is made of, and what traffic of all its groups at once does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost.algorithms.routes import Routes
+from wattree.hardware import Cluster, Link, Node, ScaleUp
+from wattree.hardware.topologies import (
+    adapter_of,
+    device_name,
+    node_network,
+    scale_up_network,
+    slice_shape,
+)
+from wattree.hardware.topologies.node_network import adapters_of
+
+__all__ = ["Crossing", "Traffic", "Wiring", "busiest_s", "crossing_of", "wiring_of"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: Largest domain that is played link by link; a device of a larger one is taken for its port.
+_MOST_DEVICES = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wiring:
+    """The links of one scale-up domain. Hashable, so that what is played on it can be kept.
+
+    Attributes:
+        domain: Devices that reach each other over these links.
+        scale_up: Kind and rates.
+        links: As the node lists them.
+        adapters: Adapters of a node, and the rate of each. [B/s]
+        host_bytes_per_s: From a device to its host, one direction. [B/s]
+        node: Whose domain it is.
+    """
+
+    domain: int
+    scale_up: ScaleUp
+    links: tuple[Link, ...]
+    adapters: tuple[int, float]
+    host_bytes_per_s: float
+    node: Node = field(compare=False, repr=False)
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether any pair of devices has its ports to itself."""
+        is_large = self.domain > _MOST_DEVICES
+        return self.domain == 1 or is_large or (self.scale_up.kind == "switch" and not self.links)
+
+    @property
+    def shares_host(self) -> bool:
+        """Whether the way to the adapters is the way to other devices."""
+        return self.scale_up.kind == "pcie" or bool(self.links)
+
+    @property
+    def torus(self) -> tuple[int, ...] | None:
+        """Lengths of the axes of the torus or ring that the domain is, last fastest."""
+        if self.links or self.is_switch:
+            return None
+        if self.scale_up.kind == "torus" and self.scale_up.shape is not None:
+            return slice_shape(self.domain, self.scale_up.shape, self.scale_up.wrap_unit)
+        return (self.domain,) if self.scale_up.kind in {"ring", "torus"} else None
+
+
+def wiring_of(cluster: Cluster) -> Wiring:
+    """Return the wiring of a cluster's scale-up domains."""
+    node = cluster.node
+    return Wiring(
+        domain=cluster.domain_devices,
+        scale_up=node.scale_up,
+        links=node.links,
+        adapters=adapters_of(node),
+        host_bytes_per_s=node.device.host_link_bytes_per_s,
+        node=node,
+    )
+
+
+class Traffic(NamedTuple):
+    """Messages at one time that touch the first domain, devices numbered within it.
+
+    Attributes:
+        sender, receiver: Devices; -1 for a way out of the domain, over the nearest adapter.
+        size_bytes: Of each. [B]
+    """
+
+    sender: Integers
+    receiver: Integers
+    size_bytes: Floats
+
+
+class Crossing(NamedTuple):
+    """What messages within a domain meet: latency of the longest way, and its kind of hardware."""
+
+    latency_s: float
+    hardware: int
+
+
+@lru_cache(maxsize=64)
+def _routes(wiring: Wiring) -> Routes:
+    devices = [device_name(place) for place in range(wiring.domain)]
+    own = wiring.links or wiring.scale_up.kind == "pcie"
+    if wiring.domain == wiring.node.devices or (own and wiring.domain < wiring.node.devices):
+        return Routes(node_network(wiring.node))
+    return Routes(scale_up_network(wiring.scale_up, devices))
+
+
+@lru_cache(maxsize=64)
+def _touches_adapter(wiring: Wiring) -> NDArray[np.bool_]:
+    ends = [(link.source, link.target) for link in _routes(wiring).network.links]
+    return np.array([any(end.startswith("nic") for end in pair) for pair in ends])
+
+
+def _ends(wiring: Wiring, traffic: Traffic) -> tuple[Integers, Integers, Floats]:
+    """Return vertices of the messages, those to other domains as far as the adapter."""
+    routes = _routes(wiring)
+    devices = routes.places([device_name(place) for place in range(wiring.domain)])
+    leaves = (traffic.sender < 0) | (traffic.receiver < 0)
+    count = wiring.adapters[0]
+    if not wiring.shares_host or count == 0:
+        kept = ~leaves
+        sender, receiver = traffic.sender[kept], traffic.receiver[kept]
+        return devices[sender], devices[receiver], traffic.size_bytes[kept]
+    nearest = [
+        adapter_of(place, devices=wiring.node.devices, adapters=count)
+        for place in range(wiring.domain)
+    ]
+    adapters = routes.places([f"nic{adapter}" for adapter in nearest])
+    sender = np.where(traffic.sender < 0, adapters[traffic.receiver], devices[traffic.sender])
+    receiver = np.where(traffic.receiver < 0, adapters[traffic.sender], devices[traffic.receiver])
+    return sender, receiver, traffic.size_bytes
+
+
+def busiest_s(wiring: Wiring, traffics: Sequence[Traffic]) -> float:
+    """Return the time of the busiest link of a domain under messages at one time. [s]
+
+    Links of adapters are left out: adapters have loads and sharing of their own.
+
+    Raises:
+        CostError: A device cannot be reached from another.
+    """
+    routes = _routes(wiring)
+    loads = np.zeros(len(routes.bandwidth_bytes_per_s))
+    for traffic in traffics:
+        sender, receiver, size = _ends(wiring, traffic)
+        if len(sender):
+            loads += routes.loads_bytes(routes.crossed(sender, receiver), size)
+    times = np.where(_touches_adapter(wiring), 0.0, loads / routes.bandwidth_bytes_per_s)
+    return float(times.max(initial=0.0))
+
+
+def crossing_of(wiring: Wiring, traffic: Traffic) -> Crossing:
+    """Return what the messages within a domain meet.
+
+    Raises:
+        CostError: A device cannot be reached from another.
+    """
+    if wiring.is_switch:
+        return Crossing(wiring.scale_up.latency_s, int(wiring.scale_up.kind == "pcie"))
+    inside = (traffic.sender >= 0) & (traffic.receiver >= 0)
+    if not inside.any():
+        return Crossing(0.0, 0)
+    routes = _routes(wiring)
+    devices = routes.places([device_name(place) for place in range(wiring.domain)])
+    crossed = routes.crossed(devices[traffic.sender[inside]], devices[traffic.receiver[inside]])
+    return Crossing(float(crossed.latency_s.max()), int(routes.hardware(crossed).max()))

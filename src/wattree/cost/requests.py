@@ -1,0 +1,128 @@
+"""Which algorithm and protocol a job asks for, by kind of collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from wattree.cost.algorithms import ALGORITHMS, Protocol
+from wattree.cost.algorithms.choose import nccl_knows
+from wattree.hardware import Cluster
+
+__all__ = ["AUTO_COLLECTIVES", "COMPILED_KINDS", "NCCL", "CollectiveRequests", "Request"]
+
+#: What layout changes and replicas call for.
+COMPILED_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+#: The calibrated closed form; and what NCCL would take for each call.
+AUTO_COLLECTIVES, NCCL = "auto", "nccl"
+
+_REDUCTIONS = ("all_reduce", "all_gather", "reduce_scatter")
+#: Algorithm → kinds that it has, of those that a job's collectives are of. An algorithm of another
+#: package is asked itself.
+_KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        AUTO_COLLECTIVES: COMPILED_KINDS,
+        NCCL: COMPILED_KINDS,
+        "binomial": (),
+        "direct": COMPILED_KINDS,
+        "halving-doubling": _REDUCTIONS,
+        "hierarchical": _REDUCTIONS,
+        "nvls": _REDUCTIONS,
+        "rail": ("all_to_all",),
+        "ring": COMPILED_KINDS,
+        "sharp": ("all_reduce",),
+        "torus": _REDUCTIONS,
+        "tree": ("all_reduce",),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What one kind of collective shall use.
+
+    Attributes:
+        algorithm: `auto`, `nccl`, or a name in `ALGORITHMS`.
+        protocol: NCCL's; None for links as they are, or, with `nccl`, for its own choice.
+    """
+
+    algorithm: str = AUTO_COLLECTIVES
+    protocol: Protocol | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRequests:
+    """What a job asks for.
+
+    Attributes:
+        by_kind: Kind → request; others are `auto`.
+    """
+
+    by_kind: Mapping[str, Request] = field(default_factory=dict)
+
+    def of(self, kind: str) -> Request:
+        """Return what is asked of a kind."""
+        return self.by_kind.get(kind, _DEFAULT)
+
+    def misfits(self, cluster: Cluster) -> Iterator[tuple[str, str]]:
+        """Yield kind and fault of each request that no group of the cluster can meet."""
+        for kind, request in self.by_kind.items():
+            fault = _misfit(kind, request, cluster)
+            if fault is not None:
+                yield kind, fault
+
+
+_DEFAULT = Request()
+
+
+def algorithm_names() -> tuple[str, ...]:
+    """Return what a request may name."""
+    built_in = [name for name in ALGORITHMS if kinds_of(name)]
+    return (AUTO_COLLECTIVES, NCCL, *built_in)
+
+
+def kinds_of(algorithm: str) -> tuple[str, ...]:
+    """Return the kinds of a job's collectives that an algorithm may have."""
+    return _KINDS.get(algorithm, COMPILED_KINDS)
+
+
+def _misfit(kind: str, request: Request, cluster: Cluster) -> str | None:
+    """Return why a request cannot be met, or None."""
+    if kind not in kinds_of(request.algorithm):
+        fitting = [other for other in algorithm_names() if kind in kinds_of(other)]
+        return (
+            f"algorithm '{request.algorithm}' has no {kind}; expected one of {', '.join(fitting)}"
+        )
+    return _protocol_misfit(request, cluster) or _links_misfit(request.algorithm, cluster)
+
+
+def _protocol_misfit(request: Request, cluster: Cluster) -> str | None:
+    name, protocol, node = request.algorithm, request.protocol, cluster.node
+    if (name == NCCL or protocol is not None) and not nccl_knows(node.device.architecture):
+        what = "algorithm 'nccl'" if name == NCCL else f"protocol '{protocol}'"
+        return (
+            f"{what} needs NVIDIA devices from Pascal on, found {node.device.name}; name an "
+            "algorithm without a protocol"
+        )
+    if name == AUTO_COLLECTIVES and protocol is not None:
+        return f"protocol '{protocol}' with algorithm 'auto'; expected an algorithm or 'nccl' too"
+    if protocol is Protocol.LL128 and node.scale_up.kind == "pcie":
+        return f"protocol 'll128' needs NVLink, found PCIe in {node.name}; use ll or simple"
+    return None
+
+
+def _links_misfit(name: str, cluster: Cluster) -> str | None:
+    node, scale_up = cluster.node, cluster.node.scale_up
+    adds = scale_up.in_network_reduction and scale_up.kind == "switch"
+    if name == "nvls" and not adds:
+        return (
+            f"algorithm 'nvls' needs switches that add, which {node.name} has not; use ring, tree "
+            "or halving-doubling"
+        )
+    if name == "torus" and scale_up.kind not in {"torus", "ring"}:
+        return (
+            f"algorithm 'torus' needs devices on a ring or torus, found kind '{scale_up.kind}' in "
+            f"{node.name}; use ring or direct"
+        )
+    return None
