@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from wattree.cost import Calibration
 from wattree.hardware import Device
 from wattree.predict.breakdown import tasks_of
-from wattree.trace import MemoryUse, Trace
+from wattree.predict.moment import moment_of_start
+from wattree.trace import AliveTensors, MemoryUse, Trace
 
 __all__ = ["PeakMemory", "memory_use", "peak_memory", "process_bytes", "reserved_bytes"]
 
@@ -69,13 +70,16 @@ def process_bytes(tensor_bytes: Floats, calibration: Calibration, device: Device
     return np.asarray(reserved_bytes(tensor_bytes, calibration) + context)
 
 
-def memory_use(peak: PeakMemory, capacity_bytes: float) -> MemoryUse:
+def memory_use(
+    peak: PeakMemory, capacity_bytes: float, alive: tuple[AliveTensors, ...] = ()
+) -> MemoryUse:
     """Return the figures of the result: what the driver would count, against the capacity."""
     return MemoryUse(
         peak_bytes=peak.process,
         capacity_bytes=capacity_bytes,
         fits=peak.process <= capacity_bytes,
         by_category=peak.by_category,
+        alive=alive,
     )
 
 
@@ -85,18 +89,11 @@ def _at_peak(trace: Trace, rank_class: int) -> dict[str, float]:
     parts = dict(
         zip(graph.category_names, graph.resident_by_category[rank_class].tolist(), strict=True)
     )
-    at = int(trace.peak_task[rank_class])
-    if at < 0:
-        return parts
+    moment = moment_of_start(trace, int(trace.peak_task[rank_class]))
     mine = tasks_of(trace, rank_class)
-    moment = trace.start_s[at]
-    started = mine[trace.start_s[mine] <= moment]
-    ended = mine[trace.end_s[mine] <= moment]
+    started, ended = mine[moment.started[mine]], mine[moment.ended[mine]]
     for index, name in enumerate(graph.category_names):
         taken = graph.alloc_bytes[started[graph.memory_category[started] == index]].sum()
         given = graph.free_bytes[ended[graph.memory_category[ended] == index]].sum()
         parts[name] = parts.get(name, 0.0) + float(taken - given)
-    # Tasks that start at the same instant after the peak task are not part of the peak.
-    surplus = sum(parts.values()) - float(trace.peak_bytes[rank_class])
-    parts["activations"] -= surplus
     return parts

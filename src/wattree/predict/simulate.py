@@ -6,11 +6,12 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from wattree.compiler import compile_job
+from wattree.compiler import MemoryLedger, compile_job
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.graph import TaskKind
 from wattree.job import AUTO, Job
+from wattree.predict.alive import alive_tensors
 from wattree.predict.breakdown import slowest_class, time_parts
 from wattree.predict.described import describe
 from wattree.predict.energy_use import StepEnergy, step_energy
@@ -21,7 +22,7 @@ from wattree.predict.setting import Setting, setting_of
 from wattree.sim import play
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
-from wattree.trace import Result, SimulationSize, Trace
+from wattree.trace import AliveTensors, Result, SimulationSize, Trace
 
 __all__ = ["Prediction", "predicted", "simulate"]
 
@@ -35,12 +36,18 @@ class Prediction:
         trace: When everything happened.
         power: Power of the job over the step: (time, W) pairs. [s, W]
         peak: Peak memory as three tools would report it. [B]
+        ledger: What the memory of the trace's tasks is made of; None if nobody kept it.
     """
 
     result: Result
     trace: Trace
     power: tuple[tuple[float, float], ...]
     peak: PeakMemory
+    ledger: MemoryLedger | None = None
+
+    def alive(self, rank_class: int) -> tuple[AliveTensors, ...]:
+        """Return the tensors alive when the memory of a class of ranks peaks, largest first."""
+        return () if self.ledger is None else alive_tensors(self.trace, self.ledger, rank_class)
 
 
 def simulate(
@@ -130,15 +137,19 @@ def predicted(
         compile_s=compiled - began,
         run_s=ended - compiled,
     )
+    alive = alive_tensors(trace, compilation.ledger, peak.rank_class) if detail else ()
     result = _result(
         setting,
         strategy,
         trace=trace,
+        alive=alive,
         energy=energy,
         peak=peak,
         size=size,
     )
-    return Prediction(result=result, trace=trace, power=energy.curve, peak=peak)
+    return Prediction(
+        result=result, trace=trace, power=energy.curve, peak=peak, ledger=compilation.ledger
+    )
 
 
 def _result(
@@ -148,6 +159,7 @@ def _result(
     trace: Trace,
     energy: StepEnergy,
     peak: PeakMemory,
+    alive: tuple[AliveTensors, ...],
     size: SimulationSize,
 ) -> Result:
     job = setting.job
@@ -173,7 +185,7 @@ def _result(
         mfu_precision=setting.precision.value,
         model_flop_per_step=needed,
         parameters=setting.model.parameters,
-        memory=memory_use(peak, job.cluster.node.device.memory_bytes),
+        memory=memory_use(peak, job.cluster.node.device.memory_bytes, alive),
         time_s=time_parts(trace, slowest_class(trace)),
         energy_j=energy.use,
         average_power_w=energy.average_w,

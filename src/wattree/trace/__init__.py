@@ -1,6 +1,7 @@
 """What happened (or would happen) in a step, and the figures drawn from it."""
 
 from wattree.trace.result import (
+    AliveTensors,
     EnergyUse,
     Evidence,
     MemoryFix,
@@ -12,6 +13,7 @@ from wattree.trace.result import (
 from wattree.trace.trace import Trace
 
 __all__ = [
+    "AliveTensors",
     "EnergyUse",
     "Evidence",
     "MemoryFix",

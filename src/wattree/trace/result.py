@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 __all__ = [
+    "AliveTensors",
     "EnergyUse",
     "Evidence",
     "MemoryFix",
@@ -42,6 +43,30 @@ class MemoryFix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AliveTensors:
+    """Equal tensors of one rank that are alive at its peak.
+
+    Attributes:
+        category: One of those of `MemoryUse.by_category`.
+        kind: `stored` for the whole step, `saved` from forward to backward, `gathered` from other
+            ranks, `deferred` until a weight's gradient is made, `temporary`, or a `buffer`.
+        block: Block of the model that they belong to; empty if none.
+        name: Tensor in the block, or the operator whose temporary result it is.
+        tensors: How many there are: blocks of that kind x micro-batches.
+        micro_batches: Of how many micro-batches; None if they belong to the whole step.
+        bytes: Of all. [B]
+    """
+
+    category: str
+    kind: str
+    block: str
+    name: str
+    tensors: int
+    bytes: float
+    micro_batches: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
     """Peak device memory of the fullest rank. [B]
 
@@ -51,6 +76,7 @@ class MemoryUse:
         fits: Whether the peak is within the capacity.
         by_category: Parts of the peak; add up to it.
         fixes: The cheapest changes that help, cheapest in step time first.
+        alive: The tensors alive at the peak, largest first; empty where plays are not detailed.
     """
 
     peak_bytes: float
@@ -58,6 +84,7 @@ class MemoryUse:
     fits: bool
     by_category: Mapping[str, float]
     fixes: tuple[MemoryFix, ...] = ()
+    alive: tuple[AliveTensors, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
