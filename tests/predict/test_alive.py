@@ -18,6 +18,7 @@ STAGES = 2
 
 
 def chunks_of(schedule: str) -> int:
+    """Return how many chunks a schedule wants on a stage, if it wants to be told."""
     return 2 if schedule in {"interleaved", "breadth-first"} else 1
 
 

@@ -69,6 +69,7 @@ class Compilation:
         costs: Costs of each program, one strategy wide.
         topology: The mesh on the cluster.
         ledger: What the memory of the graph's tasks and rank classes is made of.
+        axes: Sets of mesh axes that collectives run over.
     """
 
     graph: ExecutionGraph
@@ -76,6 +77,7 @@ class Compilation:
     costs: tuple[BlockCosts, ...]
     topology: MeshTopology
     ledger: MemoryLedger
+    axes: tuple[tuple[str, ...], ...]
 
 
 def compile_job(
@@ -135,8 +137,16 @@ def compile_job(
         state_bytes=state,
         input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
     )
-    graph, ledger = _graph(step, fold=fold, detail=detail)
-    return Compilation(graph=graph, program=program, costs=costs, topology=topology, ledger=ledger)
+    axes_index: dict[tuple[str, ...], int] = {}
+    graph, ledger = _graph(step, axes_index, fold=fold, detail=detail)
+    return Compilation(
+        graph=graph,
+        program=program,
+        costs=costs,
+        topology=topology,
+        ledger=ledger,
+        axes=tuple(axes_index),
+    )
 
 
 def update_traffic_bytes(elements: Floats, state_bytes: float, software: Software) -> Floats:
@@ -179,9 +189,10 @@ class _Step:
         return max(float(costs.boundary_bytes[0]) for costs in self.costs)
 
 
-def _graph(step: _Step, *, fold: bool, detail: bool) -> tuple[ExecutionGraph, MemoryLedger]:
+def _graph(
+    step: _Step, axes_index: dict[tuple[str, ...], int], *, fold: bool, detail: bool
+) -> tuple[ExecutionGraph, MemoryLedger]:
     names, items = Names(), Items()
-    axes_index: dict[tuple[str, ...], int] = {}
     # Orders are long too: what is certainly too much is refused before they are written.
     _check_count(step, 2 * len(step.program.instances))
     parts = _parts(step, names, items, axes_index, detail=detail)
@@ -386,9 +397,7 @@ def _holdings(
     """Return what a stage holds for the whole step, by category and block."""
     sync = [group for block in blocks for group in block.storage.sync]
     buffers = buffer_bytes(sync, software, stages)
-    held = {
-        items(Item("overhead", "buffer", "", "communication of a sharded optimiser")): [buffers]
-    }
+    held = {items(Item("communication", "buffer", "", "buffers of a sharded optimiser")): [buffers]}
     for block in blocks:
         storage = block.storage
         for category, size in (

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 #: Memory categories of tasks and residents; a task's own `category` is ACTIVATIONS unless set.
-CATEGORIES = ("activations", "parameters", "gradients", "optimizer", "gathered", "overhead")
+CATEGORIES = ("activations", "parameters", "gradients", "optimizer", "gathered", "communication")
 GATHERED = CATEGORIES.index("gathered")
 
 #: One task of one rank class. `axes`: index of the mesh-axes set a collective runs over, -1: none.

@@ -3,22 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.ledger import MemoryLedger, Piece
+from wattree.errors import UnknownNameError
 from wattree.predict.breakdown import tasks_of
 from wattree.predict.moment import Moment, moment_of_start
-from wattree.trace import AliveTensors, Trace
+from wattree.predict.reserved import reserved_for
+from wattree.trace import AliveTensors, MemoryUse, Trace
 
-__all__ = ["alive_tensors"]
+__all__ = ["FULLEST", "alive_tensors", "with_alive"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 #: What sums of tens of thousands of sizes may be off by, as a share of what went in.
 _ROUNDING = 1e-9
+#: The ranks that need most memory.
+FULLEST = "fullest"
+
+
+def with_alive(
+    memory: MemoryUse,
+    trace: Trace,
+    ledger: MemoryLedger,
+    *,
+    fullest: int,
+    allocator: str,
+    asked: str | None,
+) -> MemoryUse:
+    """Return `memory` with the tensors alive at the peak of the fullest ranks, or those asked for.
+
+    Args:
+        memory: Without them.
+        trace: A play of the graph.
+        ledger: Of the same compilation.
+        fullest: The class that needs most.
+        allocator: Which one holds the tensors.
+        asked: Name of a rank class, or `FULLEST`; what an allocator holds is only told if asked.
+
+    Raises:
+        UnknownNameError: No rank class has that name.
+    """
+    rank_class = fullest if asked in {None, FULLEST} else _class_called(str(asked), trace)
+    alive = alive_tensors(trace, ledger, rank_class)
+    return replace(
+        memory,
+        alive=alive,
+        alive_on=trace.graph.class_names[rank_class],
+        alive_bytes=float(sum(row.bytes for row in alive)),
+        allocator=reserved_for(trace, ledger, rank_class, allocator) if asked else None,
+    )
+
+
+def _class_called(name: str, trace: Trace) -> int:
+    """Return the rank class with that name; the number of its ranks may be left out."""
+    names = trace.graph.class_names
+    for index, known in enumerate(names):
+        if name in {known, known.split(" (")[0]}:
+            return index
+    raise UnknownNameError(
+        kind="rank class", name=name, known=[FULLEST, *(known.split(" (")[0] for known in names)]
+    )
 
 
 def alive_tensors(trace: Trace, ledger: MemoryLedger, rank_class: int) -> tuple[AliveTensors, ...]:

@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost import Calibration
+from wattree.cost.communicator import Communicator
 from wattree.hardware import Device
 from wattree.predict.breakdown import tasks_of
 from wattree.predict.moment import moment_of_start
-from wattree.trace import AliveTensors, MemoryUse, Trace
+from wattree.predict.overhead import overhead_parts
+from wattree.trace import MemoryUse, Trace
 
 __all__ = ["PeakMemory", "memory_use", "peak_memory", "process_bytes", "reserved_bytes"]
 
@@ -39,15 +41,34 @@ class PeakMemory:
     by_category: dict[str, float]
 
 
-def peak_memory(trace: Trace, calibration: Calibration, device: Device) -> PeakMemory:
-    """Return the peak of the fullest rank."""
+def peak_memory(
+    trace: Trace,
+    calibration: Calibration,
+    device: Device,
+    groups: tuple[Communicator, ...] = (),
+) -> PeakMemory:
+    """Return the peak of the fullest rank.
+
+    Args:
+        trace: A play.
+        calibration: What is held beside tensors.
+        device: The rank's.
+        groups: Process groups that it communicates in.
+    """
     fullest = int(np.argmax(trace.peak_bytes))
     parts = _at_peak(trace, fullest)
     tensors = float(sum(parts.values()))
     allocated = tensors + calibration.general("memory_allocated_bytes")
     reserved = float(reserved_bytes(np.array(tensors), calibration))
     process = float(process_bytes(np.array(tensors), calibration, device))
-    parts["overhead"] = parts.get("overhead", 0.0) + process - tensors
+    beside = overhead_parts(
+        process - tensors,
+        allocator_bytes=tensors * calibration.general("memory_fragmentation"),
+        groups=groups,
+        device=device,
+    )
+    for category, size in beside.items():
+        parts[category] = parts.get(category, 0.0) + size
     return PeakMemory(
         rank_class=fullest,
         tensors=tensors,
@@ -70,16 +91,13 @@ def process_bytes(tensor_bytes: Floats, calibration: Calibration, device: Device
     return np.asarray(reserved_bytes(tensor_bytes, calibration) + context)
 
 
-def memory_use(
-    peak: PeakMemory, capacity_bytes: float, alive: tuple[AliveTensors, ...] = ()
-) -> MemoryUse:
+def memory_use(peak: PeakMemory, capacity_bytes: float) -> MemoryUse:
     """Return the figures of the result: what the driver would count, against the capacity."""
     return MemoryUse(
         peak_bytes=peak.process,
         capacity_bytes=capacity_bytes,
         fits=peak.process <= capacity_bytes,
         by_category=peak.by_category,
-        alive=alive,
     )
 
 

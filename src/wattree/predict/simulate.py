@@ -11,18 +11,19 @@ from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.graph import TaskKind
 from wattree.job import AUTO, Job
-from wattree.predict.alive import alive_tensors
+from wattree.predict.alive import with_alive
 from wattree.predict.breakdown import slowest_class, time_parts
 from wattree.predict.described import describe
 from wattree.predict.energy_use import StepEnergy, step_energy
 from wattree.predict.evidence import provenance_of
 from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
 from wattree.predict.model import check_recomputation
+from wattree.predict.overhead import communicators
 from wattree.predict.setting import Setting, setting_of
 from wattree.sim import play
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
-from wattree.trace import AliveTensors, Result, SimulationSize, Trace
+from wattree.trace import MemoryUse, Result, SimulationSize, Trace
 
 __all__ = ["Prediction", "predicted", "simulate"]
 
@@ -45,10 +46,6 @@ class Prediction:
     peak: PeakMemory
     ledger: MemoryLedger | None = None
 
-    def alive(self, rank_class: int) -> tuple[AliveTensors, ...]:
-        """Return the tensors alive when the memory of a class of ranks peaks, largest first."""
-        return () if self.ledger is None else alive_tensors(self.trace, self.ledger, rank_class)
-
 
 def simulate(
     job: Job,
@@ -57,6 +54,7 @@ def simulate(
     fold: bool = True,
     sharing: str = "max-min",
     power_limit_w: float | None = None,
+    memory_of: str | None = None,
 ) -> Prediction:
     """Predict time, memory, energy, money and carbon of one training step.
 
@@ -66,6 +64,8 @@ def simulate(
         fold: Play one rank for all that do the same.
         sharing: How links are shared; `max-min`.
         power_limit_w: Cap on each device, over what the job says. [W]
+        memory_of: Ranks whose memory is told in full, through a model of the allocator: a rank
+            class by its name in the trace, or `fullest`.
 
     Raises:
         StrategyError: The strategy does not fit model or cluster; the message names the job.
@@ -81,7 +81,7 @@ def simulate(
         )
     try:
         check_recomputation(job.strategy, setting.model)
-        return predicted(setting, job.strategy, fold=fold, sharing=sharing)
+        return predicted(setting, job.strategy, fold=fold, sharing=sharing, memory_of=memory_of)
     except StrategyError as error:
         error.args = (f"{job.source}: {error}",)  # who reads many files must know which it is
         raise
@@ -94,6 +94,7 @@ def predicted(
     fold: bool = True,
     detail: bool = True,
     sharing: str = "max-min",
+    memory_of: str | None = None,
 ) -> Prediction:
     """Return the prediction of one strategy of a job.
 
@@ -103,6 +104,7 @@ def predicted(
         fold: Play one rank for all that do the same.
         detail: A task per operator in the trace; otherwise undisturbed runs are one task.
         sharing: How links are shared.
+        memory_of: As for `simulate`; needs `detail`.
 
     Raises:
         StrategyError: It does not fit model or cluster.
@@ -129,7 +131,8 @@ def predicted(
     trace = play(compilation.graph, sharing=sharing)
     ended = time.perf_counter()
     energy = step_energy(trace, job.cluster, setting.precision, strategy.mesh.ranks)
-    peak = peak_memory(trace, setting.calibration, job.cluster.node.device)
+    groups = communicators(compilation)
+    peak = peak_memory(trace, setting.calibration, job.cluster.node.device, groups)
     size = SimulationSize(
         tasks=compilation.graph.tasks,
         events=trace.events,
@@ -137,14 +140,22 @@ def predicted(
         compile_s=compiled - began,
         run_s=ended - compiled,
     )
-    alive = alive_tensors(trace, compilation.ledger, peak.rank_class) if detail else ()
+    memory = memory_use(peak, job.cluster.node.device.memory_bytes)
+    if detail:
+        memory = with_alive(
+            memory,
+            trace,
+            compilation.ledger,
+            fullest=peak.rank_class,
+            allocator=setting.software.allocator,
+            asked=memory_of,
+        )
     result = _result(
         setting,
         strategy,
         trace=trace,
-        alive=alive,
+        memory=memory,
         energy=energy,
-        peak=peak,
         size=size,
     )
     return Prediction(
@@ -158,8 +169,7 @@ def _result(
     *,
     trace: Trace,
     energy: StepEnergy,
-    peak: PeakMemory,
-    alive: tuple[AliveTensors, ...],
+    memory: MemoryUse,
     size: SimulationSize,
 ) -> Result:
     job = setting.job
@@ -185,7 +195,7 @@ def _result(
         mfu_precision=setting.precision.value,
         model_flop_per_step=needed,
         parameters=setting.model.parameters,
-        memory=memory_use(peak, job.cluster.node.device.memory_bytes, alive),
+        memory=memory,
         time_s=time_parts(trace, slowest_class(trace)),
         energy_j=energy.use,
         average_power_w=energy.average_w,

@@ -2,6 +2,7 @@
 
 from wattree.trace.result import (
     AliveTensors,
+    AllocatorUse,
     EnergyUse,
     Evidence,
     MemoryFix,
@@ -14,6 +15,7 @@ from wattree.trace.trace import Trace
 
 __all__ = [
     "AliveTensors",
+    "AllocatorUse",
     "EnergyUse",
     "Evidence",
     "MemoryFix",

@@ -8,6 +8,7 @@ from typing import Any
 
 __all__ = [
     "AliveTensors",
+    "AllocatorUse",
     "EnergyUse",
     "Evidence",
     "MemoryFix",
@@ -67,6 +68,29 @@ class AliveTensors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorUse:
+    """What a model of an allocator holds for the tensors of one rank. [B]
+
+    Attributes:
+        name: `caching`, `expandable` or `bfc`.
+        tensor_bytes: Peak of live tensors in the part of the step that was played.
+        allocated_bytes: The same, each tensor rounded up to the allocator's blocks.
+        reserved_bytes: What it takes from the device.
+        fragmentation_bytes: What it takes beyond the tensors.
+        events: Tensors taken and given back that were played.
+        complete: Whether they are all of the step's.
+    """
+
+    name: str
+    tensor_bytes: float
+    allocated_bytes: float
+    reserved_bytes: float
+    fragmentation_bytes: float
+    events: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
     """Peak device memory of the fullest rank. [B]
 
@@ -76,7 +100,11 @@ class MemoryUse:
         fits: Whether the peak is within the capacity.
         by_category: Parts of the peak; add up to it.
         fixes: The cheapest changes that help, cheapest in step time first.
-        alive: The tensors alive at the peak, largest first; empty where plays are not detailed.
+        alive: The tensors alive at the peak of the ranks `alive_on`, largest first; empty where
+            plays are not detailed.
+        alive_on: The fullest ranks, or those that were asked for.
+        alive_bytes: Sum of `alive`: the peak of their live tensors.
+        allocator: What an allocator would hold for them; None unless asked for.
     """
 
     peak_bytes: float
@@ -85,6 +113,9 @@ class MemoryUse:
     by_category: Mapping[str, float]
     fixes: tuple[MemoryFix, ...] = ()
     alive: tuple[AliveTensors, ...] = ()
+    alive_on: str = ""
+    alive_bytes: float = 0.0
+    allocator: AllocatorUse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
