@@ -33,6 +33,7 @@ def with_alive(
     *,
     fullest: int,
     allocator: str,
+    beside: float,
     asked: str | None,
 ) -> MemoryUse:
     """Return `memory` with the tensors alive at the peak of the fullest ranks, or those asked for.
@@ -43,6 +44,7 @@ def with_alive(
         ledger: Of the same compilation.
         fullest: The class that needs most.
         allocator: Which one holds the tensors.
+        beside: What the allocator cannot have of the device: context, communicators. [B]
         asked: Name of a rank class, or `FULLEST`; what an allocator holds is only told if asked.
 
     Raises:
@@ -55,7 +57,11 @@ def with_alive(
         alive=alive,
         alive_on=trace.graph.class_names[rank_class],
         alive_bytes=float(sum(row.bytes for row in alive)),
-        allocator=reserved_for(trace, ledger, rank_class, allocator) if asked else None,
+        allocator=None
+        if asked is None
+        else reserved_for(
+            trace, ledger, rank_class, allocator, capacity_bytes=memory.capacity_bytes - beside
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,14 +23,27 @@ Integers = NDArray[np.int64]
 MOST_EVENTS = 50_000
 
 
-def reserved_for(trace: Trace, ledger: MemoryLedger, rank_class: int, name: str) -> AllocatorUse:
+def reserved_for(
+    trace: Trace,
+    ledger: MemoryLedger,
+    rank_class: int,
+    name: str,
+    capacity_bytes: float = math.inf,
+) -> AllocatorUse:
     """Play the tensors of one rank class through the allocator called `name`.
 
     Parameters, gradients and optimiser state come first, one tensor per block and kind. Parameters
     that are gathered live on a stream of their own, as FSDP gathers them.
+
+    Args:
+        trace: A play of the graph.
+        ledger: Of the same compilation.
+        rank_class: Any class of the graph.
+        name: Which allocator.
+        capacity_bytes: What it can have; beyond that it gives back what it only caches. [B]
     """
     stage = ledger.stages[int(ledger.stage_of_class[rank_class])]
-    allocator = CachingAllocator(allocator_policy(name))
+    allocator = CachingAllocator(allocator_policy(name), capacity_bytes)
     level = 0.0
     for held in stage.holdings:
         for _ in range(held.tensors):
@@ -51,8 +65,9 @@ def reserved_for(trace: Trace, ledger: MemoryLedger, rank_class: int, name: str)
         name=name,
         tensor_bytes=peak,
         allocated_bytes=float(allocator.peak_allocated),
-        reserved_bytes=float(allocator.reserved),
-        fragmentation_bytes=allocator.reserved - peak,
+        reserved_bytes=float(allocator.peak_reserved),
+        fragmentation_bytes=allocator.peak_reserved - peak,
+        retries=allocator.retries,
         events=played,
         complete=played == len(lines),
     )

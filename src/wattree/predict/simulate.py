@@ -148,6 +148,7 @@ def predicted(
             compilation.ledger,
             fullest=peak.rank_class,
             allocator=setting.software.allocator,
+            beside=peak.process - peak.reserved,
             asked=memory_of,
         )
     result = _result(

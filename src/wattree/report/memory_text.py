@@ -49,7 +49,8 @@ def _allocator(use: AllocatorUse) -> str:
     played = f"{use.events:,} tensors taken or given back" + (
         "" if use.complete else ", the first of the step's"
     )
+    retries = f", {use.retries:,} retries for want of memory" if use.retries else ""
     return (
         f"A model of the {use.name} allocator reserves {format_bytes(use.reserved_bytes)} for "
-        f"them, {format_bytes(use.fragmentation_bytes)} beyond the tensors ({played})."
+        f"them, {format_bytes(use.fragmentation_bytes)} beyond the tensors ({played}{retries})."
     )

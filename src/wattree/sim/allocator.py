@@ -14,7 +14,8 @@ to fragmentation. One policy for each allocator in use:
   what is counted here is how far into that region the tensors reach.
 
 Streams are told apart, but a block that another stream still reads is not held back (PyTorch's
-`record_stream`); segments are never given back, as no request is ever refused.
+`record_stream`). Where a request would go beyond the device's memory, whole segments that nobody
+uses (of one that grows: its free end) are given back first, as PyTorch does before it gives up.
 
 References:
     [1] PyTorch, c10/cuda/CUDACachingAllocator.cpp: `kMinBlockSize`, `kSmallSize`, `kSmallBuffer`,
@@ -26,6 +27,7 @@ References:
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -156,16 +158,26 @@ class CachingAllocator:
     Attributes:
         policy: Which one.
         allocated: Held by tensors now, each rounded up.
-        reserved: Taken from the device: it never falls.
-        peak_allocated: Highest `allocated` so far.
+        capacity: What the device has for it; beyond that it first gives back what it can.
+        reserved: Taken from the device.
+        peak_allocated, peak_reserved: Highest of each so far.
+        retries: Requests before which segments had to be given back.
     """
 
     policy: AllocatorPolicy
+    capacity: float = math.inf
     allocated: int = 0
     reserved: int = 0
     peak_allocated: int = 0
+    peak_reserved: int = 0
+    retries: int = 0
     _pools: dict[Hashable, _Pool] = field(default_factory=dict)
     _orders: int = 0
+
+    @property
+    def pools(self) -> tuple[_Pool, ...]:
+        """The pools that were needed so far."""
+        return tuple(self._pools.values())
 
     def take(self, size_bytes: float, stream: Hashable = 0) -> _Block:
         """Return a block for a tensor that `stream` makes."""
@@ -208,21 +220,46 @@ class CachingAllocator:
         policy = pool.policy
         whole = -(-size // policy.round_whole) * policy.round_whole
         block = self._new(pool, policy.segment if size < policy.whole_from else whole)
-        self.reserved += block.size
+        self._reserve(block.size)
         return block
+
+    def _reserve(self, size: int) -> None:
+        """Take memory from the device, from the cache if the device has no more."""
+        if self.reserved + size > self.capacity:
+            given = sum(self._give_back(pool) for pool in self._pools.values())
+            self.reserved -= given
+            self.retries += given > 0
+        self.reserved += size
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+
+    @staticmethod
+    def _give_back(pool: _Pool) -> int:
+        """Drop what no tensor needs of a pool; return its size. [B]"""
+        unused = [
+            block
+            for block in pool.blocks.values()
+            if block.after is None and (pool.policy.grows or block.before is None)
+        ]
+        for block in unused:
+            pool.remove(block)
+            if block.before is not None:
+                block.before.after = None
+            if pool.last is block:
+                pool.last = block.before
+        return sum(block.size for block in unused)
 
     def _grown(self, pool: _Pool, size: int) -> _Block:
         """Return a block at the end of the pool's segment, which grows as far as it must."""
-        last = pool.last
+        page, last = pool.policy.segment, pool.last
         block = last if last is not None and last.free else self._new(pool, 0)
         if block is last:
             pool.remove(block)
         elif last is not None:
             block.before, last.after = last, block
-        pages = -(-(size - block.size) // pool.policy.segment)
-        block.size += pages * pool.policy.segment
-        self.reserved += pages * pool.policy.segment
+        more = -(-(size - block.size) // page) * page
         pool.last = block
+        self._reserve(more)
+        block.size += more
         return block
 
     def _split(self, block: _Block, size: int) -> None:

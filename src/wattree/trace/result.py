@@ -77,6 +77,7 @@ class AllocatorUse:
         allocated_bytes: The same, each tensor rounded up to the allocator's blocks.
         reserved_bytes: What it takes from the device.
         fragmentation_bytes: What it takes beyond the tensors.
+        retries: Tensors for which it had to give back cached memory first.
         events: Tensors taken and given back that were played.
         complete: Whether they are all of the step's.
     """
@@ -86,6 +87,7 @@ class AllocatorUse:
     allocated_bytes: float
     reserved_bytes: float
     fragmentation_bytes: float
+    retries: int
     events: int
     complete: bool
 
