@@ -62,6 +62,15 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     sharing: Annotated[
         Sharing, typer.Option(help="How transfers in flight share a link.")
     ] = Sharing.MAX_MIN,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RANKS",
+            help="Show the tensors alive when the memory of these ranks peaks: 'fullest', or a "
+            "rank class of the trace, such as 'stage 0'.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Predict time, memory, energy and cost of one training step.
 
@@ -79,7 +88,7 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
         capped = with_power_limit(loaded.cluster, power_limit, source="--power-limit")
         loaded = replace(loaded, cluster=capped)
     announce_compilation()
-    prediction = _predicted(loaded, calibration, fold=fold, sharing=sharing)
+    prediction = _predicted(loaded, calibration, fold=fold, sharing=sharing, memory_of=memory)
     tell_warnings(job, prediction.warnings)
     if trace_path is not None:
         from wattree.report.perfetto import write_trace
@@ -88,7 +97,11 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     from wattree.report import show_result
 
     result = prediction.result
-    deliver(result.as_json(), json_path, lambda console: show_result(result, console))
+    deliver(
+        result.as_json(),
+        json_path,
+        lambda console: show_result(result, console, memory=memory is not None),
+    )
     if not result.memory.fits:
         if str(json_path) == "-":  # only JSON goes to standard output
             typer.echo(f"wattree: {_shortage(result)}", err=True)
@@ -106,11 +119,17 @@ def _shortage(result: Result) -> str:
     )
 
 
-def _predicted(job: Job, calibration: Path | None, *, fold: Fold, sharing: Sharing) -> Prediction:
+def _predicted(
+    job: Job, calibration: Path | None, *, fold: Fold, sharing: Sharing, memory_of: str | None
+) -> Prediction:
     import wattree
 
     prediction = wattree.simulate(
-        job, calibration=calibration, fold=fold is Fold.ON, sharing=sharing.value
+        job,
+        calibration=calibration,
+        fold=fold is Fold.ON,
+        sharing=sharing.value,
+        memory_of=memory_of,
     )
     if prediction.result.memory.fits:
         return prediction

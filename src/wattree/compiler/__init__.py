@@ -3,6 +3,7 @@
 from wattree.compiler.block import ModelProgram, compile_model
 from wattree.compiler.compile import Compilation, compile_job
 from wattree.compiler.evaluate import BlockCosts, Placement, block_costs
+from wattree.compiler.ledger import MemoryLedger
 from wattree.compiler.program import BlockProgram, CollectiveKind, Scale
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "BlockProgram",
     "CollectiveKind",
     "Compilation",
+    "MemoryLedger",
     "ModelProgram",
     "Placement",
     "Scale",

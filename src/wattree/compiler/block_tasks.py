@@ -6,13 +6,14 @@ beside the product it feeds (gathers) or drains (scatters).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.evaluate import BlockCosts, PhaseCosts
+from wattree.compiler.ledger import Item, Items, Recorder, shifted
 from wattree.compiler.program import (
     BlockProgram,
     CollectiveKind,
@@ -28,6 +29,7 @@ from wattree.graph import Phase, StageLabel, TaskKind
 __all__ = ["BlockTasks", "Pipelining", "block_tasks", "phase_rows", "phase_span_s"]
 
 Floats = NDArray[np.float64]
+_Number = Callable[[str, str], int]
 
 _PHASES = {
     StepPhase.FORWARD: Phase.FORWARD,
@@ -179,6 +181,7 @@ def block_tasks(
     axes_index: dict[tuple[str, ...], int],
     column: int = 0,
     *,
+    items: Items,
     split: bool = False,
 ) -> BlockTasks:
     """Return the tasks of one block for strategy `column` of `costs`.
@@ -189,22 +192,21 @@ def block_tasks(
         names: Strings that tasks name by number.
         axes_index: Axes sets that collectives run over → their numbers.
         column: Which strategy.
+        items: Tensors that the ledger names by number.
         split: Also give the backward in two pieces.
     """
     program = costs.program
     saved = costs.saved_bytes[:, column] if program.backward else 0 * costs.saved_bytes[:, column]
-    forward = _table(
-        costs.forward, pipelining, names, axes_index, column=column, exit_step=program.forward_exit
-    )
-    again = _table(costs.recomputation, pipelining, names, axes_index, column=column, exit_step=-1)
-    backward = _table(
-        costs.backward,
-        pipelining,
-        names,
-        axes_index,
-        column=column,
-        exit_step=program.backward_exit,
-    )
+    number = _numbers(items, program.block)
+
+    def table(phase: PhaseCosts, exit_step: int = -1) -> _Phase:
+        return _table(
+            phase, pipelining, names, axes_index, column=column, exit_step=exit_step, number=number
+        )
+
+    forward = table(costs.forward, program.forward_exit)
+    again = table(costs.recomputation)
+    backward = table(costs.backward, program.backward_exit)
     _release_gathered(forward, forward)
     _release_gathered(again, backward)
     _release_gathered(backward, backward)
@@ -212,24 +214,17 @@ def block_tasks(
     _drop(program, saved, again, backward, None)
     whole = _joined(again, backward)
     if not split:
-        return BlockTasks(forward=forward.table, backward=whole)
+        return BlockTasks(forward=forward.closed, backward=whole)
     pieces = split_backward(costs.backward, program.backward_exit)
-    again = _table(costs.recomputation, pipelining, names, axes_index, column=column, exit_step=-1)
-    inputs = _table(
-        pieces.inputs,
-        pipelining,
-        names,
-        axes_index,
-        column=column,
-        exit_step=pieces.inputs_exit,
-    )
-    weights = _table(pieces.weights, pipelining, names, axes_index, column=column, exit_step=-1)
+    again = table(costs.recomputation)
+    inputs = table(pieces.inputs, pieces.inputs_exit)
+    weights = table(pieces.weights)
     _hold_gradients(inputs, weights, pieces.held)
     _release_gathered(again, inputs)
     _release_gathered(weights, weights)
     _drop(program, saved, again, inputs, weights)
     return BlockTasks(
-        forward=forward.table,
+        forward=forward.closed,
         backward=whole,
         input_gradient=_joined(again, inputs),
         weight_gradient=_waiting(weights),
@@ -241,6 +236,18 @@ class _Phase:
     table: TaskTable
     rows: list[_Row]
     steps: tuple[Step, ...]
+    number: _Number
+    ledger: Recorder = field(default_factory=Recorder)
+
+    @property
+    def closed(self) -> TaskTable:
+        """The table with its ledger, to which nothing is added any more."""
+        return replace(self.table, ledger=self.ledger.ledger)
+
+
+def _numbers(items: Items, block: str) -> _Number:
+    """Return kind and name of a tensor of `block` → its number."""
+    return lambda kind, name: items(Item("activations", kind, block, name))
 
 
 def _table(
@@ -251,7 +258,9 @@ def _table(
     *,
     column: int,
     exit_step: int,
+    number: _Number,
 ) -> _Phase:
+    recorder = Recorder()
     rows = phase_rows(costs.steps, pipelining)
     tasks = np.zeros(len(rows), TASK)
     tasks["axes"] = -1
@@ -278,12 +287,14 @@ def _table(
             task["wire_bytes"] = row.share * costs.wire_bytes[at]
             if not row.hidden:
                 task["alloc_bytes"] = costs.transient_bytes[at]
+                recorder.take(index, number("gathered", step.path), costs.transient_bytes[at])
         else:
             task["kind"] = TaskKind.COMPUTE
             task["stage"] = StageLabel.COMPUTING
             task["flop"] = costs.flop[at]
             task["traffic_bytes"] = costs.traffic_bytes[at]
             task["alloc_bytes"] = task["free_bytes"] = costs.transient_bytes[at]
+            recorder.pass_by(index, number("temporary", step.path), costs.transient_bytes[at])
         if step.reads_block_input and (row.stream != Stream.COMPUTE or first_compute):
             entries.append(index)
         if row.stream == Stream.COMPUTE:
@@ -296,7 +307,7 @@ def _table(
         entries=tuple(entries),
         exit=completes,
     )
-    return _Phase(table, rows, costs.steps)
+    return _Phase(table, rows, costs.steps, number, recorder)
 
 
 def _release_gathered(phase: _Phase, until: _Phase) -> None:
@@ -306,6 +317,15 @@ def _release_gathered(phase: _Phase, until: _Phase) -> None:
     last = until if len(until.rows) else phase
     if held and len(last.rows):
         last.table.tasks["free_bytes"][-1] += held
+        _give_gathered(phase, last, np.flatnonzero(moved).tolist())
+
+
+def _give_gathered(phase: _Phase, until: _Phase, gathers: Iterable[int]) -> None:
+    """Note that what `gathers` of a phase took goes with the last task of `until`."""
+    for task in gathers:
+        path = phase.steps[phase.rows[task].step].path
+        size = float(phase.table.tasks["alloc_bytes"][task])
+        until.ledger.give(len(until.rows) - 1, phase.number("gathered", path), size)
 
 
 def _keep(program: BlockProgram, saved: Floats, forward: _Phase) -> None:
@@ -316,7 +336,9 @@ def _keep(program: BlockProgram, saved: Floats, forward: _Phase) -> None:
     for tensor, size in zip(program.saved, saved, strict=True):
         if size > 0.0:
             kept = 1.0 - tensor.share if tensor.recomputed else 1.0
-            forward.table.tasks["alloc_bytes"][made.get(tensor.producer, 0)] += kept * size
+            at = made.get(tensor.producer, 0)
+            forward.table.tasks["alloc_bytes"][at] += kept * size
+            forward.ledger.take(at, forward.number("saved", tensor.name), kept * size)
 
 
 def _drop(
@@ -343,14 +365,17 @@ def _drop(
     for tensor, size in zip(program.saved, saved, strict=True):
         if size == 0.0:
             continue
+        item = backward.number("saved", tensor.name)
         if tensor.recomputed:
-            target = again.table.tasks if len(again.rows) else backward.table.tasks
-            target["alloc_bytes"][0] += tensor.share * size
+            target = again if len(again.rows) else backward
+            target.table.tasks["alloc_bytes"][0] += tensor.share * size
+            target.ledger.take(0, item, tensor.share * size, tensors=int(tensor.share == 1.0))
         waiting = [late[path] for path in tensor.savers if path in late]
+        until, at = backward, freed.get(tensor.consumer, last)
         if weights is not None and waiting:
-            weights.table.tasks["free_bytes"][max(waiting)] += size
-        else:
-            backward.table.tasks["free_bytes"][freed.get(tensor.consumer, last)] += size
+            until, at = weights, max(waiting)
+        until.table.tasks["free_bytes"][at] += size
+        until.ledger.give(at, item, size)
 
 
 def _compute_rows(phase: _Phase) -> dict[str, int]:
@@ -383,18 +408,30 @@ def _hold_gradients(inputs: _Phase, weights: _Phase, held: Mapping[int, tuple[in
         weight = weights.table.tasks[index]
         size = float(weight["alloc_bytes"])
         weight["alloc_bytes"] = weight["free_bytes"] = 0.0
+        path = weights.steps[row.step].path
+        weights.ledger.drop(index, weights.number("temporary", path))
         copies = [gathers[step] for step in held[row.step]]
         gathered = [at for at in copies if tasks["alloc_bytes"][at] > 0 and at not in kept]
         if gathered:
             kept.update(gathered)
             weight["free_bytes"] += tasks["alloc_bytes"][gathered].sum()
+            for at in gathered:
+                gather = inputs.steps[inputs.rows[at].step].path
+                held_bytes = float(tasks["alloc_bytes"][at])
+                weights.ledger.give(index, inputs.number("gathered", gather), held_bytes)
         elif not any(at in kept for at in copies):
-            tasks["alloc_bytes"][products.get(weights.steps[row.step].path, 0)] += size
+            at = products.get(path, 0)
+            tasks["alloc_bytes"][at] += size
             weight["free_bytes"] += size
+            inputs.ledger.take(at, inputs.number("deferred", path), size)
+            weights.ledger.give(index, inputs.number("deferred", path), size)
     moved = tasks["kind"] == TaskKind.COLLECTIVE
     released = tasks["alloc_bytes"][moved].sum() - tasks["alloc_bytes"][list(kept)].sum()
     if len(tasks):
         tasks["free_bytes"][-1] += released
+        _give_gathered(
+            inputs, inputs, [at for at in np.flatnonzero(moved).tolist() if at not in kept]
+        )
 
 
 def _waiting(weights: _Phase) -> TaskTable:
@@ -404,15 +441,15 @@ def _waiting(weights: _Phase) -> TaskTable:
         for index, row in enumerate(weights.rows)
         if row.stream != Stream.COMPUTE and not row.depends
     )
-    table = weights.table
-    return TaskTable(tasks=table.tasks, edges=table.edges, entries=first)
+    table = weights.closed
+    return TaskTable(tasks=table.tasks, edges=table.edges, entries=first, ledger=table.ledger)
 
 
 def _joined(again: _Phase, backward: _Phase) -> TaskTable:
     """Put recomputation before backward: it starts when the gradient arrives."""
     shift = len(again.rows)
     if shift == 0:
-        return backward.table
+        return backward.closed
     tasks = np.concatenate([again.table.tasks, backward.table.tasks])
     edges = [again.table.edges, backward.table.edges + shift]
     if len(backward.rows):
@@ -425,4 +462,5 @@ def _joined(again: _Phase, backward: _Phase) -> TaskTable:
         edges=np.concatenate(edges),
         entries=(0, *(entry + shift for entry in backward.table.entries)),
         exit=exit_task,
+        ledger=np.concatenate([again.ledger.ledger, shifted(backward.ledger.ledger, shift)]),
     )

@@ -13,6 +13,7 @@ import numpy as np
 
 from wattree.compiler.block_tasks import BlockTasks
 from wattree.compiler.evaluate import collective_costs
+from wattree.compiler.ledger import Item, Items, at_block, entries, shifted
 from wattree.compiler.program import CollectiveKind
 from wattree.compiler.storage import Storage, SyncGroup
 from wattree.compiler.tasks import GATHERED, TASK, Stream, TaskTable, joined
@@ -38,10 +39,12 @@ class BlockParts:
     Attributes:
         tasks: Its forward and backward.
         storage: Its parameters and their traffic.
+        name: Of the block.
     """
 
     tasks: BlockTasks
     storage: Storage
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,7 @@ class ChunkContext:
         axes: Axes → number.
         bucket_bytes: Gradients reduced together.
         overlap_gradients, overlap_parameters: Hide the traffic behind compute.
+        items: Tensors that ledgers name by number.
     """
 
     rates: Rates
@@ -64,6 +68,7 @@ class ChunkContext:
     bucket_bytes: float
     overlap_gradients: bool
     overlap_parameters: bool
+    items: Items
 
 
 #: A gather may start when all but this many blocks before are done.
@@ -76,6 +81,7 @@ class _Builder:
     def __init__(self) -> None:
         self.parts: list[np.ndarray] = []
         self.edges: list[np.ndarray] = []
+        self.ledger: list[np.ndarray] = [entries(())]
         self.count = 0
         self.exit = -1
         self.entries: list[int] = []
@@ -105,6 +111,7 @@ class _Builder:
             exit=self.exit,
             prefetch=tuple(self.prefetch),
             tails=tuple(self.tails[-2:]),
+            ledger=np.concatenate(self.ledger),
         )
 
 
@@ -147,11 +154,11 @@ def chunk_forward(
         first_micro_batch: Updated parameters of sharded optimisers arrive now, if overlapped.
     """
     builder = _Builder()
-    for block in blocks:
+    for place, block in enumerate(blocks):
         gather = _gathers(block.storage.sync, context)
         if first_micro_batch and context.overlap_parameters:
             gather = joined([gather, updates(block.storage.sync, context)])
-        _add_block(builder, block.tasks.forward, gather, context)
+        _add_block(builder, block, block.tasks.forward, gather, context, place=place)
     return builder.table()
 
 
@@ -169,16 +176,18 @@ def chunk_backward(
     bucket: list[SyncGroup] = []
     # Frozen blocks before the first trained one do nothing; and equal layers are one object, so
     # the last to run is told by its place.
-    working = [block for block in reversed(blocks) if len(block.tasks.backward.tasks)]
-    for place, block in enumerate(working, start=1):
+    working = [
+        (place, block) for place, block in enumerate(blocks) if len(block.tasks.backward.tasks)
+    ]
+    for place, block in reversed(working):
         gather = _gathers(block.storage.sync, context)
-        _add_block(builder, block.tasks.backward, gather, context)
+        _add_block(builder, block, block.tasks.backward, gather, context, place=place)
         bucket += [
             group
             for group in block.storage.sync
             if group.every_micro_batch or (last_micro_batch and context.overlap_gradients)
         ]
-        if place == len(working) or _bucket_bytes(bucket) >= context.bucket_bytes:
+        if place == working[0][0] or _bucket_bytes(bucket) >= context.bucket_bytes:
             _add_reductions(builder, bucket, context, builder.tails[-1])
             bucket = []
     return builder.table()
@@ -192,11 +201,12 @@ def chunk_input_gradient(blocks: Sequence[BlockParts], context: ChunkContext) ->
         context: How traffic becomes tasks.
     """
     builder = _Builder()
-    for block in reversed(blocks):
+    for place, block in reversed(list(enumerate(blocks))):
         table = block.tasks.input_gradient
         assert table is not None
         if len(table.tasks):
-            _add_block(builder, table, _gathers(block.storage.sync, context), context)
+            gather = _gathers(block.storage.sync, context)
+            _add_block(builder, block, table, gather, context, place=place)
     return builder.table()
 
 
@@ -214,11 +224,11 @@ def chunk_weight_gradient(
     """
     builder = _Builder()
     bucket: list[SyncGroup] = []
-    for block in reversed(blocks):
+    for place, block in reversed(list(enumerate(blocks))):
         table = block.tasks.weight_gradient
         assert table is not None
         if len(table.tasks):
-            _add_block(builder, table, np.zeros(0, TASK), context)
+            _add_block(builder, block, table, np.zeros(0, TASK), context, place=place)
         bucket += [
             group
             for group in block.storage.sync
@@ -234,11 +244,14 @@ def chunk_weight_gradient(
 
 def _add_block(
     builder: _Builder,
+    block: BlockParts,
     table: TaskTable,
     gather: np.ndarray,
     context: ChunkContext,
+    *,
+    place: int,
 ) -> None:
-    """Append a block after what it gathers.
+    """Append a block, the one at `place` of the chunk, after what it gathers.
 
     Gathers run beside the block before; without overlap they wait for it.
     """
@@ -253,6 +266,7 @@ def _add_block(
         else:
             builder.prefetch.append(first)
     start = builder.append(table.tasks, table.edges)
+    builder.ledger.append(at_block(shifted(table.ledger, start), place))
     computes = np.flatnonzero(table.tasks["stream"] == Stream.COMPUTE)
     if len(computes):
         builder.link(builder.blocker, start + int(computes[0]))
@@ -262,6 +276,10 @@ def _add_block(
         # The gathered copy lives until the block is done.
         release = builder.append(_release(float(gather["alloc_bytes"].sum()), context.name))
         builder.link(start + int(computes[-1]), release)
+        whole = context.items(Item("gathered", "gathered", block.name, "parameters"))
+        for task, size in enumerate(gather["alloc_bytes"].tolist(), start=first):
+            builder.ledger.append(entries([(task, False, whole, place, 1, size)]))
+            builder.ledger.append(entries([(release, True, whole, place, -1, -size)]))
     for entry in table.entries:
         if before >= 0:
             builder.link(before, start + entry)

@@ -14,6 +14,7 @@ from wattree.compiler.block_tasks import Pipelining, block_tasks
 from wattree.compiler.chunk import BlockParts, ChunkContext
 from wattree.compiler.evaluate import BlockCosts, Placement, block_costs
 from wattree.compiler.fits import check_fits
+from wattree.compiler.ledger import Holding, Item, Items, MemoryLedger, StageLedger, summed
 from wattree.compiler.links import alone_s, group_members, rank_rates
 from wattree.compiler.merge import merged
 from wattree.compiler.pairs import PairedTables
@@ -67,12 +68,16 @@ class Compilation:
         program: Block programs.
         costs: Costs of each program, one strategy wide.
         topology: The mesh on the cluster.
+        ledger: What the memory of the graph's tasks and rank classes is made of.
+        axes: Sets of mesh axes that collectives run over.
     """
 
     graph: ExecutionGraph
     program: ModelProgram
     costs: tuple[BlockCosts, ...]
     topology: MeshTopology
+    ledger: MemoryLedger
+    axes: tuple[tuple[str, ...], ...]
 
 
 def compile_job(
@@ -136,8 +141,16 @@ def compile_job(
         state_bytes=state,
         input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
     )
-    graph = _graph(step, fold=fold, detail=detail)
-    return Compilation(graph=graph, program=program, costs=costs, topology=topology)
+    axes_index: dict[tuple[str, ...], int] = {}
+    graph, ledger = _graph(step, axes_index, fold=fold, detail=detail)
+    return Compilation(
+        graph=graph,
+        program=program,
+        costs=costs,
+        topology=topology,
+        ledger=ledger,
+        axes=tuple(axes_index),
+    )
 
 
 def update_traffic_bytes(elements: Floats, state_bytes: float, software: Software) -> Floats:
@@ -180,13 +193,15 @@ class _Step:
         return max(float(costs.boundary_bytes[0]) for costs in self.costs)
 
 
-def _graph(step: _Step, *, fold: bool, detail: bool) -> ExecutionGraph:
-    names = Names()
-    axes_index: dict[tuple[str, ...], int] = {}
+def _graph(
+    step: _Step, axes_index: dict[tuple[str, ...], int], *, fold: bool, detail: bool
+) -> tuple[ExecutionGraph, MemoryLedger]:
+    names, items = Names(), Items()
     # Orders are long too: what is certainly too much is refused before they are written.
     _check_count(step, 2 * len(step.program.instances))
-    parts = _parts(step, names, axes_index, detail=detail)
-    programs, residents = _stages(step, parts, names, axes_index)
+    parts = _parts(step, names, items, axes_index, detail=detail)
+    programs, holdings = _stages(step, parts, names, items, axes_index)
+    residents = [_resident(held, items) for held in holdings]
     programs = _played_alone(programs, step, axes_index)
     classes, links = rank_classes(
         step.topology,
@@ -197,7 +212,7 @@ def _graph(step: _Step, *, fold: bool, detail: bool) -> ExecutionGraph:
         fold=fold,
         mirrored=step.strategy.schedule.placed(len(programs)).copies > 1,
     )
-    return execution_graph(
+    graph = execution_graph(
         programs,
         classes,
         links=links,
@@ -208,6 +223,15 @@ def _graph(step: _Step, *, fold: bool, detail: bool) -> ExecutionGraph:
         compute_rate_while_communicating=step.rates.overlap_compute_rate,
         communication_rate_while_computing=1.0,
     )
+    ledger = MemoryLedger(
+        items=tuple(items.index),
+        stages=tuple(
+            StageLedger(pieces=program.pieces, holdings=held)
+            for program, held in zip(programs, holdings, strict=True)
+        ),
+        stage_of_class=np.repeat(np.arange(len(classes)), [len(c.ranks) for c in classes]),
+    )
+    return graph, ledger
 
 
 def _played_alone(
@@ -237,7 +261,12 @@ def _groups_of_axes(
 
 
 def _parts(
-    step: _Step, names: Names, axes_index: dict[tuple[str, ...], int], *, detail: bool
+    step: _Step,
+    names: Names,
+    items: Items,
+    axes_index: dict[tuple[str, ...], int],
+    *,
+    detail: bool,
 ) -> tuple[BlockParts, ...]:
     """Return tasks and storage of every block program."""
     overlap = _habit(choice=step.strategy.overlap_tensor, default=step.software.overlap_tensor)
@@ -248,10 +277,10 @@ def _parts(
     split = _splits_backward(step.strategy)
     parts = []
     for costs, storage in zip(step.costs, step.storages, strict=True):
-        tasks = block_tasks(costs, pipelining, names, axes_index, split=split)
+        tasks = block_tasks(costs, pipelining, names, axes_index, items=items, split=split)
         if not detail:
             tasks = tasks.changed(merged)
-        parts.append(BlockParts(tasks=tasks, storage=storage))
+        parts.append(BlockParts(tasks=tasks, storage=storage, name=costs.program.block))
     return tuple(parts)
 
 
@@ -259,8 +288,9 @@ def _stages(
     step: _Step,
     parts: Sequence[BlockParts],
     names: Names,
+    items: Items,
     axes_index: dict[tuple[str, ...], int],
-) -> tuple[list[StageProgram], list[Floats]]:
+) -> tuple[list[StageProgram], list[tuple[Holding, ...]]]:
     """Return the program of each stage and what it holds for the whole step."""
     strategy, software = step.strategy, step.software
     context = ChunkContext(
@@ -275,6 +305,7 @@ def _stages(
         overlap_parameters=_habit(
             choice=strategy.overlap_parameters, default=software.overlap_parameters
         ),
+        items=items,
     )
     stages, schedule = strategy.mesh.degree("pp"), strategy.schedule
     chunks = cut_chunks(step.program, stages, schedule)
@@ -284,7 +315,7 @@ def _stages(
     placement, orders = schedule.placed(stages), schedule.orders(stages)
     split = _splits_backward(strategy)
     pairs = PairedTables()
-    programs, residents = [], []
+    programs, holdings = [], []
     for stage in range(stages):
         keys = [
             tuple(step.program.instances[i] for i in chunks[placement.model_chunk(stage, chunk)])
@@ -309,8 +340,8 @@ def _stages(
                 pairs=pairs,
             )
         )
-        residents.append(_resident(blocks, software, stages))
-    return programs, residents
+        holdings.append(_holdings(blocks, software, stages, items))
+    return programs, holdings
 
 
 def _splits_backward(strategy: Strategy) -> bool:
@@ -373,12 +404,29 @@ def buffer_bytes(sync: Sequence[SyncGroup], software: Software, stages: int) -> 
     return software.zero_buffer_bytes if sharded and stages == 1 else 0.0
 
 
-def _resident(blocks: Sequence[BlockParts], software: Software, stages: int) -> Floats:
-    row = np.zeros(len(CATEGORIES))
+def _holdings(
+    blocks: Sequence[BlockParts], software: Software, stages: int, items: Items
+) -> tuple[Holding, ...]:
+    """Return what a stage holds for the whole step, by category and block."""
     sync = [group for block in blocks for group in block.storage.sync]
-    row[CATEGORIES.index("overhead")] = buffer_bytes(sync, software, stages)
+    buffers = buffer_bytes(sync, software, stages)
+    held = {items(Item("communication", "buffer", "", "buffers of a sharded optimiser")): [buffers]}
     for block in blocks:
-        row[CATEGORIES.index("parameters")] += block.storage.parameters[0]
-        row[CATEGORIES.index("gradients")] += block.storage.gradients[0]
-        row[CATEGORIES.index("optimizer")] += block.storage.optimizer[0]
+        storage = block.storage
+        for category, size in (
+            ("parameters", storage.parameters),
+            ("gradients", storage.gradients),
+            ("optimizer", storage.optimizer),
+        ):
+            item = items(Item(category, "stored", block.name, category))
+            held.setdefault(item, []).append(float(size[0]))
+    return summed(held)
+
+
+def _resident(holdings: Sequence[Holding], items: Items) -> Floats:
+    """Return what is held for the whole step by category. [B]"""
+    category = [CATEGORIES.index(item.category) for item in items.index]
+    row = np.zeros(len(CATEGORIES))
+    for holding in holdings:
+        row[category[holding.item]] += holding.bytes
     return row

@@ -32,7 +32,7 @@ def merged(table: TaskTable) -> TaskTable:
     result = tasks[kept].copy()
     for name in _SUMMED:
         result[name] = np.bincount(number, weights=tasks[name], minlength=len(kept))
-    _merge_memory(tasks, number, result)
+    worst = _merge_memory(tasks, number, result)
     edges = number[table.edges]
     edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0)
     return TaskTable(
@@ -40,6 +40,7 @@ def merged(table: TaskTable) -> TaskTable:
         edges=edges,
         entries=tuple(sorted({int(number[entry]) for entry in table.entries})),
         exit=int(number[table.exit]) if table.exit >= 0 else -1,
+        ledger=_merged_ledger(table.ledger, number, worst),
     )
 
 
@@ -66,13 +67,34 @@ def _leaders(table: TaskTable) -> NDArray[np.int64]:
 
 def _merge_memory(
     tasks: NDArray[np.void], number: NDArray[np.int64], result: NDArray[np.void]
-) -> None:
-    """Give each run its internal peak to take and the surplus to return, in place."""
+) -> NDArray[np.int64]:
+    """Give each run its internal peak to take and the surplus to return, in place.
+
+    Returns the task of each run that reaches its peak.
+    """
     level = np.zeros(len(result))
     peak = np.zeros(len(result))
+    worst = np.full(len(result), -1)
     for index, run in enumerate(number):
         level[run] += tasks["alloc_bytes"][index]
-        peak[run] = max(peak[run], level[run])
+        if level[run] > peak[run]:
+            peak[run], worst[run] = level[run], index
         level[run] -= tasks["free_bytes"][index]
     result["alloc_bytes"] = peak
     result["free_bytes"] = peak - level
+    return worst
+
+
+def _merged_ledger(
+    ledger: NDArray[np.void], number: NDArray[np.int64], worst: NDArray[np.int64]
+) -> NDArray[np.void]:
+    """Return the ledger of the runs: a run starts with what its tasks hold at its peak."""
+    if not len(ledger):
+        return ledger
+    result = ledger.copy()
+    result["task"] = number[ledger["task"]]
+    at_peak = worst[result["task"]]
+    result["at_end"] = np.where(
+        ledger["at_end"], ledger["task"] >= at_peak, ledger["task"] > at_peak
+    )
+    return result

@@ -56,7 +56,7 @@ def _pair(first: TaskTable, second: TaskTable) -> Pair:
     table = TaskTable(
         tasks=np.concatenate([first.tasks, second.tasks])[order],
         edges=np.concatenate([rows[0][first.edges], rows[1][second.edges]]),
-    )
+    )  # each half keeps its own ledger: its slot has another chunk and micro-batch
     return Pair(table=table, rows=rows)
 
 

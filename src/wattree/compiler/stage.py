@@ -19,6 +19,7 @@ from wattree.compiler.chunk import (
     reductions,
     updates,
 )
+from wattree.compiler.ledger import Piece
 from wattree.compiler.pairs import PairedTables
 from wattree.compiler.tasks import TASK, Stream, TaskTable, concatenated, joined
 from wattree.graph import Phase, StageLabel, TaskKind
@@ -121,12 +122,14 @@ class StageProgram:
         edges: Index pairs inside the stage.
         sends: Its transfers to other stages.
         receives: What it is handed → the tasks that wait for it.
+        pieces: Its slots' tables with their ledgers.
     """
 
     tasks: NDArray[np.void]
     edges: NDArray[np.int64]
     sends: tuple[Send, ...]
     receives: Mapping[Handover, tuple[int, ...]]
+    pieces: tuple[Piece, ...] = ()
 
 
 def chunk_tables(
@@ -225,7 +228,20 @@ def stage_program(
     if blocking_transfers:
         extra.append(_blocking_edges(tasks, sends))
     return StageProgram(
-        tasks=tasks, edges=np.concatenate(extra), sends=tuple(sends), receives=receives
+        tasks=tasks,
+        edges=np.concatenate(extra),
+        sends=tuple(sends),
+        receives=receives,
+        pieces=tuple(
+            Piece(
+                offset=int(offsets[item.at]),
+                rows=item.rows,
+                chunk=item.slot.chunk,
+                micro_batch=item.slot.micro_batch,
+                ledger=item.table.ledger,
+            )
+            for item in placed
+        ),
     )
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiler.ledger import NO_ENTRIES
+
 __all__ = [
     "CATEGORIES",
     "GATHERED",
@@ -21,7 +23,7 @@ __all__ = [
 ]
 
 #: Memory categories of tasks and residents; a task's own `category` is ACTIVATIONS unless set.
-CATEGORIES = ("activations", "parameters", "gradients", "optimizer", "gathered", "overhead")
+CATEGORIES = ("activations", "parameters", "gradients", "optimizer", "gathered", "communication")
 GATHERED = CATEGORIES.index("gathered")
 
 #: One task of one rank class. `axes`: index of the mesh-axes set a collective runs over, -1: none.
@@ -97,6 +99,7 @@ class TaskTable:
         exit: Task whose end completes what it hands on; -1 if none.
         prefetch: First parameter gathers, which wait for earlier compute (see `chunk`).
         tails: Last compute tasks of the last two blocks, second to last first.
+        ledger: What the bytes of its tasks are made of, dtype `ledger.ENTRY`.
     """
 
     tasks: NDArray[np.void]
@@ -105,6 +108,7 @@ class TaskTable:
     exit: int = -1
     prefetch: tuple[int, ...] = ()
     tails: tuple[int, ...] = ()
+    ledger: NDArray[np.void] = field(default_factory=lambda: NO_ENTRIES)
 
 
 def concatenated(

@@ -21,6 +21,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "attention_kernels": ("native", "ampere"),
     "moe_dispatch": ("alltoall", "hybridep"),
     "cuda_graphs": ("none", "partial", "full"),
+    "allocator": ("caching", "expandable", "bfc"),
 }
 
 
@@ -61,6 +62,8 @@ class Software:
             kernel.
         cuda_graphs: What is recorded once and replayed without the host: `none`, `partial`
             (attention, router), `full` (the whole step).
+        allocator: Of device memory: PyTorch's (`caching`), the same with expandable segments
+            (`expandable`), or the one of TensorFlow and JAX (`bfc`).
     """
 
     name: str
@@ -88,6 +91,7 @@ class Software:
     moe_overlap: bool = False
     moe_fused_experts: bool = False
     cuda_graphs: str = "none"
+    allocator: str = "caching"
 
     def with_traits(self, traits: Mapping[str, Any]) -> Software:
         """Return a copy with single habits replaced.
@@ -186,6 +190,7 @@ SOFTWARE: Mapping[str, Software] = {
         Software(
             name="maxtext",
             title="MaxText (JAX)",
+            allocator="bfc",
             compiled=True,
             reduce_bytes=2.0,
             loss_bytes_per_logit=8.0,

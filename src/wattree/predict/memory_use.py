@@ -8,8 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost import Calibration
+from wattree.cost.communicator import Communicator
 from wattree.hardware import Device
 from wattree.predict.breakdown import tasks_of
+from wattree.predict.moment import moment_of_start
+from wattree.predict.overhead import overhead_parts
 from wattree.trace import MemoryUse, Trace
 
 __all__ = ["PeakMemory", "memory_use", "peak_memory", "process_bytes", "reserved_bytes"]
@@ -38,15 +41,34 @@ class PeakMemory:
     by_category: dict[str, float]
 
 
-def peak_memory(trace: Trace, calibration: Calibration, device: Device) -> PeakMemory:
-    """Return the peak of the fullest rank."""
+def peak_memory(
+    trace: Trace,
+    calibration: Calibration,
+    device: Device,
+    groups: tuple[Communicator, ...] = (),
+) -> PeakMemory:
+    """Return the peak of the fullest rank.
+
+    Args:
+        trace: A play.
+        calibration: What is held beside tensors.
+        device: The rank's.
+        groups: Process groups that it communicates in.
+    """
     fullest = int(np.argmax(trace.peak_bytes))
     parts = _at_peak(trace, fullest)
     tensors = float(sum(parts.values()))
     allocated = tensors + calibration.general("memory_allocated_bytes")
     reserved = float(reserved_bytes(np.array(tensors), calibration))
     process = float(process_bytes(np.array(tensors), calibration, device))
-    parts["overhead"] = parts.get("overhead", 0.0) + process - tensors
+    beside = overhead_parts(
+        process - tensors,
+        allocator_bytes=tensors * calibration.general("memory_fragmentation"),
+        groups=groups,
+        device=device,
+    )
+    for category, size in beside.items():
+        parts[category] = parts.get(category, 0.0) + size
     return PeakMemory(
         rank_class=fullest,
         tensors=tensors,
@@ -85,18 +107,11 @@ def _at_peak(trace: Trace, rank_class: int) -> dict[str, float]:
     parts = dict(
         zip(graph.category_names, graph.resident_by_category[rank_class].tolist(), strict=True)
     )
-    at = int(trace.peak_task[rank_class])
-    if at < 0:
-        return parts
+    moment = moment_of_start(trace, int(trace.peak_task[rank_class]))
     mine = tasks_of(trace, rank_class)
-    moment = trace.start_s[at]
-    started = mine[trace.start_s[mine] <= moment]
-    ended = mine[trace.end_s[mine] <= moment]
+    started, ended = mine[moment.started[mine]], mine[moment.ended[mine]]
     for index, name in enumerate(graph.category_names):
         taken = graph.alloc_bytes[started[graph.memory_category[started] == index]].sum()
         given = graph.free_bytes[ended[graph.memory_category[ended] == index]].sum()
         parts[name] = parts.get(name, 0.0) + float(taken - given)
-    # Tasks that start at the same instant after the peak task are not part of the peak.
-    surplus = sum(parts.values()) - float(trace.peak_bytes[rank_class])
-    parts["activations"] -= surplus
     return parts

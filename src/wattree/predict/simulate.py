@@ -6,11 +6,12 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from wattree.compiler import compile_job
+from wattree.compiler import MemoryLedger, compile_job
 from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.graph import TaskKind
 from wattree.job import AUTO, Job, naming
+from wattree.predict.alive import with_alive
 from wattree.predict.breakdown import slowest_class, time_parts
 from wattree.predict.described import describe
 from wattree.predict.energy_use import StepEnergy, step_energy
@@ -18,11 +19,12 @@ from wattree.predict.evidence import provenance_of
 from wattree.predict.idle import has_experts, idle_choices
 from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
 from wattree.predict.model import check_recomputation
+from wattree.predict.overhead import communicators
 from wattree.predict.setting import Setting, setting_of
 from wattree.sim import play
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
-from wattree.trace import Result, SimulationSize, Trace
+from wattree.trace import MemoryUse, Result, SimulationSize, Trace
 
 __all__ = ["Prediction", "predicted", "simulate"]
 
@@ -38,6 +40,7 @@ class Prediction:
         peak: Peak memory as three tools would report it. [B]
         warnings: What the job says to no effect on this model; what its file alone tells is in
             `Job.warnings`.
+        ledger: What the memory of the trace's tasks is made of; None if nobody kept it.
     """
 
     result: Result
@@ -45,6 +48,7 @@ class Prediction:
     power: tuple[tuple[float, float], ...]
     peak: PeakMemory
     warnings: tuple[str, ...] = ()
+    ledger: MemoryLedger | None = None
 
 
 def simulate(
@@ -54,6 +58,7 @@ def simulate(
     fold: bool = True,
     sharing: str = "max-min",
     power_limit_w: float | None = None,
+    memory_of: str | None = None,
 ) -> Prediction:
     """Predict time, memory, energy, money and carbon of one training step.
 
@@ -63,6 +68,8 @@ def simulate(
         fold: Play one rank for all that do the same.
         sharing: How links are shared; `max-min`.
         power_limit_w: Cap on each device, over what the job says. [W]
+        memory_of: Ranks whose memory is told in full, through a model of the allocator: a rank
+            class by its name in the trace, or `fullest`.
 
     Raises:
         StrategyError: The strategy does not fit model or cluster; the message names the job.
@@ -78,7 +85,9 @@ def simulate(
         )
     with naming(job):
         check_recomputation(job.strategy, setting.model)
-        prediction = predicted(setting, job.strategy, fold=fold, sharing=sharing)
+        prediction = predicted(
+            setting, job.strategy, fold=fold, sharing=sharing, memory_of=memory_of
+        )
     return replace(prediction, warnings=idle_choices(job, setting.model))
 
 
@@ -89,6 +98,7 @@ def predicted(
     fold: bool = True,
     detail: bool = True,
     sharing: str = "max-min",
+    memory_of: str | None = None,
 ) -> Prediction:
     """Return the prediction of one strategy of a job.
 
@@ -98,6 +108,7 @@ def predicted(
         fold: Play one rank for all that do the same.
         detail: A task per operator in the trace; otherwise undisturbed runs are one task.
         sharing: How links are shared.
+        memory_of: As for `simulate`; needs `detail`.
 
     Raises:
         StrategyError: It does not fit model or cluster.
@@ -124,7 +135,8 @@ def predicted(
     trace = play(compilation.graph, sharing=sharing)
     ended = time.perf_counter()
     energy = step_energy(trace, job.cluster, setting.precision, strategy.mesh.ranks)
-    peak = peak_memory(trace, setting.calibration, job.cluster.node.device)
+    groups = communicators(compilation)
+    peak = peak_memory(trace, setting.calibration, job.cluster.node.device, groups)
     size = SimulationSize(
         tasks=compilation.graph.tasks,
         events=trace.events,
@@ -132,15 +144,28 @@ def predicted(
         compile_s=compiled - began,
         run_s=ended - compiled,
     )
+    memory = memory_use(peak, job.cluster.node.device.memory_bytes)
+    if detail:
+        memory = with_alive(
+            memory,
+            trace,
+            compilation.ledger,
+            fullest=peak.rank_class,
+            allocator=setting.software.allocator,
+            beside=peak.process - peak.reserved,
+            asked=memory_of,
+        )
     result = _result(
         setting,
         strategy,
         trace=trace,
+        memory=memory,
         energy=energy,
-        peak=peak,
         size=size,
     )
-    return Prediction(result=result, trace=trace, power=energy.curve, peak=peak)
+    return Prediction(
+        result=result, trace=trace, power=energy.curve, peak=peak, ledger=compilation.ledger
+    )
 
 
 def _result(
@@ -149,7 +174,7 @@ def _result(
     *,
     trace: Trace,
     energy: StepEnergy,
-    peak: PeakMemory,
+    memory: MemoryUse,
     size: SimulationSize,
 ) -> Result:
     job = setting.job
@@ -175,7 +200,7 @@ def _result(
         mfu_precision=setting.precision.value,
         model_flop_per_step=needed,
         parameters=setting.model.parameters,
-        memory=memory_use(peak, job.cluster.node.device.memory_bytes),
+        memory=memory,
         time_s=time_parts(trace, slowest_class(trace)),
         energy_j=energy.use,
         average_power_w=energy.average_w,

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from wattree.report.memory_text import show_alive
 from wattree.report.words import (
     NOT_APPLICABLE,
     count,
@@ -27,11 +28,19 @@ BAR_COLUMNS = 24
 INDENT = (0, 0, 0, 2)
 
 
-def show_result(result: Result, console: Console) -> None:
-    """Print a result: time, throughput, memory, energy, money, carbon and their evidence."""
+def show_result(result: Result, console: Console, *, memory: bool = False) -> None:
+    """Print a result: time, throughput, memory, energy, money, carbon and their evidence.
+
+    Args:
+        result: What to print.
+        console: Where.
+        memory: Also list the tensors alive at the peak.
+    """
     _headline(result, console)
     _section("Where the step goes (slowest rank)", _time_table(result, console), console)
     _memory(result.memory, console)
+    if memory:
+        show_alive(result.memory, console)
     _section(
         "Energy of one step, node overheads and PUE included", _energy(result, console), console
     )

@@ -1,6 +1,8 @@
 """What happened (or would happen) in a step, and the figures drawn from it."""
 
 from wattree.trace.result import (
+    AliveTensors,
+    AllocatorUse,
     EnergyUse,
     Evidence,
     MemoryFix,
@@ -12,6 +14,8 @@ from wattree.trace.result import (
 from wattree.trace.trace import Trace
 
 __all__ = [
+    "AliveTensors",
+    "AllocatorUse",
     "EnergyUse",
     "Evidence",
     "MemoryFix",

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 __all__ = [
+    "AliveTensors",
+    "AllocatorUse",
     "EnergyUse",
     "Evidence",
     "MemoryFix",
@@ -42,6 +44,55 @@ class MemoryFix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AliveTensors:
+    """Equal tensors of one rank that are alive at its peak.
+
+    Attributes:
+        category: One of those of `MemoryUse.by_category`.
+        kind: `stored` for the whole step, `saved` from forward to backward, `gathered` from other
+            ranks, `deferred` until a weight's gradient is made, `temporary`, or a `buffer`.
+        block: Block of the model that they belong to; empty if none.
+        name: Tensor in the block, or the operator whose temporary result it is.
+        tensors: How many there are: blocks of that kind x micro-batches.
+        micro_batches: Of how many micro-batches; None if they belong to the whole step.
+        bytes: Of all. [B]
+    """
+
+    category: str
+    kind: str
+    block: str
+    name: str
+    tensors: int
+    bytes: float
+    micro_batches: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorUse:
+    """What a model of an allocator holds for the tensors of one rank. [B]
+
+    Attributes:
+        name: `caching`, `expandable` or `bfc`.
+        tensor_bytes: Peak of live tensors in the part of the step that was played.
+        allocated_bytes: The same, each tensor rounded up to the allocator's blocks.
+        reserved_bytes: What it takes from the device.
+        fragmentation_bytes: What it takes beyond the tensors.
+        retries: Tensors for which it had to give back cached memory first.
+        events: Tensors taken and given back that were played.
+        complete: Whether they are all of the step's.
+    """
+
+    name: str
+    tensor_bytes: float
+    allocated_bytes: float
+    reserved_bytes: float
+    fragmentation_bytes: float
+    retries: int
+    events: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
     """Peak device memory of the fullest rank. [B]
 
@@ -51,6 +102,11 @@ class MemoryUse:
         fits: Whether the peak is within the capacity.
         by_category: Parts of the peak; add up to it.
         fixes: The cheapest changes that help, cheapest in step time first.
+        alive: The tensors alive at the peak of the ranks `alive_on`, largest first; empty where
+            plays are not detailed.
+        alive_on: The fullest ranks, or those that were asked for.
+        alive_bytes: Sum of `alive`: the peak of their live tensors.
+        allocator: What an allocator would hold for them; None unless asked for.
     """
 
     peak_bytes: float
@@ -58,6 +114,10 @@ class MemoryUse:
     fits: bool
     by_category: Mapping[str, float]
     fixes: tuple[MemoryFix, ...] = ()
+    alive: tuple[AliveTensors, ...] = ()
+    alive_on: str = ""
+    alive_bytes: float = 0.0
+    allocator: AllocatorUse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,7 +175,7 @@ def _job_key(job: Job) -> str:
 
 def _slim(prediction: Prediction) -> Prediction:
     """Drop the trace: hundreds of rows are kept at once."""
-    return replace(prediction, trace=None, power=())  # type: ignore[arg-type]
+    return replace(prediction, trace=None, power=(), ledger=None)  # type: ignore[arg-type]
 
 
 def _quantity(entry: _Entry, prediction: Prediction, constants: Calibration) -> float | None:

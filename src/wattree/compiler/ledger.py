@@ -1,0 +1,189 @@
+"""Which tensor each task takes and gives back: a ledger beside the tables of tasks.
+
+Tasks carry bytes only; millions of them need no names. A table's ledger says, once for all slots
+that play the table, of what those bytes are made. Whatever moves the tasks of a table (joining,
+merging, putting two side by side) moves its ledger along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "ENTRY",
+    "NO_ENTRIES",
+    "Holding",
+    "Item",
+    "Items",
+    "MemoryLedger",
+    "Piece",
+    "Recorder",
+    "StageLedger",
+    "at_block",
+    "entries",
+    "shifted",
+    "summed",
+]
+
+Integers = NDArray[np.int64]
+
+#: One line: at its start or end a task takes (`bytes` > 0) or gives back (< 0) tensors of an item.
+#: `tensors`: how many come to life (1) or go (-1); 0 where part of one is added or a row is split.
+#: `block`: place in its chunk of the block that it belongs to, in model order.
+ENTRY = np.dtype(
+    [
+        ("task", np.int64),
+        ("at_end", np.bool_),
+        ("item", np.int32),
+        ("block", np.int32),
+        ("tensors", np.int32),
+        ("bytes", np.float64),
+    ]
+)
+NO_ENTRIES = np.zeros(0, ENTRY)
+
+
+class Item(NamedTuple):
+    """What a tensor is.
+
+    Attributes:
+        category: One of `CATEGORIES`.
+        kind: `stored` (for the whole step), `saved` (from forward to backward), `gathered`,
+            `temporary`, `deferred` (a gradient that waits for its weight's), `buffer`.
+        block: Block of the model.
+        name: Tensor or operator in the block.
+    """
+
+    category: str
+    kind: str
+    block: str
+    name: str
+
+
+@dataclass(slots=True)
+class Items:
+    """Items numbered in order of appearance."""
+
+    index: dict[Item, int] = field(default_factory=dict)
+
+    def __call__(self, item: Item) -> int:
+        """Return the number of `item`."""
+        return self.index.setdefault(item, len(self.index))
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Lines of the ledger of one table under construction."""
+
+    lines: list[tuple[int, bool, int, int, int, float]] = field(default_factory=list)
+
+    def take(self, task: int, item: int, size_bytes: float, *, tensors: int = 1) -> None:
+        """Note that `task` takes a tensor at its start."""
+        self.lines.append((task, False, item, 0, tensors, size_bytes))
+
+    def give(self, task: int, item: int, size_bytes: float) -> None:
+        """Note that `task` gives a tensor back at its end."""
+        self.lines.append((task, True, item, 0, -1, -size_bytes))
+
+    def pass_by(self, task: int, item: int, size_bytes: float) -> None:
+        """Note that `task` takes a tensor and gives it back."""
+        self.take(task, item, size_bytes)
+        self.give(task, item, size_bytes)
+
+    def drop(self, task: int, item: int) -> None:
+        """Forget what was noted of `item` at `task`."""
+        self.lines = [line for line in self.lines if line[0] != task or line[2] != item]
+
+    @property
+    def ledger(self) -> NDArray[np.void]:
+        """The lines as an array of dtype `ENTRY`."""
+        return entries(self.lines)
+
+
+def entries(lines: Sequence[tuple[int, bool, int, int, int, float]]) -> NDArray[np.void]:
+    """Return lines (task, at_end, item, block, tensors, bytes) as an array, empty ones left out."""
+    return np.array([line for line in lines if line[5] != 0.0], ENTRY)
+
+
+def shifted(ledger: NDArray[np.void], to: int | Integers) -> NDArray[np.void]:
+    """Return a ledger whose tasks lie further on by `to`, or at `to[task]`."""
+    if not len(ledger):
+        return ledger
+    result = ledger.copy()
+    result["task"] = ledger["task"] + to if isinstance(to, int) else to[ledger["task"]]
+    return result
+
+
+def at_block(ledger: NDArray[np.void], block: int) -> NDArray[np.void]:
+    """Return a block's ledger as that of the block at place `block` of a chunk."""
+    result = ledger.copy()
+    result["block"] = block
+    return result
+
+
+class Piece(NamedTuple):
+    """A slot's table in the program of a stage.
+
+    Attributes:
+        offset: First task of the table, or of the pair of tables.
+        rows: Where its tasks lie from there; None: one behind another.
+        chunk, micro_batch: Of the slot.
+        ledger: Of the table; shared by all slots that play it.
+    """
+
+    offset: int
+    rows: Integers | None
+    chunk: int
+    micro_batch: int
+    ledger: NDArray[np.void]
+
+
+class Holding(NamedTuple):
+    """Tensors that a stage holds for the whole step.
+
+    Attributes:
+        item: Its number.
+        tensors: How many there are, one per block that holds it.
+        bytes: Of all. [B]
+    """
+
+    item: int
+    tensors: int
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLedger:
+    """What one stage's tasks take and give, and what it holds throughout."""
+
+    pieces: tuple[Piece, ...]
+    holdings: tuple[Holding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLedger:
+    """The ledgers of all stages of an execution graph.
+
+    Attributes:
+        items: What entries name by number.
+        stages: One ledger each. A rank class plays the tasks of its stage in their order.
+        stage_of_class: Stage of every rank class.
+    """
+
+    items: tuple[Item, ...]
+    stages: tuple[StageLedger, ...]
+    stage_of_class: Integers
+
+
+def summed(holdings: Mapping[int, Sequence[float]]) -> tuple[Holding, ...]:
+    """Return item → bytes of each tensor as holdings, empty ones left out."""
+    return tuple(
+        Holding(item, sum(size > 0 for size in sizes), float(sum(sizes)))
+        for item, sizes in holdings.items()
+        if sum(sizes) > 0
+    )

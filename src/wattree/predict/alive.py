@@ -1,0 +1,129 @@
+"""The tensors alive on a rank when its memory peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.ledger import MemoryLedger, Piece
+from wattree.errors import UnknownNameError
+from wattree.predict.breakdown import tasks_of
+from wattree.predict.moment import Moment, moment_of_start
+from wattree.predict.reserved import reserved_for
+from wattree.trace import AliveTensors, MemoryUse, Trace
+
+__all__ = ["FULLEST", "alive_tensors", "with_alive"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: What sums of tens of thousands of sizes may be off by, as a share of what went in.
+_ROUNDING = 1e-9
+#: The ranks that need most memory.
+FULLEST = "fullest"
+
+
+def with_alive(
+    memory: MemoryUse,
+    trace: Trace,
+    ledger: MemoryLedger,
+    *,
+    fullest: int,
+    allocator: str,
+    beside: float,
+    asked: str | None,
+) -> MemoryUse:
+    """Return `memory` with the tensors alive at the peak of the fullest ranks, or those asked for.
+
+    Args:
+        memory: Without them.
+        trace: A play of the graph.
+        ledger: Of the same compilation.
+        fullest: The class that needs most.
+        allocator: Which one holds the tensors.
+        beside: What the allocator cannot have of the device: context, communicators. [B]
+        asked: Name of a rank class, or `FULLEST`; what an allocator holds is only told if asked.
+
+    Raises:
+        UnknownNameError: No rank class has that name.
+    """
+    rank_class = fullest if asked in {None, FULLEST} else _class_called(str(asked), trace)
+    alive = alive_tensors(trace, ledger, rank_class)
+    return replace(
+        memory,
+        alive=alive,
+        alive_on=trace.graph.class_names[rank_class],
+        alive_bytes=float(sum(row.bytes for row in alive)),
+        allocator=None
+        if asked is None
+        else reserved_for(
+            trace, ledger, rank_class, allocator, capacity_bytes=memory.capacity_bytes - beside
+        ),
+    )
+
+
+def _class_called(name: str, trace: Trace) -> int:
+    """Return the rank class with that name; the number of its ranks may be left out."""
+    names = trace.graph.class_names
+    for index, known in enumerate(names):
+        if name in {known, known.split(" (")[0]}:
+            return index
+    raise UnknownNameError(
+        kind="rank class", name=name, known=[FULLEST, *(known.split(" (")[0] for known in names)]
+    )
+
+
+def alive_tensors(trace: Trace, ledger: MemoryLedger, rank_class: int) -> tuple[AliveTensors, ...]:
+    """Return what `rank_class` holds at its peak, largest first; the bytes add up to the peak.
+
+    Args:
+        trace: A play of the graph.
+        ledger: Of the same compilation.
+        rank_class: Any class of the graph.
+    """
+    moment = moment_of_start(trace, int(trace.peak_task[rank_class]))
+    tasks = tasks_of(trace, rank_class)
+    stage = ledger.stages[int(ledger.stage_of_class[rank_class])]
+    found = [
+        AliveTensors(**ledger.items[held.item]._asdict(), tensors=held.tensors, bytes=held.bytes)
+        for held in stage.holdings
+    ]
+    found += _passing(stage.pieces, tasks, moment, ledger)
+    return tuple(sorted(found, key=lambda row: -row.bytes))
+
+
+def _passing(
+    pieces: Sequence[Piece], tasks: Integers, moment: Moment, ledger: MemoryLedger
+) -> list[AliveTensors]:
+    """Return what came and has not gone."""
+    micro_batches = 1 + max((piece.micro_batch for piece in pieces), default=0)
+    shape = len(ledger.items), micro_batches
+    held, moved, tensors = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.int64)
+    started, ended = moment.started[tasks], moment.ended[tasks]
+    for piece in pieces:
+        lines = piece.ledger
+        rows = lines["task"] if piece.rows is None else piece.rows[lines["task"]]
+        rows = rows + piece.offset
+        done = np.where(lines["at_end"], ended[rows], started[rows])
+        if not done.any():
+            continue
+        lines = lines[done]
+        item = lines["item"]
+        held[:, piece.micro_batch] += np.bincount(item, lines["bytes"], minlength=shape[0])
+        moved[:, piece.micro_batch] += np.bincount(item, np.abs(lines["bytes"]), minlength=shape[0])
+        tensors[:, piece.micro_batch] += np.bincount(
+            item, lines["tensors"], minlength=shape[0]
+        ).astype(np.int64)
+    alive = held > _ROUNDING * moved
+    return [
+        AliveTensors(
+            **ledger.items[item]._asdict(),
+            tensors=int(tensors[item, alive[item]].sum()),
+            micro_batches=int(alive[item].sum()),
+            bytes=float(held[item, alive[item]].sum()),
+        )
+        for item in np.flatnonzero(alive.any(axis=1)).tolist()
+    ]

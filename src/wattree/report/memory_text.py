@@ -1,0 +1,56 @@
+"""The tensors alive at the peak as a table for people."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from wattree.report.words import NOT_APPLICABLE, percent
+from wattree.trace import AliveTensors, AllocatorUse, MemoryUse
+from wattree.units import format_bytes
+
+__all__ = ["show_alive"]
+
+INDENT = (0, 0, 0, 2)
+
+
+def show_alive(memory: MemoryUse, console: Console) -> None:
+    """Print what is alive when memory peaks, largest first, and what an allocator holds for it."""
+    title = f"Alive when the memory of {memory.alive_on} peaks: {format_bytes(memory.alive_bytes)}"
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for head in ("tensor", "of", "what"):
+        table.add_column(head)
+    for head in ("tensors", "micro-batches", "bytes", "share"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in memory.alive:
+        table.add_row(*_cells(row, memory.alive_bytes))
+    console.print()
+    console.print(Text(title, style="bold"))
+    console.print(Padding(table, INDENT))
+    if memory.allocator is not None:
+        console.print(Padding(_allocator(memory.allocator), INDENT))
+
+
+def _cells(row: AliveTensors, total: float) -> tuple[str, ...]:
+    return (
+        row.name,
+        row.block or NOT_APPLICABLE,
+        row.category if row.kind == "stored" else f"{row.category}, {row.kind}",
+        f"{row.tensors:,}",
+        NOT_APPLICABLE if row.micro_batches is None else f"{row.micro_batches:,}",
+        format_bytes(row.bytes),
+        percent(row.bytes / total),
+    )
+
+
+def _allocator(use: AllocatorUse) -> str:
+    played = f"{use.events:,} tensors taken or given back" + (
+        "" if use.complete else ", the first of the step's"
+    )
+    retries = f", {use.retries:,} retries for want of memory" if use.retries else ""
+    return (
+        f"A model of the {use.name} allocator reserves {format_bytes(use.reserved_bytes)} for "
+        f"them, {format_bytes(use.fragmentation_bytes)} beyond the tensors ({played}{retries})."
+    )

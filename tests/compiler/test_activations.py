@@ -1,0 +1,99 @@
+"""What a layer keeps for backward, against the formulas of the papers. All in bytes of one rank.
+
+s, b, h, a are sequence, micro-batch, hidden size and heads; t is the tensor-parallel degree.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compiler.jobs import HEADS, HIDDEN, SEQUENCE, WIDTH, Job, dense, mixture
+from wattree.predict.block_memory import block_memory
+from wattree.strategy import StrategyOptions
+
+SBH = SEQUENCE * HIDDEN
+SCORES = 5 * HEADS * SEQUENCE / HIDDEN  # 5 a s / h
+GPT = {
+    "activation": "gelu",
+    "qkv_bias": True,
+    "attention_out_bias": True,
+    "mlp_bias": True,
+    "positions": "learned",
+    "max_positions": 4 * SEQUENCE,
+    "dropout": 0.1,
+}
+UNFUSED, FUSED = "megatron-lm-2021", "megatron-core"
+
+
+def kept_bytes(job: Job, block: str = "layer") -> float:
+    """Return what one layer keeps of one micro-batch."""
+    (costs,) = (c for c in job.compiled().costs if c.program.block == block)
+    return float(block_memory(costs)[0][0])
+
+
+def gpt(family: str = UNFUSED, **options: object) -> Job:
+    """Return GPT layers as the paper has them."""
+    return Job.of(dense(**GPT), StrategyOptions(**options), family=family)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, 34 + SCORES),
+        ({"tp": 4}, 10 + 24 / 4 + SCORES / 4),
+        ({"tp": 4, "sequence_parallel": True}, (34 + SCORES) / 4),
+        ({"tp": 4, "recompute": "selective"}, 10 + 24 / 4),
+        ({"tp": 4, "sequence_parallel": True, "recompute": "selective"}, 34 / 4),
+        ({"recompute": "full"}, 2),
+        ({"tp": 4, "recompute": "full"}, 2),
+    ],
+)
+def test_a_layer_keeps_what_korthikanti_counts(options: dict[str, object], expected: float) -> None:
+    """Table 2 of arXiv:2205.05198, unfused attention, statistics of norms left out as there."""
+    assert kept_bytes(gpt(**options)) == pytest.approx(expected * SBH, rel=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"tp": 4}, {"tp": 4, "sequence_parallel": True}])
+def test_fused_attention_keeps_no_scores(options: dict[str, object]) -> None:
+    """Dao et al. 2022: nothing grows with the square; as if scores were recomputed."""
+    recomputed = kept_bytes(gpt(**options, recompute="selective"))
+
+    assert kept_bytes(gpt(FUSED, **options)) == pytest.approx(recomputed, rel=1e-12)
+
+
+@pytest.mark.parametrize("sequence", [64, 128, 256])
+def test_scores_alone_grow_with_the_square_of_the_sequence(sequence: int) -> None:
+    """Softmax's output 2, its dropout mask 1, what dropout leaves 2 bytes a score."""
+    jobs = [
+        Job.of(dense(**GPT), StrategyOptions(), family=family, sequence=sequence)
+        for family in (UNFUSED, FUSED)
+    ]
+    unfused, fused = (kept_bytes(job) for job in jobs)
+
+    assert unfused - fused == pytest.approx(5 * HEADS * sequence**2, rel=1e-12)
+
+
+def test_a_gated_layer_keeps_three_values_of_its_inner_width() -> None:
+    """SwiGLU: gate, up, and their product; no mask without dropout, no scores if fused.
+
+    Two norms' inputs, what they put out (for the products of weights), q, k, v, the context: eight
+    values of the hidden size.
+    """
+    ffn = 4 * HIDDEN
+    job = Job.of(dense(gated=True, norm="rms", activation="silu", ffn=ffn), StrategyOptions())
+
+    assert kept_bytes(job) == WIDTH * (8 * SBH + 3 * SEQUENCE * ffn)
+
+
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_experts_keep_routed_copies_of_every_token(top_k: int) -> None:
+    """Each of k copies of a token: its row, gate, up, their product, and what comes back."""
+    experts, ffn = 8, 4 * HIDDEN
+    routed = top_k * SEQUENCE * (2 * HIDDEN + 3 * ffn)
+    router = SEQUENCE * (experts + top_k)  # logits, and the weights of the chosen
+
+    found = kept_bytes(
+        Job.of(mixture(experts=experts, top_k=top_k), StrategyOptions()), "moe_layer"
+    )
+
+    assert found == WIDTH * (8 * SBH + router + routed)

@@ -1,0 +1,83 @@
+"""The tensors alive at the peak add up to it, whatever the strategy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.compiler.jobs import Job, dense, mixture
+from wattree.predict.alive import alive_tensors
+from wattree.predict.breakdown import tasks_of
+from wattree.sim import play
+from wattree.strategy import RECOMPUTATIONS, SHARDINGS, StrategyOptions
+from wattree.strategy.schedules import PIPELINE_SCHEDULES
+
+STAGES = 2
+
+
+def chunks_of(schedule: str) -> int:
+    """Return how many chunks a schedule wants on a stage, if it wants to be told."""
+    return 2 if schedule in {"interleaved", "breadth-first"} else 1
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    """Draw a small job: any schedule, sharding, recomputation, tensor and expert parallelism."""
+    schedule = draw(st.sampled_from(sorted(PIPELINE_SCHEDULES)))
+    sharding = draw(st.sampled_from(SHARDINGS))
+    tp = draw(st.sampled_from([1, 2]))
+    options = StrategyOptions(
+        pp=STAGES,
+        tp=tp,
+        fsdp=2 if sharding == "hybrid" else draw(st.sampled_from([1, 2])),
+        schedule=schedule,
+        virtual_stages=chunks_of(schedule),
+        sharding=sharding,
+        sequence_parallel=draw(st.booleans()) and tp > 1,
+        recompute=draw(st.sampled_from([*RECOMPUTATIONS, "block_2"])),
+        overlap_gradients=draw(st.booleans()),
+        overlap_parameters=draw(st.booleans()),
+    )
+    model = draw(st.sampled_from([dense(4, dropout=0.1), mixture(4)]))
+    family = draw(st.sampled_from(["megatron-core", "torchtitan", "megatron-lm-2021"]))
+    return Job.of(model, options, global_batch=draw(st.sampled_from([8, 16])), family=family)
+
+
+@settings(max_examples=40)
+@given(job=jobs(), detail=st.booleans())
+def test_what_is_alive_adds_up_to_the_peak_of_every_class(job: Job, *, detail: bool) -> None:
+    """Tensor by tensor, to rounding; and nothing is owed."""
+    compiled = job.compiled(detail=detail)
+    trace = play(compiled.graph)
+
+    for rank_class, peak_bytes in enumerate(trace.peak_bytes):
+        alive = alive_tensors(trace, compiled.ledger, rank_class)
+        assert sum(row.bytes for row in alive) == pytest.approx(peak_bytes, rel=1e-9)
+        assert min(row.bytes for row in alive) > 0
+        assert min(row.tensors for row in alive) >= 1
+        if detail:
+            assert all(row.tensors >= (row.micro_batches or 1) for row in alive)
+
+
+@settings(max_examples=25)
+@given(job=jobs(), detail=st.booleans())
+def test_a_ledger_holds_every_byte_that_tasks_take_and_give(job: Job, *, detail: bool) -> None:
+    """Task by task, so that memory that is added to a task without a name is found."""
+    compiled = job.compiled(detail=detail)
+    graph = compiled.graph
+    trace = play(graph)
+    for rank_class, stage in enumerate(compiled.ledger.stage_of_class.tolist()):
+        tasks = tasks_of(trace, rank_class)
+        taken, given_back = np.zeros(len(tasks)), np.zeros(len(tasks))
+        for piece in compiled.ledger.stages[stage].pieces:
+            lines = piece.ledger
+            rows = lines["task"] if piece.rows is None else piece.rows[lines["task"]]
+            at_end = lines["at_end"]
+            rows = rows + piece.offset
+            np.add.at(taken, rows[~at_end], lines["bytes"][~at_end])
+            np.add.at(given_back, rows[at_end], -lines["bytes"][at_end])
+        scale = max(graph.alloc_bytes[tasks].max(), 1.0)
+        assert np.allclose(taken, graph.alloc_bytes[tasks], rtol=0, atol=1e-9 * scale)
+        assert np.allclose(given_back, graph.free_bytes[tasks], rtol=0, atol=1e-9 * scale)
