@@ -15,7 +15,7 @@ from wattree.compiler.tasks import TASK, Copy, Stream
 from wattree.compiler.topology import LinkUse
 from wattree.graph import Phase, StageLabel, TaskKind
 from wattree.hardware import Node
-from wattree.units import format_quantity
+from wattree.units import format_bytes
 
 __all__ = ["Tier", "capacity_misfits", "tier_links", "tiers_of"]
 
@@ -146,8 +146,8 @@ def capacity_misfits(node: Node, held: Mapping[str, Floats]) -> dict[str, str]:
                 by_host, where = by_host.sum(keepdims=True), "the pool"
         if by_host.max() > capacity:
             found["strategy.offload"] = (
-                f"{format_quantity(float(by_host.max()), 'bytes')} of {_WORDS[tier]} needed on "
-                f"{where}, which has {format_quantity(capacity, 'bytes')}; keep more on the "
+                f"{format_bytes(float(by_host.max()))} of {_WORDS[tier]} needed on "
+                f"{where}, which has {format_bytes(capacity)}; keep more on the "
                 "devices, or use more of them"
             )
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from wattree.job.values import (
     Axes,
@@ -148,6 +148,19 @@ class BucketSpec(Section):
     )
 
 
+_SIZE_SCHEMA: dict[str, Any] = {"type": "string", "examples": ["25 MiB"]}
+_BUCKET_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        _SIZE_SCHEMA,
+        {
+            "type": "object",
+            "properties": {"gradients": _SIZE_SCHEMA, "parameters": _SIZE_SCHEMA},
+            "additionalProperties": False,
+        },
+    ]
+}
+
+
 def _bucket(value: object) -> object:
     """Return a bucket as a mapping; a bare size is that of gradients."""
     return value if value is None or isinstance(value, Mapping) else {"gradients": value}
@@ -200,17 +213,12 @@ class MovementSpec(Section):
     reshard_after_forward: bool | None = Field(
         None, description="true or false, whether gathered parameters are dropped after forward"
     )
-    bucket: Annotated[BucketSpec | None, BeforeValidator(_bucket)] = Field(
+    bucket: Annotated[
+        BucketSpec | None, BeforeValidator(_bucket), WithJsonSchema(_BUCKET_SCHEMA)
+    ] = Field(
         None,
         description="a size with its unit, such as '25 MiB', of gradients reduced together, or a "
         "mapping with gradients and parameters",
-        json_schema_extra={
-            "anyOf": [
-                {"type": "string", "examples": ["25 MiB"]},
-                {"$ref": "#/$defs/BucketSpec"},
-                {"type": "null"},
-            ]
-        },
     )
     offload: OffloadSpec | None = Field(
         None, description="a mapping with optimizer, parameters and activations"

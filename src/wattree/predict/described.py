@@ -77,7 +77,7 @@ def _traffic(traffic: Traffic) -> dict[str, object]:
         "parameters": traffic.parameter_bucket_bytes,
     }
     if bucket := {name: f"{size:.17g} B" for name, size in sizes.items() if size is not None}:
-        found["bucket"] = bucket
+        found["bucket"] = bucket["gradients"] if list(bucket) == ["gradients"] else bucket
     if offload := _offload(traffic.offload):
         found["offload"] = offload
     return found
