@@ -24,7 +24,7 @@ from wattree.compiler.kernels import (
 )
 from wattree.compiler.links import LinkClasses
 from wattree.compiler.stage import StageProgram
-from wattree.compiler.tasks import CATEGORIES, STREAMS, Stream, joined
+from wattree.compiler.tasks import CATEGORIES, STREAMS, Stream, joined, load_bytes
 from wattree.graph import ExecutionGraph, StreamKind, TaskKind
 
 __all__ = ["StageClasses", "TransferCosts", "execution_graph"]
@@ -43,6 +43,9 @@ _HEADINGS = (1, -1, 0)
 _STREAM_KINDS = {
     Stream.COMPUTE: StreamKind.COMPUTE,
     Stream.HOST: StreamKind.HOST,
+    Stream.HOST_UPDATE: StreamKind.HOST,
+    Stream.COPY_OUT: StreamKind.COPY,
+    Stream.COPY_IN: StreamKind.COPY,
 }
 
 
@@ -291,7 +294,8 @@ def _by_class(tasks: _Tasks, row: int, name: str) -> Floats:
     parts = []
     for stage in tasks.classes:
         costs = getattr(stage, _BY_CLASS[row])
-        parts.append(np.zeros(len(stage.ranks)) if costs is None else getattr(costs, name))
+        known = costs is not None and hasattr(costs, name)  # copies to the host have no class
+        parts.append(getattr(costs, name) if known else np.zeros(len(stage.ranks)))
     return np.concatenate(parts)
 
 
@@ -329,6 +333,9 @@ def _directions(
     transfers = tasks.records["kind"] == TaskKind.TRANSFER
     result = []
     for kind in links:
+        if kind.one_way:
+            result.append((kind, _BOTH))
+            continue
         apart = bool((tasks.records[kind.load][transfers & (costs == FROM_TASK)] > 0).any())
         for row in range(len(_BY_CLASS)):
             _, task, owner = tasks.instances_of(transfers & (costs == row))
@@ -476,7 +483,7 @@ def _loads(tasks: _Tasks, directions: Sequence[tuple[LinkClasses, str]], work_s:
     first = _starts([len(kind.bandwidth_bytes_per_s) for kind, _ in directions])
     names = [kind.load for kind, _ in directions]
     return Loads(
-        of_task=np.stack([tasks.records[name] for name in names], axis=1),
+        of_task=np.stack([load_bytes(tasks.records, name) for name in names], axis=1),
         by_class=np.stack(
             [
                 np.stack([_by_class(tasks, row, name) for name in names])

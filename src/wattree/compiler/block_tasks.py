@@ -37,6 +37,12 @@ _PHASES = {
     StepPhase.INPUT_GRADIENT: Phase.BACKWARD,
     StepPhase.WEIGHT_GRADIENT: Phase.BACKWARD,
 }
+#: Kinds of collectives between operators, and the streams that they have of their own.
+_KINDS = (
+    ("experts", Stream.EXPERT),
+    ("context", Stream.CONTEXT),
+    ("tensor", Stream.TENSOR),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +52,29 @@ class Pipelining:
     Attributes:
         tensor_exposed_share: Of gathers and scatters over `tp`; 1 keeps them whole.
         context_exposed_share: Of key/value gathers over `cp` (ring attention hides them).
+        in_line: Kinds (`tensor`, `context`, `experts`) on the stream of the computation.
     """
 
     tensor_exposed_share: float
     context_exposed_share: float
+    in_line: frozenset[str] = frozenset()
 
     def share(self, step: CollectiveStep) -> float:
         """Return the visible share of `step`."""
         if step.kind not in {CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER}:
             return 1.0
+        if self.stream(step) == Stream.COMPUTE:
+            return 1.0
         if step.axes == ("tp",):
             return self.tensor_exposed_share
         return self.context_exposed_share if step.axes == ("cp",) else 1.0
+
+    def stream(self, step: Step) -> int:
+        """Return the stream a step runs on."""
+        if isinstance(step, ComputeStep):
+            return Stream.COMPUTE
+        kind, own = _KINDS[0 if "ep" in step.axes else 1 if "cp" in step.axes else 2]
+        return Stream.COMPUTE if kind in self.in_line else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +86,6 @@ class _Row:
     stream: int
     depends: tuple[int, ...]  # row indices
     hidden: bool
-
-
-def stream_of(step: Step) -> int:
-    """Return the stream a step runs on."""
-    if isinstance(step, ComputeStep):
-        return Stream.COMPUTE
-    if "ep" in step.axes:
-        return Stream.EXPERT
-    return Stream.CONTEXT if "cp" in step.axes else Stream.TENSOR
 
 
 def phase_rows(steps: Sequence[Step], pipelining: Pipelining) -> list[_Row]:
@@ -95,12 +103,12 @@ def phase_rows(steps: Sequence[Step], pipelining: Pipelining) -> list[_Row]:
             beside = partner[index]
             if beside < index:  # drains a product: its hidden part starts with the product
                 starts = rows[at[beside]].depends
-                rows.append(_Row(index, 1 - share, stream_of(step), starts, True))
+                rows.append(_Row(index, 1 - share, pipelining.stream(step), starts, True))
                 depends = (*depends, len(rows) - 1)
-        rows.append(_Row(index, share, stream_of(step), depends + late, False))
+        rows.append(_Row(index, share, pipelining.stream(step), depends + late, False))
         at[index] = len(rows) - 1
         if index in partner and partner[index] > index:
-            rows.append(_Row(index, 1 - share, stream_of(step), depends, True))
+            rows.append(_Row(index, 1 - share, pipelining.stream(step), depends, True))
             waiting.setdefault(partner[index], []).append(len(rows) - 1)
     return rows
 
@@ -383,7 +391,7 @@ def _compute_rows(phase: _Phase) -> dict[str, int]:
     return {
         phase.steps[row.step].path: index
         for index, row in enumerate(phase.rows)
-        if row.stream == Stream.COMPUTE
+        if isinstance(phase.steps[row.step], ComputeStep)
     }
 
 
@@ -403,7 +411,7 @@ def _hold_gradients(inputs: _Phase, weights: _Phase, held: Mapping[int, tuple[in
     tasks = inputs.table.tasks
     kept: set[int] = set()
     for index, row in enumerate(weights.rows):
-        if row.stream != Stream.COMPUTE:
+        if not isinstance(weights.steps[row.step], ComputeStep):
             continue
         weight = weights.table.tasks[index]
         size = float(weight["alloc_bytes"])

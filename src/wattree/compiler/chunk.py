@@ -1,7 +1,8 @@
 """Pass 8: a pipeline chunk's forward and backward → tasks, with parameter and gradient traffic.
 
-Here data-parallel traffic meets the layers: gathers of sharded parameters run ahead of compute
-by two blocks, gradients leave in buckets as backward produces them.
+Here data-parallel traffic meets the layers: gathers of sharded parameters run ahead of compute,
+gradients leave in buckets as backward produces them, and what waits outside of the device is
+copied out behind a block and in ahead of it.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattree.compiler.block_tasks import BlockTasks
+from wattree.compiler.builder import TableBuilder
 from wattree.compiler.evaluate import collective_costs
-from wattree.compiler.ledger import Item, Items, at_block, entries, shifted
+from wattree.compiler.ledger import Item, Items, at_block, shifted, taken_for_later
+from wattree.compiler.movement import Movement
 from wattree.compiler.program import CollectiveKind
 from wattree.compiler.storage import Storage, SyncGroup
 from wattree.compiler.tasks import GATHERED, TASK, Stream, TaskTable, joined
+from wattree.compiler.update import gradients_out, gradients_taken, update_tasks
 from wattree.cost import GroupShape
 from wattree.cost.rates import Rates
 from wattree.graph import Phase, StageLabel, TaskKind
@@ -40,11 +45,13 @@ class BlockParts:
         tasks: Its forward and backward.
         storage: Its parameters and their traffic.
         name: Of the block.
+        stored_bytes: What it keeps for backward in another memory; 0 for nothing. [B]
     """
 
     tasks: BlockTasks
     storage: Storage
     name: str
+    stored_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +63,7 @@ class ChunkContext:
         group: Axes → shape of their groups.
         name: String → number.
         axes: Axes → number.
-        bucket_bytes: Gradients reduced together.
-        overlap_gradients, overlap_parameters: Hide the traffic behind compute.
+        moves: How data moves in this job.
         items: Tensors that ledgers name by number.
     """
 
@@ -65,54 +71,8 @@ class ChunkContext:
     group: Callable[[tuple[str, ...]], GroupShape]
     name: Callable[[str], int]
     axes: Callable[[tuple[str, ...]], int]
-    bucket_bytes: float
-    overlap_gradients: bool
-    overlap_parameters: bool
+    moves: Movement
     items: Items
-
-
-#: A gather may start when all but this many blocks before are done.
-_PREFETCHED_BLOCKS = 2
-
-
-class _Builder:
-    """Blocks and traffic appended one after another, with running indices."""
-
-    def __init__(self) -> None:
-        self.parts: list[np.ndarray] = []
-        self.edges: list[np.ndarray] = []
-        self.ledger: list[np.ndarray] = [entries(())]
-        self.count = 0
-        self.exit = -1
-        self.entries: list[int] = []
-        self.prefetch: list[int] = []
-        self.tails: list[int] = []
-        self.blocker = -1  # a reduction that the next block's compute must await
-
-    def append(self, tasks: np.ndarray, edges: Sequence[tuple[int, int]] | np.ndarray = ()) -> int:
-        first = self.count
-        self.parts.append(tasks)
-        if len(edges):
-            self.edges.append(np.asarray(edges, dtype=np.int64) + first)
-        self.count += len(tasks)
-        return first
-
-    def link(self, before: int, after: int) -> None:
-        if before >= 0:
-            self.edges.append(np.array([[before, after]], dtype=np.int64))
-
-    def table(self) -> TaskTable:
-        tasks = joined(self.parts)
-        edges = np.concatenate(self.edges) if self.edges else np.zeros((0, 2), np.int64)
-        return TaskTable(
-            tasks=tasks,
-            edges=edges,
-            entries=tuple(self.entries),
-            exit=self.exit,
-            prefetch=tuple(self.prefetch),
-            tails=tuple(self.tails[-2:]),
-            ledger=np.concatenate(self.ledger),
-        )
 
 
 def sync_tasks(
@@ -144,7 +104,11 @@ def sync_tasks(
 
 
 def chunk_forward(
-    blocks: Sequence[BlockParts], context: ChunkContext, *, first_micro_batch: bool
+    blocks: Sequence[BlockParts],
+    context: ChunkContext,
+    *,
+    first_micro_batch: bool,
+    gathered: bool = False,
 ) -> TaskTable:
     """Return the forward tasks of a chunk.
 
@@ -152,18 +116,42 @@ def chunk_forward(
         blocks: In model order.
         context: How traffic becomes tasks.
         first_micro_batch: Updated parameters of sharded optimisers arrive now, if overlapped.
+        gathered: Its parameters were gathered before and have been kept.
     """
-    builder = _Builder()
-    for place, block in enumerate(blocks):
-        gather = _gathers(block.storage.sync, context)
-        if first_micro_batch and context.overlap_parameters:
-            gather = joined([gather, updates(block.storage.sync, context)])
-        _add_block(builder, block, block.tasks.forward, gather, context, place=place)
+    moves = context.moves
+    builder = TableBuilder(moves.reach)
+    updated = [np.zeros(0, TASK)] * len(blocks)
+    if first_micro_batch and moves.overlap_parameters:
+        updated = update_portions([block.storage for block in blocks], context)
+    stored = moves.offload.prefetch + 1
+    for place, (block, update) in enumerate(zip(blocks, updated, strict=True)):
+        gather = np.zeros(0, TASK) if gathered else _gathers(block.storage, context)
+        start = _add_block(
+            builder,
+            block,
+            block.tasks.forward,
+            joined([gather, update]),
+            context,
+            place=place,
+            ahead=moves.forward_ahead,
+            kept=not moves.reshard_after_forward,
+        )
+        if start >= 0 and len(builder.stored) >= stored:
+            builder.link(builder.stored[-stored], start)  # no more than that is on its way out
+        if block.stored_bytes > 0 and start >= 0:
+            copy = _copy_kept(builder, block, place, context, out=True)
+            builder.link(builder.tails[-1], copy)
+            builder.stored.append(copy)
     return builder.table()
 
 
 def chunk_backward(
-    blocks: Sequence[BlockParts], context: ChunkContext, *, last_micro_batch: bool
+    blocks: Sequence[BlockParts],
+    context: ChunkContext,
+    *,
+    last_micro_batch: bool,
+    first_micro_batch: bool = False,
+    gathered: bool = False,
 ) -> TaskTable:
     """Return the backward tasks of a chunk.
 
@@ -171,47 +159,54 @@ def chunk_backward(
         blocks: In model order.
         context: How traffic becomes tasks.
         last_micro_batch: Accumulated gradients leave now, if overlapped.
+        first_micro_batch: Gradients begin to be kept now, if they are not kept all the time.
+        gathered: Its parameters have been kept since forward, and are dropped now.
     """
-    builder = _Builder()
-    bucket: list[SyncGroup] = []
+    builder = TableBuilder(context.moves.reach)
+    leaving = _Leaving(builder, context, last=last_micro_batch)
     # Frozen blocks before the first trained one do nothing; and equal layers are one object, so
     # the last to run is told by its place.
     working = [
         (place, block) for place, block in enumerate(blocks) if len(block.tasks.backward.tasks)
     ]
     for place, block in reversed(working):
-        gather = _gathers(block.storage.sync, context)
-        _add_block(builder, block, block.tasks.backward, gather, context, place=place)
-        bucket += [
-            group
-            for group in block.storage.sync
-            if group.every_micro_batch or (last_micro_batch and context.overlap_gradients)
-        ]
-        if place == working[0][0] or _bucket_bytes(bucket) >= context.bucket_bytes:
-            _add_reductions(builder, bucket, context, builder.tails[-1])
-            bucket = []
+        if first_micro_batch:
+            _take_gradients(builder, block, place, context)
+        _fetch_and_add(
+            builder, block, block.tasks.backward, context, place=place, gathered=gathered
+        )
+        leaving.add(block, place)
+        if place == working[0][0] or leaving.is_full:
+            leaving.flush()
+    leaving.end()
     return builder.table()
 
 
-def chunk_input_gradient(blocks: Sequence[BlockParts], context: ChunkContext) -> TaskTable:
+def chunk_input_gradient(
+    blocks: Sequence[BlockParts], context: ChunkContext, *, gathered: bool = False
+) -> TaskTable:
     """Return the part of a chunk's backward that the stage before waits for.
 
     Args:
         blocks: In model order, compiled with their backward in two pieces.
         context: How traffic becomes tasks.
+        gathered: Its parameters have been kept since forward, and are dropped now.
     """
-    builder = _Builder()
+    builder = TableBuilder(context.moves.reach)
     for place, block in reversed(list(enumerate(blocks))):
         table = block.tasks.input_gradient
         assert table is not None
         if len(table.tasks):
-            gather = _gathers(block.storage.sync, context)
-            _add_block(builder, block, table, gather, context, place=place)
+            _fetch_and_add(builder, block, table, context, place=place, gathered=gathered)
     return builder.table()
 
 
 def chunk_weight_gradient(
-    blocks: Sequence[BlockParts], context: ChunkContext, *, last_micro_batch: bool
+    blocks: Sequence[BlockParts],
+    context: ChunkContext,
+    *,
+    last_micro_batch: bool,
+    first_micro_batch: bool = False,
 ) -> TaskTable:
     """Return the part of a chunk's backward that nobody waits for but the reductions.
 
@@ -221,74 +216,166 @@ def chunk_weight_gradient(
         blocks: In model order, compiled with their backward in two pieces.
         context: How traffic becomes tasks.
         last_micro_batch: Accumulated gradients leave now, if overlapped.
+        first_micro_batch: Gradients begin to be kept now, if they are not kept all the time.
     """
-    builder = _Builder()
-    bucket: list[SyncGroup] = []
+    builder = TableBuilder(context.moves.reach)
+    leaving = _Leaving(builder, context, last=last_micro_batch)
     for place, block in reversed(list(enumerate(blocks))):
         table = block.tasks.weight_gradient
         assert table is not None
+        if first_micro_batch:
+            _take_gradients(builder, block, place, context)
         if len(table.tasks):
             _add_block(builder, block, table, np.zeros(0, TASK), context, place=place)
-        bucket += [
-            group
-            for group in block.storage.sync
-            if group.every_micro_batch or (last_micro_batch and context.overlap_gradients)
-        ]
-        if _bucket_bytes(bucket) >= context.bucket_bytes:
-            _add_reductions(builder, bucket, context, builder.tails[-1] if builder.tails else -1)
-            bucket = []
-    if bucket:
-        _add_reductions(builder, bucket, context, builder.tails[-1] if builder.tails else -1)
+        leaving.add(block, place)
+        if leaving.is_full:
+            leaving.flush()
+    leaving.flush()
+    leaving.end()
     return builder.table()
 
 
+def _fetch_and_add(
+    builder: TableBuilder,
+    block: BlockParts,
+    table: TaskTable,
+    context: ChunkContext,
+    *,
+    place: int,
+    gathered: bool,
+) -> None:
+    """Append a block's backward, with what it gathers and what it stored elsewhere."""
+    moves = context.moves
+    copy = -1
+    if block.stored_bytes > 0:
+        copy = _copy_kept(builder, block, place, context, out=False)
+        builder.wait(copy, moves.offload.prefetch + 1)
+        builder.fetched.append(copy)
+    gather = _gathers(block.storage, context)
+    start = _add_block(
+        builder,
+        block,
+        table,
+        np.zeros(0, TASK) if gathered else gather,
+        context,
+        place=place,
+        ahead=moves.backward_ahead,
+        drops=tuple(gather["alloc_bytes"].tolist()) if gathered else (),
+        behind=builder.reduced if moves.after_reductions else -1,
+    )
+    if start >= 0:
+        builder.link(copy, start)
+
+
+def _take_gradients(
+    builder: TableBuilder, block: BlockParts, place: int, context: ChunkContext
+) -> None:
+    if block.storage.gradients[0] > 0:
+        taken = builder.append(gradients_taken(block.storage, context.name))
+        builder.wait(taken, 1)
+        size = float(block.storage.gradients[0])
+        builder.note([(taken, False, gradients_of(block, context), place, 1, size)])
+
+
+def gradients_of(block: BlockParts, context: ChunkContext) -> int:
+    """Return the number of the item that a block's gradients are."""
+    return context.items(Item("gradients", "stored", block.name, "gradients"))
+
+
 def _add_block(
-    builder: _Builder,
+    builder: TableBuilder,
     block: BlockParts,
     table: TaskTable,
     gather: np.ndarray,
     context: ChunkContext,
     *,
     place: int,
-) -> None:
-    """Append a block, the one at `place` of the chunk, after what it gathers.
+    ahead: int = 1,
+    kept: bool = False,
+    drops: Sequence[float] = (),
+    behind: int = -1,
+) -> int:
+    """Append a block after what it gathers; return its first task on the compute stream.
 
-    Gathers run beside the block before; without overlap they wait for it.
+    Args:
+        builder: Of the table.
+        block: What to append.
+        table: The block's tasks.
+        gather: What is brought first.
+        context: How traffic becomes tasks.
+        place: Of the block in its chunk.
+        ahead: The gather waits for the block that lies so many before.
+        kept: What is gathered stays.
+        drops: Gathered before and dropped when the block is done, each copy. [B]
+        behind: A task that the gather waits for too, -1 for none.
     """
     before = builder.exit
-    gathered = -1
-    if len(gather):
-        gathered = builder.append(gather) + len(gather) - 1
-        first = gathered - len(gather) + 1
-        ahead = _PREFETCHED_BLOCKS if context.overlap_parameters else 1
-        if len(builder.tails) >= ahead:
-            builder.link(builder.tails[-ahead], first)
-        else:
-            builder.prefetch.append(first)
+    sizes = gather["alloc_bytes"].tolist()
+    copies = context.items(Item("gathered", "gathered", block.name, "parameters"))
+    first = _add_gather(builder, gather, ahead=ahead, behind=behind)
+    builder.note([(first + i, False, copies, place, 1, size) for i, size in enumerate(sizes)])
     start = builder.append(table.tasks, table.edges)
     builder.ledger.append(at_block(shifted(table.ledger, start), place))
-    computes = np.flatnonzero(table.tasks["stream"] == Stream.COMPUTE)
-    if len(computes):
-        builder.link(builder.blocker, start + int(computes[0]))
-        builder.blocker = -1
-    if gathered >= 0 and len(computes):
-        builder.link(gathered, start + int(computes[0]))
-        # The gathered copy lives until the block is done.
-        release = builder.append(_release(float(gather["alloc_bytes"].sum()), context.name))
-        builder.link(start + int(computes[-1]), release)
-        whole = context.items(Item("gathered", "gathered", block.name, "parameters"))
-        for task, size in enumerate(gather["alloc_bytes"].tolist(), start=first):
-            builder.ledger.append(entries([(task, False, whole, place, 1, size)]))
-            builder.ledger.append(entries([(release, True, whole, place, -1, -size)]))
     for entry in table.entries:
         if before >= 0:
             builder.link(before, start + entry)
         else:
             builder.entries.append(start + entry)
-    if len(computes):
-        builder.tails.append(start + int(computes[-1]))
     if table.exit >= 0:
         builder.exit = start + table.exit
+    computes = start + np.flatnonzero(table.tasks["stream"] == Stream.COMPUTE)
+    if not len(computes):
+        return -1
+    builder.link(builder.blocker, int(computes[0]))
+    builder.blocker = -1
+    if len(gather):
+        builder.link(first + len(gather) - 1, int(computes[0]))
+    if dropped := [*drops, *([] if kept else sizes)]:
+        # The gathered copy lives until the block is done.
+        release = builder.append(_release(sum(dropped), context.name))
+        builder.link(int(computes[-1]), release)
+        builder.note([(release, True, copies, place, -1, -size) for size in dropped])
+    builder.tails.append(int(computes[-1]))
+    return int(computes[0])
+
+
+def _add_gather(builder: TableBuilder, gather: np.ndarray, *, ahead: int, behind: int) -> int:
+    """Append what brings a block's parameters; return its first task.
+
+    Gathers run beside the blocks before; without prefetch they wait for the one before.
+    """
+    if not len(gather):
+        return builder.count
+    copies = np.flatnonzero(gather["stream"] == Stream.COPY_IN)
+    edges = [(int(copy), int(copy) + 1) for copy in copies if copy + 1 < len(gather)]
+    first = builder.append(gather, edges)
+    builder.link(behind, first)
+    if len(builder.tails) >= ahead:
+        builder.link(builder.tails[-ahead], first)
+    else:
+        builder.prefetch.append(first)
+    return first
+
+
+def _copy_kept(
+    builder: TableBuilder, block: BlockParts, place: int, context: ChunkContext, *, out: bool
+) -> int:
+    """Append the copy of what a block keeps for backward; the device's copy goes, or comes."""
+    moves = context.moves
+    assert moves.offload.activations is not None
+    task = moves.tiers[moves.offload.activations].copy(
+        block.stored_bytes,
+        out=out,
+        name=context.name("activations.copy out" if out else "activations.copy in"),
+        phase=Phase.FORWARD if out else Phase.BACKWARD,
+        category=0,
+    )
+    task["free_bytes" if out else "alloc_bytes"] = block.stored_bytes
+    copy = builder.append(task)
+    sign = -1 if out else 1
+    kept = taken_for_later(block.tasks.forward.ledger)
+    builder.note([(copy, out, item, place, sign, sign * size) for item, size in kept])
+    return copy
 
 
 def _release(size_bytes: float, name: Callable[[str], int]) -> np.ndarray:
@@ -301,13 +388,28 @@ def _release(size_bytes: float, name: Callable[[str], int]) -> np.ndarray:
     return task
 
 
-def _gathers(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
-    """All-gathers of sharded parameters for use, one task for groups over the same axes."""
+def _gathers(storage: Storage, context: ChunkContext) -> np.ndarray:
+    """What brings parameters to the device for use: a copy in, all-gathers of shards.
+
+    One gather for groups over the same axes.
+    """
+    moves = context.moves
     sizes: dict[tuple[str, ...], float] = {}
-    for group in sync:
+    for group in storage.sync:
         if group.gather_axes:
             sizes[group.gather_axes] = sizes.get(group.gather_axes, 0.0) + group.gather_bytes[0]
     tasks = [np.zeros(0, TASK)]
+    if moves.offload.parameters is not None and storage.parameters[0] > 0:
+        size = float(storage.parameters[0])
+        copy = moves.tiers[moves.offload.parameters].copy(
+            size,
+            out=False,
+            name=context.name("parameters.copy in"),
+            phase=Phase.SYNCHRONIZATION,
+            category=GATHERED,
+        )
+        copy["alloc_bytes"] = size
+        tasks.append(copy)
     for axes, size in sizes.items():
         task = sync_tasks(
             CollectiveKind.ALL_GATHER,
@@ -315,7 +417,7 @@ def _gathers(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
             size,
             context,
             label="parameters.gather",
-            stream=Stream.GATHER,
+            stream=moves.stream("parameters", Stream.GATHER),
             overlaps=True,
         )
         task["alloc_bytes"], task["category"] = size, GATHERED
@@ -323,38 +425,132 @@ def _gathers(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
     return joined(tasks)
 
 
-def updates(sync: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
-    """All-gathers of parameters that a sharded optimiser updated."""
-    tasks = [
-        sync_tasks(
-            CollectiveKind.ALL_GATHER,
-            group.update_axes,
-            float(group.gather_bytes[0]),
-            context,
-            label="parameters.update",
-            stream=Stream.GATHER,
+def update_portions(storages: Sequence[Storage], context: ChunkContext) -> list[NDArray[np.void]]:
+    """Return all-gathers of what sharded optimisers updated, as many lists as blocks.
+
+    A bucket of several blocks is gathered before the first of them.
+    """
+    bucket_bytes = context.moves.parameter_bucket_bytes
+    if bucket_bytes <= 0:
+        return [_updates(storage.sync, context) for storage in storages]
+    portions = [np.zeros(0, TASK)] * len(storages)
+    sizes: dict[tuple[str, ...], float] = {}
+    first = 0
+    for index, storage in enumerate(storages):
+        for group in storage.sync:
+            if group.update_axes:
+                size = sizes.get(group.update_axes, 0.0) + float(group.gather_bytes[0])
+                sizes[group.update_axes] = size
+        if sum(sizes.values()) >= bucket_bytes or index + 1 == len(storages):
+            portions[first] = joined([_update(axes, size, context) for axes, size in sizes.items()])
+            sizes, first = {}, index + 1
+    return portions
+
+
+def _updates(sync: Sequence[SyncGroup], context: ChunkContext) -> NDArray[np.void]:
+    return joined(
+        [
+            _update(group.update_axes, float(group.gather_bytes[0]), context)
+            for group in sync
+            if group.update_axes
+        ]
+    )
+
+
+def _update(axes: tuple[str, ...], size_bytes: float, context: ChunkContext) -> NDArray[np.void]:
+    return sync_tasks(
+        CollectiveKind.ALL_GATHER,
+        axes,
+        size_bytes,
+        context,
+        label="parameters.update",
+        stream=context.moves.stream("parameters", Stream.GATHER),
+    )
+
+
+class _Leaving:
+    """Gradients on their way out of a backward pass: reduced, copied out, used, in buckets."""
+
+    def __init__(self, builder: TableBuilder, context: ChunkContext, *, last: bool) -> None:
+        self._builder, self._context, self._last = builder, context, last
+        self._bucket: list[SyncGroup] = []
+        self._blocks: list[tuple[BlockParts, int]] = []
+        self._waiting: tuple[list[tuple[BlockParts, int]], int] | None = None  # reduced last
+
+    def add(self, block: BlockParts, place: int) -> None:
+        """Add the gradients of the block at `place`, which has run."""
+        overlaps = self._last and self._context.moves.overlap_gradients
+        self._bucket += [g for g in block.storage.sync if g.every_micro_batch or overlaps]
+        self._blocks.append((block, place))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the bucket is to be sent."""
+        size = float(sum(group.reduce_bytes[0] for group in self._bucket))
+        return size >= self._context.moves.bucket_bytes
+
+    def flush(self) -> None:
+        """Send the bucket."""
+        builder, moves = self._builder, self._context.moves
+        after = builder.tails[-1] if builder.tails else -1
+        ready = _add_reductions(builder, self._bucket, self._context, after)
+        if self._last and moves.overlap_gradients and self._blocks:
+            if moves.offload.optimizer is not None:
+                storages = [block.storage for block, _ in self._blocks]
+                ready = builder.chain([gradients_out(storages, moves, self._context.name)], ready)
+                self._drop(self._blocks, ready)
+            if moves.early_updates:
+                # The update stands behind the next bucket's compute, which its reduction hides
+                # behind: on a queue it would else hold up that compute until it is reduced.
+                self.end()
+                self._waiting = self._blocks, ready
+        self._bucket, self._blocks = [], []
+
+    def end(self) -> None:
+        """Update what was reduced and has not been updated."""
+        if self._waiting is None:
+            return
+        blocks, ready = self._waiting
+        context, builder = self._context, self._builder
+        storages = [block.storage for block, _ in blocks]
+        first = builder.count
+        builder.chain(update_tasks(storages, context.moves, context.name, frees=True), ready)
+        if context.moves.offload.optimizer is None:
+            self._drop(blocks, first)
+        self._waiting = None
+
+    def _drop(self, blocks: Sequence[tuple[BlockParts, int]], task: int) -> None:
+        """Note that the blocks' gradients go at the end of `task`."""
+        self._builder.note(
+            [
+                (
+                    task,
+                    True,
+                    gradients_of(block, self._context),
+                    place,
+                    -1,
+                    -float(block.storage.gradients[0]),
+                )
+                for block, place in blocks
+            ]
         )
-        for group in sync
-        if group.update_axes
-    ]
-    return joined(tasks)
-
-
-def _bucket_bytes(bucket: Sequence[SyncGroup]) -> float:
-    return float(sum(group.reduce_bytes[0] for group in bucket))
 
 
 def _add_reductions(
-    builder: _Builder, bucket: Sequence[SyncGroup], context: ChunkContext, after: int
-) -> None:
+    builder: TableBuilder, bucket: Sequence[SyncGroup], context: ChunkContext, after: int
+) -> int:
+    """Append the reductions of a bucket; return the last, or `after` if there is none."""
     tasks = reductions(bucket, context)
-    if len(tasks):
-        first = builder.append(tasks)
-        builder.link(after, first)
-        if after < 0:
-            builder.entries.append(first)
-        if not context.overlap_gradients:
-            builder.blocker = first + len(tasks) - 1
+    if not len(tasks):
+        return after
+    first = builder.append(tasks)
+    builder.link(after, first)
+    if after < 0:
+        builder.entries.append(first)
+    builder.reduced = first + len(tasks) - 1
+    if not context.moves.overlap_gradients:
+        builder.blocker = builder.reduced
+    return builder.reduced
 
 
 def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
@@ -376,4 +572,5 @@ def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray
 def _reduction(
     kind: CollectiveKind, axes: tuple[str, ...], size: float, context: ChunkContext
 ) -> np.ndarray:
-    return sync_tasks(kind, axes, size, context, label="gradients.reduce", stream=Stream.REDUCE)
+    stream = context.moves.stream("gradients", Stream.REDUCE)
+    return sync_tasks(kind, axes, size, context, label="gradients.reduce", stream=stream)

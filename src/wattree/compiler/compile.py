@@ -17,6 +17,14 @@ from wattree.compiler.fits import check_fits
 from wattree.compiler.ledger import Holding, Item, Items, MemoryLedger, StageLedger, summed
 from wattree.compiler.links import alone_s, group_members, rank_rates
 from wattree.compiler.merge import merged
+from wattree.compiler.movement import Movement, movement_of
+from wattree.compiler.offload import (
+    check_capacity,
+    kept_bytes,
+    offload_misfits,
+    stored_layers,
+    waiting_bytes,
+)
 from wattree.compiler.pairs import PairedTables
 from wattree.compiler.program import Scale
 from wattree.compiler.rank_classes import rank_classes
@@ -24,7 +32,6 @@ from wattree.compiler.stage import (
     ChunkTables,
     StageProgram,
     Update,
-    chunk_tables,
     stage_program,
 )
 from wattree.compiler.stages import cut_chunks
@@ -35,6 +42,7 @@ from wattree.compiler.storage import (
     optimizer_state_bytes,
 )
 from wattree.compiler.tasks import CATEGORIES, TASK, Names
+from wattree.compiler.tiers import tier_links, tiers_of
 from wattree.compiler.topology import MeshTopology
 from wattree.cost import Software
 from wattree.cost.rates import Rates
@@ -44,10 +52,8 @@ from wattree.hardware import Cluster
 from wattree.strategy import Strategy
 from wattree.strategy.schedules import Work
 
-__all__ = ["DEFAULT_BUCKET_BYTES", "Compilation", "compile_job", "update_traffic_bytes"]
+__all__ = ["Compilation", "compile_job", "update_traffic_bytes"]
 
-#: PyTorch DDP's default bucket (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
-DEFAULT_BUCKET_BYTES = 25.0 * 2**20
 #: Bytes the optimiser moves per updated parameter besides reading and writing its state: fp32
 #: gradient read and cleared, 16-bit parameter written.
 _UPDATE_BYTES = 10.0
@@ -113,10 +119,17 @@ def compile_job(
     """
     active = frozenset(axis for axis, degree in strategy.mesh.axes if degree > 1)
     check_fits(model, strategy, cluster, global_batch=global_batch, sequence=sequence)
+    if misfits := offload_misfits(strategy, model, cluster.node):
+        raise StrategyError(misfits)
     program = compile_model(model, strategy.tree, active)
     # Here an algorithm that cannot serve a group is the user's to know.
     rates = replace(rates, collectives=replace(rates.collectives, refuses=True))
-    topology = MeshTopology(mesh=strategy.mesh, cluster=cluster)
+    node, used = cluster.node, strategy.traffic.offload.tiers
+    topology = MeshTopology(
+        mesh=strategy.mesh,
+        cluster=cluster,
+        behind=tier_links(node, used, strategy.mesh.ranks),
+    )
     scale = _scale(strategy, program, sequence, global_batch)
     shapes = {axis: topology.group((axis,)) for axis in active}
     placement = Placement(
@@ -129,6 +142,15 @@ def compile_job(
     )
     costs = tuple(block_costs(p, scale, placement, rates, software) for p in program.programs)
     state = optimizer_state_bytes(optimizer)
+    moves = movement_of(
+        strategy,
+        software,
+        tiers_of(node, strategy.mesh.ranks, used),
+        memory_bytes_per_s=rates.memory_bytes_per_s,
+        update_traffic_bytes=lambda elements: float(
+            update_traffic_bytes(np.array(elements), state, software)
+        ),
+    )
     storages = tuple(block_storage(p, scale, software, state) for p in program.programs)
     step = _Step(
         program=program,
@@ -138,7 +160,7 @@ def compile_job(
         storages=storages,
         rates=rates,
         software=software,
-        state_bytes=state,
+        moves=moves,
         input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
     )
     axes_index: dict[tuple[str, ...], int] = {}
@@ -169,10 +191,6 @@ def _scale(strategy: Strategy, program: ModelProgram, sequence: int, global_batc
     )
 
 
-def _habit(*, choice: bool | None, default: bool) -> bool:
-    return default if choice is None else choice
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
     """All that one training step is made of, before it becomes tasks."""
@@ -184,7 +202,7 @@ class _Step:
     storages: tuple[Storage, ...]
     rates: Rates
     software: Software
-    state_bytes: float
+    moves: Movement
     input_bytes: float  # of one micro-batch on one rank
 
     @property
@@ -269,10 +287,12 @@ def _parts(
     detail: bool,
 ) -> tuple[BlockParts, ...]:
     """Return tasks and storage of every block program."""
-    overlap = _habit(choice=step.strategy.overlap_tensor, default=step.software.overlap_tensor)
+    chosen, habit = step.strategy.overlap_tensor, step.software.overlap_tensor
+    overlap = habit if chosen is None else chosen
     pipelining = Pipelining(
         tensor_exposed_share=step.rates.tensor_exposed_share if overlap else 1.0,
         context_exposed_share=0.0,
+        in_line=step.moves.in_line,
     )
     split = _splits_backward(step.strategy)
     parts = []
@@ -298,13 +318,7 @@ def _stages(
         group=step.topology.group,
         name=names,
         axes=lambda axes: axes_index.setdefault(axes, len(axes_index)),
-        bucket_bytes=strategy.bucket_bytes or DEFAULT_BUCKET_BYTES,
-        overlap_gradients=_habit(
-            choice=strategy.overlap_gradients, default=software.overlap_gradients
-        ),
-        overlap_parameters=_habit(
-            choice=strategy.overlap_parameters, default=software.overlap_parameters
-        ),
+        moves=step.moves,
         items=items,
     )
     stages, schedule = strategy.mesh.degree("pp"), strategy.schedule
@@ -315,15 +329,20 @@ def _stages(
     placement, orders = schedule.placed(stages), schedule.orders(stages)
     split = _splits_backward(strategy)
     pairs = PairedTables()
-    programs, holdings = [], []
+    programs, holdings, waiting = [], [], []
+    layers = strategy.traffic.offload.layers
+    plain = len(parts)
+    parts = [*parts, *_stored(step, parts)] if layers else parts
     for stage in range(stages):
+        own = [chunks[placement.model_chunk(stage, chunk)] for chunk in range(placement.chunks)]
+        stored = stored_layers(step.program.model, own, layers) if layers else frozenset()
         keys = [
-            tuple(step.program.instances[i] for i in chunks[placement.model_chunk(stage, chunk)])
-            for chunk in range(placement.chunks)
+            tuple(step.program.instances[i] + (plain if i in stored else 0) for i in chunk)
+            for chunk in own
         ]
         for key in keys:
             if key not in tables:
-                tables[key] = chunk_tables([parts[i] for i in key], context, split=split)
+                tables[key] = ChunkTables([parts[i] for i in key], context, split=split)
         held = [[parts[index] for index in key] for key in keys]
         blocks = [block for chunk in held for block in chunk]
         programs.append(
@@ -336,12 +355,22 @@ def _stages(
                 stage=stage,
                 placement=placement,
                 transfer=transfer,
-                blocking_transfers=stages > 1 and not software.overlap_pipeline,
+                blocking_transfers=stages > 1 and not step.moves.overlap_pipeline,
                 pairs=pairs,
             )
         )
-        holdings.append(_holdings(blocks, software, stages, items))
+        holdings.append(_holdings(blocks, step.moves, software, stages, items))
+        waiting.append(waiting_bytes(step.moves, held, orders[stage]))
+    check_capacity(step.topology, waiting)
     return programs, holdings
+
+
+def _stored(step: _Step, parts: Sequence[BlockParts]) -> list[BlockParts]:
+    """Return the blocks as they are where their activations wait outside of the device."""
+    return [
+        replace(part, stored_bytes=kept_bytes(costs))
+        for part, costs in zip(parts, step.costs, strict=True)
+    ]
 
 
 def _splits_backward(strategy: Strategy) -> bool:
@@ -376,12 +405,9 @@ def _check_count(step: _Step, per_micro_batch: int) -> None:
 def _update(step: _Step, blocks: Sequence[BlockParts]) -> Update:
     """Return the end of a stage's step."""
     updated = np.array(sum(block.storage.updated_elements[0] for block in blocks))
-    traffic = float(update_traffic_bytes(updated, step.state_bytes, step.software))
     node = step.topology.cluster.node
     read_s = step.input_bytes * node.devices / node.host.storage_read_bytes_per_s
     return Update(
-        time_s=traffic / step.rates.memory_bytes_per_s,
-        traffic_bytes=traffic,
         overhead_s=step.rates.step_overhead_s,
         input_s=read_s + step.input_bytes / node.device.host_link_bytes_per_s,
         gradient_bytes=float(updated) * step.software.reduce_bytes,
@@ -405,7 +431,11 @@ def buffer_bytes(sync: Sequence[SyncGroup], software: Software, stages: int) -> 
 
 
 def _holdings(
-    blocks: Sequence[BlockParts], software: Software, stages: int, items: Items
+    blocks: Sequence[BlockParts],
+    moves: Movement,
+    software: Software,
+    stages: int,
+    items: Items,
 ) -> tuple[Holding, ...]:
     """Return what a stage holds for the whole step, by category and block."""
     sync = [group for block in blocks for group in block.storage.sync]
@@ -413,13 +443,14 @@ def _holdings(
     held = {items(Item("communication", "buffer", "", "buffers of a sharded optimiser")): [buffers]}
     for block in blocks:
         storage = block.storage
-        for category, size in (
-            ("parameters", storage.parameters),
-            ("gradients", storage.gradients),
-            ("optimizer", storage.optimizer),
-        ):
+        sizes = {"parameters": moves.device_parameters(storage)}
+        if not moves.frees_gradients:
+            sizes["gradients"] = float(storage.gradients[0])
+        if moves.offload.optimizer is None:
+            sizes["optimizer"] = float(storage.optimizer[0])
+        for category, size in sizes.items():
             item = items(Item(category, "stored", block.name, category))
-            held.setdefault(item, []).append(float(size[0]))
+            held.setdefault(item, []).append(size)
     return summed(held)
 
 

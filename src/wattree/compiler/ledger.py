@@ -28,6 +28,7 @@ __all__ = [
     "entries",
     "shifted",
     "summed",
+    "taken_for_later",
 ]
 
 Integers = NDArray[np.int64]
@@ -124,6 +125,13 @@ def at_block(ledger: NDArray[np.void], block: int) -> NDArray[np.void]:
     result = ledger.copy()
     result["block"] = block
     return result
+
+
+def taken_for_later(ledger: NDArray[np.void]) -> list[tuple[int, float]]:
+    """Return item and bytes of what the tasks of a ledger take and do not give back."""
+    items, which = np.unique(ledger["item"], return_inverse=True)
+    left = np.bincount(which.reshape(-1), weights=ledger["bytes"], minlength=len(items))
+    return [(int(i), float(size)) for i, size in zip(items, left, strict=True) if size > 0]
 
 
 class Piece(NamedTuple):

@@ -39,6 +39,7 @@ class LinkClasses:
         of_class: Link class of each rank class, `(C,)`.
         twins: Ranks of each rank class on one such link, `(C,)`.
         bandwidth_bytes_per_s: Of one link of each class, `(L,)`. [B/s]
+        one_way: All that it carries goes in one direction, or both ways share it.
     """
 
     name: str
@@ -46,6 +47,7 @@ class LinkClasses:
     of_class: Integers
     twins: Floats
     bandwidth_bytes_per_s: Floats
+    one_way: bool = False
 
 
 def rank_rates(links: LinkRates) -> Mapping[str, float]:
@@ -91,7 +93,8 @@ def link_classes(
         first, of_class = np.unique(lowest[chosen], return_inverse=True)
         keys, sizes = np.unique(use.of_rank * np.int64(count) + classes, return_counts=True)
         twins = sizes[np.searchsorted(keys, chosen * np.int64(count) + np.arange(count))]
-        bandwidth = np.full(len(first), use.ranks_per_link * rates[use.load])
+        one = use.bandwidth_bytes_per_s or use.ranks_per_link * rates[use.load]
+        bandwidth = np.full(len(first), one)
         if use.slowdown is not None:
             bandwidth[of_class] = bandwidth[of_class] / use.slowdown[chosen]
         result.append(
@@ -101,6 +104,7 @@ def link_classes(
                 of_class=of_class,
                 twins=twins.astype(np.float64),
                 bandwidth_bytes_per_s=bandwidth,
+                one_way=use.one_way,
             )
         )
     return tuple(result)
@@ -131,6 +135,8 @@ def alone_s(
             continue
         together, alone = np.zeros(len(chosen)), np.zeros(len(chosen))
         for use in uses:
+            if use.load not in rates:
+                continue  # behind the devices: no collective goes there
             one = tasks[use.load][chosen] / rates[use.load]
             together = np.maximum(together, one)
             alone = np.maximum(alone, one * _share_of_one_group(groups, use))

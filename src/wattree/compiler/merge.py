@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.tasks import Stream, TaskTable
+from wattree.graph import TaskKind
 
 __all__ = ["merged"]
 
@@ -47,7 +48,8 @@ def merged(table: TaskTable) -> TaskTable:
 def _leaders(table: TaskTable) -> NDArray[np.int64]:
     """Return for each task the first task of its run; itself where it stands alone."""
     tasks = table.tasks
-    compute = tasks["stream"] == Stream.COMPUTE
+    in_order = tasks["stream"] == Stream.COMPUTE
+    compute = in_order & (tasks["kind"] == TaskKind.COMPUTE)
     before, after = table.edges[:, 0], table.edges[:, 1]
     waits = np.zeros(len(tasks), dtype=bool)  # for something that is not compute
     waits[after[~compute[before]]] = True
@@ -57,9 +59,9 @@ def _leaders(table: TaskTable) -> NDArray[np.int64]:
     if table.exit >= 0:
         feeds[table.exit] = True
     leader = np.arange(len(tasks))
-    order = np.flatnonzero(compute)
-    for earlier, task in pairwise(order):
+    for earlier, task in pairwise(np.flatnonzero(in_order)):
         same = tasks["phase"][earlier] == tasks["phase"][task]
+        same = same and compute[earlier] and compute[task]
         if same and not waits[task] and not feeds[earlier]:
             leader[task] = leader[earlier]
     return leader

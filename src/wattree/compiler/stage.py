@@ -17,11 +17,12 @@ from wattree.compiler.chunk import (
     chunk_input_gradient,
     chunk_weight_gradient,
     reductions,
-    updates,
+    update_portions,
 )
 from wattree.compiler.ledger import Piece
 from wattree.compiler.pairs import PairedTables
 from wattree.compiler.tasks import TASK, Stream, TaskTable, concatenated, joined
+from wattree.compiler.update import gradients_out, update_tasks
 from wattree.graph import Phase, StageLabel, TaskKind
 from wattree.strategy.schedules import ChunkPlacement, Order, Place, Slot, Work
 
@@ -32,7 +33,6 @@ __all__ = [
     "Send",
     "StageProgram",
     "Update",
-    "chunk_tables",
     "stage_program",
 ]
 
@@ -65,33 +65,70 @@ class Send(NamedTuple):
     received: Handover
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTables:
     """Task tables of one chunk, by what the micro-batch calls for.
 
-    Attributes:
-        forward: Of a micro-batch; `[0]` of the first one, `[1]` of any other.
-        backward: `[0]` of the last micro-batch, `[1]` of any other.
-        input_gradient, weight_gradient: The backward in two pieces, the latter as `backward`;
-            None where the schedule does not split it.
+    Those that every step needs are made at once, the others when a slot first asks for them.
     """
 
-    forward: tuple[TaskTable, TaskTable]
-    backward: tuple[TaskTable, TaskTable]
-    input_gradient: TaskTable | None = None
-    weight_gradient: tuple[TaskTable, TaskTable] | None = None
+    def __init__(
+        self, blocks: Sequence[BlockParts], context: ChunkContext, *, split: bool = False
+    ) -> None:
+        self._blocks, self._context = blocks, context
+        self._made: dict[tuple[object, ...], TaskTable] = {}
+        works = [Work.FORWARD, Work.BACKWARD]
+        works += [Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT] if split else []
+        for work in works:
+            for turn in (True, False):
+                self.of(work, _Turn(first=turn and work is Work.FORWARD, last=turn))
 
-    def of(self, slot: Slot, *, is_first: bool, is_last: bool) -> TaskTable:
-        """Return the table for `slot`, the chunk's first forward or its last backward if so."""
-        if slot.work is Work.FORWARD:
-            return self.forward[0 if is_first else 1]
-        if slot.work is Work.BACKWARD:
-            return self.backward[0 if is_last else 1]
-        assert self.input_gradient is not None
-        assert self.weight_gradient is not None
-        if slot.work is Work.INPUT_GRADIENT:
-            return self.input_gradient
-        return self.weight_gradient[0 if is_last else 1]
+    def of(self, work: Work, turn: _Turn) -> TaskTable:
+        """Return the table for a piece of work on a micro-batch."""
+        starts_gradients = turn.first and self._context.moves.frees_gradients
+        if work is Work.FORWARD:
+            turn = turn._replace(last=False)
+        elif work is Work.INPUT_GRADIENT:
+            turn = turn._replace(first=False, last=False)
+        elif not starts_gradients:
+            turn = turn._replace(first=False)
+        key = work, turn
+        if key not in self._made:
+            self._made[key] = self._make(work, turn)
+        return self._made[key]
+
+    def _make(self, work: Work, turn: _Turn) -> TaskTable:
+        blocks, context = self._blocks, self._context
+        if work is Work.FORWARD:
+            return chunk_forward(
+                blocks, context, first_micro_batch=turn.first, gathered=turn.gathered
+            )
+        if work is Work.INPUT_GRADIENT:
+            return chunk_input_gradient(blocks, context, gathered=turn.gathered)
+        if work is Work.WEIGHT_GRADIENT:
+            return chunk_weight_gradient(
+                blocks, context, last_micro_batch=turn.last, first_micro_batch=turn.first
+            )
+        return chunk_backward(
+            blocks,
+            context,
+            last_micro_batch=turn.last,
+            first_micro_batch=turn.first,
+            gathered=turn.gathered,
+        )
+
+
+class _Turn(NamedTuple):
+    """What is special about a micro-batch in a chunk.
+
+    Attributes:
+        first: The first one that the chunk sees in this direction.
+        last: The last one.
+        gathered: Its parameters are there, kept since an earlier forward.
+    """
+
+    first: bool
+    last: bool
+    gathered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +136,11 @@ class Update:
     """The end of a stage's step.
 
     Attributes:
-        time_s: Of the optimiser's pass over memory. [s]
-        traffic_bytes: What it moves. [B]
         overhead_s: Host time per step that belongs to no operator. [s]
         input_s: Time to read, decode and copy the first micro-batch. [s]
         gradient_bytes: Gradients of what it updates, as they are sent. [B]
     """
 
-    time_s: float
-    traffic_bytes: float
     overhead_s: float
     input_s: float
     gradient_bytes: float
@@ -130,29 +163,6 @@ class StageProgram:
     sends: tuple[Send, ...]
     receives: Mapping[Handover, tuple[int, ...]]
     pieces: tuple[Piece, ...] = ()
-
-
-def chunk_tables(
-    blocks: Sequence[BlockParts], context: ChunkContext, *, split: bool = False
-) -> ChunkTables:
-    """Return the task tables of a chunk; with `split`, those of a backward in two pieces too."""
-    return ChunkTables(
-        forward=(
-            chunk_forward(blocks, context, first_micro_batch=True),
-            chunk_forward(blocks, context, first_micro_batch=False),
-        ),
-        backward=(
-            chunk_backward(blocks, context, last_micro_batch=True),
-            chunk_backward(blocks, context, last_micro_batch=False),
-        ),
-        input_gradient=chunk_input_gradient(blocks, context) if split else None,
-        weight_gradient=(
-            chunk_weight_gradient(blocks, context, last_micro_batch=True),
-            chunk_weight_gradient(blocks, context, last_micro_batch=False),
-        )
-        if split
-        else None,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +213,10 @@ def stage_program(
     """
     begins = [Place(stage, c) not in placement.before for c in range(len(chunks))]
     tables: list[TaskTable] = [_input_table(context, update)] if any(begins) else []
-    placed = _place(order, chunks, tables, stage=stage, placement=placement, pairs=pairs)
+    keeps = not context.moves.reshard_after_forward
+    placed = _place(
+        order, chunks, tables, stage=stage, placement=placement, pairs=pairs, keeps_gathered=keeps
+    )
     for at in [item.transfer_at for item in placed if item.transfer_at >= 0]:
         tables[at] = _transfer_table(transfer)
     mirrored_at = len(tables)
@@ -216,6 +229,7 @@ def stage_program(
     receives = _receives(placed, offsets)
     sends = _sends(placed, tasks, offsets, stage=stage, placement=placement)
     extra += _slot_edges(placed, tasks, offsets, receives, stage=stage, placement=placement)
+    extra.append(_return_edges(placed, offsets))
     if any(begins):
         extra.append(_input_edges(order, begins, placed, offsets, receives))
     tail = int(offsets[tail_at])
@@ -282,9 +296,10 @@ def _place(
     stage: int,
     placement: ChunkPlacement,
     pairs: PairedTables,
+    keeps_gathered: bool,
 ) -> list[_Placed]:
     """Append the table of every slot, and room for its transfer, to `tables`."""
-    first, last = _ends(order)
+    turns = _turns(order, keeps_gathered=keeps_gathered)
     placed: list[_Placed] = []
 
     def room_for_transfer(slot: Slot, table: TaskTable) -> int:
@@ -300,13 +315,11 @@ def _place(
         slots = order[index : index + 1]
         if index + 1 < len(order) and order[index + 1].beside:
             slots = order[index : index + 2]
-        index += len(slots)
         own = [
-            chunks[slot.chunk].of(
-                slot, is_first=slot == first[slot.chunk], is_last=slot == last[slot.chunk]
-            )
-            for slot in slots
+            chunks[slot.chunk].of(slot.work, turn)
+            for slot, turn in zip(slots, turns[index:], strict=False)
         ]
+        index += len(slots)
         rows: Sequence[NDArray[np.int64] | None] = (None,)
         if len(own) == 2:
             both = pairs.together(*own)
@@ -331,16 +344,34 @@ def _place(
 _NO_TASKS = TaskTable(tasks=np.zeros(0, TASK), edges=np.zeros((0, 2), np.int64))
 
 
-def _ends(order: Order) -> tuple[dict[int, Slot], dict[int, Slot]]:
-    """Return the first forward of each chunk, and the slot after which its gradients are whole."""
-    first: dict[int, Slot] = {}
-    last: dict[int, Slot] = {}
+def _turns(order: Order, *, keeps_gathered: bool) -> list[_Turn]:
+    """Return what is special about each slot.
+
+    Gradients begin with the first backward of a chunk, or the first piece of one that makes
+    weight gradients, and are whole after the last. Parameters that are kept after a forward are
+    there until the next backward drops them.
+    """
+    last = {slot.chunk: slot for slot in order if slot.ends}
+    seen: set[tuple[int, Work]] = set()
+    there: set[int] = set()
+    turns = []
     for slot in order:
-        if slot.work is Work.FORWARD:
-            first.setdefault(slot.chunk, slot)
-        elif slot.ends:
-            last[slot.chunk] = slot
-    return first, last
+        chunk, key = slot.chunk, (slot.chunk, slot.work)
+        turns.append(
+            _Turn(
+                first=key not in seen,
+                last=last.get(chunk) == slot,
+                gathered=chunk in there and slot.work is not Work.WEIGHT_GRADIENT,
+            )
+        )
+        seen.add(key)
+        if slot.ends:
+            seen |= {(chunk, Work.BACKWARD), (chunk, Work.WEIGHT_GRADIENT)}
+        if keeps_gathered and slot.work is Work.FORWARD:
+            there.add(chunk)
+        elif slot.work is not Work.WEIGHT_GRADIENT:
+            there.discard(chunk)
+    return turns
 
 
 def _rows(item: _Placed, offset: int) -> NDArray[np.int64] | slice:
@@ -433,11 +464,30 @@ def _mirror_table(transfer: np.void, context: ChunkContext, update: Update) -> T
 
 
 def _prefetch_edges(ahead: Sequence[int], item: _Placed, offset: int) -> NDArray[np.int64]:
-    """Parameter gathers run at most two blocks ahead, across micro-batches too."""
+    """Parameter gathers and copies in run as far ahead across micro-batches as inside one."""
+    if not ahead:
+        return np.zeros((0, 2), np.int64)
     gathers = [_row(item, offset, gather) for gather in item.table.prefetch]
-    tails = [*ahead] * 2 if len(ahead) == 1 else [*ahead]
-    pairs = zip(tails[-len(gathers) :], gathers, strict=False) if gathers else ()
-    return np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
+    tails = [*[ahead[0]] * (len(gathers) - len(ahead)), *ahead]
+    pairs = list(zip(tails[-len(gathers) :], gathers, strict=False)) if gathers else []
+    pairs += [
+        (ahead[-min(back, len(ahead))], _row(item, offset, copy)) for copy, back in item.table.early
+    ]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def _return_edges(placed: Sequence[_Placed], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What was copied out comes back after it has arrived there."""
+    stored: dict[tuple[int, int], list[int]] = {}
+    pairs: list[tuple[int, int]] = []
+    for item in placed:
+        offset, key = int(offsets[item.at]), (item.slot.chunk, item.slot.micro_batch)
+        if item.table.stored:
+            stored[key] = [_row(item, offset, copy) for copy in item.table.stored]
+        if item.table.fetched:
+            back = [_row(item, offset, copy) for copy in item.table.fetched]
+            pairs += zip(reversed(stored[key]), back, strict=True)
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
 def _host_task(context: ChunkContext, name: str, time_s: float, *, materials: bool) -> np.ndarray:
@@ -474,18 +524,17 @@ def _input_edges(
 
 def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -> TaskTable:
     """Reductions that nothing hid, the optimiser, gathers that nothing hides, the overhead."""
+    moves, storages = context.moves, [block.storage for block in blocks]
     parts = []
-    if not context.overlap_gradients:
-        late = [g for block in blocks for g in block.storage.sync if not g.every_micro_batch]
+    if not moves.overlap_gradients:
+        late = [g for storage in storages for g in storage.sync if not g.every_micro_batch]
         parts.append(reductions(late, context))
-    step = np.zeros(1, TASK)
-    step["kind"], step["stream"], step["axes"] = TaskKind.COMPUTE, Stream.COMPUTE, -1
-    step["phase"], step["stage"] = Phase.OPTIMIZER, StageLabel.COMPUTING
-    step["name"], step["micro_batch"] = context.name("optimizer"), -1
-    step["work_s"], step["traffic_bytes"] = update.time_s, update.traffic_bytes
-    parts.append(step)
-    if not context.overlap_parameters:
-        parts.append(updates([g for block in blocks for g in block.storage.sync], context))
+        if moves.offload.optimizer is not None:
+            parts.append(gradients_out(storages, moves, context.name))
+    if not moves.early_updates:
+        parts += update_tasks(storages, moves, context.name, frees=False)
+    if not moves.overlap_parameters:
+        parts += update_portions(storages, context)
     parts.append(_host_task(context, "step overhead", update.overhead_s, materials=False))
     tasks = joined(parts)
     chain = np.array([(i, i + 1) for i in range(len(tasks) - 1)], dtype=np.int64).reshape(-1, 2)

@@ -12,19 +12,24 @@ from wattree.compiler.ledger import NO_ENTRIES
 
 __all__ = [
     "CATEGORIES",
+    "COPY_LOADS",
     "GATHERED",
+    "GRADIENTS",
     "STREAMS",
     "TASK",
+    "Copy",
     "Names",
     "Stream",
     "TaskTable",
     "concatenated",
     "joined",
+    "load_bytes",
 ]
 
 #: Memory categories of tasks and residents; a task's own `category` is ACTIVATIONS unless set.
 CATEGORIES = ("activations", "parameters", "gradients", "optimizer", "gathered", "communication")
 GATHERED = CATEGORIES.index("gathered")
+GRADIENTS = CATEGORIES.index("gradients")
 
 #: One task of one rank class. `axes`: index of the mesh-axes set a collective runs over, -1: none.
 #: `in_turn`: a collective's ports and network work one after the other, not at the same time.
@@ -38,6 +43,7 @@ TASK = np.dtype(
         ("phase", np.int8),
         ("stage", np.int8),
         ("category", np.int8),
+        ("copy", np.int8),
         ("name", np.int32),
         ("micro_batch", np.int32),
         ("latency_s", np.float64),
@@ -58,10 +64,27 @@ TASK = np.dtype(
 _BYTES = np.dtype((np.void, TASK.itemsize))
 
 
+class Copy:
+    """Copies between a device and a tier of memory behind it; `wire_bytes` are what it moves."""
+
+    NONE, TO_HOST, FROM_HOST, TO_CXL, FROM_CXL = range(5)
+
+
+#: Kind of link behind a device → the copies that go over it.
+COPY_LOADS = {
+    "host_link_out_bytes": (Copy.TO_HOST, Copy.TO_CXL),
+    "host_link_in_bytes": (Copy.FROM_HOST, Copy.FROM_CXL),
+    "host_memory_bytes": (Copy.TO_HOST, Copy.FROM_HOST),
+    "cxl_out_bytes": (Copy.TO_CXL,),
+    "cxl_in_bytes": (Copy.FROM_CXL,),
+}
+
+
 class Stream:
     """Streams of one rank, as frameworks have them: one for compute, one per communicator."""
 
     COMPUTE, TENSOR, CONTEXT, EXPERT, GATHER, REDUCE, SEND_NEXT, SEND_PREVIOUS, HOST = range(9)
+    COPY_OUT, COPY_IN, HOST_UPDATE = range(9, 12)
 
 
 STREAMS = (
@@ -74,6 +97,9 @@ STREAMS = (
     "send next",
     "send previous",
     "host",
+    "copy out",
+    "copy in",
+    "host update",
 )
 
 
@@ -98,7 +124,10 @@ class TaskTable:
         entries: Tasks that wait for what the table is given.
         exit: Task whose end completes what it hands on; -1 if none.
         prefetch: First parameter gathers, which wait for earlier compute (see `chunk`).
-        tails: Last compute tasks of the last two blocks, second to last first.
+        tails: Last compute tasks of the last blocks, the very last one at the end.
+        stored: Copies out of what blocks keep, in the order of the blocks.
+        fetched: Copies in of what was stored; the first one is of the block that was stored last.
+        early: Copies in that wait for compute before the table: (copy, how many blocks back).
         ledger: What the bytes of its tasks are made of, dtype `ledger.ENTRY`.
     """
 
@@ -108,6 +137,9 @@ class TaskTable:
     exit: int = -1
     prefetch: tuple[int, ...] = ()
     tails: tuple[int, ...] = ()
+    stored: tuple[int, ...] = ()
+    fetched: tuple[int, ...] = ()
+    early: tuple[tuple[int, int], ...] = ()
     ledger: NDArray[np.void] = field(default_factory=lambda: NO_ENTRIES)
 
 
@@ -123,6 +155,13 @@ def concatenated(
     edge_counts = [len(table.edges) for table in tables]
     edges = np.concatenate([table.edges for table in tables])
     return tasks, edges + np.repeat(offsets, edge_counts)[:, None], offsets
+
+
+def load_bytes(tasks: NDArray[np.void], load: str) -> NDArray[np.float64]:
+    """Return what tasks send over links of a kind: a field of theirs, or one of `COPY_LOADS`."""
+    if load in COPY_LOADS:
+        return np.where(np.isin(tasks["copy"], COPY_LOADS[load]), tasks["wire_bytes"], 0.0)
+    return np.asarray(tasks[load])
 
 
 def joined(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:

@@ -27,6 +27,8 @@ class LinkUse:
         ranks_per_link: How many ranks a link is meant for: its bandwidth over that of one rank
             where all send at once.
         slowdown: Factor by which each link is slower than that, `(links,)`; None for 1.
+        bandwidth_bytes_per_s: Of one link, where no rate of a rank tells; else None. [B/s]
+        one_way: All that it carries goes in one direction, or both ways share it.
     """
 
     name: str
@@ -34,6 +36,8 @@ class LinkUse:
     of_rank: Integers
     ranks_per_link: float = 1.0
     slowdown: NDArray[np.float64] | None = None
+    bandwidth_bytes_per_s: float | None = None
+    one_way: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +47,12 @@ class MeshTopology:
     Attributes:
         mesh: Ranks as a grid.
         cluster: Devices in order.
+        behind: Links to memory behind the devices, as far as the job uses them.
     """
 
     mesh: Mesh
     cluster: Cluster
+    behind: tuple[LinkUse, ...] = ()
     _shapes: dict[tuple[str, ...], GroupShape] = field(default_factory=dict, repr=False)
 
     def domain_of(self, ranks: Integers) -> Integers:
@@ -118,7 +124,7 @@ class MeshTopology:
         fabric = self.cluster.fabric
         if fabric.oversubscription > 1 and self.cluster.nodes > fabric.leaf_nodes:
             uses.append(self._uplinks(ranks))
-        return tuple(uses)
+        return (*uses, *self.behind)
 
     def _adapters(self, ranks: Integers) -> LinkUse:
         """Each device sends over the adapter beside it; devices share where adapters are fewer."""

@@ -335,6 +335,7 @@ def _read_cxl(section: Fields) -> MemoryTier:
 
 
 def _read_host(section: Fields) -> Host:
+    keys = section.keys()
     host = Host(
         cpu_cores=section.count("cpu_cores", name="host.cpu_cores", low=1, high=100_000),
         memory_bytes=section.quantity(
@@ -349,6 +350,15 @@ def _read_host(section: Fields) -> Host:
         ),
         idle_w=section.quantity("idle", "w", name="host.idle_w", low=0, high=100_000),
         busy_w=section.quantity("busy", "w", name="host.busy_w", low=0, high=100_000),
+        memory_bytes_per_s=section.quantity(
+            "memory_bandwidth",
+            "bytes_per_s",
+            name="host.memory_bytes_per_s",
+            low=1e9,
+            high=1e14,
+        )
+        if "memory_bandwidth" in keys
+        else None,
     )
     section.end()
     return host

@@ -89,6 +89,8 @@ class Host:
         storage_read_bytes_per_s: Sustained reads of training data. [B/s]
         idle_w: Everything but the devices, at rest: CPUs, memory, NICs, fans, losses. [W]
         busy_w: The same while training. [W]
+        memory_bytes_per_s: What all channels of main memory carry together; None where the node's
+            file does not say. [B/s]
     """
 
     cpu_cores: int
@@ -96,6 +98,7 @@ class Host:
     storage_read_bytes_per_s: float
     idle_w: float
     busy_w: float
+    memory_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

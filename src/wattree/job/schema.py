@@ -6,13 +6,16 @@ schema shows the same words.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from wattree.job.values import (
     Axes,
+    Backward,
     Degree,
+    Depth,
     Layers,
     Pieces,
     Power,
@@ -29,6 +32,8 @@ from wattree.job.values import (
 )
 
 __all__ = [
+    "ActivationsSpec",
+    "BucketSpec",
     "CheckpointSpec",
     "ClusterSpec",
     "CollectiveSpec",
@@ -37,8 +42,11 @@ __all__ = [
     "LoraSpec",
     "MemorySpec",
     "ModelSpec",
+    "MovementSpec",
     "NodeSpec",
+    "OffloadSpec",
     "OptionsSpec",
+    "PrefetchSpec",
     "ScheduleSpec",
     "TrainingSpec",
     "TreeSpec",
@@ -119,7 +127,109 @@ class ClusterSpec(Section):
     )
 
 
-class OptionsSpec(Section):
+class PrefetchSpec(Section):
+    """How far gathers of sharded parameters run ahead of the computation."""
+
+    forward: Depth = Field(1, description="a whole number, blocks ahead in forward")
+    backward: Backward = Field(
+        1,
+        description="a whole number, blocks ahead in backward, or 'pre' (1), 'post' (0) or 'none' "
+        "(0, and after the reductions of the block before)",
+    )
+    gathers_in_flight: Degree | None = Field(
+        None, description="a whole number, gathered copies at once with the one in use"
+    )
+
+
+class BucketSpec(Section):
+    """What is sent together between replicas."""
+
+    gradients: Size | None = Field(
+        None, description="a size with its unit, such as '25 MiB', of gradients reduced together"
+    )
+    parameters: Size | None = Field(
+        None, description="a size with its unit, such as '25 MiB', of parameters gathered together"
+    )
+
+
+_SIZE_SCHEMA: dict[str, Any] = {"type": "string", "examples": ["25 MiB"]}
+_BUCKET_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        _SIZE_SCHEMA,
+        {
+            "type": "object",
+            "properties": {"gradients": _SIZE_SCHEMA, "parameters": _SIZE_SCHEMA},
+            "additionalProperties": False,
+        },
+    ]
+}
+
+
+def _bucket(value: object) -> object:
+    """Return a bucket as a mapping; a bare size is that of gradients."""
+    return value if value is None or isinstance(value, Mapping) else {"gradients": value}
+
+
+class ActivationsSpec(Section):
+    """Activations that wait outside of the device between forward and backward."""
+
+    layers: Degree = Field(description="a whole number, the first layers of each pipeline stage")
+    to: Literal["host", "cxl"] = Field("host", description="'host' or 'cxl', where they wait")
+    prefetch: Depth = Field(1, description="a whole number, layers that copies run ahead")
+
+
+class OffloadSpec(Section):
+    """What waits outside of the devices."""
+
+    optimizer: Literal["host", "cxl"] | None = Field(
+        None, description="'host' or 'cxl', where the optimiser state waits and is updated"
+    )
+    parameters: Literal["host", "cxl"] | None = Field(
+        None, description="'host' or 'cxl', where parameters wait for each use"
+    )
+    activations: ActivationsSpec | None = Field(
+        None, description="a mapping with layers, to and prefetch"
+    )
+
+
+class MovementSpec(Section):
+    """How data moves beside the computation; the same keys with a preset and with a tree."""
+
+    overlap_gradients: bool | None = Field(None, description="true or false")
+    overlap_parameters: bool | None = Field(None, description="true or false")
+    overlap_tensor: bool | None = Field(None, description="true or false")
+    overlap_pipeline: bool | None = Field(
+        None, description="true or false, whether computation goes on during sends between stages"
+    )
+    overlap_optimizer: bool | None = Field(
+        None, description="true or false, whether a bucket is updated as soon as it is reduced"
+    )
+    in_line: (
+        list[Literal["gradients", "parameters", "tensor", "context", "experts", "pipeline"]] | None
+    ) = Field(
+        None,
+        description="a list of gradients, parameters, tensor, context, experts or pipeline: "
+        "communication on the stream of the computation",
+    )
+    prefetch: PrefetchSpec | None = Field(
+        None, description="a mapping with forward, backward and gathers_in_flight"
+    )
+    reshard_after_forward: bool | None = Field(
+        None, description="true or false, whether gathered parameters are dropped after forward"
+    )
+    bucket: Annotated[
+        BucketSpec | None, BeforeValidator(_bucket), WithJsonSchema(_BUCKET_SCHEMA)
+    ] = Field(
+        None,
+        description="a size with its unit, such as '25 MiB', of gradients reduced together, or a "
+        "mapping with gradients and parameters",
+    )
+    offload: OffloadSpec | None = Field(
+        None, description="a mapping with optimizer, parameters and activations"
+    )
+
+
+class OptionsSpec(MovementSpec):
     """Degrees and switches; with `preset`, laid over what the preset says."""
 
     preset: str | None = Field(None, description="the name of a preset")
@@ -154,9 +264,6 @@ class OptionsSpec(Section):
     placement: Literal["looped", "folded", "two-way"] | None = Field(
         None, description="'looped', 'folded' or 'two-way', how chunks lie under a custom order"
     )
-    overlap_gradients: bool | None = Field(None, description="true or false")
-    overlap_parameters: bool | None = Field(None, description="true or false")
-    overlap_tensor: bool | None = Field(None, description="true or false")
     stage_layers: list[Layers] | None = Field(
         None, description="a list of whole numbers, layers of each pipeline chunk"
     )
@@ -210,7 +317,7 @@ class NodeSpec(Section):
     )
 
 
-class TreeSpec(Section):
+class TreeSpec(MovementSpec):
     """A strategy written out: mesh, schedule, tree."""
 
     mesh: dict[str, Degree] = Field(
@@ -219,12 +326,6 @@ class TreeSpec(Section):
     schedule: ScheduleSpec | None = Field(None, description="a mapping with name and micro_batches")
     tree: dict[str, NodeSpec] = Field(
         description='module pattern → choices, such as {"": {compute: {batch: dp}}}'
-    )
-    overlap_gradients: bool | None = Field(None, description="true or false")
-    overlap_parameters: bool | None = Field(None, description="true or false")
-    overlap_tensor: bool | None = Field(None, description="true or false")
-    bucket: Size | None = Field(
-        None, description="a size with its unit, such as '25 MiB', of gradients reduced together"
     )
 
 

@@ -15,6 +15,7 @@ from wattree.job.job import AUTO
 from wattree.job.orders import orders_from
 from wattree.job.problems import Problems, shown
 from wattree.job.schema import MemorySpec, NodeSpec, OptionsSpec, TreeSpec
+from wattree.job.traffic import MOVEMENT_KEYS, traffic_of, warn_of_idle_traffic
 from wattree.strategy import (
     CUSTOM,
     SCHEDULES,
@@ -70,7 +71,8 @@ def chosen_strategy(
 def _options(
     spec: OptionsSpec, *, cluster: Cluster | None, folder: Path, problems: Problems
 ) -> StrategyOptions | None:
-    chosen = spec.model_dump(exclude_none=True, exclude={"preset"})
+    chosen = spec.model_dump(exclude_none=True, exclude={"preset", *MOVEMENT_KEYS})
+    chosen["traffic"] = traffic_of(spec, problems=problems)
     if "stage_layers" in chosen:
         chosen["stage_layers"] = tuple(chosen["stage_layers"])
     _check_order_keys(chosen.get("schedule"), chosen, "strategy", problems=problems)
@@ -89,6 +91,7 @@ def _options(
             options = _spread(options, cluster)
         _check_ranks(_degrees(options), cluster=cluster, problems=problems)
     warn_of_idle_options(options, chosen, problems=problems)
+    warn_of_idle_traffic(options, spec, problems=problems)
     return options
 
 
@@ -148,6 +151,7 @@ def _strategy(
 ) -> Strategy | None:
     before = len(problems.lines)
     warn_of_idle_tree(spec, problems=problems)
+    traffic = traffic_of(spec, problems=problems)
     schedule = _schedule(spec, folder=folder, problems=problems)
     nodes = {
         pattern: _node(node, axes=tuple(spec.mesh), place=f"strategy.tree.{pattern!r}", to=problems)
@@ -160,15 +164,17 @@ def _strategy(
         _check_ranks(spec.mesh, cluster=cluster, problems=problems)
     if mesh is None or len(problems.lines) > before:
         return None
-    return Strategy(
+    strategy = Strategy(
         mesh=mesh,
         schedule=schedule,
         tree=StrategyTree(nodes=nodes),
         overlap_gradients=spec.overlap_gradients,
         overlap_parameters=spec.overlap_parameters,
         overlap_tensor=spec.overlap_tensor,
-        bucket_bytes=spec.bucket,
+        traffic=traffic,
     )
+    warn_of_idle_traffic(strategy, spec, problems=problems)
+    return strategy
 
 
 def _schedule(spec: TreeSpec, *, folder: Path, problems: Problems) -> Schedule:

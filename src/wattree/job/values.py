@@ -14,7 +14,9 @@ from wattree.units import parse_quantity
 
 __all__ = [
     "Axes",
+    "Backward",
     "Degree",
+    "Depth",
     "Factor",
     "Layers",
     "Pieces",
@@ -39,6 +41,7 @@ MOST_RANKS = 1_000_000
 MOST_STEPS = 1_000_000_000
 MOST_SEED = 2**63 - 1
 MOST_FACTOR = 1000
+MOST_DEPTH = 1000
 MOST_SPREAD = 1.0
 MOST_LEARNING_RATE = 1000.0
 #: The largest limit is what a device's own file may say it draws. [W], [B]
@@ -57,6 +60,17 @@ def _whole(least: int, most: int) -> Callable[[object], object]:
         return value
 
     return check
+
+
+def _backward(value: object) -> object:
+    """Return a depth of prefetch, or PyTorch's word for one."""
+    if isinstance(value, str):
+        if value not in ("pre", "post", "none"):
+            raise ValueError(
+                f"found {shown(value)}, expected a whole number of blocks, 'pre', 'post' or 'none'"
+            )
+        return value
+    return _whole(0, MOST_DEPTH)(value)
 
 
 def _factor(value: object) -> object:
@@ -192,6 +206,19 @@ _STORED_SCHEMA: dict[str, Any] = {
 }
 Degree = Annotated[int, BeforeValidator(_whole(1, MOST_RANKS)), Field(ge=1, le=MOST_RANKS)]
 Layers = Annotated[int, BeforeValidator(_whole(0, MOST_RANKS)), Field(ge=0, le=MOST_RANKS)]
+Depth = Annotated[int, BeforeValidator(_whole(0, MOST_DEPTH)), Field(ge=0, le=MOST_DEPTH)]
+Backward = Annotated[
+    int | str,
+    BeforeValidator(_backward),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": MOST_DEPTH},
+                {"enum": ["pre", "post", "none"]},
+            ]
+        }
+    ),
+]
 Tokens = Annotated[int, BeforeValidator(_whole(1, MOST_TOKENS)), Field(ge=1, le=MOST_TOKENS)]
 Samples = Annotated[int, BeforeValidator(_whole(1, MOST_SAMPLES)), Field(ge=1, le=MOST_SAMPLES)]
 Steps = Annotated[int, BeforeValidator(_whole(1, MOST_STEPS)), Field(ge=1, le=MOST_STEPS)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wattree.graph import ModelGraph
-from wattree.strategy import CUSTOM, Schedule, Strategy, TreeNode
+from wattree.strategy import CUSTOM, Offload, Schedule, Strategy, Traffic, TreeNode
 
 __all__ = ["describe"]
 
@@ -52,8 +52,49 @@ def _overlap(strategy: Strategy) -> dict[str, object]:
     """Return the switches that were set instead of left to the software's habit."""
     names = ("overlap_gradients", "overlap_parameters", "overlap_tensor")
     found = {name: value for name in names if (value := getattr(strategy, name)) is not None}
-    if strategy.bucket_bytes is not None:
-        found["bucket"] = f"{strategy.bucket_bytes:.17g} B"
+    return found | _traffic(strategy.traffic)
+
+
+def _traffic(traffic: Traffic) -> dict[str, object]:
+    """Return what was chosen about moving data beside the computation."""
+    found: dict[str, object] = {}
+    if traffic.in_line:
+        found["in_line"] = list(traffic.in_line)
+    if traffic.overlap_pipeline is not None:
+        found["overlap_pipeline"] = traffic.overlap_pipeline
+    if traffic.overlap_optimizer:
+        found["overlap_optimizer"] = True
+    if (prefetch := traffic.prefetch) is not None:
+        backward = "none" if prefetch.after_reductions else prefetch.backward
+        depths: dict[str, object] = {"forward": prefetch.forward, "backward": backward}
+        if prefetch.gathers_in_flight is not None:
+            depths["gathers_in_flight"] = prefetch.gathers_in_flight
+        found["prefetch"] = depths
+    if not traffic.reshard_after_forward:
+        found["reshard_after_forward"] = False
+    sizes = {
+        "gradients": traffic.gradient_bucket_bytes,
+        "parameters": traffic.parameter_bucket_bytes,
+    }
+    if bucket := {name: f"{size:.17g} B" for name, size in sizes.items() if size is not None}:
+        found["bucket"] = bucket["gradients"] if list(bucket) == ["gradients"] else bucket
+    if offload := _offload(traffic.offload):
+        found["offload"] = offload
+    return found
+
+
+def _offload(offload: Offload) -> dict[str, object]:
+    found: dict[str, object] = {
+        name: tier
+        for name in ("optimizer", "parameters")
+        if (tier := getattr(offload, name)) is not None
+    }
+    if offload.activations is not None:
+        found["activations"] = {
+            "layers": offload.layers,
+            "to": offload.activations,
+            "prefetch": offload.prefetch,
+        }
     return found
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.energy import dynamic_energy_j, rated_dynamic_w
-from wattree.graph import StageLabel, TaskKind
+from wattree.graph import StageLabel, StreamKind, TaskKind
 from wattree.hardware import Cluster, Precision
 from wattree.predict.breakdown import membership_class, tasks_by_class, time_parts
 from wattree.trace import EnergyUse, Trace
@@ -121,13 +121,15 @@ def _dynamic(
     """Return dynamic energy, class and task of every (task, class) pair, for one rank each."""
     graph = trace.graph
     task, owner = membership_class(trace)
+    # A copy engine moves bytes of device memory; no core spins for it as in a collective.
+    copies = graph.stream_kind[graph.stream_ids] == StreamKind.COPY
     energy = device_energy_j(
         cluster,
         precision,
         flop=graph.flop[task],
         traffic_bytes=graph.memory_traffic_bytes[task],
         busy_s=(trace.end_s - trace.start_s)[task],
-        communicates=np.isin(graph.kind[task], (TaskKind.COLLECTIVE, TaskKind.TRANSFER)),
+        communicates=np.isin(graph.kind[task], (TaskKind.COLLECTIVE, TaskKind.TRANSFER)) & ~copies,
     )
     return energy, owner, task
 

@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from wattree.compiler.compile import update_traffic_bytes
 from wattree.predict.energy_use import standing_w
+from wattree.predict.hidden import gathered_copies, hidden_traffic
 from wattree.predict.pipeline import FOLLOWING, SPLIT, Held, in_flight, split_bubble_s
-from wattree.predict.tables import Tables, habit
+from wattree.predict.tables import Tables
 from wattree.strategy import AXES
 
 __all__ = ["Formulas"]
@@ -22,6 +23,7 @@ class Formulas:
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
+        self._copies = gathered_copies(tables.switches)
 
     def _of_blocks(self, held: Held, table: Floats, index: Integers) -> Floats:
         """Return `table` of the blocks, `(programs, distinct)`, summed over stages' blocks."""
@@ -46,23 +48,24 @@ class Formulas:
                 self.tables.update,
             )
         )
-        overlap_gradients = habit(
-            choice=self.tables.switches.overlap_gradients, default=software.overlap_gradients
-        )
-        overlap_parameters = habit(
-            choice=self.tables.switches.overlap_parameters, default=software.overlap_parameters
-        )
+        hidden = hidden_traffic(self.tables.switches, software)
+        again = gather if self.tables.switches.traffic.reshard_after_forward else 0.0 * gather
         in_line = 0.0 * gather  # traffic that nothing hides
-        if not overlap_parameters:
-            in_line, gather = in_line + 2 * gather, 0.0 * gather
-        if not overlap_gradients:
+        if not hidden.forward_gathers:
+            in_line, gather = in_line + gather, 0.0 * gather
+        waited = 0.0 * again
+        if not hidden.backward_gathers:
+            in_line, waited, again = in_line + again, again, waited
+        if not hidden.gradients:
             in_line, every = in_line + every, 0.0 * every
+        # A gather that waits for the block before starts with its reduction, and shares links.
+        in_line = in_line + np.minimum(waited, every)
         lost = 1.0 - rates.overlap_compute_rate
         forward_pass = np.maximum(forward + lost * gather, gather)
-        backward_pass = np.maximum(backward + lost * (gather + every), gather)
+        backward_pass = np.maximum(backward + lost * (again + every), again)
         # Gathers must arrive in time; reductions may trail into the next micro-batch.
-        both = np.maximum(forward_pass + backward_pass, 2 * gather + every) + in_line
-        trailing = np.maximum(gather + every - backward_pass, 0.0).max(axis=0)
+        both = np.maximum(forward_pass + backward_pass, gather + again + every) + in_line
+        trailing = np.maximum(again + every - backward_pass, 0.0).max(axis=0)
         micro_batches = self.tables.degrees.micro_batches[index].astype(np.float64)
         micro_batches = micro_batches / held.copies
         slowest = both.max(axis=0)
@@ -83,8 +86,8 @@ class Formulas:
         time_s = time_s + trailing + self._first_gather(index)
         if stages > 1:
             time_s = time_s + self._transfers(index, stages, virtual, micro_batches)
-        time_s = time_s + _beside(once, backward, lost, overlap=overlap_gradients).max(axis=0)
-        time_s = time_s + _beside(update, forward, lost, overlap=overlap_parameters).max(axis=0)
+        time_s = time_s + _beside(once, backward, lost, overlap=hidden.gradients).max(axis=0)
+        time_s = time_s + _beside(update, forward, lost, overlap=hidden.updates).max(axis=0)
         updated = self._of_storage(held, self.tables.updated, index)
         traffic = update_traffic_bytes(updated.max(axis=0), self.tables.state_bytes, software)
         return np.asarray(time_s + traffic / rates.memory_bytes_per_s + rates.step_overhead_s)
@@ -124,7 +127,7 @@ class Formulas:
         one = np.maximum(one, np.where(beyond, size / links.uplink_bytes_per_s, 0.0))
         one = one + links.alpha_s / 2 + np.where(crosses, links.alpha_network_s, 0.0)
         fill = 2 * (stages - 1) * one
-        if self.tables.setting.software.overlap_pipeline:
+        if hidden_traffic(self.tables.switches, self.tables.setting.software).transfers:
             return np.asarray(fill)
         return np.asarray(fill + 2 * one * micro_batches * virtual)
 
@@ -141,8 +144,10 @@ class Formulas:
             need = (self.tables.moment[program] - held.later[kind, program] @ self.tables.kept)[
                 block
             ]
-            need = need + 2 * self.tables.gathered[program][storage]
+            need = need + self._copies * self.tables.gathered[program][storage]
             working[kind] = np.maximum(working[kind], need)
+        if not self.tables.switches.traffic.reshard_after_forward:
+            working = working + self._of_storage(held, self.tables.gathered, index)
         if held.stages == 1:
             working = working + self.tables.buffers[held.counts[0] > 0].max(initial=0.0)
         return np.asarray((resident + saved + working).max(axis=0))

@@ -209,7 +209,7 @@ def _result(
         carbon_gco2e=None if carbon is None else carbon * energy.use.total,
         provenance=provenance_of(trace, setting.calibration, job, setting.software),
         simulation=size,
-        assumptions=_assumptions(setting),
+        assumptions=_assumptions(setting, strategy),
     )
 
 
@@ -222,9 +222,13 @@ def _executed_flop(trace: Trace) -> float:
     return float((graph.flop[compute] * ranks).sum())
 
 
-def _assumptions(setting: Setting) -> tuple[str, ...]:
+def _assumptions(setting: Setting, strategy: Strategy) -> tuple[str, ...]:
     notes = [f"software habits and efficiencies of '{setting.software.name}'"]
     if has_experts(setting.model):
         notes.append("experts receive equal numbers of tokens")
+    if strategy.traffic.offload.tiers:
+        notes.append(
+            "memory behind the devices and the links to it draw no energy beyond the host's own"
+        )
     notes.append("inputs are prefetched; only the first micro-batch waits for its data")
     return tuple(notes)

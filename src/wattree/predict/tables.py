@@ -21,11 +21,12 @@ from wattree.compiler.storage import SyncGroup, block_storage, optimizer_state_b
 from wattree.predict.block_memory import block_memory, gathered_bytes
 from wattree.predict.degrees import MANY, Degrees
 from wattree.predict.energy_use import device_energy_j
+from wattree.predict.hidden import habit
 from wattree.predict.pipeline import deferred_s
 from wattree.predict.setting import Setting
 from wattree.strategy import AXES, StrategyOptions
 
-__all__ = ["Tables", "habit"]
+__all__ = ["Tables"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -86,6 +87,7 @@ class Tables:
         pipelining = Pipelining(
             tensor_exposed_share=rates.tensor_exposed_share if overlap else 1.0,
             context_exposed_share=0.0,
+            in_line=frozenset(switches.traffic.in_line),
         )
         self.forward = np.array([phase_span_s(c.forward, pipelining) for c in self.costs])
         self.backward = np.array(
@@ -189,11 +191,6 @@ class Tables:
             busy_s=busy_s,
             communicates=moves,
         )
-
-
-def habit(*, choice: bool | None, default: bool) -> bool:
-    """Return what a strategy chooses, or else what its software does."""
-    return default if choice is None else choice
 
 
 def _distinct(*columns: NDArray[np.float64]) -> tuple[Integers, Integers]:

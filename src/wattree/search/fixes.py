@@ -11,6 +11,7 @@ from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.job import Job
 from wattree.predict import Degrees, Prediction, Setting, estimate, predicted, setting_of
+from wattree.predict.hidden import is_expressible
 from wattree.predict.memory_use import process_bytes
 from wattree.strategy import StrategyOptions
 from wattree.trace import MemoryFix
@@ -94,11 +95,22 @@ def _changes(  # noqa: C901 - one entry per kind of change
         yield f"micro-batch {half}", replace(options, micro_batch=half)
         if half > 1:
             yield "micro-batch 1", replace(options, micro_batch=1)
+    if (host := _to_host(setting, options)) is not None:
+        yield "optimiser state in host memory", host
     for axis in ("tp", "pp", "cp"):
         for factor in (2, 4):
             wider = _wider(options, axis, factor)
             if wider is not None:
                 yield f"{axis} {getattr(wider, axis)}", wider
+
+
+def _to_host(setting: Setting, options: StrategyOptions) -> StrategyOptions | None:
+    """Return `options` with the optimiser on the host, where the node says how fast that is."""
+    offload = options.traffic.offload
+    if offload.optimizer or setting.job.cluster.node.host.memory_bytes_per_s is None:
+        return None
+    traffic = replace(options.traffic, offload=replace(offload, optimizer="host"))
+    return replace(options, traffic=traffic)
 
 
 def _wider(options: StrategyOptions, axis: str, factor: int) -> StrategyOptions | None:
@@ -133,6 +145,8 @@ def _legal(setting: Setting, changes: Iterable[Change]) -> Iterator[Change]:
 
 
 def _may_fit(setting: Setting, options: StrategyOptions) -> bool:
+    if not is_expressible(options):
+        return True  # only simulation can tell
     device = setting.job.cluster.node.device
     try:
         found = estimate(setting, options, _alone(setting, options))

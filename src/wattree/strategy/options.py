@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from wattree.errors import StrategyError
 from wattree.strategy.schedules import PIPELINE_SCHEDULES, Order
 from wattree.strategy.strategy import CUSTOM
+from wattree.strategy.traffic import Traffic
 
 __all__ = ["RECOMPUTATIONS", "SCHEDULES", "SHARDINGS", "StrategyOptions"]
 
@@ -19,6 +20,7 @@ SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
 RECOMPUTATIONS = ("none", "selective", "selective_operator", "selective_qkv", "full")
 #: Those of Wattree, and orders that users bring.
 SCHEDULES = (*PIPELINE_SCHEDULES, CUSTOM)
+_HABITS = Traffic()  # one for all: a search makes thousands of options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +39,7 @@ class StrategyOptions:
         order, placement: What each stage does, and where chunks lie, for the schedule `custom`.
         overlap_gradients, overlap_parameters, overlap_tensor: None: the software's habit.
         stage_layers: Layers of each pipeline chunk, if not the even split.
-        offload_layers: Layers of the model whose activations wait in host memory between their
-            forward and their backward pass.
+        traffic: How data moves beside the computation.
     """
 
     dp: int = 1
@@ -58,7 +59,7 @@ class StrategyOptions:
     overlap_parameters: bool | None = None
     overlap_tensor: bool | None = None
     stage_layers: tuple[int, ...] | None = None
-    offload_layers: int = 0
+    traffic: Traffic = _HABITS
     order: tuple[Order, ...] | None = None
     placement: str = "looped"
 
@@ -73,8 +74,6 @@ class StrategyOptions:
                 misfits[f"strategy.{name}"] = (
                     f"found '{getattr(self, name)}', expected one of {', '.join(allowed)}"
                 )
-        if self.offload_layers < 0:
-            misfits["strategy.offload_layers"] = f"found {self.offload_layers}, expected 0 or more"
         if self.recompute not in RECOMPUTATIONS and not _is_block_share(self.recompute):
             misfits["strategy.recompute"] = (
                 f"found '{self.recompute}', expected one of {', '.join(RECOMPUTATIONS)} or block_N"

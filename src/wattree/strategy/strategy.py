@@ -15,6 +15,7 @@ from wattree.strategy.schedules import (
     schedule_misfits,
     stage_orders,
 )
+from wattree.strategy.traffic import Traffic
 from wattree.strategy.tree import StrategyTree
 
 __all__ = ["CUSTOM", "Schedule", "Strategy"]
@@ -110,7 +111,7 @@ class Strategy:
         overlap_gradients, overlap_parameters: Hide data-parallel traffic behind compute; None
             leaves it to the software family's habit.
         overlap_tensor: Hide tensor-parallel traffic behind the neighbouring products; likewise.
-        bucket_bytes: Gradients reduced together; None: as the software does.
+        traffic: How data moves beside the computation.
     """
 
     mesh: Mesh
@@ -120,4 +121,4 @@ class Strategy:
     overlap_gradients: bool | None = None
     overlap_parameters: bool | None = None
     overlap_tensor: bool | None = None
-    bucket_bytes: float | None = None
+    traffic: Traffic = field(default_factory=Traffic)

@@ -10,7 +10,7 @@ from typing import Any
 from wattree.errors import RowError
 from wattree.hardware import Cluster
 from wattree.job import Job
-from wattree.strategy import StrategyOptions
+from wattree.strategy import Offload, StrategyOptions, Traffic
 from wattree.validation.cells import Cells, Degrees
 from wattree.validation.clusters import row_cluster
 from wattree.validation.shapes import row_model
@@ -75,7 +75,7 @@ def express(cells: Cells) -> Job:
             schedule="interleaved" if degrees.vp > 1 else "1f1b",
             virtual_stages=degrees.vp,
             stage_layers=_stage_layers(cells, degrees),
-            offload_layers=_offloaded(cells) if sharded else 0,
+            traffic=_offloaded(cells) if sharded else Traffic(),
         ),
         software="megatron-core",
         traits=_fsdp_traits(sharded=sharded) | _launch_traits(cells) | _expert_traits(cells),
@@ -103,13 +103,12 @@ def _stage_layers(cells: Cells, degrees: Degrees) -> tuple[int, ...] | None:
     return (slots - 1, *[slots] * (chunks - 2), slots - 1)
 
 
-def _offloaded(cells: Cells) -> int:
-    if cells.row.accelerator != "GB200":
-        return 0
+def _offloaded(cells: Cells) -> Traffic:
     layers = _OFFLOADED.get(cells.row.model_name or "", 0)
-    if layers:
-        cells.assume(f"activations of {layers} layers wait in host memory ({_PRESETS})")
-    return layers
+    if cells.row.accelerator != "GB200" or not layers:
+        return Traffic()
+    cells.assume(f"activations of {layers} layers wait in host memory ({_PRESETS})")
+    return Traffic(offload=Offload(activations="host", layers=layers))
 
 
 def _fsdp_traits(*, sharded: bool) -> dict[str, Any]:

@@ -1,0 +1,101 @@
+"""What waits outside of the devices: which layers, how many bytes, and whether there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.chunk import BlockParts
+from wattree.compiler.evaluate import BlockCosts
+from wattree.compiler.movement import Movement
+from wattree.compiler.tiers import capacity_misfits
+from wattree.compiler.topology import MeshTopology
+from wattree.errors import StrategyError
+from wattree.graph import ModelGraph
+from wattree.hardware import Node
+from wattree.strategy import Strategy
+from wattree.strategy.schedules import Order, alive_by_chunk
+
+__all__ = ["check_capacity", "kept_bytes", "offload_misfits", "stored_layers", "waiting_bytes"]
+
+Floats = NDArray[np.float64]
+
+
+def kept_bytes(costs: BlockCosts) -> float:
+    """Return what a block keeps from forward to backward for one micro-batch. [B]"""
+    if not costs.program.backward:
+        return 0.0
+    kept = [1.0 - tensor.share if tensor.recomputed else 1.0 for tensor in costs.program.saved]
+    return float(np.dot(kept, costs.saved_bytes[:, 0])) if kept else 0.0
+
+
+def stored_layers(model: ModelGraph, chunks: Sequence[Sequence[int]], count: int) -> frozenset[int]:
+    """Return the block instances of a stage whose activations wait elsewhere: its first layers.
+
+    Args:
+        model: What is trained.
+        chunks: Instances of each chunk of the stage.
+        count: How many layers.
+    """
+    layers = sorted(i for chunk in chunks for i in chunk if model.instances[i].is_layer)
+    return frozenset(layers[:count])
+
+
+def waiting_bytes(
+    moves: Movement, chunks: Sequence[Sequence[BlockParts]], order: Order
+) -> Mapping[str, float]:
+    """Return what one rank of a stage has in each tier at most: tier → bytes. [B]"""
+    offload = moves.offload
+    held = dict.fromkeys(offload.tiers, 0.0)
+    storages = [block.storage for chunk in chunks for block in chunk]
+    if offload.optimizer is not None:
+        gradients = sum(s.updated_elements[0] for s in storages) * moves.gradient_bytes
+        held[offload.optimizer] += float(sum(s.optimizer[0] for s in storages) + gradients)
+    if offload.parameters is not None:
+        held[offload.parameters] += float(sum(s.parameters[0] for s in storages))
+    if offload.activations is not None:
+        alive = alive_by_chunk(order, len(chunks))
+        for chunk, count in zip(chunks, alive, strict=True):
+            held[offload.activations] += count * sum(block.stored_bytes for block in chunk)
+    return held
+
+
+def check_capacity(topology: MeshTopology, by_stage: Sequence[Mapping[str, float]]) -> None:
+    """Raise a StrategyError if a tier cannot hold what all ranks send there."""
+    held: dict[str, Floats] = {}
+    for stage, sizes in enumerate(by_stage):
+        for tier, size in sizes.items():
+            column = held.setdefault(tier, np.zeros(topology.mesh.ranks))
+            column[topology.stage_ranks(stage)] = size
+    if found := capacity_misfits(topology.cluster.node, held):
+        raise StrategyError(found)
+
+
+def offload_misfits(strategy: Strategy, model: ModelGraph, node: Node) -> dict[str, str]:
+    """Return path → what the node or the schedule lacks for what moves beside the computation."""
+    found: dict[str, str] = {}
+    traffic, offload = strategy.traffic, strategy.traffic.offload
+    if "cxl" in offload.tiers and node.cxl is None:
+        found["strategy.offload"] = (
+            f"found 'cxl', but a {node.name} has no memory over CXL; describe one under `cxl` in "
+            "the node's file, or use 'host'"
+        )
+    elif offload.optimizer == "host" and node.host.memory_bytes_per_s is None:
+        found["strategy.offload.optimizer"] = (
+            f"the update on the host takes its memory bandwidth, which {node.name} does not "
+            "give; add `memory_bandwidth` under `host` in the node's file"
+        )
+    if offload.layers > model.layers:
+        found["strategy.offload.activations.layers"] = (
+            f"found {offload.layers}, but {model.name} has {model.layers} layers"
+        )
+    copies = strategy.schedule.placed(strategy.mesh.degree("pp")).copies
+    if copies > 1 and (traffic.overlap_optimizer or offload.optimizer is not None):
+        key = "overlap_optimizer" if traffic.overlap_optimizer else "offload.optimizer"
+        found[f"strategy.{key}"] = (
+            f"the stages of '{strategy.schedule.name}' exchange gradients at the end of the step, "
+            "before any update; use a schedule with one direction"
+        )
+    return found

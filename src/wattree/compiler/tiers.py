@@ -1,0 +1,153 @@
+"""Memory behind the devices: links to it, copies over them, and whether all of it finds room.
+
+A copy is moved by an engine of its own: it takes link and memory bandwidth, and slows no kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.tasks import TASK, Copy, Stream
+from wattree.compiler.topology import LinkUse
+from wattree.graph import Phase, StageLabel, TaskKind
+from wattree.hardware import Node
+from wattree.units import format_bytes
+
+__all__ = ["Tier", "capacity_misfits", "tier_links", "tiers_of"]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_COPIES = {"host": (Copy.TO_HOST, Copy.FROM_HOST), "cxl": (Copy.TO_CXL, Copy.FROM_CXL)}
+_WORDS = {"host": "host memory", "cxl": "CXL memory"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """A memory behind the devices, as one rank reaches it.
+
+    Attributes:
+        name: One of `strategy.TIERS`.
+        copy_bytes_per_s: Of one copy when no other rank copies, one direction. [B/s]
+        latency_s: Of one copy. [s]
+        update_bytes_per_s: What the host reads and writes there for one rank while it updates
+            for all ranks of a node; None where the node does not say. [B/s]
+    """
+
+    name: str
+    copy_bytes_per_s: float
+    latency_s: float
+    update_bytes_per_s: float | None
+
+    def copy(
+        self, size_bytes: float, *, out: bool, name: int, phase: Phase, category: int
+    ) -> NDArray[np.void]:
+        """Return the task of a copy: out of the device, or into it. It takes and frees nothing."""
+        task = np.zeros(1, TASK)
+        task["kind"], task["axes"] = TaskKind.TRANSFER, -1
+        task["stream"] = Stream.COPY_OUT if out else Stream.COPY_IN
+        task["copy"] = _COPIES[self.name][0 if out else 1]
+        task["phase"], task["stage"] = phase, StageLabel.COMMUNICATING
+        task["category"], task["name"] = category, name
+        task["latency_s"] = self.latency_s
+        task["work_s"] = size_bytes / self.copy_bytes_per_s
+        task["wire_bytes"] = task["traffic_bytes"] = size_bytes
+        return task
+
+
+def tiers_of(node: Node, ranks: int, used: Sequence[str]) -> dict[str, Tier]:
+    """Return the tiers in use, by name.
+
+    Args:
+        node: Where they are; it has those in use.
+        ranks: Of the whole job.
+        used: Their names.
+    """
+    link = node.device.host_link_bytes_per_s
+    sharing = min(ranks, node.devices)
+    memory = node.host.memory_bytes_per_s
+    found = {}
+    for name in used:
+        if name == "host":
+            within = [link, *([] if memory is None else [memory])]
+            latency_s, of_all = 0.0, memory
+        else:
+            assert node.cxl is not None
+            within = [link, node.cxl.bandwidth_bytes_per_s]
+            latency_s, of_all = node.cxl.latency_s, node.cxl.bandwidth_bytes_per_s
+        found[name] = Tier(
+            name=name,
+            copy_bytes_per_s=min(within),
+            latency_s=latency_s,
+            update_bytes_per_s=None if of_all is None else of_all / sharing,
+        )
+    return found
+
+
+def tier_links(node: Node, used: Sequence[str], ranks: int) -> tuple[LinkUse, ...]:
+    """Return the links that copies cross: device, PCIe switch if shared, memory or CXL.
+
+    Args:
+        node: Equal for all ranks.
+        used: Tiers in use.
+        ranks: Of the whole job, rank r on device r.
+    """
+    if not used:
+        return ()
+    rank = np.arange(ranks)
+    host = rank // node.devices
+    link = node.device.host_link_bytes_per_s
+    found = []
+    together = node.scale_up.devices_per_switch
+    switches = -(-node.devices // together)
+    for way in ("out", "in"):
+        load = f"host_link_{way}_bytes"
+        found.append(_one_way(f"host link {way}", load, rank, link))
+        if together > 1:
+            switch = host * switches + rank % node.devices // together
+            found.append(_one_way(f"PCIe switch {way}", load, switch, link))
+    if "host" in used and node.host.memory_bytes_per_s is not None:
+        bandwidth = node.host.memory_bytes_per_s
+        found.append(_one_way("host memory", "host_memory_bytes", host, bandwidth))
+    if "cxl" in used:
+        assert node.cxl is not None
+        for way in ("out", "in"):
+            bandwidth = node.cxl.bandwidth_bytes_per_s
+            found.append(_one_way(f"CXL {way}", f"cxl_{way}_bytes", host, bandwidth))
+    return tuple(found)
+
+
+def _one_way(name: str, load: str, of_rank: Integers, bandwidth: float) -> LinkUse:
+    return LinkUse(
+        name=name, load=load, of_rank=of_rank, bandwidth_bytes_per_s=bandwidth, one_way=True
+    )
+
+
+def capacity_misfits(node: Node, held: Mapping[str, Floats]) -> dict[str, str]:
+    """Return path → which tier is too small, and where.
+
+    Args:
+        node: Equal for all ranks.
+        held: Tier → bytes that each rank keeps there, `(ranks,)`. [B]
+    """
+    found = {}
+    for tier, size in held.items():
+        host = np.arange(len(size)) // node.devices
+        by_host = np.bincount(host, weights=size)
+        capacity, where = node.host.memory_bytes, f"a {node.name}"
+        if tier == "cxl":
+            assert node.cxl is not None
+            capacity = node.cxl.memory_bytes
+            if node.cxl.pooled:
+                by_host, where = by_host.sum(keepdims=True), "the pool"
+        if by_host.max() > capacity:
+            found["strategy.offload"] = (
+                f"{format_bytes(float(by_host.max()))} of {_WORDS[tier]} needed on "
+                f"{where}, which has {format_bytes(capacity)}; keep more on the "
+                "devices, or use more of them"
+            )
+    return found

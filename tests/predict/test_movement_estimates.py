@@ -1,0 +1,46 @@
+"""Settings that the closed form knows, against the played step."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.search.jobs import setting
+from wattree.predict import Degrees, estimate, predicted
+from wattree.predict.hidden import is_expressible
+from wattree.strategy import Offload, Prefetch, StrategyOptions, Traffic
+
+FSDP = {"dp": 8, "sharding": "zero3"}
+CASES = {
+    "gradients in line": (Traffic(in_line=("gradients",)), {"dp": 8}),
+    "parameters in line": (Traffic(in_line=("parameters",)), FSDP),
+    "tensor in line": (Traffic(in_line=("tensor",)), {"dp": 2, "tp": 4}),
+    "context in line": (Traffic(in_line=("context",)), {"dp": 2, "cp": 4}),
+    "transfers in line": (Traffic(overlap_pipeline=False), {"dp": 2, "pp": 4}),
+    "no prefetch": (Traffic(prefetch=Prefetch(forward=0, backward=0)), FSDP),
+    "no prefetch in forward": (Traffic(prefetch=Prefetch(forward=0)), FSDP),
+    "deep prefetch": (Traffic(prefetch=Prefetch(forward=3, backward=3)), FSDP),
+    "kept parameters": (Traffic(reshard_after_forward=False), FSDP),
+    "larger buckets": (Traffic(gradient_bucket_bytes=1e9), {"dp": 8}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_closed_form_follows_the_setting(name: str) -> None:
+    """The change that a setting makes is seen by both, within what they differ by anyway."""
+    traffic, degrees = CASES[name]
+    job = setting(model="llama-3.1-8b", batch=32)
+    options = StrategyOptions(traffic=traffic, **degrees)  # type: ignore[arg-type]
+
+    played = predicted(job, options, detail=False)
+    screened = estimate(job, options, Degrees.of([options], 32))
+
+    assert is_expressible(options)
+    assert screened.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=0.07)
+    assert screened.tensor_bytes[0] == pytest.approx(played.peak.tensors, rel=0.08)
+
+
+def test_what_the_closed_form_does_not_know_is_said() -> None:
+    """Whoever screens must ask."""
+    unknown = (Traffic(overlap_optimizer=True), Traffic(offload=Offload(optimizer="host")))
+
+    assert not any(is_expressible(StrategyOptions(traffic=traffic)) for traffic in unknown)
