@@ -171,7 +171,7 @@ def test_a_tree_is_read_as_written() -> None:
     assert isinstance(found, Strategy)
     assert found.mesh == Mesh(axes=(("pp", 2), ("dp", 2), ("tp", 2)))
     assert found.schedule == Schedule(name="1f1b", micro_batches=32)
-    assert (found.bucket_bytes, found.overlap_tensor) == (25 * 2**20, True)
+    assert (found.traffic.gradient_bucket_bytes, found.overlap_tensor) == (25 * 2**20, True)
     assert found.tree.nodes == {
         "": TreeNode(compute={"batch": ("dp",)}, memory=MemoryChoice(optimizer=("dp",))),
         "layers.*.mlp.up": TreeNode(compute={"out": ("tp",)}),
@@ -264,9 +264,9 @@ def test_all_problems_come_at_once() -> None:
         (
             "strategy: unknown key 'fdsp'; did you mean 'fsdp'? known keys: preset, dp, fsdp, tp, "
             "cp, pp, ep, expert_over_tensor, micro_batch, sharding, sequence_parallel, recompute, "
-            "schedule, virtual_stages, order, placement, overlap_gradients, overlap_parameters, "
-            "overlap_tensor, "
-            "stage_layers"
+            "schedule, virtual_stages, order, placement, stage_layers, overlap_gradients, "
+            "overlap_parameters, overlap_tensor, overlap_pipeline, overlap_optimizer, in_line, "
+            "prefetch, reshard_after_forward, bucket, offload"
         ),
         (
             "precision: unknown precision 'bf15'; did you mean 'bf16'? known: bf16, fp16, fp32, "

@@ -29,6 +29,7 @@ from wattree.job.values import (
     Stored,
     Tokens,
     TransformerBlock,
+    read_size,
 )
 
 __all__ = [
@@ -167,7 +168,10 @@ _BUCKET_SCHEMA: dict[str, Any] = {
 
 def _bucket(value: object) -> object:
     """Return a bucket as a mapping; a bare size is that of gradients."""
-    return value if value is None or isinstance(value, Mapping) else {"gradients": value}
+    if value is None or isinstance(value, Mapping):
+        return value
+    read_size(value)  # a fault of a bare size is one of `bucket` itself
+    return {"gradients": value}
 
 
 class ActivationsSpec(Section):
@@ -229,8 +233,8 @@ class MovementSpec(Section):
     )
 
 
-class OptionsSpec(MovementSpec):
-    """Degrees and switches; with `preset`, laid over what the preset says."""
+class _PresetKeys(Section):
+    """A preset with its degrees and switches."""
 
     preset: str | None = Field(None, description="the name of a preset")
     dp: Degree | None = Field(None, description="a whole number, the data-parallel degree")
@@ -267,6 +271,11 @@ class OptionsSpec(MovementSpec):
     stage_layers: list[Layers] | None = Field(
         None, description="a list of whole numbers, layers of each pipeline chunk"
     )
+
+
+# The keys of the last base come first where messages list them.
+class OptionsSpec(MovementSpec, _PresetKeys):
+    """Degrees and switches; with `preset`, laid over what the preset says."""
 
 
 class ScheduleSpec(Section):
@@ -317,8 +326,8 @@ class NodeSpec(Section):
     )
 
 
-class TreeSpec(MovementSpec):
-    """A strategy written out: mesh, schedule, tree."""
+class _TreeKeys(Section):
+    """Mesh, schedule, tree."""
 
     mesh: dict[str, Degree] = Field(
         description="axis → degree, outermost first, such as {pp: 4, dp: 8, tp: 8}"
@@ -327,6 +336,10 @@ class TreeSpec(MovementSpec):
     tree: dict[str, NodeSpec] = Field(
         description='module pattern → choices, such as {"": {compute: {batch: dp}}}'
     )
+
+
+class TreeSpec(MovementSpec, _TreeKeys):
+    """A strategy written out: mesh, schedule, tree."""
 
 
 class CollectiveSpec(Section):

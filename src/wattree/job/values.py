@@ -32,6 +32,7 @@ __all__ = [
     "Tokens",
     "TransformerBlock",
     "read_power_limit",
+    "read_size",
 ]
 
 #: Above these a number is a slip, not a wish: no run has come within a factor of ten of them.
@@ -237,13 +238,12 @@ Power = Annotated[
     BeforeValidator(read_power_limit),
     WithJsonSchema({"type": "string", "examples": ["400 W"]}),
 ]
+read_size = _quantity(
+    "bytes", least=LEAST_BUCKET_BYTES, most=MOST_BUCKET_BYTES, span="'1 B' to '1 TiB'"
+)
 Size = Annotated[
     float,
-    BeforeValidator(
-        _quantity(
-            "bytes", least=LEAST_BUCKET_BYTES, most=MOST_BUCKET_BYTES, span="'1 B' to '1 TiB'"
-        )
-    ),
+    BeforeValidator(read_size),
     WithJsonSchema({"type": "string", "examples": ["25 MiB"]}),
 ]
 Axes = Annotated[list[str], BeforeValidator(_one_or_many), WithJsonSchema(_AXES_SCHEMA)]

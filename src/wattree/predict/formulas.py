@@ -144,7 +144,10 @@ class Formulas:
             need = (self.tables.moment[program] - held.later[kind, program] @ self.tables.kept)[
                 block
             ]
-            need = need + self._copies * self.tables.gathered[program][storage]
+            need = need + min(self._copies, 2.0) * self.tables.gathered[program][storage]
+            if self._copies > 2.0:  # those farther ahead are of the blocks that there are most of
+                common = int(np.argmax(held.counts[kind]))
+                need = need + (self._copies - 2.0) * self.tables.gathered[common][storage]
             working[kind] = np.maximum(working[kind], need)
         if not self.tables.switches.traffic.reshard_after_forward:
             working = working + self._of_storage(held, self.tables.gathered, index)
