@@ -16,7 +16,7 @@ from wattree.compiler.evaluate import collective_costs
 from wattree.compiler.ledger import Item, Items, at_block, entries, shifted
 from wattree.compiler.program import CollectiveKind
 from wattree.compiler.storage import Storage, SyncGroup
-from wattree.compiler.tasks import GATHERED, TASK, Stream, TaskTable, joined
+from wattree.compiler.tasks import GATHERED, GRADIENTS, TASK, Stream, TaskTable, joined
 from wattree.cost import GroupShape
 from wattree.cost.rates import Rates
 from wattree.graph import Phase, StageLabel, TaskKind
@@ -350,6 +350,7 @@ def _add_reductions(
     tasks = reductions(bucket, context)
     if len(tasks):
         first = builder.append(tasks)
+        builder.ledger.append(_staging(tasks, first, context))
         builder.link(after, first)
         if after < 0:
             builder.entries.append(first)
@@ -357,16 +358,37 @@ def _add_reductions(
             builder.blocker = first + len(tasks) - 1
 
 
+def _staging(tasks: np.ndarray, first: int, context: ChunkContext) -> np.ndarray:
+    """Return the ledger of what reductions stage, the first of which is task `first`."""
+    item = context.items(Item("gradients", "buffer", "", "bucket under reduction"))
+    lines = []
+    for task, size in enumerate(tasks["alloc_bytes"].tolist(), start=first):
+        lines += [(task, False, item, 0, 1, size), (task, True, item, 0, -1, -size)]
+    return entries(lines)
+
+
 def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
-    """Return the reductions of a bucket of gradients, groups over the same axes together."""
+    """Return the reductions of a bucket of gradients, groups over the same axes together.
+
+    Gradients that are stored as shards exist as a whole only here: in the buffer from which they
+    are scattered. Those that are stored whole are reduced where they lie.
+    """
     sizes: dict[tuple[tuple[str, ...], tuple[str, ...]], float] = {}
+    staged: dict[tuple[str, ...], float] = {}
     for group in bucket:
         key = group.scatter_axes, group.reduce_axes
         sizes[key] = sizes.get(key, 0.0) + float(group.reduce_bytes[0])
+        if group.is_staged:
+            staged[group.scatter_axes] = staged.get(group.scatter_axes, 0.0) + float(
+                group.reduce_bytes[0]
+            )
     tasks = [np.zeros(0, TASK)]
     for (scatter, rest), size in sizes.items():
         if scatter:
-            tasks.append(_reduction(CollectiveKind.REDUCE_SCATTER, scatter, size, context))
+            task = _reduction(CollectiveKind.REDUCE_SCATTER, scatter, size, context)
+            task["alloc_bytes"] = task["free_bytes"] = staged.pop(scatter, 0.0)
+            task["category"] = GRADIENTS
+            tasks.append(task)
         if rest:
             shard = size / float(context.group(scatter).ranks[0])
             tasks.append(_reduction(CollectiveKind.ALL_REDUCE, rest, shard, context))

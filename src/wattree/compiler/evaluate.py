@@ -174,7 +174,8 @@ def _phase(
             latency, work, wire, *loads = collective_costs(
                 step.kind, size, group, rates, copies=step.copies
             )
-            gathered = size if step.kind is CollectiveKind.ALL_GATHER else 0 * size
+            is_gather = step.kind is CollectiveKind.ALL_GATHER
+            gathered = size * (is_gather & (group.ranks > 1))  # one rank has the whole already
             table[:, index] = latency, work, 0 * work, 0 * work, wire, *loads, gathered
         else:
             work, flop, traffic = _compute(step, scale, rates, software)

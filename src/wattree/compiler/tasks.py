@@ -13,6 +13,7 @@ from wattree.compiler.ledger import NO_ENTRIES
 __all__ = [
     "CATEGORIES",
     "GATHERED",
+    "GRADIENTS",
     "STREAMS",
     "TASK",
     "Names",
@@ -25,6 +26,7 @@ __all__ = [
 #: Memory categories of tasks and residents; a task's own `category` is ACTIVATIONS unless set.
 CATEGORIES = ("activations", "parameters", "gradients", "optimizer", "gathered", "communication")
 GATHERED = CATEGORIES.index("gathered")
+GRADIENTS = CATEGORIES.index("gradients")
 
 #: One task of one rank class. `axes`: index of the mesh-axes set a collective runs over, -1: none.
 TASK = np.dtype(

@@ -138,10 +138,21 @@ class Formulas:
                 block
             ]
             need = need + 2 * self.tables.gathered[program][storage]
+            need = need + self._staged(held.later[kind, program])[storage]
             working[kind] = np.maximum(working[kind], need)
         if held.stages == 1:
             working = working + self.tables.buffers[held.counts[0] > 0].max(initial=0.0)
         return np.asarray((resident + saved + working).max(axis=0))
+
+    def _staged(self, later: Floats) -> Floats:
+        """Return the gradients under reduction while blocks go backward after those of `later`."""
+        overlap = habit(
+            choice=self.tables.switches.overlap_gradients,
+            default=self.tables.setting.software.overlap_gradients,
+        )
+        if not overlap or not later.any():
+            return np.zeros(self.tables.staged.shape[1])
+        return np.asarray(self.tables.staged[later > 0].max(axis=0))
 
     def dynamic_j(self, index: Integers, held: Held) -> Floats:
         """Return the energy above rest of a step on all devices, before PUE. [J]"""
