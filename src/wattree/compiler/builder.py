@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wattree.compiler.ledger import entries
+from wattree.compiler.ledger import Line, entries
 from wattree.compiler.tasks import TaskTable, joined
 
 __all__ = ["TableBuilder"]
@@ -69,8 +69,8 @@ class TableBuilder:
             after = first + len(tasks) - 1
         return after
 
-    def note(self, lines: Sequence[tuple[int, bool, int, int, int, float]]) -> None:
-        """Add lines to the ledger: (task, at_end, item, block, tensors, bytes)."""
+    def note(self, lines: Sequence[Line]) -> None:
+        """Add lines to the ledger."""
         self.ledger.append(entries(lines))
 
     def table(self) -> TaskTable:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from wattree.compiler.block_tasks import BlockTasks
 from wattree.compiler.builder import TableBuilder
 from wattree.compiler.evaluate import collective_costs
-from wattree.compiler.ledger import Item, Items, at_block, shifted, taken_for_later
+from wattree.compiler.ledger import Item, Items, Line, at_block, shifted, taken_for_later
 from wattree.compiler.movement import Movement
 from wattree.compiler.program import CollectiveKind
 from wattree.compiler.storage import Storage, SyncGroup
-from wattree.compiler.tasks import GATHERED, TASK, Stream, TaskTable, joined
+from wattree.compiler.tasks import GATHERED, GRADIENTS, TASK, Stream, TaskTable, joined
 from wattree.compiler.update import gradients_out, gradients_taken, update_tasks
 from wattree.cost import GroupShape
 from wattree.cost.rates import Rates
@@ -175,7 +175,7 @@ def chunk_backward(
         _fetch_and_add(
             builder, block, block.tasks.backward, context, place=place, gathered=gathered
         )
-        leaving.add(block, place)
+        leaving.add(block)
         if place == working[0][0] or leaving.is_full:
             leaving.flush()
     leaving.end()
@@ -227,7 +227,7 @@ def chunk_weight_gradient(
             _take_gradients(builder, block, place, context)
         if len(table.tasks):
             _add_block(builder, block, table, np.zeros(0, TASK), context, place=place)
-        leaving.add(block, place)
+        leaving.add(block)
         if leaving.is_full:
             leaving.flush()
     leaving.flush()
@@ -474,14 +474,14 @@ class _Leaving:
     def __init__(self, builder: TableBuilder, context: ChunkContext, *, last: bool) -> None:
         self._builder, self._context, self._last = builder, context, last
         self._bucket: list[SyncGroup] = []
-        self._blocks: list[tuple[BlockParts, int]] = []
-        self._waiting: tuple[list[tuple[BlockParts, int]], int] | None = None  # reduced last
+        self._blocks: list[BlockParts] = []
+        self._waiting: tuple[list[BlockParts], int] | None = None  # reduced last, not updated yet
 
-    def add(self, block: BlockParts, place: int) -> None:
-        """Add the gradients of the block at `place`, which has run."""
+    def add(self, block: BlockParts) -> None:
+        """Add the gradients of a block that has run."""
         overlaps = self._last and self._context.moves.overlap_gradients
         self._bucket += [g for g in block.storage.sync if g.every_micro_batch or overlaps]
-        self._blocks.append((block, place))
+        self._blocks.append(block)
 
     @property
     def is_full(self) -> bool:
@@ -496,9 +496,9 @@ class _Leaving:
         ready = _add_reductions(builder, self._bucket, self._context, after)
         if self._last and moves.overlap_gradients and self._blocks:
             if moves.offload.optimizer is not None:
-                storages = [block.storage for block, _ in self._blocks]
+                storages = [block.storage for block in self._blocks]
                 ready = builder.chain([gradients_out(storages, moves, self._context.name)], ready)
-                self._drop(self._blocks, ready)
+                builder.note(dropped_gradients(self._blocks, ready, self._context))
             if moves.early_updates:
                 # The update stands behind the next bucket's compute, which its reduction hides
                 # behind: on a queue it would else hold up that compute until it is reduced.
@@ -512,28 +512,12 @@ class _Leaving:
             return
         blocks, ready = self._waiting
         context, builder = self._context, self._builder
-        storages = [block.storage for block, _ in blocks]
+        storages = [block.storage for block in blocks]
         first = builder.count
         builder.chain(update_tasks(storages, context.moves, context.name, frees=True), ready)
         if context.moves.offload.optimizer is None:
-            self._drop(blocks, first)
+            builder.note(dropped_gradients(blocks, first, context))
         self._waiting = None
-
-    def _drop(self, blocks: Sequence[tuple[BlockParts, int]], task: int) -> None:
-        """Note that the blocks' gradients go at the end of `task`."""
-        self._builder.note(
-            [
-                (
-                    task,
-                    True,
-                    gradients_of(block, self._context),
-                    place,
-                    -1,
-                    -float(block.storage.gradients[0]),
-                )
-                for block, place in blocks
-            ]
-        )
 
 
 def _add_reductions(
@@ -544,6 +528,7 @@ def _add_reductions(
     if not len(tasks):
         return after
     first = builder.append(tasks)
+    builder.note(staging_lines(tasks, first, context))
     builder.link(after, first)
     if after < 0:
         builder.entries.append(first)
@@ -553,16 +538,45 @@ def _add_reductions(
     return builder.reduced
 
 
+def staging_lines(tasks: np.ndarray, first: int, context: ChunkContext) -> list[Line]:
+    """Return the ledger of what reductions stage, the first of which is task `first`."""
+    item = context.items(Item("gradients", "buffer", "", "bucket under reduction"))
+    lines: list[Line] = []
+    for task, size in enumerate(tasks["alloc_bytes"].tolist(), start=first):
+        lines += [(task, False, item, 0, 1, size), (task, True, item, 0, -1, -size)]
+    return lines
+
+
+def dropped_gradients(blocks: Sequence[BlockParts], task: int, context: ChunkContext) -> list[Line]:
+    """Return the ledger of a task at whose end the gradients of blocks go."""
+    return [
+        (task, True, gradients_of(block, context), 0, -1, -float(block.storage.gradients[0]))
+        for block in blocks
+    ]
+
+
 def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
-    """Return the reductions of a bucket of gradients, groups over the same axes together."""
+    """Return the reductions of a bucket of gradients, groups over the same axes together.
+
+    Gradients that are stored as shards exist as a whole only here: in the buffer from which they
+    are scattered. Those that are stored whole are reduced where they lie.
+    """
     sizes: dict[tuple[tuple[str, ...], tuple[str, ...]], float] = {}
+    staged: dict[tuple[str, ...], float] = {}
     for group in bucket:
         key = group.scatter_axes, group.reduce_axes
         sizes[key] = sizes.get(key, 0.0) + float(group.reduce_bytes[0])
+        if group.is_staged:
+            staged[group.scatter_axes] = staged.get(group.scatter_axes, 0.0) + float(
+                group.reduce_bytes[0]
+            )
     tasks = [np.zeros(0, TASK)]
     for (scatter, rest), size in sizes.items():
         if scatter:
-            tasks.append(_reduction(CollectiveKind.REDUCE_SCATTER, scatter, size, context))
+            task = _reduction(CollectiveKind.REDUCE_SCATTER, scatter, size, context)
+            task["alloc_bytes"] = task["free_bytes"] = staged.pop(scatter, 0.0)
+            task["category"] = GRADIENTS
+            tasks.append(task)
         if rest:
             shard = size / float(context.group(scatter).ranks[0])
             tasks.append(_reduction(CollectiveKind.ALL_REDUCE, rest, shard, context))

@@ -208,7 +208,8 @@ def _phase(
             latency, work, wire, *loads, in_turn = collective_costs(
                 step.kind, size, group, rates, copies=step.copies
             )
-            gathered = size if step.kind is CollectiveKind.ALL_GATHER else 0 * size
+            is_gather = step.kind is CollectiveKind.ALL_GATHER
+            gathered = size * (is_gather & (group.ranks > 1))  # one rank has the whole already
             none = 0 * size
             table[:, index] = latency, work, none, none, wire, *loads, gathered, in_turn
         else:

@@ -20,6 +20,7 @@ __all__ = [
     "Holding",
     "Item",
     "Items",
+    "Line",
     "MemoryLedger",
     "Piece",
     "Recorder",
@@ -47,6 +48,10 @@ ENTRY = np.dtype(
     ]
 )
 NO_ENTRIES = np.zeros(0, ENTRY)
+
+
+#: An entry before it is one: (task, at_end, item, block, tensors, bytes).
+Line = tuple[int, bool, int, int, int, float]
 
 
 class Item(NamedTuple):
@@ -81,7 +86,7 @@ class Items:
 class Recorder:
     """Lines of the ledger of one table under construction."""
 
-    lines: list[tuple[int, bool, int, int, int, float]] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
 
     def take(self, task: int, item: int, size_bytes: float, *, tensors: int = 1) -> None:
         """Note that `task` takes a tensor at its start."""
@@ -106,7 +111,7 @@ class Recorder:
         return entries(self.lines)
 
 
-def entries(lines: Sequence[tuple[int, bool, int, int, int, float]]) -> NDArray[np.void]:
+def entries(lines: Sequence[Line]) -> NDArray[np.void]:
     """Return lines (task, at_end, item, block, tensors, bytes) as an array, empty ones left out."""
     return np.array([line for line in lines if line[5] != 0.0], ENTRY)
 

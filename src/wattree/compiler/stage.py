@@ -16,10 +16,12 @@ from wattree.compiler.chunk import (
     chunk_forward,
     chunk_input_gradient,
     chunk_weight_gradient,
+    dropped_gradients,
     reductions,
+    staging_lines,
     update_portions,
 )
-from wattree.compiler.ledger import Piece
+from wattree.compiler.ledger import Piece, entries
 from wattree.compiler.pairs import PairedTables
 from wattree.compiler.tasks import TASK, Stream, TaskTable, concatenated, joined
 from wattree.compiler.update import gradients_out, update_tasks
@@ -246,16 +248,20 @@ def stage_program(
         edges=np.concatenate(extra),
         sends=tuple(sends),
         receives=receives,
-        pieces=tuple(
-            Piece(
-                offset=int(offsets[item.at]),
-                rows=item.rows,
-                chunk=item.slot.chunk,
-                micro_batch=item.slot.micro_batch,
-                ledger=item.table.ledger,
-            )
-            for item in placed
+        pieces=(
+            *(_piece(item, int(offsets[item.at])) for item in placed),
+            Piece(tail, None, 0, 0, tables[tail_at].ledger),
         ),
+    )
+
+
+def _piece(item: _Placed, offset: int) -> Piece:
+    return Piece(
+        offset=offset,
+        rows=item.rows,
+        chunk=item.slot.chunk,
+        micro_batch=item.slot.micro_batch,
+        ledger=item.table.ledger,
     )
 
 
@@ -525,12 +531,14 @@ def _input_edges(
 def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -> TaskTable:
     """Reductions that nothing hid, the optimiser, gathers that nothing hides, the overhead."""
     moves, storages = context.moves, [block.storage for block in blocks]
-    parts = []
+    parts, lines = [], []
     if not moves.overlap_gradients:
         late = [g for storage in storages for g in storage.sync if not g.every_micro_batch]
         parts.append(reductions(late, context))
+        lines += staging_lines(parts[0], 0, context)
         if moves.offload.optimizer is not None:
             parts.append(gradients_out(storages, moves, context.name))
+            lines += dropped_gradients(blocks, len(parts[0]), context)
     if not moves.early_updates:
         parts += update_tasks(storages, moves, context.name, frees=False)
     if not moves.overlap_parameters:
@@ -538,7 +546,7 @@ def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -
     parts.append(_host_task(context, "step overhead", update.overhead_s, materials=False))
     tasks = joined(parts)
     chain = np.array([(i, i + 1) for i in range(len(tasks) - 1)], dtype=np.int64).reshape(-1, 2)
-    return TaskTable(tasks=tasks, edges=chain)
+    return TaskTable(tasks=tasks, edges=chain, ledger=entries(lines))
 
 
 def _tail_edges(tasks: NDArray[np.void], tail: int) -> NDArray[np.int64]:

@@ -51,6 +51,11 @@ class SyncGroup:
     update_axes: tuple[str, ...]
     every_micro_batch: bool
 
+    @property
+    def is_staged(self) -> bool:
+        """Whether gradients are kept as shards, so that the whole needs a buffer of its own."""
+        return self.every_micro_batch and bool(self.scatter_axes)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:

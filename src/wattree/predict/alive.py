@@ -22,6 +22,8 @@ Integers = NDArray[np.int64]
 
 #: What sums of tens of thousands of sizes may be off by, as a share of what went in.
 _ROUNDING = 1e-9
+#: Kinds that outlive the micro-batch which brings them.
+_LASTING = frozenset({"stored", "gathered", "buffer"})
 #: The ranks that need most memory.
 FULLEST = "fullest"
 
@@ -103,6 +105,7 @@ def _passing(
     shape = len(ledger.items), micro_batches
     held, moved, tensors = np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=np.int64)
     started, ended = moment.started[tasks], moment.ended[tasks]
+    passing = np.array([item.kind not in _LASTING for item in ledger.items], dtype=np.int64)
     for piece in pieces:
         lines = piece.ledger
         rows = lines["task"] if piece.rows is None else piece.rows[lines["task"]]
@@ -111,12 +114,10 @@ def _passing(
         if not done.any():
             continue
         lines = lines[done]
-        item = lines["item"]
-        held[:, piece.micro_batch] += np.bincount(item, lines["bytes"], minlength=shape[0])
-        moved[:, piece.micro_batch] += np.bincount(item, np.abs(lines["bytes"]), minlength=shape[0])
-        tensors[:, piece.micro_batch] += np.bincount(
-            item, lines["tensors"], minlength=shape[0]
-        ).astype(np.int64)
+        of = lines["item"], passing[lines["item"]] * piece.micro_batch
+        np.add.at(held, of, lines["bytes"])
+        np.add.at(moved, of, np.abs(lines["bytes"]))
+        np.add.at(tensors, of, lines["tensors"])
     alive = held > _ROUNDING * moved
     return [
         AliveTensors(

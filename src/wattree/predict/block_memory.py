@@ -11,10 +11,10 @@ from wattree.compiler.evaluate import (
     BlockCosts,
     PhaseCosts,
 )
-from wattree.compiler.program import CollectiveStep, ComputeStep
+from wattree.compiler.program import CollectiveStep, ComputeStep, Scale
 from wattree.compiler.storage import Storage
 
-__all__ = ["block_memory", "gathered_bytes"]
+__all__ = ["block_memory", "gathered_bytes", "staged_bytes"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -85,10 +85,19 @@ def _most_held(
     return most
 
 
-def gathered_bytes(storage: Storage) -> Floats:
+def gathered_bytes(storage: Storage, scale: Scale) -> Floats:
     """Return the parameters of a block that are gathered for its use, whole. [B]"""
     total = np.zeros(len(storage.parameters))
     for sync in storage.sync:
         if sync.gather_axes:
-            total = total + sync.gather_bytes
+            total = total + sync.gather_bytes * (scale.degree(sync.gather_axes) > 1)
+    return total
+
+
+def staged_bytes(storage: Storage, scale: Scale) -> Floats:
+    """Return the gradients of a block that are whole only while they are reduced. [B]"""
+    total = np.zeros(len(storage.parameters))
+    for sync in storage.sync:
+        if sync.is_staged:
+            total = total + sync.reduce_bytes * (scale.degree(sync.scatter_axes) > 1)
     return total

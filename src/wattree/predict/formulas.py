@@ -148,12 +148,20 @@ class Formulas:
             if self._copies > 2.0:  # those farther ahead are of the blocks that there are most of
                 common = int(np.argmax(held.counts[kind]))
                 need = need + (self._copies - 2.0) * self.tables.gathered[common][storage]
+            need = need + self._staged(held.later[kind, program])[storage]
             working[kind] = np.maximum(working[kind], need)
         if not self.tables.switches.traffic.reshard_after_forward:
             working = working + self._of_storage(held, self.tables.gathered, index)
         if held.stages == 1:
             working = working + self.tables.buffers[held.counts[0] > 0].max(initial=0.0)
         return np.asarray((resident + saved + working).max(axis=0))
+
+    def _staged(self, later: Floats) -> Floats:
+        """Return the gradients under reduction while blocks go backward after those of `later`."""
+        hidden = hidden_traffic(self.tables.switches, self.tables.setting.software)
+        if not hidden.gradients or not later.any():
+            return np.zeros(self.tables.staged.shape[1])
+        return np.asarray(self.tables.staged[later > 0].max(axis=0))
 
     def dynamic_j(self, index: Integers, held: Held) -> Floats:
         """Return the energy above rest of a step on all devices, before PUE. [J]"""

@@ -18,7 +18,7 @@ from wattree.compiler.evaluate import (
 )
 from wattree.compiler.program import CollectiveKind, CollectiveStep, Scale
 from wattree.compiler.storage import SyncGroup, block_storage, optimizer_state_bytes
-from wattree.predict.block_memory import block_memory, gathered_bytes
+from wattree.predict.block_memory import block_memory, gathered_bytes, staged_bytes
 from wattree.predict.degrees import MANY, Degrees
 from wattree.predict.energy_use import device_energy_j
 from wattree.predict.hidden import habit
@@ -106,7 +106,8 @@ class Tables:
     def _memory(self) -> None:
         """Bytes of each program: resident, gathered, kept, and needed for a moment."""
         self.resident = np.array([s.parameters + s.gradients + s.optimizer for s in self.storage])
-        self.gathered = np.array([gathered_bytes(s) for s in self.storage])
+        self.gathered = np.array([gathered_bytes(s, self.storage_scale) for s in self.storage])
+        self.staged = np.array([staged_bytes(s, self.storage_scale) for s in self.storage])
         self.updated = np.array([s.updated_elements for s in self.storage])
         kept, moment = zip(*(block_memory(c) for c in self.costs), strict=True)
         self.kept, self.moment = np.array(kept), np.array(moment)
