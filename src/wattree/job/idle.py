@@ -194,7 +194,6 @@ def _of_overlap(
     """
     reasons = {
         "overlap_gradients": (reducing == 1, "one replica: there are no gradients to reduce"),
-        "bucket": (reducing == 1, "one replica: there are no gradients to reduce"),
         "overlap_parameters": (
             not sharded,
             "parameters and optimiser state whole on every rank: there is nothing to gather",
