@@ -112,7 +112,8 @@ def test_of_the_cluster(section: dict[str, Any], warning: str) -> None:
         ),
         (
             tree(mesh={"pp": 8}, tree={}, bucket="1 MiB"),
-            "strategy.bucket.gradients: has no effect: there are no replicas to reduce gradients over",
+            "strategy.bucket.gradients: has no effect: there are no replicas to reduce gradients "
+            "over",
         ),
         (tree(overlap_parameters=True), f"strategy.overlap_parameters: has no effect with {WHOLE}"),
     ],
