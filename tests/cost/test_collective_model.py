@@ -186,6 +186,19 @@ def test_groups_across_nodes_take_as_long_as_the_network(
     assert found.work_s[0] == pytest.approx(expected, rel=TOLERANCE)
 
 
+@pytest.mark.parametrize("algorithm", ["ring", "halving-doubling", "direct"])
+def test_the_most_spread_group_holds_all_up(algorithm: str) -> None:
+    """Groups of three over nodes of eight: devices 6, 7 and 8 need adapters, most others do not."""
+    place = cluster("dgx-h100", 3)
+    group = group_of(place, [6, 7, 8])
+    schedule = schedule_of(Call(kind="all_reduce", size_bytes=SIZE, group=group), algorithm)
+
+    found = played(place, "all_reduce", ((3, 1),), asked(algorithm))
+
+    expected = time_alone(schedule, Routes(network_of(place))).transfer_s
+    assert found.work_s[0] == pytest.approx(expected, rel=TOLERANCE)
+
+
 @pytest.mark.parametrize("spans", [((16, 1),), ((4, 8),), ((2, 1), (4, 8)), ((4, 2), (4, 8))])
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter"])
 def test_the_closed_form_is_near_the_messages(kind: str, spans: Spans) -> None:

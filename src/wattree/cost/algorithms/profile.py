@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,11 +79,13 @@ def profile_of(kind: str, algorithm: str, layout: Layout, wiring: Wiring) -> Pro
         "all_gather",
         "reduce_scatter",
     }
-    if exchange:
-        profile = _exchange(kind, algorithm, layout)
-    else:
-        profile = _counted(_schedule(kind, algorithm, layout, wiring, 0), layout)
     bases = layout.bases().tolist()
+    # Where degrees and domains do not divide each other, the most spread group holds all up.
+    bases.sort(key=lambda base: -len(np.unique((layout.offsets + base) // layout.domain)))
+    if exchange:
+        profile = _exchange(kind, algorithm, layout, bases[0])
+    else:
+        profile = _counted(_schedule(kind, algorithm, layout, wiring, bases[0]), layout)
     parts = [
         _exchange_traffic(kind, algorithm, layout, base)
         if exchange
@@ -98,7 +101,10 @@ def profile_of(kind: str, algorithm: str, layout: Layout, wiring: Wiring) -> Pro
     if wiring.is_switch:
         return profile
     # Groups of one axis are alike, so their steps fall together.
-    busiest = sum(busiest_s(wiring, at_once) for at_once in zip(*parts, strict=True))
+    busiest = sum(
+        busiest_s(wiring, [traffic for traffic in at_once if traffic is not None])
+        for at_once in zip_longest(*parts)
+    )
     return replace(profile, scale_up=busiest * wiring.scale_up.bandwidth_bytes_per_s)
 
 
@@ -256,14 +262,14 @@ def _traffic(schedule: Schedule, layout: Layout) -> list[Traffic]:
 # --------------------------------------------------------------------- everyone to everyone
 
 
-def _exchange(kind: str, algorithm: str, layout: Layout) -> Profile:
+def _exchange(kind: str, algorithm: str, layout: Layout, base: int) -> Profile:
     """Return the profile of parts that go straight to their ranks, or over their rails."""
     if algorithm == "rail" and kind != "all_to_all":
         raise CostError(f"algorithm 'rail' has no {kind}; it has all_to_all")
-    offsets = layout.offsets
-    n = len(offsets)
-    _, inside = np.unique(offsets // layout.domain, return_counts=True)
-    _, in_leaf = np.unique(offsets // layout.leaf, return_counts=True)
+    devices = layout.offsets + base
+    n = len(devices)
+    _, inside = np.unique(devices // layout.domain, return_counts=True)
+    _, in_leaf = np.unique(devices // layout.leaf, return_counts=True)
     passes = 2.0 if kind == "all_reduce" else 1.0
     scale_up = (inside.max() - 1.0) / n
     steps_inside, steps_between = (0.0, passes) if len(inside) > 1 else (passes, 0.0)
