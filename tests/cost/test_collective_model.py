@@ -24,7 +24,7 @@ from wattree.cost.algorithms import (
 )
 from wattree.cost.algorithms.layout import Layout
 from wattree.cost.algorithms.messages import Schedule
-from wattree.cost.algorithms.tuning import nccl_fastest
+from wattree.cost.algorithms.tuning import NCCL_KEYS, nccl_columns, nccl_expected_s
 from wattree.cost.collective_model import CollectiveModel, Played
 from wattree.cost.requests import COMPILED_KINDS, CollectiveRequests, Request
 from wattree.errors import StrategyError
@@ -300,7 +300,7 @@ def test_switched_nodes_keep_their_closed_form(kind: str) -> None:
     kind=st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]),
     sizes=st.lists(st.integers(1, 2**34).map(float), min_size=1, max_size=20),
     per_node=st.integers(1, 8),
-    nodes=st.integers(1, 64),
+    nodes=st.integers(2, 64),
     capability=st.sampled_from([60, 70, 80, 90, 100]),
 )
 @settings(max_examples=60)
@@ -317,10 +317,11 @@ def test_many_sizes_are_chosen_for_as_one_by_one(
         nvls=capability >= 90 and per_node > 2,
     )
 
-    keys, fastest = nccl_fastest(kind, np.array(sizes), system)
+    columns = nccl_columns(kind, [system]).of(np.zeros(len(sizes), dtype=np.int64))
+    fastest = np.argmin(nccl_expected_s(kind, np.array(sizes), columns), axis=0)
 
     chosen = [nccl_choice(kind, size, system) for size in sizes]
-    assert [keys[k] for k in fastest.tolist()] == [(c.algorithm, c.protocol) for c in chosen]
+    assert [NCCL_KEYS[k] for k in fastest.tolist()] == [(c.algorithm, c.protocol) for c in chosen]
 
 
 def test_nccl_takes_other_protocols_for_other_sizes() -> None:

@@ -6,7 +6,7 @@ size, a profile is the cost of every call of that kind, algorithm and place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost.algorithms.choose import schedule_of
-from wattree.cost.algorithms.group import Group, ring_cycles
+from wattree.cost.algorithms.group import Group, has_cycles, ring_cycles
 from wattree.cost.algorithms.layout import Layout
 from wattree.cost.algorithms.messages import Round, Schedule
 from wattree.cost.algorithms.registry import Call
@@ -86,20 +86,22 @@ def profile_of(kind: str, algorithm: str, layout: Layout, wiring: Wiring) -> Pro
         profile = _exchange(kind, algorithm, layout, bases[0])
     else:
         profile = _counted(_schedule(kind, algorithm, layout, wiring, bases[0]), layout)
-    parts = [
-        _exchange_traffic(kind, algorithm, layout, base)
-        if exchange
-        else _traffic(_schedule(kind, algorithm, layout, wiring, base), layout)
-        for base in (bases[:1] if wiring.is_switch else bases)
-    ]
+    if wiring.is_switch:
+        return replace(
+            profile,
+            inside_s=wiring.scale_up.latency_s,
+            hardware=int(wiring.scale_up.kind == "pcie"),
+        )
+    if exchange:
+        parts = [_exchange_traffic(kind, algorithm, layout, base) for base in bases]
+    else:
+        parts = _traffic_of_groups(kind, algorithm, layout, wiring, bases)
     crossing = [crossing_of(wiring, traffic) for traffic in parts[0]]
     profile = replace(
         profile,
         inside_s=max((each.latency_s for each in crossing), default=0.0),
         hardware=max((each.hardware for each in crossing), default=0),
     )
-    if wiring.is_switch:
-        return profile
     # Groups of one axis are alike, so their steps fall together.
     busiest = sum(
         busiest_s(wiring, [traffic for traffic in at_once if traffic is not None])
@@ -237,6 +239,27 @@ def _most_of_a_leaf(part: Traffic, chosen: NDArray[np.bool_], leaf: Integers, ra
         sent = np.bincount(of_rank[end[own]], weights=part.size_bytes[own], minlength=len(members))
         most = max(most, float((sent / members).max()))
     return most
+
+
+def _traffic_of_groups(
+    kind: str, algorithm: str, layout: Layout, wiring: Wiring, bases: Sequence[int]
+) -> list[list[Traffic]]:
+    """Return what the groups do to the first domain, each at one time after another."""
+    if has_cycles(wiring.domain) or layout.split() is None:
+        schedules = (_schedule(kind, algorithm, layout, wiring, base) for base in bases)
+        return [_traffic(schedule, layout) for schedule in schedules]
+    # Without cables of its own to follow, every group does what the first does, some devices on.
+    first = _traffic(_schedule(kind, algorithm, layout, wiring, 0), layout)
+    return [[_moved(traffic, base) for traffic in first] for base in bases]
+
+
+def _moved(traffic: Traffic, devices: int) -> Traffic:
+    sender, receiver, size_bytes = traffic
+    return Traffic(
+        np.where(sender < 0, -1, sender + devices),
+        np.where(receiver < 0, -1, receiver + devices),
+        size_bytes,
+    )
 
 
 def _traffic(schedule: Schedule, layout: Layout) -> list[Traffic]:
