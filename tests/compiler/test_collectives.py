@@ -158,7 +158,7 @@ def test_groups_that_an_algorithm_cannot_serve_are_refused_when_compiled() -> No
     """Three tensor ranks on nodes of eight: the key, and what would fit."""
     place = cluster("dgx-h100", 3)
     job = Job.of(
-        dense(4, heads=6, hidden=48, vocab=384),
+        dense(4, heads=6, hidden=48, vocab=384, ffn=192),
         StrategyOptions(dp=8, tp=3),
         cluster=place,
         global_batch=16,

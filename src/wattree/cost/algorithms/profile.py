@@ -42,9 +42,9 @@ class Profile:
         uplink: Out of the busiest leaf, over its members. [B]
         in_turn: Ports and network work one after the other, instead of at the same time.
         steps_inside, steps_between: Messages that follow one another, by what they cross; to a
-            switch that adds, half of one. Where a round is a ring, ranks do not wait for the
-            slowest of all but for their neighbours, so that its steps count by the share of hops
-            that are of each sort.
+            switch of the fabric that adds, half of one. Where a round is a ring, ranks wait for
+            their neighbours, not for the slowest of all, so that its steps count by the share of
+            hops that are of each sort.
         inside_s: Latency of the links that a step inside crosses. [s]
         hardware: What a step inside crosses at worst: 0 NVLink, 1 the host.
     """
@@ -89,7 +89,8 @@ def profile_of(kind: str, algorithm: str, layout: Layout, wiring: Wiring) -> Pro
     if wiring.is_switch:
         return replace(
             profile,
-            inside_s=wiring.scale_up.latency_s,
+            # A message to the switch goes half of the way to another device.
+            inside_s=wiring.scale_up.latency_s / (2.0 if algorithm == "nvls" else 1.0),
             hardware=int(wiring.scale_up.kind == "pcie"),
         )
     if exchange:
@@ -184,7 +185,8 @@ def _counted(schedule: Schedule, layout: Layout) -> Profile:
             crosses = domain[each.sender[hop]] != domain[each.receiver[hop]]
             between = float(crosses.mean() if each.repeats > 1 else crosses.any())
             ends = np.maximum(each.sender[hop], each.receiver[hop])
-            way = 0.5 if (ends >= schedule.ranks).all() else 1.0  # to a switch, or from it
+            # To a switch of the fabric or from it; those inside a domain count as NCCL counts them.
+            way = 0.5 if between and (ends >= schedule.ranks).all() else 1.0
             steps += np.array([1.0 - between, between]) * (each.repeats * way)
     return Profile(
         scale_up=float(loads[0]),
