@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -70,9 +70,18 @@ class Placement:
     in_leaf: Mapping[str, Floats]
     stride: Mapping[str, Floats]
     filled: Floats
+    _shapes: dict[tuple[tuple[str, ...], int], tuple[Scale, GroupShape]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def group(self, axes: Sequence[str], scale: Scale) -> GroupShape:
-        """Return the shape of the groups over `axes` together."""
+        """Return the shape of the groups over `axes` together, the same for the same scale."""
+        key = tuple(axes), id(scale)
+        if key not in self._shapes:
+            self._shapes[key] = scale, self._shape(axes, scale)
+        return self._shapes[key][1]
+
+    def _shape(self, axes: Sequence[str], scale: Scale) -> GroupShape:
         one = np.ones_like(scale.micro_batch)
         inside, in_leaf = one, one
         for axis in axes:

@@ -7,7 +7,8 @@ adapters, between leaves also its share of the uplinks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,7 @@ class GroupShape:
         in_leaf: Members under one leaf switch (or pod), `m` or more; None if one holds all.
         spans: Degree and stride of each axis of the groups, `(k,)` each; empty if unknown.
         filled: Devices of a scale-up domain that the job uses, `(k,)`; given with `spans`.
+        known: What has been found out about these groups, for the next collective among them.
     """
 
     ranks: Floats
@@ -43,6 +45,7 @@ class GroupShape:
     in_leaf: Floats | None = None
     spans: tuple[tuple[Floats, Floats], ...] = ()
     filled: Floats | None = None
+    known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ Three ways to the same figures, for arrays of groups at once:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,13 @@ from wattree.cost.algorithms.choose import OURS
 from wattree.cost.algorithms.layout import Layout
 from wattree.cost.algorithms.profile import Profile, profile_of, shifted_stretch
 from wattree.cost.algorithms.protocols import base_latency_s, hop_latencies_s
-from wattree.cost.algorithms.tuning import NcclSystem, nccl_fastest
+from wattree.cost.algorithms.tuning import (
+    NCCL_KEYS,
+    NcclColumns,
+    NcclSystem,
+    nccl_columns,
+    nccl_expected_s,
+)
 from wattree.cost.algorithms.wiring import Wiring, wiring_of
 from wattree.cost.collective import (
     GroupShape,
@@ -34,8 +40,9 @@ from wattree.cost.collective import (
     port_loads,
     volume_factor,
 )
+from wattree.cost.group_profiles import Layouts, ProfileRows, layouts_of, profile_rows
 from wattree.cost.requests import AUTO_COLLECTIVES, NCCL, CollectiveRequests
-from wattree.errors import CostError, StrategyError
+from wattree.errors import StrategyError
 from wattree.hardware import Cluster
 
 __all__ = ["CollectiveModel", "Played"]
@@ -79,6 +86,7 @@ class CollectiveModel:
     requests: CollectiveRequests = field(default_factory=CollectiveRequests)
     refuses: bool = False
     _wiring: Wiring = field(init=False, repr=False, compare=False)
+    _token: object = field(default_factory=object, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_wiring", wiring_of(self.cluster))
@@ -117,28 +125,9 @@ class CollectiveModel:
         closed = self._closed(kind, size_bytes, group, links, copies)
         if not self.looks_inside(kind) or not group.spans:
             return closed
-        asked = self.requests.of(kind).algorithm != AUTO_COLLECTIVES
-        result = Played(
-            closed.latency_s.copy(),
-            closed.work_s.copy(),
-            PortLoads(
-                scale_up=closed.loads.scale_up.copy(),
-                adapter=closed.loads.adapter.copy(),
-                uplink=closed.loads.uplink.copy(),
-            ),
-            np.zeros(len(size_bytes), dtype=bool),
-        )
-        for layout, chosen in self._layouts(group):
-            if layout.ranks <= 1:
-                continue
-            size = size_bytes[chosen]
-            before = _taken(closed, chosen)
-            if asked:
-                part = self._asked(kind, size, layout, links, closed=before, routed=copies > 1)
-            else:
-                part = self._on_links(kind, size, layout, links, closed=before)
-            _put(result, chosen, part)
-        return result
+        if self.requests.of(kind).algorithm == AUTO_COLLECTIVES:
+            return self._on_links(kind, size_bytes, group, links, closed=closed)
+        return self._asked(kind, size_bytes, group, links, closed=closed, routed=copies > 1)
 
     def transfer_stretch(self, distance: Floats, filled: Floats) -> Floats:
         """Return how much longer messages inside a domain take than through a port alone, `(k,)`.
@@ -157,30 +146,6 @@ class CollectiveModel:
                 stretch[number.ravel() == index] = shifted_stretch(far, used, self._wiring)
         return stretch
 
-    def _layouts(self, group: GroupShape) -> Iterator[tuple[Layout, Integers]]:
-        """Yield each distinct layout, and which of the groups have it."""
-        assert group.filled is not None
-        columns = [column for span in group.spans for column in span]
-        rows = np.stack([*columns, group.filled]).astype(np.int64).T
-        distinct, number = np.unique(rows, axis=0, return_inverse=True)
-        order = np.argsort(number.ravel(), kind="stable")
-        bounds = np.flatnonzero(np.diff(number.ravel()[order])) + 1
-        for row, chosen in zip(distinct.tolist(), np.split(order, bounds), strict=True):
-            pairs = sorted(
-                (stride, degree) for degree, stride in zip(row[0:-1:2], row[1:-1:2], strict=True)
-            )
-            spans = tuple((degree, stride) for stride, degree in pairs if degree > 1)
-            yield self._layout(spans, row[-1]), chosen
-
-    def _layout(self, spans: tuple[tuple[int, int], ...], filled: int) -> Layout:
-        cluster = self.cluster
-        return Layout(
-            spans=_merged(spans),
-            domain=cluster.domain_devices,
-            leaf=cluster.node.devices * cluster.fabric.leaf_nodes,
-            filled=filled,
-        )
-
     def _closed(
         self, kind: str, size_bytes: Floats, group: GroupShape, links: LinkRates, copies: float
     ) -> Played:
@@ -193,191 +158,187 @@ class CollectiveModel:
         return Played(latency, work, loads, np.zeros(len(work), dtype=bool))
 
     def _on_links(
-        self, kind: str, size_bytes: Floats, layout: Layout, links: LinkRates, *, closed: Played
+        self, kind: str, size_bytes: Floats, group: GroupShape, links: LinkRates, *, closed: Played
     ) -> Played:
         """Return the closed form, with ports stretched to what the node's links reach."""
-        if kind == "all_to_all":
-            profile = profile_of(kind, "direct", layout, self._wiring)
-            scale_up = size_bytes * profile.scale_up
-        else:
-            # Every hop of a ring carries the same, so that two domains show what any number do.
-            few = layout.with_domains(2)
-            fills = self._wiring.torus is not None and few.torus_axes(self._wiring.torus)
-            profile = profile_of(kind, "torus" if fills else "ring", few, self._wiring)
-            ranks = np.array([float(few.ranks), float(layout.ranks)])
-            played, whole = volume_factor(kind, ranks)
-            scale_up = size_bytes * (profile.scale_up * whole / played)
-            if kind == "all_reduce":
-                advantage = links.scale_up_bytes_per_s / links.scale_up_reduce_bytes_per_s
-                scale_up = scale_up * advantage
+        layouts = self._layouts(group)
+        rows = self._rows(kind, AUTO_COLLECTIVES, group)
+        scale_up = size_bytes * rows.scale_up[layouts.of_group]
+        if kind == "all_reduce":
+            scale_up = scale_up * _advantage(links)
         loads = replace(closed.loads, scale_up=scale_up)
-        work = _work_s(loads, links, in_turn=False)
+        work = _work_s(loads, links, in_turn=closed.in_turn)
         return Played(closed.latency_s, work, loads, closed.in_turn)
-
-    # ------------------------------------------------------------------- as asked for
 
     def _asked(
         self,
         kind: str,
         size_bytes: Floats,
-        layout: Layout,
+        group: GroupShape,
         links: LinkRates,
         *,
         closed: Played,
         routed: bool,
     ) -> Played:
         """Return the costs by the algorithm asked for, or NCCL's choice."""
-        result = closed
-        parts: list[tuple[Integers, Played]] = []
-        try:
-            for algorithm, protocol, chosen in self._choices(kind, size_bytes, layout):
-                profile = profile_of(kind, algorithm, layout, self._wiring)
-                if kind == "all_reduce":
-                    profile = self._as_calibrated(algorithm, profile, layout, links)
-                loads = _loads(size_bytes[chosen], profile)
-                if routed and algorithm in {"direct", "rail"}:
-                    # Tokens cross to a domain once, whichever way they take inside.
-                    loads = replace(
-                        loads,
-                        adapter=closed.loads.adapter[chosen],
-                        uplink=closed.loads.uplink[chosen],
-                    )
-                if protocol is not None:
-                    loads = _with_flags(loads, protocol)
-                latency_s = self._latency_s(algorithm, protocol, profile)
-                parts.append(
-                    (
-                        chosen,
-                        Played(
-                            np.full(len(chosen), latency_s),
-                            _work_s(loads, links, in_turn=profile.in_turn),
-                            loads,
-                            np.full(len(chosen), profile.in_turn),
-                        ),
-                    )
-                )
-        except CostError as error:
-            if self.refuses:
-                raise StrategyError({f"collectives.{kind}": str(error)}) from error
-            return closed._replace(work_s=np.full(len(size_bytes), _IMPOSSIBLE_S))
-        for chosen, part in parts:
-            _put(result, chosen, part)
-        return result
+        latency, work = closed.latency_s.copy(), closed.work_s.copy()
+        scale_up, adapter, uplink = (
+            load.copy()
+            for load in (closed.loads.scale_up, closed.loads.adapter, closed.loads.uplink)
+        )
+        in_turn = closed.in_turn.copy()
+        of_group = self._layouts(group).of_group
+        for algorithm, protocol, some in self._choices(kind, size_bytes, group):
+            chosen = some[group.ranks[some] > 1]
+            rows, at = self._rows(kind, algorithm, group), of_group[chosen]
+            size = size_bytes[chosen] / (1.0 if protocol is None else protocol.bandwidth_fraction)
+            ports = rows.scale_up[at]
+            if kind == "all_reduce":
+                ports = self._as_calibrated(algorithm, ports, group.inside[chosen], links)
+            scale_up[chosen] = size * ports
+            in_turn[chosen] = rows.in_turn[at]
+            latency[chosen] = self._latency_s(algorithm, protocol, rows)[at]
+            # Routed tokens cross to a domain once, whichever way they take inside.
+            if not (routed and algorithm in {"direct", "rail"}):
+                adapter[chosen], uplink[chosen] = size * rows.adapter[at], size * rows.uplink[at]
+            loads = PortLoads(
+                scale_up=scale_up[chosen], adapter=adapter[chosen], uplink=uplink[chosen]
+            )
+            work[chosen] = _work_s(loads, links, in_turn=in_turn[chosen])
+            for number, fault in rows.faults.items():
+                impossible = chosen[at == number]
+                if len(impossible) and self.refuses:
+                    raise StrategyError({f"collectives.{kind}": fault})
+                work[impossible] = _IMPOSSIBLE_S
+        loads = PortLoads(scale_up=scale_up, adapter=adapter, uplink=uplink)
+        return Played(latency, work, loads, in_turn)
 
     def _choices(
-        self, kind: str, size_bytes: Floats, layout: Layout
+        self, kind: str, size_bytes: Floats, group: GroupShape
     ) -> Iterator[tuple[str, Protocol | None, Integers]]:
-        """Yield algorithm, protocol and which sizes use them."""
+        """Yield algorithm, protocol and which groups use them."""
         request = self.requests.of(kind)
-        every = np.arange(len(size_bytes))
         if request.algorithm != NCCL:
-            yield request.algorithm, request.protocol, every
+            yield request.algorithm, request.protocol, np.arange(len(size_bytes))
             return
-        offsets = layout.offsets
-        group = Group(devices=offsets, node=offsets // layout.domain)
+        layouts = self._layouts(group)
         if kind == "all_to_all":
-            sizes = {len(each) for each in group.members()}
-            rails = group.nodes > 1 and len(sizes) == 1 and sizes != {1}
-            yield "rail" if rails else "direct", request.protocol or Protocol.SIMPLE, every
+            rails = np.array([_has_rails(layout) for layout in layouts.distinct])[layouts.of_group]
+            protocol = request.protocol or Protocol.SIMPLE
+            yield "rail", protocol, np.flatnonzero(rails)
+            yield "direct", protocol, np.flatnonzero(~rails)
             return
-        system = self._system(group, layout)
-        allowed = [] if request.protocol is None else [request.protocol]
-        keys, fastest = nccl_fastest(kind, size_bytes, system, protocols=allowed)
+        columns = _known(group, (self._token, "nccl", kind), lambda: self._columns(kind, layouts))
+        expected = nccl_expected_s(kind, size_bytes, columns.of(layouts.of_group))
+        if request.protocol is not None:
+            others = [protocol is not request.protocol for _, protocol in NCCL_KEYS]
+            expected[others] = np.inf
+        fastest = np.argmin(expected, axis=0)
         for number in np.unique(fastest).tolist():
-            name, protocol = keys[number]
+            name, protocol = NCCL_KEYS[number]
             yield OURS.get(name, name), protocol, np.flatnonzero(fastest == number)
 
-    def _system(self, group: Group, layout: Layout) -> NcclSystem:
-        """Return the communicator as NCCL would find it: its search sees the node's links."""
-        system = nccl_system(self.cluster, group)
-        if self._wiring.is_switch:
-            return system
+    # --------------------------------------------------------------- looked up by layout
+
+    def _layouts(self, group: GroupShape) -> Layouts:
+        fabric = self.cluster.fabric
+        spine = fabric.oversubscription > 1 and self.cluster.nodes > fabric.leaf_nodes
+        alike = self._wiring.is_switch and not spine
+        return _known(
+            group,
+            (self._token, "layouts"),
+            lambda: layouts_of(group, self.cluster, alike_on_switches=alike),
+        )
+
+    def _rows(self, kind: str, algorithm: str, group: GroupShape) -> ProfileRows:
+        """Return the profiles of the layouts of some groups."""
+        profile = self._automatic if algorithm == AUTO_COLLECTIVES else self._named
+        return _known(
+            group,
+            (self._token, kind, algorithm),
+            lambda: profile_rows(
+                self._layouts(group).distinct, lambda layout: profile(kind, algorithm, layout)
+            ),
+        )
+
+    def _named(self, kind: str, algorithm: str, layout: Layout) -> Profile:
+        return profile_of(kind, algorithm, layout, self._wiring)
+
+    def _automatic(self, kind: str, _: str, layout: Layout) -> Profile:
+        """Return the profile of what software does on a node without a switch."""
+        if kind == "all_to_all":
+            return profile_of(kind, "direct", layout, self._wiring)
+        # Every hop of a ring carries the same, so that two domains show what any number do, and a
+        # gather what scatters and reductions do.
         few = layout.with_domains(2)
-        ring = profile_of("all_gather", "ring", few, self._wiring).scale_up
-        volume = (few.ranks - 1.0) / few.ranks
+        fills = self._wiring.torus is not None and few.torus_axes(self._wiring.torus)
+        profile = profile_of("all_gather", "torus" if fills else "ring", few, self._wiring)
+        played = volume_factor("all_gather", np.array([float(few.ranks)]))[0]
+        whole = volume_factor(kind, np.array([float(layout.ranks)]))[0]
+        return replace(profile, scale_up=profile.scale_up * float(whole / played))
+
+    def _columns(self, kind: str, layouts: Layouts) -> NcclColumns:
+        return nccl_columns(kind, [self._system(layout) for layout in layouts.distinct])
+
+    def _system(self, layout: Layout) -> NcclSystem:
+        """Return the communicator as NCCL would find it: its search sees the node's links."""
+        offsets = layout.offsets
+        group = Group(devices=offsets, node=offsets // layout.domain)
+        system = nccl_system(self.cluster, group)
+        if self._wiring.is_switch or layout.ranks == 1:
+            return system
+        ring = self._automatic("all_gather", AUTO_COLLECTIVES, layout).scale_up
+        volume = (layout.ranks - 1.0) / layout.ranks
         rate = system.inside_bytes_per_s * min(volume / max(ring, 1e-12), 1.0)
         return replace(system, inside_bytes_per_s=rate)
 
     def _as_calibrated(
-        self, algorithm: str, profile: Profile, layout: Layout, links: LinkRates
-    ) -> Profile:
-        """Return an all-reduce's profile in bytes of the rate that gathers reach.
+        self, algorithm: str, scale_up: Floats, inside: Floats, links: LinkRates
+    ) -> Floats:
+        """Return an all-reduce's bytes in those of the rate that gathers reach.
 
         What is measured of all-reduce is that of switches that add, where there are such.
         """
-        scale_up = profile.scale_up
-        advantage = links.scale_up_bytes_per_s / links.scale_up_reduce_bytes_per_s
         if algorithm == "nvls":
-            scale_up = max(scale_up, 2.0 * (1.0 - 1.0 / self._inside(layout)) * advantage)
-        elif not self._wiring.scale_up.in_network_reduction:
-            scale_up *= advantage
-        return replace(profile, scale_up=scale_up)
+            return np.maximum(scale_up, 2.0 * (1.0 - 1.0 / inside) * _advantage(links))
+        adds = self._wiring.scale_up.in_network_reduction
+        return scale_up if adds else scale_up * _advantage(links)
 
-    def _inside(self, layout: Layout) -> float:
-        return float(np.count_nonzero(layout.offsets < layout.domain))
-
-    def _latency_s(self, algorithm: str, protocol: Protocol | None, profile: Profile) -> float:
+    def _latency_s(self, algorithm: str, protocol: Protocol | None, rows: ProfileRows) -> Floats:
         """Return the time of all steps: those of the links, or NCCL's figures. [s]"""
         if protocol is None:
             between = self.cluster.node.nic_latency_s + self.cluster.fabric.switch_latency_s
-            return profile.steps_inside * profile.inside_s + profile.steps_between * between
+            return rows.steps_inside * rows.inside_s + rows.steps_between * between
         hops = hop_latencies_s(algorithm, protocol)
-        steps = profile.steps_inside * hops[profile.hardware] + profile.steps_between * hops[2]
-        return base_latency_s(algorithm, protocol) + float(steps)
+        steps = rows.steps_inside * hops[rows.hardware] + rows.steps_between * hops[2]
+        return np.asarray(base_latency_s(algorithm, protocol) + steps)
 
 
-def _merged(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """Return spans, ascending in stride, with those that follow on one another as one."""
-    merged: list[tuple[int, int]] = []
-    for degree, stride in spans:
-        if merged and merged[-1][0] * merged[-1][1] == stride:
-            merged[-1] = (merged[-1][0] * degree, merged[-1][1])
-        else:
-            merged.append((degree, stride))
-    return tuple(merged)
+T = TypeVar("T")
 
 
-def _work_s(loads: PortLoads, links: LinkRates, *, in_turn: bool) -> Floats:
+def _known(group: GroupShape, key: tuple[object, ...], find: Callable[[], T]) -> T:
+    """Return what is known about groups, found out the first time."""
+    if key not in group.known:
+        group.known[key] = find()
+    found: T = group.known[key]
+    return found
+
+
+def _has_rails(layout: Layout) -> bool:
+    """Return whether groups fill several domains evenly, more than one rank in each."""
+    _, members = np.unique(layout.offsets // layout.domain, return_counts=True)
+    return bool(len(members) > 1 and members.max() == members.min() > 1)
+
+
+def _advantage(links: LinkRates) -> float:
+    """Return the rate of gathers over that of all-reduce."""
+    return links.scale_up_bytes_per_s / links.scale_up_reduce_bytes_per_s
+
+
+def _work_s(loads: PortLoads, links: LinkRates, *, in_turn: NDArray[np.bool_]) -> Floats:
     inside = loads.scale_up / links.scale_up_bytes_per_s
     between = np.maximum(
         loads.adapter / links.adapter_bytes_per_s, loads.uplink / links.uplink_bytes_per_s
     )
-    return inside + between if in_turn else np.maximum(inside, between)
-
-
-def _loads(size_bytes: Floats, profile: Profile) -> PortLoads:
-    return PortLoads(
-        scale_up=size_bytes * profile.scale_up,
-        adapter=size_bytes * profile.adapter,
-        uplink=size_bytes * profile.uplink,
-    )
-
-
-def _with_flags(loads: PortLoads, protocol: Protocol) -> PortLoads:
-    """Return loads with what a protocol sends beside data."""
-    data = protocol.bandwidth_fraction
-    return PortLoads(
-        scale_up=loads.scale_up / data, adapter=loads.adapter / data, uplink=loads.uplink / data
-    )
-
-
-def _taken(played: Played, chosen: Integers) -> Played:
-    loads = played.loads
-    return Played(
-        played.latency_s[chosen],
-        played.work_s[chosen],
-        PortLoads(
-            scale_up=loads.scale_up[chosen],
-            adapter=loads.adapter[chosen],
-            uplink=loads.uplink[chosen],
-        ),
-        played.in_turn[chosen],
-    )
-
-
-def _put(into: Played, chosen: Integers, part: Played) -> None:
-    into.latency_s[chosen], into.work_s[chosen] = part.latency_s, part.work_s
-    into.loads.scale_up[chosen] = part.loads.scale_up
-    into.loads.adapter[chosen] = part.loads.adapter
-    into.loads.uplink[chosen] = part.loads.uplink
-    into.in_turn[chosen] = part.in_turn
+    return np.where(in_turn, inside + between, np.maximum(inside, between))

@@ -18,7 +18,7 @@ from wattree.hardware.topologies import (
     slice_shape,
 )
 
-__all__ = ["Group", "contiguous_group", "group_of", "ring_cycles"]
+__all__ = ["Group", "contiguous_group", "group_of", "has_cycles", "ring_cycles"]
 
 Integers = NDArray[np.int64]
 
@@ -139,6 +139,11 @@ def _switches(cluster: Cluster, domain: Integers) -> tuple[str, ...]:
     return tuple(pattern.format(each) for each in np.unique(domain).tolist())
 
 
+def has_cycles(size: int) -> bool:
+    """Return whether rings are looked for along the cables of domains of `size` devices."""
+    return size <= 16
+
+
 def ring_cycles(node: Node, size: int, local: Integers) -> tuple[tuple[int, ...], ...]:
     """Return the rings along the cables of a domain; empty where there are none, or too many.
 
@@ -147,7 +152,7 @@ def ring_cycles(node: Node, size: int, local: Integers) -> tuple[tuple[int, ...]
         size: Devices of a domain.
         local: Places of the members in the domain, ascending.
     """
-    if node.scale_up.kind in {"switch", "pcie"} or not 2 < len(local) <= size <= 16:
+    if node.scale_up.kind in {"switch", "pcie"} or len(local) <= 2 or not has_cycles(size):
         return ()
     if node.links or size == node.devices:
         network = node_network(node)

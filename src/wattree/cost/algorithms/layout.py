@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -51,28 +51,52 @@ class Layout:
             first &= devices // stride % degree == 0
         return devices[first]
 
+    def split(self) -> tuple[tuple[tuple[int, int], ...], int] | None:
+        """Return the spans inside a domain, and over how many domains a group lies.
+
+        None where domains hold unequal parts of a group.
+        """
+        inside: list[tuple[int, int]] = []
+        domains = 1
+        for degree, stride in self.spans:
+            here = min(degree, max(self.domain // stride, 1)) if stride < self.domain else 1
+            fills = here == degree or (here * stride == self.domain and degree % here == 0)
+            starts = stride >= self.domain and stride % self.domain == 0
+            if not (starts or (stride < self.domain and fills)):
+                return None
+            if stride < self.domain and self.domain % (here * stride):
+                return None
+            if here > 1:
+                inside.append((here, stride))
+            domains *= degree // here
+        return tuple(inside), domains
+
     def with_domains(self, most: int) -> Layout:
         """Return a layout of the same groups, cut down to at most so many domains.
 
         Only where domains hold equal parts of a group; otherwise the layout itself.
         """
-        inside = [(degree, stride) for degree, stride in self.spans if stride < self.domain]
-        beyond = self.ranks // prod(degree for degree, _ in inside)
-        straddles = any(
-            degree * stride > self.domain and (degree * stride) % self.domain
-            for degree, stride in inside
-        )
-        cut = []
-        domains = beyond
-        for degree, stride in inside:
-            here = min(degree, max(self.domain // stride, 1))
-            straddles |= bool(degree % here) or (here < degree and bool(self.domain % stride))
-            domains *= degree // here
-            cut.append((here, stride))
-        if straddles or domains <= most:
+        split = self.split()
+        if split is None or split[1] <= most:
             return self
-        spans = (*(span for span in cut if span[0] > 1), (most, self.domain))
-        return Layout(spans=spans, domain=self.domain, leaf=self.leaf, filled=self.filled)
+        return replace(self, spans=(*split[0], (most, self.domain)))
+
+    def on_switches(self) -> Layout:
+        """Return the layout by which all that lie as spread are the same behind switches.
+
+        Members of a domain stand side by side, those of others in the domains that follow.
+        """
+        split = self.split()
+        if split is None:
+            return self
+        members, domains = prod(degree for degree, _ in split[0]), split[1]
+        spans = ((members, 1), (domains, self.domain))
+        return replace(
+            self,
+            spans=tuple(span for span in spans if span[0] > 1),
+            leaf=self.domain * max(domains, 1),
+            filled=self.domain,
+        )
 
     def torus_axes(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         """Return the lengths of the axes of a torus that the groups fill, last fastest.

@@ -6,15 +6,16 @@ size, a profile is the cost of every call of that kind, algorithm and place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost.algorithms.choose import schedule_of
-from wattree.cost.algorithms.group import Group, ring_cycles
+from wattree.cost.algorithms.group import Group, has_cycles, ring_cycles
 from wattree.cost.algorithms.layout import Layout
 from wattree.cost.algorithms.messages import Round, Schedule
 from wattree.cost.algorithms.registry import Call
@@ -41,9 +42,9 @@ class Profile:
         uplink: Out of the busiest leaf, over its members. [B]
         in_turn: Ports and network work one after the other, instead of at the same time.
         steps_inside, steps_between: Messages that follow one another, by what they cross; to a
-            switch that adds, half of one. Where a round is a ring, ranks do not wait for the
-            slowest of all but for their neighbours, so that its steps count by the share of hops
-            that are of each sort.
+            switch of the fabric that adds, half of one. Where a round is a ring, ranks wait for
+            their neighbours, not for the slowest of all, so that its steps count by the share of
+            hops that are of each sort.
         inside_s: Latency of the links that a step inside crosses. [s]
         hardware: What a step inside crosses at worst: 0 NVLink, 1 the host.
     """
@@ -78,27 +79,35 @@ def profile_of(kind: str, algorithm: str, layout: Layout, wiring: Wiring) -> Pro
         "all_gather",
         "reduce_scatter",
     }
-    if exchange:
-        profile = _exchange(kind, algorithm, layout)
-    else:
-        profile = _counted(_schedule(kind, algorithm, layout, wiring, 0), layout)
     bases = layout.bases().tolist()
-    parts = [
-        _exchange_traffic(kind, algorithm, layout, base)
-        if exchange
-        else _traffic(_schedule(kind, algorithm, layout, wiring, base), layout)
-        for base in (bases[:1] if wiring.is_switch else bases)
-    ]
+    # Where degrees and domains do not divide each other, the most spread group holds all up.
+    bases.sort(key=lambda base: -len(np.unique((layout.offsets + base) // layout.domain)))
+    if exchange:
+        profile = _exchange(kind, algorithm, layout, bases[0])
+    else:
+        profile = _counted(_schedule(kind, algorithm, layout, wiring, bases[0]), layout)
+    if wiring.is_switch:
+        return replace(
+            profile,
+            # A message to the switch goes half of the way to another device.
+            inside_s=wiring.scale_up.latency_s / (2.0 if algorithm == "nvls" else 1.0),
+            hardware=int(wiring.scale_up.kind == "pcie"),
+        )
+    if exchange:
+        parts = [_exchange_traffic(kind, algorithm, layout, base) for base in bases]
+    else:
+        parts = _traffic_of_groups(kind, algorithm, layout, wiring, bases)
     crossing = [crossing_of(wiring, traffic) for traffic in parts[0]]
     profile = replace(
         profile,
         inside_s=max((each.latency_s for each in crossing), default=0.0),
         hardware=max((each.hardware for each in crossing), default=0),
     )
-    if wiring.is_switch:
-        return profile
     # Groups of one axis are alike, so their steps fall together.
-    busiest = sum(busiest_s(wiring, at_once) for at_once in zip(*parts, strict=True))
+    busiest = sum(
+        busiest_s(wiring, [traffic for traffic in at_once if traffic is not None])
+        for at_once in zip_longest(*parts)
+    )
     return replace(profile, scale_up=busiest * wiring.scale_up.bandwidth_bytes_per_s)
 
 
@@ -176,7 +185,8 @@ def _counted(schedule: Schedule, layout: Layout) -> Profile:
             crosses = domain[each.sender[hop]] != domain[each.receiver[hop]]
             between = float(crosses.mean() if each.repeats > 1 else crosses.any())
             ends = np.maximum(each.sender[hop], each.receiver[hop])
-            way = 0.5 if (ends >= schedule.ranks).all() else 1.0  # to a switch, or from it
+            # To a switch of the fabric or from it; those inside a domain count as NCCL counts them.
+            way = 0.5 if between and (ends >= schedule.ranks).all() else 1.0
             steps += np.array([1.0 - between, between]) * (each.repeats * way)
     return Profile(
         scale_up=float(loads[0]),
@@ -233,6 +243,27 @@ def _most_of_a_leaf(part: Traffic, chosen: NDArray[np.bool_], leaf: Integers, ra
     return most
 
 
+def _traffic_of_groups(
+    kind: str, algorithm: str, layout: Layout, wiring: Wiring, bases: Sequence[int]
+) -> list[list[Traffic]]:
+    """Return what the groups do to the first domain, each at one time after another."""
+    if has_cycles(wiring.domain) or layout.split() is None:
+        schedules = (_schedule(kind, algorithm, layout, wiring, base) for base in bases)
+        return [_traffic(schedule, layout) for schedule in schedules]
+    # Without cables of its own to follow, every group does what the first does, some devices on.
+    first = _traffic(_schedule(kind, algorithm, layout, wiring, 0), layout)
+    return [[_moved(traffic, base) for traffic in first] for base in bases]
+
+
+def _moved(traffic: Traffic, devices: int) -> Traffic:
+    sender, receiver, size_bytes = traffic
+    return Traffic(
+        np.where(sender < 0, -1, sender + devices),
+        np.where(receiver < 0, -1, receiver + devices),
+        size_bytes,
+    )
+
+
 def _traffic(schedule: Schedule, layout: Layout) -> list[Traffic]:
     """Return what touches the first domain, at one time after another."""
     domain = _places(schedule, layout.domain)
@@ -256,14 +287,14 @@ def _traffic(schedule: Schedule, layout: Layout) -> list[Traffic]:
 # --------------------------------------------------------------------- everyone to everyone
 
 
-def _exchange(kind: str, algorithm: str, layout: Layout) -> Profile:
+def _exchange(kind: str, algorithm: str, layout: Layout, base: int) -> Profile:
     """Return the profile of parts that go straight to their ranks, or over their rails."""
     if algorithm == "rail" and kind != "all_to_all":
         raise CostError(f"algorithm 'rail' has no {kind}; it has all_to_all")
-    offsets = layout.offsets
-    n = len(offsets)
-    _, inside = np.unique(offsets // layout.domain, return_counts=True)
-    _, in_leaf = np.unique(offsets // layout.leaf, return_counts=True)
+    devices = layout.offsets + base
+    n = len(devices)
+    _, inside = np.unique(devices // layout.domain, return_counts=True)
+    _, in_leaf = np.unique(devices // layout.leaf, return_counts=True)
     passes = 2.0 if kind == "all_reduce" else 1.0
     scale_up = (inside.max() - 1.0) / n
     steps_inside, steps_between = (0.0, passes) if len(inside) > 1 else (passes, 0.0)

@@ -6,8 +6,9 @@ After `ncclTopoTuneModel` and `ncclTopoGetAlgoTime` in src/graph/tuning.cc of NC
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,16 @@ from wattree.cost.algorithms.protocols import (
 )
 from wattree.errors import CostError
 
-__all__ = ["NcclChoice", "NcclSystem", "nccl_choice", "nccl_fastest", "nccl_times_s"]
+__all__ = [
+    "NCCL_KEYS",
+    "NcclChoice",
+    "NcclColumns",
+    "NcclSystem",
+    "nccl_choice",
+    "nccl_columns",
+    "nccl_expected_s",
+    "nccl_times_s",
+]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -55,6 +65,13 @@ _NET_OVERHEAD_US = {"intel": 1.0, "amd": 2.0}
 _PLATEAU = (1.9, 1.4)
 _SIMPLE_ONLY = frozenset({"collnet-chain", "nvls", "nvls-tree"})
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+#: Algorithms with their protocols, in the order in which NCCL tries them: the first of equals wins.
+NCCL_KEYS = (
+    *((algorithm, protocol) for algorithm in ("ring", "tree") for protocol in Protocol),
+    ("nvls-tree", Protocol.SIMPLE),
+    ("collnet-chain", Protocol.SIMPLE),
+    ("nvls", Protocol.SIMPLE),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,58 +172,88 @@ def nccl_times_s(
     Raises:
         CostError: NCCL does not tune such a collective.
     """
-    times = _times_s(kind, np.array([size_bytes], dtype=np.float64), system)
-    return {key: float(time_s[0]) for key, time_s in times.items()}
+    if system.ranks == 1:
+        return {("ring", Protocol.SIMPLE): 0.0}
+    size = np.array([size_bytes], dtype=np.float64)
+    times = nccl_expected_s(kind, size, nccl_columns(kind, [system]))[:, 0].tolist()
+    return {key: time_s for key, time_s in zip(NCCL_KEYS, times, strict=True) if time_s < np.inf}
 
 
-def nccl_fastest(
-    kind: str, size_bytes: Floats, system: NcclSystem, *, protocols: Collection[Protocol] = ()
-) -> tuple[tuple[tuple[str, Protocol], ...], Integers]:
-    """Return what NCCL may use, and which of it is fastest at each size, as `nccl_choice` does.
+class NcclColumns(NamedTuple):
+    """What NCCL expects of each of `NCCL_KEYS` on communicators, one column each.
+
+    Attributes:
+        rate_bytes_per_s: Size over time without latency; 0 where it may not be used. Shape
+            `(keys, k)`. [B/s]
+        latency_s: Of no bytes, `(keys, k)`. [s]
+        long_from_bytes: Size from which rings between nodes have a longer latency, `(k,)`. [B]
+        plateau: Factor on it then, `(k,)`.
+    """
+
+    rate_bytes_per_s: Floats
+    latency_s: Floats
+    long_from_bytes: Floats
+    plateau: Floats
+
+    def of(self, column: Integers) -> NcclColumns:
+        """Return some of the columns, in any order and as often as wanted."""
+        return NcclColumns(
+            self.rate_bytes_per_s[:, column],
+            self.latency_s[:, column],
+            self.long_from_bytes[column],
+            self.plateau[column],
+        )
+
+
+def nccl_columns(kind: str, systems: Sequence[NcclSystem]) -> NcclColumns:
+    """Return what NCCL expects on each of several communicators.
+
+    Raises:
+        CostError: NCCL does not tune such a collective.
+    """
+    if kind not in _KINDS:
+        raise CostError(f"NCCL does not tune {kind}; it tunes {', '.join(_KINDS)}")
+    rate, latency = np.zeros((2, len(NCCL_KEYS), len(systems)))
+    for column, system in enumerate(systems):
+        for algorithm in _algorithms(kind, system) if system.ranks > 1 else ():
+            for protocol in (Protocol.SIMPLE,) if algorithm in _SIMPLE_ONLY else tuple(Protocol):
+                if _is_enabled(protocol, system):
+                    row = NCCL_KEYS.index((algorithm, protocol))
+                    rate[row, column] = _algorithm_rate(kind, algorithm, protocol, system) * _GB
+                    latency[row, column] = _latency_us(kind, algorithm, protocol, system) * 1e-6
+    return NcclColumns(
+        rate_bytes_per_s=np.maximum(rate, 0.0),
+        latency_s=latency,
+        long_from_bytes=np.array([64.0 * system.channels * system.ranks for system in systems]),
+        plateau=np.array(
+            [
+                _PLATEAU[system.compute_capability >= 80] if system.nodes > 1 else 1.0
+                for system in systems
+            ]
+        ),
+    )
+
+
+def nccl_expected_s(kind: str, size_bytes: Floats, columns: NcclColumns) -> Floats:
+    """Return the time that NCCL expects of each of `NCCL_KEYS`; infinite where it may not be used.
 
     Args:
         kind: A collective that NCCL tunes.
-        size_bytes: Shape `(k,)`. [B]
-        system: The communicator.
-        protocols: As NCCL_PROTO allows; empty for all.
-
-    Returns:
-        Pairs of algorithm and protocol, and the number of the fastest, `(k,)`.
-
-    Raises:
-        CostError: NCCL does not tune such a collective, or nothing is left to choose from.
+        size_bytes: For each column, `(k,)`. [B]
+        columns: The communicators.
     """
-    times = {
-        key: time_s
-        for key, time_s in _times_s(kind, size_bytes, system).items()
-        if not protocols or key[1] in protocols
-    }
-    if not times:
-        raise CostError(
-            f"NCCL has no {kind} with protocol {', '.join(protocols)} for {system.ranks} ranks on "
-            f"{system.nodes} nodes"
-        )
-    return tuple(times), np.argmin(np.stack(list(times.values())), axis=0)
-
-
-def _times_s(
-    kind: str, size_bytes: Floats, system: NcclSystem
-) -> dict[tuple[str, Protocol], Floats]:
-    if kind not in _KINDS:
-        raise CostError(f"NCCL does not tune {kind}; it tunes {', '.join(_KINDS)}")
-    if system.ranks == 1:
-        return {("ring", Protocol.SIMPLE): np.zeros_like(size_bytes)}
-    times: dict[tuple[str, Protocol], Floats] = {}
-    for algorithm in _algorithms(kind, system):
-        for protocol in (Protocol.SIMPLE,) if algorithm in _SIMPLE_ONLY else tuple(Protocol):
-            if not _is_enabled(protocol, system):
-                continue
-            rate = _algorithm_rate(kind, algorithm, protocol, system)
-            if rate <= 0:
-                continue
-            latency = _latency_us(kind, algorithm, protocol, system) * 1e-6
-            faster, later = _at_size(kind, algorithm, protocol, system, size_bytes)
-            times[algorithm, protocol] = latency * later + size_bytes / (rate * faster * _GB)
+    times = np.full(columns.latency_s.shape, np.inf)
+    for row, (algorithm, protocol) in enumerate(NCCL_KEYS):
+        rate, later = columns.rate_bytes_per_s[row], np.ones(len(size_bytes))
+        used = rate > 0
+        if not used.any():
+            continue
+        if kind == "all_reduce" and algorithm == "tree":
+            rate = rate * _tree_correction(protocol, size_bytes)
+        if kind == "all_reduce" and (algorithm, protocol) == ("ring", Protocol.SIMPLE):
+            later = np.where(size_bytes >= columns.long_from_bytes, columns.plateau, 1.0)
+        expected = columns.latency_s[row] * later + size_bytes / np.where(used, rate, 1.0)
+        times[row] = np.where(used, expected, np.inf)
     return times
 
 
@@ -332,19 +379,10 @@ def _ring_latency_us(
     return (steps - crossings) * inside + crossings * between
 
 
-def _at_size(
-    kind: str, algorithm: str, protocol: Protocol, system: NcclSystem, size_bytes: Floats
-) -> tuple[Floats, Floats]:
-    """Return the factors on rate and latency that depend on the size."""
-    rate, latency = np.ones_like(size_bytes), np.ones_like(size_bytes)
+def _tree_correction(protocol: Protocol, size_bytes: Floats) -> Floats:
+    """Return the share of its rate that a tree reaches at each size."""
     corrections = np.array(_TREE_CORRECTION[protocol])
-    if algorithm == "tree" and kind == "all_reduce":
-        # The power of two below each size, counted from 64 B; frexp is exact.
-        power = np.frexp(np.floor(size_bytes))[1].astype(np.int64) - 1 - 6
-        known = (power >= 0) & (power < len(corrections))
-        rate = np.where(known, corrections[np.clip(power, 0, len(corrections) - 1)], rate)
-    is_ring = algorithm == "ring" and protocol is Protocol.SIMPLE and kind == "all_reduce"
-    if is_ring and system.nodes > 1:
-        is_long = size_bytes / (system.channels * system.ranks) >= 64
-        latency = np.where(is_long, _PLATEAU[system.compute_capability >= 80], latency)
-    return rate, latency
+    # The power of two below each size, counted from 64 B; frexp is exact.
+    power = np.frexp(np.floor(size_bytes))[1].astype(np.int64) - 1 - 6
+    known = (power >= 0) & (power < len(corrections))
+    return np.where(known, corrections[np.clip(power, 0, len(corrections) - 1)], 1.0)

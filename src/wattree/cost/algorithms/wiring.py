@@ -67,8 +67,11 @@ class Wiring:
         if self.links or self.is_switch:
             return None
         if self.scale_up.kind == "torus" and self.scale_up.shape is not None:
-            return slice_shape(self.domain, self.scale_up.shape, self.scale_up.wrap_unit)
+            return _slice(self.domain, self.scale_up.shape, self.scale_up.wrap_unit)
         return (self.domain,) if self.scale_up.kind in {"ring", "torus"} else None
+
+
+_slice = lru_cache(maxsize=256)(slice_shape)
 
 
 def wiring_of(cluster: Cluster) -> Wiring:
@@ -148,11 +151,11 @@ def busiest_s(wiring: Wiring, traffics: Sequence[Traffic]) -> float:
         CostError: A device cannot be reached from another.
     """
     routes = _routes(wiring)
-    loads = np.zeros(len(routes.bandwidth_bytes_per_s))
-    for traffic in traffics:
-        sender, receiver, size = _ends(wiring, traffic)
-        if len(sender):
-            loads += routes.loads_bytes(routes.crossed(sender, receiver), size)
+    together = Traffic(*(np.concatenate(parts) for parts in zip(*traffics, strict=True)))
+    sender, receiver, size = _ends(wiring, together)
+    if not len(sender):
+        return 0.0
+    loads = routes.loads_bytes(routes.crossed(sender, receiver), size)
     times = np.where(_touches_adapter(wiring), 0.0, loads / routes.bandwidth_bytes_per_s)
     return float(times.max(initial=0.0))
 
@@ -163,8 +166,6 @@ def crossing_of(wiring: Wiring, traffic: Traffic) -> Crossing:
     Raises:
         CostError: A device cannot be reached from another.
     """
-    if wiring.is_switch:
-        return Crossing(wiring.scale_up.latency_s, int(wiring.scale_up.kind == "pcie"))
     inside = (traffic.sender >= 0) & (traffic.receiver >= 0)
     if not inside.any():
         return Crossing(0.0, 0)

@@ -1,0 +1,124 @@
+"""Profiles of collectives for arrays of groups: one row for each layout that occurs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost.algorithms.layout import Layout
+from wattree.cost.algorithms.profile import Profile
+from wattree.cost.collective import GroupShape
+from wattree.errors import CostError
+from wattree.hardware import Cluster
+
+__all__ = ["Layouts", "ProfileRows", "layouts_of", "profile_rows"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_FIELDS = tuple(each.name for each in fields(Profile))
+
+
+class Layouts(NamedTuple):
+    """Layouts that occur among groups.
+
+    Attributes:
+        distinct: Each once.
+        of_group: Number of each group's, `(k,)`.
+    """
+
+    distinct: tuple[Layout, ...]
+    of_group: Integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRows:
+    """Profiles by layout, `(layouts,)` each; fields as those of `Profile`.
+
+    Attributes:
+        faults: Why the algorithm cannot serve a layout, by its number.
+    """
+
+    scale_up: Floats
+    adapter: Floats
+    uplink: Floats
+    in_turn: NDArray[np.bool_]
+    steps_inside: Floats
+    steps_between: Floats
+    inside_s: Floats
+    hardware: Integers
+    faults: dict[int, str]
+
+
+def layouts_of(group: GroupShape, cluster: Cluster, *, alike_on_switches: bool) -> Layouts:
+    """Return the layouts of groups.
+
+    Args:
+        group: With spans.
+        cluster: Where they are.
+        alike_on_switches: Whether it matters only how many members a domain holds.
+    """
+    assert group.filled is not None
+    columns = [column for span in group.spans for column in span]
+    rows = np.stack([*columns, group.filled]).astype(np.int64).T
+    distinct, number = np.unique(rows, axis=0, return_inverse=True)
+    numbers: dict[Layout, int] = {}
+    which = []
+    for row in distinct.tolist():
+        pairs = zip(row[0:-1:2], row[1:-1:2], strict=True)
+        layout = Layout(
+            spans=_merged([(degree, stride) for degree, stride in pairs if degree > 1]),
+            domain=cluster.domain_devices,
+            leaf=cluster.node.devices * cluster.fabric.leaf_nodes,
+            filled=row[-1],
+        )
+        if alike_on_switches:
+            layout = layout.on_switches()
+        which.append(numbers.setdefault(layout, len(numbers)))
+    of_group = np.array(which, dtype=np.int64)[number.ravel()]
+    return Layouts(distinct=tuple(numbers), of_group=of_group)
+
+
+def profile_rows(layouts: Sequence[Layout], profile: Callable[[Layout], Profile]) -> ProfileRows:
+    """Return the profiles of layouts; groups of one rank take nothing."""
+    found: list[Profile | None] = []
+    faults = {}
+    for number, layout in enumerate(layouts):
+        try:
+            found.append(profile(layout) if layout.ranks > 1 else None)
+        except CostError as error:
+            faults[number] = str(error)
+            found.append(None)
+    table = np.array(
+        [
+            [getattr(each, name) for name in _FIELDS] if each else [0.0] * len(_FIELDS)
+            for each in found
+        ]
+    ).reshape(-1, len(_FIELDS))
+    columns = dict(zip(_FIELDS, table.T, strict=True))
+    return ProfileRows(
+        scale_up=columns["scale_up"],
+        adapter=columns["adapter"],
+        uplink=columns["uplink"],
+        in_turn=columns["in_turn"] > 0,
+        steps_inside=columns["steps_inside"],
+        steps_between=columns["steps_between"],
+        inside_s=columns["inside_s"],
+        hardware=columns["hardware"].astype(np.int64),
+        faults=faults,
+    )
+
+
+def _merged(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return spans, ascending in stride, with those that follow on one another as one."""
+    merged: list[tuple[int, int]] = []
+    for degree, stride in sorted(spans, key=lambda span: span[1]):
+        if merged and merged[-1][0] * merged[-1][1] == stride:
+            merged[-1] = (merged[-1][0] * degree, merged[-1][1])
+        else:
+            merged.append((degree, stride))
+    return tuple(merged)
