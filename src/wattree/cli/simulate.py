@@ -14,6 +14,9 @@ from wattree.cli.output import (
     Calibration,
     JobPath,
     JsonPath,
+    MutualSlowdown,
+    Sharing,
+    SharingOption,
     announce_compilation,
     check_outputs,
     check_trace_path,
@@ -37,13 +40,6 @@ class Fold(StrEnum):
     OFF = "off"
 
 
-class Sharing(StrEnum):
-    """How flows share a link."""
-
-    MAX_MIN = "max-min"
-    PROTEUS = "proteus"
-
-
 def simulate(  # noqa: PLR0917 - typer passes options by name
     job: JobPath,
     json_path: JsonPath = None,
@@ -60,9 +56,8 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     fold: Annotated[
         Fold, typer.Option(help="Simulate ranks that do the same once, or every rank.")
     ] = Fold.ON,
-    sharing: Annotated[
-        Sharing, typer.Option(help="How transfers in flight share a link.")
-    ] = Sharing.MAX_MIN,
+    sharing: SharingOption = Sharing.MAX_MIN,
+    mutual_slowdown: MutualSlowdown = True,
 ) -> None:
     """Predict time, memory, energy and cost of one training step.
 
@@ -78,7 +73,9 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
         loaded = replace(loaded, cluster=replace(loaded.cluster, power_limit_w=limit_w))
     announce_compilation()
     with naming(loaded):
-        prediction = _predicted(loaded, calibration, fold=fold, sharing=sharing)
+        prediction = _predicted(
+            loaded, calibration, fold=fold, sharing=sharing, mutual_slowdown=mutual_slowdown
+        )
     if trace_path is not None:
         from wattree.report.perfetto import write_trace
 
@@ -104,11 +101,17 @@ def _shortage(result: Result) -> str:
     )
 
 
-def _predicted(job: Job, calibration: Path | None, *, fold: Fold, sharing: Sharing) -> Prediction:
+def _predicted(
+    job: Job, calibration: Path | None, *, fold: Fold, sharing: Sharing, mutual_slowdown: bool
+) -> Prediction:
     import wattree
 
     prediction = wattree.simulate(
-        job, calibration=calibration, fold=fold is Fold.ON, sharing=sharing.value
+        job,
+        calibration=calibration,
+        fold=fold is Fold.ON,
+        sharing=sharing.value,
+        mutual_slowdown=mutual_slowdown,
     )
     if prediction.result.memory.fits:
         return prediction
