@@ -202,7 +202,7 @@ def _graph(step: _Step, *, fold: bool, detail: bool) -> ExecutionGraph:
             step.topology.links(), _groups_of_axes(step.topology, axes_index)
         ),
         compute_rate_while_communicating=step.rates.overlap_compute_rate,
-        communication_rate_while_computing=1.0,
+        communication_rate_while_computing=step.rates.overlap_communication_rate,
     )
 
 

@@ -42,6 +42,7 @@ class Rates:
         quantised: Linear layers run at 8 or 4 bit and pay for casts.
         links: Ports of one device.
         overlap_compute_rate: Rate of compute beside overlapping communication.
+        overlap_communication_rate: Rate of overlapping communication beside compute.
         tensor_exposed_share: Share of tensor-parallel traffic that overlap leaves visible.
         alignment_penalty, head_misalignment: Factors of awkward shapes.
         moe_host_s: Host time of routing, per expert layer and pass.
@@ -65,6 +66,7 @@ class Rates:
     quantised: bool
     links: LinkRates
     overlap_compute_rate: float
+    overlap_communication_rate: float
     tensor_exposed_share: float
     alignment_penalty: float
     head_misalignment: float
@@ -116,6 +118,8 @@ def rates_of(
         quantised=precision in {Precision.FP8, Precision.MXFP8, Precision.NVFP4},
         links=_links(cluster, calibration),
         overlap_compute_rate=calibration.general("overlap_compute_rate"),
+        # A fit may step over 1; nothing is faster beside others than alone.
+        overlap_communication_rate=min(1.0, calibration.general("overlap_communication_rate")),
         tensor_exposed_share=exposed,
         alignment_penalty=calibration.device(device, "alignment_penalty"),
         head_misalignment=calibration.general("head_misalignment"),

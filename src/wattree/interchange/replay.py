@@ -251,7 +251,7 @@ def _assembly(found: Matched, timing: Timing) -> tuple[Assembly, int]:
         link_names=timing.link_names,
         link_bytes_per_s=timing.link_bytes_per_s,
         compute_rate=timing.compute_rate,
-        communication_rate=1.0,
+        communication_rate=timing.communication_rate,
         categories=("activations",),  # a trace says nothing of memory
         resident_bytes=np.zeros(found.ranks),
         resident_by_category=np.zeros((found.ranks, 1)),
