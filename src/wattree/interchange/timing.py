@@ -55,6 +55,10 @@ class Timing(Protocol):
     def compute_rate(self) -> float:
         """Return the rate of compute beside communication."""
 
+    @property
+    def communication_rate(self) -> float:
+        """Return the rate of communication beside compute."""
+
     def cost(self, unit: Unit) -> Cost:
         """Return what `unit` takes.
 
