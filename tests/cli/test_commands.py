@@ -143,9 +143,15 @@ def test_simulate_passes_its_options_on(fake: Fake) -> None:
     """An option that nobody reads is a lie."""
     seen: dict[str, Any] = {}
     fake(simulate=lambda _, **options: (seen.update(options), prediction())[1])
-    run(["simulate", JOB, "--fold", "off", "--sharing", "proteus", "--calibration", "c.yaml"])
+    run(["simulate", JOB, "--fold", "off", "--sharing", "proteus", "--calibration", "c.yaml",
+         "--no-mutual-slowdown"])  # fmt: skip
 
-    assert seen == {"fold": False, "sharing": "proteus", "calibration": Path("c.yaml")}
+    assert seen == {
+        "fold": False,
+        "sharing": "proteus",
+        "mutual_slowdown": False,
+        "calibration": Path("c.yaml"),
+    }
 
 
 def test_plan_passes_its_options_on(fake: Fake) -> None:
@@ -198,6 +204,16 @@ def test_validate_shows_the_table(fake: Fake, capsys: pytest.CaptureFixture[str]
 
     assert (code, seen) == (0, [Path("a.csv"), Path("b.csv")])
     assert capsys.readouterr().out == "the table\n"
+
+
+def test_validate_passes_the_rules_of_play_on(fake: Fake) -> None:
+    """An ablation over measured rows is one option away."""
+    seen: dict[str, Any] = {}
+    answer = SimpleNamespace(as_json=lambda: {"rows": []}, table=lambda: "the table")
+    fake(validate=lambda _, **options: (seen.update(options), answer)[1])
+    run(["validate", "--sharing", "none", "--no-mutual-slowdown"])
+
+    assert (seen["sharing"], seen["mutual_slowdown"]) == ("none", False)
 
 
 def test_a_users_mistake_is_one_message(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:

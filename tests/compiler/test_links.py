@@ -193,3 +193,28 @@ def test_a_link_carries_what_its_flows_send() -> None:
         assert len(reduces)
         # Every reduction over two nodes sends its volume, 2 (n - 1) / n of the buffer, once.
         assert moved[over].sum() == pytest.approx(graph.link_traffic_bytes[reduces].sum())
+
+
+def test_twins_on_a_shared_adapter_count_as_the_groups_that_they_are() -> None:
+    """Four groups of replicas cross one adapter; ranks of one tensor group are one flow there."""
+    options = StrategyOptions(dp=2, tp=4)
+    job = Job.of(dense(2), options, cluster=shared_adapters(2))
+    folded, whole = (job.compiled(fold=fold).graph for fold in (True, False))
+    across = Job.of(dense(2), StrategyOptions(tp=8), cluster=shared_adapters(2)).compiled().graph
+
+    assert counts_by_kind(folded) == {"scale-up": {1}, "network": {4}}
+    assert counts_by_kind(across) == {"scale-up": {1}, "network": {1}}
+    assert whole.flow_counts is None
+    assert play(folded, sharing="proteus").makespan_s == pytest.approx(
+        play(whole, sharing="proteus").makespan_s, rel=1e-9
+    )
+
+
+def counts_by_kind(graph: ExecutionGraph) -> dict[str, set[int]]:
+    """Return the counts that flows have on each kind of link."""
+    assert graph.flow_counts is not None
+    found: dict[str, set[int]] = {}
+    for link, count in zip(graph.flow_links, graph.flow_counts, strict=True):
+        kind = next(k for k in ("scale-up", "network") if k in graph.link_names[link])
+        found.setdefault(kind, set()).add(int(count))
+    return found

@@ -207,6 +207,24 @@ def test_zb_h2_fills_what_zb_h1_leaves(stages: int, more: int, w: float, longer:
     assert played.idle[0] == pytest.approx((stages - 1) * (f + b - 2 * w), rel=1e-9)
 
 
+@given(
+    stages=st.integers(2, 8),
+    micro_batches=st.integers(1, 40),
+    w=seconds,
+    longer=st.floats(1, 3),
+    slower=st.floats(1, 3),
+)
+def test_more_memory_never_makes_a_zero_bubble_schedule_slower(
+    *, stages: int, micro_batches: int, w: float, longer: float, slower: float
+) -> None:
+    """ZB-H2 keeps more than ZB-H1 and loses nothing by it, however few micro-batches there are."""
+    times = {"forward": w * longer, "backward": w * slower + w, "weight": w}
+
+    h1, h2 = (play_orders(name, stages, 1, micro_batches, **times) for name in ("zb-h1", "zb-h2"))
+
+    assert h2.makespan <= h1.makespan * (1 + 1e-9)
+
+
 @given(stages=st.integers(2, 8), more=st.integers(0, 12))
 def test_zero_bubble_schedules_keep_what_their_papers_say(stages: int, more: int) -> None:
     """ZB-H2 keeps 2p - 1 micro-batches, ZB-V 2p halves of p (Qi et al. 2024)."""

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,10 @@ __all__ = [
     "Calibration",
     "JobPath",
     "JsonPath",
+    "MutualSlowdown",
     "Progress",
+    "Sharing",
+    "SharingOption",
     "announce_compilation",
     "check_outputs",
     "check_trace_path",
@@ -56,6 +60,30 @@ Calibration = Annotated[
         metavar="PATH",
         help="Calibration file to use instead of the one that ships.",
         show_default=False,
+    ),
+]
+
+
+class Sharing(StrEnum):
+    """What happens where transfers in flight meet on a link."""
+
+    MAX_MIN = "max-min"
+    PROTEUS = "proteus"
+    NONE = "none"
+
+
+SharingOption = Annotated[
+    Sharing,
+    typer.Option(
+        help="How transfers in flight share a link: fairly, by the rules of the Proteus executor, "
+        "or as if each were alone."
+    ),
+]
+MutualSlowdown = Annotated[
+    bool,
+    typer.Option(
+        "--mutual-slowdown/--no-mutual-slowdown",
+        help="Whether computation and communication of a device slow each other.",
     ),
 ]
 

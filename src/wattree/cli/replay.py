@@ -11,13 +11,15 @@ import typer
 from wattree.cli.output import (
     Calibration,
     JsonPath,
+    MutualSlowdown,
+    Sharing,
+    SharingOption,
     announce_compilation,
     check_outputs,
     check_trace_path,
     deliver,
     trace_option,
 )
-from wattree.cli.simulate import Sharing
 from wattree.errors import WattreeError
 
 if TYPE_CHECKING:
@@ -79,9 +81,8 @@ def replay(  # noqa: PLR0917 - typer passes options by name
     json_path: JsonPath = None,
     trace_path: Annotated[Path | None, trace_option("streams, flows, link load")] = None,
     calibration: Calibration = None,
-    sharing: Annotated[
-        Sharing, typer.Option(help="How transfers in flight share a link.")
-    ] = Sharing.MAX_MIN,
+    sharing: SharingOption = Sharing.MAX_MIN,
+    mutual_slowdown: MutualSlowdown = True,
 ) -> None:
     """Simulate Chakra traces, written by Wattree or by others.
 
@@ -98,7 +99,12 @@ def replay(  # noqa: PLR0917 - typer passes options by name
     )
     announce_compilation()
     done = interchange.replay(
-        traces, platform=platform, groups=groups, dims=_dims(dims), sharing=sharing.value
+        traces,
+        platform=platform,
+        groups=groups,
+        dims=_dims(dims),
+        sharing=sharing.value,
+        mutual_slowdown=mutual_slowdown,
     )
     if trace_path is not None:
         from wattree.report.perfetto import write_trace

@@ -14,6 +14,9 @@ from wattree.cli.output import (
     Calibration,
     JobPath,
     JsonPath,
+    MutualSlowdown,
+    Sharing,
+    SharingOption,
     announce_compilation,
     check_outputs,
     check_trace_path,
@@ -36,13 +39,6 @@ class Fold(StrEnum):
     OFF = "off"
 
 
-class Sharing(StrEnum):
-    """How flows share a link."""
-
-    MAX_MIN = "max-min"
-    PROTEUS = "proteus"
-
-
 def simulate(  # noqa: PLR0917 - typer passes options by name
     job: JobPath,
     json_path: JsonPath = None,
@@ -59,9 +55,8 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     fold: Annotated[
         Fold, typer.Option(help="Simulate ranks that do the same once, or every rank.")
     ] = Fold.ON,
-    sharing: Annotated[
-        Sharing, typer.Option(help="How transfers in flight share a link.")
-    ] = Sharing.MAX_MIN,
+    sharing: SharingOption = Sharing.MAX_MIN,
+    mutual_slowdown: MutualSlowdown = True,
     memory: Annotated[
         str | None,
         typer.Option(
@@ -88,7 +83,14 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
         capped = with_power_limit(loaded.cluster, power_limit, source="--power-limit")
         loaded = replace(loaded, cluster=capped)
     announce_compilation()
-    prediction = _predicted(loaded, calibration, fold=fold, sharing=sharing, memory_of=memory)
+    prediction = _predicted(
+        loaded,
+        calibration,
+        fold=fold,
+        sharing=sharing,
+        mutual_slowdown=mutual_slowdown,
+        memory_of=memory,
+    )
     tell_warnings(job, prediction.warnings)
     if trace_path is not None:
         from wattree.report.perfetto import write_trace
@@ -120,7 +122,13 @@ def _shortage(result: Result) -> str:
 
 
 def _predicted(
-    job: Job, calibration: Path | None, *, fold: Fold, sharing: Sharing, memory_of: str | None
+    job: Job,
+    calibration: Path | None,
+    *,
+    fold: Fold,
+    sharing: Sharing,
+    mutual_slowdown: bool,
+    memory_of: str | None,
 ) -> Prediction:
     import wattree
 
@@ -130,6 +138,7 @@ def _predicted(
         fold=fold is Fold.ON,
         sharing=sharing.value,
         memory_of=memory_of,
+        mutual_slowdown=mutual_slowdown,
     )
     if prediction.result.memory.fits:
         return prediction

@@ -7,12 +7,21 @@ from typing import Annotated
 
 import typer
 
-from wattree.cli.output import Calibration, JsonPath, announce_compilation, deliver, progress_bars
+from wattree.cli.output import (
+    Calibration,
+    JsonPath,
+    MutualSlowdown,
+    Sharing,
+    SharingOption,
+    announce_compilation,
+    deliver,
+    progress_bars,
+)
 
 __all__ = ["validate"]
 
 
-def validate(
+def validate(  # noqa: PLR0917 - typer passes options by name
     rows: Annotated[
         list[Path] | None,
         typer.Option(
@@ -29,11 +38,15 @@ def validate(
         ),
     ] = False,
     json_path: JsonPath = None,
+    sharing: SharingOption = Sharing.MAX_MIN,
+    mutual_slowdown: MutualSlowdown = True,
 ) -> None:
     """Compare predictions with measured training runs.
 
     The table shows the error by source and quantity. A row that cannot be
-    expressed as a job is listed with its reason, never dropped.
+    expressed as a job is listed with its reason, never dropped. The
+    calibration that ships was fitted with links shared max-min and mutual
+    slowdown; other rules are compared with it as it stands, or fitted anew.
 
     Example: wattree validate --rows measured.csv --json errors.json
     """
@@ -42,6 +55,11 @@ def validate(
     announce_compilation()
     with progress_bars() as progress:
         validation = wattree.validate(
-            tuple(rows or ()), calibration=calibration, fit=fit, progress=progress
+            tuple(rows or ()),
+            calibration=calibration,
+            fit=fit,
+            sharing=sharing.value,
+            mutual_slowdown=mutual_slowdown,
+            progress=progress,
         )
     deliver(validation.as_json(), json_path, lambda console: console.print(validation.table()))

@@ -239,7 +239,7 @@ def _graph(
             step.topology.links(), _groups_of_axes(step.topology, axes_index)
         ),
         compute_rate_while_communicating=step.rates.overlap_compute_rate,
-        communication_rate_while_computing=1.0,
+        communication_rate_while_computing=step.rates.overlap_communication_rate,
     )
     ledger = MemoryLedger(
         items=tuple(items.index),

@@ -45,6 +45,7 @@ class Rates:
         links: Ports of one device.
         collectives: How collectives are carried out, and where.
         overlap_compute_rate: Rate of compute beside overlapping communication.
+        overlap_communication_rate: Rate of overlapping communication beside compute.
         tensor_exposed_share: Share of tensor-parallel traffic that overlap leaves visible.
         alignment_penalty, head_misalignment: Factors of awkward shapes.
         moe_host_s: Host time of routing, per expert layer and pass.
@@ -69,6 +70,7 @@ class Rates:
     links: LinkRates
     collectives: CollectiveModel
     overlap_compute_rate: float
+    overlap_communication_rate: float
     tensor_exposed_share: float
     alignment_penalty: float
     head_misalignment: float
@@ -134,6 +136,8 @@ def rates_of(
         links=_links(cluster, calibration),
         collectives=CollectiveModel(cluster=cluster, requests=collectives or CollectiveRequests()),
         overlap_compute_rate=calibration.general("overlap_compute_rate"),
+        # A fit may step over 1; nothing is faster beside others than alone.
+        overlap_communication_rate=min(1.0, calibration.general("overlap_communication_rate")),
         tensor_exposed_share=exposed,
         alignment_penalty=calibration.device(device, "alignment_penalty"),
         head_misalignment=calibration.general("head_misalignment"),

@@ -144,6 +144,7 @@ def replay(
     groups: Path | None = None,
     dims: Sequence[int] = (),
     sharing: str = "max-min",
+    mutual_slowdown: bool = True,
 ) -> Replay:
     """Read a Chakra trace and play it.
 
@@ -152,7 +153,7 @@ def replay(
         platform: What it is played on. None: as Wattree wrote it, or with the recorded times.
         groups: File of process groups; `comm_group.json` beside the traces if None.
         dims: Ranks along each network dimension, innermost first, for `involved_dim`.
-        sharing: How links are shared.
+        sharing, mutual_slowdown: As `wattree.sim.play` knows them.
 
     Raises:
         JobError: The files are no whole Chakra trace, or contradict each other.
@@ -162,7 +163,7 @@ def replay(
     began = time.perf_counter()
     read = chakra_graph(place, platform=platform, groups=groups, dims=dims)
     ready = time.perf_counter()
-    trace = play(read.graph, sharing=sharing)
+    trace = play(read.graph, sharing=sharing, mutual_slowdown=mutual_slowdown)
     ended = time.perf_counter()
     slowest = slowest_class(trace)
     return Replay(
@@ -250,7 +251,7 @@ def _assembly(found: Matched, timing: Timing) -> tuple[Assembly, int]:
         link_names=timing.link_names,
         link_bytes_per_s=timing.link_bytes_per_s,
         compute_rate=timing.compute_rate,
-        communication_rate=1.0,
+        communication_rate=timing.communication_rate,
         categories=("activations",),  # a trace says nothing of memory
         resident_bytes=np.zeros(found.ranks),
         resident_by_category=np.zeros((found.ranks, 1)),

@@ -55,6 +55,10 @@ class Timing(Protocol):
     def compute_rate(self) -> float:
         """Return the rate of compute beside communication."""
 
+    @property
+    def communication_rate(self) -> float:
+        """Return the rate of communication beside compute."""
+
     def cost(self, unit: Unit) -> Cost:
         """Return what `unit` takes.
 
@@ -69,6 +73,7 @@ class RecordedTiming:
     link_names: Sequence[str] = ()
     link_bytes_per_s: Sequence[float] = ()
     compute_rate = 1.0
+    communication_rate = 1.0
 
     def cost(self, unit: Unit) -> Cost:
         """Return the recorded time of a unit.
@@ -124,6 +129,11 @@ class ClusterTiming:
     def compute_rate(self) -> float:
         """Return the rate of compute beside communication."""
         return self.rates.overlap_compute_rate
+
+    @property
+    def communication_rate(self) -> float:
+        """Return the rate of communication beside compute."""
+        return self.rates.overlap_communication_rate
 
     def cost(self, unit: Unit) -> Cost:
         """Return what a unit takes on the cluster."""

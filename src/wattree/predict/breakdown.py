@@ -9,6 +9,7 @@ from wattree.graph import Phase, TaskKind
 from wattree.trace import TimeParts, Trace
 
 __all__ = [
+    "busy_spans",
     "covered_s",
     "membership_class",
     "slowest_class",
@@ -75,7 +76,7 @@ def time_parts(trace: Trace, rank_class: int, mine: Integers | None = None) -> T
     host = kind == TaskKind.HOST
 
     def spans(chosen: NDArray[np.bool_]) -> Floats:
-        return _merged(trace.start_s[mine[chosen]], trace.end_s[mine[chosen]])
+        return busy_spans(trace, mine[chosen])
 
     def busy(chosen: NDArray[np.bool_]) -> float:
         return float((trace.end_s[mine[chosen]] - trace.start_s[mine[chosen]]).sum())
@@ -101,6 +102,11 @@ def time_parts(trace: Trace, rank_class: int, mine: Integers | None = None) -> T
     }
     # What is left is compute; so the parts add up exactly, rounding of interval sums included.
     return TimeParts(compute=makespan - sum(parts.values()), **parts)
+
+
+def busy_spans(trace: Trace, tasks: Integers) -> Floats:
+    """Return when any of the tasks runs, as disjoint, sorted rows (start, end). [s]"""
+    return _merged(trace.start_s[tasks], trace.end_s[tasks])
 
 
 def covered_s(layers: list[Floats]) -> Floats:

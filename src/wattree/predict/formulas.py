@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.compile import update_traffic_bytes
+from wattree.predict.beside import Beside
 from wattree.predict.energy_use import standing_w
 from wattree.predict.hidden import gathered_copies, hidden_traffic
 from wattree.predict.pipeline import FOLLOWING, SPLIT, Held, in_flight, split_bubble_s
@@ -60,12 +61,18 @@ class Formulas:
             in_line, every = in_line + every, 0.0 * every
         # A gather that waits for the block before starts with its reduction, and shares links.
         in_line = in_line + np.minimum(waited, every)
-        lost = 1.0 - rates.overlap_compute_rate
-        forward_pass = np.maximum(forward + lost * gather, gather)
-        backward_pass = np.maximum(backward + lost * (again + every), again)
+        beside = Beside(rates.overlap_compute_rate, rates.overlap_communication_rate)
+        forward_pass = np.maximum(
+            forward + beside.lost_s(gather), gather + beside.waited_s(forward)
+        )
+        backward_pass = np.maximum(
+            backward + beside.lost_s(again + every), again + beside.waited_s(backward)
+        )
         # Gathers must arrive in time; reductions may trail into the next micro-batch.
-        both = np.maximum(forward_pass + backward_pass, gather + again + every) + in_line
-        trailing = np.maximum(again + every - backward_pass, 0.0).max(axis=0)
+        longer = beside.waited_s(forward + backward)
+        both = np.maximum(forward_pass + backward_pass, gather + again + every + longer) + in_line
+        trailing = again + every + beside.waited_s(backward) - backward_pass
+        trailing = np.maximum(trailing, 0.0).max(axis=0)
         micro_batches = self.tables.degrees.micro_batches[index].astype(np.float64)
         micro_batches = micro_batches / held.copies
         slowest = both.max(axis=0)
@@ -86,8 +93,8 @@ class Formulas:
         time_s = time_s + trailing + self._first_gather(index)
         if stages > 1:
             time_s = time_s + self._transfers(index, stages, virtual, micro_batches)
-        time_s = time_s + _beside(once, backward, lost, overlap=hidden.gradients).max(axis=0)
-        time_s = time_s + _beside(update, forward, lost, overlap=hidden.updates).max(axis=0)
+        time_s = time_s + beside.added_s(once, backward, overlap=hidden.gradients).max(axis=0)
+        time_s = time_s + beside.added_s(update, forward, overlap=hidden.updates).max(axis=0)
         updated = self._of_storage(held, self.tables.updated, index)
         traffic = update_traffic_bytes(updated.max(axis=0), self.tables.state_bytes, software)
         return np.asarray(time_s + traffic / rates.memory_bytes_per_s + rates.step_overhead_s)
@@ -199,11 +206,3 @@ class Formulas:
         nodes = np.ceil(self.tables.ranks / cluster.node.devices)
         one, several = (standing_w(cluster, count) for count in (1, 2))
         return np.asarray(np.where(nodes > 1, several, one) * nodes)
-
-
-def _beside(traffic: Floats, compute: Floats, lost: float, *, overlap: bool) -> Floats:
-    """Return what traffic adds to a step: all of it, or what compute does not hide."""
-    if not overlap:
-        return traffic
-    hidden = np.minimum(traffic, compute)
-    return traffic - hidden + lost * hidden

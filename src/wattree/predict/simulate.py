@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from wattree.compiler import MemoryLedger, compile_job
+from wattree.compiler import Compilation, MemoryLedger, compile_job
 from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.graph import TaskKind
@@ -26,7 +26,7 @@ from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 from wattree.trace import MemoryUse, Result, SimulationSize, Trace
 
-__all__ = ["Prediction", "predicted", "simulate"]
+__all__ = ["Prediction", "compilation_of", "predicted", "simulate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,7 @@ def simulate(
     calibration: Path | None = None,
     fold: bool = True,
     sharing: str = "max-min",
+    mutual_slowdown: bool = True,
     power_limit_w: float | None = None,
     memory_of: str | None = None,
 ) -> Prediction:
@@ -66,7 +67,8 @@ def simulate(
         job: What to train, how, on what. Its strategy must be given, not `auto`.
         calibration: File of constants; the shipped one if None.
         fold: Play one rank for all that do the same.
-        sharing: How links are shared; `max-min`.
+        sharing: What happens where flows meet on a link, as `wattree.sim.play` knows it.
+        mutual_slowdown: Computation and communication of a rank slow each other.
         power_limit_w: Cap on each device, over what the job says. [W]
         memory_of: Ranks whose memory is told in full, through a model of the allocator: a rank
             class by its name in the trace, or `fullest`.
@@ -86,7 +88,12 @@ def simulate(
     with naming(job):
         check_recomputation(job.strategy, setting.model)
         prediction = predicted(
-            setting, job.strategy, fold=fold, sharing=sharing, memory_of=memory_of
+            setting,
+            job.strategy,
+            fold=fold,
+            sharing=sharing,
+            mutual_slowdown=mutual_slowdown,
+            memory_of=memory_of,
         )
     return replace(prediction, warnings=idle_choices(job, setting.model))
 
@@ -98,6 +105,7 @@ def predicted(
     fold: bool = True,
     detail: bool = True,
     sharing: str = "max-min",
+    mutual_slowdown: bool = True,
     memory_of: str | None = None,
 ) -> Prediction:
     """Return the prediction of one strategy of a job.
@@ -106,8 +114,9 @@ def predicted(
         setting: What all strategies of the job share.
         strategy: The one to predict.
         fold: Play one rank for all that do the same.
-        detail: A task per operator in the trace; otherwise undisturbed runs are one task.
-        sharing: How links are shared.
+        detail: A task per operator in the trace; otherwise undisturbed runs are one task, unless
+            the rules slow whole tasks (`proteus`), for which it matters what a task is.
+        sharing, mutual_slowdown: As `simulate` knows them.
         memory_of: As for `simulate`; needs `detail`.
 
     Raises:
@@ -119,20 +128,10 @@ def predicted(
             strategy, layers=setting.model.layers, global_batch=job.data.global_batch
         )
     began = time.perf_counter()
-    compilation = compile_job(
-        setting.model,
-        strategy,
-        job.cluster,
-        rates=setting.rates,
-        software=setting.software,
-        optimizer=job.optimizer,
-        sequence=job.data.sequence_length,
-        global_batch=job.data.global_batch,
-        fold=fold,
-        detail=detail,
-    )
+    detail = detail or sharing == "proteus"
+    compilation = compilation_of(setting, strategy, fold=fold, detail=detail)
     compiled = time.perf_counter()
-    trace = play(compilation.graph, sharing=sharing)
+    trace = play(compilation.graph, sharing=sharing, mutual_slowdown=mutual_slowdown)
     ended = time.perf_counter()
     energy = step_energy(trace, job.cluster, setting.precision, strategy.mesh.ranks)
     groups = communicators(compilation)
@@ -162,9 +161,39 @@ def predicted(
         memory=memory,
         energy=energy,
         size=size,
+        rules=_rule_notes(sharing, mutual_slowdown=mutual_slowdown),
     )
     return Prediction(
         result=result, trace=trace, power=energy.curve, peak=peak, ledger=compilation.ledger
+    )
+
+
+def compilation_of(
+    setting: Setting, strategy: Strategy, *, fold: bool = True, detail: bool = True
+) -> Compilation:
+    """Return what is played for one strategy of a job.
+
+    Args:
+        setting: What all strategies of the job share.
+        strategy: The one to compile.
+        fold: One rank class for all ranks that do the same.
+        detail: A task per operator; otherwise undisturbed runs are one task.
+
+    Raises:
+        StrategyError: It does not fit model or cluster.
+    """
+    job = setting.job
+    return compile_job(
+        setting.model,
+        strategy,
+        job.cluster,
+        rates=setting.rates,
+        software=setting.software,
+        optimizer=job.optimizer,
+        sequence=job.data.sequence_length,
+        global_batch=job.data.global_batch,
+        fold=fold,
+        detail=detail,
     )
 
 
@@ -176,6 +205,7 @@ def _result(
     energy: StepEnergy,
     memory: MemoryUse,
     size: SimulationSize,
+    rules: tuple[str, ...],
 ) -> Result:
     job = setting.job
     step_s, ranks = trace.makespan_s, strategy.mesh.ranks
@@ -209,7 +239,7 @@ def _result(
         carbon_gco2e=None if carbon is None else carbon * energy.use.total,
         provenance=provenance_of(trace, setting.calibration, job, setting.software),
         simulation=size,
-        assumptions=_assumptions(setting, strategy),
+        assumptions=(*_assumptions(setting, strategy), *rules),
     )
 
 
@@ -220,6 +250,14 @@ def _executed_flop(trace: Trace) -> float:
     first_stream = graph.stream_ids[graph.stream_offsets[:-1][compute]]
     ranks = graph.class_ranks[graph.stream_class[first_stream]]
     return float((graph.flop[compute] * ranks).sum())
+
+
+def _rule_notes(sharing: str, *, mutual_slowdown: bool) -> tuple[str, ...]:
+    """Return what a reader must know of rules that are not the usual ones."""
+    notes = () if sharing == "max-min" else (f"links shared by the rule '{sharing}'",)
+    if mutual_slowdown:
+        return notes
+    return (*notes, "computation and communication do not slow each other")
 
 
 def _assumptions(setting: Setting, strategy: Strategy) -> tuple[str, ...]:

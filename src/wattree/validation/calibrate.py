@@ -103,6 +103,11 @@ def _priors() -> dict[str, Prior]:
             "FlashAttention 2 against 3 on H100: 35 % and 75 % of peak (Shah et al., 2024)",
         ),
         "general.overlap_compute_rate": (0.80, 0.03, "NCCL holds some 20 of 132 SMs"),
+        "general.overlap_communication_rate": (
+            0.91,
+            0.05,
+            "gamma of 0.1 for GPT on V100 (examples of the Proteus code, 2024)",
+        ),
         "general.head_misalignment": (6.0, 0.5, seen),
         "general.moe_permute_factor": (1.5, 0.4, seen),
         "general.moe_exchange_factor": (1.1, 0.3, "alpha-beta, some imbalance"),

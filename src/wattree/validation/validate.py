@@ -44,6 +44,8 @@ def validate(
     *,
     calibration: Path | None = None,
     fit: bool = False,
+    sharing: str = "max-min",
+    mutual_slowdown: bool = True,
     progress: Progress | None = None,
 ) -> Validation:
     """Predict measured rows and compare.
@@ -53,13 +55,19 @@ def validate(
         calibration: File of constants; the shipped ones if None. With `fit`, the file that the
             new constants are written to (`calibration.yaml` if None).
         fit: Fit the constants to the core rows first, and leave each source out in turn.
+        sharing, mutual_slowdown: Rules of play, as `wattree.simulate` knows them.
         progress: Called with (stage, done, total).
 
     Raises:
         JobError: A file cannot be read as rows or as a calibration.
     """
     measured = [row for path in rows for row in read_rows(path)] if rows else list(bundled_rows())
-    runner = _Runner(measured, progress or (lambda *_: None))
+    runner = _Runner(
+        measured,
+        progress or (lambda *_: None),
+        sharing=sharing,
+        mutual_slowdown=mutual_slowdown,
+    )
     if not fit:
         constants = load_calibration(calibration)
         return runner.validation(constants, constants.left_out)
@@ -82,6 +90,8 @@ class _Runner:
 
     rows: Sequence[MeasuredRow]
     progress: Progress
+    sharing: str = "max-min"
+    mutual_slowdown: bool = True
     entries: list[_Entry] = field(default_factory=list)
     models: dict[str, ModelGraph] = field(default_factory=dict)
 
@@ -119,7 +129,13 @@ class _Runner:
     def _prediction(self, job: Job, constants: Calibration) -> Prediction | str:
         assert isinstance(job.strategy, StrategyOptions)
         try:
-            prediction = predicted(self.setting(job, constants), job.strategy, detail=False)
+            prediction = predicted(
+                self.setting(job, constants),
+                job.strategy,
+                detail=False,
+                sharing=self.sharing,
+                mutual_slowdown=self.mutual_slowdown,
+            )
         except WattreeError as error:
             return str(error)
         return _slim(prediction)

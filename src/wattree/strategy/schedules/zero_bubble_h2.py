@@ -14,17 +14,23 @@ __all__ = ["zero_bubble_h2"]
 
 
 def zero_bubble_h2(*, stage: int, stages: int, chunks: int, micro_batches: int) -> tuple[Slot, ...]:
-    """Return forwards until the first gradient comes back, pairs, triples, weight gradients."""
+    """Return forwards until the first gradient comes back, pairs, triples, weight gradients.
+
+    The paper has at least `2 p - 1` micro-batches. With fewer, a weight gradient takes the place
+    of each forward that is missing from the pairs: left out, it would leave the stage idle there
+    and be done at the end all the same.
+    """
     del chunks
-    most = max(micro_batches, 2 * stages - 1)
-    ahead = 2 * (stages - stage) - 1
+    ahead = min(2 * (stages - stage) - 1, micro_batches)
+    pairs = min(2 * stage, micro_batches - ahead)
+    triples = max(micro_batches - (2 * stages - 1), 0)
     order = in_phases(
         [
             (ahead, "F0"),
-            (2 * stage, "I0 F0"),
-            (most - (2 * stages - 1), "I0 W F0"),
-            (ahead, "I0 W"),
-            (2 * stage, "W"),
+            (pairs, "I0 F0"),
+            (triples, "I0 W F0"),
+            (micro_batches - pairs - triples, "I0 W"),
+            (pairs, "W"),
         ]
     )
     return limited(order, [range(micro_batches)])

@@ -1,0 +1,46 @@
+"""Computation and traffic side by side, in closed form: each at its rate while both are there.
+
+With `c` seconds of computation alone and `t` of traffic, at rates `a` and `b` beside each other,
+both are over after `max(c + (1 - a) t / b, t + (1 - b) c / a)`, as long as `a + b > 1`: whichever
+is done first leaves the rest of the other to run alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Beside"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What two that run side by side cost each other.
+
+    Attributes:
+        compute_rate: Of computation beside traffic, `a`.
+        communication_rate: Of traffic beside computation, `b`.
+    """
+
+    compute_rate: float
+    communication_rate: float
+
+    def lost_s(self, traffic_s: Floats) -> Floats:
+        """Return what traffic that ends first adds to the computation. [s]"""
+        return (1.0 - self.compute_rate) * traffic_s / self.communication_rate
+
+    def waited_s(self, compute_s: Floats) -> Floats:
+        """Return what computation that ends first adds to the traffic. [s]"""
+        return (1.0 - self.communication_rate) * compute_s / self.compute_rate
+
+    def added_s(self, traffic_s: Floats, compute_s: Floats, *, overlap: bool) -> Floats:
+        """Return what traffic adds to a step: all of it, or what computation does not hide. [s]"""
+        if not overlap:
+            return traffic_s
+        hidden_s = np.minimum(traffic_s / self.communication_rate, compute_s)
+        moved_s = hidden_s * self.communication_rate
+        return traffic_s - moved_s + (1.0 - self.compute_rate) * hidden_s
