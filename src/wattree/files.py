@@ -180,8 +180,8 @@ def _parsed_yaml(path: str | Path, text: str) -> object:
 
 def _checked(path: str | Path, found: object, *, kind: str) -> dict[str, Any]:
     if not isinstance(found, dict):
-        what = "nothing" if found is None else f"a {_named(found)}"
-        _refuse(path, f"found {what}, expected a {kind} mapping of keys to values")
+        what = "the file holds nothing" if found is None else f"found a {_named(found)}"
+        _refuse(path, f"{what}, expected a {kind} mapping of keys to values")
     problems = list(_bad_values(found))
     if problems:
         raise refusal(str(path), problems, most=_LISTED)

@@ -188,14 +188,14 @@ def test_every_problem_is_listed_at_once(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "old", "new", "message"),
     [
-        ("device", "name: my-card\n", "", "name: missing, expected a text"),
+        ("device", "name: my-card\n", "", "name: is missing, expected a text"),
         ("device", "name: my-card", "name: 5", "name: found 5, expected a text"),
         ("device", "title: My card", "title: ' '", "title: found ' ', expected a text"),
         (
             "device",
             'memory: {value: "16 GiB", source: sheet}\n',
             "",
-            "memory: missing; expected {value: …, source: …}",
+            "memory: is missing, expected {value: …, source: …}",
         ),
         (
             "device",
@@ -294,7 +294,7 @@ def test_every_problem_is_listed_at_once(folder: Path) -> None:
             "value: 0",
             "scale_up.in_network_reduction.value: found 0, expected true",
         ),
-        ("node", "price: null\n", "", "price: missing; expected {value: …, source: …}"),
+        ("node", "price: null\n", "", "price: is missing, expected {value: …, source: …}"),
         ("node", "price: null", "price: 5", "price: found 5, expected {value: …, source: …}"),
         ("node", "host:\n", "host: 5\nhots:\n", "host: found 5, expected a mapping"),
         ("node", "my-card.yaml", "no.yaml", "there is no such file; check the path"),
@@ -305,7 +305,7 @@ def test_every_problem_is_listed_at_once(folder: Path) -> None:
             "oversubscription.value: found 0.5, expected 1 to 1000",
         ),
         ("site", "value: 1.3", "value: 0.9", "pue.value: found 0.9, expected 1 to 10"),
-        ("site", "carbon: null\n", "", "carbon: missing; expected {value: …, source: …}"),
+        ("site", "carbon: null\n", "", "carbon: is missing, expected {value: …, source: …}"),
     ],
 )
 def test_a_fault_is_named_with_its_place(

@@ -214,7 +214,7 @@ class Fields:
         """Return the `value` of a field and note its source; None stands for a noted problem."""
         self._known.add(key)
         if key not in self._mapping:
-            self._add(key, "missing; expected {value: …, source: …}")
+            self._add(key, "is missing, expected {value: …, source: …}")
             return None
         found = self._mapping[key]
         if not isinstance(found, Mapping):
@@ -225,7 +225,7 @@ class Fields:
                 self._add(f"{key}.{extra}", "unknown key; expected value, source")
         self._cite(key, name, found.get("source"))
         if found.get("value") is None:
-            self._add(f"{key}.value", "missing; expected a value")
+            self._add(f"{key}.value", "is missing, expected a value")
         return found.get("value")
 
     def _cite(self, key: str, name: str, source: object) -> None:
@@ -248,7 +248,7 @@ class Fields:
 
 def _found(value: object) -> str:
     if value is None:
-        return "missing"
+        return "is missing"
     shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:79]}…"
     return f"found {shown}"
 

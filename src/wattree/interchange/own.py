@@ -203,7 +203,7 @@ def _integers(unit: Unit) -> list[int]:
 def _node_list(node: TraceNode, name: str, kind: type, length: int = -1) -> list[Any]:
     value = node.attributes.get(name)
     if not _is_list(value, kind, length):
-        node.refuse(name, f"found {_shown(value)}", _WANTED)
+        node.refuse(name, _found(value), _WANTED)
     assert isinstance(value, list)
     return value
 
@@ -211,7 +211,7 @@ def _node_list(node: TraceNode, name: str, kind: type, length: int = -1) -> list
 def _list(trace: RankTrace, name: str, kind: type, length: int = -1) -> list[Any]:
     value = trace.metadata.get(name)
     if not _is_list(value, kind, length):
-        raise JobError(trace.file, [f"metadata: {name}: found {_shown(value)}, {_WANTED}"])
+        raise JobError(trace.file, [f"metadata: {name}: {_found(value)}, {_WANTED}"])
     assert isinstance(value, list)
     return value
 
@@ -221,5 +221,5 @@ def _is_list(value: object, kind: type, length: int) -> bool:
     return is_list and length in {-1, len(value)}  # type: ignore[arg-type]
 
 
-def _shown(value: object) -> str:
-    return "nothing" if value is None else str(value)[:60]
+def _found(value: object) -> str:
+    return "is missing" if value is None else f"found {str(value)[:60]}"
