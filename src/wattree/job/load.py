@@ -10,7 +10,7 @@ from typing import Any
 
 from wattree.cost.software import SOFTWARE, Software
 from wattree.errors import UnknownNameError
-from wattree.files import read_yaml
+from wattree.files import is_folder, read_yaml
 from wattree.hardware import Precision
 from wattree.job.cluster import cluster_of
 from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, TrainingOptions
@@ -140,16 +140,9 @@ def _model_name(name: str, *, folder: Path, problems: Problems) -> str:
         )
     elif name.endswith(".json"):
         return str(folder / name)
-    elif "/" in name and _is_folder(folder / name):  # as downloaded model folders are
+    elif "/" in name and is_folder(folder / name):  # as downloaded model folders are
         return str(folder / name / "config.json")
     return name
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # longer than a name may be; a zero byte
-        return False
 
 
 def _data(value: object, *, problems: Problems) -> Data | None:
