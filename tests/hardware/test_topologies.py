@@ -520,7 +520,7 @@ def test_a_second_memory_tier_is_part_of_the_network(tmp_path: Path) -> None:
         ("[d1, d2]", "[d1, sw]", "links of the node: no link of the network touches 'd2'"),
         ("[d1, d2]", "[d1, d1]", "links.value[1]: link d1>d1 joins a vertex with itself"),
         ("[d1, d2]", "[d1]", "links.value[1].ends: found ['d1'], expected two names"),
-        ("kind: nvlink", "king: nvlink", "links.value[1].king: unknown key; expected bandwidth"),
+        ("kind: nvlink", "king: nvlink", "links.value[1].king: unknown key; did you mean 'kind'?"),
         ("  source: sheet\n  value:", "  source: shet\n  value:", "links.source: found 'shet'"),
         ("    - {ends: [d0", "    - 5\n    - {ends: [d0", "expected a list of mappings"),
         ("nics:", "topology: a.xml\nnics:", "topology: found beside 'links', expected one of"),

@@ -60,7 +60,7 @@ def test_recomputation_of_a_layer_that_is_not_there_is_refused(tmp_path: Path) -
         export_chakra(job({"dp": 8, "recompute": "block_9"}), tmp_path)
 
     assert str(caught.value) == (
-        "job: strategy.recompute: found 'block_9', every 9th layer, but the model has 4; use "
+        "job.yaml: strategy.recompute: found 'block_9', every 9th layer, but the model has 4; use "
         "block_1 to block_4"
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 from wattree.errors import JobError, UnitError, nearest
 from wattree.units import UNITS, parse_quantity
 
-__all__ = ["Fields"]
+__all__ = ["Fields", "unknown_key"]
 
 _CITED = frozenset({"value", "source"})
 #: What a source says that is nobody's publication; the reason follows.
@@ -185,9 +185,7 @@ class Fields:
         """Note every key that was not read: a slip, which would otherwise go unnoticed."""
         for key in self.keys():
             if key not in self._known:
-                guess = nearest(key, self._known)
-                hint = f"did you mean '{guess}'? " if guess else ""
-                self._add(key, f"unknown key; {hint}expected {', '.join(sorted(self._known))}")
+                self._add(key, unknown_key(key, self._known))
 
     def close(self) -> None:
         """End the reading of the whole file.
@@ -222,7 +220,7 @@ class Fields:
             return None
         for extra in found:
             if extra not in _CITED:
-                self._add(f"{key}.{extra}", "unknown key; expected value, source")
+                self._add(f"{key}.{extra}", unknown_key(extra, _CITED))
         self._cite(key, name, found.get("source"))
         if found.get("value") is None:
             self._add(f"{key}.value", "is missing, expected a value")
@@ -244,6 +242,13 @@ class Fields:
 
     def _add(self, key: str, problem: str) -> None:
         self._problems.append(f"{self._where}{key}: {problem}")
+
+
+def unknown_key(key: object, known: Collection[str]) -> str:
+    """Return what to say about a key that nothing reads; the nearest known one is suggested."""
+    guess = nearest(str(key), known)
+    hint = f"did you mean '{guess}'? " if guess else ""
+    return f"unknown key; {hint}expected {', '.join(sorted(known))}"
 
 
 def _found(value: object) -> str:

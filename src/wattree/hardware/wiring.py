@@ -9,7 +9,7 @@ from typing import Any
 
 from wattree.errors import HardwareError, UnitError
 from wattree.hardware.device import Device
-from wattree.hardware.fields import Fields
+from wattree.hardware.fields import Fields, unknown_key
 from wattree.hardware.imports import NVLINK_BYTES_PER_S, read_topology
 from wattree.hardware.network import Link, Network, cable
 from wattree.hardware.node import ScaleUp
@@ -120,7 +120,7 @@ def _topology(path: Path, device: Device, scale_up: ScaleUp) -> tuple[Link, ...]
 
 def _cable(fields: Fields, key: str, entry: Mapping[Any, Any], *, nics: int) -> tuple[Link, ...]:
     for extra in sorted(map(str, set(entry) - _KEYS)):
-        fields.refuse(f"{key}.{extra}", f"unknown key; expected {', '.join(sorted(_KEYS))}")
+        fields.refuse(f"{key}.{extra}", unknown_key(extra, _KEYS))
     ends = entry.get("ends")
     if (
         not isinstance(ends, list)
