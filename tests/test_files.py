@@ -69,7 +69,7 @@ def test_a_missing_file_is_said_to_be_missing(file: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "found nothing, expected a YAML mapping of keys to values"),
+        (b"", "the file holds nothing, expected a YAML mapping of keys to values"),
         (b"- 1\n", "found a list, expected a YAML mapping of keys to values"),
         (b"hello\n", "found a text, expected a YAML mapping of keys to values"),
         (b"\x7fELF\x00\x01", "found binary content (a zero byte), expected text"),

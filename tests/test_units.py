@@ -54,7 +54,7 @@ def test_a_quantity_is_read_into_the_si_unit(text: str, dimension: str, expected
     ("text", "message"),
     [
         (450, "found 450, expected a quantity with its unit, such as '1 B'"),
-        (None, "found None, expected a quantity with its unit, such as '1 B'"),
+        (None, "is missing, expected a quantity with its unit, such as '1 B'"),
         (True, "found True, expected a quantity with its unit, such as '1 B'"),
         (["1 B"], "found ['1 B'], expected a quantity with its unit, such as '1 B'"),
         ("", "found '', expected a number and a unit, such as '1 B'"),

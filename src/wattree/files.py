@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import stat
 import uuid
 import warnings
@@ -20,7 +21,15 @@ from typing import Any, NoReturn
 
 from wattree.errors import JobError, OutputError
 
-__all__ = ["LIMIT_BYTES", "read_json", "read_text", "read_yaml", "refusal", "write_atomic"]
+__all__ = [
+    "LIMIT_BYTES",
+    "is_folder",
+    "read_json",
+    "read_text",
+    "read_yaml",
+    "refusal",
+    "write_atomic",
+]
 
 #: Largest file that is read unless the caller says otherwise. [B]
 LIMIT_BYTES = 1 << 20
@@ -30,6 +39,9 @@ LIMIT_DEPTH = 64
 LIMIT_VALUES = 200_000
 #: Longer integers are no quantity, and Python refuses to print the longest. [bit]
 _INTEGER_BITS = 64
+#: Brackets open at once. Fewer cost the parser no time worth the name.
+_MOST_OPEN = 1000
+_BRACKET = re.compile(r"[\[\]{}]")
 #: Problems listed for one file before the rest is only counted.
 _LISTED = 20
 
@@ -93,6 +105,14 @@ def read_text(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> str:
         _refuse(path, f"found byte 0x{raw[error.start]:02x} at {error.start}, expected UTF-8 text")
 
 
+def is_folder(path: Path) -> bool:
+    """Return whether there is such a folder; a name that no system takes is none."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # longer than a name may be; a zero byte
+        return False
+
+
 def write_atomic(path: str | Path, text: str) -> None:
     """Write a file whole or not at all: under a temporary name beside it, then renamed.
 
@@ -153,6 +173,20 @@ def _read_bytes(path: str | Path, limit_bytes: int) -> bytes:
     return raw
 
 
+def _refuse_open_brackets(path: str | Path, text: str) -> None:
+    """Refuse text that no file of ours is: the parser's time grows with the square of its depth.
+
+    Brackets in quotes and comments count too, so the limit lies far above that of the nesting.
+    """
+    if text.count("[") + text.count("{") <= _MOST_OPEN:
+        return
+    depth = 0
+    for bracket in _BRACKET.finditer(text):
+        depth += 1 if bracket[0] in "[{" else -1
+        if depth > _MOST_OPEN:
+            _refuse(path, f"nested deeper than {LIMIT_DEPTH} levels; expected a flatter file")
+
+
 def _parsed_yaml(path: str | Path, text: str) -> object:
     # Imported here: it costs 30 ms, and most commands fail or help without reading a file.
     from ruamel.yaml import YAML
@@ -160,6 +194,7 @@ def _parsed_yaml(path: str | Path, text: str) -> object:
 
     # Pure Python on purpose. The C parser reads YAML 1.1 ("no" is false, "1e-3" is text), and a
     # deeply nested file overflows its stack, which ends the process.
+    _refuse_open_brackets(path, text)
     reader = YAML(typ="safe", pure=True)
     try:
         with warnings.catch_warnings():
@@ -180,8 +215,8 @@ def _parsed_yaml(path: str | Path, text: str) -> object:
 
 def _checked(path: str | Path, found: object, *, kind: str) -> dict[str, Any]:
     if not isinstance(found, dict):
-        what = "nothing" if found is None else f"a {_named(found)}"
-        _refuse(path, f"found {what}, expected a {kind} mapping of keys to values")
+        what = "the file holds nothing" if found is None else f"found a {_named(found)}"
+        _refuse(path, f"{what}, expected a {kind} mapping of keys to values")
     problems = list(_bad_values(found))
     if problems:
         raise refusal(str(path), problems, most=_LISTED)

@@ -90,6 +90,8 @@ def parse_quantity(text: object, dimension: str, *, positive: bool = True) -> fl
     """
     units = UNITS[dimension]
     example = f"'1 {next(iter(units))}'"
+    if text is None:
+        raise UnitError(f"is missing, expected a quantity with its unit, such as {example}")
     if not isinstance(text, str):
         raise UnitError(f"found {text!r}, expected a quantity with its unit, such as {example}")
     match = _QUANTITY.match(text)

@@ -83,7 +83,7 @@ def test_several_bad_values_are_listed_together() -> None:
         "config.json: 3 problems:",
         "  hidden_size: found 1.5, expected a whole number from 1 to 1000000000",
         "  vocab_size: found 0, expected a whole number from 1 to 1000000000",
-        "  intermediate_size: missing; give 'intermediate_size', a whole number from 1 to "
+        "  intermediate_size: is missing; give 'intermediate_size', a whole number from 1 to "
         "1000000000",
     ]
 
@@ -120,7 +120,7 @@ def test_a_missing_size_is_never_guessed(model_type: str, key: str) -> None:
     }
     left_out = {key, *other_names.get(key, ())}
     config = {name: size for name, size in SIZES.items() if name not in left_out}
-    with pytest.raises(ModelError, match=rf"^config\.json: {key}: missing; give '{key}'"):
+    with pytest.raises(ModelError, match=rf"^config\.json: {key}: is missing; give '{key}'"):
         transformer_from_config({**config, "model_type": model_type}, "config.json")
 
 

@@ -54,7 +54,7 @@ def test_all_faults_are_listed_at_once() -> None:
         "job.yaml: model.transformer: 6 problems:",
         "  hiden: unknown key; did you mean 'hidden'?",
         "  layers: found -1, expected a whole number from 1 to 10000",
-        "  hidden: missing; give 'hidden', a whole number from 1 to 1000000000",
+        "  hidden: is missing; give 'hidden', a whole number from 1 to 1000000000",
         "  heads: found '8', expected a whole number from 1 to 1000000000",
         (
             "  norm: found 'rsm', expected one of rms, layer, layer_weight, layer_plain; "

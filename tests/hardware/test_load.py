@@ -188,14 +188,14 @@ def test_every_problem_is_listed_at_once(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "old", "new", "message"),
     [
-        ("device", "name: my-card\n", "", "name: missing, expected a text"),
+        ("device", "name: my-card\n", "", "name: is missing, expected a text"),
         ("device", "name: my-card", "name: 5", "name: found 5, expected a text"),
         ("device", "title: My card", "title: ' '", "title: found ' ', expected a text"),
         (
             "device",
             'memory: {value: "16 GiB", source: sheet}\n',
             "",
-            "memory: missing; expected {value: …, source: …}",
+            "memory: is missing, expected {value: …, source: …}",
         ),
         (
             "device",
@@ -268,7 +268,7 @@ def test_every_problem_is_listed_at_once(folder: Path) -> None:
             "device",
             "idle: {value",
             "idle: {note: x, value",
-            "idle.note: unknown key; expected value,",
+            "idle.note: unknown key; expected source, value",
         ),
         (
             "device",
@@ -294,7 +294,7 @@ def test_every_problem_is_listed_at_once(folder: Path) -> None:
             "value: 0",
             "scale_up.in_network_reduction.value: found 0, expected true",
         ),
-        ("node", "price: null\n", "", "price: missing; expected {value: …, source: …}"),
+        ("node", "price: null\n", "", "price: is missing, expected {value: …, source: …}"),
         ("node", "price: null", "price: 5", "price: found 5, expected {value: …, source: …}"),
         ("node", "host:\n", "host: 5\nhots:\n", "host: found 5, expected a mapping"),
         ("node", "my-card.yaml", "no.yaml", "there is no such file; check the path"),
@@ -304,8 +304,22 @@ def test_every_problem_is_listed_at_once(folder: Path) -> None:
             "value: 0.5",
             "oversubscription.value: found 0.5, expected 1 to 1000",
         ),
+        ("site", "pue: {value", "pue: {valeu", "pue.valeu: unknown key; did you mean 'value'? "),
+        ("node", "domain_devices:", "domain_device:", "did you mean 'domain_devices'? expected"),
+        (
+            "node",
+            "cpu_cores:",
+            "cpu_core:",
+            "cpu_core: unknown key; did you mean 'cpu_cores'?",
+        ),
+        (
+            "fabric",
+            "leaf_nodes:",
+            "leaf_node:",
+            "unknown key; did you mean 'leaf_nodes'?",
+        ),
         ("site", "value: 1.3", "value: 0.9", "pue.value: found 0.9, expected 1 to 10"),
-        ("site", "carbon: null\n", "", "carbon: missing; expected {value: …, source: …}"),
+        ("site", "carbon: null\n", "", "carbon: is missing, expected {value: …, source: …}"),
     ],
 )
 def test_a_fault_is_named_with_its_place(

@@ -506,13 +506,21 @@ def test_a_second_memory_tier_is_part_of_the_network(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"50 GB/s"', '"0 GB/s"', r"links.value[1]: found '0 GB/s', expected a finite quantity"),
-        ('"50 GB/s"', '"-5 GB/s"', "links.value[1]: found '-5 GB/s', expected a finite quantity"),
+        (
+            '"50 GB/s"',
+            '"0 GB/s"',
+            r"links.value[1].bandwidth: found '0 GB/s', expected a finite quantity",
+        ),
+        (
+            '"50 GB/s"',
+            '"-5 GB/s"',
+            "links.value[1].bandwidth: found '-5 GB/s', expected a finite quantity",
+        ),
         ("[d1, d2]", "[d1, d7]", "links: 'd7' is no device of this node, which has d0 to d2"),
         ("[d1, d2]", "[d1, sw]", "links of the node: no link of the network touches 'd2'"),
         ("[d1, d2]", "[d1, d1]", "links.value[1]: link d1>d1 joins a vertex with itself"),
         ("[d1, d2]", "[d1]", "links.value[1].ends: found ['d1'], expected two names"),
-        ("kind: nvlink", "king: nvlink", "links.value[1].king: unknown key; expected bandwidth"),
+        ("kind: nvlink", "king: nvlink", "links.value[1].king: unknown key; did you mean 'kind'?"),
         ("  source: sheet\n  value:", "  source: shet\n  value:", "links.source: found 'shet'"),
         ("    - {ends: [d0", "    - 5\n    - {ends: [d0", "expected a list of mappings"),
         ("nics:", "topology: a.xml\nnics:", "topology: found beside 'links', expected one of"),

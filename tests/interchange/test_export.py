@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.interchange.traces import job
-from wattree.errors import JobError, OutputError
+from wattree.errors import JobError, OutputError, StrategyError
 from wattree.graph import Phase
 from wattree.interchange import export, export_chakra
 from wattree.interchange.files import trace_files
@@ -52,6 +52,17 @@ def test_files_follow_the_convention_of_astra_sim(tmp_path: Path) -> None:
     ]
     assert (done.ranks, done.prefix) == (8, "llama")
     assert done.size_bytes == sum(path.stat().st_size for path in tmp_path.glob("*.et"))
+
+
+def test_recomputation_of_a_layer_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """As by simulate; the first layer alone would be recomputed, which nobody means."""
+    with pytest.raises(StrategyError) as caught:
+        export_chakra(job({"dp": 8, "recompute": "block_9"}), tmp_path)
+
+    assert str(caught.value) == (
+        "job.yaml: strategy.recompute: found 'block_9', every 9th layer, but the model has 4; use "
+        "block_1 to block_4"
+    )
 
 
 def test_an_all_reduce_counts_the_whole_buffer(tmp_path: Path) -> None:

@@ -210,16 +210,16 @@ def test_training_and_traits_are_kept() -> None:
 @pytest.mark.parametrize(
     ("found", "shown"),
     [
-        (1e30, "1e+30"),
-        (10**40, "a number of more than 30 digits"),
-        (0, "0"),
-        (-1, "-1"),
-        (1.5, "1.5"),
-        (math.nan, "nan"),
-        ("12", "'12'"),
-        (True, "true"),
-        (None, "nothing"),
-        ([1], "a list of 1 items"),
+        (1e30, "found 1e+30"),
+        (10**40, "found a number of more than 30 digits"),
+        (0, "found 0"),
+        (-1, "found -1"),
+        (1.5, "found 1.5"),
+        (math.nan, "found nan"),
+        ("12", "found '12'"),
+        (True, "found true"),
+        (None, "is missing"),
+        ([1], "found a list of 1 items"),
     ],
 )
 def test_an_absurd_number_is_refused_in_plain_words(found: Any, shown: str) -> None:
@@ -227,7 +227,7 @@ def test_an_absurd_number_is_refused_in_plain_words(found: Any, shown: str) -> N
     data = {"sequence_length": 8192, "global_batch": found}
 
     assert problems(data=data) == (
-        f"data.global_batch: found {shown}, expected a whole number from 1 to 100,000,000",
+        f"data.global_batch: {shown}, expected a whole number from 1 to 100,000,000",
     )
 
 
@@ -251,7 +251,8 @@ def test_all_problems_come_at_once() -> None:
             "model: found 'train.py:build': capturing a Python module is not available yet; use a "
             "catalogue name, a config.json or a transformer block"
         ),
-        "data.global_batch: missing, expected a whole number, samples per step over all replicas",
+        "data.global_batch: is missing, expected a whole number, samples per step over all "
+        "replicas",
         (
             "data: unknown key 'global_batches'; did you mean 'global_batch'? known keys: "
             "sequence_length, global_batch"
@@ -274,7 +275,7 @@ def test_all_problems_come_at_once() -> None:
         ),
         *trait_problems(),
         "training.checkpoint.dir: found 1, expected a folder",
-        "training.checkpoint.every: missing, expected a whole number, steps between checkpoints",
+        "training.checkpoint.every: is missing, expected a whole number, steps between checkpoints",
     )
 
 
@@ -358,7 +359,7 @@ def trait_problems() -> tuple[str, ...]:
         ),
         (
             {"data": None},
-            "data: found nothing, expected a mapping of sequence_length, global_batch",
+            "data: is missing, expected a mapping of sequence_length, global_batch",
         ),
     ],
 )
@@ -394,8 +395,9 @@ def test_the_message_of_several_problems_is_a_list() -> None:
 
     assert str(caught.value) == (
         "job.yaml: 2 problems:\n"
-        "  data.sequence_length: missing, expected a whole number, tokens per sample\n"
-        "  data.global_batch: missing, expected a whole number, samples per step over all replicas"
+        "  data.sequence_length: is missing, expected a whole number, tokens per sample\n"
+        "  data.global_batch: is missing, expected a whole number, samples per step over all "
+        "replicas"
     )
 
 
@@ -495,7 +497,7 @@ def test_optimizers_are_named_in_one_place() -> None:
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        (b"", "found nothing, expected a YAML mapping"),
+        (b"", "the file holds nothing, expected a YAML mapping"),
         (b"- 1\n- 2\n", "found a list, expected a YAML mapping"),
         (b"model: {a", "expected valid YAML"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "found binary content"),

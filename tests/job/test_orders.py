@@ -88,7 +88,7 @@ PIECE = "expected a piece such as F0, B0, I0 or W0, with @1 behind it on the sta
     [
         (
             {"schedule": "custom"},
-            "strategy.order: missing, expected what each stage does, such as "
+            "strategy.order: is missing, expected what each stage does, such as "
             "['F0 F1 B0 B1', 'F0 B0 F1 B1']",
         ),
         (

@@ -128,22 +128,20 @@ def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
     """The commonest mistake."""
-    assert refusal(tmp_path / "none.csv") == (
-        "FILE: cannot be read (No such file or directory); give a CSV file of rows"
-    )
+    assert refusal(tmp_path / "none.csv") == ("FILE: there is no such file; check the path")
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     """Shell completion stops at folders."""
-    assert refusal(tmp_path).startswith("FILE: cannot be read (")
+    assert refusal(tmp_path) == "FILE: found a folder, expected a file"
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"", "FILE: the file is empty; expected a header line with the column names"),
-        (b"\xff\xfe\x00", "FILE: found a byte that is no UTF-8 text at position 0"),
-        (b"a,b\n\x00", "FILE: found a zero byte at position 4, expected text"),
+        (b"\xff\xfe", "FILE: found byte 0xff at 0, expected UTF-8 text"),
+        (b"a,b\n\x00", "FILE: found binary content (a zero byte), expected text"),
         (HEADER.encode(), "FILE: found a header and no rows, expected at least one row"),
         (f'{HEADER}\n"A1'.encode(), "FILE: line 2: no CSV table (unexpected end of data)"),
     ],
@@ -163,8 +161,7 @@ def test_an_oversized_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
         stream.truncate(ROWS_FILE_LIMIT_BYTES + 1)
 
     assert refusal(path) == (
-        f"FILE: found {ROWS_FILE_LIMIT_BYTES + 1} B, expected at most {ROWS_FILE_LIMIT_BYTES} B; "
-        "split the file"
+        f"FILE: found {ROWS_FILE_LIMIT_BYTES + 1} B, expected at most {ROWS_FILE_LIMIT_BYTES} B"
     )
 
 

@@ -62,7 +62,7 @@ class ConfigReader:
 
     def _missing(self, keys: Sequence[str], expected: str) -> None:
         names = " or ".join(f"'{key}'" for key in keys)
-        self.problems.append(f"{keys[0]}: missing; give {names}, {expected}")
+        self.problems.append(f"{keys[0]}: is missing; give {names}, {expected}")
         self._faulty.update(keys)
 
     def count(

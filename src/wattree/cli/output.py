@@ -14,6 +14,7 @@ import typer
 from typer.models import OptionInfo
 
 from wattree.errors import OutputError, UnitError
+from wattree.files import is_folder
 from wattree.units import parse_quantity
 
 if TYPE_CHECKING:
@@ -161,9 +162,9 @@ def check_outputs(*outputs: Path | None, source: Path) -> None:
     """
     named = [path for path in outputs if path is not None and str(path) != "-"]
     for index, path in enumerate(named):
-        if path.is_dir():
+        if is_folder(path):
             raise OutputError(f"{path}: cannot be written: it is a folder; name a file")
-        if not path.absolute().parent.is_dir():
+        if not is_folder(path.absolute().parent):
             raise OutputError(
                 f"{path}: cannot be written: its folder does not exist; make it, or name another"
             )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,66 +19,66 @@ from wattree.cli.output import (
     deliver,
     trace_option,
 )
+from wattree.cli.platform import Compute, platform_of
 from wattree.errors import WattreeError
-
-if TYPE_CHECKING:
-    from wattree.interchange import Platform
 
 __all__ = ["replay"]
 
 
-class Compute(StrEnum):
-    """Where the times of computations come from."""
-
-    RECORDED = "recorded"
-    ROOFLINE = "roofline"
+Traces = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR",
+        help="Folder of the files PREFIX.RANK.et; DIR/PREFIX if it holds several.",
+        show_default=False,
+    ),
+]
+OnCluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NODE[:N]",
+        help="Play it on N nodes of a kind; without it, with the times it was written with.",
+        show_default=False,
+    ),
+]
+Times = Annotated[
+    Compute, typer.Option(help="Times of computations on the cluster, where both are known.")
+]
+Precision = Annotated[
+    str, typer.Option(metavar="NAME", help="Number format of matrix work, for the roofline.")
+]
+Software = Annotated[
+    str, typer.Option(metavar="NAME", help="Software family whose calibration applies.")
+]
+Groups = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="PATH",
+        help="File of process groups; comm_group.json in the folder if not given.",
+        show_default=False,
+    ),
+]
+Dims = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,…",
+        help="Ranks along each network dimension, innermost first, for involved_dim.",
+        show_default=False,
+    ),
+]
+Timeline = Annotated[Path | None, trace_option("streams, flows, link load")]
 
 
 def replay(  # noqa: PLR0917 - typer passes options by name
-    traces: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR",
-            help="Folder of the files PREFIX.RANK.et; DIR/PREFIX if it holds several.",
-            show_default=False,
-        ),
-    ],
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NODE[:N]",
-            help="Play it on N nodes of a kind; without it, with the times it was written with.",
-            show_default=False,
-        ),
-    ] = None,
-    compute: Annotated[
-        Compute,
-        typer.Option(help="Times of computations on the cluster, where both are known."),
-    ] = Compute.RECORDED,
-    precision: Annotated[
-        str, typer.Option(metavar="NAME", help="Number format of matrix work, for the roofline.")
-    ] = "bf16",
-    software: Annotated[
-        str, typer.Option(metavar="NAME", help="Software family whose calibration applies.")
-    ] = "megatron-core",
-    groups: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="File of process groups; comm_group.json in the folder if not given.",
-            show_default=False,
-        ),
-    ] = None,
-    dims: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,…",
-            help="Ranks along each network dimension, innermost first, for involved_dim.",
-            show_default=False,
-        ),
-    ] = None,
+    traces: Traces,
+    cluster: OnCluster = None,
+    compute: Times = Compute.RECORDED,
+    precision: Precision = "bf16",
+    software: Software = "megatron-core",
+    groups: Groups = None,
+    dims: Dims = None,
     json_path: JsonPath = None,
-    trace_path: Annotated[Path | None, trace_option("streams, flows, link load")] = None,
+    trace_path: Timeline = None,
     calibration: Calibration = None,
     sharing: SharingOption = Sharing.MAX_MIN,
     mutual_slowdown: MutualSlowdown = True,
@@ -94,7 +93,7 @@ def replay(  # noqa: PLR0917 - typer passes options by name
 
     check_outputs(json_path, trace_path, source=traces)
     check_trace_path(trace_path)
-    platform = _platform(
+    platform = platform_of(
         cluster, compute=compute, precision=precision, software=software, calibration=calibration
     )
     announce_compilation()
@@ -113,49 +112,6 @@ def replay(  # noqa: PLR0917 - typer passes options by name
     from wattree.report.interchange_text import show_replay
 
     deliver(done.as_json(), json_path, lambda console: show_replay(done, console))
-
-
-def _platform(
-    cluster: str | None,
-    *,
-    compute: Compute,
-    precision: str,
-    software: str,
-    calibration: Path | None,
-) -> Platform | None:
-    """Return what the options name; None without a cluster.
-
-    Raises:
-        WattreeError: The number of nodes is none, or the roofline has no cluster.
-    """
-    if cluster is None:
-        if compute is Compute.ROOFLINE:
-            raise WattreeError("--compute roofline: needs a cluster to reckon for (--cluster NODE)")
-        return None
-    from wattree.hardware import Cluster, load_fabric, load_node, load_site
-    from wattree.hardware.load import default_fabric_name
-    from wattree.interchange import Platform
-
-    name, colon, count = cluster.rpartition(":")
-    if not colon:
-        name, count = cluster, "1"
-    if not count.isascii() or not count.isdigit() or not 0 < int(count) < 10**6:
-        raise WattreeError(
-            f"--cluster: found {count!r} nodes in '{cluster}', expected NODE or NODE:N, N from 1"
-        )
-    source = Path(name) if name.endswith((".yaml", ".yml")) else name
-    return Platform(
-        cluster=Cluster(
-            node=load_node(source),
-            nodes=int(count),
-            fabric=load_fabric(default_fabric_name(source)),
-            site=load_site("world-average"),
-        ),
-        software=software,
-        precision=precision,
-        roofline=compute is Compute.ROOFLINE,
-        calibration=calibration,
-    )
 
 
 def _dims(text: str | None) -> tuple[int, ...]:

@@ -114,7 +114,7 @@ def load_calibration(path: Path | None = None) -> Calibration:
     constants: dict[str, Constant] = {}
     entries = raw.get("constants")
     if not isinstance(entries, dict):
-        raise JobError(str(path or shipped), ["constants: missing, expected name → {value, …}"])
+        raise JobError(str(path or shipped), ["constants: is missing, expected name → {value, …}"])
     for name, entry in entries.items():
         value = entry.get("value") if isinstance(entry, dict) else None
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e30:

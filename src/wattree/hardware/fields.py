@@ -12,7 +12,7 @@ from typing import Any
 from wattree.errors import JobError, UnitError, nearest
 from wattree.units import UNITS, parse_quantity
 
-__all__ = ["Fields"]
+__all__ = ["Fields", "unknown_key"]
 
 _CITED = frozenset({"value", "source"})
 #: What a source says that is nobody's publication; the reason follows.
@@ -185,9 +185,7 @@ class Fields:
         """Note every key that was not read: a slip, which would otherwise go unnoticed."""
         for key in self.keys():
             if key not in self._known:
-                guess = nearest(key, self._known)
-                hint = f"did you mean '{guess}'? " if guess else ""
-                self._add(key, f"unknown key; {hint}expected {', '.join(sorted(self._known))}")
+                self._add(key, unknown_key(key, self._known))
 
     def close(self) -> None:
         """End the reading of the whole file.
@@ -214,7 +212,7 @@ class Fields:
         """Return the `value` of a field and note its source; None stands for a noted problem."""
         self._known.add(key)
         if key not in self._mapping:
-            self._add(key, "missing; expected {value: …, source: …}")
+            self._add(key, "is missing, expected {value: …, source: …}")
             return None
         found = self._mapping[key]
         if not isinstance(found, Mapping):
@@ -222,10 +220,10 @@ class Fields:
             return None
         for extra in found:
             if extra not in _CITED:
-                self._add(f"{key}.{extra}", "unknown key; expected value, source")
+                self._add(f"{key}.{extra}", unknown_key(extra, _CITED))
         self._cite(key, name, found.get("source"))
         if found.get("value") is None:
-            self._add(f"{key}.value", "missing; expected a value")
+            self._add(f"{key}.value", "is missing, expected a value")
         return found.get("value")
 
     def _cite(self, key: str, name: str, source: object) -> None:
@@ -246,9 +244,16 @@ class Fields:
         self._problems.append(f"{self._where}{key}: {problem}")
 
 
+def unknown_key(key: object, known: Collection[str]) -> str:
+    """Return what to say about a key that nothing reads; the nearest known one is suggested."""
+    guess = nearest(str(key), known)
+    hint = f"did you mean '{guess}'? " if guess else ""
+    return f"unknown key; {hint}expected {', '.join(sorted(known))}"
+
+
 def _found(value: object) -> str:
     if value is None:
-        return "missing"
+        return "is missing"
     shown = repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:79]}…"
     return f"found {shown}"
 

@@ -196,7 +196,7 @@ def default_fabric_name(node_name_or_path: str | Path) -> str:
     path, fields = _open("node", node_name_or_path)
     found = fields.text("fabric")
     if not found:
-        raise JobError(str(path), ["fabric: missing; expected the name of a fabric"])
+        raise JobError(str(path), ["fabric: is missing, expected the name of a fabric"])
     return str(_beside(path, found))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from wattree.errors import HardwareError, UnitError
 from wattree.hardware.device import Device
-from wattree.hardware.fields import Fields
+from wattree.hardware.fields import Fields, unknown_key
 from wattree.hardware.imports import NVLINK_BYTES_PER_S, read_topology
 from wattree.hardware.network import Link, Network, cable
 from wattree.hardware.node import ScaleUp
@@ -58,16 +58,7 @@ def read_wiring(
         fields.refuse("topology", "found beside 'links', expected one of the two")
     links: list[Link] = []
     if "links" in given:
-        first: dict[tuple[str, str], str] = {}
-        for index, entry in enumerate(fields.entries("links", name="links")[:_MOST_LINKS]):
-            key = f"links.value[{index}]"
-            new = _cable(fields, key, entry, nics=nics)
-            for link in new[:1]:  # its way back has the same ends
-                pair = min(link.source, link.target), max(link.source, link.target)
-                if first.setdefault(pair, key) != key:
-                    what = f"{' and '.join(pair)} are joined by {first[pair]} too"
-                    fields.refuse(key, f"{what}; write one link with the bandwidth of both")
-            links += new
+        links += _listed(fields, nics=nics)
     elif "topology" in given:
         name = fields.text("topology")
         if name:
@@ -79,6 +70,24 @@ def read_wiring(
         except HardwareError as error:
             fields.refuse("topology" if "topology" in given else "links", str(error))
     return tuple(links)
+
+
+def _listed(fields: Fields, *, nics: int) -> list[Link]:
+    """Return the links under `links`; none if one of them cannot be read."""
+    links: list[Link] = []
+    first: dict[tuple[str, str], str] = {}
+    entries = fields.entries("links", name="links")[:_MOST_LINKS]
+    for index, entry in enumerate(entries):
+        key = f"links.value[{index}]"
+        new = _cable(fields, key, entry, nics=nics)
+        for link in new[:1]:  # its way back has the same ends
+            pair = min(link.source, link.target), max(link.source, link.target)
+            if first.setdefault(pair, key) != key:
+                what = f"{' and '.join(pair)} are joined by {first[pair]} too"
+                fields.refuse(key, f"{what}; write one link with the bandwidth of both")
+        links += new
+    # One that cannot be read would look like one that is not there.
+    return links if len(links) == 2 * len(entries) else []
 
 
 def check_wiring(links: list[Link], *, devices: int) -> None:
@@ -111,14 +120,15 @@ def _topology(path: Path, device: Device, scale_up: ScaleUp) -> tuple[Link, ...]
 
 def _cable(fields: Fields, key: str, entry: Mapping[Any, Any], *, nics: int) -> tuple[Link, ...]:
     for extra in sorted(map(str, set(entry) - _KEYS)):
-        fields.refuse(f"{key}.{extra}", f"unknown key; expected {', '.join(sorted(_KEYS))}")
+        fields.refuse(f"{key}.{extra}", unknown_key(extra, _KEYS))
     ends = entry.get("ends")
     if (
         not isinstance(ends, list)
         or len(ends) != 2
         or not all(isinstance(end, str) and _NAME.fullmatch(end) for end in ends)
     ):
-        fields.refuse(f"{key}.ends", f"found {ends!r:.80}, expected two names, such as [d0, d1]")
+        found = "is missing" if ends is None else f"found {ends!r:.80}"
+        fields.refuse(f"{key}.ends", f"{found}, expected two names, such as [d0, d1]")
         return ()
     for end in ends:
         if (adapter := _ADAPTER.fullmatch(end)) and int(adapter[1]) >= nics:
@@ -128,10 +138,20 @@ def _cable(fields: Fields, key: str, entry: Mapping[Any, Any], *, nics: int) -> 
     if not isinstance(kind, str) or not _NAME.fullmatch(kind):
         fields.refuse(f"{key}.kind", f"found {kind!r:.80}, expected a name, such as nvlink")
         return ()
+    rate = _quantity(fields, f"{key}.bandwidth", entry.get("bandwidth"), "bytes_per_s")
+    latency = _quantity(fields, f"{key}.latency", entry.get("latency", "0 s"), "s")
+    if rate is None or latency is None:
+        return ()
     try:
-        rate = parse_quantity(entry.get("bandwidth"), "bytes_per_s")
-        latency = parse_quantity(entry.get("latency", "0 s"), "s", positive=False)
         return cable(ends[0], ends[1], rate, latency_s=latency, kind=kind)
-    except (UnitError, HardwareError) as error:
+    except HardwareError as error:
         fields.refuse(key, str(error))
         return ()
+
+
+def _quantity(fields: Fields, key: str, text: object, dimension: str) -> float | None:
+    try:
+        return parse_quantity(text, dimension, positive=dimension != "s")
+    except UnitError as error:
+        fields.refuse(key, str(error))
+        return None

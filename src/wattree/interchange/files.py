@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, NoReturn, cast
 
 from wattree.errors import JobError, OutputError
-from wattree.files import read_json
+from wattree.files import is_folder, read_json
 
 __all__ = [
     "GROUP_FILE",
@@ -68,8 +68,8 @@ def trace_files(place: Path) -> TraceFiles:
     Raises:
         JobError: There is none, there are several, or a rank is missing.
     """
-    folder, wanted = (place, None) if place.is_dir() else (place.parent, place.name)
-    if not folder.is_dir():
+    folder, wanted = (place, None) if is_folder(place) else (place.parent, place.name)
+    if not is_folder(folder):
         raise JobError(
             str(place), ["there is no such folder; expected one with files NAME.RANK.et"]
         )

@@ -6,6 +6,7 @@ was; without them it is any Chakra trace. Writing and reading stand together: th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -129,7 +130,10 @@ def own_assembly(traces: Sequence[RankTrace], found: Matched) -> Assembly:
     rates = _list(traces[0], "wattree_overlap_rates", float, 2)
     link_names = _list(traces[0], "wattree_link_names", str)
     numbered = sorted((_integers(unit)[0], index) for index, unit in enumerate(found.units))
-    tasks = [_task(found.units[i], first_stream, kinds, len(categories)) for _, i in numbered]
+    tasks = [
+        _task(found.units[i], first_stream, kinds, len(categories), len(link_names))
+        for _, i in numbered
+    ]
     place = {index: position for position, (_, index) in enumerate(numbered)}
     return Assembly(
         tasks=tasks,
@@ -148,7 +152,11 @@ def own_assembly(traces: Sequence[RankTrace], found: Matched) -> Assembly:
 
 
 def _task(
-    unit: Unit, first_stream: Sequence[int], stream_kinds: Sequence[int], categories: int
+    unit: Unit,
+    first_stream: Sequence[int],
+    stream_kinds: Sequence[int],
+    categories: int,
+    link_count: int,
 ) -> Task:
     node = unit.nodes[0]
     _, kind, overlaps, phase, stage, micro_batch, category = _integers(unit)
@@ -160,9 +168,10 @@ def _task(
     ):
         if not 0 <= number < count:
             node.refuse("wattree_task", f"found {name} {number}", f"expected 0 to {count - 1}")
-    latency_s, work_s, alloc, free, flop, memory_traffic, link_traffic = _node_list(
-        node, "wattree_costs", float, _TASK_NUMBERS
-    )
+    costs = _node_list(node, "wattree_costs", float, _TASK_NUMBERS)
+    if not all(0 <= number < math.inf for number in costs):
+        node.refuse("wattree_costs", f"found {costs}", "expected finite numbers from 0")
+    latency_s, work_s, alloc, free, flop, memory_traffic, link_traffic = costs
     streams = []
     for member in unit.nodes:
         if member.rank in unit.ranks:
@@ -176,6 +185,10 @@ def _task(
     if node.has("wattree_links"):
         links = _node_list(node, "wattree_links", int)
         rates = _node_list(node, "wattree_link_rates", float, len(links))
+        if links and not 0 <= min(links) <= max(links) < link_count:
+            node.refuse("wattree_links", f"found {links}", f"expected 0 to {link_count - 1}")
+        if not all(0 <= rate < math.inf for rate in rates):
+            node.refuse("wattree_link_rates", f"found {rates}", "expected finite rates from 0 B/s")
     return Task(
         name=node.name,
         kind=kind,
@@ -203,7 +216,7 @@ def _integers(unit: Unit) -> list[int]:
 def _node_list(node: TraceNode, name: str, kind: type, length: int = -1) -> list[Any]:
     value = node.attributes.get(name)
     if not _is_list(value, kind, length):
-        node.refuse(name, f"found {_shown(value)}", _WANTED)
+        node.refuse(name, _found(value), _WANTED)
     assert isinstance(value, list)
     return value
 
@@ -211,7 +224,7 @@ def _node_list(node: TraceNode, name: str, kind: type, length: int = -1) -> list
 def _list(trace: RankTrace, name: str, kind: type, length: int = -1) -> list[Any]:
     value = trace.metadata.get(name)
     if not _is_list(value, kind, length):
-        raise JobError(trace.file, [f"metadata: {name}: found {_shown(value)}, {_WANTED}"])
+        raise JobError(trace.file, [f"metadata: {name}: {_found(value)}, {_WANTED}"])
     assert isinstance(value, list)
     return value
 
@@ -221,5 +234,5 @@ def _is_list(value: object, kind: type, length: int) -> bool:
     return is_list and length in {-1, len(value)}  # type: ignore[arg-type]
 
 
-def _shown(value: object) -> str:
-    return "nothing" if value is None else str(value)[:60]
+def _found(value: object) -> str:
+    return "is missing" if value is None else f"found {str(value)[:60]}"

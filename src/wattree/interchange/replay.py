@@ -14,7 +14,7 @@ import numpy as np
 
 from wattree.cost import at_precision, load_calibration, software_family
 from wattree.cost.rates import rates_of
-from wattree.errors import CostError, JobError, UnknownNameError
+from wattree.errors import CostError, JobError, SimulationError, UnknownNameError
 from wattree.graph import ExecutionGraph, Phase, StageLabel, StreamKind, TaskKind
 from wattree.hardware import Cluster, Precision
 from wattree.interchange.assembly import Assembly, Task, graph_of
@@ -163,7 +163,10 @@ def replay(
     began = time.perf_counter()
     read = chakra_graph(place, platform=platform, groups=groups, dims=dims)
     ready = time.perf_counter()
-    trace = play(read.graph, sharing=sharing, mutual_slowdown=mutual_slowdown)
+    try:
+        trace = play(read.graph, sharing=sharing, mutual_slowdown=mutual_slowdown)
+    except SimulationError as error:
+        raise SimulationError(f"{place}: {error}") from error
     ended = time.perf_counter()
     slowest = slowest_class(trace)
     return Replay(

@@ -11,13 +11,13 @@ from typing import Any
 from wattree.cost.requests import AUTO_COLLECTIVES
 from wattree.cost.software import SOFTWARE, Software
 from wattree.errors import UnknownNameError
-from wattree.files import read_yaml
+from wattree.files import is_folder, read_yaml
 from wattree.hardware import Precision
 from wattree.job.cluster import cluster_of
 from wattree.job.collectives import collective_requests
 from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, TrainingOptions
 from wattree.job.optimizers import OPTIMIZERS
-from wattree.job.problems import Problems, shown
+from wattree.job.problems import Problems, seen, shown
 from wattree.job.schema import (
     ClusterSpec,
     DataSpec,
@@ -64,7 +64,7 @@ def job_from_mapping(mapping: object, source: str = "job", *, folder: Path | Non
     problems = Problems(source)
     if not isinstance(mapping, Mapping):
         known = ", ".join(JobFile.model_fields)
-        problems.add("", f"found {shown(mapping)}, expected a mapping with the keys {known}")
+        problems.add("", f"{seen(mapping)}, expected a mapping with the keys {known}")
         problems.check()
     assert isinstance(mapping, Mapping)
     problems.unknown_keys(mapping, JobFile.model_fields, "")
@@ -109,6 +109,10 @@ def job_from_mapping(mapping: object, source: str = "job", *, folder: Path | Non
 
 
 def _model(value: object, *, folder: Path, problems: Problems) -> ModelSource | None:
+    if value is None:
+        expected = JobFile.model_fields["model"].description
+        problems.add("model", f"is missing, expected {expected}")
+        return None
     spec = problems.read(ModelSpec, {"name": value} if isinstance(value, str) else value, "model")
     if spec is None:
         return None
@@ -142,16 +146,9 @@ def _model_name(name: str, *, folder: Path, problems: Problems) -> str:
         )
     elif name.endswith(".json"):
         return str(folder / name)
-    elif "/" in name and _is_folder(folder / name):  # as downloaded model folders are
+    elif "/" in name and is_folder(folder / name):  # as downloaded model folders are
         return str(folder / name / "config.json")
     return name
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # longer than a name may be; a zero byte
-        return False
 
 
 def _data(value: object, *, problems: Problems) -> Data | None:
@@ -163,7 +160,7 @@ def _data(value: object, *, problems: Problems) -> Data | None:
 
 def _choice(value: object, place: str, known: tuple[str, ...], *, problems: Problems) -> str:
     if not isinstance(value, str):
-        problems.add(place, f"found {shown(value)}, expected one of {', '.join(known)}")
+        problems.add(place, f"{seen(value)}, expected one of {', '.join(known)}")
     elif value not in known:
         with problems.at(place):
             raise UnknownNameError(kind=place, name=value, known=known)
@@ -173,7 +170,7 @@ def _choice(value: object, place: str, known: tuple[str, ...], *, problems: Prob
 def _traits(value: object, *, problems: Problems) -> dict[str, Any]:
     """Return the traits, each of the type that the software family's own has."""
     if not isinstance(value, Mapping):
-        problems.add("traits", f"found {shown(value)}, expected a mapping of trait to value")
+        problems.add("traits", f"{seen(value)}, expected a mapping of trait to value")
         return {}
     defaults = {f.name: f.default for f in fields(Software) if f.name not in {"name", "title"}}
     traits = {}
@@ -183,7 +180,7 @@ def _traits(value: object, *, problems: Problems) -> dict[str, Any]:
             traits[name] = float(value[name]) if isinstance(default, float) else value[name]
         elif name in value:
             expected = _EXPECTED[type(default).__name__]
-            problems.add(f"traits.{name}", f"found {shown(value[name])}, expected {expected}")
+            problems.add(f"traits.{name}", f"{seen(value[name])}, expected {expected}")
     return traits
 
 

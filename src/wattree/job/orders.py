@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from wattree.files import read_yaml
-from wattree.job.problems import Problems, shown, unknown_key
+from wattree.job.problems import Problems, seen, unknown_key
 from wattree.strategy.schedules import Order, Slot, read_slot
 
 __all__ = ["orders_from"]
@@ -44,7 +44,7 @@ def orders_from(
                 problems.add(place, f"{path}: {unknown_key(key, ('order',))}")
         value, place = found.get("order"), f"{place}: {path}: order"
     if not isinstance(value, list) or not value:
-        problems.add(place, f"found {shown(value)}, expected a list with an item for each stage")
+        problems.add(place, f"{seen(value)}, expected a list with an item for each stage")
         return None
     orders = [
         _order(item, f"{place}[{stage}]", problems=problems) for stage, item in enumerate(value)
@@ -57,15 +57,13 @@ def _order(value: object, place: str, *, problems: Problems) -> Order | None:
     """Return the pieces of one stage; only the first that cannot be read is noted."""
     pieces = value.split() if isinstance(value, str) else value
     if not isinstance(pieces, list) or not pieces or len(pieces) > _MOST_PIECES:
-        problems.add(
-            place, f"found {shown(value)}, expected pieces in order, such as 'F0 F1 B0 B1'"
-        )
+        problems.add(place, f"{seen(value)}, expected pieces in order, such as 'F0 F1 B0 B1'")
         return None
     slots: list[Slot] = []
     for piece in pieces:
         slot = read_slot(piece) if isinstance(piece, str) else None
         if slot is None:
-            problems.add(place, f"found {shown(piece)}, expected {_PIECE}")
+            problems.add(place, f"{seen(piece)}, expected {_PIECE}")
             return None
         slots.append(slot)
     return tuple(slots)

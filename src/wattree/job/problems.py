@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from wattree.errors import HardwareError, JobError, StrategyError, WattreeError, nearest
 from wattree.files import refusal
 
-__all__ = ["Problems", "shown", "unknown_key"]
+__all__ = ["Problems", "seen", "shown", "unknown_key"]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -49,7 +49,7 @@ class Problems:
     def read(self, model: type[M], value: object, place: str) -> M | None:
         """Return `value` as `model`, or None after noting everything that is wrong with it."""
         if not isinstance(value, Mapping):
-            self.add(place, f"found {shown(value)}, expected a mapping of {_keys(model)}")
+            self.add(place, f"{seen(value)}, expected a mapping of {_keys(model)}")
             return None
         try:
             return model.model_validate(value)
@@ -104,6 +104,11 @@ class _Place:
         return True
 
 
+def seen(value: object) -> str:
+    """Return what stands in a place, as the beginning of a message."""
+    return "is missing" if value is None else f"found {shown(value)}"
+
+
 def shown(value: object) -> str:
     """Return `value` as a message shows it: short, in the words of the file."""
     if value is None:
@@ -140,12 +145,12 @@ def _line(model: type[BaseModel], fault: Any, place: str) -> str:
             said = unknown_key(location[-1], parent.model_fields if parent else ())
             return f"{above}: {said}" if above else said
         case "missing":
-            return f"{where}: missing, expected {description}"
+            return f"{where}: is missing, expected {description}"
         case "value_error":  # raised by a check of ours, in full words
             return f"{where}: {fault['ctx']['error']}"
         case "invalid_key":
             return f"{where}: found the key {shown(fault['input'])}, expected a name; quote it"
-    return f"{where}: found {shown(fault['input'])}, expected {description}"
+    return f"{where}: {seen(fault['input'])}, expected {description}"
 
 
 def _segment(part: object) -> str:

@@ -13,7 +13,7 @@ from wattree.hardware import Cluster
 from wattree.job.idle import warn_of_idle_options, warn_of_idle_tree
 from wattree.job.job import AUTO
 from wattree.job.orders import orders_from
-from wattree.job.problems import Problems, shown
+from wattree.job.problems import Problems, seen, shown
 from wattree.job.schema import MemorySpec, NodeSpec, OptionsSpec, TreeSpec
 from wattree.job.traffic import MOVEMENT_KEYS, traffic_of, warn_of_idle_traffic
 from wattree.strategy import (
@@ -59,7 +59,7 @@ def chosen_strategy(
         return _options(spec, cluster=cluster, folder=folder, problems=problems)
     problems.add(
         "strategy",
-        f"found {shown(value)}, expected 'auto', the name of a preset, a mapping of preset and "
+        f"{seen(value)}, expected 'auto', the name of a preset, a mapping of preset and "
         "degrees, or a mapping of mesh, schedule and tree",
     )
     return None
@@ -215,7 +215,7 @@ def _check_order_keys(
     if name == CUSTOM and "order" not in given:
         problems.add(
             f"{place}.order",
-            "missing, expected what each stage does, such as ['F0 F1 B0 B1', 'F0 B0 F1 B1']",
+            "is missing, expected what each stage does, such as ['F0 F1 B0 B1', 'F0 B0 F1 B1']",
         )
     for key in ("order", "placement"):
         if name != CUSTOM and key in given:

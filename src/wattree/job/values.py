@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from wattree.errors import UnitError
-from wattree.job.problems import shown
+from wattree.job.problems import seen, shown
 from wattree.units import parse_quantity
 
 __all__ = [
@@ -55,9 +55,7 @@ def _whole(least: int, most: int) -> Callable[[object], object]:
 
     def check(value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ValueError(
-                f"found {shown(value)}, expected a whole number from {least} to {most:,}"
-            )
+            raise ValueError(f"{seen(value)}, expected a whole number from {least} to {most:,}")
         return value
 
     return check
@@ -80,7 +78,7 @@ def _factor(value: object) -> object:
         or not isinstance(value, int | float)
         or not 0 < value <= MOST_FACTOR
     ):
-        raise ValueError(f"found {shown(value)}, expected a factor above 0 and up to {MOST_FACTOR}")
+        raise ValueError(f"{seen(value)}, expected a factor above 0 and up to {MOST_FACTOR}")
     return float(value)
 
 
@@ -91,7 +89,7 @@ def _pieces(value: object) -> object:
             raise ValueError("found an empty text, expected a list of stages or a file's path")
         return value
     if not isinstance(value, list):
-        raise ValueError(f"found {shown(value)}, expected a list with an item for each stage")
+        raise ValueError(f"{seen(value)}, expected a list with an item for each stage")
     for index, stage in enumerate(value):
         words = stage if isinstance(stage, list) else [stage]
         if not all(isinstance(word, str) for word in words):
@@ -108,7 +106,7 @@ def _spread(value: object) -> object:
         or not 0 < value <= MOST_SPREAD
     ):
         raise ValueError(
-            f"found {shown(value)}, expected a standard deviation above 0 and up to {MOST_SPREAD:g}"
+            f"{seen(value)}, expected a standard deviation above 0 and up to {MOST_SPREAD:g}"
         )
     return float(value)
 
@@ -119,9 +117,7 @@ def _rate(value: object) -> object:
         or not isinstance(value, int | float)
         or not 0 <= value <= MOST_LEARNING_RATE
     ):
-        raise ValueError(
-            f"found {shown(value)}, expected a number from 0 to {MOST_LEARNING_RATE:g}"
-        )
+        raise ValueError(f"{seen(value)}, expected a number from 0 to {MOST_LEARNING_RATE:g}")
     return float(value)
 
 
@@ -141,7 +137,7 @@ def _quantity(dimension: str, *, least: float, most: float, span: str) -> Callab
         except UnitError as error:
             raise ValueError(str(error)) from error
         if not least <= found <= most:
-            raise ValueError(f"found {shown(value)}, expected {span}")
+            raise ValueError(f"{seen(value)}, expected {span}")
         return found
 
     return read
@@ -157,9 +153,7 @@ def _sharded(value: object) -> object:
         return []
     if isinstance(value, dict) and set(value) == {"shard"}:
         return _one_or_many(value["shard"])
-    raise ValueError(
-        f"found {shown(value)}, expected 'replicate' or {{shard: axis}} or {{shard: [axes]}}"
-    )
+    raise ValueError(f"{seen(value)}, expected 'replicate' or {{shard: axis}} or {{shard: [axes]}}")
 
 
 def _by_index(value: object) -> object:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wattree.errors import JobError, nearest
-from wattree.files import refusal
+from wattree.files import read_text, refusal
 
 __all__ = ["ROWS_FILE_LIMIT_BYTES", "MeasuredRow", "bundled_rows", "read_rows"]
 
@@ -148,33 +148,12 @@ def read_rows(path: Path) -> tuple[MeasuredRow, ...]:
             unknown, missing or named twice; a cell is no number where one is expected (`nan`,
             `inf` and signs are refused); a `row_id` occurs twice. Every fault is listed.
     """
-    return _rows(_text(path), str(path))
+    return _rows(read_text(path, limit_bytes=ROWS_FILE_LIMIT_BYTES), str(path))
 
 
 def bundled_rows() -> tuple[MeasuredRow, ...]:
     """Return the cited rows that ship with the package."""
     return read_rows(Path(__file__).parent / "data" / "rows.csv")
-
-
-def _text(path: Path) -> str:
-    try:
-        size_bytes = path.stat().st_size
-        if size_bytes > ROWS_FILE_LIMIT_BYTES:
-            found = f"found {size_bytes} B, expected at most {ROWS_FILE_LIMIT_BYTES} B"
-            raise JobError(str(path), [f"{found}; split the file"])
-        content = path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise JobError(str(path), [f"cannot be read ({reason}); give a CSV file of rows"]) from None
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        message = f"found a byte that is no UTF-8 text at position {error.start}"
-        raise JobError(str(path), [f"{message}; give a CSV file of rows"]) from None
-    if "\0" in text:
-        message = f"found a zero byte at position {text.index(chr(0))}, expected text"
-        raise JobError(str(path), [f"{message}; give a CSV file of rows"])
-    return text
 
 
 def _rows(text: str, source: str) -> tuple[MeasuredRow, ...]:

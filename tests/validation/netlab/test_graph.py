@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wattree.errors import HardwareError
+from wattree.errors import HardwareError, JobError
 from wattree.sim import play, play_reference
 from wattree.validation.netlab import (
     Machine,
@@ -235,12 +235,13 @@ def test_tasks_that_do_not_share_links_have_the_network_to_themselves(tmp_path: 
 
 
 def test_hosts_that_no_path_joins_are_named(tmp_path: Path) -> None:
-    """The error comes from the routes, before anything is played."""
+    """When they are read, and if made in Python by the routes, before anything is played."""
     links = [{"ends": ["h0", "s0"], "rate_mbit_per_s": 8}]
-    made = scenario(tmp_path, [send("a", "h0h1", MEGA)], pairs("h0h1"), hosts=2, links=links)
-
+    with pytest.raises(JobError, match=r"communicators\.h0h1\.hosts: no link of the network"):
+        scenario(tmp_path, [send("a", "h0h1", MEGA)], pairs("h0h1"), hosts=2, links=links)
+    made = scenario(tmp_path, [send("a", "h0h1", MEGA)], pairs("h0h1"), hosts=2)
     with pytest.raises(HardwareError, match="no link of the network touches 'h1'"):
-        build_graph(made, IDEAL)
+        build_graph(replace(made, cables=made.cables[:1]), IDEAL)
 
 
 @pytest.mark.parametrize("name", ["tp2-dp2", "fifo-parking-lot", "matmul-2-balanced-overlapped"])

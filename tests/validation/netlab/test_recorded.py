@@ -137,7 +137,7 @@ def test_a_calibration_lists_what_is_missing_and_what_is_misspelt(tmp_path: Path
         load_machine(tmp_path / "machine.yaml")
 
     assert caught.value.problems == (
-        "constants.wake_s: missing",
+        "constants.wake_s: is missing, expected value: a number >= 0",
         "constants.wakes_s: unknown constant; did you mean 'wake_s'?",
     )
 

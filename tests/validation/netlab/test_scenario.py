@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wattree.errors import JobError
 from wattree.validation.netlab import bundled_scenarios, load_folder, load_scenario
@@ -77,7 +80,7 @@ SMALL_RING = {"kind": "all_gather", "communicator": "c", "id": "g"}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tasks": []}, "FILE: tasks: found none, expected at least one"),
+        ({"tasks": []}, "FILE: tasks: found [], expected a list of tasks"),
         (
             {"tasks": [TASK | {"kind": "send_recieve"}]},
             "FILE: task flow.kind: found 'send_recieve', expected one of compute, matmul, "
@@ -107,25 +110,24 @@ SMALL_RING = {"kind": "all_gather", "communicator": "c", "id": "g"}
         ),
         (
             {"tasks": [TASK | {"size_bytes": 0}]},
-            "FILE: task flow.size_bytes: found '0', expected a whole number from 1 to "
-            "1099511627776",
+            "FILE: task flow.size_bytes: found 0, expected a whole number from 1 to 1099511627776",
         ),
         (
             {"tasks": [SMALL_RING | {"size_bytes": 12}]},
-            "FILE: task g.size_bytes: found '12', expected a multiple of 4 B x 2 ranks",
+            "FILE: task g.size_bytes: found 12, expected a multiple of 4 B x 2 ranks",
         ),
         (
             {"tasks": [{"id": "w", "kind": "compute", "hosts": ["h0"], "duration_s": -1}]},
-            "FILE: task w.duration_s.h0: found '-1', expected a number from 0 to 86400",
+            "FILE: task w.duration_s.h0: found -1, expected a number from 0 to 86400",
         ),
         (
             {"communicators": {"c": {"hosts": ["h1", "h0"]}}},
-            "FILE: communicators.c.hosts: found \"['h1', 'h0']\", expected hosts of the topology, "
+            "FILE: communicators.c.hosts: found ['h1', 'h0'], expected hosts of the topology, "
             "in its order, as ranks",
         ),
         (
             {"measured": {"makespan_s": 0}},
-            "FILE: measured.makespan_s: found '0.0', expected a time above 0 s",
+            "FILE: measured.makespan_s: found 0, expected a number above 0 and up to 86400",
         ),
     ],
 )
@@ -147,10 +149,101 @@ def test_all_faults_of_the_network_are_listed_at_once(tmp_path: Path) -> None:
     found = refusal(tmp_path, raw(topology=topology)).splitlines()
 
     assert found[1:] == [
-        "  topology.links[0].ends: found \"['nowhere']\", expected names of hosts or switches",
-        "  topology.links[1].rate_mbit_per_s: found '0.0', expected a rate above 0 Mbit/s",
+        "  topology.links[0].ends: found ['nowhere'], expected names of hosts or switches",
+        "  topology.links[1].rate_mbit_per_s: found 0, expected a number above 0 and up to 1e+09",
         "  topology.queueing: found 'random', expected fair or fifo",
     ]
+
+
+LINK = raw()["topology"]["links"][0]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "problems"),
+    [
+        (
+            {},
+            [
+                "id: is missing, expected a name",
+                "topology: is missing, expected a mapping of hosts, switches and links",
+            ],
+        ),
+        ({**raw(), "topology": []}, ["topology: found [], expected a mapping of hosts, switches"]),
+        ({**raw(), "id": 3}, ["id: found 3, expected a name"]),
+        (
+            {"id": "a", "topology": {"hosts": ["h0"]}},
+            ["tasks: is missing, expected a list of tasks"],
+        ),
+        (
+            {"id": "a", "topology": {"links": 3}, "tasks": [TASK]},
+            [
+                "topology.hosts: is missing, expected a list of at least 1 name(s)",
+                "topology.links: found 3, expected a list",
+                "task flow.communicator: found 'c', expected one of: none",
+            ],
+        ),
+        (
+            raw(tasks=[TASK | {"communicator": ["c"]}]),
+            ["task flow.communicator: found ['c'], expected one of: c"],
+        ),
+        (
+            raw(communicators={"c": {}}),
+            ["communicators.c.hosts: is missing, expected a list of at"],
+        ),
+        (
+            raw(topology=raw()["topology"] | {"links": [LINK, LINK]}),
+            ["topology.links[1].ends: found ['h0', 's0'], expected others than those of topology"],
+        ),
+        (
+            raw(topology=raw()["topology"] | {"links": [LINK]}),
+            ["communicators.c.hosts: no link of the network touches 'h1'"],
+        ),
+        (
+            raw(topology=raw()["topology"] | {"links": [LINK, LINK | {"ends": ["h1", "x"]}]}),
+            ["topology.links[1].ends: found ['x'], expected names of hosts or switches"],
+        ),
+        (raw(measured=[1]), ["measured: found [1], expected a mapping of makespan_s and tasks"]),
+    ],
+)
+def test_wrong_parts_are_named(
+    tmp_path: Path, scenario: dict[str, Any], problems: list[str]
+) -> None:
+    """What is missing is called so; hosts that cannot reach each other are no communicator."""
+    found = refusal(tmp_path, scenario).removeprefix("FILE: ").splitlines()
+    lines = [line.strip() for line in found if not line.endswith(" problems:")]
+
+    assert [line[: len(start)] for line, start in zip(lines, problems, strict=False)] == problems
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)
+
+
+@given(data=st.data())
+def test_any_part_may_be_anything(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Never an error of another kind."""
+    scenario = copy.deepcopy(raw(measured={"makespan_s": 1.0, "tasks": []}))
+    holder: Any = scenario
+    while True:
+        keys = sorted(holder) if isinstance(holder, dict) else range(len(holder))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(holder[key], dict | list) or not holder[key] or data.draw(st.booleans()):
+            break
+        holder = holder[key]
+    holder[key] = data.draw(JSON)
+    path = tmp_path_factory.mktemp("fuzz") / "one.json"
+    path.write_text(json.dumps(scenario), encoding="utf-8")
+    try:
+        found = load_scenario(path).name
+    except JobError as error:
+        found = str(error)
+
+    assert isinstance(found, str)
 
 
 def test_keys_of_no_concern_here_are_left_alone(tmp_path: Path) -> None:

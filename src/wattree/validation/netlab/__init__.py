@@ -11,8 +11,8 @@ from wattree.validation.netlab.compare import (
 from wattree.validation.netlab.fit import fit_machine, unfitted
 from wattree.validation.netlab.graph import Built, Transit, build_graph, network_of
 from wattree.validation.netlab.machine import Machine, load_machine, write_machine
-from wattree.validation.netlab.scenario import (
-    Scenario,
+from wattree.validation.netlab.scenario import Scenario
+from wattree.validation.netlab.scenario_file import (
     bundled_scenarios,
     load_folder,
     load_scenario,

@@ -86,7 +86,10 @@ def load_machine(path: str | Path = MACHINE_FILE) -> Machine:
     raw = read_yaml(path)
     constants = raw.get("constants", {})
     names = {field.name for field in fields(Machine)}
-    problems = [f"constants.{name}: missing" for name in sorted(names - {*constants})]
+    problems = [
+        f"constants.{name}: is missing, expected value: a number >= 0"
+        for name in sorted(names - {*constants})
+    ]
     values: dict[str, float] = {}
     for name, entry in constants.items():
         if name not in names:
