@@ -20,6 +20,11 @@ STRATEGIES = {
     },
     "zero3": {"dp": 8, "sharding": "zero3"},
     "context parallel": {"dp": 4, "cp": 2},
+    "offload": {
+        "dp": 8,
+        "in_line": ["gradients"],
+        "offload": {"activations": {"layers": 2}},
+    },
     "interleaved": {
         "dp": 2, "tp": 2, "pp": 2, "schedule": "interleaved", "virtual_stages": 2,
     },

@@ -31,6 +31,27 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     },
     "uneven stages": {"preset": "megatron", "pp": 2, "tp": 2, "stage_layers": [5, 7]},
     "two chunks": {"preset": "ddp", "pp": 2, "virtual_stages": 2, "stage_layers": [2, 3, 3, 4]},
+    "gathers": {
+        "preset": "fsdp",
+        "prefetch": {"forward": 2, "backward": "none", "gathers_in_flight": 2},
+        "reshard_after_forward": False,
+        "in_line": ["gradients"],
+        "overlap_optimizer": True,
+    },
+    "pieces": {
+        "preset": "zero1",
+        "pp": 2,
+        "overlap_pipeline": False,
+        "bucket": {"gradients": "3 MB", "parameters": "5 MB"},
+    },
+    "host": {
+        "preset": "fsdp",
+        "offload": {
+            "optimizer": "host",
+            "parameters": "host",
+            "activations": {"layers": 3, "to": "host", "prefetch": 2},
+        },
+    },
     "switches": {"preset": "zero2", "overlap_gradients": False, "overlap_parameters": False},
 }
 

@@ -259,3 +259,14 @@ def test_the_explanation_has_no_differences_of_nothing() -> None:
 def test_plan_is_exported() -> None:
     """The command calls it by this name."""
     assert wattree.plan is plan
+
+
+def test_host_memory_is_offered_where_it_is_what_fits() -> None:
+    """One device, no replicas to shard over: only the optimiser's state can go elsewhere."""
+    job_setting = setting(model="llama-3.1-8b", batch=8)
+    options = StrategyOptions()
+    assert not predicted(job_setting, options, detail=False).result.memory.fits
+
+    fixes = memory_fixes(job_setting, options)
+
+    assert [fix.change for fix in fixes] == ["optimiser state in host memory"]

@@ -12,6 +12,7 @@ from wattree.compiler.arrays import execution_graph
 from wattree.compiler.block import ModelProgram, compile_model
 from wattree.compiler.block_tasks import Pipelining, block_tasks
 from wattree.compiler.chunk import BlockParts, ChunkContext
+from wattree.compiler.chunk_tables import ChunkTables
 from wattree.compiler.evaluate import BlockCosts, Placement, block_costs
 from wattree.compiler.fits import check_fits
 from wattree.compiler.ledger import Holding, Item, Items, MemoryLedger, StageLedger, summed
@@ -29,7 +30,6 @@ from wattree.compiler.pairs import PairedTables
 from wattree.compiler.program import Scale
 from wattree.compiler.rank_classes import rank_classes
 from wattree.compiler.stage import (
-    ChunkTables,
     StageProgram,
     Update,
     stage_program,

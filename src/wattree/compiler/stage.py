@@ -12,15 +12,12 @@ from numpy.typing import NDArray
 from wattree.compiler.chunk import (
     BlockParts,
     ChunkContext,
-    chunk_backward,
-    chunk_forward,
-    chunk_input_gradient,
-    chunk_weight_gradient,
     dropped_gradients,
     reductions,
     staging_lines,
     update_portions,
 )
+from wattree.compiler.chunk_tables import ChunkTables, turns_of
 from wattree.compiler.ledger import Piece, entries
 from wattree.compiler.pairs import PairedTables
 from wattree.compiler.tasks import TASK, Stream, TaskTable, concatenated, joined
@@ -30,7 +27,6 @@ from wattree.strategy.schedules import ChunkPlacement, Order, Place, Slot, Work
 
 __all__ = [
     "MIRROR",
-    "ChunkTables",
     "Handover",
     "Send",
     "StageProgram",
@@ -65,72 +61,6 @@ class Send(NamedTuple):
     stage: int
     heading: int
     received: Handover
-
-
-class ChunkTables:
-    """Task tables of one chunk, by what the micro-batch calls for.
-
-    Those that every step needs are made at once, the others when a slot first asks for them.
-    """
-
-    def __init__(
-        self, blocks: Sequence[BlockParts], context: ChunkContext, *, split: bool = False
-    ) -> None:
-        self._blocks, self._context = blocks, context
-        self._made: dict[tuple[object, ...], TaskTable] = {}
-        works = [Work.FORWARD, Work.BACKWARD]
-        works += [Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT] if split else []
-        for work in works:
-            for turn in (True, False):
-                self.of(work, _Turn(first=turn and work is Work.FORWARD, last=turn))
-
-    def of(self, work: Work, turn: _Turn) -> TaskTable:
-        """Return the table for a piece of work on a micro-batch."""
-        starts_gradients = turn.first and self._context.moves.frees_gradients
-        if work is Work.FORWARD:
-            turn = turn._replace(last=False)
-        elif work is Work.INPUT_GRADIENT:
-            turn = turn._replace(first=False, last=False)
-        elif not starts_gradients:
-            turn = turn._replace(first=False)
-        key = work, turn
-        if key not in self._made:
-            self._made[key] = self._make(work, turn)
-        return self._made[key]
-
-    def _make(self, work: Work, turn: _Turn) -> TaskTable:
-        blocks, context = self._blocks, self._context
-        if work is Work.FORWARD:
-            return chunk_forward(
-                blocks, context, first_micro_batch=turn.first, gathered=turn.gathered
-            )
-        if work is Work.INPUT_GRADIENT:
-            return chunk_input_gradient(blocks, context, gathered=turn.gathered)
-        if work is Work.WEIGHT_GRADIENT:
-            return chunk_weight_gradient(
-                blocks, context, last_micro_batch=turn.last, first_micro_batch=turn.first
-            )
-        return chunk_backward(
-            blocks,
-            context,
-            last_micro_batch=turn.last,
-            first_micro_batch=turn.first,
-            gathered=turn.gathered,
-        )
-
-
-class _Turn(NamedTuple):
-    """What is special about a micro-batch in a chunk.
-
-    Attributes:
-        first: The first one that the chunk sees in this direction.
-        last: The last one.
-        gathered: Its parameters are there, kept since an earlier forward.
-    """
-
-    first: bool
-    last: bool
-    gathered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,7 +235,7 @@ def _place(
     keeps_gathered: bool,
 ) -> list[_Placed]:
     """Append the table of every slot, and room for its transfer, to `tables`."""
-    turns = _turns(order, keeps_gathered=keeps_gathered)
+    turns = turns_of(order, keeps_gathered=keeps_gathered)
     placed: list[_Placed] = []
 
     def room_for_transfer(slot: Slot, table: TaskTable) -> int:
@@ -348,36 +278,6 @@ def _place(
 
 
 _NO_TASKS = TaskTable(tasks=np.zeros(0, TASK), edges=np.zeros((0, 2), np.int64))
-
-
-def _turns(order: Order, *, keeps_gathered: bool) -> list[_Turn]:
-    """Return what is special about each slot.
-
-    Gradients begin with the first backward of a chunk, or the first piece of one that makes
-    weight gradients, and are whole after the last. Parameters that are kept after a forward are
-    there until the next backward drops them.
-    """
-    last = {slot.chunk: slot for slot in order if slot.ends}
-    seen: set[tuple[int, Work]] = set()
-    there: set[int] = set()
-    turns = []
-    for slot in order:
-        chunk, key = slot.chunk, (slot.chunk, slot.work)
-        turns.append(
-            _Turn(
-                first=key not in seen,
-                last=last.get(chunk) == slot,
-                gathered=chunk in there and slot.work is not Work.WEIGHT_GRADIENT,
-            )
-        )
-        seen.add(key)
-        if slot.ends:
-            seen |= {(chunk, Work.BACKWARD), (chunk, Work.WEIGHT_GRADIENT)}
-        if keeps_gathered and slot.work is Work.FORWARD:
-            there.add(chunk)
-        elif slot.work is not Work.WEIGHT_GRADIENT:
-            there.discard(chunk)
-    return turns
 
 
 def _rows(item: _Placed, offset: int) -> NDArray[np.int64] | slice:
