@@ -143,15 +143,37 @@ def test_simulate_passes_its_options_on(fake: Fake) -> None:
     """An option that nobody reads is a lie."""
     seen: dict[str, Any] = {}
     fake(simulate=lambda _, **options: (seen.update(options), prediction())[1])
-    run(["simulate", JOB, "--fold", "off", "--sharing", "proteus", "--calibration", "c.yaml",
-         "--no-mutual-slowdown"])  # fmt: skip
+    run(
+        ["simulate", JOB, "--fold", "off", "--sharing", "proteus", "--calibration", "c.yaml",
+         "--no-mutual-slowdown", "--memory", "stage 0"]
+    )  # fmt: skip
 
     assert seen == {
         "fold": False,
         "sharing": "proteus",
         "mutual_slowdown": False,
         "calibration": Path("c.yaml"),
+        "memory_of": "stage 0",
     }
+
+
+def test_simulate_lists_what_is_alive_on_the_ranks_asked_for(
+    job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rows add up to what is said of them, and an unknown name is refused with the known."""
+    job = str(job_file(strategy={"preset": "megatron", "pp": 2}))
+
+    code = run(["simulate", job, "--memory", "stage 1", "--json", "-"])
+    memory = json.loads(capsys.readouterr().out)["memory"]
+    refused = run(["simulate", job, "--memory", "stage 2"])
+
+    assert (code, memory["alive_on"]) == (0, "stage 1 (4 ranks)")
+    assert sum(row["bytes"] for row in memory["alive"]) == pytest.approx(memory["alive_bytes"])
+    assert {row["block"] for row in memory["alive"]} == {"layer", "head"}
+    assert memory["allocator"]["reserved_bytes"] >= memory["allocator"]["tensor_bytes"]
+    assert memory["allocator"]["tensor_bytes"] == pytest.approx(memory["alive_bytes"])
+    assert refused == 2
+    assert "unknown rank class 'stage 2'" in capsys.readouterr().err
 
 
 def test_plan_passes_its_options_on(fake: Fake) -> None:
