@@ -54,7 +54,8 @@ def test_screening_in_groups_equals_one_at_a_time() -> None:
         alone = estimate(job, group.switches, few, shared=shared)
         assert alone.step_time_s[0] == pytest.approx(screened.step_time_s[index], rel=1e-12)
         assert alone.energy_j[0] == pytest.approx(screened.energy_j[index], rel=1e-12)
-        assert alone.tensor_bytes[0] == pytest.approx(tensor_bytes(job, options), rel=1e-3)
+        # An axis that only others split adds a buffer or two where layouts change for it.
+        assert alone.tensor_bytes[0] == pytest.approx(tensor_bytes(job, options), rel=2e-2)
 
 
 def tensor_bytes(job: Setting, options: StrategyOptions) -> float:

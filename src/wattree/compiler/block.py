@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from wattree.compiler.layout import PARTIAL, Layout
 from wattree.compiler.passes.backward import backward_steps
+from wattree.compiler.passes.context import exchanges_of
 from wattree.compiler.passes.forward import Placed, StepList, forward_steps
 from wattree.compiler.passes.memory import parameter_groups, saved_tensors
 from wattree.compiler.passes.propagate import operator_splits, required_layout
@@ -163,11 +164,22 @@ def _compile_block(
     layouts = {name: placed.layout for name, placed in inputs.items()}
     splits = operator_splits(block, choices, layouts, active, instance.path)
     boundary = handed_on if block.output is not None else None
-    forward = forward_steps(block, splits, inputs, boundary=boundary)
+    exchanges, orders = exchanges_of(block, choices)
+    forward = forward_steps(
+        block, splits, inputs, boundary=boundary, exchanges=exchanges, orders=orders
+    )
     shares = [choice.recompute for choice in choices]
     again = StepList(phase=StepPhase.RECOMPUTATION)
     if any(shares):
-        again = forward_steps(block, splits, inputs, phase=StepPhase.RECOMPUTATION, shares=shares)
+        again = forward_steps(
+            block,
+            splits,
+            inputs,
+            phase=StepPhase.RECOMPUTATION,
+            shares=shares,
+            exchanges=exchanges,
+            orders=orders,
+        )
     backward, backward_exit = backward_steps(
         block, splits, forward, inputs, boundary=boundary, input_gradient=input_gradient
     )

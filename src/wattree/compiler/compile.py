@@ -13,7 +13,7 @@ from wattree.compiler.block import ModelProgram, compile_model
 from wattree.compiler.block_tasks import Pipelining, block_tasks
 from wattree.compiler.chunk import BlockParts, ChunkContext
 from wattree.compiler.evaluate import BlockCosts, Placement, block_costs
-from wattree.compiler.fits import check_fits
+from wattree.compiler.fits import check_fits, check_ring
 from wattree.compiler.links import alone_s, rank_rates
 from wattree.compiler.merge import merged
 from wattree.compiler.pairs import PairedTables
@@ -108,6 +108,8 @@ def compile_job(
     """
     active = frozenset(axis for axis, degree in strategy.mesh.axes if degree > 1)
     check_fits(model, strategy, cluster, global_batch=global_batch, sequence=sequence)
+    if "cp" in active:
+        check_ring(strategy.tree, software)
     program = compile_model(model, strategy.tree, active)
     topology = MeshTopology(mesh=strategy.mesh, cluster=cluster)
     scale = _scale(strategy, program, sequence, global_batch)

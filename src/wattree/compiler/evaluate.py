@@ -17,6 +17,7 @@ from wattree.compiler.program import (
     Step,
     StepPhase,
 )
+from wattree.compiler.ring import Ring, buffered_blocks, rings_of
 from wattree.cost import (
     GroupShape,
     Software,
@@ -24,6 +25,9 @@ from wattree.cost import (
     fused_attention_time_s,
     matmul_time_s,
     port_loads,
+    ring_pass_latency_s,
+    ring_pass_loads,
+    ring_pass_work_s,
     unfused_attention_time_s,
     volume_factor,
 )
@@ -45,6 +49,9 @@ _PERMUTE_BYTES, _PERMUTE_BACKWARD = 6.0, 1.3
 _CAST_ACTIVATION_BYTES, _CAST_WEIGHT_BYTES = 4.0, 3.0
 #: Exponent of the smooth maximum of device time and host time of a block.
 _HOST_SMOOTHNESS = 4.0
+#: Collectives that pass blocks from neighbour to neighbour. Gradients ride with the keys and
+#: values of all turns but the last, so only that one has a latency of its own.
+_AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
 #: Matrix products that stay at 16 bit when linear layers are quantised.
 _PLAIN_PRODUCTS = frozenset({"logits", "moe.router"})
 
@@ -82,6 +89,7 @@ class PhaseCosts:
         wire_bytes: Sent by one rank. [B]
         scale_up_bytes, adapter_bytes, uplink_bytes: Loads, as `cost.PortLoads`. [B]
         transient_bytes: Memory that lives only during the step. [B]
+        ring_ranks: Blocks of an attention whose keys and values go round a ring, 0 for others.
     """
 
     steps: tuple[Step, ...]
@@ -94,6 +102,7 @@ class PhaseCosts:
     adapter_bytes: Floats
     uplink_bytes: Floats
     transient_bytes: Floats
+    ring_ranks: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +151,18 @@ def collective_costs(
     The work is the time where every group of the mesh does the same at once.
     """
     links = rates.links
+    if kind in _AROUND:
+        turns = group.ranks - 1.0 if kind is CollectiveKind.RING_GATHER else 1.0
+        loads = ring_pass_loads(size_bytes, group)
+        wire = size_bytes * (group.ranks - 1.0) / group.ranks
+        return (
+            turns * ring_pass_latency_s(group, links),
+            ring_pass_work_s(size_bytes, group, links),
+            wire,
+            loads.scale_up,
+            loads.adapter,
+            loads.uplink,
+        )
     loads = port_loads(kind.value, size_bytes, group, links, copies=copies)
     work = np.maximum(
         loads.scale_up / links.scale_up_bytes_per_s, loads.adapter / links.adapter_bytes_per_s
@@ -166,7 +187,10 @@ def _phase(
     steps: Sequence[Step], scale: Scale, placement: Placement, rates: Rates, software: Software
 ) -> PhaseCosts:
     count = len(scale.micro_batch)
-    table = np.zeros((9, len(steps), count))
+    table = np.zeros((10, len(steps), count))
+    rings = rings_of(steps)
+    for ring in rings.values():
+        table[9, ring.attention] = scale.degree(_collective(steps[ring.keys]).axes)
     for index, step in enumerate(steps):
         if isinstance(step, CollectiveStep):
             size = scale.value(step.size) * rates.element_bytes
@@ -175,11 +199,14 @@ def _phase(
                 step.kind, size, group, rates, copies=step.copies
             )
             gathered = size if step.kind is CollectiveKind.ALL_GATHER else 0 * size
-            table[:, index] = latency, work, 0 * work, 0 * work, wire, *loads, gathered
+            table[:9, index] = latency, work, 0 * work, 0 * work, wire, *loads, gathered
         else:
-            work, flop, traffic = _compute(step, scale, rates, software)
+            blocks = table[9, index] if index in rings else None
+            work, flop, traffic = _compute(step, scale, rates, software, blocks)
             table[1, index], table[2, index], table[3, index] = work, flop, traffic
             table[8, index] = _transient(step, scale, rates)
+            if index in rings:
+                table[8, index] += _visiting(rings[index], steps, scale, rates)
     return PhaseCosts(
         steps=tuple(steps),
         latency_s=table[0],
@@ -191,7 +218,21 @@ def _phase(
         adapter_bytes=table[6],
         uplink_bytes=table[7],
         transient_bytes=table[8],
+        ring_ranks=table[9],
     )
+
+
+def _collective(step: Step) -> CollectiveStep:
+    assert isinstance(step, CollectiveStep)
+    return step
+
+
+def _visiting(ring: Ring, steps: Sequence[Step], scale: Scale, rates: Rates) -> Floats:
+    """Return what blocks on their way round a ring take on each rank. [B]"""
+    keys = _collective(steps[ring.keys])
+    ranks = scale.degree(keys.axes)
+    blocks = buffered_blocks(ranks, gradient=ring.gradient is not None)
+    return np.asarray(blocks * scale.value(keys.size) / ranks * rates.element_bytes)
 
 
 def _transient(step: ComputeStep, scale: Scale, rates: Rates) -> Floats:
@@ -202,13 +243,25 @@ def _transient(step: ComputeStep, scale: Scale, rates: Rates) -> Floats:
 
 
 def _compute(
-    step: ComputeStep, scale: Scale, rates: Rates, software: Software
+    step: ComputeStep,
+    scale: Scale,
+    rates: Rates,
+    software: Software,
+    blocks: Floats | None = None,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return time, matrix FLOP and memory traffic of a compute step."""
+    """Return time, matrix FLOP and memory traffic of a compute step.
+
+    Args:
+        step: The step.
+        scale: Values of its symbols.
+        rates: What devices reach.
+        software: Its habits.
+        blocks: Of keys and values that an attention meets one after another; None for one.
+    """
     if step.kind is OperatorKind.MATMUL and step.matmul is not None:
         return _product(step, scale, rates)
     if step.kind is OperatorKind.ATTENTION:
-        return _attention(step, scale, rates, software)
+        return _attention(step, scale, rates, software, blocks)
     sizes = [scale.value(size) for size in step.traffic]
     backward = step.phase in {StepPhase.INPUT_GRADIENT, StepPhase.WEIGHT_GRADIENT}
     if step.kind is OperatorKind.CROSS_ENTROPY:
@@ -267,7 +320,7 @@ def _casts(phase: StepPhase, m: Floats, n: Floats, k: Floats, groups: Floats) ->
 
 
 def _attention(
-    step: ComputeStep, scale: Scale, rates: Rates, software: Software
+    step: ComputeStep, scale: Scale, rates: Rates, software: Software, blocks: Floats | None
 ) -> tuple[Floats, Floats, Floats]:
     assert step.mask is not None
     backward = step.phase is not StepPhase.FORWARD and step.phase is not StepPhase.RECOMPUTATION
@@ -280,7 +333,7 @@ def _attention(
         time_s = fused_attention_time_s(
             scores=scores,
             head_dim=head_dim,
-            keys=scale.sequence,
+            keys=scale.sequence if blocks is None else scale.sequence / blocks,
             flop_per_s=rates.attention_flop_per_s,
             ramp_tokens=rates.attention_ramp_tokens,
             backward=backward,
@@ -298,6 +351,10 @@ def _attention(
         )
         traffic = full * (17.0 if backward else 13.0)
     flop = 2.0 * products * scores * head_dim
+    if step.skewed_axes:
+        # The last of `p` contiguous pieces sees `p - 1/2` blocks, all pieces `p / 2` on average;
+        # who is done earlier waits for it at the next exchange.
+        time_s = time_s * (2.0 - 1.0 / scale.degree(step.skewed_axes))
     return time_s * step.share, flop * step.share, np.asarray(traffic) * step.share
 
 

@@ -39,6 +39,8 @@ class CollectiveKind(StrEnum):
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_TO_ALL = "all_to_all"
+    RING_GATHER = "ring_gather"  # an all-gather whose blocks go from neighbour to neighbour
+    RING_REDUCE = "ring_reduce"  # a reduce-scatter likewise
 
 
 class Payload(StrEnum):
@@ -160,6 +162,7 @@ class ComputeStep:
         matmul: Shape, for MATMUL.
         batch, queries, heads: Attention only: local samples, query positions and query heads.
         mask, head_dim, value_head_dim: Attention only.
+        skewed_axes: Attention only: axes over which a causal mask leaves the last rank most to do.
         traffic: Elements read and written, each operand once.
         kernels: Eager kernels it launches.
         depends: Indices of earlier steps in the same list whose results it reads.
@@ -180,6 +183,7 @@ class ComputeStep:
     mask: AttentionMask | None = None
     head_dim: int = 0
     value_head_dim: int = 0
+    skewed_axes: tuple[str, ...] = ()
     kernels: int = 1
     depends: tuple[int, ...] = ()
     reads_block_input: bool = False
@@ -202,6 +206,7 @@ class CollectiveStep:
         depends: Indices of earlier steps it reads.
         copies: All-to-all of routed tokens: copies per token (top-k), for deduplication per node.
         reads_block_input: It converts what the block was given.
+        exposed: Nothing hides it, whatever the software overlaps.
     """
 
     path: str
@@ -213,6 +218,7 @@ class CollectiveStep:
     depends: tuple[int, ...] = ()
     copies: float = 1.0
     reads_block_input: bool = False
+    exposed: bool = False
 
 
 Step = ComputeStep | CollectiveStep

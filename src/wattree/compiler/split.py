@@ -120,4 +120,5 @@ def _taken(costs: PhaseCosts, chosen: Sequence[int]) -> PhaseCosts:
         adapter_bytes=costs.adapter_bytes[rows],
         uplink_bytes=costs.uplink_bytes[rows],
         transient_bytes=costs.transient_bytes[rows],
+        ring_ranks=costs.ring_ranks[rows],
     )

@@ -156,6 +156,13 @@ class OptionsSpec(Section):
     stage_layers: list[Layers] | None = Field(
         None, description="a list of whole numbers, layers of each pipeline chunk"
     )
+    context: str | None = Field(
+        None,
+        description="'overlapped', 'gather', 'ring' or 'ulysses', how attention reaches across cp",
+    )
+    context_order: str | None = Field(
+        None, description="'zigzag' or 'contiguous', which positions each rank of cp holds"
+    )
 
 
 class ScheduleSpec(Section):
@@ -203,6 +210,14 @@ class NodeSpec(Section):
     )
     memory: MemorySpec | None = Field(
         None, description="a mapping with parameters, gradients, optimizer or activations"
+    )
+    context: Literal["overlapped", "gather", "ring"] | None = Field(
+        None,
+        description="'overlapped', 'gather' or 'ring', how attention gets the keys and values of "
+        "other ranks; for ulysses split it over heads: {seq: [], heads: cp}",
+    )
+    context_order: Literal["zigzag", "contiguous"] | None = Field(
+        None, description="'zigzag' or 'contiguous', which positions each rank holds"
     )
 
 

@@ -17,9 +17,12 @@ from wattree.job.schema import MemorySpec, NodeSpec, OptionsSpec, TreeSpec
 from wattree.strategy import (
     CUSTOM,
     SCHEDULES,
+    ULYSSES,
     ActivationStore,
+    ContextExchange,
     MemoryChoice,
     Mesh,
+    PositionOrder,
     Schedule,
     Strategy,
     StrategyOptions,
@@ -103,6 +106,19 @@ def _warn_of_idle_switches(
         problems.warn(
             "strategy.sequence_parallel",
             "true has no effect with tp 1: it splits over tensor-parallel ranks; set tp above 1",
+        )
+    for key in ("context", "context_order"):
+        if key in chosen and options.cp == 1:
+            problems.warn(
+                f"strategy.{key}",
+                f"'{chosen[key]}' has no effect with cp 1: each rank holds whole samples; set cp "
+                "above 1",
+            )
+    if "context_order" in chosen and options.cp > 1 and options.context == ULYSSES:
+        problems.warn(
+            "strategy.context_order",
+            f"'{options.context_order}' has no effect with context ulysses: attention sees whole "
+            "samples of some heads",
         )
     if "schedule" in chosen:
         _warn_of_idle_schedule("strategy.schedule", options.schedule, options.pp, problems=problems)
@@ -255,7 +271,12 @@ def _node(spec: NodeSpec, *, axes: tuple[str, ...], place: str, to: Problems) ->
                 to.add(f"{place}.{item}", _unknown_axis(name, axes))
         if len(set(names)) != len(names):
             to.add(f"{place}.{item}", f"found an axis twice in {list(names)}; name each once")
-    return TreeNode(compute=compute, memory=_memory(memory))
+    return TreeNode(
+        compute=compute,
+        memory=_memory(memory),
+        context=None if spec.context is None else ContextExchange(spec.context),
+        context_order=None if spec.context_order is None else PositionOrder(spec.context_order),
+    )
 
 
 def _memory(spec: MemorySpec) -> MemoryChoice:

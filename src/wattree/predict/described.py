@@ -77,7 +77,7 @@ def _node(node: TreeNode, axes: set[str]) -> dict[str, object]:
     compute = {
         dim: kept
         for dim, names in node.compute.items()
-        if (kept := [axis for axis in names if axis in axes])
+        if (kept := [axis for axis in names if axis in axes]) or not names
     }
     memory: dict[str, object] = {}
     for name in ("parameters", "gradients", "optimizer"):
@@ -87,4 +87,7 @@ def _node(node: TreeNode, axes: set[str]) -> dict[str, object]:
     for name in ("activations", "recompute_share"):
         if (value := getattr(node.memory, name)) is not None:
             memory[name] = value
-    return {key: value for key, value in (("compute", compute), ("memory", memory)) if value}
+    chosen: dict[str, object] = {"compute": compute, "memory": memory}
+    if "cp" in axes:
+        chosen |= {"context": node.context, "context_order": node.context_order}
+    return {key: value for key, value in chosen.items() if value}

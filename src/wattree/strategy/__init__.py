@@ -1,21 +1,40 @@
 """Strategies: meshes, trees, presets, schedules. Knows no model and no hardware."""
 
 from wattree.strategy.mesh import AXES, Mesh
-from wattree.strategy.options import RECOMPUTATIONS, SCHEDULES, SHARDINGS, StrategyOptions
+from wattree.strategy.options import (
+    CONTEXTS,
+    RECOMPUTATIONS,
+    SCHEDULES,
+    SHARDINGS,
+    ULYSSES,
+    StrategyOptions,
+)
 from wattree.strategy.strategy import CUSTOM, Schedule, Strategy
-from wattree.strategy.tree import ActivationStore, Choices, MemoryChoice, StrategyTree, TreeNode
+from wattree.strategy.tree import (
+    ActivationStore,
+    Choices,
+    ContextExchange,
+    MemoryChoice,
+    PositionOrder,
+    StrategyTree,
+    TreeNode,
+)
 from wattree.strategy.words import options_in_words
 
 __all__ = [
     "AXES",
+    "CONTEXTS",
     "CUSTOM",
     "RECOMPUTATIONS",
     "SCHEDULES",
     "SHARDINGS",
+    "ULYSSES",
     "ActivationStore",
     "Choices",
+    "ContextExchange",
     "MemoryChoice",
     "Mesh",
+    "PositionOrder",
     "Schedule",
     "Strategy",
     "StrategyOptions",

@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from wattree.errors import StrategyError
 from wattree.strategy.schedules import PIPELINE_SCHEDULES, Order
 from wattree.strategy.strategy import CUSTOM
+from wattree.strategy.tree import ContextExchange, PositionOrder
 
-__all__ = ["RECOMPUTATIONS", "SCHEDULES", "SHARDINGS", "StrategyOptions"]
+__all__ = [
+    "CONTEXTS",
+    "RECOMPUTATIONS",
+    "SCHEDULES",
+    "SHARDINGS",
+    "ULYSSES",
+    "StrategyOptions",
+]
 
 #: `none`: plain data parallelism; `zero1`..`zero3`: optimiser state, gradients, parameters
 #: sharded over all replicas; `hybrid`: parameters sharded over `fsdp`, replicated over `dp`.
@@ -17,6 +25,10 @@ SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
 #: product kept; `selective_qkv`: only the query, key and value products kept (MaxText's
 #: `save_qkv_proj`); `block_N`: every N-th layer whole; `full`: every layer whole.
 RECOMPUTATIONS = ("none", "selective", "selective_operator", "selective_qkv", "full")
+#: Ways of context parallelism: how keys and values are exchanged, or heads for positions.
+ULYSSES = "ulysses"
+CONTEXTS = (*(way.value for way in ContextExchange), ULYSSES)
+ORDERS = tuple(order.value for order in PositionOrder)
 #: Those of Wattree, and orders that users bring.
 SCHEDULES = (*PIPELINE_SCHEDULES, CUSTOM)
 
@@ -29,6 +41,8 @@ class StrategyOptions:
         dp, fsdp, tp, cp, pp, ep: Degrees of the mesh axes. `ep` divides the replicas that share
             experts: dense layers see `dp * fsdp * ep` replicas.
         expert_over_tensor: Experts are spread over `ep * tp` ranks instead of splitting each.
+        context: Over `cp`, one of `CONTEXTS`.
+        context_order: Which positions each rank of `cp` holds, one of `ORDERS`.
         micro_batch: Samples per forward pass and replica.
         sharding: One of `SHARDINGS`.
         sequence_parallel: Norms, dropout and residuals split over `tp` by sequence.
@@ -61,6 +75,8 @@ class StrategyOptions:
     offload_layers: int = 0
     order: tuple[Order, ...] | None = None
     placement: str = "looped"
+    context: str = ContextExchange.OVERLAPPED.value
+    context_order: str = PositionOrder.ZIGZAG.value
 
     def __post_init__(self) -> None:
         misfits: dict[str, str] = {}
@@ -68,7 +84,12 @@ class StrategyOptions:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 misfits[f"strategy.{name}"] = f"found {value!r}, expected a whole number above 0"
-        for name, allowed in (("sharding", SHARDINGS), ("schedule", SCHEDULES)):
+        for name, allowed in (
+            ("sharding", SHARDINGS),
+            ("schedule", SCHEDULES),
+            ("context", CONTEXTS),
+            ("context_order", ORDERS),
+        ):
             if getattr(self, name) not in allowed:
                 misfits[f"strategy.{name}"] = (
                     f"found '{getattr(self, name)}', expected one of {', '.join(allowed)}"

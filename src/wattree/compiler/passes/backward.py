@@ -38,7 +38,9 @@ def backward_steps(
         boundary: Layout in which the gradient of the block's output arrives; None for a loss.
         input_gradient: Whether anything before this block is trained.
     """
-    steps = StepList(phase=StepPhase.INPUT_GRADIENT)
+    steps = StepList(
+        phase=StepPhase.INPUT_GRADIENT, exchanges=forward.exchanges, orders=forward.orders
+    )
     found: dict[str, list[Placed]] = {}
     if block.output is not None and boundary is not None:
         size = forward.tensors[block.output].size
@@ -107,6 +109,7 @@ def _arrived(
                 last,
                 want,
                 copies=routed_copies(operator, output),
+                tensor=output.tensor,
             )
             depends += [placed.step, *(other.step for other in same)]
             given = given or placed.step < 0
@@ -135,7 +138,10 @@ def _add_gradients(
     if reads or (trained and not is_matmul):
         phase = StepPhase.INPUT_GRADIENT if reads else StepPhase.WEIGHT_GRADIENT
         waits = depends if is_matmul else depends + gathered
-        step = steps.add(compute_step(operator, split, phase, tuple(waits), given=given))
+        order = steps.order_of(operator)
+        step = steps.add(
+            compute_step(operator, split, phase, tuple(waits), given=given, order=order)
+        )
     if trained and is_matmul:
         steps.add(
             compute_step(
@@ -166,7 +172,10 @@ def _gather_again(
         if kept is None or not _only_gathers(kept.layout, want):
             continue
         placed = steps.convert(
-            f"{operand.tensor}.again", Placed(layout=kept.layout, size=kept.size, step=-1), want
+            f"{operand.tensor}.again",
+            Placed(layout=kept.layout, size=kept.size, step=-1),
+            want,
+            tensor=operand.tensor,
         )
         again.append(placed.step)
     return again
