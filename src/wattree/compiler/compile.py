@@ -34,6 +34,7 @@ from wattree.compiler.storage import (
     optimizer_state_bytes,
 )
 from wattree.compiler.tasks import CATEGORIES, TASK, Names
+from wattree.compiler.token_load import RankLevels, rank_levels
 from wattree.compiler.topology import MeshTopology
 from wattree.cost import Software
 from wattree.cost.rates import Rates
@@ -65,7 +66,7 @@ class Compilation:
     Attributes:
         graph: To play.
         program: Block programs.
-        costs: Costs of each program, one strategy wide.
+        costs: Costs of each program, by level of ranks, the busiest first.
         topology: The mesh on the cluster.
     """
 
@@ -112,7 +113,10 @@ def compile_job(
         check_ring(strategy.tree, software)
     program = compile_model(model, strategy.tree, active)
     topology = MeshTopology(mesh=strategy.mesh, cluster=cluster)
-    scale = _scale(strategy, program, sequence, global_batch)
+    levels = rank_levels(
+        strategy.expert_load, program, strategy.mesh, dropless=software.moe_dropless
+    )
+    scale = _scale(strategy, program, sequence, global_batch, levels)
     shapes = {axis: topology.group((axis,)) for axis in active}
     placement = Placement(
         inside={axis: shape.inside for axis, shape in shapes.items()},
@@ -133,6 +137,7 @@ def compile_job(
         software=software,
         state_bytes=state,
         input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
+        levels=levels,
     )
     graph = _graph(step, fold=fold, detail=detail)
     return Compilation(graph=graph, program=program, costs=costs, topology=topology)
@@ -143,14 +148,22 @@ def update_traffic_bytes(elements: Floats, state_bytes: float, software: Softwar
     return elements * (2 * (state_bytes + software.master_bytes) + _UPDATE_BYTES)
 
 
-def _scale(strategy: Strategy, program: ModelProgram, sequence: int, global_batch: int) -> Scale:
+def _scale(
+    strategy: Strategy,
+    program: ModelProgram,
+    sequence: int,
+    global_batch: int,
+    levels: RankLevels | None,
+) -> Scale:
     replicas = strategy.mesh.size(program.batch_axes)
     micro_batch = global_batch / (strategy.schedule.micro_batches * replicas)
+    count = 1 if levels is None else len(levels.load.tokens)
     return Scale(
-        micro_batch=np.array([micro_batch]),
+        micro_batch=np.full(count, micro_batch),
         sequence=float(sequence),
         degrees={axis: np.array([float(degree)]) for axis, degree in strategy.mesh.axes},
         batch_axes=program.batch_axes,
+        load=None if levels is None else levels.load,
     )
 
 
@@ -171,6 +184,7 @@ class _Step:
     software: Software
     state_bytes: float
     input_bytes: float  # of one micro-batch on one rank
+    levels: RankLevels | None = None
 
     @property
     def boundary_bytes(self) -> float:
@@ -183,9 +197,12 @@ def _graph(step: _Step, *, fold: bool, detail: bool) -> ExecutionGraph:
     axes_index: dict[tuple[str, ...], int] = {}
     # Orders are long too: what is certainly too much is refused before they are written.
     _check_count(step, 2 * len(step.program.instances))
-    parts = _parts(step, names, axes_index, detail=detail)
-    programs, residents = _stages(step, parts, names, axes_index)
-    programs = _played_alone(programs, step, axes_index)
+    by_level = []
+    for level in range(1 if step.levels is None else len(step.levels.load.tokens)):
+        parts = _parts(step, names, axes_index, detail=detail, level=level)
+        programs, residents = _stages(step, parts, names, axes_index)
+        by_level.append(_played_alone(programs, step, axes_index))
+    programs = _with_levels(by_level)
     classes, links = rank_classes(
         step.topology,
         axes_index,
@@ -194,6 +211,7 @@ def _graph(step: _Step, *, fold: bool, detail: bool) -> ExecutionGraph:
         rates=step.rates,
         fold=fold,
         mirrored=step.strategy.schedule.placed(len(programs)).copies > 1,
+        levels=None if step.levels is None else step.levels.of_rank,
     )
     return execution_graph(
         programs,
@@ -203,6 +221,17 @@ def _graph(step: _Step, *, fold: bool, detail: bool) -> ExecutionGraph:
         compute_rate_while_communicating=step.rates.overlap_compute_rate,
         communication_rate_while_computing=1.0,
     )
+
+
+def _with_levels(by_level: Sequence[Sequence[StageProgram]]) -> list[StageProgram]:
+    """Return the stages' programs with the tasks that ranks of every level play.
+
+    Levels differ in figures alone, so tasks and edges are those of the first.
+    """
+    return [
+        replace(first, levels=tuple(other.tasks for other in others))
+        for first, *others in zip(*by_level, strict=True)
+    ]
 
 
 def _played_alone(
@@ -226,9 +255,9 @@ def _played_alone(
 
 
 def _parts(
-    step: _Step, names: Names, axes_index: dict[tuple[str, ...], int], *, detail: bool
+    step: _Step, names: Names, axes_index: dict[tuple[str, ...], int], *, detail: bool, level: int
 ) -> tuple[BlockParts, ...]:
-    """Return tasks and storage of every block program."""
+    """Return tasks and storage of every block program, as ranks of `level` play them."""
     overlap = _habit(choice=step.strategy.overlap_tensor, default=step.software.overlap_tensor)
     pipelining = Pipelining(
         tensor_exposed_share=step.rates.tensor_exposed_share if overlap else 1.0,
@@ -237,7 +266,7 @@ def _parts(
     split = _splits_backward(step.strategy)
     parts = []
     for costs, storage in zip(step.costs, step.storages, strict=True):
-        tasks = block_tasks(costs, pipelining, names, axes_index, split=split)
+        tasks = block_tasks(costs, pipelining, names, axes_index, level, split=split)
         if not detail:
             tasks = tasks.changed(merged)
         parts.append(BlockParts(tasks=tasks, storage=storage))

@@ -16,6 +16,7 @@ from wattree.compiler.program import (
     Scale,
     Step,
     StepPhase,
+    TokenLoad,
 )
 from wattree.compiler.ring import Ring, buffered_blocks, rings_of
 from wattree.cost import (
@@ -125,8 +126,8 @@ def block_costs(
     forward = _phase(program.forward, scale, placement, rates, software)
     again = _phase(program.recomputation, scale, placement, rates, software)
     backward = _phase(program.backward, scale, placement, rates, software)
-    _stretch_to_host([forward], rates)
-    _stretch_to_host([again, backward], rates)
+    _stretch_to_host([forward], rates, scale.load)
+    _stretch_to_host([again, backward], rates, scale.load)
     return BlockCosts(
         program=program,
         forward=forward,
@@ -198,6 +199,9 @@ def _phase(
             latency, work, wire, *loads = collective_costs(
                 step.kind, size, group, rates, copies=step.copies
             )
+            if step.uneven and scale.load is not None:
+                work = work * scale.load.busiest
+                loads = [load * scale.load.ports for load in loads]
             gathered = size if step.kind is CollectiveKind.ALL_GATHER else 0 * size
             table[:9, index] = latency, work, 0 * work, 0 * work, wire, *loads, gathered
         else:
@@ -358,11 +362,12 @@ def _attention(
     return time_s * step.share, flop * step.share, np.asarray(traffic) * step.share
 
 
-def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates) -> None:
+def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates, load: TokenLoad | None) -> None:
     """Stretch compute so that a block takes the smooth maximum of device and host time, in place.
 
     A launch-bound block's kernels run in gaps: `(device**4 + host**4)**(1/4)` over the block.
-    Where launches block, each kernel takes its launch besides.
+    Where launches block, each kernel takes its launch besides. Ranks with fewer tokens wait for
+    the busiest, so their hosts have as long as its host has.
     """
     computes = [
         (phase, index, step)
@@ -379,6 +384,8 @@ def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates) -> None:
     host = sum(_host_time_s(step, rates) for _, _, step in computes)
     ratio = host / np.maximum(device, 1e-12)
     stretch = (1.0 + ratio**_HOST_SMOOTHNESS) ** (1.0 / _HOST_SMOOTHNESS)
+    if load is not None:
+        stretch = stretch[load.leader]
     for phase, index, _ in computes:
         phase.work_s[index] *= stretch
 

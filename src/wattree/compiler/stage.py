@@ -121,12 +121,14 @@ class StageProgram:
         edges: Index pairs inside the stage.
         sends: Its transfers to other stages.
         receives: What it is handed → the tasks that wait for it.
+        levels: `tasks` with the figures of ranks of every other level.
     """
 
     tasks: NDArray[np.void]
     edges: NDArray[np.int64]
     sends: tuple[Send, ...]
     receives: Mapping[Handover, tuple[int, ...]]
+    levels: tuple[NDArray[np.void], ...] = ()
 
 
 def chunk_tables(

@@ -1,5 +1,6 @@
 """Strategies: meshes, trees, presets, schedules. Knows no model and no hardware."""
 
+from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.mesh import AXES, Mesh
 from wattree.strategy.options import (
     CONTEXTS,
@@ -32,6 +33,7 @@ __all__ = [
     "ActivationStore",
     "Choices",
     "ContextExchange",
+    "ExpertLoad",
     "MemoryChoice",
     "Mesh",
     "PositionOrder",

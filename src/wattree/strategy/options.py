@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wattree.errors import StrategyError
+from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.schedules import PIPELINE_SCHEDULES, Order
 from wattree.strategy.strategy import CUSTOM
 from wattree.strategy.tree import ContextExchange, PositionOrder
@@ -43,6 +44,7 @@ class StrategyOptions:
         expert_over_tensor: Experts are spread over `ep * tp` ranks instead of splitting each.
         context: Over `cp`, one of `CONTEXTS`.
         context_order: Which positions each rank of `cp` holds, one of `ORDERS`.
+        expert_load: How many tokens the experts of each rank get; None: all the same.
         micro_batch: Samples per forward pass and replica.
         sharding: One of `SHARDINGS`.
         sequence_parallel: Norms, dropout and residuals split over `tp` by sequence.
@@ -77,6 +79,7 @@ class StrategyOptions:
     placement: str = "looped"
     context: str = ContextExchange.OVERLAPPED.value
     context_order: str = PositionOrder.ZIGZAG.value
+    expert_load: ExpertLoad | None = None
 
     def __post_init__(self) -> None:
         misfits: dict[str, str] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from wattree.errors import StrategyError
+from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.mesh import Mesh
 from wattree.strategy.schedules import (
     PLACEMENTS,
@@ -111,6 +112,7 @@ class Strategy:
             leaves it to the software family's habit.
         overlap_tensor: Hide tensor-parallel traffic behind the neighbouring products; likewise.
         bucket_bytes: Gradients reduced together; None: as the software does.
+        expert_load: How many tokens the experts of each rank get; None: all the same.
     """
 
     mesh: Mesh
@@ -121,3 +123,4 @@ class Strategy:
     overlap_parameters: bool | None = None
     overlap_tensor: bool | None = None
     bucket_bytes: float | None = None
+    expert_load: ExpertLoad | None = None

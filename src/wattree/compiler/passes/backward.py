@@ -9,8 +9,9 @@ the return exchange of experts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from wattree.compiler.layout import Layout, layout_of, local_size
+from wattree.compiler.layout import Layout, expert_position, layout_of, local_size
 from wattree.compiler.passes.forward import Placed, StepList, compute_step, routed_copies
 from wattree.compiler.passes.propagate import Split
 from wattree.compiler.program import StepPhase
@@ -151,7 +152,12 @@ def _add_gradients(
     for operand in reads:
         layout = layout_of(operand, split, partial=True)
         found.setdefault(operand.tensor, []).append(
-            Placed(layout=layout, size=local_size(operator, operand, layout), step=step)
+            Placed(
+                layout=layout,
+                size=local_size(operator, operand, layout),
+                step=step,
+                experts_at=expert_position(operand),
+            )
         )
 
 
@@ -173,7 +179,7 @@ def _gather_again(
             continue
         placed = steps.convert(
             f"{operand.tensor}.again",
-            Placed(layout=kept.layout, size=kept.size, step=-1),
+            replace(kept, step=-1),
             want,
             tensor=operand.tensor,
         )

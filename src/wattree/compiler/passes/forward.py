@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from wattree.compiler.layout import PARTIAL, Layout, conversions, layout_of, local_size
+from wattree.compiler.layout import (
+    PARTIAL,
+    Layout,
+    conversions,
+    expert_position,
+    layout_of,
+    local_size,
+)
 from wattree.compiler.passes.context import skewed_axes
 from wattree.compiler.passes.propagate import Split
 from wattree.compiler.program import (
@@ -39,11 +46,17 @@ class Placed:
         layout: How it lies.
         size: Local elements.
         step: Index of that step; -1 for what the block was given.
+        experts_at: Which dim of routed tokens is that of the experts; None for other tensors.
     """
 
     layout: Layout
     size: LocalSize
     step: int
+    experts_at: int | None = None
+
+    def by_experts(self, layout: Layout) -> bool:
+        """Return whether `layout` would give a rank the tokens of its own experts."""
+        return self.experts_at is not None and self.experts_at in layout.values()
 
 
 @dataclass(slots=True)
@@ -87,6 +100,7 @@ class StepList:
         exchange = self.exchanges.get(tensor, ContextExchange.OVERLAPPED)
         around = _AROUND if exchange is ContextExchange.RING else {}
         needed, size = conversions(have.size, have.layout, want)
+        gets, has = have.by_experts(want), have.by_experts(have.layout)
         step = have.step
         for conversion in needed:
             step = self.add(
@@ -94,16 +108,18 @@ class StepList:
                     path=label,
                     kind=around.get(conversion.kind, conversion.kind),
                     axes=conversion.axes,
-                    size=conversion.size,
+                    size=conversion.size.to_experts(routed=gets and has),
                     payload=Payload.ACTIVATION,
                     phase=self.phase,
                     depends=(step,) if step >= 0 else (),
                     copies=copies if conversion.kind is CollectiveKind.ALL_TO_ALL else 1.0,
                     reads_block_input=step < 0,
                     exposed=exchange is ContextExchange.GATHER,
+                    uneven=gets != has,
                 )
             )
-        return Placed(layout=want, size=size, step=step)
+        size = size.to_experts(routed=gets)
+        return Placed(layout=want, size=size, step=step, experts_at=have.experts_at)
 
 
 def forward_steps(
@@ -163,7 +179,10 @@ def forward_steps(
         for output in operator.outputs:
             layout = layout_of(output, split, partial=True)
             steps.tensors[output.tensor] = Placed(
-                layout=layout, size=local_size(operator, output, layout), step=step
+                layout=layout,
+                size=local_size(operator, output, layout),
+                step=step,
+                experts_at=expert_position(output),
             )
         if operator.kind is OperatorKind.CROSS_ENTROPY and phase is StepPhase.FORWARD:
             _complete(operator, steps)
@@ -236,6 +255,8 @@ def _local(operator: Operator, operand: Operand | Parameter, split: Split) -> Lo
     size = LocalSize(operand.fraction if isinstance(operand, Operand) else 1.0)
     for name in operand.dims:
         size = size.times(_dim(operator, split, name))
+    if isinstance(operand, Operand) and expert_position(operand) is not None:
+        size = size.to_experts(routed=bool(split.get("expert")))
     return size
 
 
@@ -267,4 +288,6 @@ def _matmul(operator: Operator, split: Split) -> Matmul:
         else:
             continue
         parts[role] = parts[role].times(_dim(operator, split, dim.name))
+    if expert_position(moving) is not None:
+        parts["m"] = parts["m"].to_experts(routed=bool(split.get("expert")))
     return Matmul(**parts)

@@ -125,4 +125,5 @@ def strategy_of(options: StrategyOptions, *, layers: int, global_batch: int) -> 
         overlap_gradients=options.overlap_gradients,
         overlap_parameters=options.overlap_parameters,
         overlap_tensor=options.overlap_tensor,
+        expert_load=options.expert_load,
     )
