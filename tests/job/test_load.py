@@ -265,8 +265,8 @@ def test_all_problems_come_at_once() -> None:
             "strategy: unknown key 'fdsp'; did you mean 'fsdp'? known keys: preset, dp, fsdp, tp, "
             "cp, pp, ep, expert_over_tensor, micro_batch, sharding, sequence_parallel, recompute, "
             "schedule, virtual_stages, order, placement, overlap_gradients, overlap_parameters, "
-            "overlap_tensor, "
-            "stage_layers"
+            "overlap_tensor, stage_layers, context, context_order, expert_imbalance, "
+            "expert_capacity, reduce_every_micro_batch, tensor_pieces"
         ),
         (
             "precision: unknown precision 'bf15'; did you mean 'bf16'? known: bf16, fp16, fp32, "

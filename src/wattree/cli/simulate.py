@@ -79,6 +79,8 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     announce_compilation()
     with naming(loaded):
         prediction = _predicted(loaded, calibration, fold=fold, sharing=sharing)
+    for warning in prediction.warnings:
+        typer.echo(f"wattree: {job}: warning: {warning}", err=True)
     if trace_path is not None:
         from wattree.report.perfetto import write_trace
 

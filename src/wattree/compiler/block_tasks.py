@@ -26,6 +26,7 @@ from wattree.compiler.ring_rows import collapsed_row, ring_rows, ring_span_s
 from wattree.compiler.rows import Row, stream_of
 from wattree.compiler.split import split_backward
 from wattree.compiler.tasks import TASK, Names, Stream, TaskTable
+from wattree.cost.rates import Rates
 from wattree.graph import Phase, StageLabel, TaskKind
 
 __all__ = ["BlockTasks", "Pipelining", "block_tasks", "phase_rows", "phase_span_s"]
@@ -51,6 +52,22 @@ class Pipelining:
 
     tensor_exposed_share: float
     context_exposed_share: float
+
+    @classmethod
+    def of(cls, rates: Rates, *, overlap_tensor: bool, pieces: int | None) -> Pipelining:
+        """Return the visible shares.
+
+        A product cut into `k` pieces hides all but one piece of its traffic: the first piece of
+        what is gathered has to be there before it starts, the last of what is scattered leaves
+        when it is done.
+
+        Args:
+            rates: With the share of the pieces that software makes by itself.
+            overlap_tensor: Whether tensor-parallel traffic is hidden at all.
+            pieces: Of each product; None: as `rates` says.
+        """
+        share = rates.tensor_exposed_share if pieces is None else 1.0 / pieces
+        return cls(tensor_exposed_share=share if overlap_tensor else 1.0, context_exposed_share=0.0)
 
     def share(self, step: CollectiveStep) -> float:
         """Return the visible share of `step`."""

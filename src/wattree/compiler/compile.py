@@ -126,7 +126,11 @@ def compile_job(
     )
     costs = tuple(block_costs(p, scale, placement, rates, software) for p in program.programs)
     state = optimizer_state_bytes(optimizer)
-    storages = tuple(block_storage(p, scale, software, state) for p in program.programs)
+    often = strategy.reduce_every_micro_batch
+    storages = tuple(
+        block_storage(p, scale, software, state, reduce_every_micro_batch=often)
+        for p in program.programs
+    )
     step = _Step(
         program=program,
         strategy=strategy,
@@ -259,9 +263,8 @@ def _parts(
 ) -> tuple[BlockParts, ...]:
     """Return tasks and storage of every block program, as ranks of `level` play them."""
     overlap = _habit(choice=step.strategy.overlap_tensor, default=step.software.overlap_tensor)
-    pipelining = Pipelining(
-        tensor_exposed_share=step.rates.tensor_exposed_share if overlap else 1.0,
-        context_exposed_share=0.0,
+    pipelining = Pipelining.of(
+        step.rates, overlap_tensor=overlap, pieces=step.strategy.tensor_pieces
     )
     split = _splits_backward(step.strategy)
     parts = []

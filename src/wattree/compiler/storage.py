@@ -70,9 +70,24 @@ class Storage:
 
 
 def block_storage(
-    program: BlockProgram, scale: Scale, software: Software, state_bytes: float
+    program: BlockProgram,
+    scale: Scale,
+    software: Software,
+    state_bytes: float,
+    *,
+    reduce_every_micro_batch: bool | None = None,
 ) -> Storage:
-    """Return what the parameters of one block take and move."""
+    """Return what the parameters of one block take and move.
+
+    Args:
+        program: Of the block.
+        scale: Values of its symbols.
+        software: Habits.
+        state_bytes: Optimiser state of a parameter. [B]
+        reduce_every_micro_batch: Gradients leave after each micro-batch, or only after the last,
+            until when each rank sums them up whole (`no_sync` of PyTorch's FSDP); None: after each
+            if they are sharded.
+    """
     zero = np.zeros_like(scale.micro_batch)
     parameters, gradients, optimizer, updated = zero, zero, zero, zero
     sync = []
@@ -84,9 +99,10 @@ def block_storage(
             )
         if group.trainable and not group.tied:
             shards = scale.degree(_optimizer_axes(group))
-            gradients = gradients + software.gradient_bytes * elements / scale.degree(
-                group.gradient_axes or group.parameter_axes
-            )
+            kept_over = group.gradient_axes or group.parameter_axes
+            if reduce_every_micro_batch is False:
+                kept_over = ()
+            gradients = gradients + software.gradient_bytes * elements / scale.degree(kept_over)
             optimizer = (
                 optimizer
                 + (software.master_bytes + software.master_gradient_bytes + state_bytes)
@@ -94,7 +110,7 @@ def block_storage(
                 / shards
             )
             updated = updated + elements / shards
-        sync.append(_sync(group, elements, software))
+        sync.append(_sync(group, elements, software, often=reduce_every_micro_batch))
     return Storage(
         parameters=parameters,
         gradients=gradients,
@@ -108,7 +124,9 @@ def _optimizer_axes(group: ParameterGroup) -> tuple[str, ...]:
     return group.optimizer_axes or group.gradient_axes or group.parameter_axes
 
 
-def _sync(group: ParameterGroup, elements: Floats, software: Software) -> SyncGroup:
+def _sync(
+    group: ParameterGroup, elements: Floats, software: Software, *, often: bool | None
+) -> SyncGroup:
     scatter = _optimizer_axes(group) if group.trainable else ()
     rest = tuple(axis for axis in group.partial_axes if axis not in scatter)
     sharded = bool(group.parameter_axes)
@@ -119,5 +137,5 @@ def _sync(group: ParameterGroup, elements: Floats, software: Software) -> SyncGr
         reduce_axes=rest if group.trainable else (),
         reduce_bytes=elements * software.reduce_bytes,
         update_axes=() if sharded or not group.trainable else scatter,
-        every_micro_batch=bool(group.gradient_axes) or sharded,
+        every_micro_batch=(bool(group.gradient_axes) or sharded) if often is None else often,
     )

@@ -99,7 +99,6 @@ def rates_of(
     if software.compiled:
         elementwise *= calibration.general("compiled_elementwise")
     fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
-    exposed = calibration.general("tensor_exposed_share") if software.overlap_tensor else 1.0
     return Rates(
         compute_units=device.compute_units,
         linear_flop_per_s=linear,
@@ -116,7 +115,7 @@ def rates_of(
         quantised=precision in {Precision.FP8, Precision.MXFP8, Precision.NVFP4},
         links=_links(cluster, calibration),
         overlap_compute_rate=calibration.general("overlap_compute_rate"),
-        tensor_exposed_share=exposed,
+        tensor_exposed_share=calibration.general("tensor_exposed_share"),
         alignment_penalty=calibration.device(device, "alignment_penalty"),
         head_misalignment=calibration.general("head_misalignment"),
         moe_host_s=calibration.general(

@@ -24,6 +24,7 @@ from wattree.job.schema import (
     TrainingSpec,
 )
 from wattree.job.strategy import chosen_strategy
+from wattree.strategy import Strategy, StrategyOptions
 
 __all__ = ["job_from_mapping", "load_job"]
 
@@ -82,6 +83,7 @@ def job_from_mapping(mapping: object, source: str = "job", *, folder: Path | Non
         )
     }
     traits = _traits(mapping.get("traits", {}), problems=problems)
+    _warn_of_idle_traits(strategy, named["software"], traits, problems=problems)
     training = _training(mapping.get("training", {}), problems=problems)
     problems.check()
     # Whatever is None noted its fault, so `check` has raised.
@@ -175,6 +177,22 @@ def _traits(value: object, *, problems: Problems) -> dict[str, Any]:
             expected = _EXPECTED[type(default).__name__]
             problems.add(f"traits.{name}", f"found {shown(value[name])}, expected {expected}")
     return traits
+
+
+def _warn_of_idle_traits(
+    strategy: object, software: str, traits: Mapping[str, Any], *, problems: Problems
+) -> None:
+    """Warn of switches that do nothing because of what the software does."""
+    if not isinstance(strategy, Strategy | StrategyOptions) or software not in SOFTWARE:
+        return
+    load, family = strategy.expert_load, SOFTWARE[software]
+    if load is None or load.capacity is None:
+        return
+    if traits.get("moe_dropless", family.moe_dropless):
+        problems.warn(
+            "strategy.expert_capacity",
+            f"has no effect: '{software}' drops no tokens; set traits: {{moe_dropless: false}}",
+        )
 
 
 def _is_like(value: object, default: object) -> bool:

@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from wattree.job.values import (
     Axes,
     Degree,
+    Factor,
+    Imbalance,
     Layers,
     Pieces,
     Power,
@@ -163,6 +165,22 @@ class OptionsSpec(Section):
     context_order: str | None = Field(
         None, description="'zigzag' or 'contiguous', which positions each rank of cp holds"
     )
+    expert_imbalance: Imbalance | None = Field(
+        None,
+        description="a number, tokens of the busiest expert-parallel rank over the mean, or a draw "
+        "of every expert's share: {spread: 0.3, seed: 1}",
+    )
+    expert_capacity: Factor | None = Field(
+        None,
+        description="a number, the most tokens an expert takes over the mean, for software that "
+        "drops the rest",
+    )
+    reduce_every_micro_batch: bool | None = Field(
+        None, description="true or false, whether gradients are reduced after each micro-batch"
+    )
+    tensor_pieces: Degree | None = Field(
+        None, description="a whole number, pieces of a product that hide tensor-parallel traffic"
+    )
 
 
 class ScheduleSpec(Section):
@@ -236,6 +254,22 @@ class TreeSpec(Section):
     overlap_tensor: bool | None = Field(None, description="true or false")
     bucket: Size | None = Field(
         None, description="a size with its unit, such as '25 MiB', of gradients reduced together"
+    )
+    expert_imbalance: Imbalance | None = Field(
+        None,
+        description="a number, tokens of the busiest expert-parallel rank over the mean, or a draw "
+        "of every expert's share: {spread: 0.3, seed: 1}",
+    )
+    expert_capacity: Factor | None = Field(
+        None,
+        description="a number, the most tokens an expert takes over the mean, for software that "
+        "drops the rest",
+    )
+    reduce_every_micro_batch: bool | None = Field(
+        None, description="true or false, whether gradients are reduced after each micro-batch"
+    )
+    tensor_pieces: Degree | None = Field(
+        None, description="a whole number, pieces of a product that hide tensor-parallel traffic"
     )
 
 

@@ -20,6 +20,7 @@ from wattree.strategy import (
     ULYSSES,
     ActivationStore,
     ContextExchange,
+    ExpertLoad,
     MemoryChoice,
     Mesh,
     PositionOrder,
@@ -81,11 +82,14 @@ def _options(
         if orders is None:
             return None
         chosen["order"] = orders
+    load = _expert_load(chosen.pop("expert_imbalance", None), chosen.pop("expert_capacity", None))
     options = None
     with problems.at("strategy"):
-        options = _of_preset(spec.preset, chosen)
+        options = _of_preset(spec.preset, chosen | {"expert_load": load})
     if options is not None:
         _warn_of_idle_switches(options, chosen, problems=problems)
+        over = options.ep * (options.tp if options.expert_over_tensor else 1)
+        _warn_of_idle_load(load, over, problems=problems)
     if options is None or cluster is None:
         return options
     if not {"dp", "fsdp"} & chosen.keys():
@@ -120,8 +124,34 @@ def _warn_of_idle_switches(
             f"'{options.context_order}' has no effect with context ulysses: attention sees whole "
             "samples of some heads",
         )
+    if "tensor_pieces" in chosen and (options.tp == 1 or options.overlap_tensor is False):
+        what = "tp 1" if options.tp == 1 else "overlap_tensor: false"
+        problems.warn(
+            "strategy.tensor_pieces", f"has no effect with {what}: there is no traffic to hide"
+        )
     if "schedule" in chosen:
         _warn_of_idle_schedule("strategy.schedule", options.schedule, options.pp, problems=problems)
+
+
+def _expert_load(imbalance: Mapping[str, Any] | None, capacity: float | None) -> ExpertLoad | None:
+    if imbalance is None and capacity is None:
+        return None
+    return ExpertLoad(**(imbalance or {}), capacity=capacity)
+
+
+def _warn_of_idle_load(load: ExpertLoad | None, ranks: int, *, problems: Problems) -> None:
+    if load is None:
+        return
+    if ranks == 1:
+        problems.warn(
+            "strategy.expert_imbalance" if load.capacity is None else "strategy.expert_capacity",
+            "has no effect with ep 1: every rank holds all experts; set ep above 1",
+        )
+    elif load.capacity is not None and load.imbalance == 1 and load.spread == 0:
+        problems.warn(
+            "strategy.expert_capacity",
+            "has no effect without expert_imbalance: no expert gets more tokens than the mean",
+        )
 
 
 def _warn_of_idle_schedule(place: str, name: str, stages: int, *, problems: Problems) -> None:
@@ -206,6 +236,9 @@ def _strategy(
         overlap_parameters=spec.overlap_parameters,
         overlap_tensor=spec.overlap_tensor,
         bucket_bytes=spec.bucket,
+        expert_load=_expert_load(spec.expert_imbalance, spec.expert_capacity),
+        reduce_every_micro_batch=spec.reduce_every_micro_batch,
+        tensor_pieces=spec.tensor_pieces,
     )
 
 

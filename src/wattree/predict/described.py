@@ -50,8 +50,21 @@ def _schedule(schedule: Schedule) -> dict[str, object]:
 
 def _overlap(strategy: Strategy) -> dict[str, object]:
     """Return the switches that were set instead of left to the software's habit."""
-    names = ("overlap_gradients", "overlap_parameters", "overlap_tensor")
-    found = {name: value for name in names if (value := getattr(strategy, name)) is not None}
+    names = (
+        "overlap_gradients",
+        "overlap_parameters",
+        "overlap_tensor",
+        "reduce_every_micro_batch",
+        "tensor_pieces",
+    )
+    found: dict[str, object] = {
+        name: value for name in names if (value := getattr(strategy, name)) is not None
+    }
+    if (load := strategy.expert_load) is not None:
+        drawn = {"spread": load.spread, "seed": load.seed}
+        found["expert_imbalance"] = drawn if load.spread > 0 else load.imbalance
+        if load.capacity is not None:
+            found["expert_capacity"] = load.capacity
     if strategy.bucket_bytes is not None:
         found["bucket"] = f"{strategy.bucket_bytes:.17g} B"
     return found

@@ -18,6 +18,7 @@ from wattree.predict.evidence import provenance_of
 from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
 from wattree.predict.model import check_recomputation
 from wattree.predict.setting import Setting, setting_of
+from wattree.predict.token_notes import has_experts, idle_settings, token_note
 from wattree.sim import play
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
@@ -35,12 +36,14 @@ class Prediction:
         trace: When everything happened.
         power: Power of the job over the step: (time, W) pairs. [s, W]
         peak: Peak memory as three tools would report it. [B]
+        warnings: Settings of the strategy that have no effect on this model.
     """
 
     result: Result
     trace: Trace
     power: tuple[tuple[float, float], ...]
     peak: PeakMemory
+    warnings: tuple[str, ...] = ()
 
 
 def simulate(
@@ -138,7 +141,13 @@ def predicted(
         peak=peak,
         size=size,
     )
-    return Prediction(result=result, trace=trace, power=energy.curve, peak=peak)
+    return Prediction(
+        result=result,
+        trace=trace,
+        power=energy.curve,
+        peak=peak,
+        warnings=idle_settings(strategy, setting.model),
+    )
 
 
 def _result(
@@ -182,7 +191,7 @@ def _result(
         carbon_gco2e=None if carbon is None else carbon * energy.use.total,
         provenance=provenance_of(trace, setting.calibration, job, setting.software),
         simulation=size,
-        assumptions=_assumptions(setting),
+        assumptions=_assumptions(setting, strategy),
     )
 
 
@@ -195,10 +204,9 @@ def _executed_flop(trace: Trace) -> float:
     return float((graph.flop[compute] * ranks).sum())
 
 
-def _assumptions(setting: Setting) -> tuple[str, ...]:
+def _assumptions(setting: Setting, strategy: Strategy) -> tuple[str, ...]:
     notes = [f"software habits and efficiencies of '{setting.software.name}'"]
-    operators = (o for block in setting.model.blocks.values() for o in block.operators)
-    if any("experts" in operator.path for operator in operators):
-        notes.append("experts receive equal numbers of tokens")
+    if has_experts(setting.model):
+        notes.append(token_note(setting.model, strategy, setting.software))
     notes.append("inputs are prefetched; only the first micro-batch waits for its data")
     return tuple(notes)

@@ -79,14 +79,17 @@ class Tables:
         self.storage_placement = _placement(own, domain, self.leaf_devices)
         self.state_bytes = optimizer_state_bytes(setting.job.optimizer)
         self.storage = [
-            block_storage(p, self.storage_scale, software, self.state_bytes)
+            block_storage(
+                p,
+                self.storage_scale,
+                software,
+                self.state_bytes,
+                reduce_every_micro_batch=switches.reduce_every_micro_batch,
+            )
             for p in program.programs
         ]
         overlap = habit(choice=switches.overlap_tensor, default=software.overlap_tensor)
-        pipelining = Pipelining(
-            tensor_exposed_share=rates.tensor_exposed_share if overlap else 1.0,
-            context_exposed_share=0.0,
-        )
+        pipelining = Pipelining.of(rates, overlap_tensor=overlap, pieces=switches.tensor_pieces)
         self.forward = np.array([phase_span_s(c.forward, pipelining) for c in self.costs])
         self.backward = np.array(
             [

@@ -45,6 +45,7 @@ class StrategyOptions:
         context: Over `cp`, one of `CONTEXTS`.
         context_order: Which positions each rank of `cp` holds, one of `ORDERS`.
         expert_load: How many tokens the experts of each rank get; None: all the same.
+        reduce_every_micro_batch, tensor_pieces: As in `Strategy`.
         micro_batch: Samples per forward pass and replica.
         sharding: One of `SHARDINGS`.
         sequence_parallel: Norms, dropout and residuals split over `tp` by sequence.
@@ -80,6 +81,8 @@ class StrategyOptions:
     context: str = ContextExchange.OVERLAPPED.value
     context_order: str = PositionOrder.ZIGZAG.value
     expert_load: ExpertLoad | None = None
+    reduce_every_micro_batch: bool | None = None
+    tensor_pieces: int | None = None
 
     def __post_init__(self) -> None:
         misfits: dict[str, str] = {}
@@ -97,6 +100,8 @@ class StrategyOptions:
                 misfits[f"strategy.{name}"] = (
                     f"found '{getattr(self, name)}', expected one of {', '.join(allowed)}"
                 )
+        if self.tensor_pieces is not None and self.tensor_pieces < 1:
+            misfits["strategy.tensor_pieces"] = f"found {self.tensor_pieces}, expected 1 or more"
         if self.offload_layers < 0:
             misfits["strategy.offload_layers"] = f"found {self.offload_layers}, expected 0 or more"
         if self.recompute not in RECOMPUTATIONS and not _is_block_share(self.recompute):

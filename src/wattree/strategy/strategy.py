@@ -113,6 +113,10 @@ class Strategy:
         overlap_tensor: Hide tensor-parallel traffic behind the neighbouring products; likewise.
         bucket_bytes: Gradients reduced together; None: as the software does.
         expert_load: How many tokens the experts of each rank get; None: all the same.
+        reduce_every_micro_batch: Reduce gradients after each micro-batch, or only after the last
+            (PyTorch's `no_sync`), which keeps them whole; None: after each if they are sharded.
+        tensor_pieces: Pieces that a product is cut into to hide tensor-parallel traffic; None: as
+            the calibration says.
     """
 
     mesh: Mesh
@@ -124,3 +128,5 @@ class Strategy:
     overlap_tensor: bool | None = None
     bucket_bytes: float | None = None
     expert_load: ExpertLoad | None = None
+    reduce_every_micro_batch: bool | None = None
+    tensor_pieces: int | None = None
