@@ -21,6 +21,8 @@ def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
         pattern for path in _telling_paths(model, named) for pattern in strategy.tree.matching(path)
     }
     axes = {axis for axis, _ in strategy.mesh.axes}
+    root = strategy.tree.choices("").compute
+    split = {dim for dim, names in root.items() if axes & set(names)}
     return {
         "mesh": dict(strategy.mesh.axes),
         "schedule": _schedule(strategy.schedule),
@@ -28,7 +30,7 @@ def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
         "tree": {
             pattern: described
             for pattern, node in strategy.tree.nodes.items()
-            if pattern in used and (described := _node(node, axes))
+            if pattern in used and (described := _node(node, axes, split))
         },
         **_overlap(strategy),
     }
@@ -85,12 +87,15 @@ def _telling_paths(model: ModelGraph, patterns: Sequence[str]) -> list[str]:
     return [f"{i.path}.{o.path}" for i in chosen for o in model.blocks[i.block].operators]
 
 
-def _node(node: TreeNode, axes: set[str]) -> dict[str, object]:
-    """Return a node's choices without axes that the mesh lacks; empty if nothing is left."""
+def _node(node: TreeNode, axes: set[str], split: set[str]) -> dict[str, object]:
+    """Return a node's choices without axes that the mesh lacks; empty if nothing is left.
+
+    A dim that the root splits and this node does not stays with no axes.
+    """
     compute = {
         dim: kept
         for dim, names in node.compute.items()
-        if (kept := [axis for axis in names if axis in axes]) or not names
+        if (kept := [axis for axis in names if axis in axes]) or dim in split
     }
     memory: dict[str, object] = {}
     for name in ("parameters", "gradients", "optimizer"):
