@@ -73,6 +73,7 @@ class StageClasses:
         to_next, to_previous: Transfer costs.
         resident: Bytes by class and category, `(K, len(CATEGORIES))`.
         name: Of the stage, for people.
+        level: Which tasks of its stage's program each class plays, `(K,)`.
         mirror_class: Class of the peer in the stage that holds the same chunks, `(K,)`, if any.
         to_mirror_per_byte: Costs of sending it one byte.
     """
@@ -86,6 +87,7 @@ class StageClasses:
     to_previous: TransferCosts
     resident: Floats
     name: str
+    level: Integers
     mirror_class: Integers | None = None
     to_mirror_per_byte: TransferCosts | None = None
 
@@ -96,6 +98,8 @@ class _Tasks:
     Attributes:
         programs, classes: By stage.
         records: Tasks of all stages, `(T,)`.
+        by_level: The same with the figures of each level, the first of which is `records`.
+        level: Of each class, over all stages.
         first_task, class_base: First task and class of each stage, and their numbers.
         patterns: Who shares an instance.
         last_member: The class whose figures an instance takes, by copy of a pattern.
@@ -107,6 +111,10 @@ class _Tasks:
         self.programs, self.classes = programs, classes
         counts = [len(program.tasks) for program in programs]
         self.records = joined([program.tasks for program in programs])
+        self.by_level = [self.records]
+        for level in range(len(programs[0].levels)):
+            self.by_level.append(joined([program.levels[level] for program in programs]))
+        self.level = np.concatenate([stage.level for stage in classes])
         self.first_task = _starts(counts)
         self.class_base = _starts([len(stage.ranks) for stage in classes])
         self.stage = np.repeat(np.arange(len(programs)), counts)
@@ -117,6 +125,7 @@ class _Tasks:
         self.pattern = self._pattern_of_task([len(stage) for stage in orbits])
         self.copies = (np.diff(self.patterns.copies_at) - 1)[self.pattern]
         self.first = _starts(self.copies)[:-1]
+        self._played: tuple[Integers, Integers] | None = None  # level and task of instances
 
     @property
     def instances(self) -> int:
@@ -128,9 +137,16 @@ class _Tasks:
         """Classes of each task's stage, `(T,)`."""
         return np.diff(self.class_base)[self.stage]
 
-    def column(self, name: str) -> NDArray[Any]:
-        """Return a field for every instance."""
-        return np.repeat(self.records[name], self.copies)
+    def column(self, name: str, factor: Floats | None = None) -> NDArray[Any]:
+        """Return a field for every instance, times a factor of its task."""
+        if len(self.by_level) == 1:
+            values = self.records[name]
+            return np.repeat(values if factor is None else values * factor, self.copies)
+        if self._played is None:
+            _, task, owner = self.instances_of(np.ones(len(self.records), dtype=bool))
+            self._played = self.level[owner], task
+        values = np.stack([tasks[name] for tasks in self.by_level])
+        return np.asarray((values if factor is None else values * factor)[self._played])
 
     def instances_of(self, chosen: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers]:
         """Return the instances of chosen tasks: number, task, class whose figures it takes."""
@@ -302,15 +318,17 @@ def _by_class(tasks: _Tasks, row: int, name: str) -> Floats:
 def _times(tasks: _Tasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
     """Return latency, work and bytes sent of all instances."""
     records = tasks.records
-    work, alike = records["work_s"].copy(), np.ones(len(records), dtype=bool)
+    alike = np.ones(len(records), dtype=bool)
     compute = records["kind"] == TaskKind.COMPUTE
+    slowed = np.ones(len(records))
     for number, stage in enumerate(tasks.classes):
         own = compute & (tasks.stage == number)
         if (stage.slowdown == stage.slowdown[0]).all():
-            work[own] *= stage.slowdown[0]
+            slowed[own] = stage.slowdown[0]
         else:
             alike[own] = False
-    latency_s, work_s = tasks.column("latency_s"), np.repeat(work, tasks.copies)
+    latency_s = tasks.column("latency_s")
+    work_s = tasks.column("work_s", slowed)
     wire_bytes = tasks.column("wire_bytes")
     if not alike.all():
         instance, _, owner = tasks.instances_of(~alike)
@@ -365,7 +383,7 @@ def _expanded(
 ) -> Rows:
     """Return streams, successors and flows of all instances."""
     edges = _edges(tasks)
-    sends = (loads.of_task > 0).any(axis=1) | (costs != FROM_TASK)
+    sends = (loads.of_task > 0).any(axis=(0, 2)) | (costs != FROM_TASK)
     templates = Templates(
         first=tasks.first,
         pattern=tasks.pattern,
@@ -470,6 +488,16 @@ def _peers(classes: Sequence[StageClasses], heading: int) -> Integers:
     return np.concatenate(parts).astype(np.int64)
 
 
+def _sent(tasks: _Tasks, names: Sequence[str]) -> Floats:
+    """Return what the tasks of each level send over each kind of link, `(V, T, D)`. [B]"""
+    shape = len(tasks.by_level), len(tasks.records), len(names)
+    sent = np.empty(shape)
+    for level, records in enumerate(tasks.by_level):
+        for kind, name in enumerate(names):
+            sent[level, :, kind] = load_bytes(records, name)
+    return sent
+
+
 def _loads(tasks: _Tasks, directions: Sequence[tuple[LinkClasses, str]], work_s: Floats) -> Loads:
     """Return what tasks send over links; every class of a flow sends over its own.
 
@@ -483,7 +511,8 @@ def _loads(tasks: _Tasks, directions: Sequence[tuple[LinkClasses, str]], work_s:
     first = _starts([len(kind.bandwidth_bytes_per_s) for kind, _ in directions])
     names = [kind.load for kind, _ in directions]
     return Loads(
-        of_task=np.stack([load_bytes(tasks.records, name) for name in names], axis=1),
+        of_task=_sent(tasks, names),
+        level=tasks.level,
         by_class=np.stack(
             [
                 np.stack([_by_class(tasks, row, name) for name in names])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from wattree.compiler.block_tasks import Pipelining, block_tasks
 from wattree.compiler.chunk import BlockParts, ChunkContext
 from wattree.compiler.chunk_tables import ChunkTables
 from wattree.compiler.evaluate import BlockCosts, Placement, block_costs
-from wattree.compiler.fits import check_fits
+from wattree.compiler.fits import check_fits, check_ring
 from wattree.compiler.ledger import Holding, Item, Items, MemoryLedger, StageLedger, summed
 from wattree.compiler.links import alone_s, group_members, rank_rates
 from wattree.compiler.merge import merged
@@ -43,6 +44,7 @@ from wattree.compiler.storage import (
 )
 from wattree.compiler.tasks import CATEGORIES, TASK, Names
 from wattree.compiler.tiers import tier_links, tiers_of
+from wattree.compiler.token_load import RankLevels, rank_levels
 from wattree.compiler.topology import MeshTopology
 from wattree.cost import Software
 from wattree.cost.rates import Rates
@@ -72,7 +74,7 @@ class Compilation:
     Attributes:
         graph: To play.
         program: Block programs.
-        costs: Costs of each program, one strategy wide.
+        costs: Costs of each program, by level of ranks, the busiest first.
         topology: The mesh on the cluster.
         ledger: What the memory of the graph's tasks and rank classes is made of.
         axes: Sets of mesh axes that collectives run over.
@@ -119,6 +121,8 @@ def compile_job(
     """
     active = frozenset(axis for axis, degree in strategy.mesh.axes if degree > 1)
     check_fits(model, strategy, cluster, global_batch=global_batch, sequence=sequence)
+    if "cp" in active:
+        check_ring(strategy.tree, software)
     if misfits := offload_misfits(strategy, model, cluster.node):
         raise StrategyError(misfits)
     program = compile_model(model, strategy.tree, active)
@@ -130,7 +134,10 @@ def compile_job(
         cluster=cluster,
         behind=tier_links(node, used, strategy.mesh.ranks),
     )
-    scale = _scale(strategy, program, sequence, global_batch)
+    levels = rank_levels(
+        strategy.expert_load, program, strategy.mesh, dropless=software.moe_dropless
+    )
+    scale = _scale(strategy, program, sequence, global_batch, levels)
     shapes = {axis: topology.group((axis,)) for axis in active}
     placement = Placement(
         inside={axis: shape.inside for axis, shape in shapes.items()},
@@ -151,7 +158,11 @@ def compile_job(
             update_traffic_bytes(np.array(elements), state, software)
         ),
     )
-    storages = tuple(block_storage(p, scale, software, state) for p in program.programs)
+    often = strategy.reduce_every_micro_batch
+    storages = tuple(
+        block_storage(p, scale, software, state, reduce_every_micro_batch=often)
+        for p in program.programs
+    )
     step = _Step(
         program=program,
         strategy=strategy,
@@ -162,6 +173,7 @@ def compile_job(
         software=software,
         moves=moves,
         input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
+        levels=levels,
     )
     axes_index: dict[tuple[str, ...], int] = {}
     graph, ledger = _graph(step, axes_index, fold=fold, detail=detail)
@@ -180,14 +192,22 @@ def update_traffic_bytes(elements: Floats, state_bytes: float, software: Softwar
     return elements * (2 * (state_bytes + software.master_bytes) + _UPDATE_BYTES)
 
 
-def _scale(strategy: Strategy, program: ModelProgram, sequence: int, global_batch: int) -> Scale:
+def _scale(
+    strategy: Strategy,
+    program: ModelProgram,
+    sequence: int,
+    global_batch: int,
+    levels: RankLevels | None,
+) -> Scale:
     replicas = strategy.mesh.size(program.batch_axes)
     micro_batch = global_batch / (strategy.schedule.micro_batches * replicas)
+    count = 1 if levels is None else len(levels.load.tokens)
     return Scale(
-        micro_batch=np.array([micro_batch]),
+        micro_batch=np.full(count, micro_batch),
         sequence=float(sequence),
         degrees={axis: np.array([float(degree)]) for axis, degree in strategy.mesh.axes},
         batch_axes=program.batch_axes,
+        load=None if levels is None else levels.load,
     )
 
 
@@ -204,6 +224,12 @@ class _Step:
     software: Software
     moves: Movement
     input_bytes: float  # of one micro-batch on one rank
+    levels: RankLevels | None = None
+
+    @property
+    def level_count(self) -> int:
+        """How many kinds of ranks there are by the tokens of their experts."""
+        return 1 if self.levels is None else len(self.levels.load.tokens)
 
     @property
     def boundary_bytes(self) -> float:
@@ -217,10 +243,26 @@ def _graph(
     names, items = Names(), Items()
     # Orders are long too: what is certainly too much is refused before they are written.
     _check_count(step, 2 * len(step.program.instances))
-    parts = _parts(step, names, items, axes_index, detail=detail)
-    programs, holdings = _stages(step, parts, names, items, axes_index)
+    built = [
+        _stages(
+            step,
+            _parts(step, names, items, axes_index, detail=detail, level=level),
+            names,
+            items,
+            axes_index,
+            level=level,
+        )
+        for level in range(step.level_count)
+    ]
+    check_capacity(
+        step.topology,
+        [level.waiting for level in built],
+        None if step.levels is None else step.levels.of_rank,
+    )
+    holdings = built[0].holdings  # whoever gets more tokens holds no more parameters
     residents = [_resident(held, items) for held in holdings]
-    programs = _played_alone(programs, step, axes_index)
+    by_level = [_played_alone(level.programs, step, axes_index) for level in built]
+    programs = _with_levels(by_level)
     classes, links = rank_classes(
         step.topology,
         axes_index,
@@ -229,6 +271,7 @@ def _graph(
         rates=step.rates,
         fold=fold,
         mirrored=step.strategy.schedule.placed(len(programs)).copies > 1,
+        levels=None if step.levels is None else step.levels.of_rank,
     )
     graph = execution_graph(
         programs,
@@ -245,11 +288,39 @@ def _graph(
         items=tuple(items.index),
         stages=tuple(
             StageLedger(pieces=program.pieces, holdings=held)
-            for program, held in zip(programs, holdings, strict=True)
+            for played in by_level
+            for program, held in zip(played, holdings, strict=True)
         ),
-        stage_of_class=np.repeat(np.arange(len(classes)), [len(c.ranks) for c in classes]),
+        stage_of_class=np.concatenate(
+            [len(classes) * stage.level + number for number, stage in enumerate(classes)]
+        ),
     )
     return graph, ledger
+
+
+class _Built(NamedTuple):
+    """What the ranks of one level play, by stage.
+
+    Attributes:
+        programs: Their tasks.
+        holdings: What they hold for the whole step.
+        waiting: What they have in each memory behind the devices at most: tier → bytes. [B]
+    """
+
+    programs: list[StageProgram]
+    holdings: list[tuple[Holding, ...]]
+    waiting: list[Mapping[str, float]]
+
+
+def _with_levels(by_level: Sequence[Sequence[StageProgram]]) -> list[StageProgram]:
+    """Return the stages' programs with the tasks that ranks of every level play.
+
+    Levels differ in figures alone, so tasks and edges are those of the first.
+    """
+    return [
+        replace(first, levels=tuple(other.tasks for other in others))
+        for first, *others in zip(*by_level, strict=True)
+    ]
 
 
 def _played_alone(
@@ -285,19 +356,20 @@ def _parts(
     axes_index: dict[tuple[str, ...], int],
     *,
     detail: bool,
+    level: int,
 ) -> tuple[BlockParts, ...]:
-    """Return tasks and storage of every block program."""
+    """Return tasks and storage of every block program, as ranks of `level` play them."""
     chosen, habit = step.strategy.overlap_tensor, step.software.overlap_tensor
-    overlap = habit if chosen is None else chosen
-    pipelining = Pipelining(
-        tensor_exposed_share=step.rates.tensor_exposed_share if overlap else 1.0,
-        context_exposed_share=0.0,
+    pipelining = Pipelining.of(
+        step.rates,
+        overlap_tensor=habit if chosen is None else chosen,
+        pieces=step.strategy.tensor_pieces,
         in_line=step.moves.in_line,
     )
     split = _splits_backward(step.strategy)
     parts = []
     for costs, storage in zip(step.costs, step.storages, strict=True):
-        tasks = block_tasks(costs, pipelining, names, axes_index, items=items, split=split)
+        tasks = block_tasks(costs, pipelining, names, axes_index, level, items=items, split=split)
         if not detail:
             tasks = tasks.changed(merged)
         parts.append(BlockParts(tasks=tasks, storage=storage, name=costs.program.block))
@@ -310,8 +382,10 @@ def _stages(
     names: Names,
     items: Items,
     axes_index: dict[tuple[str, ...], int],
-) -> tuple[list[StageProgram], list[tuple[Holding, ...]]]:
-    """Return the program of each stage and what it holds for the whole step."""
+    *,
+    level: int,
+) -> _Built:
+    """Return the program of each stage and what it holds, for ranks of `level`."""
     strategy, software = step.strategy, step.software
     context = ChunkContext(
         rates=step.rates,
@@ -332,7 +406,7 @@ def _stages(
     programs, holdings, waiting = [], [], []
     layers = strategy.traffic.offload.layers
     plain = len(parts)
-    parts = [*parts, *_stored(step, parts)] if layers else parts
+    parts = [*parts, *_stored(step, parts, level)] if layers else parts
     for stage in range(stages):
         own = [chunks[placement.model_chunk(stage, chunk)] for chunk in range(placement.chunks)]
         stored = stored_layers(step.program.model, own, layers) if layers else frozenset()
@@ -361,14 +435,13 @@ def _stages(
         )
         holdings.append(_holdings(blocks, step.moves, software, stages, items))
         waiting.append(waiting_bytes(step.moves, held, orders[stage]))
-    check_capacity(step.topology, waiting)
-    return programs, holdings
+    return _Built(programs, holdings, waiting)
 
 
-def _stored(step: _Step, parts: Sequence[BlockParts]) -> list[BlockParts]:
+def _stored(step: _Step, parts: Sequence[BlockParts], level: int) -> list[BlockParts]:
     """Return the blocks as they are where their activations wait outside of the device."""
     return [
-        replace(part, stored_bytes=kept_bytes(costs))
+        replace(part, stored_bytes=kept_bytes(costs, level))
         for part, costs in zip(parts, step.costs, strict=True)
     ]
 

@@ -46,7 +46,7 @@ def flow_counts(
     for d in range(len(kinds)):
         kind[loads.link[d]] = d
     direction, of = kind[rows.flow_links], task[instance]
-    load_bytes = loads.of_task[of, direction]
+    load_bytes = loads.of_task[loads.level[owner[instance]], of, direction]
     by_class = costs[of] != FROM_TASK
     row = costs[of][by_class]
     load_bytes[by_class] = loads.by_class[row, direction[by_class], owner[instance][by_class]]

@@ -97,7 +97,8 @@ class Loads(NamedTuple):
     """What tasks send over each kind of link and direction, `D` of them.
 
     Attributes:
-        of_task: By task, `(T, D)`. [B]
+        of_task: By level and task, `(V, T, D)`. [B]
+        level: Of each class, `(C,)`.
         by_class: For tasks whose bytes depend on the class, `(rows, D, C)`, by `Templates.costs`.
             [B], of rows from `per_byte_from` on per byte of `size_bytes`.
         size_bytes: `(T,)`. [B]
@@ -110,6 +111,7 @@ class Loads(NamedTuple):
     """
 
     of_task: Floats
+    level: Integers
     by_class: Floats
     size_bytes: Floats
     work_s: Floats
@@ -234,7 +236,7 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
     base, costs, row = job.templates.base[t], job.templates.costs[t], filled
     instance = job.templates.first[t] + copy - job.patterns.copies_at[job.templates.pattern[t]]
     for d in range(len(loads.inward)):
-        load_bytes = loads.of_task[t, d]
+        load_bytes = loads.of_task[0, t, d]
         if costs != FROM_TASK:
             load_bytes = loads.by_class[costs, d, base + members[end - 1]]
             if costs >= loads.per_byte_from:
@@ -244,6 +246,8 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
                 rank_class = base + members[m]
                 if loads.inward[d] and costs != FROM_TASK:
                     rank_class = loads.receiver[costs, rank_class]
+                if costs == FROM_TASK:
+                    load_bytes = loads.of_task[loads.level[rank_class], t, d]
                 rate = load_bytes / loads.work_s[instance] * loads.twins[d, rank_class]
                 _insert(rows, row, filled, loads.link[d, rank_class], rate)
                 filled += 1

@@ -52,6 +52,7 @@ def rank_classes(
     rates: Rates,
     fold: bool,
     mirrored: bool = False,
+    levels: Integers | None = None,
 ) -> tuple[list[StageClasses], tuple[LinkClasses, ...]]:
     """Return the classes of each stage, and the link classes that all of them use.
 
@@ -63,14 +64,17 @@ def rank_classes(
         rates: What links reach.
         fold: Whether equal ranks share a class; otherwise every rank is one.
         mirrored: Whether stages as far from either end hold the same, and exchange gradients.
+        levels: Level of each rank, by how many tokens its experts get; None: all have the same.
     """
     places = _places(topology, rates)
     groups = {number: topology.mesh.groups(axes) for axes, number in axes_index.items()}
     uses = topology.links()
     colours = np.arange(topology.mesh.ranks)
+    if levels is None:
+        levels = np.zeros(topology.mesh.ranks, dtype=np.int64)
     if fold:
         peers = [places.ahead, places.behind, *([places.mirror] if mirrored else [])]
-        first_colours = _first_colours(places)
+        first_colours = _first_colours(places) * (levels.max() + 1) + levels
         if mirrored:
             first_colours = first_colours * 3 + places.reach_mirror
         for use in uses:
@@ -123,6 +127,7 @@ def rank_classes(
                 ),
                 resident=np.tile(residents[stage], (len(chosen), 1)),
                 name=f"stage {stage}" if stages > 1 else "ranks",
+                level=levels[chosen],
                 mirror_class=local[stages - 1 - stage][2][first] if mirrored else None,
                 to_mirror_per_byte=_transfer_costs(
                     1.0,

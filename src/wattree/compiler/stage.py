@@ -88,6 +88,7 @@ class StageProgram:
         sends: Its transfers to other stages.
         receives: What it is handed → the tasks that wait for it.
         pieces: Its slots' tables with their ledgers.
+        levels: `tasks` with the figures of ranks of every other level.
     """
 
     tasks: NDArray[np.void]
@@ -95,6 +96,7 @@ class StageProgram:
     sends: tuple[Send, ...]
     receives: Mapping[Handover, tuple[int, ...]]
     pieces: tuple[Piece, ...] = ()
+    levels: tuple[NDArray[np.void], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
