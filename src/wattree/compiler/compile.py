@@ -14,12 +14,13 @@ from wattree.compiler.block_tasks import Pipelining, block_tasks
 from wattree.compiler.chunk import BlockParts, ChunkContext
 from wattree.compiler.evaluate import BlockCosts, Placement, block_costs
 from wattree.compiler.fits import check_fits
-from wattree.compiler.ledger import Holding, Item, Items, MemoryLedger, StageLedger, summed
+from wattree.compiler.ledger import Holding, Items, MemoryLedger, StageLedger
 from wattree.compiler.links import alone_s, rank_rates
 from wattree.compiler.merge import merged
 from wattree.compiler.pairs import PairedTables
 from wattree.compiler.program import Scale
 from wattree.compiler.rank_classes import rank_classes
+from wattree.compiler.residents import resident_bytes, stage_holdings
 from wattree.compiler.stage import (
     ChunkTables,
     StageProgram,
@@ -30,11 +31,10 @@ from wattree.compiler.stage import (
 from wattree.compiler.stages import cut_chunks
 from wattree.compiler.storage import (
     Storage,
-    SyncGroup,
     block_storage,
     optimizer_state_bytes,
 )
-from wattree.compiler.tasks import CATEGORIES, TASK, Names
+from wattree.compiler.tasks import TASK, Names
 from wattree.compiler.topology import MeshTopology
 from wattree.cost import Software
 from wattree.cost.rates import Rates
@@ -197,7 +197,7 @@ def _graph(
     _check_count(step, 2 * len(step.program.instances))
     parts = _parts(step, names, items, axes_index, detail=detail)
     programs, holdings = _stages(step, parts, names, items, axes_index)
-    residents = [_resident(held, items) for held in holdings]
+    residents = [resident_bytes(held, items) for held in holdings]
     programs = _played_alone(programs, step, axes_index)
     classes, links = rank_classes(
         step.topology,
@@ -327,7 +327,7 @@ def _stages(
                 pairs=pairs,
             )
         )
-        holdings.append(_holdings(blocks, software, stages, items))
+        holdings.append(stage_holdings(blocks, software, stages, items))
     return programs, holdings
 
 
@@ -383,37 +383,3 @@ def _transfer(names: Names) -> np.void:
     task["name"] = names("stage boundary")
     record: np.void = task[0]
     return record
-
-
-def buffer_bytes(sync: Sequence[SyncGroup], software: Software, stages: int) -> float:
-    """Return the communication buffers of a sharded optimiser. [B]"""
-    sharded = any(group.update_axes for group in sync)
-    return software.zero_buffer_bytes if sharded and stages == 1 else 0.0
-
-
-def _holdings(
-    blocks: Sequence[BlockParts], software: Software, stages: int, items: Items
-) -> tuple[Holding, ...]:
-    """Return what a stage holds for the whole step, by category and block."""
-    sync = [group for block in blocks for group in block.storage.sync]
-    buffers = buffer_bytes(sync, software, stages)
-    held = {items(Item("communication", "buffer", "", "buffers of a sharded optimiser")): [buffers]}
-    for block in blocks:
-        storage = block.storage
-        for category, size in (
-            ("parameters", storage.parameters),
-            ("gradients", storage.gradients),
-            ("optimizer", storage.optimizer),
-        ):
-            item = items(Item(category, "stored", block.name, category))
-            held.setdefault(item, []).append(float(size[0]))
-    return summed(held)
-
-
-def _resident(holdings: Sequence[Holding], items: Items) -> Floats:
-    """Return what is held for the whole step by category. [B]"""
-    category = [CATEGORIES.index(item.category) for item in items.index]
-    row = np.zeros(len(CATEGORIES))
-    for holding in holdings:
-        row[category[holding.item]] += holding.bytes
-    return row
