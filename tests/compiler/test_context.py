@@ -24,6 +24,7 @@ from wattree.compiler.program import (
 from wattree.compiler.ring import Ring, rings_of
 from wattree.compiler.ring_rows import ring_rows, ring_span_s
 from wattree.compiler.rows import Row
+from wattree.compiler.tasks import Stream
 from wattree.errors import StrategyError
 from wattree.graph import OperatorKind
 from wattree.sim import play, reference_events
@@ -202,11 +203,12 @@ def plainly_played_s(rows: list[Row], costs: PhaseCosts) -> float:
     times=st.tuples(*[st.floats(0.0, 10.0)] * 5),
     way=st.sampled_from([(False, False), (True, False), (True, True)]),
     order=st.sampled_from(["zigzag", "contiguous"]),
+    stream=st.sampled_from([Stream.CONTEXT, Stream.COMPUTE]),
 )
 def test_the_closed_form_of_a_ring_is_its_play(
-    ranks: int, times: tuple[float, ...], way: tuple[bool, bool], order: str
+    ranks: int, times: tuple[float, ...], way: tuple[bool, bool], order: str, stream: int
 ) -> None:
-    """Turn by turn the longer of computing and sending, whatever the two take."""
+    """Turn by turn the longer of computing and sending, or one after the other in line."""
     steps = steps_of_a_ring(backward=way[0], gradient=way[1], skewed=order == "contiguous")
     count = len(steps)
     latency_s = np.array([[times[0]], [0.0], [times[1]]])[:count] * (ranks > 1)
@@ -216,16 +218,17 @@ def test_the_closed_form_of_a_ring_is_its_play(
     costs = PhaseCosts(
         steps=steps, latency_s=latency_s, work_s=work_s, flop=nothing, traffic_bytes=nothing,
         wire_bytes=nothing, scale_up_bytes=nothing, adapter_bytes=nothing, uplink_bytes=nothing,
-        transient_bytes=nothing, ring_ranks=np.full((count, 1), float(ranks)),
+        transient_bytes=nothing, in_turn=nothing, ring_ranks=np.full((count, 1), float(ranks)),
     )  # fmt: skip
     ring: Ring = rings_of(steps)[1]
     rows: list[Row] = []
     at: Mapping[int, int] = {}
 
-    ring_rows(ring, steps, rows, at, ranks)
+    ring_rows(ring, steps, rows, at, ranks, stream=stream)
 
     assert sum(r.share for r in rows if r.step == 1) == pytest.approx(1.0)
-    assert ring_span_s(ring, costs)[0] == pytest.approx(plainly_played_s(rows, costs), rel=1e-9)
+    span_s = ring_span_s(ring, costs, in_line=stream == Stream.COMPUTE)[0]
+    assert span_s == pytest.approx(plainly_played_s(rows, costs), rel=1e-9)
 
 
 # ---------------------------------------------------------------- refusals

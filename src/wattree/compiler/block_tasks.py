@@ -278,7 +278,7 @@ def block_tasks(
     _release_gathered(forward, forward)
     _release_gathered(again, backward)
     _release_gathered(backward, backward)
-    _keep(program, saved, forward)
+    _keep(program, costs.saved_bytes, column, forward)
     _drop(program, saved, again, backward, None)
     whole = _joined(again, backward)
     if not split:
@@ -403,17 +403,46 @@ def _give_gathered(phase: _Phase, until: _Phase, gathers: Iterable[int]) -> None
         until.ledger.give(len(until.rows) - 1, phase.number("gathered", path), size)
 
 
-def _keep(program: BlockProgram, saved: Floats, forward: _Phase) -> None:
-    """Add what forward keeps for backward to its tasks' allocations, in place."""
+def _keep(program: BlockProgram, saved: Floats, column: int, forward: _Phase) -> None:
+    """Add what forward keeps for backward to its tasks' allocations, in place.
+
+    An uneven exchange is one task for ranks that keep more and ranks that keep less of what it
+    brings: all take with it what the least of them keeps, and the rest with their next computation.
+
+    Args:
+        program: Of the block.
+        saved: Bytes of each tensor kept, `(tensors, columns)`. [B]
+        column: The one to add.
+        forward: Its tasks.
+    """
     if not program.backward:
         return
     made = {row.step: i for i, row in enumerate(forward.rows) if not row.hidden}
-    for tensor, size in zip(program.saved, saved, strict=True):
-        if size > 0.0:
-            kept = 1.0 - tensor.share if tensor.recomputed else 1.0
-            at = made.get(tensor.producer, 0)
-            forward.table.tasks["alloc_bytes"][at] += kept * size
-            forward.ledger.take(at, forward.number("saved", tensor.name), kept * size)
+    for tensor, sizes in zip(program.saved, saved, strict=True):
+        size = sizes[column]
+        if size == 0.0:
+            continue
+        kept = 1.0 - tensor.share if tensor.recomputed else 1.0
+        at, item = made.get(tensor.producer, 0), forward.number("saved", tensor.name)
+        shared = size
+        if _is_uneven(forward, at):
+            shared = sizes.min()
+            later = _next_compute(forward, at)
+            forward.table.tasks["alloc_bytes"][later] += kept * (size - shared)
+            forward.ledger.take(later, item, kept * (size - shared), tensors=0)
+        forward.table.tasks["alloc_bytes"][at] += kept * shared
+        forward.ledger.take(at, item, kept * shared)
+
+
+def _is_uneven(phase: _Phase, at: int) -> bool:
+    step = phase.steps[phase.rows[at].step]
+    return isinstance(step, CollectiveStep) and step.uneven
+
+
+def _next_compute(phase: _Phase, at: int) -> int:
+    """Return the first row of computation after row `at`, which an exchange always feeds."""
+    rows = range(at + 1, len(phase.rows))
+    return next(i for i in rows if isinstance(phase.steps[phase.rows[i].step], ComputeStep))
 
 
 def _drop(
