@@ -526,6 +526,21 @@ TREE = {"": {"compute": {"batch": "dp"}}}
         ({"tp": 2, "tensor_pieces": 2}, []),
         ({"tensor_pieces": 2}, ["strategy.tensor_pieces: has no effect with tp 1"]),
         (
+            {"tp": 2, "tensor_pieces": 2, "in_line": ["tensor"]},
+            ["strategy.tensor_pieces: has no effect with in_line"],
+        ),
+        (
+            {"dp": 1, "pp": 8, "reduce_every_micro_batch": False},
+            ["strategy.reduce_every_micro_batch: has no effect with one replica"],
+        ),
+        (
+            {"mesh": {"dp": 8}, "tree": TREE, "tensor_pieces": 2, "expert_imbalance": 1.3},
+            [
+                "strategy.tensor_pieces: has no effect with tp 1",
+                "strategy.expert_imbalance: has no effect with ep 1",
+            ],
+        ),
+        (
             {"mesh": {"dp": 8}, "tree": TREE, "schedule": {"name": "gpipe"}},
             ["strategy.schedule.name: 'gpipe' has no effect with pp 1"],
         ),

@@ -227,8 +227,12 @@ def execution_graph(
     counts = None
     if (loads.twins > 1).any():
         _, task, owner = tasks.instances_of(np.ones(len(tasks.records), dtype=bool))
+        alike = rows
+        if len(tasks.by_level) > 1:  # flows are counted by ranks, whatever each of them sends
+            same = loads._replace(level=np.zeros_like(loads.level))
+            alike = _expanded(tasks, costs, directions, same)
         counts = flow_counts(
-            rows,
+            alike,
             loads,
             task=task,
             owner=owner,

@@ -32,7 +32,7 @@ def flow_counts(
     """Return the flows behind each entry of `rows.flow_links`, at least 1.
 
     Args:
-        rows: Of all instances.
+        rows: Of all instances, as if all classes were of the first level.
         loads: What tasks send.
         task, owner: Of each instance: the task it comes from, the class whose figures it takes.
         costs: Which row of `loads.by_class` holds a task's bytes, `FROM_TASK` if none, `(T,)`.
@@ -46,7 +46,7 @@ def flow_counts(
     for d in range(len(kinds)):
         kind[loads.link[d]] = d
     direction, of = kind[rows.flow_links], task[instance]
-    load_bytes = loads.of_task[loads.level[owner[instance]], of, direction]
+    load_bytes = loads.of_task[0, of, direction]
     by_class = costs[of] != FROM_TASK
     row = costs[of][by_class]
     load_bytes[by_class] = loads.by_class[row, direction[by_class], owner[instance][by_class]]

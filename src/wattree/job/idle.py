@@ -300,8 +300,10 @@ def _of_overlap(
         sharded: Parameters or optimiser state lie on several ranks.
         problems: Where warnings go.
     """
+    alone = reducing == 1, "one replica: there are no gradients to reduce"
     reasons = {
-        "overlap_gradients": (reducing == 1, "one replica: there are no gradients to reduce"),
+        "overlap_gradients": alone,
+        "reduce_every_micro_batch": alone,
         "overlap_parameters": (
             not sharded,
             "parameters and optimiser state whole on every rank: there is nothing to gather",
