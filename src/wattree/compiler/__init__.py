@@ -1,7 +1,7 @@
 """Model, strategy and cluster in; execution graph out. One pass per file."""
 
 from wattree.compiler.block import ModelProgram, compile_model
-from wattree.compiler.compile import Compilation, compile_job
+from wattree.compiler.compile import Compilation, JobToCompile, compile_job, compile_jobs
 from wattree.compiler.evaluate import BlockCosts, Placement, block_costs
 from wattree.compiler.program import BlockProgram, CollectiveKind, Scale
 
@@ -10,10 +10,12 @@ __all__ = [
     "BlockProgram",
     "CollectiveKind",
     "Compilation",
+    "JobToCompile",
     "ModelProgram",
     "Placement",
     "Scale",
     "block_costs",
     "compile_job",
+    "compile_jobs",
     "compile_model",
 ]

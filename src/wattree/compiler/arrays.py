@@ -185,12 +185,14 @@ def execution_graph(
     names: Sequence[str],
     compute_rate_while_communicating: float,
     communication_rate_while_computing: float,
+    pipelines: Sequence[int] | None = None,
 ) -> ExecutionGraph:
-    """Return the arrays of the whole job.
+    """Return the arrays of the whole job, or of several.
 
     Args:
         programs: One per stage.
         classes: One per stage.
+        pipelines: Stages of each job, where there are several; None for one of all stages.
         links: Link classes by kind.
         names: Strings that tasks name by number.
         compute_rate_while_communicating, communication_rate_while_computing: Mutual slowdown.
@@ -199,7 +201,7 @@ def execution_graph(
     costs = _cost_rows(tasks)
     latency_s, work_s, wire_bytes = _times(tasks, costs)
     directions = _directions(tasks, costs, links)
-    rows = _expanded(tasks, costs, directions, work_s)
+    rows = _expanded(tasks, costs, directions, work_s, pipelines or [len(programs)])
     number = int(tasks.class_base[-1])
     return ExecutionGraph(
         kind=tasks.column("kind"),
@@ -336,10 +338,11 @@ def _expanded(
     costs: Integers,
     directions: Sequence[tuple[LinkClasses, str]],
     work_s: Floats,
+    pipelines: Sequence[int],
 ) -> Rows:
     """Return streams, successors and flows of all instances."""
     edges = _edges(tasks)
-    loads = _loads(tasks, directions, work_s)
+    loads = _loads(tasks, directions, work_s, pipelines)
     sends = (loads.of_task > 0).any(axis=1) | (costs != FROM_TASK)
     templates = Templates(
         first=tasks.first,
@@ -445,7 +448,12 @@ def _peers(classes: Sequence[StageClasses], heading: int) -> Integers:
     return np.concatenate(parts).astype(np.int64)
 
 
-def _loads(tasks: _Tasks, directions: Sequence[tuple[LinkClasses, str]], work_s: Floats) -> Loads:
+def _loads(
+    tasks: _Tasks,
+    directions: Sequence[tuple[LinkClasses, str]],
+    work_s: Floats,
+    pipelines: Sequence[int],
+) -> Loads:
     """Return what tasks send over links; every class of a flow sends over its own.
 
     The peer of a transfer receives over its own links. Exchanges with the mirror stage go both
@@ -453,8 +461,12 @@ def _loads(tasks: _Tasks, directions: Sequence[tuple[LinkClasses, str]], work_s:
     """
     number = int(tasks.class_base[-1])
     base, count = tasks.class_base[:-1], np.diff(tasks.class_base)
-    following = np.repeat(np.roll(base, -1), count) + _peers(tasks.classes, 1)
-    preceding = np.repeat(np.roll(base, 1), count) + _peers(tasks.classes, -1)
+    ends = np.cumsum(pipelines)[:-1]
+    ahead, behind = (
+        np.concatenate([np.roll(stages, by) for stages in np.split(base, ends)]) for by in (-1, 1)
+    )
+    following = np.repeat(ahead, count) + _peers(tasks.classes, 1)
+    preceding = np.repeat(behind, count) + _peers(tasks.classes, -1)
     first = _starts([len(kind.bandwidth_bytes_per_s) for kind, _ in directions])
     names = [kind.load for kind, _ in directions]
     return Loads(

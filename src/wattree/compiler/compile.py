@@ -18,7 +18,7 @@ from wattree.compiler.links import alone_s, rank_rates
 from wattree.compiler.merge import merged
 from wattree.compiler.pairs import PairedTables
 from wattree.compiler.program import Scale
-from wattree.compiler.rank_classes import rank_classes
+from wattree.compiler.rank_classes import RanksOfJob, rank_classes
 from wattree.compiler.stage import (
     ChunkTables,
     StageProgram,
@@ -43,7 +43,14 @@ from wattree.hardware import Cluster
 from wattree.strategy import Strategy
 from wattree.strategy.schedules import Work
 
-__all__ = ["DEFAULT_BUCKET_BYTES", "Compilation", "compile_job", "update_traffic_bytes"]
+__all__ = [
+    "DEFAULT_BUCKET_BYTES",
+    "Compilation",
+    "JobToCompile",
+    "compile_job",
+    "compile_jobs",
+    "update_traffic_bytes",
+]
 
 #: PyTorch DDP's default bucket (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
 DEFAULT_BUCKET_BYTES = 25.0 * 2**20
@@ -75,6 +82,25 @@ class Compilation:
     topology: MeshTopology
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobToCompile:
+    """One of several jobs on a cluster. Arguments of `compile_job`, and a name.
+
+    Attributes:
+        label: What the names of its rank classes begin with.
+    """
+
+    model: ModelGraph
+    strategy: Strategy
+    rates: Rates
+    software: Software
+    optimizer: str
+    sequence: int
+    global_batch: int
+    devices: NDArray[np.int64] | None = None
+    label: str = ""
+
+
 def compile_job(
     model: ModelGraph,
     strategy: Strategy,
@@ -87,6 +113,7 @@ def compile_job(
     global_batch: int,
     fold: bool = True,
     detail: bool = True,
+    devices: NDArray[np.int64] | None = None,
 ) -> Compilation:
     """Return the execution graph of one training step.
 
@@ -102,14 +129,65 @@ def compile_job(
         fold: One class for ranks that do the same; otherwise every rank is played.
         detail: A task per operator; otherwise runs of undisturbed compute are merged, which
             changes no time.
+        devices: Device of each rank; None puts rank r on device r.
 
     Raises:
         StrategyError: The strategy fits neither the model nor the cluster; every misfit listed.
     """
+    step = _step(
+        JobToCompile(
+            model=model,
+            strategy=strategy,
+            rates=rates,
+            software=software,
+            optimizer=optimizer,
+            sequence=sequence,
+            global_batch=global_batch,
+            devices=devices,
+        ),
+        cluster,
+    )
+    return Compilation(
+        graph=_graph([step], fold=fold, detail=detail),
+        program=step.program,
+        costs=step.costs,
+        topology=step.topology,
+    )
+
+
+def compile_jobs(
+    jobs: Sequence[JobToCompile], cluster: Cluster, *, fold: bool = True, detail: bool = True
+) -> ExecutionGraph:
+    """Return the graph of one step of each job; they share links, and nothing else.
+
+    Tasks, streams and rank classes of a job stand together, jobs in the order given.
+
+    Args:
+        jobs: Each on devices of its own.
+        cluster: On what they all run.
+        fold: As for `compile_job`.
+        detail: As for `compile_job`.
+
+    Raises:
+        StrategyError: A strategy does not fit its model or its devices.
+    """
+    return _graph([_step(job, cluster) for job in jobs], fold=fold, detail=detail)
+
+
+def _step(job: JobToCompile, cluster: Cluster) -> _Step:
+    model, strategy, rates, software = job.model, job.strategy, job.rates, job.software
+    sequence, global_batch = job.sequence, job.global_batch
     active = frozenset(axis for axis, degree in strategy.mesh.axes if degree > 1)
-    check_fits(model, strategy, cluster, global_batch=global_batch, sequence=sequence)
+    check_fits(
+        model,
+        strategy,
+        cluster,
+        global_batch=global_batch,
+        sequence=sequence,
+        devices=None if job.devices is None else len(job.devices),
+    )
     program = compile_model(model, strategy.tree, active)
-    topology = MeshTopology(mesh=strategy.mesh, cluster=cluster)
+    topology = MeshTopology(mesh=strategy.mesh, cluster=cluster, devices=job.devices)
     scale = _scale(strategy, program, sequence, global_batch)
     shapes = {axis: topology.group((axis,)) for axis in active}
     placement = Placement(
@@ -119,9 +197,9 @@ def compile_job(
         },
     )
     costs = tuple(block_costs(p, scale, placement, rates, software) for p in program.programs)
-    state = optimizer_state_bytes(optimizer)
+    state = optimizer_state_bytes(job.optimizer)
     storages = tuple(block_storage(p, scale, software, state) for p in program.programs)
-    step = _Step(
+    return _Step(
         program=program,
         strategy=strategy,
         topology=topology,
@@ -131,9 +209,8 @@ def compile_job(
         software=software,
         state_bytes=state,
         input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
+        label=job.label,
     )
-    graph = _graph(step, fold=fold, detail=detail)
-    return Compilation(graph=graph, program=program, costs=costs, topology=topology)
 
 
 def update_traffic_bytes(elements: Floats, state_bytes: float, software: Software) -> Floats:
@@ -169,6 +246,7 @@ class _Step:
     software: Software
     state_bytes: float
     input_bytes: float  # of one micro-batch on one rank
+    label: str = ""
 
     @property
     def boundary_bytes(self) -> float:
@@ -176,30 +254,43 @@ class _Step:
         return max(float(costs.boundary_bytes[0]) for costs in self.costs)
 
 
-def _graph(step: _Step, *, fold: bool, detail: bool) -> ExecutionGraph:
+def _graph(steps: Sequence[_Step], *, fold: bool, detail: bool) -> ExecutionGraph:
     names = Names()
-    axes_index: dict[tuple[str, ...], int] = {}
-    # Orders are long too: what is certainly too much is refused before they are written.
-    _check_count(step, 2 * len(step.program.instances))
-    parts = _parts(step, names, axes_index, detail=detail)
-    programs, residents = _stages(step, parts, names, axes_index)
-    programs = _played_alone(programs, step, axes_index)
-    classes, links = rank_classes(
-        step.topology,
-        axes_index,
-        residents,
-        boundary_bytes=step.boundary_bytes,
-        rates=step.rates,
-        fold=fold,
-        mirrored=step.strategy.schedule.placed(len(programs)).copies > 1,
-    )
+    programs: list[StageProgram] = []
+    jobs: list[RanksOfJob] = []
+    for step in steps:
+        own, ranks = _stages_and_ranks(step, names, detail=detail)
+        programs += [program.behind(len(programs)) for program in own]
+        jobs.append(ranks)
+    classes, links = rank_classes(jobs, fold=fold)
+    (compute_rate,) = {step.rates.overlap_compute_rate for step in steps}  # of one calibration
     return execution_graph(
         programs,
         classes,
         links=links,
         names=tuple(names.index),
-        compute_rate_while_communicating=step.rates.overlap_compute_rate,
+        compute_rate_while_communicating=compute_rate,
         communication_rate_while_computing=1.0,
+        pipelines=[len(job.residents) for job in jobs],
+    )
+
+
+def _stages_and_ranks(
+    step: _Step, names: Names, *, detail: bool
+) -> tuple[list[StageProgram], RanksOfJob]:
+    axes_index: dict[tuple[str, ...], int] = {}
+    # Orders are long too: what is certainly too much is refused before they are written.
+    _check_count(step, 2 * len(step.program.instances))
+    parts = _parts(step, names, axes_index, detail=detail)
+    programs, residents = _stages(step, parts, names, axes_index)
+    return _played_alone(programs, step, axes_index), RanksOfJob(
+        topology=step.topology,
+        axes_index=axes_index,
+        residents=residents,
+        boundary_bytes=step.boundary_bytes,
+        rates=step.rates,
+        mirrored=step.strategy.schedule.placed(len(programs)).copies > 1,
+        label=step.label,
     )
 
 

@@ -8,7 +8,7 @@ eight folded twins ask for eight times its bandwidth and share it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from wattree.compiler.topology import LinkUse
 from wattree.cost import LinkRates
 
-__all__ = ["LinkClasses", "alone_s", "link_classes", "members_by_link", "rank_rates"]
+__all__ = [
+    "LinkClasses",
+    "alone_s",
+    "joint_links",
+    "link_classes",
+    "members_by_link",
+    "rank_rates",
+]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -48,6 +55,14 @@ def rank_rates(links: LinkRates) -> Mapping[str, float]:
         "adapter_bytes": links.adapter_bytes_per_s,
         "uplink_bytes": links.uplink_bytes_per_s,
     }
+
+
+def joint_links(of_jobs: Sequence[Sequence[LinkUse]]) -> tuple[LinkUse, ...]:
+    """Return the links of several jobs on one cluster, ranks numbered one job after another."""
+    return tuple(
+        replace(kind[0], of_rank=np.concatenate([use.of_rank for use in kind]))
+        for kind in zip(*of_jobs, strict=True)
+    )
 
 
 def members_by_link(use: LinkUse) -> Integers | None:
