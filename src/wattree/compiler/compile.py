@@ -38,7 +38,14 @@ from wattree.compiler.topology import MeshTopology
 from wattree.cost import Software
 from wattree.cost.rates import Rates
 from wattree.errors import StrategyError
-from wattree.graph import ExecutionGraph, ModelGraph, StageLabel, TaskKind
+from wattree.graph import (
+    ExecutionGraph,
+    JobTasks,
+    ModelGraph,
+    StageLabel,
+    TaskKind,
+    tasks_of_jobs,
+)
 from wattree.hardware import Cluster
 from wattree.strategy import Strategy
 from wattree.strategy.schedules import Work
@@ -148,7 +155,7 @@ def compile_job(
         cluster,
     )
     return Compilation(
-        graph=_graph([step], fold=fold, detail=detail),
+        graph=_graph([step], fold=fold, detail=detail)[0],
         program=step.program,
         costs=step.costs,
         topology=step.topology,
@@ -157,10 +164,10 @@ def compile_job(
 
 def compile_jobs(
     jobs: Sequence[JobToCompile], cluster: Cluster, *, fold: bool = True, detail: bool = True
-) -> ExecutionGraph:
-    """Return the graph of one step of each job; they share links, and nothing else.
+) -> tuple[ExecutionGraph, tuple[JobTasks, ...]]:
+    """Return the graph of one step of each job, and which part of it each job is.
 
-    Tasks, streams and rank classes of a job stand together, jobs in the order given.
+    Jobs share links, and nothing else.
 
     Args:
         jobs: Each on devices of its own.
@@ -171,7 +178,9 @@ def compile_jobs(
     Raises:
         StrategyError: A strategy does not fit its model or its devices.
     """
-    return _graph([_step(job, cluster) for job in jobs], fold=fold, detail=detail)
+    steps = [_step(job, cluster) for job in jobs]
+    graph, classes = _graph(steps, fold=fold, detail=detail)
+    return graph, tasks_of_jobs(graph, classes)
 
 
 def _step(job: JobToCompile, cluster: Cluster) -> _Step:
@@ -254,7 +263,8 @@ class _Step:
         return max(float(costs.boundary_bytes[0]) for costs in self.costs)
 
 
-def _graph(steps: Sequence[_Step], *, fold: bool, detail: bool) -> ExecutionGraph:
+def _graph(steps: Sequence[_Step], *, fold: bool, detail: bool) -> tuple[ExecutionGraph, list[int]]:
+    """Return the graph of one step of each job, and how many rank classes each job has."""
     names = Names()
     programs: list[StageProgram] = []
     jobs: list[RanksOfJob] = []
@@ -264,15 +274,18 @@ def _graph(steps: Sequence[_Step], *, fold: bool, detail: bool) -> ExecutionGrap
         jobs.append(ranks)
     classes, links = rank_classes(jobs, fold=fold)
     (compute_rate,) = {step.rates.overlap_compute_rate for step in steps}  # of one calibration
-    return execution_graph(
+    pipelines = [len(job.residents) for job in jobs]
+    graph = execution_graph(
         programs,
         classes,
         links=links,
         names=tuple(names.index),
         compute_rate_while_communicating=compute_rate,
         communication_rate_while_computing=1.0,
-        pipelines=[len(job.residents) for job in jobs],
+        pipelines=pipelines,
     )
+    of_stage = np.array([len(stage.ranks) for stage in classes])
+    return graph, np.add.reduceat(of_stage, np.cumsum([0, *pipelines[:-1]])).tolist()
 
 
 def _stages_and_ranks(
