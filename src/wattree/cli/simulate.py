@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -75,14 +74,15 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     check_trace_path(trace_path)
     loaded = read_job(job)
     if (limit_w := quantity_option("--power-limit", power_limit, "w")) is not None:
-        loaded = replace(loaded, cluster=replace(loaded.cluster, power_limit_w=limit_w))
+        loaded = loaded.capped(limit_w)
     announce_compilation()
     with naming(loaded):
         prediction = _predicted(loaded, calibration, fold=fold, sharing=sharing)
     if trace_path is not None:
         from wattree.report.perfetto import write_trace
 
-        write_trace(trace_path, prediction.trace, power={"cluster": prediction.power})
+        shown = prediction.beside or prediction
+        write_trace(trace_path, shown.trace, power={"cluster": shown.power})
     from wattree.report import show_result
 
     result = prediction.result

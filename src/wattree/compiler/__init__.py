@@ -1,5 +1,6 @@
 """Model, strategy and cluster in; execution graph out. One pass per file."""
 
+from wattree.compiler.arrays import link_kind
 from wattree.compiler.block import ModelProgram, compile_model
 from wattree.compiler.compile import Compilation, JobToCompile, compile_job, compile_jobs
 from wattree.compiler.evaluate import BlockCosts, Placement, block_costs
@@ -18,4 +19,5 @@ __all__ = [
     "compile_job",
     "compile_jobs",
     "compile_model",
+    "link_kind",
 ]

@@ -26,7 +26,7 @@ from wattree.compiler.stage import StageProgram
 from wattree.compiler.tasks import CATEGORIES, STREAMS, Stream, joined
 from wattree.graph import ExecutionGraph, StreamKind, TaskKind
 
-__all__ = ["StageClasses", "TransferCosts", "execution_graph"]
+__all__ = ["StageClasses", "TransferCosts", "execution_graph", "link_kind"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -331,6 +331,11 @@ def _link_names(
         _, first = np.unique(kind.of_class, return_index=True)
         names += [f"{class_names[c]} {kind.name}{way}" for c in first]
     return tuple(names)
+
+
+def link_kind(name: str) -> str:
+    """Return the kind in the name of a link class of a compiled graph, such as `uplink`."""
+    return name.removesuffix(_OUT).removesuffix(_IN).rsplit(" ", 1)[-1]
 
 
 def _expanded(

@@ -181,8 +181,10 @@ def _rows(offsets: Integers, source: Integers) -> tuple[Integers, Integers]:
 def _successors(
     graph: ExecutionGraph, jobs: Sequence[JobTasks], gates: Sequence[Integers], count: int
 ) -> tuple[Integers, Integers]:
-    """Return the edges of all steps: a step's own, from its gate to all that waits for nothing,
-    and from all that nothing waits for to the next gate.
+    """Return the edges of all steps: their own, and those from and to their gates.
+
+    What waits for nothing waits for its step's gate, which waits for all that nothing waited for
+    in the step before.
     """
     waits = np.zeros(graph.tasks, dtype=bool)
     waits[graph.successors] = True

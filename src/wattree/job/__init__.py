@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, TrainingOptions
+from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, Neighbour, TrainingOptions
+from wattree.job.ranges import ranges
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.job.load import job_from_mapping, load_job
@@ -14,10 +15,12 @@ __all__ = [
     "Job",
     "Lora",
     "ModelSource",
+    "Neighbour",
     "TrainingOptions",
     "job_from_mapping",
     "job_schema",
     "load_job",
+    "ranges",
 ]
 
 _LAZY = {

@@ -12,6 +12,7 @@ from wattree.errors import UnknownNameError, nearest
 from wattree.hardware import Cluster
 from wattree.job.job import AUTO
 from wattree.job.orders import orders_from
+from wattree.job.place import Allotment
 from wattree.job.problems import Problems, shown
 from wattree.job.schema import MemorySpec, NodeSpec, OptionsSpec, TreeSpec
 from wattree.strategy import (
@@ -31,13 +32,13 @@ __all__ = ["chosen_strategy"]
 
 
 def chosen_strategy(
-    value: object, *, cluster: Cluster | None, folder: Path, problems: Problems
+    value: object, *, cluster: Cluster | Allotment | None, folder: Path, problems: Problems
 ) -> Strategy | StrategyOptions | str | None:
     """Return the strategy that `value` asks for, or None after noting what is wrong with it.
 
     Args:
         value: As read from the file.
-        cluster: For the number of ranks; None leaves that check out.
+        cluster: For the number of ranks, or what the job has of one; None leaves that check out.
         folder: Where relative paths start.
         problems: Where faults go.
     """
@@ -67,7 +68,7 @@ def chosen_strategy(
 
 
 def _options(
-    spec: OptionsSpec, *, cluster: Cluster | None, folder: Path, problems: Problems
+    spec: OptionsSpec, *, cluster: Cluster | Allotment | None, folder: Path, problems: Problems
 ) -> StrategyOptions | None:
     chosen = spec.model_dump(exclude_none=True, exclude={"preset"})
     if "stage_layers" in chosen:
@@ -125,7 +126,7 @@ def _of_preset(preset: str | None, chosen: Mapping[str, Any]) -> StrategyOptions
     return options_of_preset(preset, chosen)
 
 
-def _spread(options: StrategyOptions, cluster: Cluster) -> StrategyOptions:
+def _spread(options: StrategyOptions, cluster: Cluster | Allotment) -> StrategyOptions:
     """Give the devices that the degrees leave over to data parallelism, if they divide.
 
     Hybrid sharding shards inside a node and replicates across nodes; every other kind of
@@ -145,9 +146,13 @@ def _degrees(options: StrategyOptions) -> dict[str, int]:
     return {axis: getattr(options, axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
 
 
-def _check_ranks(degrees: Mapping[str, int], *, cluster: Cluster, problems: Problems) -> None:
+def _check_ranks(
+    degrees: Mapping[str, int], *, cluster: Cluster | Allotment, problems: Problems
+) -> None:
     ranks, devices = math.prod(degrees.values()), cluster.devices
-    if ranks == devices:
+    owner = "its place" if isinstance(cluster, Allotment) else "the cluster"
+    may_leave = isinstance(cluster, Allotment) and cluster.at_most
+    if ranks == devices or (may_leave and ranks < devices):
         return
     product = " × ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1)
     others = ranks // degrees.get("dp", 1)
@@ -159,7 +164,7 @@ def _check_ranks(degrees: Mapping[str, int], *, cluster: Cluster, problems: Prob
     problems.add(
         "strategy",
         f"the degrees multiply to {ranks} ranks ({product or 'all 1'}), expected {devices}, the "
-        f"devices of the cluster; {todo}",
+        f"devices of {owner}; {todo}",
     )
 
 
@@ -167,7 +172,7 @@ def _check_ranks(degrees: Mapping[str, int], *, cluster: Cluster, problems: Prob
 
 
 def _strategy(
-    spec: TreeSpec, *, cluster: Cluster | None, folder: Path, problems: Problems
+    spec: TreeSpec, *, cluster: Cluster | Allotment | None, folder: Path, problems: Problems
 ) -> Strategy | None:
     before = len(problems.lines)
     schedule = _schedule(spec, folder=folder, problems=problems)

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from wattree.compiler import compile_job
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
@@ -17,6 +19,7 @@ from wattree.predict.energy_use import StepEnergy, step_energy
 from wattree.predict.evidence import provenance_of
 from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
 from wattree.predict.model import check_recomputation
+from wattree.predict.neighbours import Beside, beside, occupied_nodes
 from wattree.predict.setting import Setting, setting_of
 from wattree.sim import play
 from wattree.strategy import Strategy, StrategyOptions
@@ -35,12 +38,14 @@ class Prediction:
         trace: When everything happened.
         power: Power of the job over the step: (time, W) pairs. [s, W]
         peak: Peak memory as three tools would report it. [B]
+        beside: The step beside the job's neighbours; None if it has none.
     """
 
     result: Result
     trace: Trace
     power: tuple[tuple[float, float], ...]
     peak: PeakMemory
+    beside: Beside | None = None
 
 
 def simulate(
@@ -65,7 +70,7 @@ def simulate(
         WattreeError: The job is impossible; the message says where and what to do.
     """
     if power_limit_w is not None:
-        job = replace(job, cluster=replace(job.cluster, power_limit_w=power_limit_w))
+        job = job.capped(power_limit_w)
     setting = setting_of(job, load_calibration(calibration))
     if isinstance(job.strategy, str):
         raise JobError(
@@ -74,7 +79,10 @@ def simulate(
         )
     try:
         check_recomputation(job.strategy, setting.model)
-        return predicted(setting, job.strategy, fold=fold, sharing=sharing)
+        found = predicted(setting, job.strategy, fold=fold, sharing=sharing)
+        if not job.neighbours:
+            return found
+        return _beside_neighbours(setting, job.strategy, found, fold=fold, sharing=sharing)
     except StrategyError as error:
         error.args = (f"{job.source}: {error}",)  # who reads many files must know which it is
         raise
@@ -101,10 +109,7 @@ def predicted(
         StrategyError: It does not fit model or cluster.
     """
     job = setting.job
-    if isinstance(strategy, StrategyOptions):
-        strategy = strategy_of(
-            strategy, layers=setting.model.layers, global_batch=job.data.global_batch
-        )
+    strategy = _written_out(setting, strategy)
     began = time.perf_counter()
     compilation = compile_job(
         setting.model,
@@ -117,11 +122,13 @@ def predicted(
         global_batch=job.data.global_batch,
         fold=fold,
         detail=detail,
+        devices=None if job.devices is None else np.array(job.devices, dtype=np.int64),
     )
     compiled = time.perf_counter()
     trace = play(compilation.graph, sharing=sharing)
     ended = time.perf_counter()
-    energy = step_energy(trace, job.cluster, setting.precision, strategy.mesh.ranks)
+    nodes = occupied_nodes(job, strategy.mesh.ranks)
+    energy = step_energy(trace, job.cluster, setting.precision, strategy.mesh.ranks, nodes=nodes)
     peak = peak_memory(trace, setting.calibration, job.cluster.node.device)
     size = SimulationSize(
         tasks=compilation.graph.tasks,
@@ -141,6 +148,30 @@ def predicted(
     return Prediction(result=result, trace=trace, power=energy.curve, peak=peak)
 
 
+def _written_out(setting: Setting, strategy: Strategy | StrategyOptions) -> Strategy:
+    """Return a strategy with its tree."""
+    if isinstance(strategy, Strategy):
+        return strategy
+    batch = setting.job.data.global_batch
+    return strategy_of(strategy, layers=setting.model.layers, global_batch=batch)
+
+
+def _beside_neighbours(
+    setting: Setting,
+    strategy: Strategy | StrategyOptions,
+    found: Prediction,
+    *,
+    fold: bool,
+    sharing: str,
+) -> Prediction:
+    """Return the prediction with the step beside the job's neighbours."""
+    there = beside(
+        setting, _written_out(setting, strategy), found.trace, fold=fold, sharing=sharing
+    )
+    result = replace(found.result, neighbours=there.effect)
+    return replace(found, result=result, beside=there)
+
+
 def _result(
     setting: Setting,
     strategy: Strategy,
@@ -156,12 +187,12 @@ def _result(
     needed = setting.model_flop
     executed = max(_executed_flop(trace), needed)
     available = step_s * ranks * job.cluster.node.device.matrix_peak_flop_per_s(setting.precision)
-    nodes = -(-ranks // job.cluster.node.devices)
+    nodes = occupied_nodes(job, ranks)
     price = job.cluster.node.price_usd_per_s
     carbon = job.cluster.site.carbon_gco2e_per_j
     return Result(
         model=setting.model.name,
-        cluster=f"{nodes} x {job.cluster.node.name}",
+        cluster=f"{nodes:.10g} x {job.cluster.node.name}",
         strategy=describe(strategy, setting.model),
         ranks=ranks,
         step_time_s=step_s,
