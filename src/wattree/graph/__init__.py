@@ -18,7 +18,14 @@ from wattree.graph.operators import (
     OperatorKind,
     Parameter,
 )
-from wattree.graph.repeat import JobTasks, Repeated, part_of, repeated, tasks_of_jobs
+from wattree.graph.repeat import (
+    JobTasks,
+    Repeated,
+    part_of,
+    repeated,
+    tasks_of_jobs,
+    with_links_apart,
+)
 
 __all__ = [
     "AttentionMask",
@@ -43,4 +50,5 @@ __all__ = [
     "part_of",
     "repeated",
     "tasks_of_jobs",
+    "with_links_apart",
 ]

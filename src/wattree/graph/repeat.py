@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from wattree.graph.execution_graph import ExecutionGraph, Phase, StageLabel, TaskKind
 
-__all__ = ["JobTasks", "Repeated", "part_of", "repeated", "tasks_of_jobs"]
+__all__ = [
+    "JobTasks",
+    "Repeated",
+    "part_of",
+    "repeated",
+    "tasks_of_jobs",
+    "with_links_apart",
+]
 
 Integers = NDArray[np.int64]
 
@@ -167,6 +174,34 @@ def part_of(graph: ExecutionGraph, job: JobTasks) -> ExecutionGraph:
         flow_offsets=flow_offsets,
         flow_links=graph.flow_links[flows],
         flow_bytes_per_s=graph.flow_bytes_per_s[flows],
+    )
+
+
+def with_links_apart(
+    graph: ExecutionGraph, jobs: Sequence[JobTasks], chosen: NDArray[np.bool_]
+) -> ExecutionGraph:
+    """Return the graph in which every job has some links to itself.
+
+    Args:
+        graph: One step of each job.
+        jobs: The jobs in it.
+        chosen: Which links, `(L,)`; each job behind the first gets its own copies of them.
+    """
+    count, extra = len(chosen), int(chosen.sum())
+    copy = np.full(count, -1)
+    copy[chosen] = np.arange(extra)
+    flow_links = graph.flow_links.copy()
+    for number, job in enumerate(jobs[1:]):
+        flows = slice(*graph.flow_offsets[[job.tasks.start, job.tasks.stop]])
+        links = graph.flow_links[flows]
+        flow_links[flows] = np.where(chosen[links], count + number * extra + copy[links], links)
+    bandwidth, copies = graph.link_bandwidth_bytes_per_s, len(jobs) - 1
+    names = tuple(name for name, is_one in zip(graph.link_names, chosen, strict=True) if is_one)
+    return replace(
+        graph,
+        flow_links=flow_links,
+        link_bandwidth_bytes_per_s=np.concatenate([bandwidth, np.tile(bandwidth[chosen], copies)]),
+        link_names=graph.link_names + names * copies,
     )
 
 

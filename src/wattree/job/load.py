@@ -136,17 +136,20 @@ def _cluster_and_place(
         cluster, own = guest_cluster(
             mapping.get("cluster"), guest, folder=folder, problems=problems
         )
-        return cluster, guest_place(given, guest, own, problems=problems)
+        # A file with a place or neighbours describes the shared cluster, not what the job has.
+        is_shared = given is not None or mapping.get("neighbours") is not None
+        place = guest_place(given, guest, None if is_shared else own, problems=problems)
+        return cluster, place
     spec = problems.read(ClusterSpec, mapping.get("cluster"), "cluster")
     found = None if spec is None else cluster_of(spec, folder=folder, problems=problems)
-    place = None
+    own_place = None
     if given is not None:
         section = problems.read(PlaceSpec, given, "place")
         if section is not None and found is not None:
-            place = place_of(section, found, "place", problems=problems, least=1)
+            own_place = place_of(section, found, "place", problems=problems, least=1)
     elif found is not None and mapping.get("neighbours") is not None:
-        place = Place(devices=tuple(range(found.devices)), at_most=True)
-    return found, place
+        own_place = Place(devices=tuple(range(found.devices)), at_most=True)
+    return found, own_place
 
 
 def _devices(place: Place, strategy: Strategy | StrategyOptions | str) -> tuple[int, ...]:

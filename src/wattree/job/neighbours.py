@@ -66,22 +66,47 @@ def neighbours_of(
         return ()
     owners = dict.fromkeys(job.devices or (), job.source)
     found: list[Neighbour] = []
+    known = {Path(job.source).resolve(), *(_paths(value, folder))}
     for index, item in enumerate(value):
         where = f"neighbours[{index}]"
         spec = problems.read(NeighbourSpec, item, where)
         if spec is None:
             continue
         free = tuple(d for d in range(job.cluster.devices) if d not in owners)
+        faults = len(problems.lines)
         place = place_of(spec, job.cluster, where, problems=problems)
+        if len(problems.lines) > faults:
+            continue
         guest = Guest(host=job.source, cluster=job.cluster, place=place, free=free)
         with problems.at(f"{where}.job"):
             path = folder / spec.job
-            neighbour = read(read_yaml(path), str(path), path.parent, guest)
+            mapping = read_yaml(path)
+            neighbour = read(mapping, str(path), path.parent, guest)
+            others = _unknown_neighbours(mapping, path, known)
             _check_alone(neighbour, owners, where, problems=problems)
             owners |= dict.fromkeys(neighbour.devices or (), neighbour.source)
             problems.warnings += [f"{where}: {path}: {line}" for line in neighbour.warnings]
+            if others:
+                problems.warn(
+                    where,
+                    f"{path}: neighbours: {', '.join(others)} not followed; name every job that "
+                    "runs beside this one here",
+                )
             found.append(Neighbour(job=neighbour, offset_s=spec.offset))
     return tuple(found)
+
+
+def _paths(value: list[Any], folder: Path) -> list[Path]:
+    """Return the files that a list of neighbours names, whatever else is wrong with it."""
+    named = [item.get("job") for item in value if isinstance(item, Mapping)]
+    return [(folder / job).resolve() for job in named if isinstance(job, str) and "\0" not in job]
+
+
+def _unknown_neighbours(mapping: Mapping[str, Any], path: Path, known: set[Path]) -> list[str]:
+    """Return the files that a neighbour calls its neighbours and that are none of the jobs."""
+    value = mapping.get("neighbours")
+    found = _paths(value, path.parent) if isinstance(value, list) else []
+    return [other.name for other in found if other not in known]
 
 
 def _check_alone(

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattree.errors import JobError
-from wattree.graph import ExecutionGraph, JobTasks, Repeated, part_of, repeated
+from wattree.graph import ExecutionGraph, JobTasks, Repeated, part_of, repeated, with_links_apart
 from wattree.sim import play
 from wattree.trace import Trace
 
@@ -97,6 +98,16 @@ class Fabric:
             offsets_s=offsets_s,
             begin_s=begin_s,
             whole_steps_s=tuple(_whole_steps_s(fabric, trace, j, begin_s, end_s) for j in others),
+        )
+
+    def apart(self, links: NDArray[np.bool_]) -> Fabric:
+        """Return the fabric on which each job has some links to itself, `(L,)`."""
+        return Fabric(
+            graph=with_links_apart(self.graph, self.jobs, links),
+            jobs=self.jobs,
+            sources=self.sources,
+            alone_s=self.alone_s,
+            sharing=self.sharing,
         )
 
     def _repeating(self, delays_s: Sequence[float], until_s: float) -> Repeated:

@@ -109,7 +109,7 @@ def beside(
     graph, jobs = compile_jobs(compiled, job.cluster, fold=fold, detail=detail)
     fabric = Fabric(graph=graph, jobs=jobs, sources=sources, alone_s=alone_s, sharing=sharing)
     plays = [fabric.played(offsets) for offsets in _phases(job.neighbours, alone_s[1:])]
-    return _beside(setting, alone, alone_s, plays)
+    return _beside(setting, alone, fabric, plays)
 
 
 def _labels(sources: Sequence[str]) -> list[str]:
@@ -170,9 +170,7 @@ def _phases(neighbours: Sequence[Neighbour], alone_s: Sequence[float]) -> list[t
     ]
 
 
-def _beside(
-    setting: Setting, alone: Trace, alone_s: Sequence[float], plays: Sequence[Played]
-) -> Beside:
+def _beside(setting: Setting, alone: Trace, fabric: Fabric, plays: Sequence[Played]) -> Beside:
     """Return the figures of all plays against the step alone."""
     job, ranks = setting.job, alone.graph.ranks
     nodes = occupied_nodes(job, ranks)
@@ -195,11 +193,13 @@ def _beside(
         energy_alone_j=energy(alone).use.total,
         energy_mean_j=float(np.mean([r.energy_j for r in results])),
         plays=results,
-        links=_links(plays),
+        links=_links(fabric, plays),
         longer_s=_longer_s(alone, plays),
         jobs=tuple(
             _job(other.job, step_s, [s for played in plays for s in played.whole_steps_s[index]])
-            for index, (other, step_s) in enumerate(zip(job.neighbours, alone_s[1:], strict=True))
+            for index, (other, step_s) in enumerate(
+                zip(job.neighbours, fabric.alone_s[1:], strict=True)
+            )
         ),
         phases_given=all(other.offset_s is not None for other in job.neighbours),
     )
@@ -235,20 +235,29 @@ def _job(job: Job, alone_s: float, steps_s: Sequence[float]) -> NeighbourJob:
     )
 
 
-def _links(plays: Sequence[Played]) -> tuple[CrowdedLinks, ...]:
-    names = plays[0].trace.graph.link_names
-    kinds = np.array([link_kind(name) for name in names])
+def _links(fabric: Fabric, plays: Sequence[Played]) -> tuple[CrowdedLinks, ...]:
+    """Return what each kind of link has to do with the delay."""
+    kinds = np.array([link_kind(name) for name in fabric.graph.link_names])
     shared = shared_links(plays[0].trace, plays[0].tasks)
     found = [crowded_s(p.trace, p.tasks, p.begin_s, p.end_s) for p in plays]
     mean_s = np.mean(found, axis=0)
-    return tuple(
-        CrowdedLinks(
-            kind=str(kind),
-            shared=bool(shared[kinds == kind].any()),
-            crowded_s=float(mean_s[kinds == kind].max()),
+    result = []
+    for kind in dict.fromkeys(kinds.tolist()):
+        of_kind = kinds == kind
+        delay_s = 0.0
+        if mean_s[of_kind].any():
+            there = fabric.apart(of_kind)
+            without = [there.played(p.offsets_s).own.makespan_s for p in plays]
+            delay_s = float(np.mean([p.own.makespan_s for p in plays]) - np.mean(without))
+        result.append(
+            CrowdedLinks(
+                kind=kind,
+                shared=bool(shared[of_kind].any()),
+                crowded_s=float(mean_s[of_kind].max()),
+                delay_s=delay_s,
+            )
         )
-        for kind in dict.fromkeys(kinds)
-    )
+    return tuple(result)
 
 
 def _longer_s(alone: Trace, plays: Sequence[Played]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from wattree.predict.setting import Setting, setting_of
 from wattree.sim import play
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
-from wattree.trace import Result, SimulationSize, Trace
+from wattree.trace import NeighbourEffect, Result, SimulationSize, Trace
 
 __all__ = ["Prediction", "predicted", "simulate"]
 
@@ -168,8 +168,20 @@ def _beside_neighbours(
     there = beside(
         setting, _written_out(setting, strategy), found.trace, fold=fold, sharing=sharing
     )
-    result = replace(found.result, neighbours=there.effect)
+    result = replace(
+        found.result,
+        neighbours=there.effect,
+        assumptions=(*found.result.assumptions, _beside_assumption(there.effect)),
+    )
     return replace(found, result=result, beside=there)
+
+
+def _beside_assumption(effect: NeighbourEffect) -> str:
+    repeated = "neighbours repeat their steps without a pause"
+    if effect.phases_given:
+        return f"{repeated}, the first begun as early as their offsets say"
+    plays = len(effect.plays)
+    return f"{repeated}; {plays} phases of their steps against this one's are equally likely"
 
 
 def _result(

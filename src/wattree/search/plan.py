@@ -116,16 +116,17 @@ def plan(
 
 def _check_whole(job: Job) -> None:
     """Refuse a job that shares its cluster: closed forms know neither places nor neighbours."""
-    given = ["place"] * (job.devices is not None) + ["neighbours"] * bool(job.neighbours)
-    if given:
-        raise JobError(
-            job.source,
-            [
-                f"{' and '.join(given)}: found, expected none to plan: strategies are ranked for "
-                "a job alone on a whole cluster; leave it out, give cluster the nodes that the job "
-                "has, and simulate what is found beside the neighbours"
-            ],
-        )
+    if job.devices is None and not job.neighbours:
+        return
+    given = "neighbours" if job.neighbours else "place"
+    raise JobError(
+        job.source,
+        [
+            f"{given}: found, expected none to plan: strategies are ranked for a job alone on a "
+            "whole cluster; leave it out and give cluster the nodes that the job has, then "
+            "simulate what is found in its place"
+        ],
+    )
 
 
 def _rank_counts(

@@ -46,18 +46,21 @@ class NeighbourJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrowdedLinks:
-    """Links of one kind that the job and its neighbours ask for more than they carry.
+    """Links of one kind that the job shares with neighbours.
 
     Attributes:
         kind: `scale-up`, `network` or `uplink`.
         shared: Whether the job and a neighbour use one such link at all.
-        crowded_s: Time of the job's step in which both are on it and it is full, on the link
-            where that is longest, in the mean over the plays. [s]
+        crowded_s: Time of the job's step in which both are on it and ask for more than it carries,
+            on the link where that is longest, in the mean over the plays. Where something else
+            holds them back more, it delays nobody. [s]
+        delay_s: By how much the step would be shorter if every job had such links to itself. [s]
     """
 
     kind: str
     shared: bool
     crowded_s: float
+    delay_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
