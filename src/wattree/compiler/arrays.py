@@ -71,6 +71,8 @@ class StageClasses:
         name: Of the stage, for people.
         mirror_class: Class of the peer in the stage that holds the same chunks, `(K,)`, if any.
         to_mirror_per_byte: Costs of sending it one byte.
+        members: Axes number → members of one group on one link, by kind of link and orbit; None
+            where ranks of a class never share a link.
     """
 
     ranks: Integers
@@ -84,6 +86,7 @@ class StageClasses:
     name: str
     mirror_class: Integers | None = None
     to_mirror_per_byte: TransferCosts | None = None
+    members: Mapping[int, Integers] | None = None
 
 
 class _Tasks:
@@ -245,7 +248,52 @@ def execution_graph(
         memory_category=tasks.column("category"),
         category_names=CATEGORIES,
         resident_by_category=np.concatenate([stage.resident for stage in classes]),
+        flow_busiest_bytes_per_s=_busiest(tasks, costs, links, work_s),
     )
+
+
+def _busiest(
+    tasks: _Tasks, costs: Integers, links: Sequence[LinkClasses], work_s: Floats
+) -> Floats | None:
+    """Return what one of the flows that a task stands for takes on its busiest link. [B/s]
+
+    A folded task asks a link for what all its twins ask for; the part of each is that of one
+    group, or of one rank that sends. None where no link carries twins.
+    """
+    if all(stage.members is None for stage in tasks.classes):
+        return None
+    of_copy = _members_of_copies(tasks, len(links))
+    sends = (tasks.records["kind"] == TaskKind.COLLECTIVE) | (
+        tasks.records["kind"] == TaskKind.TRANSFER
+    )
+    instance, task, owner = tasks.instances_of(sends)
+    copy = instance - tasks.first[task] + tasks.patterns.copies_at[tasks.pattern[task]]
+    most = np.zeros(len(instance))
+    for kind, members in zip(links, of_copy, strict=True):
+        size = tasks.records[kind.load][task]
+        for row in range(len(_BY_CLASS)):
+            chosen = costs[task] == row
+            each = _by_class(tasks, row, kind.load)[owner[chosen]]
+            per_byte = tasks.records["wire_bytes"][task[chosen]]
+            size[chosen] = each * per_byte if row == _PER_BYTE else each
+        most = np.maximum(most, size * members[copy])
+    result = np.zeros(len(work_s))
+    works = work_s[instance] > 0
+    result[instance[works]] = most[works] / work_s[instance[works]]
+    return result
+
+
+def _members_of_copies(tasks: _Tasks, kinds: int) -> Integers:
+    """Return members of one group on one link, by kind of link and copy of a pattern."""
+    columns = []
+    for stage in tasks.classes:
+        columns.append(np.ones((kinds, len(stage.ranks) + 1), dtype=np.int64))
+        for number, orbit in stage.orbits.items():
+            copies = int(orbit.max(initial=0)) + 1
+            known = None if stage.members is None else stage.members[number]
+            own = np.ones((kinds, copies), dtype=np.int64) if known is None else known
+            columns.append(np.pad(own, ((0, 0), (0, 1)), constant_values=1))
+    return np.concatenate(columns, axis=1)
 
 
 def _class_names(classes: Sequence[StageClasses]) -> tuple[str, ...]:

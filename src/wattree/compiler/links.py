@@ -20,6 +20,7 @@ __all__ = [
     "LinkClasses",
     "alone_s",
     "joint_links",
+    "largest_runs",
     "link_classes",
     "members_by_link",
     "rank_rates",
@@ -150,8 +151,14 @@ def _share_of_one_group(groups: Integers, use: LinkUse) -> float:
     """Return the part of a link's ranks that one group has on it, at most."""
     if use.ranks_per_link <= 1:
         return 1.0
-    links = np.sort(use.of_rank[groups], axis=1)
+    return float(largest_runs(use.of_rank[groups]).max()) / use.ranks_per_link
+
+
+def largest_runs(links: Integers) -> Integers:
+    """Return how often the most frequent link of each group comes; `(groups, members)`."""
+    links = np.sort(links, axis=1)
     starts = np.ones(links.shape, dtype=bool)  # of runs of equal links
     starts[:, 1:] = np.diff(links, axis=1) != 0
-    runs = np.diff(np.flatnonzero(np.append(starts.ravel(), True)))
-    return float(runs.max()) / use.ranks_per_link
+    at = np.flatnonzero(starts)
+    runs = np.diff(np.append(at, links.size))
+    return np.maximum.reduceat(runs, np.searchsorted(at, np.arange(len(links)) * links.shape[1]))

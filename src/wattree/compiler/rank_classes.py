@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from wattree.compiler.fold import folded_classes
 from wattree.compiler.links import (
     LinkClasses,
     joint_links,
+    largest_runs,
     link_classes,
     members_by_link,
     rank_rates,
@@ -99,7 +100,8 @@ def rank_classes(
     base = 0
     for job, place, start in zip(jobs, places, first, strict=False):
         own = slice(start, start + job.topology.mesh.ranks)
-        stages, local = _stage_classes(job, place, colours[own], adapter)
+        twins = [replace(use, of_rank=use.of_rank[own]) for use in uses] if fold else []
+        stages, local = _stage_classes(job, place, colours[own], adapter, twins)
         numbers[own] = base + local
         base += sum(len(stage.ranks) for stage in stages)
         result += stages
@@ -137,9 +139,14 @@ def _folded(
 
 
 def _stage_classes(
-    job: RanksOfJob, places: _Places, colours: Integers, adapter: float
+    job: RanksOfJob,
+    places: _Places,
+    colours: Integers,
+    adapter: float,
+    folded_uses: Sequence[LinkUse],
 ) -> tuple[list[StageClasses], Integers]:
     """Return the classes of each stage of a job, and the class of each rank, over its stages."""
+    shares = any(members_by_link(use) is not None for use in folded_uses)
     stages, rates = len(places.by_stage), job.rates
     groups = job.groups
     local = [
@@ -172,6 +179,12 @@ def _stage_classes(
                 name=job.label + (f"stage {stage}" if stages > 1 else "ranks"),
                 mirror_class=local[stages - 1 - stage][2][first] if job.mirrored else None,
                 to_mirror_per_byte=costs(places.reach_mirror, 1.0) if job.mirrored else None,
+                members={
+                    n: np.stack([_on_one_link(members, place, use) for use in folded_uses])
+                    for n, members in groups.items()
+                }
+                if shares
+                else None,
             )
         )
     return result, numbers
@@ -213,6 +226,13 @@ def _first_colours(places: _Places) -> Integers:
     speeds = np.unique(places.slowdown, return_inverse=True)[1]
     colour = colour * (speeds.max() + 1) + speeds
     return np.asarray((colour * 3 + places.reach_ahead) * 3 + places.reach_behind)
+
+
+def _on_one_link(members: Integers, place: Integers, use: LinkUse) -> Integers:
+    """Return for each group kind the members of one group on one link, at most."""
+    own = members[place[members[:, 0]] >= 0]
+    _, first = np.unique(np.sort(place[own], axis=1), axis=0, return_index=True)
+    return largest_runs(use.of_rank[own[first]])
 
 
 def _orbits(members: Integers, place: Integers, count: int) -> Integers:

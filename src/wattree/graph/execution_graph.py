@@ -20,7 +20,8 @@ Rules of play (both executors follow them to the letter):
    rate 1 (by more than one part in 10^9: flows meant to fill a link exactly may round above it).
    Fair shares come from progressive filling: every flow's busiest-link bandwidth grows at equal
    speed until a crowded link it uses is full (then it is frozen) or its rate is 1. A link's total
-   never exceeds its bandwidth (but for that rounding).
+   never exceeds its bandwidth (but for that rounding). A flow that stands for equal ones grows as
+   each of them would: by `flow_busiest_bytes_per_s`.
 5. Simultaneous events are ordered by (time, priority, sequence): ends, then begins of work after
    a latency, then starts; among each, increasing task id. What an event causes at its own instant
    takes its place in that order. Rates are recomputed once after everything at an instant has
@@ -98,6 +99,8 @@ class ExecutionGraph:
         successor_offsets, successors: CSR: tasks that wait for each task.
         flow_offsets, flow_links, flow_bytes_per_s: CSR: link classes each task's work uses and
             the bandwidth it takes there at rate 1, all folded twins together. [B/s]
+        flow_busiest_bytes_per_s: Bandwidth at rate 1 on its busiest link, of one of the equal flows
+            that a task's flow stands for, `(T,)`; None where each stands for itself. [B/s]
         overlaps: Communication that slows, and is slowed by, compute of its ranks, `(T,)` bool.
         alloc_bytes, free_bytes: Memory taken at start, returned at end, `(T,)`. [B]
         stream_class: Rank class of each stream, `(S,)`.
@@ -151,6 +154,7 @@ class ExecutionGraph:
     memory_category: NDArray[np.int8]
     category_names: tuple[str, ...]
     resident_by_category: Floats
+    flow_busiest_bytes_per_s: Floats | None = None
 
     @property
     def tasks(self) -> int:

@@ -121,7 +121,7 @@ def repeated(graph: ExecutionGraph, jobs: Sequence[JobTasks], steps: Sequence[in
     stream_offsets, streams = _rows(graph.stream_offsets, source)
     flow_offsets, flows = _rows(graph.flow_offsets, source)
     successor_offsets, successors = _successors(graph, jobs, gates, len(source))
-    gate_name = len(graph.names)
+    gate_name, busiest = len(graph.names), graph.flow_busiest_bytes_per_s
     columns = {
         name: np.append(getattr(graph, name), np.array(value, getattr(graph, name).dtype))[source]
         for name, value in _GATE.items()
@@ -139,6 +139,7 @@ def repeated(graph: ExecutionGraph, jobs: Sequence[JobTasks], steps: Sequence[in
             flow_bytes_per_s=graph.flow_bytes_per_s[flows],
             name_ids=np.append(graph.name_ids, gate_name)[source],
             names=(*graph.names, _GATE_NAME),
+            flow_busiest_bytes_per_s=None if busiest is None else np.append(busiest, 0.0)[source],
         ),
         gates=tuple(gates),
         tasks=tuple(tasks),
@@ -159,6 +160,7 @@ def part_of(graph: ExecutionGraph, job: JobTasks) -> ExecutionGraph:
     successor_offsets, successors = _rows(graph.successor_offsets, own)
     on_class = (graph.stream_class >= job.classes.start) & (graph.stream_class < job.classes.stop)
     first_stream = int(np.argmax(on_class))
+    busiest = graph.flow_busiest_bytes_per_s
     of_class = ("class_ranks", "resident_bytes", "resident_by_category")
     return replace(
         graph,
@@ -174,6 +176,7 @@ def part_of(graph: ExecutionGraph, job: JobTasks) -> ExecutionGraph:
         flow_offsets=flow_offsets,
         flow_links=graph.flow_links[flows],
         flow_bytes_per_s=graph.flow_bytes_per_s[flows],
+        flow_busiest_bytes_per_s=None if busiest is None else busiest[own],
     )
 
 

@@ -94,6 +94,11 @@ def _small_faults(graph: ExecutionGraph) -> Iterator[str]:
     yield from _number_faults("link_bandwidth_bytes_per_s", graph.link_bandwidth_bytes_per_s)
     if (graph.link_bandwidth_bytes_per_s == 0.0).any():
         yield "link_bandwidth_bytes_per_s: a link without bandwidth carries nothing; leave it out"
+    if (busiest := graph.flow_busiest_bytes_per_s) is not None:
+        if len(busiest) != graph.tasks:
+            yield f"flow_busiest_bytes_per_s: {len(busiest)} values, expected {graph.tasks}"
+        elif not (busiest[np.diff(graph.flow_offsets) > 0] > 0.0).all():
+            yield "flow_busiest_bytes_per_s: a flow without bandwidth never ends; expected above 0"
     for name in ("compute_rate_while_communicating", "communication_rate_while_computing"):
         if not 0.0 < (rate := getattr(graph, name)) <= 1.0:
             yield f"{name}: {rate}, expected a rate in (0, 1]"

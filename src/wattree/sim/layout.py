@@ -127,13 +127,17 @@ class Queue(NamedTuple):
 
 
 class Network(NamedTuple):
-    """Links, flows on them (`room` nodes per slot), and scratch space of the sharing policies."""
+    """Links, flows on them (`room` nodes per slot), and scratch space of the sharing policies.
+
+    `busiest_bytes_per_s` is empty where every flow's busiest link tells.
+    """
 
     links: NDArray[np.void]
     nodes: NDArray[np.void]
     room: int
     flow_links: NDArray[np.int64]
     flow_bytes_per_s: NDArray[np.float64]
+    busiest_bytes_per_s: NDArray[np.float64]
     touched: NDArray[np.int64]
     members: NDArray[np.int64]
     crowded: NDArray[np.int64]
@@ -230,7 +234,7 @@ def empty_board(graph: ExecutionGraph, slots: int) -> Board:
 def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> Network:
     """Return the links, nothing on them."""
     room = int(np.diff(columns.flow_offsets).max(initial=0))
-    count = len(graph.link_bandwidth_bytes_per_s)
+    count, busiest = len(graph.link_bandwidth_bytes_per_s), graph.flow_busiest_bytes_per_s
     links = np.zeros(count, LINK)
     links["bandwidth_bytes_per_s"] = graph.link_bandwidth_bytes_per_s
     links["first"] = links["last"] = -1
@@ -240,6 +244,9 @@ def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> Networ
         room=room,
         flow_links=columns.flow_links,
         flow_bytes_per_s=columns.flow_bytes_per_s,
+        busiest_bytes_per_s=np.require(
+            () if busiest is None else busiest, np.float64, ("C", "A", "W")
+        ),
         touched=_stack(count),
         members=_stack(slots),
         crowded=_stack(count),

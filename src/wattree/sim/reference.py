@@ -26,13 +26,19 @@ __all__ = ["Flow", "fair_shares", "play_reference", "reference_events", "scaled_
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The bandwidth that a communication takes on each link at rate 1. [B/s]"""
+    """The bandwidth that a communication takes on each link at rate 1. [B/s]
+
+    `of_one` is what one of several equal flows takes on its busiest link, if it stands for such.
+    """
 
     links: tuple[tuple[int, float], ...]
+    of_one: float | None = None
 
     @property
     def busiest_bytes_per_s(self) -> float:
         """Bandwidth on the link it loads most. [B/s]"""
+        if self.of_one is not None:
+            return self.of_one
         return max(bandwidth for _, bandwidth in self.links)
 
 
@@ -277,7 +283,11 @@ def _flow(graph: ExecutionGraph, task: int) -> Flow:
     """Return a task's flow; a link on which it takes nothing is none of its links."""
     row = slice(graph.flow_offsets[task], graph.flow_offsets[task + 1])
     pairs = zip(graph.flow_links[row], graph.flow_bytes_per_s[row], strict=True)
-    return Flow(tuple((int(link), float(width)) for link, width in pairs if width > 0.0))
+    of_one = graph.flow_busiest_bytes_per_s
+    return Flow(
+        tuple((int(link), float(width)) for link, width in pairs if width > 0.0),
+        None if of_one is None else float(of_one[task]),
+    )
 
 
 def play_reference(graph: ExecutionGraph, *, sharing: str = "max-min") -> Trace:
