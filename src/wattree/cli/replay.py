@@ -77,7 +77,7 @@ def replay(  # noqa: PLR0917 - typer passes options by name
         ),
     ] = None,
     json_path: JsonPath = None,
-    trace_path: Annotated[Path | None, trace_option("streams, flows, link load")] = None,
+    trace_path: Annotated[Path | None, trace_option("streams, flows, link load, power")] = None,
     calibration: Calibration = None,
     sharing: Annotated[
         Sharing, typer.Option(help="How transfers in flight share a link.")
@@ -103,7 +103,8 @@ def replay(  # noqa: PLR0917 - typer passes options by name
     if trace_path is not None:
         from wattree.report.perfetto import write_trace
 
-        write_trace(trace_path, done.trace)
+        power = None if done.energy is None else {"cluster": done.energy.curve}
+        write_trace(trace_path, done.trace, power=power)
     from wattree.report.interchange_text import show_replay
 
     deliver(done.as_json(), json_path, lambda console: show_replay(done, console))
