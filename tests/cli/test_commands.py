@@ -70,7 +70,10 @@ def job_file(tmp_path: Path) -> Callable[..., Path]:
 def prediction(**changes: Any) -> SimpleNamespace:
     """Return what `wattree.simulate` does."""
     return SimpleNamespace(
-        result=sample_result(**changes), trace=sample_trace(), power=((0.0, 5000.0), (2.0, 6000.0))
+        result=sample_result(**changes),
+        trace=sample_trace(),
+        power=((0.0, 5000.0), (2.0, 6000.0)),
+        beside=None,
     )
 
 
