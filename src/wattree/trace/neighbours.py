@@ -92,8 +92,3 @@ class NeighbourEffect:
     longer_s: Mapping[str, float]
     jobs: tuple[NeighbourJob, ...]
     phases_given: bool
-
-    @property
-    def slowdown(self) -> float:
-        """Mean step beside the neighbours over the step alone."""
-        return self.mean_s / self.alone_s if self.alone_s > 0 else 1.0
