@@ -112,7 +112,7 @@ def test_the_delay_is_that_of_the_links_that_are_shared(folder: Path) -> None:
     assert links["uplink"].delay_s == pytest.approx(found.mean_s - found.alone_s, rel=1e-9)
     assert 0 < links["uplink"].crowded_s < found.most_s
     assert not links["network"].shared
-    assert found.jobs[0].devices == "8-15, 24-31, 40-47, 56-63"
+    assert found.jobs[0].place == "nodes 1-7:2"
 
 
 def test_a_neighbour_that_computes_meanwhile_delays_nobody(folder: Path) -> None:

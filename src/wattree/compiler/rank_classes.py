@@ -146,7 +146,7 @@ def _stage_classes(
     folded_uses: Sequence[LinkUse],
 ) -> tuple[list[StageClasses], Integers]:
     """Return the classes of each stage of a job, and the class of each rank, over its stages."""
-    shares = any(members_by_link(use) is not None for use in folded_uses)
+    shares = any(np.bincount(use.of_rank).max(initial=0) > 1 for use in folded_uses)
     stages, rates = len(places.by_stage), job.rates
     groups = job.groups
     local = [
@@ -180,8 +180,7 @@ def _stage_classes(
                 mirror_class=local[stages - 1 - stage][2][first] if job.mirrored else None,
                 to_mirror_per_byte=costs(places.reach_mirror, 1.0) if job.mirrored else None,
                 members={
-                    n: np.stack([_on_one_link(members, place, use) for use in folded_uses])
-                    for n, members in groups.items()
+                    n: _on_one_link(members, place, folded_uses) for n, members in groups.items()
                 }
                 if shares
                 else None,
@@ -228,11 +227,11 @@ def _first_colours(places: _Places) -> Integers:
     return np.asarray((colour * 3 + places.reach_ahead) * 3 + places.reach_behind)
 
 
-def _on_one_link(members: Integers, place: Integers, use: LinkUse) -> Integers:
-    """Return for each group kind the members of one group on one link, at most."""
+def _on_one_link(members: Integers, place: Integers, uses: Sequence[LinkUse]) -> Integers:
+    """Return the members of one group on one link, at most, by kind of link and of group."""
     own = members[place[members[:, 0]] >= 0]
     _, first = np.unique(np.sort(place[own], axis=1), axis=0, return_index=True)
-    return largest_runs(use.of_rank[own[first]])
+    return np.stack([largest_runs(use.of_rank[own[first]]) for use in uses])
 
 
 def _orbits(members: Integers, place: Integers, count: int) -> Integers:

@@ -229,10 +229,19 @@ def _job(job: Job, alone_s: float, steps_s: Sequence[float]) -> NeighbourJob:
     return NeighbourJob(
         job=job.source,
         ranks=len(devices),
-        devices=ranges(devices),
+        place=_place(devices, job.cluster.node.devices),
         alone_s=alone_s,
         beside_s=float(np.mean(steps_s)) if steps_s else None,
     )
+
+
+def _place(devices: Sequence[int], per_node: int) -> str:
+    """Return devices in words, by nodes where these are whole."""
+    nodes = devices[::per_node]
+    whole = [first + device for first in nodes for device in range(per_node)]
+    if whole == list(devices) and not any(first % per_node for first in nodes):
+        return f"nodes {ranges([first // per_node for first in nodes])}"
+    return f"devices {ranges(devices)}"
 
 
 def _links(fabric: Fabric, plays: Sequence[Played]) -> tuple[CrowdedLinks, ...]:

@@ -18,7 +18,7 @@ __all__ = ["show_neighbours"]
 _INDENT = (0, 0, 0, 2)
 _KINDS = {"scale-up": "ports in nodes", "network": "adapters", "uplink": "uplinks of leaves"}
 #: A longer list of devices says less than its beginning.
-_MOST_DEVICES = 30
+_LONGEST_PLACE = 30
 
 
 def show_neighbours(effect: NeighbourEffect, console: Console) -> None:
@@ -33,18 +33,18 @@ def _jobs(effect: NeighbourEffect) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("neighbour")
     table.add_column("ranks", justify="right")
-    table.add_column("devices")
+    table.add_column("place")
     table.add_column("its step", justify="right", no_wrap=True)
     table.add_column("beside", justify="right", no_wrap=True)
     for job in effect.jobs:
-        table.add_row(job.job, f"{job.ranks:,}", _devices(job), format_time(job.alone_s), _its(job))
+        table.add_row(job.job, f"{job.ranks:,}", _place(job), format_time(job.alone_s), _its(job))
     return table
 
 
-def _devices(job: NeighbourJob) -> str:
-    if len(job.devices) <= _MOST_DEVICES:
-        return job.devices
-    return job.devices[:_MOST_DEVICES].rpartition(",")[0] + ", …"
+def _place(job: NeighbourJob) -> str:
+    if len(job.place) <= _LONGEST_PLACE:
+        return job.place
+    return job.place[:_LONGEST_PLACE].rpartition(",")[0] + ", …"
 
 
 def _its(job: NeighbourJob) -> str:

@@ -32,14 +32,14 @@ class NeighbourJob:
     Attributes:
         job: Its file.
         ranks: Its ranks.
-        devices: Theirs, as ranges.
+        place: Their nodes, where these are whole, else their devices: `nodes 1-15:2`.
         alone_s: Its step without any other job. [s]
         beside_s: Mean of its steps that lie wholly within the job's; None if none does. [s]
     """
 
     job: str
     ranks: int
-    devices: str
+    place: str
     alone_s: float
     beside_s: float | None
 
