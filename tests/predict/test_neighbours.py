@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from wattree.cli.main import run
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping, load_job
 from wattree.predict import Prediction, simulate
@@ -178,6 +179,26 @@ def test_a_place_is_not_planned(folder: Path) -> None:
     """Closed forms know no places: `plan` says so instead of leaving them out."""
     with pytest.raises(JobError, match=r"first\.yaml: neighbours: found, expected none to plan"):
         plan(beside(folder, "0-3", {"nodes": "4-7"}))
+
+
+def test_an_export_holds_the_job_alone_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A setting without effect warns; the traces are those of the job at its place."""
+    pair = mapping(
+        cluster={"node": "dgx-h100"},
+        place={"devices": "0-2:2"},
+        strategy={"preset": "ddp"},
+        neighbours=[{"job": "job.yaml"}],
+    )
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(pair), encoding="utf-8")
+
+    code = run(["export", str(path), "--to", "chakra", str(tmp_path / "t")])
+
+    assert code == 0
+    assert "neighbours: have no effect here" in capsys.readouterr().err
+    assert len(list((tmp_path / "t").glob("*.et"))) == 2
 
 
 @cache

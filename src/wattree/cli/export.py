@@ -50,8 +50,14 @@ def export(  # noqa: PLR0917 - typer passes options by name
 
     assert to is Format.CHAKRA
     check_outputs(json_path, source=job)
+    loaded = wattree.load_job(job)
+    if loaded.neighbours:
+        typer.echo(
+            f"wattree: {job}: warning: neighbours: have no effect here: only the job is written",
+            err=True,
+        )
     done = export_chakra(
-        wattree.load_job(job),
+        loaded,
         folder,
         prefix=prefix,
         own_attributes=not plain,

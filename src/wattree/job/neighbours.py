@@ -81,6 +81,8 @@ def neighbours_of(
         with problems.at(f"{where}.job"):
             path = folder / spec.job
             mapping = read_yaml(path)
+            if path.resolve() == Path(job.source).resolve():  # its place is taken: by itself
+                mapping.pop("place", None)
             neighbour = read(mapping, str(path), path.parent, guest)
             others = _unknown_neighbours(mapping, path, known)
             _check_alone(neighbour, owners, where, problems=problems)
