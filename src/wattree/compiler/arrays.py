@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from wattree.compiler.stage import StageProgram
 from wattree.compiler.tasks import CATEGORIES, STREAMS, Stream, joined, load_bytes
 from wattree.graph import ExecutionGraph, StreamKind, TaskKind
 
-__all__ = ["StageClasses", "TransferCosts", "execution_graph"]
+__all__ = ["StageClasses", "TransferCosts", "execution_graph", "link_kind"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -75,6 +75,8 @@ class StageClasses:
         name: Of the stage, for people.
         mirror_class: Class of the peer in the stage that holds the same chunks, `(K,)`, if any.
         to_mirror_per_byte: Costs of sending it one byte.
+        members: Axes number → members of one group on one link, by kind of link and orbit; None
+            where ranks of a class never share a link.
     """
 
     ranks: Integers
@@ -88,6 +90,7 @@ class StageClasses:
     name: str
     mirror_class: Integers | None = None
     to_mirror_per_byte: TransferCosts | None = None
+    members: Mapping[int, Integers] | None = None
 
 
 class _Tasks:
@@ -131,6 +134,11 @@ class _Tasks:
     def column(self, name: str) -> NDArray[Any]:
         """Return a field for every instance."""
         return np.repeat(self.records[name], self.copies)
+
+    def copy_of_instance(self) -> Integers:
+        """Return the copy of its pattern that each instance is, `(I,)`."""
+        before = self.patterns.copies_at[self.pattern] - self.first
+        return np.arange(self.instances) + np.repeat(before, self.copies)
 
     def instances_of(self, chosen: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers]:
         """Return the instances of chosen tasks: number, task, class whose figures it takes."""
@@ -187,40 +195,32 @@ def execution_graph(
     *,
     links: Sequence[LinkClasses],
     names: Sequence[str],
-    members: Callable[[], Mapping[tuple[int, str], int]],
     compute_rate_while_communicating: float,
     communication_rate_while_computing: float,
+    pipelines: Sequence[int] | None = None,
 ) -> ExecutionGraph:
-    """Return the arrays of the whole job.
+    """Return the arrays of the whole job, or of several.
 
     Args:
         programs: One per stage.
         classes: One per stage.
+        pipelines: Stages of each job, where there are several; None for one of all stages.
         links: Link classes by kind.
         names: Strings that tasks name by number.
-        members: Tells (axes number, kind of link) → ranks of one group on one link; asked only
-            where ranks are folded that share links.
         compute_rate_while_communicating, communication_rate_while_computing: Mutual slowdown.
     """
     tasks = _Tasks(programs, classes)
     costs = _cost_rows(tasks)
     latency_s, work_s, wire_bytes = _times(tasks, costs)
     directions = _directions(tasks, costs, links)
-    loads = _loads(tasks, directions, work_s)
-    rows = _expanded(tasks, costs, directions, loads)
+    loads = _loads(tasks, directions, work_s, pipelines or [len(programs)])
+    # Only flows that stand for several need to know for how many.
+    counted = bool((loads.twins > 1).any())
+    rows = _expanded(tasks, costs, directions, loads, counted=counted)
     counts = None
-    if (loads.twins > 1).any():
-        _, task, owner = tasks.instances_of(np.ones(len(tasks.records), dtype=bool))
-        counts = flow_counts(
-            rows,
-            loads,
-            task=task,
-            owner=owner,
-            costs=costs,
-            axes=tasks.records["axes"].astype(np.int64),
-            kinds=[kind.load for kind, _ in directions],
-            members=members(),
-        )
+    if counted:
+        of_copy = _members_of_copies(tasks, directions)
+        counts = flow_counts(rows, loads, members=of_copy, copy=tasks.copy_of_instance())
     number = int(tasks.class_base[-1])
     return ExecutionGraph(
         kind=tasks.column("kind"),
@@ -266,6 +266,21 @@ def execution_graph(
         resident_by_category=np.concatenate([stage.resident for stage in classes]),
         flow_counts=counts,
     )
+
+
+def _members_of_copies(tasks: _Tasks, directions: Sequence[tuple[LinkClasses, str]]) -> Integers:
+    """Return the ranks of one group on one link by direction and copy of a pattern."""
+    kinds = list(dict.fromkeys(kind.name for kind, _ in directions))
+    columns = []
+    for stage in tasks.classes:
+        columns.append(np.ones((len(kinds), len(stage.ranks) + 1), dtype=np.int64))
+        for number, orbit in stage.orbits.items():
+            copies = int(orbit.max(initial=0)) + 1
+            known = None if stage.members is None else stage.members[number]
+            own = np.ones((len(kinds), copies), dtype=np.int64) if known is None else known
+            columns.append(np.pad(own, ((0, 0), (0, 1)), constant_values=1))
+    of_copy = np.concatenate(columns, axis=1)
+    return of_copy[[kinds.index(kind.name) for kind, _ in directions]]
 
 
 def _class_names(classes: Sequence[StageClasses]) -> tuple[str, ...]:
@@ -357,13 +372,20 @@ def _link_names(
     return tuple(names)
 
 
+def link_kind(name: str) -> str:
+    """Return the kind in the name of a link class of a compiled graph, such as `uplink`."""
+    return name.removesuffix(_OUT).removesuffix(_IN).rsplit(") ", 1)[-1]
+
+
 def _expanded(
     tasks: _Tasks,
     costs: Integers,
     directions: Sequence[tuple[LinkClasses, str]],
     loads: Loads,
+    *,
+    counted: bool,
 ) -> Rows:
-    """Return streams, successors and flows of all instances."""
+    """Return streams, successors and flows of all instances; of flows the ranks, if `counted`."""
     edges = _edges(tasks)
     sends = (loads.of_task > 0).any(axis=1) | (costs != FROM_TASK)
     templates = Templates(
@@ -386,6 +408,7 @@ def _expanded(
         flow_offsets=np.zeros(count + 1, dtype=np.int64),
         flow_links=np.empty(most_flows, dtype=np.int64),
         flow_bytes_per_s=np.empty(most_flows),
+        flow_ranks=np.empty(most_flows if counted else 0),
     )
     job = Expansion(templates=templates, patterns=tasks.patterns, edges=edges, loads=loads)
     expand(job, len(STREAMS), rows)
@@ -394,6 +417,7 @@ def _expanded(
         successors=rows.successors[: int(rows.successor_offsets[-1])],
         flow_links=rows.flow_links[flows],
         flow_bytes_per_s=rows.flow_bytes_per_s[flows],
+        flow_ranks=rows.flow_ranks[flows],
     )
     is_shared = any(len(k.bandwidth_bytes_per_s) < len(k.of_class) for k, _ in directions)
     return _added_up(rows) if is_shared else rows
@@ -409,10 +433,13 @@ def _added_up(rows: Rows) -> Rows:
     fresh[offsets[:-1][np.diff(offsets) > 0]] = True
     if fresh.all():
         return rows
+    first = np.flatnonzero(fresh)
+    ranks = rows.flow_ranks
     return rows._replace(
         flow_offsets=_starts(fresh)[offsets],
         flow_links=links[fresh],
-        flow_bytes_per_s=np.add.reduceat(rows.flow_bytes_per_s, np.flatnonzero(fresh)),
+        flow_bytes_per_s=np.add.reduceat(rows.flow_bytes_per_s, first),
+        flow_ranks=np.add.reduceat(ranks, first) if len(ranks) else ranks,
     )
 
 
@@ -470,7 +497,12 @@ def _peers(classes: Sequence[StageClasses], heading: int) -> Integers:
     return np.concatenate(parts).astype(np.int64)
 
 
-def _loads(tasks: _Tasks, directions: Sequence[tuple[LinkClasses, str]], work_s: Floats) -> Loads:
+def _loads(
+    tasks: _Tasks,
+    directions: Sequence[tuple[LinkClasses, str]],
+    work_s: Floats,
+    pipelines: Sequence[int],
+) -> Loads:
     """Return what tasks send over links; every class of a flow sends over its own.
 
     The peer of a transfer receives over its own links. Exchanges with the mirror stage go both
@@ -478,8 +510,12 @@ def _loads(tasks: _Tasks, directions: Sequence[tuple[LinkClasses, str]], work_s:
     """
     number = int(tasks.class_base[-1])
     base, count = tasks.class_base[:-1], np.diff(tasks.class_base)
-    following = np.repeat(np.roll(base, -1), count) + _peers(tasks.classes, 1)
-    preceding = np.repeat(np.roll(base, 1), count) + _peers(tasks.classes, -1)
+    ends = np.cumsum(pipelines)[:-1]
+    ahead, behind = (
+        np.concatenate([np.roll(stages, by) for stages in np.split(base, ends)]) for by in (-1, 1)
+    )
+    following = np.repeat(ahead, count) + _peers(tasks.classes, 1)
+    preceding = np.repeat(behind, count) + _peers(tasks.classes, -1)
     first = _starts([len(kind.bandwidth_bytes_per_s) for kind, _ in directions])
     names = [kind.load for kind, _ in directions]
     return Loads(

@@ -16,11 +16,12 @@ from wattree.compiler.chunk_tables import ChunkTables
 from wattree.compiler.evaluate import BlockCosts, Placement, block_costs
 from wattree.compiler.fits import check_fits
 from wattree.compiler.ledger import Holding, Item, Items, MemoryLedger, StageLedger, summed
-from wattree.compiler.links import alone_s, group_members, rank_rates
+from wattree.compiler.links import alone_s, rank_rates
 from wattree.compiler.merge import merged
 from wattree.compiler.movement import Movement, movement_of
 from wattree.compiler.offload import (
     check_capacity,
+    check_shared_tiers,
     kept_bytes,
     offload_misfits,
     stored_layers,
@@ -28,7 +29,7 @@ from wattree.compiler.offload import (
 )
 from wattree.compiler.pairs import PairedTables
 from wattree.compiler.program import Scale
-from wattree.compiler.rank_classes import rank_classes
+from wattree.compiler.rank_classes import RanksOfJob, rank_classes
 from wattree.compiler.stage import (
     StageProgram,
     Update,
@@ -47,12 +48,25 @@ from wattree.compiler.topology import MeshTopology
 from wattree.cost import Software
 from wattree.cost.rates import Rates
 from wattree.errors import StrategyError
-from wattree.graph import ExecutionGraph, ModelGraph, StageLabel, TaskKind
+from wattree.graph import (
+    ExecutionGraph,
+    JobTasks,
+    ModelGraph,
+    StageLabel,
+    TaskKind,
+    tasks_of_jobs,
+)
 from wattree.hardware import Cluster
 from wattree.strategy import Strategy
 from wattree.strategy.schedules import Work
 
-__all__ = ["Compilation", "compile_job", "update_traffic_bytes"]
+__all__ = [
+    "Compilation",
+    "JobToCompile",
+    "compile_job",
+    "compile_jobs",
+    "update_traffic_bytes",
+]
 
 #: Bytes the optimiser moves per updated parameter besides reading and writing its state: fp32
 #: gradient read and cleared, 16-bit parameter written.
@@ -86,6 +100,25 @@ class Compilation:
     axes: tuple[tuple[str, ...], ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobToCompile:
+    """One of several jobs on a cluster. Arguments of `compile_job`, and a name.
+
+    Attributes:
+        label: What the names of its rank classes begin with.
+    """
+
+    model: ModelGraph
+    strategy: Strategy
+    rates: Rates
+    software: Software
+    optimizer: str
+    sequence: int
+    global_batch: int
+    devices: NDArray[np.int64] | None = None
+    label: str = ""
+
+
 def compile_job(
     model: ModelGraph,
     strategy: Strategy,
@@ -98,6 +131,7 @@ def compile_job(
     global_batch: int,
     fold: bool = True,
     detail: bool = True,
+    devices: NDArray[np.int64] | None = None,
 ) -> Compilation:
     """Return the execution graph of one training step.
 
@@ -113,23 +147,84 @@ def compile_job(
         fold: One class for ranks that do the same; otherwise every rank is played.
         detail: A task per operator; otherwise runs of undisturbed compute are merged, which
             changes no time.
+        devices: Device of each rank; None puts rank r on device r.
 
     Raises:
         StrategyError: The strategy fits neither the model nor the cluster; every misfit listed.
     """
+    job = JobToCompile(
+        model=model,
+        strategy=strategy,
+        rates=rates,
+        software=software,
+        optimizer=optimizer,
+        sequence=sequence,
+        global_batch=global_batch,
+        devices=devices,
+    )
+    step = _step(job, cluster, _tiers([job]))
+    graph, ledger, jobs, _ = _graph([step], fold=fold, detail=detail)
+    return Compilation(
+        graph=graph,
+        program=step.program,
+        costs=step.costs,
+        topology=step.topology,
+        ledger=ledger,
+        axes=tuple(jobs[0].axes_index),
+    )
+
+
+def compile_jobs(
+    jobs: Sequence[JobToCompile], cluster: Cluster, *, fold: bool = True, detail: bool = True
+) -> tuple[ExecutionGraph, tuple[JobTasks, ...]]:
+    """Return the graph of one step of each job, and which part of it each job is.
+
+    Jobs share links, and nothing else.
+
+    Args:
+        jobs: Each on devices of its own.
+        cluster: On what they all run.
+        fold: As for `compile_job`.
+        detail: As for `compile_job`.
+
+    Raises:
+        StrategyError: A strategy does not fit its model or its devices, or memory behind the
+            devices would be shared.
+    """
+    steps = [_step(job, cluster, _tiers(jobs)) for job in jobs]
+    check_shared_tiers([step.topology for step in steps], _tiers(jobs))
+    graph, _, _, classes = _graph(steps, fold=fold, detail=detail)
+    return graph, tasks_of_jobs(graph, classes)
+
+
+def _tiers(jobs: Sequence[JobToCompile]) -> tuple[str, ...]:
+    """Return the memory behind the devices that any of the jobs uses."""
+    used = [job.strategy.traffic.offload.tiers for job in jobs]
+    return tuple(dict.fromkeys(tier for tiers in used for tier in tiers))
+
+
+def _step(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> _Step:
+    model, strategy, rates, software = job.model, job.strategy, job.rates, job.software
+    sequence, global_batch = job.sequence, job.global_batch
     active = frozenset(axis for axis, degree in strategy.mesh.axes if degree > 1)
-    check_fits(model, strategy, cluster, global_batch=global_batch, sequence=sequence)
+    check_fits(
+        model,
+        strategy,
+        cluster,
+        global_batch=global_batch,
+        sequence=sequence,
+        devices=None if job.devices is None else len(job.devices),
+    )
     if misfits := offload_misfits(strategy, model, cluster.node):
         raise StrategyError(misfits)
     program = compile_model(model, strategy.tree, active)
     # Here an algorithm that cannot serve a group is the user's to know.
     rates = replace(rates, collectives=replace(rates.collectives, refuses=True))
     node, used = cluster.node, strategy.traffic.offload.tiers
-    topology = MeshTopology(
-        mesh=strategy.mesh,
-        cluster=cluster,
-        behind=tier_links(node, used, strategy.mesh.ranks),
-    )
+    topology = MeshTopology(mesh=strategy.mesh, cluster=cluster, devices=job.devices)
+    _check_place(topology, rates)
+    devices = topology.device_of(np.arange(strategy.mesh.ranks))
+    topology = replace(topology, behind=tier_links(node, tiers, devices))
     scale = _scale(strategy, program, sequence, global_batch)
     shapes = {axis: topology.group((axis,)) for axis in active}
     placement = Placement(
@@ -141,18 +236,18 @@ def compile_job(
         filled=topology.filled,
     )
     costs = tuple(block_costs(p, scale, placement, rates, software) for p in program.programs)
-    state = optimizer_state_bytes(optimizer)
+    state = optimizer_state_bytes(job.optimizer)
     moves = movement_of(
         strategy,
         software,
-        tiers_of(node, strategy.mesh.ranks, used),
+        tiers_of(node, used, devices),
         memory_bytes_per_s=rates.memory_bytes_per_s,
         update_traffic_bytes=lambda elements: float(
             update_traffic_bytes(np.array(elements), state, software)
         ),
     )
     storages = tuple(block_storage(p, scale, software, state) for p in program.programs)
-    step = _Step(
+    return _Step(
         program=program,
         strategy=strategy,
         topology=topology,
@@ -162,17 +257,26 @@ def compile_job(
         software=software,
         moves=moves,
         input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
+        label=job.label,
     )
-    axes_index: dict[tuple[str, ...], int] = {}
-    graph, ledger = _graph(step, axes_index, fold=fold, detail=detail)
-    return Compilation(
-        graph=graph,
-        program=program,
-        costs=costs,
-        topology=topology,
-        ledger=ledger,
-        axes=tuple(axes_index),
-    )
+
+
+def _check_place(topology: MeshTopology, rates: Rates) -> None:
+    """Refuse devices on which it matters where in a node they are, and that are spread over it."""
+    if topology.devices is None or not rates.collectives.looks_at_any():
+        return
+    ranks, width = np.arange(topology.mesh.ranks), topology.cluster.domain_devices
+    whole = (topology.devices % width == ranks % width).all()
+    if (
+        not whole
+        or (topology.devices // width != topology.devices[ranks // width * width] // width).any()
+    ):
+        raise StrategyError(
+            {
+                "place": "devices that are parts of nodes; expected whole nodes, as collectives by "
+                "algorithm and the links inside a node go by which devices of it a job has"
+            }
+        )
 
 
 def update_traffic_bytes(elements: Floats, state_bytes: float, software: Software) -> Floats:
@@ -204,6 +308,7 @@ class _Step:
     software: Software
     moves: Movement
     input_bytes: float  # of one micro-batch on one rank
+    label: str = ""
 
     @property
     def boundary_bytes(self) -> float:
@@ -212,44 +317,64 @@ class _Step:
 
 
 def _graph(
-    step: _Step, axes_index: dict[tuple[str, ...], int], *, fold: bool, detail: bool
-) -> tuple[ExecutionGraph, MemoryLedger]:
+    steps: Sequence[_Step], *, fold: bool, detail: bool
+) -> tuple[ExecutionGraph, MemoryLedger, list[RanksOfJob], list[int]]:
+    """Return the graph of one step of each job, its memory, and each job's ranks and classes."""
     names, items = Names(), Items()
-    # Orders are long too: what is certainly too much is refused before they are written.
-    _check_count(step, 2 * len(step.program.instances))
-    parts = _parts(step, names, items, axes_index, detail=detail)
-    programs, holdings = _stages(step, parts, names, items, axes_index)
-    residents = [_resident(held, items) for held in holdings]
-    programs = _played_alone(programs, step, axes_index)
-    classes, links = rank_classes(
-        step.topology,
-        axes_index,
-        residents,
-        boundary_bytes=step.boundary_bytes,
-        rates=step.rates,
-        fold=fold,
-        mirrored=step.strategy.schedule.placed(len(programs)).copies > 1,
-    )
+    programs: list[StageProgram] = []
+    holdings: list[tuple[Holding, ...]] = []
+    jobs: list[RanksOfJob] = []
+    for step in steps:
+        own, held, ranks = _stages_and_ranks(step, names, items, detail=detail)
+        programs += [program.behind(len(programs)) for program in own]
+        holdings += held
+        jobs.append(ranks)
+    classes, links = rank_classes(jobs, fold=fold)
+    # Of one calibration: neither job nor device makes a difference to them.
+    (slowdown,) = {
+        (step.rates.overlap_compute_rate, step.rates.overlap_communication_rate) for step in steps
+    }
+    pipelines = [len(job.residents) for job in jobs]
     graph = execution_graph(
         programs,
         classes,
         links=links,
         names=tuple(names.index),
-        members=lambda: group_members(
-            step.topology.links(), _groups_of_axes(step.topology, axes_index)
-        ),
-        compute_rate_while_communicating=step.rates.overlap_compute_rate,
-        communication_rate_while_computing=step.rates.overlap_communication_rate,
+        compute_rate_while_communicating=slowdown[0],
+        communication_rate_while_computing=slowdown[1],
+        pipelines=pipelines,
     )
+    of_stage = np.array([len(stage.ranks) for stage in classes])
     ledger = MemoryLedger(
         items=tuple(items.index),
         stages=tuple(
             StageLedger(pieces=program.pieces, holdings=held)
             for program, held in zip(programs, holdings, strict=True)
         ),
-        stage_of_class=np.repeat(np.arange(len(classes)), [len(c.ranks) for c in classes]),
+        stage_of_class=np.repeat(np.arange(len(classes)), of_stage),
     )
-    return graph, ledger
+    of_job = np.add.reduceat(of_stage, np.cumsum([0, *pipelines[:-1]])).tolist()
+    return graph, ledger, jobs, of_job
+
+
+def _stages_and_ranks(
+    step: _Step, names: Names, items: Items, *, detail: bool
+) -> tuple[list[StageProgram], list[tuple[Holding, ...]], RanksOfJob]:
+    axes_index: dict[tuple[str, ...], int] = {}
+    # Orders are long too: what is certainly too much is refused before they are written.
+    _check_count(step, 2 * len(step.program.instances))
+    parts = _parts(step, names, items, axes_index, detail=detail)
+    programs, holdings = _stages(step, parts, names, items, axes_index)
+    ranks = RanksOfJob(
+        topology=step.topology,
+        axes_index=axes_index,
+        residents=[_resident(held, items) for held in holdings],
+        boundary_bytes=step.boundary_bytes,
+        rates=step.rates,
+        mirrored=step.strategy.schedule.placed(len(programs)).copies > 1,
+        label=step.label,
+    )
+    return _played_alone(programs, step, axes_index), holdings, ranks
 
 
 def _played_alone(

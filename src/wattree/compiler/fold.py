@@ -25,7 +25,7 @@ def folded_classes(
     Args:
         colours: What tells ranks apart to begin with, shape `(R,)`.
         groups: For each kind of process group or shared link, members by group, shape `(G, n)`;
-            every rank once, -1 for none.
+            no rank twice, -1 for none.
         neighbours: For each kind of transfer, the rank each rank sends to; itself for none.
     """
     current = _renumbered(colours)
@@ -48,7 +48,7 @@ def _group_colours(colours: Integers, members: Integers) -> Integers:
     """Colour each rank by the sorted colours of its group."""
     present = members >= 0
     kinds = _renumbered_rows(np.sort(np.where(present, colours[members], -1), axis=1))
-    result = np.empty_like(colours)
+    result = np.full_like(colours, -1)  # ranks in no such group
     result[members[present]] = np.repeat(kinds, present.sum(axis=1))
     return result
 

@@ -132,7 +132,8 @@ class Expansion(NamedTuple):
 class Rows(NamedTuple):
     """Room for the rows of all instances: offsets `(instances + 1,)`, and values.
 
-    Values have more room than is used; the last offset tells how much.
+    Values have more room than is used; the last offset tells how much. `flow_ranks`, the ranks
+    that send on each link, has no room at all where nobody asks.
     """
 
     stream_offsets: Integers
@@ -142,6 +143,7 @@ class Rows(NamedTuple):
     flow_offsets: Integers
     flow_links: Integers
     flow_bytes_per_s: Floats
+    flow_ranks: Floats
 
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -244,19 +246,24 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
                 rank_class = base + members[m]
                 if loads.inward[d] and costs != FROM_TASK:
                     rank_class = loads.receiver[costs, rank_class]
-                rate = load_bytes / loads.work_s[instance] * loads.twins[d, rank_class]
-                _insert(rows, row, filled, loads.link[d, rank_class], rate)
+                twins = loads.twins[d, rank_class]
+                rate = load_bytes / loads.work_s[instance] * twins
+                _insert(rows, row, filled, loads.link[d, rank_class], (rate, twins))
                 filled += 1
     return filled
 
 
 @_part
-def _insert(rows: Rows, begin: int, end: int, link: int, bytes_per_s: float) -> None:
-    """Put a flow behind those of the row whose links have the same or a lower number."""
+def _insert(rows: Rows, begin: int, end: int, link: int, flow: tuple[float, float]) -> None:
+    """Put a flow, its bandwidth and ranks, behind those of the row with no higher link."""
     place = end
     while place > begin and rows.flow_links[place - 1] > link:
         rows.flow_links[place] = rows.flow_links[place - 1]
         rows.flow_bytes_per_s[place] = rows.flow_bytes_per_s[place - 1]
+        if len(rows.flow_ranks) > 0:
+            rows.flow_ranks[place] = rows.flow_ranks[place - 1]
         place -= 1
     rows.flow_links[place] = link
-    rows.flow_bytes_per_s[place] = bytes_per_s
+    rows.flow_bytes_per_s[place] = flow[0]
+    if len(rows.flow_ranks) > 0:
+        rows.flow_ranks[place] = flow[1]

@@ -8,7 +8,7 @@ eight folded twins ask for eight times its bandwidth and share it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,8 @@ from wattree.cost import LinkRates
 __all__ = [
     "LinkClasses",
     "alone_s",
-    "group_members",
+    "joint_links",
+    "largest_runs",
     "link_classes",
     "members_by_link",
     "rank_rates",
@@ -57,6 +58,14 @@ def rank_rates(links: LinkRates) -> Mapping[str, float]:
         "adapter_bytes": links.adapter_bytes_per_s,
         "uplink_bytes": links.uplink_bytes_per_s,
     }
+
+
+def joint_links(of_jobs: Sequence[Sequence[LinkUse]]) -> tuple[LinkUse, ...]:
+    """Return the links of several jobs on one cluster, ranks numbered one job after another."""
+    return tuple(
+        replace(kind[0], of_rank=np.concatenate([use.of_rank for use in kind]))
+        for kind in zip(*of_jobs, strict=True)
+    )
 
 
 def members_by_link(use: LinkUse) -> Integers | None:
@@ -145,27 +154,18 @@ def alone_s(
     return work
 
 
-def group_members(
-    uses: Sequence[LinkUse], groups_of_axes: Mapping[int, Integers]
-) -> dict[tuple[int, str], int]:
-    """Return (axes number, kind of link by its load) → ranks of one group on one link, at most."""
-    return {
-        (number, use.load): _members_of_one_group(groups, use)
-        for number, groups in groups_of_axes.items()
-        for use in uses
-    }
-
-
 def _share_of_one_group(groups: Integers, use: LinkUse) -> float:
     """Return the part of a link's ranks that one group has on it, at most."""
     if use.ranks_per_link <= 1:
         return 1.0
-    return _members_of_one_group(groups, use) / use.ranks_per_link
+    return float(largest_runs(use.of_rank[groups]).max()) / use.ranks_per_link
 
 
-def _members_of_one_group(groups: Integers, use: LinkUse) -> int:
-    links = np.sort(use.of_rank[groups], axis=1)
+def largest_runs(links: Integers) -> Integers:
+    """Return how often the most frequent link of each group comes; `(groups, members)`."""
+    links = np.sort(links, axis=1)
     starts = np.ones(links.shape, dtype=bool)  # of runs of equal links
     starts[:, 1:] = np.diff(links, axis=1) != 0
-    runs = np.diff(np.flatnonzero(np.append(starts.ravel(), True)))
-    return int(runs.max())
+    at = np.flatnonzero(starts)
+    runs = np.diff(np.append(at, links.size))
+    return np.maximum.reduceat(runs, np.searchsorted(at, np.arange(len(links)) * links.shape[1]))

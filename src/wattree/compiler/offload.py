@@ -18,7 +18,14 @@ from wattree.hardware import Node
 from wattree.strategy import Strategy
 from wattree.strategy.schedules import Order, alive_by_chunk
 
-__all__ = ["check_capacity", "kept_bytes", "offload_misfits", "stored_layers", "waiting_bytes"]
+__all__ = [
+    "check_capacity",
+    "check_shared_tiers",
+    "kept_bytes",
+    "offload_misfits",
+    "stored_layers",
+    "waiting_bytes",
+]
 
 Floats = NDArray[np.float64]
 
@@ -69,8 +76,35 @@ def check_capacity(topology: MeshTopology, by_stage: Sequence[Mapping[str, float
         for tier, size in sizes.items():
             column = held.setdefault(tier, np.zeros(topology.mesh.ranks))
             column[topology.stage_ranks(stage)] = size
-    if found := capacity_misfits(topology.cluster.node, held):
+    devices = topology.device_of(np.arange(topology.mesh.ranks))
+    if found := capacity_misfits(topology.cluster.node, held, devices):
         raise StrategyError(found)
+
+
+def check_shared_tiers(topologies: Sequence[MeshTopology], used: Sequence[str]) -> None:
+    """Refuse jobs that would share memory behind the devices: its room and its host's time.
+
+    Args:
+        topologies: Of jobs on one cluster.
+        used: Tiers that any of them uses.
+
+    Raises:
+        StrategyError: Jobs share a host, or a pool of CXL memory.
+    """
+    if not used or len(topologies) < 2:
+        return
+    node = topologies[0].cluster.node
+    hosts = [np.unique(t.device_of(np.arange(t.mesh.ranks)) // node.devices) for t in topologies]
+    every = np.concatenate(hosts)
+    pooled = "cxl" in used and node.cxl is not None and node.cxl.pooled
+    if pooled or len(np.unique(every)) < len(every):
+        where = "one pool of CXL memory" if pooled else "a host"
+        raise StrategyError(
+            {
+                "strategy.offload": f"found with neighbours that share {where}; expected jobs on "
+                "nodes of their own, as what they keep and update there is not added up"
+            }
+        )
 
 
 def offload_misfits(strategy: Strategy, model: ModelGraph, node: Node) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -95,6 +95,13 @@ class StageProgram:
     sends: tuple[Send, ...]
     receives: Mapping[Handover, tuple[int, ...]]
     pieces: tuple[Piece, ...] = ()
+
+    def behind(self, stages: int) -> StageProgram:
+        """Return the program as that of a stage behind so many of other jobs."""
+        if not stages:
+            return self
+        sends = tuple(send._replace(stage=send.stage + stages) for send in self.sends)
+        return replace(self, sends=sends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,26 +42,32 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshTopology:
-    """A mesh laid on a cluster, rank r on device r.
+    """A mesh laid on a cluster.
 
     Attributes:
         mesh: Ranks as a grid.
         cluster: Devices in order.
+        devices: Device of each rank, `(ranks,)`; None puts rank r on device r.
         behind: Links to memory behind the devices, as far as the job uses them.
     """
 
     mesh: Mesh
     cluster: Cluster
+    devices: Integers | None = field(default=None, compare=False)
     behind: tuple[LinkUse, ...] = ()
     _shapes: dict[tuple[str, ...], GroupShape] = field(default_factory=dict, repr=False)
 
+    def device_of(self, ranks: Integers) -> Integers:
+        """Return the device of each rank."""
+        return ranks if self.devices is None else self.devices[ranks]
+
     def domain_of(self, ranks: Integers) -> Integers:
         """Return the scale-up domain of each rank's device."""
-        return ranks // self.cluster.domain_devices
+        return self.device_of(ranks) // self.cluster.domain_devices
 
     def leaf_of(self, ranks: Integers) -> Integers:
         """Return the leaf switch (or pod) of each rank's node."""
-        return ranks // (self.cluster.node.devices * self.cluster.fabric.leaf_nodes)
+        return self.device_of(ranks) // (self.cluster.node.devices * self.cluster.fabric.leaf_nodes)
 
     def group(self, axes: tuple[str, ...]) -> GroupShape:
         """Return the shape of the groups over `axes`: that of the most spread group.
@@ -83,7 +89,9 @@ class MeshTopology:
     @property
     def filled(self) -> NDArray[np.float64]:
         """Devices of one scale-up domain that have a rank, `(1,)`."""
-        return np.array([float(min(self.mesh.ranks, self.cluster.domain_devices))])
+        if self.devices is None:
+            return np.array([float(min(self.mesh.ranks, self.cluster.domain_devices))])
+        return np.array([float(np.bincount(self.domain_of(np.arange(self.mesh.ranks))).max())])
 
     def strides(self) -> dict[str, NDArray[np.float64]]:
         """Return axis → ranks from one member of its groups to the next, `(1,)`."""
@@ -117,46 +125,53 @@ class MeshTopology:
         return np.asarray(np.where(crosses, 1 + leaves, 0), dtype=np.int64)
 
     def links(self) -> tuple[LinkUse, ...]:
-        """Return the links that ranks send over: ports, adapters, and uplinks if they can crowd."""
+        """Return the links that ranks send over: ports, adapters, and uplinks if they can crowd.
+
+        Links are numbered over the whole cluster, so equal numbers of two jobs are one link.
+        """
         ranks = np.arange(self.mesh.ranks)
-        ports = LinkUse(name="scale-up", load="scale_up_bytes", of_rank=ranks)
-        uses = [ports, self._adapters(ranks)]
+        devices = self.device_of(ranks)
+        ports = LinkUse(name="scale-up", load="scale_up_bytes", of_rank=devices)
+        uses = [ports, self._adapters(devices)]
         fabric = self.cluster.fabric
         if fabric.oversubscription > 1 and self.cluster.nodes > fabric.leaf_nodes:
             uses.append(self._uplinks(ranks))
         return (*uses, *self.behind)
 
-    def _adapters(self, ranks: Integers) -> LinkUse:
+    def _adapters(self, devices: Integers) -> LinkUse:
         """Each device sends over the adapter beside it; devices share where adapters are fewer."""
         node = self.cluster.node
-        of_rank, per_link = ranks, 1.0
-        if 0 < node.nics < node.devices:
-            local = ranks % node.devices
-            of_rank = ranks // node.devices * node.nics + local * node.nics // node.devices
-            per_link = node.devices / node.nics
+        shared = 0 < node.nics < node.devices
         return LinkUse(
             name="network",
             load="adapter_bytes",
-            of_rank=of_rank,
-            ranks_per_link=per_link,
-            slowdown=self._slowdown(of_rank),
+            of_rank=self._adapter_of(devices),
+            ranks_per_link=node.devices / node.nics if shared else 1.0,
+            slowdown=self._slowdown(),
         )
 
-    def _slowdown(self, of_rank: Integers) -> NDArray[np.float64] | None:
+    def _adapter_of(self, devices: Integers) -> Integers:
+        node = self.cluster.node
+        if not 0 < node.nics < node.devices:
+            return devices
+        local = devices % node.devices
+        return devices // node.devices * node.nics + local * node.nics // node.devices
+
+    def _slowdown(self) -> NDArray[np.float64] | None:
         """Return the factor of each adapter; a device names the one beside it."""
         if not self.cluster.slow_links:
             return None
-        factors = np.ones(int(of_rank.max()) + 1)
+        adapter_of = self._adapter_of(np.arange(self.cluster.devices))
+        factors = np.ones(int(adapter_of.max()) + 1)
         for device, factor in self.cluster.slow_links.items():
-            if device < len(of_rank):
-                factors[of_rank[device]] = max(factors[of_rank[device]], factor)
+            factors[adapter_of[device]] = max(factors[adapter_of[device]], factor)
         return factors
 
     def _uplinks(self, ranks: Integers) -> LinkUse:
         """All uplinks of a leaf are one; rail-optimised fabrics have a leaf for each rail."""
         node, fabric = self.cluster.node, self.cluster.fabric
         rails = min(node.nics, node.devices) if fabric.kind == "rail-optimised" else 1
-        local = ranks % node.devices
+        local = self.device_of(ranks) % node.devices
         return LinkUse(
             name="uplink",
             load="uplink_bytes",

@@ -16,7 +16,10 @@ from wattree.job.values import (
     Backward,
     Degree,
     Depth,
+    DeviceList,
+    Index,
     Layers,
+    Offset,
     Pieces,
     Power,
     Rate,
@@ -44,9 +47,11 @@ __all__ = [
     "MemorySpec",
     "ModelSpec",
     "MovementSpec",
+    "NeighbourSpec",
     "NodeSpec",
     "OffloadSpec",
     "OptionsSpec",
+    "PlaceSpec",
     "PrefetchSpec",
     "ScheduleSpec",
     "TrainingSpec",
@@ -125,6 +130,30 @@ class ClusterSpec(Section):
         None,
         description="device index → factor by which its share of the network is slower, such as "
         '{"3": 4}',
+    )
+
+
+class PlaceSpec(Section):
+    """Which devices of the cluster; one of the keys."""
+
+    first_device: Index | None = Field(
+        None, description="a whole number from 0, the device of the first rank; the others follow"
+    )
+    devices: DeviceList | None = Field(
+        None, description="device indices in the order of ranks, such as '0-63' or '0-3, 8-11'"
+    )
+    nodes: DeviceList | None = Field(
+        None, description="node indices in the order of ranks, such as '8-15' or '0-14:2'"
+    )
+
+
+class NeighbourSpec(PlaceSpec):
+    """Another job on the same fabric, and its devices."""
+
+    job: str = Field(description="the path of another job's file")
+    offset: Offset | None = Field(
+        None,
+        description="a time with its unit, such as '0.3 s', by which its step begins earlier",
     )
 
 
@@ -391,6 +420,12 @@ class JobFile(Section):
     )
     training: TrainingSpec = Field(
         default_factory=TrainingSpec, description="a mapping with steps, seed, learning_rate"
+    )
+    place: PlaceSpec | None = Field(
+        None, description="a mapping with first_device, devices or nodes; the whole cluster if not"
+    )
+    neighbours: list[NeighbourSpec] | None = Field(
+        None, description="a list of mappings of job and its devices: what shares the fabric"
     )
 
 

@@ -36,15 +36,23 @@ class StepEnergy:
     curve: tuple[tuple[float, float], ...]
 
 
-def step_energy(trace: Trace, cluster: Cluster, precision: Precision, ranks: int) -> StepEnergy:
-    """Return the energy of a step.
+def step_energy(
+    trace: Trace,
+    cluster: Cluster,
+    precision: Precision,
+    ranks: int,
+    *,
+    nodes: float | None = None,
+) -> StepEnergy:
+    """Return the energy of a step. `nodes` are those that the job pays for, if not all it needs.
 
     Dynamic energy belongs to the stage of its task. Static energy (devices at rest, hosts,
     switches) belongs to the stage that is exposed at that moment: communication and input where
     they delay compute, computing otherwise, bubbles included.
     """
     dynamic, owner, task = _dynamic(trace, cluster, precision)
-    nodes = -(-ranks // cluster.node.devices)
+    if nodes is None:
+        nodes = -(-ranks // cluster.node.devices)
     graph = trace.graph
     step_s = trace.makespan_s
     multiplicity = graph.class_ranks[owner]
@@ -74,7 +82,7 @@ def step_energy(trace: Trace, cluster: Cluster, precision: Precision, ranks: int
     )
 
 
-def standing_w(cluster: Cluster, nodes: int) -> float:
+def standing_w(cluster: Cluster, nodes: float) -> float:
     """Return what one of `nodes` nodes draws whatever runs: devices at rest, host, switches. [W]"""
     node = cluster.node
     watts = node.devices * node.device.idle_w + node.host.busy_w

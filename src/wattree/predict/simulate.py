@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from wattree.compiler import Compilation, MemoryLedger, compile_job
 from wattree.cost import load_calibration
 from wattree.errors import JobError
@@ -16,15 +18,17 @@ from wattree.predict.breakdown import slowest_class, time_parts
 from wattree.predict.described import describe
 from wattree.predict.energy_use import StepEnergy, step_energy
 from wattree.predict.evidence import provenance_of
+from wattree.predict.fabric import Rules
 from wattree.predict.idle import has_experts, idle_choices
 from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
 from wattree.predict.model import check_recomputation
+from wattree.predict.neighbours import Beside, beside, occupied_nodes
 from wattree.predict.overhead import communicators
 from wattree.predict.setting import Setting, setting_of
 from wattree.sim import play
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
-from wattree.trace import MemoryUse, Result, SimulationSize, Trace
+from wattree.trace import MemoryUse, NeighbourEffect, Result, SimulationSize, Trace
 
 __all__ = ["Prediction", "compilation_of", "predicted", "simulate"]
 
@@ -41,6 +45,7 @@ class Prediction:
         warnings: What the job says to no effect on this model; what its file alone tells is in
             `Job.warnings`.
         ledger: What the memory of the trace's tasks is made of; None if nobody kept it.
+        beside: The step beside the job's neighbours; None if it has none.
     """
 
     result: Result
@@ -49,6 +54,7 @@ class Prediction:
     peak: PeakMemory
     warnings: tuple[str, ...] = ()
     ledger: MemoryLedger | None = None
+    beside: Beside | None = None
 
 
 def simulate(
@@ -78,7 +84,7 @@ def simulate(
         WattreeError: The job is impossible; the message says where and what to do.
     """
     if power_limit_w is not None:
-        job = replace(job, cluster=replace(job.cluster, power_limit_w=power_limit_w))
+        job = job.capped(power_limit_w)
     setting = setting_of(job, load_calibration(calibration))
     if isinstance(job.strategy, str):
         raise JobError(
@@ -95,6 +101,14 @@ def simulate(
             mutual_slowdown=mutual_slowdown,
             memory_of=memory_of,
         )
+        if job.neighbours:
+            prediction = _beside_neighbours(
+                setting,
+                job.strategy,
+                prediction,
+                fold=fold,
+                rules=Rules(sharing=sharing, mutual_slowdown=mutual_slowdown),
+            )
     return replace(prediction, warnings=idle_choices(job, setting.model))
 
 
@@ -123,17 +137,15 @@ def predicted(
         StrategyError: It does not fit model or cluster.
     """
     job = setting.job
-    if isinstance(strategy, StrategyOptions):
-        strategy = strategy_of(
-            strategy, layers=setting.model.layers, global_batch=job.data.global_batch
-        )
+    strategy = _written_out(setting, strategy)
     began = time.perf_counter()
     detail = detail or sharing == "proteus"
     compilation = compilation_of(setting, strategy, fold=fold, detail=detail)
     compiled = time.perf_counter()
     trace = play(compilation.graph, sharing=sharing, mutual_slowdown=mutual_slowdown)
     ended = time.perf_counter()
-    energy = step_energy(trace, job.cluster, setting.precision, strategy.mesh.ranks)
+    nodes = occupied_nodes(job, strategy.mesh.ranks)
+    energy = step_energy(trace, job.cluster, setting.precision, strategy.mesh.ranks, nodes=nodes)
     groups = communicators(compilation)
     peak = peak_memory(trace, setting.calibration, job.cluster.node.device, groups)
     size = SimulationSize(
@@ -194,7 +206,42 @@ def compilation_of(
         global_batch=job.data.global_batch,
         fold=fold,
         detail=detail,
+        devices=None if job.devices is None else np.array(job.devices, dtype=np.int64),
     )
+
+
+def _written_out(setting: Setting, strategy: Strategy | StrategyOptions) -> Strategy:
+    """Return a strategy with its tree."""
+    if isinstance(strategy, Strategy):
+        return strategy
+    batch = setting.job.data.global_batch
+    return strategy_of(strategy, layers=setting.model.layers, global_batch=batch)
+
+
+def _beside_neighbours(
+    setting: Setting,
+    strategy: Strategy | StrategyOptions,
+    found: Prediction,
+    *,
+    fold: bool,
+    rules: Rules,
+) -> Prediction:
+    """Return the prediction with the step beside the job's neighbours."""
+    there = beside(setting, _written_out(setting, strategy), found.trace, fold=fold, rules=rules)
+    result = replace(
+        found.result,
+        neighbours=there.effect,
+        assumptions=(*found.result.assumptions, _beside_assumption(there.effect)),
+    )
+    return replace(found, result=result, beside=there)
+
+
+def _beside_assumption(effect: NeighbourEffect) -> str:
+    repeated = "neighbours repeat their steps without a pause"
+    if effect.phases_given:
+        return f"{repeated}, the first begun as early as their offsets say"
+    plays = len(effect.plays)
+    return f"{repeated}; {plays} phases of their steps against this one's are equally likely"
 
 
 def _result(
@@ -213,12 +260,12 @@ def _result(
     needed = setting.model_flop
     executed = max(_executed_flop(trace), needed)
     available = step_s * ranks * job.cluster.node.device.matrix_peak_flop_per_s(setting.precision)
-    nodes = -(-ranks // job.cluster.node.devices)
+    nodes = occupied_nodes(job, ranks)
     price = job.cluster.node.price_usd_per_s
     carbon = job.cluster.site.carbon_gco2e_per_j
     return Result(
         model=setting.model.name,
-        cluster=f"{nodes} x {job.cluster.node.name}",
+        cluster=f"{nodes:.10g} x {job.cluster.node.name}",
         strategy=describe(strategy, setting.model),
         ranks=ranks,
         step_time_s=step_s,

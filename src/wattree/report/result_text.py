@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wattree.report.memory_text import show_alive
+from wattree.report.neighbours_text import show_neighbours
 from wattree.report.words import (
     NOT_APPLICABLE,
     count,
@@ -45,6 +46,8 @@ def show_result(result: Result, console: Console, *, memory: bool = False) -> No
         "Energy of one step, node overheads and PUE included", _energy(result, console), console
     )
     _section("Power, money, carbon", _bill(result), console)
+    if result.neighbours is not None:
+        show_neighbours(result.neighbours, console)
     _section("What the numbers rest on", _evidence(result.provenance), console)
     if result.assumptions:
         _section("Assumed, because the job does not say", _list(result.assumptions), console)

@@ -63,9 +63,11 @@ def plan(
 
     Raises:
         InfeasibleError: No strategy meets the constraints; it says what comes nearest.
-        JobError: The objective needs a price or a carbon intensity that the job lacks.
+        JobError: The objective needs a price or a carbon intensity that the job lacks, or the job
+            has but a part of its cluster.
     """
     del allow_approximate
+    _check_whole(job)
     began = time.perf_counter()
     setting = setting_of(job, load_calibration(calibration))
     wanted = (objective, *(pareto or ()))
@@ -109,6 +111,21 @@ def plan(
         explanation=explanation(setting, objective, ranked, rivals),
         rejected=rejected,
         pareto=None if pareto is None else _front(ranked, pareto),
+    )
+
+
+def _check_whole(job: Job) -> None:
+    """Refuse a job that shares its cluster: closed forms know neither places nor neighbours."""
+    if job.devices is None and not job.neighbours:
+        return
+    given = "neighbours" if job.neighbours else "place"
+    raise JobError(
+        job.source,
+        [
+            f"{given}: found, expected none to plan: strategies are ranked for a job alone on a "
+            "whole cluster; leave it out and give cluster the nodes that the job has, then "
+            "simulate what is found in its place"
+        ],
     )
 
 

@@ -135,13 +135,17 @@ class Queue(NamedTuple):
 
 
 class Network(NamedTuple):
-    """Links, flows on them (`room` nodes per slot), and scratch space of the sharing policies."""
+    """Links, flows on them (`room` nodes per slot), and scratch space of the sharing policies.
+
+    `flow_counts` is empty where every flow stands for itself.
+    """
 
     links: NDArray[np.void]
     nodes: NDArray[np.void]
     room: int
     flow_links: NDArray[np.int64]
     flow_bytes_per_s: NDArray[np.float64]
+    flow_counts: NDArray[np.int64]
     touched: NDArray[np.int64]
     members: NDArray[np.int64]
     crowded: NDArray[np.int64]
@@ -238,7 +242,7 @@ def empty_board(graph: ExecutionGraph, slots: int) -> Board:
 def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> Network:
     """Return the links, nothing on them."""
     room = int(np.diff(columns.flow_offsets).max(initial=0))
-    count = len(graph.link_bandwidth_bytes_per_s)
+    count, flows = len(graph.link_bandwidth_bytes_per_s), graph.flow_counts
     links = np.zeros(count, LINK)
     links["bandwidth_bytes_per_s"] = graph.link_bandwidth_bytes_per_s
     links["first"] = links["last"] = -1
@@ -248,6 +252,7 @@ def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> Networ
         room=room,
         flow_links=columns.flow_links,
         flow_bytes_per_s=columns.flow_bytes_per_s,
+        flow_counts=np.require(() if flows is None else flows, np.int64, ("C", "A", "W")),
         touched=_stack(count),
         members=_stack(slots),
         crowded=_stack(count),

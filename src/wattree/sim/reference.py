@@ -34,8 +34,13 @@ class Flow:
 
     @property
     def busiest_bytes_per_s(self) -> float:
-        """Bandwidth on the link it loads most. [B/s]"""
-        return max(bandwidth for _, bandwidth in self.links)
+        """Bandwidth on its busiest link, of one of the flows that it stands for. [B/s]"""
+        if not self.counts:
+            return max(bandwidth for _, bandwidth in self.links)
+        return max(
+            bandwidth / max(number, 1)
+            for (_, bandwidth), number in zip(self.links, self.counts, strict=True)
+        )
 
 
 def crowded_links(flows: dict[int, Flow], bandwidth_bytes_per_s: NDArray[np.float64]) -> set[int]:

@@ -1,5 +1,11 @@
 """What happened (or would happen) in a step, and the figures drawn from it."""
 
+from wattree.trace.neighbours import (
+    CrowdedLinks,
+    NeighbourEffect,
+    NeighbourJob,
+    NeighbourPlay,
+)
 from wattree.trace.result import (
     AliveTensors,
     AllocatorUse,
@@ -16,10 +22,14 @@ from wattree.trace.trace import Trace
 __all__ = [
     "AliveTensors",
     "AllocatorUse",
+    "CrowdedLinks",
     "EnergyUse",
     "Evidence",
     "MemoryFix",
     "MemoryUse",
+    "NeighbourEffect",
+    "NeighbourJob",
+    "NeighbourPlay",
     "Result",
     "SimulationSize",
     "TimeParts",

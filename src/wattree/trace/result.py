@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from wattree.trace.neighbours import NeighbourEffect
+
 __all__ = [
     "AliveTensors",
     "AllocatorUse",
@@ -166,6 +168,8 @@ class Result:
         average_power_w, peak_power_w: Of all devices and nodes of the job, before PUE. [W]
         cost_usd, carbon_gco2e: Of one step.
         assumptions: What the job did not say and was assumed.
+        neighbours: The same step beside other jobs; None if the job has no neighbours. All other
+            figures are of the job alone.
     """
 
     model: str
@@ -191,6 +195,7 @@ class Result:
     provenance: Mapping[str, Evidence]
     simulation: SimulationSize
     assumptions: tuple[str, ...] = field(default=())
+    neighbours: NeighbourEffect | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, ready for JSON."""
