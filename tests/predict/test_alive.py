@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from tests.compiler.jobs import Job, dense, mixture
 from wattree.predict.alive import alive_tensors
 from wattree.predict.breakdown import tasks_of
+from wattree.predict.reserved import reserved_for
 from wattree.sim import play
+from wattree.sim.allocator import ALLOCATORS
 from wattree.strategy import RECOMPUTATIONS, SHARDINGS, StrategyOptions
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
+from wattree.trace import AliveTensors
 
 STAGES = 2
 
@@ -81,3 +84,42 @@ def test_a_ledger_holds_every_byte_that_tasks_take_and_give(job: Job, *, detail:
         scale = max(graph.alloc_bytes[tasks].max(), 1.0)
         assert np.allclose(taken, graph.alloc_bytes[tasks], rtol=0, atol=1e-9 * scale)
         assert np.allclose(given_back, graph.free_bytes[tasks], rtol=0, atol=1e-9 * scale)
+
+
+@settings(max_examples=5)
+@given(job=jobs())
+def test_every_rank_of_a_class_holds_what_the_class_holds(job: Job) -> None:
+    """Folding changes no list: tensor by tensor, on the first rank of every stage."""
+    lists = []
+    for fold in (True, False):
+        compiled = job.compiled(fold=fold)
+        trace = play(compiled.graph)
+        stages = compiled.ledger.stage_of_class
+        first = [int(np.flatnonzero(stages == stage)[0]) for stage in range(STAGES)]
+        lists.append([alive_tensors(trace, compiled.ledger, rank_class) for rank_class in first])
+
+    for folded, unfolded in zip(*lists, strict=True):
+        found, expected = (
+            {row[:4]: row[4:] for row in map(_as_row, rows)} for rows in (unfolded, folded)
+        )
+        assert found.keys() == expected.keys()
+        for name, numbers in expected.items():
+            assert found[name] == pytest.approx(numbers, rel=1e-9)
+
+
+def _as_row(row: AliveTensors) -> tuple[object, ...]:
+    return row.category, row.kind, row.block, row.name, row.tensors, row.bytes
+
+
+@settings(max_examples=5)
+@given(job=jobs(), name=st.sampled_from(sorted(ALLOCATORS)))
+def test_an_allocator_gets_every_tensor_back(job: Job, name: str) -> None:
+    """What it played peaks where the executor's memory did, and it holds at least that."""
+    compiled = job.compiled()
+    trace = play(compiled.graph)
+
+    for rank_class, peak_bytes in enumerate(trace.peak_bytes):
+        use = reserved_for(trace, compiled.ledger, rank_class, name)
+        assert use.complete
+        assert use.tensor_bytes == pytest.approx(peak_bytes, rel=0.02)  # ties at one instant
+        assert use.tensor_bytes <= use.allocated_bytes <= use.reserved_bytes

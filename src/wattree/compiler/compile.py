@@ -15,7 +15,7 @@ from wattree.compiler.chunk import BlockParts, ChunkContext
 from wattree.compiler.chunk_tables import ChunkTables
 from wattree.compiler.evaluate import BlockCosts, Placement, block_costs
 from wattree.compiler.fits import check_fits
-from wattree.compiler.ledger import Holding, Item, Items, MemoryLedger, StageLedger, summed
+from wattree.compiler.ledger import Holding, Items, MemoryLedger, StageLedger
 from wattree.compiler.links import alone_s, rank_rates
 from wattree.compiler.merge import merged
 from wattree.compiler.movement import Movement, movement_of
@@ -30,6 +30,7 @@ from wattree.compiler.offload import (
 from wattree.compiler.pairs import PairedTables
 from wattree.compiler.program import Scale
 from wattree.compiler.rank_classes import RanksOfJob, rank_classes
+from wattree.compiler.residents import resident_bytes, stage_holdings
 from wattree.compiler.stage import (
     StageProgram,
     Update,
@@ -38,11 +39,10 @@ from wattree.compiler.stage import (
 from wattree.compiler.stages import cut_chunks
 from wattree.compiler.storage import (
     Storage,
-    SyncGroup,
     block_storage,
     optimizer_state_bytes,
 )
-from wattree.compiler.tasks import CATEGORIES, TASK, Names
+from wattree.compiler.tasks import TASK, Names
 from wattree.compiler.tiers import tier_links, tiers_of
 from wattree.compiler.topology import MeshTopology
 from wattree.cost import Software
@@ -368,7 +368,7 @@ def _stages_and_ranks(
     ranks = RanksOfJob(
         topology=step.topology,
         axes_index=axes_index,
-        residents=[_resident(held, items) for held in holdings],
+        residents=[resident_bytes(held, items) for held in holdings],
         boundary_bytes=step.boundary_bytes,
         rates=step.rates,
         mirrored=step.strategy.schedule.placed(len(programs)).copies > 1,
@@ -484,7 +484,7 @@ def _stages(
                 pairs=pairs,
             )
         )
-        holdings.append(_holdings(blocks, step.moves, software, stages, items))
+        holdings.append(stage_holdings(blocks, step.moves, software, stages, items))
         waiting.append(waiting_bytes(step.moves, held, orders[stage]))
     check_capacity(step.topology, waiting)
     return programs, holdings
@@ -547,42 +547,3 @@ def _transfer(names: Names) -> np.void:
     task["name"] = names("stage boundary")
     record: np.void = task[0]
     return record
-
-
-def buffer_bytes(sync: Sequence[SyncGroup], software: Software, stages: int) -> float:
-    """Return the communication buffers of a sharded optimiser. [B]"""
-    sharded = any(group.update_axes for group in sync)
-    return software.zero_buffer_bytes if sharded and stages == 1 else 0.0
-
-
-def _holdings(
-    blocks: Sequence[BlockParts],
-    moves: Movement,
-    software: Software,
-    stages: int,
-    items: Items,
-) -> tuple[Holding, ...]:
-    """Return what a stage holds for the whole step, by category and block."""
-    sync = [group for block in blocks for group in block.storage.sync]
-    buffers = buffer_bytes(sync, software, stages)
-    held = {items(Item("communication", "buffer", "", "buffers of a sharded optimiser")): [buffers]}
-    for block in blocks:
-        storage = block.storage
-        sizes = {"parameters": moves.device_parameters(storage)}
-        if not moves.frees_gradients:
-            sizes["gradients"] = float(storage.gradients[0])
-        if moves.offload.optimizer is None:
-            sizes["optimizer"] = float(storage.optimizer[0])
-        for category, size in sizes.items():
-            item = items(Item(category, "stored", block.name, category))
-            held.setdefault(item, []).append(size)
-    return summed(held)
-
-
-def _resident(holdings: Sequence[Holding], items: Items) -> Floats:
-    """Return what is held for the whole step by category. [B]"""
-    category = [CATEGORIES.index(item.category) for item in items.index]
-    row = np.zeros(len(CATEGORIES))
-    for holding in holdings:
-        row[category[holding.item]] += holding.bytes
-    return row

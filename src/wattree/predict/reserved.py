@@ -57,9 +57,9 @@ def reserved_for(
         level += size
         if size > 0:
             peak = max(peak, level)
-            alive.setdefault(key, []).append(allocator.take(size, stream))
+            alive.setdefault(key, []).append((size, allocator.take(size, stream)))
         else:
-            for block in alive.pop(key, ()):
+            for block in _ended(alive, key, -size):
                 allocator.give(block)
     return AllocatorUse(
         name=name,
@@ -71,6 +71,16 @@ def reserved_for(
         events=played,
         complete=played == len(lines),
     )
+
+
+def _ended(alive: dict[tuple[Any, ...], list[Any]], key: tuple[Any, ...], size: float) -> list[Any]:
+    """Remove and return the block of that size, or all parts that a tensor was made in."""
+    held = alive.get(key, [])
+    for place, (taken, block) in enumerate(held):
+        if taken == size:
+            del held[place]
+            return [block]
+    return [block for _, block in alive.pop(key, [])]
 
 
 _LINE = np.dtype([*ENTRY.descr, ("chunk", np.int64), ("micro_batch", np.int64)])
@@ -90,9 +100,9 @@ def _lines(trace: Trace, stage: StageLedger, tasks: Integers) -> NDArray[np.void
     lines = np.concatenate(parts) if parts else np.zeros(0, _LINE)
     task, at_end = lines["task"], lines["at_end"]
     start_s, end_s = trace.start_s[task], trace.end_s[task]
-    # At one instant ends come first, but a task of no time ends after its own start.
-    turn = np.where(at_end, np.where(end_s > start_s, 0, 2), 1)
-    order = np.lexsort((np.arange(len(lines)), task, turn, np.where(at_end, end_s, start_s)))
+    # At one instant ends come first, then starts by task; a task of no time ends as it starts.
+    turn = np.where(at_end & (end_s > start_s), 0, 1)
+    order = np.lexsort((at_end, task, turn, np.where(at_end, end_s, start_s)))
     return lines[order]
 
 

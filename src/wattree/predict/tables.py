@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from wattree.compiler.block import ModelProgram
 from wattree.compiler.block_tasks import Pipelining, phase_span_s
-from wattree.compiler.compile import buffer_bytes, update_traffic_bytes
+from wattree.compiler.compile import update_traffic_bytes
 from wattree.compiler.evaluate import (
     PhaseCosts,
     Placement,
@@ -17,6 +17,7 @@ from wattree.compiler.evaluate import (
     collective_costs,
 )
 from wattree.compiler.program import CollectiveKind, CollectiveStep, Scale
+from wattree.compiler.residents import buffer_bytes
 from wattree.compiler.storage import SyncGroup, block_storage, optimizer_state_bytes
 from wattree.predict.block_memory import block_memory, gathered_bytes, staged_bytes
 from wattree.predict.degrees import MANY, Degrees

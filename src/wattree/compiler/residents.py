@@ -1,0 +1,58 @@
+"""What a stage holds for the whole step: parameters, gradients, optimiser state, buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.chunk import BlockParts
+from wattree.compiler.ledger import Holding, Item, Items, summed
+from wattree.compiler.movement import Movement
+from wattree.compiler.storage import SyncGroup
+from wattree.compiler.tasks import CATEGORIES
+from wattree.cost import Software
+
+__all__ = ["buffer_bytes", "resident_bytes", "stage_holdings"]
+
+Floats = NDArray[np.float64]
+
+
+def buffer_bytes(sync: Sequence[SyncGroup], software: Software, stages: int) -> float:
+    """Return the communication buffers of a sharded optimiser. [B]"""
+    sharded = any(group.update_axes for group in sync)
+    return software.zero_buffer_bytes if sharded and stages == 1 else 0.0
+
+
+def stage_holdings(
+    blocks: Sequence[BlockParts],
+    moves: Movement,
+    software: Software,
+    stages: int,
+    items: Items,
+) -> tuple[Holding, ...]:
+    """Return what a stage holds for the whole step, by category and block."""
+    sync = [group for block in blocks for group in block.storage.sync]
+    buffers = buffer_bytes(sync, software, stages)
+    held = {items(Item("communication", "buffer", "", "buffers of a sharded optimiser")): [buffers]}
+    for block in blocks:
+        storage = block.storage
+        sizes = {"parameters": moves.device_parameters(storage)}
+        if not moves.frees_gradients:
+            sizes["gradients"] = float(storage.gradients[0])
+        if moves.offload.optimizer is None:
+            sizes["optimizer"] = float(storage.optimizer[0])
+        for category, size in sizes.items():
+            item = items(Item(category, "stored", block.name, category))
+            held.setdefault(item, []).append(size)
+    return summed(held)
+
+
+def resident_bytes(holdings: Sequence[Holding], items: Items) -> Floats:
+    """Return what is held for the whole step by category. [B]"""
+    category = [CATEGORIES.index(item.category) for item in items.index]
+    row = np.zeros(len(CATEGORIES))
+    for holding in holdings:
+        row[category[holding.item]] += holding.bytes
+    return row
