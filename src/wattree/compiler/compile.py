@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,8 +12,9 @@ from wattree.compiler.arrays import execution_graph
 from wattree.compiler.block import ModelProgram, compile_model
 from wattree.compiler.block_tasks import Pipelining, block_tasks
 from wattree.compiler.chunk import BlockParts, ChunkContext
-from wattree.compiler.evaluate import BlockCosts, Placement, block_costs
+from wattree.compiler.evaluate import BlockCosts, GroupShapes, Placement, block_costs
 from wattree.compiler.fits import check_fits
+from wattree.compiler.kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
 from wattree.compiler.links import alone_s, rank_rates
 from wattree.compiler.merge import merged
 from wattree.compiler.pairs import PairedTables
@@ -34,8 +35,8 @@ from wattree.compiler.storage import (
     optimizer_state_bytes,
 )
 from wattree.compiler.tasks import CATEGORIES, TASK, Names
-from wattree.compiler.topology import MeshTopology
-from wattree.cost import Software
+from wattree.compiler.topology import LinkUse, MeshTopology
+from wattree.cost import GroupShape, Software
 from wattree.cost.rates import Rates
 from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, ModelGraph, StageLabel, TaskKind
@@ -65,14 +66,16 @@ class Compilation:
     Attributes:
         graph: To play.
         program: Block programs.
-        costs: Costs of each program, one strategy wide.
+        costs: Costs of each program, one strategy wide; on the first kind of rank.
         topology: The mesh on the cluster.
+        class_pools: Pool of each rank class's devices, `(C,)`.
     """
 
     graph: ExecutionGraph
     program: ModelProgram
     costs: tuple[BlockCosts, ...]
     topology: MeshTopology
+    class_pools: NDArray[np.int64]
 
 
 def compile_job(
@@ -80,7 +83,7 @@ def compile_job(
     strategy: Strategy,
     cluster: Cluster,
     *,
-    rates: Rates,
+    rates: Rates | Sequence[Rates],
     software: Software,
     optimizer: str,
     sequence: int,
@@ -94,7 +97,7 @@ def compile_job(
         model: What to train.
         strategy: How.
         cluster: On what; its devices beyond the mesh stay idle.
-        rates: What its devices reach.
+        rates: What its devices reach, by pool; of a single pool just that.
         software: Habits of the software.
         optimizer: Name of the optimiser.
         sequence: Tokens per sample.
@@ -111,29 +114,51 @@ def compile_job(
     program = compile_model(model, strategy.tree, active)
     topology = MeshTopology(mesh=strategy.mesh, cluster=cluster)
     scale = _scale(strategy, program, sequence, global_batch)
+    state = optimizer_state_bytes(optimizer)
+    storages = tuple(block_storage(p, scale, software, state) for p in program.programs)
+    by_pool = (rates,) if isinstance(rates, Rates) else tuple(rates)
+    assert len(by_pool) == len(cluster.pools), "rates of every pool"
+    kinds = rank_kinds(topology, axes_sets(program, storages), [each.links for each in by_pool])
+    placements = [_placement(topology, kind, active) for kind in kinds.kinds]
+    steps = [
+        _Step(
+            program=program,
+            strategy=strategy,
+            topology=topology,
+            kind=kind,
+            costs=tuple(
+                block_costs(p, scale, placement, by_pool[kind.pool], software)
+                for p in program.programs
+            ),
+            storages=storages,
+            rates=by_pool[kind.pool],
+            software=software,
+            state_bytes=state,
+            input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
+        )
+        for kind, placement in zip(kinds.kinds, placements, strict=True)
+    ]
+    graph, class_pools = _graph(steps, kinds, by_pool, fold=fold, detail=detail)
+    return Compilation(
+        graph=graph,
+        program=program,
+        costs=steps[0].costs,
+        topology=topology,
+        class_pools=class_pools,
+    )
+
+
+def _placement(topology: MeshTopology, kind: RankKind, active: frozenset[str]) -> GroupShapes:
+    """Return how groups lie for ranks of a kind."""
+    if topology.cluster.is_mixed:
+        return RankPlacement(shapes=kind.shapes)
     shapes = {axis: topology.group((axis,)) for axis in active}
-    placement = Placement(
+    return Placement(
         inside={axis: shape.inside for axis, shape in shapes.items()},
         in_leaf={
             axis: shape.in_leaf for axis, shape in shapes.items() if shape.in_leaf is not None
         },
     )
-    costs = tuple(block_costs(p, scale, placement, rates, software) for p in program.programs)
-    state = optimizer_state_bytes(optimizer)
-    storages = tuple(block_storage(p, scale, software, state) for p in program.programs)
-    step = _Step(
-        program=program,
-        strategy=strategy,
-        topology=topology,
-        costs=costs,
-        storages=storages,
-        rates=rates,
-        software=software,
-        state_bytes=state,
-        input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
-    )
-    graph = _graph(step, fold=fold, detail=detail)
-    return Compilation(graph=graph, program=program, costs=costs, topology=topology)
 
 
 def update_traffic_bytes(elements: Floats, state_bytes: float, software: Software) -> Floats:
@@ -158,11 +183,12 @@ def _habit(*, choice: bool | None, default: bool) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """All that one training step is made of, before it becomes tasks."""
+    """All that one training step is made of on ranks of a kind, before it becomes tasks."""
 
     program: ModelProgram
     strategy: Strategy
     topology: MeshTopology
+    kind: RankKind
     costs: tuple[BlockCosts, ...]
     storages: tuple[Storage, ...]
     rates: Rates
@@ -175,52 +201,88 @@ class _Step:
         """What a stage hands to the next for one micro-batch. [B]"""
         return max(float(costs.boundary_bytes[0]) for costs in self.costs)
 
+    @property
+    def group(self) -> Callable[[tuple[str, ...]], GroupShape]:
+        """How groups over axes look to these ranks."""
+        if self.topology.cluster.is_mixed:
+            return self.kind.shapes.__getitem__
+        return self.topology.group
 
-def _graph(step: _Step, *, fold: bool, detail: bool) -> ExecutionGraph:
+
+def _graph(
+    steps: Sequence[_Step],
+    kinds: RankKinds,
+    rates: Sequence[Rates],
+    *,
+    fold: bool,
+    detail: bool,
+) -> tuple[ExecutionGraph, NDArray[np.int64]]:
+    """Return the graph, and the pool of each rank class."""
+    step = steps[0]
     names = Names()
     axes_index: dict[tuple[str, ...], int] = {}
     # Orders are long too: what is certainly too much is refused before they are written.
     _check_count(step, 2 * len(step.program.instances))
-    parts = _parts(step, names, axes_index, detail=detail)
-    programs, residents = _stages(step, parts, names, axes_index)
-    programs = _played_alone(programs, step, axes_index)
+    topology, count = step.topology, step.strategy.mesh.degree("pp")
+    of_stage = [kinds.of_stage(topology.stage_ranks(stage)) for stage in range(count)]
+    uses = topology.links()
+    found: list[list[StageProgram]] = [[] for _ in range(count)]
+    residents = [np.zeros(0)] * count
+    for number, own in enumerate(steps):
+        stages = [stage for stage in range(count) if number in of_stage[stage]]
+        parts = _parts(own, names, axes_index, detail=detail)
+        for stage, (program, resident) in _stages(own, parts, names, axes_index, stages).items():
+            found[stage].append(_played_alone(program, own, uses, axes_index))
+            residents[stage] = resident
     classes, links = rank_classes(
-        step.topology,
+        topology,
         axes_index,
         residents,
         boundary_bytes=step.boundary_bytes,
-        rates=step.rates,
+        rates=rates,
+        kinds=kinds,
         fold=fold,
-        mirrored=step.strategy.schedule.placed(len(programs)).copies > 1,
+        mirrored=step.strategy.schedule.placed(count).copies > 1,
     )
-    return execution_graph(
-        programs,
+    graph = execution_graph(
+        [_as_one(programs) for programs in found],
         classes,
         links=links,
         names=tuple(names.index),
+        # Of the software and the calibration, not of the device: pools have them in common.
         compute_rate_while_communicating=step.rates.overlap_compute_rate,
         communication_rate_while_computing=1.0,
     )
+    return graph, np.concatenate([stage.pool for stage in classes if stage.pool is not None])
+
+
+def _as_one(programs: Sequence[StageProgram]) -> StageProgram:
+    """Return the program of a stage that ranks of several kinds run: the same but for times."""
+    first, *others = programs
+    if not others:
+        return first
+    for other in others:
+        alike = len(other.tasks) == len(first.tasks) and np.array_equal(other.edges, first.edges)
+        assert alike, "what a rank does does not depend on its device"
+    return replace(first, of_kinds=tuple(program.tasks for program in programs))
 
 
 def _played_alone(
-    programs: list[StageProgram], step: _Step, axes_index: dict[tuple[str, ...], int]
-) -> list[StageProgram]:
-    """Return programs whose tasks have the work of when no other uses their links.
+    program: StageProgram,
+    step: _Step,
+    uses: Sequence[LinkUse],
+    axes_index: dict[tuple[str, ...], int],
+) -> StageProgram:
+    """Return a program whose tasks have the work of when no other uses their links.
 
     Closed forms reckon with all groups at once; the executor shares links by itself.
     """
-    uses = step.topology.links()
-    if all(use.ranks_per_link <= 1 for use in uses):
-        return programs
-    groups = {number: step.topology.mesh.groups(axes) for axes, number in axes_index.items()}
-    rates = rank_rates(step.rates.links)
-    result = []
-    for program in programs:
-        tasks = program.tasks.copy()
-        tasks["work_s"] = alone_s(tasks, uses, groups, rates)
-        result.append(replace(program, tasks=tasks))
-    return result
+    if not step.kind.shares:
+        return program
+    shares = {number: step.kind.shares[axes] for axes, number in axes_index.items()}
+    tasks = program.tasks.copy()
+    tasks["work_s"] = alone_s(tasks, uses, shares, rank_rates(step.rates.links))
+    return replace(program, tasks=tasks)
 
 
 def _parts(
@@ -247,12 +309,13 @@ def _stages(
     parts: Sequence[BlockParts],
     names: Names,
     axes_index: dict[tuple[str, ...], int],
-) -> tuple[list[StageProgram], list[Floats]]:
-    """Return the program of each stage and what it holds for the whole step."""
+    wanted: Sequence[int],
+) -> dict[int, tuple[StageProgram, Floats]]:
+    """Return the program of each stage that is wanted, and what it holds for the whole step."""
     strategy, software = step.strategy, step.software
     context = ChunkContext(
         rates=step.rates,
-        group=step.topology.group,
+        group=step.group,
         name=names,
         axes=lambda axes: axes_index.setdefault(axes, len(axes_index)),
         bucket_bytes=strategy.bucket_bytes or DEFAULT_BUCKET_BYTES,
@@ -271,8 +334,8 @@ def _stages(
     placement, orders = schedule.placed(stages), schedule.orders(stages)
     split = _splits_backward(strategy)
     pairs = PairedTables()
-    programs, residents = [], []
-    for stage in range(stages):
+    found = {}
+    for stage in wanted:
         keys = [
             tuple(step.program.instances[i] for i in chunks[placement.model_chunk(stage, chunk)])
             for chunk in range(placement.chunks)
@@ -282,22 +345,20 @@ def _stages(
                 tables[key] = chunk_tables([parts[i] for i in key], context, split=split)
         held = [[parts[index] for index in key] for key in keys]
         blocks = [block for chunk in held for block in chunk]
-        programs.append(
-            stage_program(
-                orders[stage],
-                [tables[key] for key in keys],
-                held,
-                context,
-                _update(step, blocks),
-                stage=stage,
-                placement=placement,
-                transfer=transfer,
-                blocking_transfers=stages > 1 and not software.overlap_pipeline,
-                pairs=pairs,
-            )
+        program = stage_program(
+            orders[stage],
+            [tables[key] for key in keys],
+            held,
+            context,
+            _update(step, blocks),
+            stage=stage,
+            placement=placement,
+            transfer=transfer,
+            blocking_transfers=stages > 1 and not software.overlap_pipeline,
+            pairs=pairs,
         )
-        residents.append(_resident(blocks, software, stages))
-    return programs, residents
+        found[stage] = program, _resident(blocks, software, stages)
+    return found
 
 
 def _splits_backward(strategy: Strategy) -> bool:
@@ -333,7 +394,7 @@ def _update(step: _Step, blocks: Sequence[BlockParts]) -> Update:
     """Return the end of a stage's step."""
     updated = np.array(sum(block.storage.updated_elements[0] for block in blocks))
     traffic = float(update_traffic_bytes(updated, step.state_bytes, step.software))
-    node = step.topology.cluster.node
+    node = step.topology.cluster.pools[step.kind.pool].node
     read_s = step.input_bytes * node.devices / node.host.storage_read_bytes_per_s
     return Update(
         time_s=traffic / step.rates.memory_bytes_per_s,

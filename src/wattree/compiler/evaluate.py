@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,14 @@ from wattree.cost import (
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
 
-__all__ = ["BlockCosts", "PhaseCosts", "Placement", "block_costs", "collective_costs"]
+__all__ = [
+    "BlockCosts",
+    "GroupShapes",
+    "PhaseCosts",
+    "Placement",
+    "block_costs",
+    "collective_costs",
+]
 
 Floats = NDArray[np.float64]
 
@@ -47,6 +55,13 @@ _CAST_ACTIVATION_BYTES, _CAST_WEIGHT_BYTES = 4.0, 3.0
 _HOST_SMOOTHNESS = 4.0
 #: Matrix products that stay at 16 bit when linear layers are quantised.
 _PLAIN_PRODUCTS = frozenset({"logits", "moe.router"})
+
+
+class GroupShapes(Protocol):
+    """Where the groups of a mesh lie in the topology."""
+
+    def group(self, axes: Sequence[str], scale: Scale) -> GroupShape:
+        """Return the shape of the groups over `axes` together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +125,7 @@ class BlockCosts:
 
 
 def block_costs(
-    program: BlockProgram, scale: Scale, placement: Placement, rates: Rates, software: Software
+    program: BlockProgram, scale: Scale, placement: GroupShapes, rates: Rates, software: Software
 ) -> BlockCosts:
     """Return the costs of one block under `scale`."""
     forward = _phase(program.forward, scale, placement, rates, software)
@@ -163,7 +178,7 @@ def collective_costs(
 
 
 def _phase(
-    steps: Sequence[Step], scale: Scale, placement: Placement, rates: Rates, software: Software
+    steps: Sequence[Step], scale: Scale, placement: GroupShapes, rates: Rates, software: Software
 ) -> PhaseCosts:
     count = len(scale.micro_batch)
     table = np.zeros((9, len(steps), count))

@@ -121,12 +121,15 @@ class StageProgram:
         edges: Index pairs inside the stage.
         sends: Its transfers to other stages.
         receives: What it is handed → the tasks that wait for it.
+        of_kinds: The same tasks with the times of each kind of rank in the stage, if there are
+            several; `tasks` are those of the first.
     """
 
     tasks: NDArray[np.void]
     edges: NDArray[np.int64]
     sends: tuple[Send, ...]
     receives: Mapping[Handover, tuple[int, ...]]
+    of_kinds: tuple[NDArray[np.void], ...] = ()
 
 
 def chunk_tables(

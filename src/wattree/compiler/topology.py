@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiler.mixed_links import SharedLinks, mixed_links
 from wattree.cost import GroupShape
 from wattree.hardware import Cluster
+from wattree.hardware.places import DevicePlaces, device_places
 from wattree.strategy import Mesh
 
 __all__ = ["LinkUse", "MeshTopology"]
@@ -27,6 +29,8 @@ class LinkUse:
         ranks_per_link: How many ranks a link is meant for: its bandwidth over that of one rank
             where all send at once.
         slowdown: Factor by which each link is slower than that, `(links,)`; None for 1.
+        parts: Ranks that a link is meant for, by pool, `(pools, links)`, where pools differ: its
+            bandwidth is the sum of what ranks of each kind have where all send at once.
     """
 
     name: str
@@ -34,6 +38,7 @@ class LinkUse:
     of_rank: Integers
     ranks_per_link: float = 1.0
     slowdown: NDArray[np.float64] | None = None
+    parts: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +53,31 @@ class MeshTopology:
     mesh: Mesh
     cluster: Cluster
     _shapes: dict[tuple[str, ...], GroupShape] = field(default_factory=dict, repr=False)
+    _places: list[DevicePlaces] = field(default_factory=list, repr=False)
+
+    @property
+    def places(self) -> DevicePlaces:
+        """Where the devices sit; only looked up where pools differ."""
+        if not self._places:
+            self._places.append(device_places(self.cluster))
+        return self._places[0]
+
+    def pool_of(self, ranks: Integers) -> Integers:
+        """Return the pool of each rank's device."""
+        if not self.cluster.is_mixed:
+            return np.zeros_like(ranks)
+        return self.places.pool[ranks]
 
     def domain_of(self, ranks: Integers) -> Integers:
         """Return the scale-up domain of each rank's device."""
+        if self.cluster.is_mixed:
+            return self.places.domain[ranks]
         return ranks // self.cluster.domain_devices
 
     def leaf_of(self, ranks: Integers) -> Integers:
         """Return the leaf switch (or pod) of each rank's node."""
+        if self.cluster.is_mixed:
+            return self.places.leaf[ranks]
         return ranks // (self.cluster.node.devices * self.cluster.fabric.leaf_nodes)
 
     def group(self, axes: tuple[str, ...]) -> GroupShape:
@@ -89,11 +112,28 @@ class MeshTopology:
         """Return the links that ranks send over: ports, adapters, and uplinks if they can crowd."""
         ranks = np.arange(self.mesh.ranks)
         ports = LinkUse(name="scale-up", load="scale_up_bytes", of_rank=ranks)
-        uses = [ports, self._adapters(ranks)]
         fabric = self.cluster.fabric
-        if fabric.oversubscription > 1 and self.cluster.nodes > fabric.leaf_nodes:
+        crowds = fabric.oversubscription > 1 and self.cluster.nodes > fabric.leaf_nodes
+        if self.cluster.is_mixed:
+            mixed = mixed_links(self.cluster, self.places, uplinks=crowds)
+            return tuple(self._of_ranks(links, ranks) for links in mixed)
+        uses = [ports, self._adapters(ranks)]
+        if crowds:
             uses.append(self._uplinks(ranks))
         return tuple(uses)
+
+    def _of_ranks(self, links: SharedLinks, ranks: Integers) -> LinkUse:
+        """Return the links of all devices as those of the ranks that run on them."""
+        of_rank = links.of_device[ranks]
+        counts = np.bincount(of_rank)
+        return LinkUse(
+            name=links.name,
+            load=links.load,
+            of_rank=of_rank,
+            ranks_per_link=float(counts.max(initial=1)),
+            slowdown=self._slowdown(of_rank) if links.load == "adapter_bytes" else None,
+            parts=links.parts,
+        )
 
     def _adapters(self, ranks: Integers) -> LinkUse:
         """Each device sends over the adapter beside it; devices share where adapters are fewer."""

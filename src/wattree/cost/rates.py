@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.software import Software
-from wattree.hardware import Cluster, Precision
+from wattree.errors import CostError
+from wattree.hardware import Cluster, Pool, Precision
 
-__all__ = ["Rates", "precision_class", "rates_of"]
+__all__ = ["Rates", "pool_rates", "precision_class", "rates_of"]
 
 _CLASSES = {
     Precision.BF16: "bf16",
@@ -83,8 +84,42 @@ def precision_class(precision: Precision) -> str:
 def rates_of(
     cluster: Cluster, software: Software, precision: Precision, calibration: Calibration
 ) -> Rates:
-    """Return the rates of `cluster`'s devices under `software` at `precision`."""
-    device = cluster.node.device
+    """Return the rates of the devices of a cluster of one kind.
+
+    Raises:
+        HardwareError: It has several kinds; `pool_rates` returns those of each.
+        CostError: The devices have no matrix unit for `precision`.
+    """
+    return _rates(cluster, cluster.pool, software, precision, calibration)
+
+
+def pool_rates(
+    cluster: Cluster, software: Software, precision: Precision, calibration: Calibration
+) -> tuple[Rates, ...]:
+    """Return the rates of each pool's devices under `software` at `precision`.
+
+    Raises:
+        CostError: The devices of a pool have no matrix unit for `precision`.
+    """
+    found = []
+    for number, pool in enumerate(cluster.pools, start=1):
+        try:
+            found.append(_rates(cluster, pool, software, precision, calibration))
+        except CostError as error:
+            if not cluster.is_mixed:
+                raise
+            raise CostError(f"pool {number} ({pool.label}): {error}") from error
+    return tuple(found)
+
+
+def _rates(
+    cluster: Cluster,
+    pool: Pool,
+    software: Software,
+    precision: Precision,
+    calibration: Calibration,
+) -> Rates:
+    device = pool.node.device
     math = calibration.family(software.name, "math")
     plain = Precision.BF16 if precision not in {Precision.FP32, Precision.TF32} else precision
     linear = device.matrix_peak_flop_per_s(precision)
@@ -114,7 +149,7 @@ def rates_of(
         blocking_s=calibration.general("blocking_launch_s") if software.launch_blocking else 0.0,
         element_bytes=4.0 if plain in {Precision.FP32, Precision.TF32} else 2.0,
         quantised=precision in {Precision.FP8, Precision.MXFP8, Precision.NVFP4},
-        links=_links(cluster, calibration),
+        links=_links(cluster, pool, calibration),
         overlap_compute_rate=calibration.general("overlap_compute_rate"),
         tensor_exposed_share=exposed,
         alignment_penalty=calibration.device(device, "alignment_penalty"),
@@ -137,8 +172,8 @@ def _oversubscription(cluster: Cluster) -> float:
     return 1.0 if inside else cluster.fabric.oversubscription
 
 
-def _links(cluster: Cluster, calibration: Calibration) -> LinkRates:
-    node, device = cluster.node, cluster.node.device
+def _links(cluster: Cluster, pool: Pool, calibration: Calibration) -> LinkRates:
+    node, device = pool.node, pool.node.device
     scale_up = node.scale_up.bandwidth_bytes_per_s
     # Without adapters nothing is reached: one byte a second keeps the arithmetic finite.
     adapters = max(node.nics * node.nic_bandwidth_bytes_per_s / node.devices, 1.0)

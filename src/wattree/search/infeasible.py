@@ -37,7 +37,7 @@ def infeasible(
         f"{reason} ({count:,})" for reason, count in sorted(rejected.items(), key=lambda r: -r[1])
     )
     job = setting.job
-    where = f"{setting.model.name} on {job.cluster.nodes} x {job.cluster.node.name}"
+    where = f"{setting.model.name} on {job.cluster.label}"
     lines = [
         f"{job.source}: no strategy for {where} meets every constraint",
         f"  turned away: {counted}",
@@ -58,7 +58,8 @@ def _more_nodes(setting: Setting, constraints: Constraints) -> str:
     cluster = setting.job.cluster
     lean = Limits(micro_batches=(1,), recomputations=("full",), schedules=("1f1b",))
     for doublings in range(1, _MOST_DOUBLINGS + 1):
-        more = replace(cluster, nodes=cluster.nodes * 2**doublings, slowdown={}, slow_links={})
+        pools = tuple(replace(p, nodes=p.nodes * 2**doublings) for p in cluster.pools)
+        more = replace(cluster, pools=pools, slowdown={}, slow_links={})
         wider = setting_of(
             replace(setting.job, cluster=more), setting.calibration, model=setting.model
         )
