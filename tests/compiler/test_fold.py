@@ -34,9 +34,16 @@ class Seen:
 
 def seen(job: Job, *, fold: bool) -> Seen:
     """Play the job."""
-    graph = job.compiled(fold=fold).graph
+    compiled = job.compiled(fold=fold)
+    graph = compiled.graph
     trace = play(graph)
-    energy = step_energy(trace, job.cluster, Precision.BF16, job.strategy.mesh.ranks).use
+    energy = step_energy(
+        trace,
+        job.cluster,
+        Precision.BF16,
+        job.strategy.mesh.ranks,
+        class_pools=compiled.class_pools,
+    ).use
     return Seen(
         step_s=trace.makespan_s,
         peaks_bytes=tuple(np.sort(np.repeat(trace.peak_bytes, graph.class_ranks)).tolist()),

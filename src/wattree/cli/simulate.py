@@ -75,7 +75,7 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     check_trace_path(trace_path)
     loaded = read_job(job)
     if (limit_w := quantity_option("--power-limit", power_limit, "w")) is not None:
-        loaded = replace(loaded, cluster=replace(loaded.cluster, power_limit_w=limit_w))
+        loaded = replace(loaded, cluster=loaded.cluster.limited(limit_w))
     announce_compilation()
     with naming(loaded):
         prediction = _predicted(loaded, calibration, fold=fold, sharing=sharing)

@@ -72,8 +72,8 @@ class RankPlacement:
 
 
 def axes_sets(program: ModelProgram, storages: Iterable[Storage]) -> tuple[Axes, ...]:
-    """Return every set of mesh axes that some collective of the program runs over."""
-    found: dict[Axes, None] = {}
+    """Return every set of mesh axes that a collective of the program may run over, none too."""
+    found: dict[Axes, None] = {(): None}
     for block in program.programs:
         for step in (*block.forward, *block.recomputation, *block.backward):
             if isinstance(step, CollectiveStep):

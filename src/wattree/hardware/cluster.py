@@ -177,6 +177,11 @@ class Cluster:
             left -= found[-1]
         return tuple(found)
 
+    def pool_nodes(self, ranks: int) -> tuple[int, ...]:
+        """Return how many nodes of each pool the first `ranks` devices lie on."""
+        lying = zip(self.pool_devices(ranks), self.pools, strict=True)
+        return tuple(-(-devices // pool.node.devices) for devices, pool in lying)
+
 
 def _pools(pools: tuple[Pool, ...], node: Node | None, nodes: int | None) -> tuple[Pool, ...]:
     """Return the pools, of which a single one may be given, or changed, by node and number."""

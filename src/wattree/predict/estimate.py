@@ -99,7 +99,7 @@ class Screened:
     def estimates(self, setting: Setting) -> Estimates:
         """Return step times and memory under the rates of `setting`."""
         degrees = self.degrees
-        screen = Formulas(Tables(setting, self.switches, degrees, self.program))
+        screen = Formulas(Tables(setting, self.switches, degrees, self.program, pool=0))
         time_s = np.zeros(len(degrees.micro_batch))
         memory, dynamic_j = np.zeros_like(time_s), np.zeros_like(time_s)
         pairs = degrees.axes["pp"] * MANY + degrees.virtual_stages

@@ -33,7 +33,7 @@ class Formulas:
 
     def step_time_s(self, index: Integers, held: Held) -> Floats:
         """Return the step time of the strategies at `index`, whose stages hold `held`. [s]"""
-        rates, software = self.tables.setting.rates, self.tables.setting.software
+        rates, software = self.tables.rates, self.tables.setting.software
         slow = self.tables.slowdown[index]
         forward = self._of_blocks(held, self.tables.forward, index) * slow
         backward = self._of_blocks(held, self.tables.backward, index) * slow
@@ -107,14 +107,14 @@ class Formulas:
     def _transfers(
         self, index: Integers, stages: int, virtual: int, micro_batches: Floats
     ) -> Floats:
-        links = self.tables.setting.rates.links
+        links = self.tables.rates.links
         size = np.max([c.boundary_bytes for c in self.tables.costs], axis=0)[
             self.tables.block_of[index]
         ]
         stride = np.prod(
             [self.tables.degrees.axes[axis][index] for axis in AXES if axis != "pp"], axis=0
         )
-        crosses = stride >= self.tables.setting.job.cluster.domain_devices
+        crosses = stride >= self.tables.pool.domain_devices
         one = np.where(crosses, size / links.adapter_bytes_per_s, size / links.scale_up_bytes_per_s)
         beyond = stride >= self.tables.leaf_devices
         one = np.maximum(one, np.where(beyond, size / links.uplink_bytes_per_s, 0.0))
@@ -175,10 +175,10 @@ class Formulas:
         return np.asarray(self._standing_w() + self.tables.ranks * dynamic_w[self.tables.block_of])
 
     def _standing_w(self) -> Floats:
+        """Return what the nodes of each strategy draw whatever runs. [W]"""
         cluster = self.tables.setting.job.cluster
-        nodes = np.ceil(self.tables.ranks / cluster.node.devices)
-        one, several = (standing_w(cluster, count) for count in (1, 2))
-        return np.asarray(np.where(nodes > 1, several, one) * nodes)
+        counts, which = np.unique(self.tables.ranks, return_inverse=True)
+        return np.array([sum(standing_w(cluster, int(count))) for count in counts])[which]
 
 
 def _beside(traffic: Floats, compute: Floats, lost: float, *, overlap: bool) -> Floats:

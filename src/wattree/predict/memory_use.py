@@ -8,13 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost import Calibration
-from wattree.hardware import Device
+from wattree.hardware import Cluster, Device
 from wattree.predict.breakdown import tasks_of
 from wattree.trace import MemoryUse, Trace
 
-__all__ = ["PeakMemory", "memory_use", "peak_memory", "process_bytes", "reserved_bytes"]
+__all__ = [
+    "PeakMemory",
+    "class_peak",
+    "memory_use",
+    "peak_memory",
+    "process_bytes",
+    "reserved_bytes",
+]
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +30,8 @@ class PeakMemory:
     """Peak of the fullest rank as three tools would report it. [B]
 
     Attributes:
-        rank_class: The fullest class.
+        rank_class: The fullest class: of the least room beside its peak, as a share of its device.
+        capacity: Of its device.
         tensors: Live tensors as the executor counts them.
         allocated: Live tensors (`torch.cuda.max_memory_allocated`).
         reserved: What the caching allocator holds (`max_memory_reserved`).
@@ -31,6 +40,7 @@ class PeakMemory:
     """
 
     rank_class: int
+    capacity: float
     tensors: float
     allocated: float
     reserved: float
@@ -38,17 +48,43 @@ class PeakMemory:
     by_category: dict[str, float]
 
 
-def peak_memory(trace: Trace, calibration: Calibration, device: Device) -> PeakMemory:
-    """Return the peak of the fullest rank."""
-    fullest = int(np.argmax(trace.peak_bytes))
-    parts = _at_peak(trace, fullest)
+def peak_memory(
+    trace: Trace, calibration: Calibration, cluster: Cluster, class_pools: Integers
+) -> PeakMemory:
+    """Return the peak of the fullest rank.
+
+    Args:
+        trace: What was played.
+        calibration: What frameworks add.
+        cluster: On what.
+        class_pools: Pool of each rank class.
+    """
+    shares = np.zeros(len(trace.peak_bytes))
+    for number, pool in enumerate(cluster.pools):
+        mine, device = class_pools == number, pool.node.device
+        process = process_bytes(trace.peak_bytes[mine], calibration, device)
+        shares[mine] = process / device.memory_bytes
+    return class_peak(trace, calibration, cluster, class_pools, int(np.argmax(shares)))
+
+
+def class_peak(
+    trace: Trace,
+    calibration: Calibration,
+    cluster: Cluster,
+    class_pools: Integers,
+    rank_class: int,
+) -> PeakMemory:
+    """Return the peak of the ranks of a class; arguments as for `peak_memory`."""
+    device = cluster.pools[class_pools[rank_class]].node.device
+    parts = _at_peak(trace, rank_class)
     tensors = float(sum(parts.values()))
     allocated = tensors + calibration.general("memory_allocated_bytes")
     reserved = float(reserved_bytes(np.array(tensors), calibration))
     process = float(process_bytes(np.array(tensors), calibration, device))
     parts["overhead"] = parts.get("overhead", 0.0) + process - tensors
     return PeakMemory(
-        rank_class=fullest,
+        rank_class=rank_class,
+        capacity=device.memory_bytes,
         tensors=tensors,
         allocated=allocated,
         reserved=reserved,
@@ -69,12 +105,12 @@ def process_bytes(tensor_bytes: Floats, calibration: Calibration, device: Device
     return np.asarray(reserved_bytes(tensor_bytes, calibration) + context)
 
 
-def memory_use(peak: PeakMemory, capacity_bytes: float) -> MemoryUse:
+def memory_use(peak: PeakMemory) -> MemoryUse:
     """Return the figures of the result: what the driver would count, against the capacity."""
     return MemoryUse(
         peak_bytes=peak.process,
-        capacity_bytes=capacity_bytes,
-        fits=peak.process <= capacity_bytes,
+        capacity_bytes=peak.capacity,
+        fits=peak.process <= peak.capacity,
         by_category=peak.by_category,
     )
 

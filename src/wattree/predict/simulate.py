@@ -6,10 +6,14 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wattree.compiler import compile_job
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.graph import TaskKind
+from wattree.hardware import Cluster
 from wattree.job import AUTO, Job
 from wattree.predict.breakdown import slowest_class, time_parts
 from wattree.predict.described import describe
@@ -17,11 +21,12 @@ from wattree.predict.energy_use import StepEnergy, step_energy
 from wattree.predict.evidence import provenance_of
 from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
 from wattree.predict.model import check_recomputation
+from wattree.predict.pool_use import cost_usd, peak_flop_per_s, pool_uses
 from wattree.predict.setting import Setting, setting_of
 from wattree.sim import play
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
-from wattree.trace import Result, SimulationSize, Trace
+from wattree.trace import PoolUse, Result, SimulationSize, Trace
 
 __all__ = ["Prediction", "predicted", "simulate"]
 
@@ -65,7 +70,7 @@ def simulate(
         WattreeError: The job is impossible; the message says where and what to do.
     """
     if power_limit_w is not None:
-        job = replace(job, cluster=replace(job.cluster, power_limit_w=power_limit_w))
+        job = replace(job, cluster=job.cluster.limited(power_limit_w))
     setting = setting_of(job, load_calibration(calibration))
     if isinstance(job.strategy, str):
         raise JobError(
@@ -110,7 +115,7 @@ def predicted(
         setting.model,
         strategy,
         job.cluster,
-        rates=setting.rates,
+        rates=setting.pool_rates,
         software=setting.software,
         optimizer=job.optimizer,
         sequence=job.data.sequence_length,
@@ -121,8 +126,17 @@ def predicted(
     compiled = time.perf_counter()
     trace = play(compilation.graph, sharing=sharing)
     ended = time.perf_counter()
-    energy = step_energy(trace, job.cluster, setting.precision, strategy.mesh.ranks)
-    peak = peak_memory(trace, setting.calibration, job.cluster.node.device)
+    ranks, class_pools = strategy.mesh.ranks, compilation.class_pools
+    energy = step_energy(trace, job.cluster, setting.precision, ranks, class_pools=class_pools)
+    peak = peak_memory(trace, setting.calibration, job.cluster, class_pools)
+    pools = pool_uses(
+        trace,
+        job.cluster,
+        ranks,
+        class_pools=class_pools,
+        energy=energy,
+        calibration=setting.calibration,
+    )
     size = SimulationSize(
         tasks=compilation.graph.tasks,
         events=trace.events,
@@ -136,6 +150,8 @@ def predicted(
         trace=trace,
         energy=energy,
         peak=peak,
+        class_pools=class_pools,
+        pools=pools,
         size=size,
     )
     return Prediction(result=result, trace=trace, power=energy.curve, peak=peak)
@@ -148,6 +164,8 @@ def _result(
     trace: Trace,
     energy: StepEnergy,
     peak: PeakMemory,
+    class_pools: NDArray[np.int64],
+    pools: tuple[PoolUse, ...],
     size: SimulationSize,
 ) -> Result:
     job = setting.job
@@ -155,13 +173,11 @@ def _result(
     batch, sequence = job.data.global_batch, job.data.sequence_length
     needed = setting.model_flop
     executed = max(_executed_flop(trace), needed)
-    available = step_s * ranks * job.cluster.node.device.matrix_peak_flop_per_s(setting.precision)
-    nodes = -(-ranks // job.cluster.node.devices)
-    price = job.cluster.node.price_usd_per_s
+    available = step_s * peak_flop_per_s(job.cluster, ranks, setting.precision)
     carbon = job.cluster.site.carbon_gco2e_per_j
     return Result(
         model=setting.model.name,
-        cluster=f"{nodes} x {job.cluster.node.name}",
+        cluster=_used(job.cluster, ranks),
         strategy=describe(strategy, setting.model),
         ranks=ranks,
         step_time_s=step_s,
@@ -173,17 +189,26 @@ def _result(
         mfu_precision=setting.precision.value,
         model_flop_per_step=needed,
         parameters=setting.model.parameters,
-        memory=memory_use(peak, job.cluster.node.device.memory_bytes),
+        memory=memory_use(peak),
         time_s=time_parts(trace, slowest_class(trace)),
         energy_j=energy.use,
         average_power_w=energy.average_w,
         peak_power_w=energy.peak_w,
-        cost_usd=None if price is None else price * nodes * step_s,
+        cost_usd=cost_usd(job.cluster, ranks, step_s),
         carbon_gco2e=None if carbon is None else carbon * energy.use.total,
-        provenance=provenance_of(trace, setting.calibration, job, setting.software),
+        provenance=provenance_of(
+            trace, setting.calibration, job, setting.software, class_pools=class_pools
+        ),
         simulation=size,
-        assumptions=_assumptions(setting),
+        assumptions=_assumptions(setting, ranks),
+        pools=pools,
     )
+
+
+def _used(cluster: Cluster, ranks: int) -> str:
+    """Return what people call the nodes that a job uses."""
+    used = zip(cluster.pool_nodes(ranks), cluster.pools, strict=True)
+    return " + ".join(f"{nodes} x {pool.node.name}" for nodes, pool in used if nodes)
 
 
 def _executed_flop(trace: Trace) -> float:
@@ -195,10 +220,15 @@ def _executed_flop(trace: Trace) -> float:
     return float((graph.flop[compute] * ranks).sum())
 
 
-def _assumptions(setting: Setting) -> tuple[str, ...]:
+def _assumptions(setting: Setting, ranks: int) -> tuple[str, ...]:
     notes = [f"software habits and efficiencies of '{setting.software.name}'"]
     operators = (o for block in setting.model.blocks.values() for o in block.operators)
     if any("experts" in operator.path for operator in operators):
         notes.append("experts receive equal numbers of tokens")
     notes.append("inputs are prefetched; only the first micro-batch waits for its data")
+    cluster = setting.job.cluster
+    for number, used in enumerate(cluster.pool_nodes(ranks), start=1):
+        if not used:
+            idle = cluster.pools[number - 1].label
+            notes.append(f"pool {number} ({idle}) stays idle and counts for nothing: {ranks} ranks")
     return tuple(notes)
