@@ -113,9 +113,7 @@ def mixed_cluster(
     fabric = load_fabric("rail-optimised-ndr")
     return Cluster(
         pools=tuple(Pool(node=node, nodes=nodes) for node, nodes in pools),
-        fabric=replace(
-            fabric, oversubscription=oversubscription, leaf_nodes=leaf_nodes, kind=kind
-        ),
+        fabric=replace(fabric, oversubscription=oversubscription, leaf_nodes=leaf_nodes, kind=kind),
         site=load_site("world-average"),
         slowdown=dict(slowdown or {}),
         slow_links=dict(slow_links or {}),

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.arrays import StageClasses, TransferCosts
-from wattree.compiler.fold import folded_classes
+from wattree.compiler.fold import folded_classes, uneven_on_links
 from wattree.compiler.kinds import RankKinds
 from wattree.compiler.links import LinkClasses, capacities, link_classes, members_by_link
 from wattree.compiler.topology import LinkUse, MeshTopology
@@ -82,7 +82,11 @@ def rank_classes(
         for use in uses:
             first_colours = _told_apart(first_colours, use, rates)
         on_links = [members for use in uses if (members := members_by_link(use)) is not None]
-        colours = folded_classes(first_colours, [*groups.values(), *on_links], peers)
+        mixing = [*groups.values(), *on_links]
+        colours = folded_classes(first_colours, mixing, peers)
+        differ = topology.cluster.is_mixed or topology.cluster.slowdown
+        while differ and (finer := uneven_on_links(colours, on_links)) is not None:
+            colours = folded_classes(finer, mixing, peers)
     stages = len(places.by_stage)
     local = [
         np.unique(colours[ranks], return_index=True, return_inverse=True)

@@ -137,7 +137,8 @@ def _spread(options: StrategyOptions, cluster: Cluster) -> StrategyOptions:
     if options.sharding != "hybrid":
         return replace(options, dp=replicas)
     model_ranks = options.tp * options.cp * options.ep
-    fsdp = math.gcd(replicas, max(1, cluster.node.devices // model_ranks))
+    node_devices = math.gcd(*(pool.node.devices for pool in cluster.pools))
+    fsdp = math.gcd(replicas, max(1, node_devices // model_ranks))
     return replace(options, fsdp=fsdp, dp=replicas // fsdp)
 
 
