@@ -195,7 +195,7 @@ def _communication(  # noqa: C901 - one sentence per kind of traffic
     better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
 ) -> Iterator[str]:
     del result
-    domain = setting.job.cluster.domain_devices
+    domain = min(pool.domain_devices for pool in setting.job.cluster.pools)
     if better.tp == 1 < worse.tp:
         yield "exchanges no activations between tensor-parallel ranks"
     elif better.tp <= domain < worse.tp:
@@ -237,7 +237,7 @@ def _compute(
         yield "has no stage that holds more than others"
     elif better.pp < worse.pp:
         yield f"cuts the layers into {better.pp} stages, not {worse.pp}, and the fullest decides"
-    beside = setting.rates.overlap_compute_rate
+    beside = max(rates.overlap_compute_rate for rates in setting.pool_rates)
     if worse.sharding in _GATHERING and better.sharding not in _GATHERING and beside < 1:
         yield "has fewer gathers beside its products, which slow them down"
 
@@ -271,8 +271,7 @@ def _energy_difference(ours: Result, theirs: Result) -> str:
 
 
 def _node_difference(setting: Setting, ours: Result, theirs: Result) -> str:
-    devices = setting.job.cluster.node.devices
-    mine, other = -(-ours.ranks // devices), -(-theirs.ranks // devices)
+    mine, other = (sum(setting.job.cluster.pool_nodes(r.ranks)) for r in (ours, theirs))
     return "" if mine == other else f"{mine} nodes rented, not {other}"
 
 

@@ -133,11 +133,11 @@ def _legal(setting: Setting, changes: Iterable[Change]) -> Iterator[Change]:
 
 
 def _may_fit(setting: Setting, options: StrategyOptions) -> bool:
-    device = setting.job.cluster.node.device
     try:
         found = estimate(setting, options, _alone(setting, options))
     except StrategyError:
         return False
+    device = setting.job.cluster.pools[found.pool[0]].node.device
     need = process_bytes(found.tensor_bytes, setting.calibration, device)
     return bool(need[0] <= 1.01 * device.memory_bytes)  # simulation decides close calls
 

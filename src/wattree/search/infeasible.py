@@ -64,20 +64,20 @@ def _more_nodes(setting: Setting, constraints: Constraints) -> str:
             replace(setting.job, cluster=more), setting.calibration, model=setting.model
         )
         screened = screen(wider, enumerate_space(wider, limits=lean))
-        if (screened.memory_bytes <= constraints.memory_bytes).any():
+        if screened.fits(constraints).any():
             return f"{more.nodes} nodes (by the closed form)"
     return f"more than {cluster.nodes * 2**_MOST_DOUBLINGS} nodes, or a larger data.global_batch"
 
 
 def _nearest(setting: Setting, screened: Screened, constraints: Constraints) -> list[str]:
     """Return what the strategy needs that misses the first binding constraint by least."""
-    fits = screened.memory_bytes <= constraints.memory_bytes
+    fits = screened.fits(constraints)
     if not fits.any():
-        index = int(np.argmin(screened.memory_bytes))
-        need = float(screened.memory_bytes[index])
+        index = int(np.argmin(screened.memory_bytes / screened.room_bytes))
+        need, room = float(screened.memory_bytes[index]), float(screened.room_bytes[index])
         return [
             f"  nearest: {options_in_words(screened.options(index))}, which needs "
-            f"{format_bytes(need)} on each device of {format_bytes(constraints.memory_bytes)}",
+            f"{format_bytes(need)} on each device of {format_bytes(room)}",
             f"  what would help: {_more_nodes(setting, constraints)}, devices with more memory, "
             "a shorter data.sequence_length, or an optimizer with less state (adamw8bit, lion)",
         ]
