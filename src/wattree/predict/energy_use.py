@@ -240,6 +240,8 @@ def _curve(trace: Trace, energy: Floats, task: NDArray[np.int64], standing_w: fl
     if step_s <= 0:
         return ()
     width = step_s / _BINS
+    if not len(task):
+        return tuple((number * width, standing_w) for number in range(_BINS))
     start, end = trace.start_s[task], trace.end_s[task]
     # Cumulative energy at bin edges: a ramp per task, summed through its two corners.
     length = np.maximum(end - start, 1e-15)

@@ -10,8 +10,17 @@ from pathlib import Path
 from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.job import Job
-from wattree.predict import Degrees, Prediction, Setting, estimate, predicted, setting_of
+from wattree.predict import (
+    Degrees,
+    Prediction,
+    Setting,
+    Shared,
+    estimate,
+    predicted,
+    setting_of,
+)
 from wattree.predict.memory_use import process_bytes
+from wattree.search.balance import balanced_cuts
 from wattree.strategy import StrategyOptions
 from wattree.trace import MemoryFix
 
@@ -94,11 +103,19 @@ def _changes(  # noqa: C901 - one entry per kind of change
         yield f"micro-batch {half}", replace(options, micro_batch=half)
         if half > 1:
             yield "micro-batch 1", replace(options, micro_batch=1)
+    yield from _cuts(setting, options)
     for axis in ("tp", "pp", "cp"):
         for factor in (2, 4):
             wider = _wider(options, axis, factor)
             if wider is not None:
                 yield f"{axis} {getattr(wider, axis)}", wider
+
+
+def _cuts(setting: Setting, options: StrategyOptions) -> Iterator[Change]:
+    """Yield the cut of a pipeline over pools that suits their speed, if it has none."""
+    if setting.job.cluster.is_mixed and options.stage_layers is None:
+        for cut, _ in balanced_cuts(setting, options, _alone(setting, options), Shared()):
+            yield f"stage_layers {list(cut.stage_layers or ())}", cut
 
 
 def _wider(options: StrategyOptions, axis: str, factor: int) -> StrategyOptions | None:
