@@ -1,4 +1,4 @@
-"""Pass 2b: kinds of ranks. Ranks of one kind have the same times for the same program.
+"""Pass 6b: kinds of ranks. Ranks of one kind have the same times for the same program.
 
 On a cluster of one kind of node there is one. Where pools differ, ranks differ in kind by their
 device, by how many members of each of their groups lie beside them, and by how much of the links
