@@ -62,8 +62,8 @@ def step_energy(
         class_pools: Pool of each rank class; may be left out where there is one.
     """
     if class_pools is None:
-        assert cluster.pool  # or says that there is more than one
-        class_pools = np.zeros(len(trace.graph.class_ranks), dtype=np.int64)
+        only = cluster.pools.index(cluster.pool)
+        class_pools = np.full(len(trace.graph.class_ranks), only)
     own, owner, task = _dynamic(trace, cluster, precision, class_pools)
     graph = trace.graph
     step_s = trace.makespan_s

@@ -45,8 +45,8 @@ class Setting:
         Raises:
             HardwareError: Pools differ.
         """
-        assert self.job.cluster.pool  # or says that there is more than one
-        return self.pool_rates[0]
+        only = self.job.cluster.pool
+        return self.pool_rates[self.job.cluster.pools.index(only)]
 
     @property
     def model_flop(self) -> float:

@@ -180,6 +180,7 @@ def _bubble(
 ) -> Iterator[str]:
     del result
     batch = setting.job.data.global_batch
+    yield from _cut_by_speed(better, worse)
     if better.pp == 1 < worse.pp:
         yield "has no pipeline to fill"
     elif better.pp < worse.pp:
@@ -189,6 +190,11 @@ def _bubble(
         yield f"keeps it busy with {count} micro-batches, not {other}"
     if better.virtual_stages > worse.virtual_stages and better.pp > 1:
         yield f"interleaves {better.virtual_stages} chunks per stage"
+
+
+def _cut_by_speed(better: StrategyOptions, worse: StrategyOptions) -> Iterator[str]:
+    if better.stage_layers is not None and worse.pp > 1 and worse.stage_layers is None:
+        yield "gives slower devices fewer layers"
 
 
 def _communication(  # noqa: C901 - one sentence per kind of traffic
@@ -225,6 +231,7 @@ def _compute(
     better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
 ) -> Iterator[str]:
     del result
+    yield from _cut_by_speed(better, worse)
     if better.micro_batch > worse.micro_batch:
         yield f"works on micro-batches of {better.micro_batch}, not {worse.micro_batch}"
     if better.tp == 1 < worse.tp:
