@@ -84,8 +84,10 @@ def rank_classes(
         on_links = [members for use in uses if (members := members_by_link(use)) is not None]
         mixing = [*groups.values(), *on_links]
         colours = folded_classes(first_colours, mixing, peers)
-        differ = topology.cluster.is_mixed or topology.cluster.slowdown
-        while differ and (finer := uneven_on_links(colours, on_links)) is not None:
+        while topology.cluster.is_mixed:
+            finer = uneven_on_links(colours, on_links)
+            if finer is None:
+                break
             colours = folded_classes(finer, mixing, peers)
     stages = len(places.by_stage)
     local = [
@@ -141,7 +143,17 @@ def rank_classes(
 
 
 def _told_apart(colours: Integers, use: LinkUse, rates: Sequence[Rates]) -> Integers:
-    """Tell ranks apart whose links of one kind differ."""
+    """Tell ranks apart whose links of one kind differ, or who share an adapter of a pool's.
+
+    Senders of other devices come to an adapter at other times, and its shares are by flow: each
+    rank needs its own for the shares to be those of the ranks.
+    """
+    if use.parts is not None and use.load == "adapter_bytes":
+        order = np.argsort(use.of_rank, kind="stable")
+        counts = np.bincount(use.of_rank)
+        place = np.empty_like(colours)
+        place[order] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        colours = colours * (place.max() + 1) + place
     for differing in (
         use.slowdown,
         None if use.parts is None else capacities(use, [each.links for each in rates]),

@@ -40,7 +40,7 @@ def hand_choices(setting: Setting, ranks: int) -> Mapping[str, StrategyOptions]:
 
 def _fsdp_limits() -> Limits:
     alone = dict.fromkeys(("fsdp", "tp", "cp", "pp", "ep"), (1,))
-    return Limits(axes=alone, shardings=("zero3",))
+    return Limits(axes=alone, shardings=("zero3",), cuts=False)
 
 
 def _megatron_limits(setting: Setting, stages: int) -> Limits:
@@ -50,6 +50,7 @@ def _megatron_limits(setting: Setting, stages: int) -> Limits:
         axes={"fsdp": (1,), "cp": (1,), "ep": (1,), "tp": (node,), "pp": (stages,)},
         shardings=("zero1", "none"),
         schedules=("1f1b",),
+        cuts=False,
     )
 
 
