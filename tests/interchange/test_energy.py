@@ -52,7 +52,7 @@ def test_computations_that_tell_nothing_draw_rated_power(tmp_path: Path) -> None
 
     assert found is not None
     assert found.unknown_busy_s == pytest.approx(1.0)
-    assert found.use.static == pytest.approx(standing_w(platform().cluster, 1) * pue)
+    assert found.use.static == pytest.approx(sum(standing_w(platform().cluster, [1])) * pue)
     assert found.use.dynamic == pytest.approx((device.tdp_w - device.idle_w) * pue)
     assert found.evidence.evidence == "datasheet"
     assert "an upper bound" in found.evidence.note

@@ -106,7 +106,7 @@ def test_presets_and_trees_share_the_keys(keys: dict[str, Any], expected: Traffi
         ),
         (
             {"offload": {"activations": {"to": "host"}}},
-            "strategy.offload.activations.layers: missing, expected a whole number, the first "
+            "strategy.offload.activations.layers: is missing, expected a whole number, the first "
             "layers of each pipeline stage",
         ),
         (

@@ -171,8 +171,8 @@ def test_a_shared_node_is_paid_by_its_users(folder: Path) -> None:
         folder=folder,
     )
 
-    assert occupied_nodes(job, 32) == pytest.approx(4.0)
-    assert occupied_nodes(replace(job, neighbours=()), 32) == pytest.approx(8.0)
+    assert occupied_nodes(job, 32) == pytest.approx((4.0,))
+    assert occupied_nodes(replace(job, neighbours=()), 32) == pytest.approx((8.0,))
 
 
 def test_a_place_is_not_planned(folder: Path) -> None:

@@ -112,14 +112,14 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
 
 
 def _shortage(result: Result) -> str:
+    from wattree.report.pools_text import shortages
     from wattree.units import format_bytes
 
     memory = result.memory
     found = f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.capacity_bytes)}"
     fixes = "; ".join(fix.change for fix in memory.fixes)
-    return f"does not fit in memory: needs {found} per device" + (
-        f"; try: {fixes}" if fixes else ""
-    )
+    needs = shortages(result.pools) or f"needs {found} per device"
+    return f"does not fit in memory: {needs}" + (f"; try: {fixes}" if fixes else "")
 
 
 def _predicted(

@@ -77,6 +77,9 @@ class StageClasses:
         to_mirror_per_byte: Costs of sending it one byte.
         members: Axes number → members of one group on one link, by kind of link and orbit; None
             where ranks of a class never share a link.
+        kind: Kind of rank of each class, counted from the stage's first, `(K,)`; None for one.
+        pool: Pool of each class's devices, `(K,)`; None for one.
+        devices: What people call them; empty where all are alike.
     """
 
     ranks: Integers
@@ -91,6 +94,9 @@ class StageClasses:
     mirror_class: Integers | None = None
     to_mirror_per_byte: TransferCosts | None = None
     members: Mapping[int, Integers] | None = None
+    kind: Integers | None = None
+    pool: Integers | None = None
+    devices: tuple[str, ...] = ()
 
 
 class _Tasks:
@@ -104,12 +110,22 @@ class _Tasks:
         last_member: The class whose figures an instance takes, by copy of a pattern.
         pattern, copies, first: Pattern, instances and first instance of each task, `(T,)`.
         stage: Of each task, `(T,)`.
+        of_kind: The tasks with the times of each kind of rank, `(kinds, T)`; just `records` where
+            every stage has one kind.
+        kind: Row of `of_kind` for each class of all stages.
     """
 
     def __init__(self, programs: Sequence[StageProgram], classes: Sequence[StageClasses]) -> None:
         self.programs, self.classes = programs, classes
         counts = [len(program.tasks) for program in programs]
         self.records = joined([program.tasks for program in programs])
+        self.of_kind = [self.records]
+        for row in range(1, max(len(program.of_kinds) for program in programs)):
+            tasks = [p.of_kinds[row] if row < len(p.of_kinds) else p.tasks for p in programs]
+            self.of_kind.append(joined(tasks))
+        self.kind = np.concatenate(
+            [np.zeros(len(c.ranks), np.int64) if c.kind is None else c.kind for c in classes]
+        )
         self.first_task = _starts(counts)
         self.class_base = _starts([len(stage.ranks) for stage in classes])
         self.stage = np.repeat(np.arange(len(programs)), counts)
@@ -148,6 +164,21 @@ class _Tasks:
         copy = np.arange(len(task)) - np.repeat(_starts(copies)[:-1], copies)
         member = self.last_member[self.patterns.copies_at[self.pattern[task]] + copy]
         return self.first[task] + copy, task, self.class_base[self.stage[task]] + member
+
+    def mixed(self) -> NDArray[np.bool_]:
+        """Return which tasks are of stages with several kinds of ranks, `(T,)`."""
+        return np.array([len(program.of_kinds) > 1 for program in self.programs])[self.stage]
+
+    def members_of(self, chosen: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers]:
+        """Return every (instance, task, class) of chosen tasks, by instance."""
+        tasks = np.flatnonzero(chosen)
+        width = self.width[tasks]
+        task = np.repeat(tasks, width)
+        place = np.arange(len(task)) - np.repeat(_starts(width)[:-1], width)
+        at = self.patterns.inverse_at[self.pattern[task]]
+        member = self.patterns.members[at + place]
+        instance = self.first[task] + self.patterns.inverse[at + member]
+        return instance, task, self.class_base[self.stage[task]] + member
 
     def _pattern_of_task(self, patterns: Sequence[int]) -> Integers:
         """Collectives go by the orbits of their axes, everything else by classes."""
@@ -288,7 +319,8 @@ def _class_names(classes: Sequence[StageClasses]) -> tuple[str, ...]:
     for stage in classes:
         for index, ranks in enumerate(stage.ranks):
             suffix = f".{index}" if len(stage.ranks) > 1 else ""
-            names.append(f"{stage.name}{suffix} ({int(ranks)} ranks)")
+            on = f" on {stage.devices[index]}" if any(stage.devices) else ""
+            names.append(f"{stage.name}{suffix}{on} ({int(ranks)} ranks)")
     return tuple(names)
 
 
@@ -330,6 +362,8 @@ def _times(tasks: _Tasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
     if not alike.all():
         instance, _, owner = tasks.instances_of(~alike)
         work_s[instance] *= np.concatenate([stage.slowdown for stage in tasks.classes])[owner]
+    if (mixed := tasks.mixed()).any():
+        _slowest_member(tasks, mixed, latency_s, work_s)
     for row in range(len(_BY_CLASS)):
         instance, task, owner = tasks.instances_of(costs == row)
         latency_s[instance] = _by_class(tasks, row, "latency_s")[owner]
@@ -339,6 +373,20 @@ def _times(tasks: _Tasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
         else:
             wire_bytes[instance] = _by_class(tasks, row, "wire_bytes")[owner]
     return latency_s, work_s, wire_bytes
+
+
+def _slowest_member(
+    tasks: _Tasks, mixed: NDArray[np.bool_], latency_s: Floats, work_s: Floats
+) -> None:
+    """Give tasks of several kinds of ranks the time of their slowest member, in place."""
+    instance, task, owner = tasks.members_of(mixed)
+    kind, first = tasks.kind[owner], np.flatnonzero(np.diff(instance, prepend=-1))
+    latency = np.stack([records["latency_s"] for records in tasks.of_kind])[kind, task]
+    work = np.stack([records["work_s"] for records in tasks.of_kind])[kind, task]
+    slowdown = np.concatenate([stage.slowdown for stage in tasks.classes])[owner]
+    work = np.where(tasks.records["kind"][task] == TaskKind.COMPUTE, work * slowdown, work)
+    latency_s[instance[first]] = np.maximum.reduceat(latency, first)
+    work_s[instance[first]] = np.maximum.reduceat(work, first)
 
 
 def _directions(
@@ -387,7 +435,7 @@ def _expanded(
 ) -> Rows:
     """Return streams, successors and flows of all instances; of flows the ranks, if `counted`."""
     edges = _edges(tasks)
-    sends = (loads.of_task > 0).any(axis=1) | (costs != FROM_TASK)
+    sends = (loads.of_task > 0).any(axis=(0, 2)) | (costs != FROM_TASK)
     templates = Templates(
         first=tasks.first,
         pattern=tasks.pattern,
@@ -519,7 +567,13 @@ def _loads(
     first = _starts([len(kind.bandwidth_bytes_per_s) for kind, _ in directions])
     names = [kind.load for kind, _ in directions]
     return Loads(
-        of_task=np.stack([load_bytes(tasks.records, name) for name in names], axis=1),
+        of_task=np.stack(
+            [
+                np.stack([load_bytes(records, name) for name in names], axis=1)
+                for records in tasks.of_kind
+            ]
+        ),
+        kind=tasks.kind,
         by_class=np.stack(
             [
                 np.stack([_by_class(tasks, row, name) for name in names])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,8 +13,9 @@ from wattree.compiler.block import ModelProgram, compile_model
 from wattree.compiler.block_tasks import Pipelining, block_tasks
 from wattree.compiler.chunk import BlockParts, ChunkContext
 from wattree.compiler.chunk_tables import ChunkTables
-from wattree.compiler.evaluate import BlockCosts, Placement, block_costs
+from wattree.compiler.evaluate import BlockCosts, GroupShapes, Placement, block_costs
 from wattree.compiler.fits import check_fits
+from wattree.compiler.kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
 from wattree.compiler.ledger import Holding, Items, MemoryLedger, StageLedger
 from wattree.compiler.links import alone_s, rank_rates
 from wattree.compiler.merge import merged
@@ -44,8 +45,8 @@ from wattree.compiler.storage import (
 )
 from wattree.compiler.tasks import TASK, Names
 from wattree.compiler.tiers import tier_links, tiers_of
-from wattree.compiler.topology import MeshTopology
-from wattree.cost import Software
+from wattree.compiler.topology import LinkUse, MeshTopology
+from wattree.cost import GroupShape, Software
 from wattree.cost.rates import Rates
 from wattree.errors import StrategyError
 from wattree.graph import (
@@ -86,10 +87,11 @@ class Compilation:
     Attributes:
         graph: To play.
         program: Block programs.
-        costs: Costs of each program, one strategy wide.
+        costs: Costs of each program, one strategy wide; on the first kind of rank.
         topology: The mesh on the cluster.
         ledger: What the memory of the graph's tasks and rank classes is made of.
         axes: Sets of mesh axes that collectives run over.
+        class_pools: Pool of each rank class's devices, `(C,)`.
     """
 
     graph: ExecutionGraph
@@ -98,6 +100,7 @@ class Compilation:
     topology: MeshTopology
     ledger: MemoryLedger
     axes: tuple[tuple[str, ...], ...]
+    class_pools: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +113,7 @@ class JobToCompile:
 
     model: ModelGraph
     strategy: Strategy
-    rates: Rates
+    rates: Rates | Sequence[Rates]
     software: Software
     optimizer: str
     sequence: int
@@ -124,7 +127,7 @@ def compile_job(
     strategy: Strategy,
     cluster: Cluster,
     *,
-    rates: Rates,
+    rates: Rates | Sequence[Rates],
     software: Software,
     optimizer: str,
     sequence: int,
@@ -139,7 +142,7 @@ def compile_job(
         model: What to train.
         strategy: How.
         cluster: On what; its devices beyond the mesh stay idle.
-        rates: What its devices reach.
+        rates: What its devices reach, by pool; of a single pool just that.
         software: Habits of the software.
         optimizer: Name of the optimiser.
         sequence: Tokens per sample.
@@ -162,15 +165,17 @@ def compile_job(
         global_batch=global_batch,
         devices=devices,
     )
-    step = _step(job, cluster, _tiers([job]))
-    graph, ledger, jobs, _ = _graph([step], fold=fold, detail=detail)
+    steps = _steps(job, cluster, _tiers([job]))
+    made = _graph([steps], fold=fold, detail=detail)
+    step = steps.of_kind[0]
     return Compilation(
-        graph=graph,
+        graph=made.graph,
         program=step.program,
         costs=step.costs,
         topology=step.topology,
-        ledger=ledger,
-        axes=tuple(jobs[0].axes_index),
+        ledger=made.ledger,
+        axes=tuple(made.jobs[0].axes_index),
+        class_pools=made.class_pools,
     )
 
 
@@ -191,10 +196,17 @@ def compile_jobs(
         StrategyError: A strategy does not fit its model or its devices, or memory behind the
             devices would be shared.
     """
-    steps = [_step(job, cluster, _tiers(jobs)) for job in jobs]
-    check_shared_tiers([step.topology for step in steps], _tiers(jobs))
-    graph, _, _, classes = _graph(steps, fold=fold, detail=detail)
-    return graph, tasks_of_jobs(graph, classes)
+    if cluster.is_mixed and len(jobs) > 1:
+        raise StrategyError(
+            {
+                "neighbours": "found beside cluster.pools of different nodes; expected nodes of "
+                "one kind"
+            }
+        )
+    steps = [_steps(job, cluster, _tiers(jobs)) for job in jobs]
+    check_shared_tiers([each.topology for each in steps], _tiers(jobs))
+    made = _graph(steps, fold=fold, detail=detail)
+    return made.graph, tasks_of_jobs(made.graph, made.classes)
 
 
 def _tiers(jobs: Sequence[JobToCompile]) -> tuple[str, ...]:
@@ -203,8 +215,9 @@ def _tiers(jobs: Sequence[JobToCompile]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tier for tiers in used for tier in tiers))
 
 
-def _step(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> _Step:
-    model, strategy, rates, software = job.model, job.strategy, job.rates, job.software
+def _steps(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> _Steps:
+    """Return what a job's step is made of on each kind of its ranks."""
+    model, strategy, software = job.model, job.strategy, job.software
     sequence, global_batch = job.sequence, job.global_batch
     active = frozenset(axis for axis, degree in strategy.mesh.axes if degree > 1)
     check_fits(
@@ -215,19 +228,72 @@ def _step(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> _Step:
         sequence=sequence,
         devices=None if job.devices is None else len(job.devices),
     )
-    if misfits := offload_misfits(strategy, model, cluster.node):
-        raise StrategyError(misfits)
-    program = compile_model(model, strategy.tree, active)
     # Here an algorithm that cannot serve a group is the user's to know.
-    rates = replace(rates, collectives=replace(rates.collectives, refuses=True))
-    node, used = cluster.node, strategy.traffic.offload.tiers
-    topology = MeshTopology(mesh=strategy.mesh, cluster=cluster, devices=job.devices)
-    _check_place(topology, rates)
-    devices = topology.device_of(np.arange(strategy.mesh.ranks))
-    topology = replace(topology, behind=tier_links(node, tiers, devices))
+    given = (job.rates,) if isinstance(job.rates, Rates) else job.rates
+    by_pool = tuple(replace(r, collectives=replace(r.collectives, refuses=True)) for r in given)
+    assert len(by_pool) == len(cluster.pools), "rates of every pool"
+    topology = _topology(job, cluster, tiers)
+    _check_place(topology, by_pool)
+    program = compile_model(model, strategy.tree, active)
     scale = _scale(strategy, program, sequence, global_batch)
+    state = optimizer_state_bytes(job.optimizer)
+    storages = tuple(block_storage(p, scale, software, state) for p in program.programs)
+    kinds = rank_kinds(topology, axes_sets(program, storages), [each.links for each in by_pool])
+    devices = topology.device_of(np.arange(strategy.mesh.ranks))
+    used = strategy.traffic.offload.tiers
+    behind = tiers_of(cluster.node, used, devices) if used else {}
+    steps = []
+    for kind in kinds.kinds:
+        rates, placement = by_pool[kind.pool], _placement(topology, kind, active)
+        moves = movement_of(
+            strategy,
+            software,
+            behind,
+            memory_bytes_per_s=rates.memory_bytes_per_s,
+            update_traffic_bytes=lambda elements: float(
+                update_traffic_bytes(np.array(elements), state, software)
+            ),
+        )
+        steps.append(
+            _Step(
+                program=program,
+                strategy=strategy,
+                topology=topology,
+                kind=kind,
+                costs=tuple(
+                    block_costs(p, scale, placement, rates, software) for p in program.programs
+                ),
+                storages=storages,
+                rates=rates,
+                software=software,
+                moves=moves,
+                input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
+            )
+        )
+    return _Steps(of_kind=tuple(steps), kinds=kinds, rates=by_pool, label=job.label)
+
+
+def _topology(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> MeshTopology:
+    """Return the mesh on the cluster, with links to memory behind its devices."""
+    topology = MeshTopology(mesh=job.strategy.mesh, cluster=cluster, devices=job.devices)
+    given = {"place": job.devices is not None, "strategy.offload": bool(tiers)}
+    if cluster.is_mixed and any(given.values()):
+        reason = "found beside cluster.pools of different nodes; expected nodes of one kind"
+        raise StrategyError({key: reason for key, is_given in given.items() if is_given})
+    if misfits := offload_misfits(job.strategy, job.model, cluster.pools[0].node):
+        raise StrategyError(misfits)
+    if not tiers:
+        return topology
+    devices = topology.device_of(np.arange(job.strategy.mesh.ranks))
+    return replace(topology, behind=tier_links(cluster.node, tiers, devices))
+
+
+def _placement(topology: MeshTopology, kind: RankKind, active: frozenset[str]) -> GroupShapes:
+    """Return how groups lie for ranks of a kind."""
+    if topology.cluster.is_mixed:
+        return RankPlacement(shapes=kind.shapes)
     shapes = {axis: topology.group((axis,)) for axis in active}
-    placement = Placement(
+    return Placement(
         inside={axis: shape.inside for axis, shape in shapes.items()},
         in_leaf={
             axis: shape.in_leaf for axis, shape in shapes.items() if shape.in_leaf is not None
@@ -235,46 +301,30 @@ def _step(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> _Step:
         stride=topology.strides(),
         filled=topology.filled,
     )
-    costs = tuple(block_costs(p, scale, placement, rates, software) for p in program.programs)
-    state = optimizer_state_bytes(job.optimizer)
-    moves = movement_of(
-        strategy,
-        software,
-        tiers_of(node, used, devices),
-        memory_bytes_per_s=rates.memory_bytes_per_s,
-        update_traffic_bytes=lambda elements: float(
-            update_traffic_bytes(np.array(elements), state, software)
-        ),
-    )
-    storages = tuple(block_storage(p, scale, software, state) for p in program.programs)
-    return _Step(
-        program=program,
-        strategy=strategy,
-        topology=topology,
-        costs=costs,
-        storages=storages,
-        rates=rates,
-        software=software,
-        moves=moves,
-        input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
-        label=job.label,
-    )
 
 
-def _check_place(topology: MeshTopology, rates: Rates) -> None:
-    """Refuse devices on which it matters where in a node they are, and that are spread over it."""
-    if topology.devices is None or not rates.collectives.looks_at_any():
+def _check_place(topology: MeshTopology, rates: Sequence[Rates]) -> None:
+    """Refuse devices where it matters which of a scale-up domain a group has, and none can tell."""
+    if not any(each.collectives.looks_at_any() for each in rates):
         return
-    ranks, width = np.arange(topology.mesh.ranks), topology.cluster.domain_devices
-    whole = (topology.devices % width == ranks % width).all()
-    if (
-        not whole
-        or (topology.devices // width != topology.devices[ranks // width * width] // width).any()
-    ):
+    if not topology.has_even_domains:
+        sizes = ", ".join(f"{p.domain_devices} of {p.node.name}" for p in topology.cluster.pools)
         raise StrategyError(
             {
-                "place": "devices that are parts of nodes; expected whole nodes, as collectives by "
-                "algorithm and the links inside a node go by which devices of it a job has"
+                "cluster.pools": f"found scale-up domains of unequal size ({sizes}); expected "
+                "equal ones where collectives has algorithms, or nodes have no switch inside"
+            }
+        )
+    if topology.devices is None:
+        return
+    ranks, width = np.arange(topology.mesh.ranks), topology.cluster.domain_devices
+    domain = topology.devices // width
+    apart = domain != domain[ranks // width * width]
+    if apart.any() or (topology.devices % width != ranks % width).any():
+        raise StrategyError(
+            {
+                "place": "found parts of scale-up domains; expected whole ones where collectives "
+                "has algorithms, or where nodes have no switch inside: it matters which devices"
             }
         )
 
@@ -297,42 +347,75 @@ def _scale(strategy: Strategy, program: ModelProgram, sequence: int, global_batc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """All that one training step is made of, before it becomes tasks."""
+    """All that one training step is made of on ranks of a kind, before it becomes tasks."""
 
     program: ModelProgram
     strategy: Strategy
     topology: MeshTopology
+    kind: RankKind
     costs: tuple[BlockCosts, ...]
     storages: tuple[Storage, ...]
     rates: Rates
     software: Software
     moves: Movement
     input_bytes: float  # of one micro-batch on one rank
-    label: str = ""
 
     @property
     def boundary_bytes(self) -> float:
         """What a stage hands to the next for one micro-batch. [B]"""
         return max(float(costs.boundary_bytes[0]) for costs in self.costs)
 
+    @property
+    def group(self) -> Callable[[tuple[str, ...]], GroupShape]:
+        """How groups over axes look to these ranks."""
+        if self.topology.cluster.is_mixed:
+            return self.kind.shapes.__getitem__
+        return self.topology.group
 
-def _graph(
-    steps: Sequence[_Step], *, fold: bool, detail: bool
-) -> tuple[ExecutionGraph, MemoryLedger, list[RanksOfJob], list[int]]:
-    """Return the graph of one step of each job, its memory, and each job's ranks and classes."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps:
+    """One job's step on each kind of its ranks, and its rates by pool."""
+
+    of_kind: tuple[_Step, ...]
+    kinds: RankKinds
+    rates: tuple[Rates, ...]
+    label: str
+
+    @property
+    def topology(self) -> MeshTopology:
+        """The mesh on the cluster."""
+        return self.of_kind[0].topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """The graph of one step of each job, its memory, and each job's ranks and rank classes."""
+
+    graph: ExecutionGraph
+    ledger: MemoryLedger
+    jobs: list[RanksOfJob]
+    classes: list[int]
+    class_pools: NDArray[np.int64]
+
+
+def _graph(all_steps: Sequence[_Steps], *, fold: bool, detail: bool) -> _Made:
+    """Return the graph of one step of each job."""
     names, items = Names(), Items()
     programs: list[StageProgram] = []
     holdings: list[tuple[Holding, ...]] = []
     jobs: list[RanksOfJob] = []
-    for step in steps:
-        own, held, ranks = _stages_and_ranks(step, names, items, detail=detail)
+    for steps in all_steps:
+        own, held, ranks = _stages_and_ranks(steps, names, items, detail=detail)
         programs += [program.behind(len(programs)) for program in own]
         holdings += held
         jobs.append(ranks)
     classes, links = rank_classes(jobs, fold=fold)
     # Of one calibration: neither job nor device makes a difference to them.
     (slowdown,) = {
-        (step.rates.overlap_compute_rate, step.rates.overlap_communication_rate) for step in steps
+        (each.overlap_compute_rate, each.overlap_communication_rate)
+        for steps in all_steps
+        for each in steps.rates
     }
     pipelines = [len(job.residents) for job in jobs]
     graph = execution_graph(
@@ -353,54 +436,77 @@ def _graph(
         ),
         stage_of_class=np.repeat(np.arange(len(classes)), of_stage),
     )
-    of_job = np.add.reduceat(of_stage, np.cumsum([0, *pipelines[:-1]])).tolist()
-    return graph, ledger, jobs, of_job
+    return _Made(
+        graph=graph,
+        ledger=ledger,
+        jobs=jobs,
+        classes=np.add.reduceat(of_stage, np.cumsum([0, *pipelines[:-1]])).tolist(),
+        class_pools=np.concatenate([stage.pool for stage in classes if stage.pool is not None]),
+    )
 
 
 def _stages_and_ranks(
-    step: _Step, names: Names, items: Items, *, detail: bool
+    steps: _Steps, names: Names, items: Items, *, detail: bool
 ) -> tuple[list[StageProgram], list[tuple[Holding, ...]], RanksOfJob]:
+    """Return the stages of a job, what they hold, and its ranks.
+
+    A stage is made for each kind of rank in it.
+    """
     axes_index: dict[tuple[str, ...], int] = {}
+    step, topology = steps.of_kind[0], steps.topology
     # Orders are long too: what is certainly too much is refused before they are written.
     _check_count(step, 2 * len(step.program.instances))
-    parts = _parts(step, names, items, axes_index, detail=detail)
-    programs, holdings = _stages(step, parts, names, items, axes_index)
+    count, uses = step.strategy.mesh.degree("pp"), topology.links()
+    of_stage = [steps.kinds.of_stage(topology.stage_ranks(stage)) for stage in range(count)]
+    found: list[list[StageProgram]] = [[] for _ in range(count)]
+    holdings: list[tuple[Holding, ...]] = [()] * count  # alike on all kinds of ranks
+    for number, own in enumerate(steps.of_kind):
+        stages = [stage for stage in range(count) if number in of_stage[stage]]
+        parts = _parts(own, names, items, axes_index, detail=detail)
+        made = _stages(own, parts, names, items, axes_index, wanted=stages)
+        for stage, (program, held) in made.items():
+            found[stage].append(_played_alone(program, own, uses, axes_index))
+            holdings[stage] = held
     ranks = RanksOfJob(
-        topology=step.topology,
+        topology=topology,
         axes_index=axes_index,
         residents=[resident_bytes(held, items) for held in holdings],
         boundary_bytes=step.boundary_bytes,
-        rates=step.rates,
-        mirrored=step.strategy.schedule.placed(len(programs)).copies > 1,
-        label=step.label,
+        rates=steps.rates,
+        kinds=steps.kinds,
+        mirrored=step.strategy.schedule.placed(count).copies > 1,
+        label=steps.label,
     )
-    return _played_alone(programs, step, axes_index), holdings, ranks
+    return [_as_one(programs) for programs in found], holdings, ranks
+
+
+def _as_one(programs: Sequence[StageProgram]) -> StageProgram:
+    """Return the program of a stage that ranks of several kinds run: the same but for times."""
+    first, *others = programs
+    if not others:
+        return first
+    for other in others:
+        alike = len(other.tasks) == len(first.tasks) and np.array_equal(other.edges, first.edges)
+        assert alike, "what a rank does does not depend on its device"
+    return replace(first, of_kinds=tuple(program.tasks for program in programs))
 
 
 def _played_alone(
-    programs: list[StageProgram], step: _Step, axes_index: dict[tuple[str, ...], int]
-) -> list[StageProgram]:
-    """Return programs whose tasks have the work of when no other uses their links.
+    program: StageProgram,
+    step: _Step,
+    uses: Sequence[LinkUse],
+    axes_index: dict[tuple[str, ...], int],
+) -> StageProgram:
+    """Return a program whose tasks have the work of when no other uses their links.
 
     Closed forms reckon with all groups at once; the executor shares links by itself.
     """
-    uses = step.topology.links()
-    if all(use.ranks_per_link <= 1 for use in uses):
-        return programs
-    groups = _groups_of_axes(step.topology, axes_index)
-    rates = rank_rates(step.rates.links)
-    result = []
-    for program in programs:
-        tasks = program.tasks.copy()
-        tasks["work_s"] = alone_s(tasks, uses, groups, rates)
-        result.append(replace(program, tasks=tasks))
-    return result
-
-
-def _groups_of_axes(
-    topology: MeshTopology, axes_index: dict[tuple[str, ...], int]
-) -> dict[int, NDArray[np.int64]]:
-    return {number: topology.mesh.groups(axes) for axes, number in axes_index.items()}
+    if not step.kind.shares:
+        return program
+    shares = {number: step.kind.shares[axes] for axes, number in axes_index.items()}
+    tasks = program.tasks.copy()
+    tasks["work_s"] = alone_s(tasks, uses, shares, rank_rates(step.rates.links))
+    return replace(program, tasks=tasks)
 
 
 def _parts(
@@ -435,12 +541,14 @@ def _stages(
     names: Names,
     items: Items,
     axes_index: dict[tuple[str, ...], int],
-) -> tuple[list[StageProgram], list[tuple[Holding, ...]]]:
-    """Return the program of each stage and what it holds for the whole step."""
+    *,
+    wanted: Sequence[int],
+) -> dict[int, tuple[StageProgram, tuple[Holding, ...]]]:
+    """Return the program of each stage that is wanted, and what it holds for the whole step."""
     strategy, software = step.strategy, step.software
     context = ChunkContext(
         rates=step.rates,
-        group=step.topology.group,
+        group=step.group,
         name=names,
         axes=lambda axes: axes_index.setdefault(axes, len(axes_index)),
         moves=step.moves,
@@ -454,11 +562,11 @@ def _stages(
     placement, orders = schedule.placed(stages), schedule.orders(stages)
     split = _splits_backward(strategy)
     pairs = PairedTables()
-    programs, holdings, waiting = [], [], []
+    found, waiting = {}, {}
     layers = strategy.traffic.offload.layers
     plain = len(parts)
     parts = [*parts, *_stored(step, parts)] if layers else parts
-    for stage in range(stages):
+    for stage in wanted:
         own = [chunks[placement.model_chunk(stage, chunk)] for chunk in range(placement.chunks)]
         stored = stored_layers(step.program.model, own, layers) if layers else frozenset()
         keys = [
@@ -470,24 +578,22 @@ def _stages(
                 tables[key] = ChunkTables([parts[i] for i in key], context, split=split)
         held = [[parts[index] for index in key] for key in keys]
         blocks = [block for chunk in held for block in chunk]
-        programs.append(
-            stage_program(
-                orders[stage],
-                [tables[key] for key in keys],
-                held,
-                context,
-                _update(step, blocks),
-                stage=stage,
-                placement=placement,
-                transfer=transfer,
-                blocking_transfers=stages > 1 and not step.moves.overlap_pipeline,
-                pairs=pairs,
-            )
+        program = stage_program(
+            orders[stage],
+            [tables[key] for key in keys],
+            held,
+            context,
+            _update(step, blocks),
+            stage=stage,
+            placement=placement,
+            transfer=transfer,
+            blocking_transfers=stages > 1 and not step.moves.overlap_pipeline,
+            pairs=pairs,
         )
-        holdings.append(stage_holdings(blocks, step.moves, software, stages, items))
-        waiting.append(waiting_bytes(step.moves, held, orders[stage]))
+        found[stage] = program, stage_holdings(blocks, step.moves, software, stages, items)
+        waiting[stage] = waiting_bytes(step.moves, held, orders[stage])
     check_capacity(step.topology, waiting)
-    return programs, holdings
+    return found
 
 
 def _stored(step: _Step, parts: Sequence[BlockParts]) -> list[BlockParts]:
@@ -530,7 +636,7 @@ def _check_count(step: _Step, per_micro_batch: int) -> None:
 def _update(step: _Step, blocks: Sequence[BlockParts]) -> Update:
     """Return the end of a stage's step."""
     updated = np.array(sum(block.storage.updated_elements[0] for block in blocks))
-    node = step.topology.cluster.node
+    node = step.topology.cluster.pools[step.kind.pool].node
     read_s = step.input_bytes * node.devices / node.host.storage_read_bytes_per_s
     return Update(
         overhead_s=step.rates.step_overhead_s,

@@ -14,10 +14,14 @@ from wattree.compiler.kernels import Loads, Rows
 __all__ = ["flow_counts"]
 
 Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
-def flow_counts(rows: Rows, loads: Loads, *, members: Integers, copy: Integers) -> Integers:
-    """Return the flows behind each entry of `rows.flow_links`, at least 1.
+def flow_counts(rows: Rows, loads: Loads, *, members: Integers, copy: Integers) -> Floats:
+    """Return the flows behind each entry of `rows.flow_links`.
+
+    No whole number where a group has other numbers of members on its links: then it is what all
+    take there over what one takes where it takes most.
 
     Args:
         rows: Of all instances, with the ranks of each flow.
@@ -31,4 +35,4 @@ def flow_counts(rows: Rows, loads: Loads, *, members: Integers, copy: Integers) 
         kind[loads.link[d]] = d
     of_flow = np.repeat(copy, np.diff(rows.flow_offsets))
     of_one = members[kind[rows.flow_links], of_flow]
-    return np.asarray(np.maximum(1, np.rint(rows.flow_ranks / of_one)), dtype=np.int64)
+    return np.asarray(rows.flow_ranks / of_one)

@@ -69,14 +69,16 @@ def waiting_bytes(
     return held
 
 
-def check_capacity(topology: MeshTopology, by_stage: Sequence[Mapping[str, float]]) -> None:
+def check_capacity(topology: MeshTopology, by_stage: Mapping[int, Mapping[str, float]]) -> None:
     """Raise a StrategyError if a tier cannot hold what all ranks send there."""
     held: dict[str, Floats] = {}
-    for stage, sizes in enumerate(by_stage):
+    for stage, sizes in by_stage.items():
         for tier, size in sizes.items():
             column = held.setdefault(tier, np.zeros(topology.mesh.ranks))
             column[topology.stage_ranks(stage)] = size
     devices = topology.device_of(np.arange(topology.mesh.ranks))
+    if not held:
+        return
     if found := capacity_misfits(topology.cluster.node, held, devices):
         raise StrategyError(found)
 

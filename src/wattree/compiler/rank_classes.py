@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.arrays import StageClasses, TransferCosts
-from wattree.compiler.fold import folded_classes
+from wattree.compiler.fold import folded_classes, uneven_on_links
+from wattree.compiler.kinds import RankKinds
 from wattree.compiler.links import (
     LinkClasses,
+    capacities,
     joint_links,
     largest_runs,
     link_classes,
     members_by_link,
-    rank_rates,
 )
 from wattree.compiler.topology import LinkUse, MeshTopology
 from wattree.cost.rates import Rates
@@ -38,6 +39,7 @@ class _Places:
         slowdown: Factor on each rank's compute time.
         mirror: Peer of each rank in the stage as far from the other end.
         reach_mirror: How far that peer lies.
+        pools: Pool of each rank.
     """
 
     by_stage: Integers
@@ -48,6 +50,7 @@ class _Places:
     slowdown: Floats
     mirror: Integers
     reach_mirror: Integers
+    pools: Integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,8 @@ class RanksOfJob:
         axes_index: Axes sets that collectives run over → their numbers.
         residents: Memory held for the whole step, by stage and category. [B]
         boundary_bytes: What a stage hands to the next for one micro-batch. [B]
-        rates: What links reach.
+        rates: What links reach, by pool.
+        kinds: Kinds of ranks, whose times differ.
         mirrored: Whether stages as far from either end hold the same, and exchange gradients.
         label: What the names of its classes begin with.
     """
@@ -68,7 +72,8 @@ class RanksOfJob:
     axes_index: Mapping[tuple[str, ...], int]
     residents: Sequence[Floats]
     boundary_bytes: float
-    rates: Rates
+    rates: Sequence[Rates]
+    kinds: RankKinds
     mirrored: bool = False
     label: str = ""
 
@@ -96,16 +101,17 @@ def rank_classes(
         colours = _folded(jobs, places, uses, first)
     result: list[StageClasses] = []
     numbers = np.empty(first[-1], dtype=np.int64)  # of classes, over all stages
-    adapter = next(use.ranks_per_link for use in uses if use.load == "adapter_bytes")
+    links = [each.links for each in jobs[0].rates]  # of one cluster and calibration
     base = 0
     for job, place, start in zip(jobs, places, first, strict=False):
         own = slice(start, start + job.topology.mesh.ranks)
         twins = [replace(use, of_rank=use.of_rank[own]) for use in uses] if fold else []
-        stages, local = _stage_classes(job, place, colours[own], adapter, twins)
+        alone = _alone(job, place)
+        stages, local = _stage_classes(job, place, colours[own], alone, twins)
         numbers[own] = base + local
         base += sum(len(stage.ranks) for stage in stages)
         result += stages
-    return result, link_classes(uses, numbers, rank_rates(jobs[0].rates.links))
+    return result, link_classes(uses, numbers, links)
 
 
 def _folded(
@@ -122,6 +128,7 @@ def _folded(
         mirror = place.mirror if job.mirrored else np.arange(len(own))
         if job.mirrored:
             own = own * 3 + place.reach_mirror
+        own = own * len(job.kinds.kinds) + job.kinds.of_rank
         colours.append(base + own)
         base += int(own.max()) + 1
         groups += [start + members for members in job.groups.values()]
@@ -129,26 +136,64 @@ def _folded(
             row.append(start + peer)
     together = np.concatenate(colours)
     for use in uses:
-        if use.slowdown is not None:
-            kinds = np.unique(use.slowdown[use.of_rank], return_inverse=True)[1]
-            together = together * (kinds.max() + 1) + kinds
+        together = _told_apart(together, use, jobs[0].rates)
     on_links = [members for use in uses if (members := members_by_link(use)) is not None]
     count = 3 if any(job.mirrored for job in jobs) else 2
     neighbours = [np.concatenate(row) for row in peers[:count]]
-    return folded_classes(together, [*groups, *on_links], neighbours)
+    mixing = [*groups, *on_links]
+    found = folded_classes(together, mixing, neighbours)
+    while jobs[0].topology.cluster.is_mixed:
+        finer = uneven_on_links(found, on_links)
+        if finer is None:
+            break
+        found = folded_classes(finer, mixing, neighbours)
+    return found
+
+
+def _told_apart(colours: Integers, use: LinkUse, rates: Sequence[Rates]) -> Integers:
+    """Tell ranks apart whose links of one kind differ, or who share an adapter of a pool's.
+
+    Senders of other devices come to an adapter at other times, and its shares are by flow: each
+    rank needs its own for the shares to be those of the ranks.
+    """
+    if use.parts is not None and use.load == "adapter_bytes":
+        order = np.argsort(use.of_rank, kind="stable")
+        counts = np.bincount(use.of_rank)
+        place = np.empty_like(colours)
+        place[order] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        colours = colours * (place.max() + 1) + place
+    for differing in (
+        use.slowdown,
+        None if use.parts is None else capacities(use, [each.links for each in rates]),
+    ):
+        if differing is not None:
+            found = np.unique(differing[use.of_rank], return_inverse=True)[1]
+            colours = colours * (found.max() + 1) + found
+    return colours
+
+
+def _device_labels(topology: MeshTopology) -> tuple[str, ...]:
+    """Return what people call the devices of each pool; nothing where all are alike."""
+    pools = topology.cluster.pools
+    if len(pools) == 1:
+        return ("",)
+    for names in ([p.node.device.name for p in pools], [p.node.name for p in pools]):
+        if len(set(names)) == len(names):
+            return tuple(names)
+    return tuple(f"{pool.node.name} of pool {n}" for n, pool in enumerate(pools, start=1))
 
 
 def _stage_classes(
     job: RanksOfJob,
     places: _Places,
     colours: Integers,
-    adapter: float,
+    alone: _Alone,
     folded_uses: Sequence[LinkUse],
 ) -> tuple[list[StageClasses], Integers]:
     """Return the classes of each stage of a job, and the class of each rank, over its stages."""
     shares = any(np.bincount(use.of_rank).max(initial=0) > 1 for use in folded_uses)
-    stages, rates = len(places.by_stage), job.rates
-    groups = job.groups
+    stages, groups = len(places.by_stage), job.groups
+    devices = _device_labels(job.topology)
     local = [
         np.unique(colours[ranks], return_index=True, return_inverse=True)
         for ranks in places.by_stage
@@ -163,11 +208,12 @@ def _stage_classes(
         place = np.full(len(colours), -1)
         place[ranks] = inverse
 
+        of_stage = np.array(job.kinds.of_stage(ranks))
+
         def costs(
             reach: Integers, size: float, peers: Integers, chosen: Integers = chosen
         ) -> TransferCosts:
-            stretch = _stretch(job, chosen, peers[chosen])
-            return _transfer_costs(size, reach[chosen], stretch, rates, adapter)
+            return _transfer_costs(size, chosen, peers, reach, alone)
 
         result.append(
             StageClasses(
@@ -189,20 +235,41 @@ def _stage_classes(
                 }
                 if shares
                 else None,
+                kind=np.searchsorted(of_stage, job.kinds.of_rank[chosen]),
+                pool=places.pools[chosen],
+                devices=tuple(devices[pool] for pool in places.pools[chosen].tolist()),
             )
         )
     return result, numbers
 
 
-def _stretch(job: RanksOfJob, senders: Integers, receivers: Integers) -> Floats:
+def _alone(job: RanksOfJob, places: _Places) -> _Alone:
+    """Return what the links of a job's ranks do for a message that has them to itself."""
+    links = [each.links for each in job.rates]
+    adapters = next(use for use in job.topology.links() if use.load == "adapter_bytes")
+    return _Alone(
+        job=job,
+        alpha_s=np.array([each.alpha_s for each in links])[places.pools],
+        alpha_network_s=np.array([each.alpha_network_s for each in links])[places.pools],
+        scale_up_bytes_per_s=np.array([e.scale_up_bytes_per_s for e in links])[places.pools],
+        adapter_bytes_per_s=capacities(adapters, links)[adapters.of_rank],
+        pools=places.pools,
+    )
+
+
+def _stretch(job: RanksOfJob, pools: Integers, senders: Integers, receivers: Integers) -> Floats:
     """Return how much longer messages inside a domain take than through a port alone."""
     topology = job.topology
     distance = (topology.device_of(receivers) - topology.device_of(senders)).astype(np.float64)
-    filled = np.repeat(topology.filled, len(senders))
-    return job.rates.collectives.transfer_stretch(distance, filled)
+    stretch = np.ones(len(senders))
+    for pool, rates in enumerate(job.rates):
+        mine = np.flatnonzero(pools[senders] == pool)  # domains end with their pool
+        filled = np.repeat(topology.filled_of(pool), len(mine))
+        stretch[mine] = rates.collectives.transfer_stretch(distance[mine], filled)
+    return stretch
 
 
-def _places(topology: MeshTopology, rates: Rates) -> _Places:
+def _places(topology: MeshTopology, rates: Sequence[Rates]) -> _Places:
     ranks = topology.mesh.ranks
     stages = topology.mesh.degree("pp")
     by_stage = np.stack([topology.stage_ranks(stage) for stage in range(stages)])
@@ -212,8 +279,11 @@ def _places(topology: MeshTopology, rates: Rates) -> _Places:
         mirror[by_stage] = by_stage[::-1]
         ahead[by_stage] = np.roll(by_stage, -1, axis=0)
         behind[by_stage] = np.roll(by_stage, 1, axis=0)
-    nodes = max(ranks / topology.cluster.node.devices, 1.0)
-    slowdown = np.full(ranks, 1.0 + rates.straggling * np.log2(nodes))
+    in_pools = zip(topology.cluster.pool_devices(ranks), topology.cluster.pools, strict=True)
+    nodes = max(sum(devices / pool.node.devices for devices, pool in in_pools), 1.0)
+    pools = topology.pool_of(everyone)
+    straggling = np.array([each.straggling for each in rates])
+    slowdown = 1.0 + straggling[pools] * np.log2(nodes)
     if given := topology.cluster.slowdown:
         factors = np.ones(topology.cluster.devices)
         factors[list(given)] = list(given.values())
@@ -227,6 +297,7 @@ def _places(topology: MeshTopology, rates: Rates) -> _Places:
         slowdown=slowdown,
         mirror=mirror,
         reach_mirror=topology.reach(everyone, mirror),
+        pools=pools,
     )
 
 
@@ -256,30 +327,54 @@ def _orbits(members: Integers, place: Integers, count: int) -> Integers:
     return orbit
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Alone:
+    """What each rank's links do for a message that shares them with nobody, `(ranks,)` each.
+
+    Attributes:
+        job: Whose ranks they are.
+        pools: Pool of each rank.
+        alpha_s, alpha_network_s: Latency of its collectives, and of its network. [s]
+        scale_up_bytes_per_s, adapter_bytes_per_s: Of its port and of its whole adapter. [B/s]
+    """
+
+    job: RanksOfJob
+    pools: Integers
+    alpha_s: Floats
+    alpha_network_s: Floats
+    scale_up_bytes_per_s: Floats
+    adapter_bytes_per_s: Floats
+
+
 def _transfer_costs(
-    size_bytes: float,
-    reach: Integers,
-    stretch: Floats,
-    rates: Rates,
-    ranks_per_adapter: float,
+    size_bytes: float, senders: Integers, peers: Integers, reach: Integers, links: _Alone
 ) -> TransferCosts:
     """Return what transfers cost that share no link with another.
 
+    The slower end decides; the other's link has room to spare.
+
     Args:
         size_bytes: Of one. [B]
-        reach: How far they go, from `MeshTopology.reach`.
-        stretch: Factor on their time inside a domain: what links take over what a port takes.
-        rates: What links reach.
-        ranks_per_adapter: Ranks that an adapter is meant for; one alone may use all of it.
+        senders: Ranks that send.
+        peers: Rank that each rank sends to.
+        reach: How far that is, by rank, from `MeshTopology.reach`.
+        links: Of all ranks.
     """
-    links = rates.links
+    receivers, reach = peers[senders], reach[senders]
     crosses = reach > 0
     size = np.full(len(reach), size_bytes)
-    inside = size * stretch / links.scale_up_bytes_per_s
-    outside = size / (links.adapter_bytes_per_s * ranks_per_adapter)
-    alpha = links.alpha_s / 2  # a message, not a collective of several steps
+
+    def slower(rates: Floats) -> Floats:
+        return np.minimum(rates[senders], rates[receivers])
+
+    # Half: a message, not a collective of several steps.
+    alpha = np.maximum(links.alpha_s[senders], links.alpha_s[receivers]) / 2
+    network = np.maximum(links.alpha_network_s[senders], links.alpha_network_s[receivers])
+    stretch = _stretch(links.job, links.pools, senders, receivers)
+    inside = size * stretch / slower(links.scale_up_bytes_per_s)
+    outside = size / slower(links.adapter_bytes_per_s)
     return TransferCosts(
-        latency_s=np.where(crosses, alpha + links.alpha_network_s, alpha),
+        latency_s=np.where(crosses, alpha + network, alpha),
         work_s=np.where(crosses, outside, inside),
         scale_up_bytes=np.where(crosses, 0.0, size * stretch),
         adapter_bytes=np.where(crosses, size, 0.0),

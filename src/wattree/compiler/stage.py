@@ -88,6 +88,8 @@ class StageProgram:
         sends: Its transfers to other stages.
         receives: What it is handed → the tasks that wait for it.
         pieces: Its slots' tables with their ledgers.
+        of_kinds: The same tasks with the times of each kind of rank in the stage, if there are
+            several; `tasks` are those of the first.
     """
 
     tasks: NDArray[np.void]
@@ -95,6 +97,7 @@ class StageProgram:
     sends: tuple[Send, ...]
     receives: Mapping[Handover, tuple[int, ...]]
     pieces: tuple[Piece, ...] = ()
+    of_kinds: tuple[NDArray[np.void], ...] = ()
 
     def behind(self, stages: int) -> StageProgram:
         """Return the program as that of a stage behind so many of other jobs."""

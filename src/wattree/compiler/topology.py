@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiler.mixed_links import SharedLinks, mixed_links
 from wattree.cost import GroupShape
 from wattree.hardware import Cluster
+from wattree.hardware.places import DevicePlaces, device_places
 from wattree.strategy import Mesh
 
 __all__ = ["LinkUse", "MeshTopology"]
@@ -29,6 +31,8 @@ class LinkUse:
         slowdown: Factor by which each link is slower than that, `(links,)`; None for 1.
         bandwidth_bytes_per_s: Of one link, where no rate of a rank tells; else None. [B/s]
         one_way: All that it carries goes in one direction, or both ways share it.
+        parts: Ranks that a link is meant for, by pool, `(pools, links)`, where pools differ: its
+            bandwidth is the sum of what ranks of each kind have where all send at once.
     """
 
     name: str
@@ -38,6 +42,7 @@ class LinkUse:
     slowdown: NDArray[np.float64] | None = None
     bandwidth_bytes_per_s: float | None = None
     one_way: bool = False
+    parts: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,20 @@ class MeshTopology:
     devices: Integers | None = field(default=None, compare=False)
     behind: tuple[LinkUse, ...] = ()
     _shapes: dict[tuple[str, ...], GroupShape] = field(default_factory=dict, repr=False)
+    _places: list[DevicePlaces] = field(default_factory=list, repr=False)
+
+    @property
+    def places(self) -> DevicePlaces:
+        """Where the devices sit; only looked up where pools differ."""
+        if not self._places:
+            self._places.append(device_places(self.cluster))
+        return self._places[0]
+
+    def pool_of(self, ranks: Integers) -> Integers:
+        """Return the pool of each rank's device."""
+        if not self.cluster.is_mixed:
+            return np.zeros_like(ranks)
+        return self.places.pool[self.device_of(ranks)]
 
     def device_of(self, ranks: Integers) -> Integers:
         """Return the device of each rank."""
@@ -63,11 +82,17 @@ class MeshTopology:
 
     def domain_of(self, ranks: Integers) -> Integers:
         """Return the scale-up domain of each rank's device."""
-        return self.device_of(ranks) // self.cluster.domain_devices
+        devices = self.device_of(ranks)
+        if self.cluster.is_mixed:
+            return self.places.domain[devices]
+        return devices // self.cluster.domain_devices
 
     def leaf_of(self, ranks: Integers) -> Integers:
         """Return the leaf switch (or pod) of each rank's node."""
-        return self.device_of(ranks) // (self.cluster.node.devices * self.cluster.fabric.leaf_nodes)
+        devices = self.device_of(ranks)
+        if self.cluster.is_mixed:
+            return self.places.leaf[devices]
+        return devices // (self.cluster.node.devices * self.cluster.fabric.leaf_nodes)
 
     def group(self, axes: tuple[str, ...]) -> GroupShape:
         """Return the shape of the groups over `axes`: that of the most spread group.
@@ -81,7 +106,7 @@ class MeshTopology:
                 ranks=np.array([ranks]),
                 inside=np.array([max(ranks / _places(self.domain_of(groups)), 1.0)]),
                 in_leaf=np.array([max(ranks / _places(self.leaf_of(groups)), 1.0)]),
-                spans=self._spans(axes),
+                spans=self.spans(axes),
                 filled=self.filled,
             )
         return self._shapes[axes]
@@ -90,8 +115,22 @@ class MeshTopology:
     def filled(self) -> NDArray[np.float64]:
         """Devices of one scale-up domain that have a rank, `(1,)`."""
         if self.devices is None:
-            return np.array([float(min(self.mesh.ranks, self.cluster.domain_devices))])
+            largest = max(pool.domain_devices for pool in self.cluster.pools)
+            return np.array([float(min(self.mesh.ranks, largest))])
         return np.array([float(np.bincount(self.domain_of(np.arange(self.mesh.ranks))).max())])
+
+    @property
+    def has_even_domains(self) -> bool:
+        """Whether scale-up domains of all pools have as many devices: those of one node each."""
+        pools = self.cluster.pools
+        sizes = {size for p in pools for size in (p.domain_devices, p.node.devices)}
+        return len(pools) == 1 or len(sizes) == 1
+
+    def filled_of(self, pool: int) -> float:
+        """Return the devices of one scale-up domain of a pool that have a rank, at most."""
+        if not self.cluster.is_mixed:
+            return float(self.filled[0])
+        return float(min(self.mesh.ranks, self.cluster.pools[pool].domain_devices))
 
     def strides(self) -> dict[str, NDArray[np.float64]]:
         """Return axis → ranks from one member of its groups to the next, `(1,)`."""
@@ -101,9 +140,12 @@ class MeshTopology:
             stride *= degree
         return strides
 
-    def _spans(
+    def spans(
         self, axes: tuple[str, ...]
     ) -> tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]:
+        """Return degree and stride of each axis; nothing where domains of pools differ in size."""
+        if not self.has_even_domains:
+            return ()
         strides = self.strides()
         return tuple(
             (np.array([float(self.mesh.degree(axis))]), strides[axis])
@@ -132,11 +174,29 @@ class MeshTopology:
         ranks = np.arange(self.mesh.ranks)
         devices = self.device_of(ranks)
         ports = LinkUse(name="scale-up", load="scale_up_bytes", of_rank=devices)
-        uses = [ports, self._adapters(devices)]
         fabric = self.cluster.fabric
-        if fabric.oversubscription > 1 and self.cluster.nodes > fabric.leaf_nodes:
+        crowds = fabric.oversubscription > 1 and self.cluster.nodes > fabric.leaf_nodes
+        if self.cluster.is_mixed:
+            mixed = mixed_links(self.cluster, self.places, uplinks=crowds)
+            return tuple(self._of_ranks(links, devices) for links in mixed)
+        uses = [ports, self._adapters(devices)]
+        if crowds:
             uses.append(self._uplinks(ranks))
         return (*uses, *self.behind)
+
+    def _of_ranks(self, links: SharedLinks, devices: Integers) -> LinkUse:
+        """Return the links of all devices as those of the ranks that run on them."""
+        of_rank = links.of_device[devices]
+        counts = np.bincount(of_rank)
+        adapters = links.load == "adapter_bytes"
+        return LinkUse(
+            name=links.name,
+            load=links.load,
+            of_rank=of_rank,
+            ranks_per_link=float(counts.max(initial=1)),
+            slowdown=self._slowdown(links.of_device) if adapters else None,
+            parts=links.parts,
+        )
 
     def _adapters(self, devices: Integers) -> LinkUse:
         """Each device sends over the adapter beside it; devices share where adapters are fewer."""
@@ -147,7 +207,7 @@ class MeshTopology:
             load="adapter_bytes",
             of_rank=self._adapter_of(devices),
             ranks_per_link=node.devices / node.nics if shared else 1.0,
-            slowdown=self._slowdown(),
+            slowdown=self._slowdown(self._adapter_of(np.arange(self.cluster.devices))),
         )
 
     def _adapter_of(self, devices: Integers) -> Integers:
@@ -157,11 +217,10 @@ class MeshTopology:
         local = devices % node.devices
         return devices // node.devices * node.nics + local * node.nics // node.devices
 
-    def _slowdown(self) -> NDArray[np.float64] | None:
-        """Return the factor of each adapter; a device names the one beside it."""
+    def _slowdown(self, adapter_of: Integers) -> NDArray[np.float64] | None:
+        """Return the factor of each adapter, given that of each device."""
         if not self.cluster.slow_links:
             return None
-        adapter_of = self._adapter_of(np.arange(self.cluster.devices))
         factors = np.ones(int(adapter_of.max()) + 1)
         for device, factor in self.cluster.slow_links.items():
             factors[adapter_of[device]] = max(factors[adapter_of[device]], factor)

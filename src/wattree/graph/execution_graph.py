@@ -110,7 +110,8 @@ class ExecutionGraph:
             the bandwidth it takes there at rate 1, all folded twins together. [B/s]
         flow_counts: For each entry of `flow_links`, how many flows it stands for there: groups,
             or pairs of ranks, that are folded into the task and use one such link; 0 for what is
-            no flow of its own. None: one each.
+            no flow of its own. No whole number where a group takes other amounts of its links:
+            then over what one takes of its busiest. None: one each.
         overlaps: Communication that slows, and is slowed by, compute of its ranks, `(T,)` bool.
         alloc_bytes, free_bytes: Memory taken at start, returned at end, `(T,)`. [B]
         stream_class: Rank class of each stream, `(S,)`.
@@ -164,7 +165,7 @@ class ExecutionGraph:
     memory_category: NDArray[np.int8]
     category_names: tuple[str, ...]
     resident_by_category: Floats
-    flow_counts: Integers | None = None
+    flow_counts: Floats | None = None
 
     @property
     def tasks(self) -> int:

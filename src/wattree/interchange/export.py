@@ -110,7 +110,7 @@ def _compiled(setting: Setting, strategy: Strategy, *, fold: bool) -> Compilatio
         setting.model,
         strategy,
         job.cluster,
-        rates=setting.rates,
+        rates=setting.pool_rates,
         software=setting.software,
         optimizer=job.optimizer,
         sequence=job.data.sequence_length,

@@ -111,7 +111,7 @@ class Job:
         """Return the job with a cap on every device of the cluster, its neighbours' too. [W]"""
         return replace(
             self,
-            cluster=replace(self.cluster, power_limit_w=power_limit_w),
+            cluster=self.cluster.limited(power_limit_w),
             neighbours=tuple(
                 replace(other, job=other.job.capped(power_limit_w)) for other in self.neighbours
             ),

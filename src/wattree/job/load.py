@@ -149,6 +149,12 @@ def _cluster_and_place(
     spec = problems.read(ClusterSpec, mapping.get("cluster"), "cluster")
     found = None if spec is None else cluster_of(spec, folder=folder, problems=problems)
     own_place = None
+    for key in ("place", "neighbours"):
+        if found is not None and found.is_mixed and mapping.get(key) is not None:
+            problems.add(
+                key, "found beside cluster.pools of different nodes, expected nodes of one kind"
+            )
+            found = None
     if given is not None:
         section = problems.read(PlaceSpec, given, "place")
         if section is not None and found is not None:

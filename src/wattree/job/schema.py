@@ -52,6 +52,7 @@ __all__ = [
     "OffloadSpec",
     "OptionsSpec",
     "PlaceSpec",
+    "PoolSpec",
     "PrefetchSpec",
     "ScheduleSpec",
     "TrainingSpec",
@@ -108,11 +109,28 @@ class StragglersSpec(Section):
     seed: Seed = Field(0, description="a whole number that fixes the draw")
 
 
-class ClusterSpec(Section):
-    """The hardware."""
+class PoolSpec(Section):
+    """Equal nodes of a cluster that mixes nodes."""
 
     node: str = Field(description="a node of the catalogue (wattree catalog nodes) or a YAML file")
     nodes: Degree = Field(1, description="a whole number, how many nodes")
+    power_limit: Power | None = Field(
+        None, description="a power with its unit, such as '400 W', enforced on every device of it"
+    )
+
+
+class ClusterSpec(Section):
+    """The hardware."""
+
+    node: str | None = Field(
+        None, description="a node of the catalogue (wattree catalog nodes) or a YAML file"
+    )
+    nodes: Degree = Field(1, description="a whole number, how many nodes")
+    pools: list[PoolSpec] | None = Field(
+        None,
+        description="a list of mappings with node and nodes in the order of their devices, such "
+        "as [{node: dgx-h100, nodes: 2}, {node: dgx-a100, nodes: 2}], in place of node and nodes",
+    )
     fabric: str | None = Field(
         None, description="a fabric of the catalogue or a YAML file; by default the node's own"
     )
@@ -405,7 +423,7 @@ class JobFile(Section):
     data: DataSpec = Field(description="a mapping with sequence_length and global_batch")
     precision: str = Field("bf16", description="a number format such as bf16")
     optimizer: str = Field("adamw", description="an optimizer such as adamw")
-    cluster: ClusterSpec = Field(description="a mapping with node and nodes")
+    cluster: ClusterSpec = Field(description="a mapping with node and nodes, or with pools")
     strategy: str | OptionsSpec | TreeSpec = Field(
         "auto", description="'auto', the name of a preset, a preset with its degrees, or a tree"
     )

@@ -118,7 +118,9 @@ def _spread(options: StrategyOptions, cluster: Cluster | Allotment) -> StrategyO
     if options.sharding != "hybrid":
         return replace(options, dp=replicas)
     model_ranks = options.tp * options.cp * options.ep
-    fsdp = math.gcd(replicas, max(1, cluster.node.devices // model_ranks))
+    nodes = [cluster] if isinstance(cluster, Allotment) else cluster.pools
+    node_devices = math.gcd(*(each.node.devices for each in nodes))
+    fsdp = math.gcd(replicas, max(1, node_devices // model_ranks))
     return replace(options, fsdp=fsdp, dp=replicas // fsdp)
 
 

@@ -50,23 +50,23 @@ class Beside:
     power: tuple[tuple[float, float], ...]
 
 
-def occupied_nodes(job: Job, ranks: int) -> float:
-    """Return the nodes that a job pays for; of a node that jobs share, its part of their devices.
+def occupied_nodes(job: Job, ranks: int) -> tuple[float, ...]:
+    """Return the nodes of each pool that a job pays for; of one that jobs share, its devices' part.
 
     Args:
         job: The job.
         ranks: Its ranks.
     """
-    per_node = job.cluster.node.devices
     if job.devices is None:
-        return -(-ranks // per_node)
+        return job.cluster.pool_nodes(ranks)
+    per_node = job.cluster.node.devices
     others = [device for other in job.neighbours for device in other.job.devices or ()]
     own, every = (
         np.bincount(np.array(devices, np.int64) // per_node, minlength=job.cluster.nodes)
         for devices in (job.devices, [*job.devices, *others])
     )
     touched = own > 0
-    return float((own[touched] / every[touched]).sum())
+    return (float((own[touched] / every[touched]).sum()),)
 
 
 def beside(

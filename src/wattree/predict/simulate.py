@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattree.compiler import Compilation, MemoryLedger, compile_job
 from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.graph import TaskKind
+from wattree.hardware import Cluster
 from wattree.job import AUTO, Job, naming
 from wattree.predict.alive import with_alive
 from wattree.predict.breakdown import slowest_class, time_parts
@@ -24,11 +27,12 @@ from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
 from wattree.predict.model import check_recomputation
 from wattree.predict.neighbours import Beside, beside, occupied_nodes
 from wattree.predict.overhead import communicators
+from wattree.predict.pool_use import cost_usd, peak_flop_per_s, pool_uses
 from wattree.predict.setting import Setting, setting_of
 from wattree.sim import play
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
-from wattree.trace import MemoryUse, NeighbourEffect, Result, SimulationSize, Trace
+from wattree.trace import MemoryUse, NeighbourEffect, PoolUse, Result, SimulationSize, Trace
 
 __all__ = ["Prediction", "compilation_of", "predicted", "simulate"]
 
@@ -144,10 +148,25 @@ def predicted(
     compiled = time.perf_counter()
     trace = play(compilation.graph, sharing=sharing, mutual_slowdown=mutual_slowdown)
     ended = time.perf_counter()
-    nodes = occupied_nodes(job, strategy.mesh.ranks)
-    energy = step_energy(trace, job.cluster, setting.precision, strategy.mesh.ranks, nodes=nodes)
+    ranks, class_pools = strategy.mesh.ranks, compilation.class_pools
+    energy = step_energy(
+        trace,
+        job.cluster,
+        setting.precision,
+        ranks,
+        class_pools=class_pools,
+        nodes=occupied_nodes(job, ranks),
+    )
     groups = communicators(compilation)
-    peak = peak_memory(trace, setting.calibration, job.cluster.node.device, groups)
+    peak = peak_memory(trace, setting.calibration, job.cluster, class_pools, groups)
+    pools = pool_uses(
+        trace,
+        job.cluster,
+        ranks,
+        class_pools=class_pools,
+        energy=energy,
+        calibration=setting.calibration,
+    )
     size = SimulationSize(
         tasks=compilation.graph.tasks,
         events=trace.events,
@@ -155,7 +174,7 @@ def predicted(
         compile_s=compiled - began,
         run_s=ended - compiled,
     )
-    memory = memory_use(peak, job.cluster.node.device.memory_bytes)
+    memory = memory_use(peak)
     if detail:
         memory = with_alive(
             memory,
@@ -171,6 +190,8 @@ def predicted(
         strategy,
         trace=trace,
         memory=memory,
+        class_pools=class_pools,
+        pools=pools,
         energy=energy,
         size=size,
         rules=_rule_notes(sharing, mutual_slowdown=mutual_slowdown),
@@ -199,7 +220,7 @@ def compilation_of(
         setting.model,
         strategy,
         job.cluster,
-        rates=setting.rates,
+        rates=setting.pool_rates,
         software=setting.software,
         optimizer=job.optimizer,
         sequence=job.data.sequence_length,
@@ -251,6 +272,8 @@ def _result(
     trace: Trace,
     energy: StepEnergy,
     memory: MemoryUse,
+    class_pools: NDArray[np.int64],
+    pools: tuple[PoolUse, ...],
     size: SimulationSize,
     rules: tuple[str, ...],
 ) -> Result:
@@ -259,13 +282,12 @@ def _result(
     batch, sequence = job.data.global_batch, job.data.sequence_length
     needed = setting.model_flop
     executed = max(_executed_flop(trace), needed)
-    available = step_s * ranks * job.cluster.node.device.matrix_peak_flop_per_s(setting.precision)
+    available = step_s * peak_flop_per_s(job.cluster, ranks, setting.precision)
     nodes = occupied_nodes(job, ranks)
-    price = job.cluster.node.price_usd_per_s
     carbon = job.cluster.site.carbon_gco2e_per_j
     return Result(
         model=setting.model.name,
-        cluster=f"{nodes:.10g} x {job.cluster.node.name}",
+        cluster=_used(job.cluster, nodes),
         strategy=describe(strategy, setting.model),
         ranks=ranks,
         step_time_s=step_s,
@@ -282,12 +304,21 @@ def _result(
         energy_j=energy.use,
         average_power_w=energy.average_w,
         peak_power_w=energy.peak_w,
-        cost_usd=None if price is None else price * nodes * step_s,
+        cost_usd=cost_usd(job.cluster, nodes, step_s),
         carbon_gco2e=None if carbon is None else carbon * energy.use.total,
-        provenance=provenance_of(trace, setting.calibration, job, setting.software),
+        provenance=provenance_of(
+            trace, setting.calibration, job, setting.software, class_pools=class_pools
+        ),
         simulation=size,
         assumptions=(*_assumptions(setting, strategy), *rules),
+        pools=pools,
     )
+
+
+def _used(cluster: Cluster, nodes: Sequence[float]) -> str:
+    """Return what people call the nodes that a job uses."""
+    used = zip(nodes, cluster.pools, strict=True)
+    return " + ".join(f"{nodes:.10g} x {pool.node.name}" for nodes, pool in used if nodes)
 
 
 def _executed_flop(trace: Trace) -> float:
@@ -316,4 +347,12 @@ def _assumptions(setting: Setting, strategy: Strategy) -> tuple[str, ...]:
             "memory behind the devices and the links to it draw no energy beyond the host's own"
         )
     notes.append("inputs are prefetched; only the first micro-batch waits for its data")
+    cluster = setting.job.cluster
+    for number, used in enumerate(cluster.pool_nodes(strategy.mesh.ranks), start=1):
+        if not used:
+            idle = cluster.pools[number - 1].label
+            notes.append(
+                f"pool {number} ({idle}) stays idle and counts for nothing: "
+                f"{strategy.mesh.ranks} ranks"
+            )
     return tuple(notes)

@@ -145,7 +145,7 @@ class Network(NamedTuple):
     room: int
     flow_links: NDArray[np.int64]
     flow_bytes_per_s: NDArray[np.float64]
-    flow_counts: NDArray[np.int64]
+    flow_counts: NDArray[np.float64]
     touched: NDArray[np.int64]
     members: NDArray[np.int64]
     crowded: NDArray[np.int64]
@@ -252,7 +252,7 @@ def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> Networ
         room=room,
         flow_links=columns.flow_links,
         flow_bytes_per_s=columns.flow_bytes_per_s,
-        flow_counts=np.require(() if flows is None else flows, np.int64, ("C", "A", "W")),
+        flow_counts=np.require(() if flows is None else flows, np.float64, ("C", "A", "W")),
         touched=_stack(count),
         members=_stack(slots),
         crowded=_stack(count),
