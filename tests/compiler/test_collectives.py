@@ -14,7 +14,9 @@ from tests.cost.test_alone import cluster
 from tests.cost.test_collective_model import SIZE, asked, together_s
 from tests.search.jobs import setting
 from wattree.compiler.chunk import ChunkContext, sync_tasks
+from wattree.compiler.ledger import Items
 from wattree.compiler.links import alone_s, rank_rates
+from wattree.compiler.movement import movement_of
 from wattree.compiler.program import CollectiveKind
 from wattree.compiler.topology import MeshTopology
 from wattree.cost import load_calibration, software_family
@@ -25,7 +27,7 @@ from wattree.graph import TaskKind
 from wattree.hardware import Cluster, Precision
 from wattree.predict import Degrees, estimate, predicted
 from wattree.sim import play
-from wattree.strategy import Mesh, StrategyOptions
+from wattree.strategy import Mesh, Schedule, Strategy, StrategyOptions, StrategyTree
 
 
 def rates_on(place: Cluster, requests: CollectiveRequests | None = None) -> Rates:
@@ -48,6 +50,26 @@ def rates_on(place: Cluster, requests: CollectiveRequests | None = None) -> Rate
     return replace(rates, links=links)
 
 
+def context_of(topology: MeshTopology, rates: Rates) -> ChunkContext:
+    """Return what turns traffic of a mesh into tasks, with the habits of the software."""
+    strategy = Strategy(mesh=topology.mesh, schedule=Schedule(), tree=StrategyTree(nodes={}))
+    moves = movement_of(
+        strategy,
+        software_family("megatron-core"),
+        {},
+        memory_bytes_per_s=rates.memory_bytes_per_s,
+        update_traffic_bytes=lambda elements: elements,
+    )
+    return ChunkContext(
+        rates=rates,
+        group=topology.group,
+        name=lambda _: 0,
+        axes=lambda _: 0,
+        moves=moves,
+        items=Items(),
+    )
+
+
 def job_on(
     place: Cluster, options: StrategyOptions, requests: CollectiveRequests | None = None
 ) -> Job:
@@ -65,15 +87,7 @@ def test_a_compiled_collective_takes_as_long_as_the_links_of_its_node(
     """Tensor groups of neighbours, data groups across sockets: each as all of them are played."""
     place = cluster(node, 1)
     topology = MeshTopology(mesh=Mesh(axes=(("dp", 4), ("tp", 2))), cluster=place)
-    context = ChunkContext(
-        rates=rates_on(place),
-        group=topology.group,
-        name=lambda _: 0,
-        axes=lambda _: 0,
-        bucket_bytes=SIZE,
-        overlap_gradients=True,
-        overlap_parameters=True,
-    )
+    context = context_of(topology, rates_on(place))
 
     (task,) = sync_tasks(CollectiveKind.ALL_REDUCE, axes, SIZE, context, label="x", stream=0)
 
@@ -103,15 +117,7 @@ def test_phases_in_turn_keep_the_time_of_groups_in_lock_step() -> None:
     place = cluster("dgx-1", 2)
     topology = MeshTopology(mesh=Mesh(axes=(("dp", 8), ("tp", 2))), cluster=place)
     rates = rates_on(place, asked("hierarchical"))
-    context = ChunkContext(
-        rates=rates,
-        group=topology.group,
-        name=lambda _: 0,
-        axes=lambda _: 0,
-        bucket_bytes=SIZE,
-        overlap_gradients=True,
-        overlap_parameters=True,
-    )
+    context = context_of(topology, rates)
     tasks = sync_tasks(CollectiveKind.ALL_REDUCE, ("dp",), SIZE, context, label="x", stream=0)
     groups = {0: topology.mesh.groups(("dp",))}
 

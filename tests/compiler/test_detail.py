@@ -9,7 +9,7 @@ from tests.compiler.jobs import Job, dense, mixture
 from wattree.compiler.merge import merged
 from wattree.compiler.tasks import TASK, Stream, TaskTable
 from wattree.sim import play
-from wattree.strategy import StrategyOptions
+from wattree.strategy import ExpertLoad, StrategyOptions
 from wattree.trace import Trace
 
 CASES = {
@@ -19,11 +19,14 @@ CASES = {
     "megatron": StrategyOptions(dp=2, tp=4, sequence_parallel=True),
     "tensor without overlap": StrategyOptions(dp=2, tp=4, overlap_tensor=False),
     "context": StrategyOptions(dp=2, cp=4),
+    "ring": StrategyOptions(dp=2, cp=4, context="ring"),
+    "ulysses": StrategyOptions(dp=2, cp=4, context="ulysses"),
     "pipeline": StrategyOptions(dp=2, pp=4),
     "interleaved": StrategyOptions(dp=2, tp=2, pp=2, virtual_stages=2),
     "recomputed": StrategyOptions(dp=4, tp=2, recompute="full"),
     "selective": StrategyOptions(dp=4, tp=2, recompute="selective"),
     "experts": StrategyOptions(dp=2, ep=4),
+    "experts of uneven load": StrategyOptions(ep=4, expert_load=ExpertLoad(imbalance=1.5)),
     "experts and tensor": StrategyOptions(dp=2, ep=2, tp=2, sequence_parallel=True),
 }
 

@@ -17,7 +17,7 @@ from wattree.graph import ExecutionGraph
 from wattree.hardware import Cluster, Precision
 from wattree.predict.energy_use import step_energy
 from wattree.sim import play
-from wattree.strategy import Mesh, StrategyOptions
+from wattree.strategy import ExpertLoad, Mesh, StrategyOptions
 
 RELATIVE = 1e-9
 #: Rules beside the usual ones; flows are counted under the first.
@@ -123,6 +123,16 @@ class Case:
         return replace(job, strategy=replace(job.strategy, mesh=Mesh(axes=self.axes)))
 
 
+def loads(options: StrategyOptions) -> st.SearchStrategy[ExpertLoad | None]:
+    """Return what experts may get that are spread over the ranks of `options`."""
+    most = float(options.ep * (options.tp if options.expert_over_tensor else 1))
+    return st.one_of(
+        st.none(),
+        st.just(ExpertLoad(imbalance=min(1.5, most))),
+        st.builds(ExpertLoad, spread=st.just(0.4), seed=st.integers(0, 3)),
+    )
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """Return any mix of axes, schedules, stragglers, nodes and places of the stages."""
@@ -147,6 +157,14 @@ def cases(draw: st.DrawFn) -> Case:
     )
     mesh = [(axis, degree) for axis, degree in degrees.items() if degree > 1]
     ranks = options.ranks
+    family = draw(st.sampled_from(("megatron-core", "megatron-lm-2021", "torchtitan")))
+    fused = family != "megatron-lm-2021"  # a ring needs a fused kernel
+    options = replace(
+        options,
+        context=draw(st.sampled_from(("overlapped", "gather", "ulysses", *(["ring"] * fused)))),
+        expert_load=draw(loads(options)) if experts else None,
+        reduce_every_micro_batch=draw(st.sampled_from((None, True, False))),
+    )
     return Case(
         options=options,
         layers=layers,
@@ -155,7 +173,7 @@ def cases(draw: st.DrawFn) -> Case:
         per_node=draw(st.sampled_from([n for n in (2, 4, 8, 16) if ranks % n == 0] or [1])),
         slowdown=draw(st.dictionaries(st.integers(0, ranks - 1), st.just(1.5), max_size=2)),
         axes=tuple(draw(st.permutations(mesh))),
-        family=draw(st.sampled_from(("megatron-core", "megatron-lm-2021", "torchtitan"))),
+        family=family,
         other_nodes=draw(st.integers(0, 3)),
     )
 

@@ -14,8 +14,18 @@ from tests.compiler.jobs import Job, dense, mixture, small_cluster
 from tests.compiler.test_fold import check_equal
 from wattree.graph import ExecutionGraph
 from wattree.hardware import Cluster, MemoryTier
+from wattree.predict.alive import alive_tensors
 from wattree.sim import play, play_reference
-from wattree.strategy import IN_LINE, TIERS, Offload, Prefetch, StrategyOptions, Traffic
+from wattree.strategy import (
+    CONTEXTS,
+    IN_LINE,
+    TIERS,
+    ExpertLoad,
+    Offload,
+    Prefetch,
+    StrategyOptions,
+    Traffic,
+)
 
 SCHEDULES = ("gpipe", "1f1b", "zb-h1", "zb-v", "dualpipev", "dualpipe")
 
@@ -80,9 +90,15 @@ def jobs(draw: st.DrawFn) -> Job:
     if schedule == "dualpipe":
         offload = replace(traffic.offload, optimizer=None, parameters=None)
         traffic = replace(traffic, overlap_optimizer=False, offload=offload)
+    family = draw(st.sampled_from(("megatron-core", "megatron-lm-2021", "torchtitan")))
+    ways = [way for way in CONTEXTS if way != "ring" or family != "megatron-lm-2021"]
     options = StrategyOptions(
         **degrees,
         sharding=sharding,
+        context=draw(st.sampled_from(ways)),
+        expert_load=draw(st.sampled_from((None, ExpertLoad(imbalance=1.5)))) if experts else None,
+        reduce_every_micro_batch=draw(st.sampled_from((None, True, False))),
+        tensor_pieces=draw(st.sampled_from((None, 2))),
         recompute=draw(st.sampled_from(("none", "full"))),
         sequence_parallel=degrees["tp"] > 1 and draw(st.booleans()),
         schedule=schedule if degrees["pp"] > 1 else "1f1b",
@@ -96,7 +112,7 @@ def jobs(draw: st.DrawFn) -> Job:
         options,
         cluster=with_tiers(small_cluster(ranks, per_node=per_node)),
         global_batch=options.replicas * accumulated,
-        family=draw(st.sampled_from(("megatron-core", "megatron-lm-2021", "torchtitan"))),
+        family=family,
     )
 
 
@@ -147,3 +163,14 @@ def test_merged_computation_takes_the_same_time(job: Job) -> None:
     whole, merged = (play(job.compiled(detail=detail).graph) for detail in (True, False))
 
     assert merged.makespan_s == pytest.approx(whole.makespan_s, rel=1e-9)
+
+
+@settings(max_examples=15)
+@given(job=jobs())
+def test_what_is_alive_adds_up_to_the_peak_whatever_moves(job: Job) -> None:
+    """Of every class, those that hold popular experts and those that do not."""
+    compiled = job.compiled()
+    trace = play(compiled.graph)
+    for rank_class, peak_bytes in enumerate(trace.peak_bytes):
+        alive = alive_tensors(trace, compiled.ledger, rank_class)
+        assert sum(row.bytes for row in alive) == pytest.approx(peak_bytes, rel=1e-9)

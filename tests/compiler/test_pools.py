@@ -13,7 +13,7 @@ from tests.compiler.jobs import Job, cut_node, dense, mixed_cluster, mixture
 from tests.compiler.test_fold import check_equal, seen
 from wattree.cost import load_calibration
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.hardware import Cluster
+from wattree.hardware import Cluster, Node
 from wattree.sim import play
 from wattree.sim.reference import play_reference
 from wattree.strategy import Mesh, StrategyOptions
@@ -180,12 +180,17 @@ def test_members_of_unequal_nodes_load_their_own_ports() -> None:
     np.testing.assert_allclose(a100, [sent / 4] * 8)
 
 
+def switched(node: Node) -> Node:
+    """Return a node whose devices meet at a switch: its domain may be of any size."""
+    return replace(node, scale_up=replace(node.scale_up, kind="switch"))
+
+
 KINDS = {
     "h100": H100,
     "a100": A100,
     "a100 of two": cut_node("dgx-a100", 2),
     "h100 of eight": cut_node("dgx-h100", 8),
-    "v100 with one adapter": cut_node("dgx-1", 4, nics=1),
+    "v100 with one adapter": switched(cut_node("dgx-1", 4, nics=1)),
 }
 
 

@@ -16,6 +16,7 @@ from wattree.job import AUTO, Job, Lora, job_from_mapping, job_schema, load_job
 from wattree.job.optimizers import OPTIMIZERS
 from wattree.strategy import (
     ActivationStore,
+    ExpertLoad,
     MemoryChoice,
     Mesh,
     Schedule,
@@ -149,6 +150,55 @@ def test_data_parallelism_takes_the_devices_that_are_left(
     assert strategy(value, **cluster) == StrategyOptions(**expected)
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1.3, ExpertLoad(imbalance=1.3)),
+        (2, ExpertLoad(imbalance=2.0)),
+        ({"spread": 0.3, "seed": 1}, ExpertLoad(spread=0.3, seed=1)),
+        ({"spread": 0.3}, ExpertLoad(spread=0.3)),
+    ],
+)
+def test_the_load_of_experts_is_a_factor_or_a_draw(value: Any, expected: ExpertLoad) -> None:
+    """In short form and beside a tree alike."""
+    short = strategy({"ep": 8, "expert_imbalance": value})
+    tree = strategy({"mesh": {"dp": 8}, "tree": {}, "expert_imbalance": value})
+
+    assert (short.expert_load, tree.expert_load) == (expected, expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"expert_imbalance": 0.9},
+            "strategy.expert_imbalance: found 0.9, expected tokens of the busiest rank over the "
+            "mean, from 1 (balanced) to 1000, or {spread: 0.3, seed: 1}",
+        ),
+        (
+            {"expert_imbalance": {"seed": 1}},
+            "strategy.expert_imbalance: found a mapping of 1 keys, expected a mapping of spread "
+            "and seed",
+        ),
+        (
+            {"expert_imbalance": {"spread": 7}},
+            "strategy.expert_imbalance: found 7, expected a standard deviation above 0 and up to 1",
+        ),
+        (
+            {"context": "rings"},
+            "strategy.context: found 'rings', expected one of overlapped, gather, ring, ulysses",
+        ),
+        (
+            {"tensor_pieces": 0},
+            "strategy.tensor_pieces: found 0, expected a whole number from 1 to 1,000,000",
+        ),
+    ],
+)
+def test_settings_of_traffic_are_checked(changes: dict[str, Any], message: str) -> None:
+    """Each names its key, what was found and what is expected."""
+    assert problems(strategy=changes) == (message,)
+
+
 def test_a_tree_is_read_as_written() -> None:
     """The form of the design document, with one axis or several."""
     found = strategy(
@@ -266,9 +316,10 @@ def test_all_problems_come_at_once() -> None:
         (
             "strategy: unknown key 'fdsp'; did you mean 'fsdp'? known keys: preset, dp, fsdp, tp, "
             "cp, pp, ep, expert_over_tensor, micro_batch, sharding, sequence_parallel, recompute, "
-            "schedule, virtual_stages, order, placement, stage_layers, overlap_gradients, "
-            "overlap_parameters, overlap_tensor, overlap_pipeline, overlap_optimizer, in_line, "
-            "prefetch, reshard_after_forward, bucket, offload"
+            "schedule, virtual_stages, order, placement, stage_layers, context, context_order, "
+            "expert_imbalance, expert_capacity, overlap_gradients, overlap_parameters, "
+            "overlap_tensor, tensor_pieces, overlap_pipeline, overlap_optimizer, "
+            "reduce_every_micro_batch, in_line, prefetch, reshard_after_forward, bucket, offload"
         ),
         (
             "precision: unknown precision 'bf15'; did you mean 'bf16'? known: bf16, fp16, fp32, "
@@ -457,6 +508,39 @@ TREE = {"": {"compute": {"batch": "dp"}}}
         ({"schedule": "gpipe", "pp": 2}, []),
         ({"sequence_parallel": True}, ["strategy.sequence_parallel: true has no effect with tp 1"]),
         ({"schedule": "gpipe"}, ["strategy.schedule: 'gpipe' has no effect with pp 1"]),
+        ({"cp": 2, "context": "ring", "context_order": "contiguous"}, []),
+        ({"context": "ring"}, ["strategy.context: 'ring' has no effect with cp 1"]),
+        (
+            {"cp": 2, "context": "ulysses", "context_order": "contiguous"},
+            ["strategy.context_order: 'contiguous' has no effect with context ulysses"],
+        ),
+        ({"ep": 2, "expert_imbalance": 1.3}, []),
+        ({"tp": 2, "expert_imbalance": 1.3}, []),
+        (
+            {"expert_imbalance": {"spread": 0.3}},
+            ["strategy.expert_imbalance: has no effect with ep 1"],
+        ),
+        (
+            {"ep": 2, "expert_imbalance": 1.3, "expert_capacity": 1.2},
+            ["strategy.expert_capacity: has no effect"],
+        ),
+        ({"tp": 2, "tensor_pieces": 2}, []),
+        ({"tensor_pieces": 2}, ["strategy.tensor_pieces: has no effect with tp 1"]),
+        (
+            {"tp": 2, "tensor_pieces": 2, "in_line": ["tensor"]},
+            ["strategy.tensor_pieces: has no effect with in_line"],
+        ),
+        (
+            {"dp": 1, "pp": 8, "reduce_every_micro_batch": False},
+            ["strategy.reduce_every_micro_batch: has no effect with one replica"],
+        ),
+        (
+            {"mesh": {"dp": 8}, "tree": TREE, "tensor_pieces": 2, "expert_imbalance": 1.3},
+            [
+                "strategy.tensor_pieces: has no effect with tp 1",
+                "strategy.expert_imbalance: has no effect with ep 1",
+            ],
+        ),
         (
             {"mesh": {"dp": 8}, "tree": TREE, "schedule": {"name": "gpipe"}},
             ["strategy.schedule.name: 'gpipe' has no effect with pp 1"],

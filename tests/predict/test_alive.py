@@ -13,11 +13,23 @@ from wattree.predict.breakdown import tasks_of
 from wattree.predict.reserved import reserved_for
 from wattree.sim import play
 from wattree.sim.allocator import ALLOCATORS
-from wattree.strategy import RECOMPUTATIONS, SHARDINGS, StrategyOptions
+from wattree.strategy import (
+    CONTEXTS,
+    RECOMPUTATIONS,
+    SHARDINGS,
+    ExpertLoad,
+    Schedule,
+    StrategyOptions,
+    Traffic,
+)
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 from wattree.trace import AliveTensors
 
 STAGES = 2
+#: Schedules whose stages exchange gradients with those as far from the other end.
+MIRRORED = frozenset(
+    name for name in PIPELINE_SCHEDULES if Schedule(name=name).placed(STAGES).copies > 1
+)
 
 
 def chunks_of(schedule: str) -> int:
@@ -31,9 +43,27 @@ def jobs(draw: st.DrawFn) -> Job:
     schedule = draw(st.sampled_from(sorted(PIPELINE_SCHEDULES)))
     sharding = draw(st.sampled_from(SHARDINGS))
     tp = draw(st.sampled_from([1, 2]))
+    family = draw(st.sampled_from(["megatron-core", "torchtitan", "megatron-lm-2021"]))
+    unfused = family == "megatron-lm-2021"
+    model = draw(st.sampled_from([dense(4, dropout=0.1), mixture(4)]))
+    experts = (
+        2 if any("experts" in o.path for b in model.blocks.values() for o in b.operators) else 1
+    )
+    early = draw(st.booleans()) and schedule not in MIRRORED
     options = StrategyOptions(
         pp=STAGES,
         tp=tp,
+        cp=draw(st.sampled_from([1, 2])),
+        ep=experts,
+        context=draw(st.sampled_from([c for c in CONTEXTS if not (unfused and c == "ring")])),
+        context_order=draw(st.sampled_from(["zigzag", "contiguous"])),
+        expert_load=draw(st.sampled_from([None, ExpertLoad(imbalance=1.5)])),
+        reduce_every_micro_batch=draw(st.sampled_from([None, True, False])),
+        tensor_pieces=draw(st.sampled_from([None, 2])),
+        traffic=Traffic(
+            in_line=tuple(draw(st.sets(st.sampled_from(["tensor", "context", "experts"])))),
+            overlap_optimizer=early,
+        ),
         fsdp=2 if sharding == "hybrid" else draw(st.sampled_from([1, 2])),
         schedule=schedule,
         virtual_stages=chunks_of(schedule),
@@ -43,8 +73,6 @@ def jobs(draw: st.DrawFn) -> Job:
         overlap_gradients=draw(st.booleans()),
         overlap_parameters=draw(st.booleans()),
     )
-    model = draw(st.sampled_from([dense(4, dropout=0.1), mixture(4)]))
-    family = draw(st.sampled_from(["megatron-core", "torchtitan", "megatron-lm-2021"]))
     return Job.of(model, options, global_batch=draw(st.sampled_from([8, 16])), family=family)
 
 

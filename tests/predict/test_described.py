@@ -52,6 +52,11 @@ STRATEGIES: dict[str, dict[str, Any]] = {
             "activations": {"layers": 3, "to": "host", "prefetch": 2},
         },
     },
+    "ring": {"preset": "ddp", "cp": 2, "context": "ring", "context_order": "contiguous"},
+    "gather": {"preset": "ddp", "cp": 2, "context": "gather"},
+    "ulysses": {"preset": "zero1", "cp": 2, "tp": 2, "context": "ulysses"},
+    "products": {"preset": "megatron", "tp": 2, "tensor_pieces": 3},
+    "reductions": {"preset": "zero2", "reduce_every_micro_batch": False},
     "switches": {"preset": "zero2", "overlap_gradients": False, "overlap_parameters": False},
 }
 
@@ -78,6 +83,40 @@ def test_a_printed_strategy_can_be_pasted_back(name: str) -> None:
     printed.pop("preset")  # for people; a tree has none
 
     assert simulated(printed).trace.graph.equal(first.trace.graph)
+
+
+@pytest.mark.parametrize(
+    "load", [{"expert_imbalance": 1.5}, {"expert_imbalance": {"spread": 0.25, "seed": 3}}]
+)
+def test_a_load_of_experts_can_be_pasted_back(load: dict[str, Any]) -> None:
+    """A capacity goes with it."""
+    job = {
+        "model": "qwen3-30b-a3b",
+        "data": {"sequence_length": 256, "global_batch": BATCH},
+        "cluster": {"node": "dgx-h100"},
+        "traits": {"moe_dropless": False},
+    }
+    first = simulate(job_from_mapping(job | {"strategy": {"ep": 8, "expert_capacity": 1.2} | load}))
+    printed = dict(first.result.strategy)
+    printed.pop("preset")
+    again = simulate(job_from_mapping(job | {"strategy": printed}))
+
+    assert again.trace.graph.equal(first.trace.graph)
+    assert any("are dropped" in note for note in again.result.assumptions)
+
+
+def test_an_imbalance_of_a_dense_model_is_a_warning() -> None:
+    """The model is known only when it is built."""
+    job = {
+        "model": "gpt2",
+        "data": {"sequence_length": 256, "global_batch": BATCH},
+        "cluster": {"node": "dgx-a100"},
+        "strategy": {"ep": 1, "tp": 2, "expert_imbalance": 1.5},
+    }
+
+    assert simulate(job_from_mapping(job)).warnings == (
+        "strategy.expert_imbalance: has no effect: gpt2 has no experts",
+    )
 
 
 def test_a_bucket_can_be_pasted_back() -> None:

@@ -36,6 +36,8 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "pipeline": {"preset": "megatron", "pp": 4},
     "interleaved": {"preset": "megatron", "pp": 2, "virtual_stages": 2},
     "context": {"preset": "zero1", "cp": 4},
+    "ring": {"preset": "zero1", "cp": 4, "context": "ring"},
+    "ulysses": {"preset": "zero1", "cp": 4, "context": "ulysses"},
     "recomputed": {"preset": "ddp", "recompute": "full"},
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tests.search.jobs import setting
 from wattree.predict import Degrees, Setting, Shared, estimate, predicted
 from wattree.search.screen import Constraints, screen
 from wattree.search.space import enumerate_space
-from wattree.strategy import StrategyOptions
+from wattree.strategy import ExpertLoad, StrategyOptions
 
 
 @pytest.mark.parametrize("model", ["gpt2", "llama-3.1-8b", "qwen3-30b-a3b"])
@@ -36,6 +37,62 @@ def test_estimates_are_close_to_simulations(model: str) -> None:
     assert np.median(np.abs(screened.energy_j[sample] / energy - 1)) < 0.05
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        *(
+            StrategyOptions(cp=4, dp=2, context=context, context_order=order)
+            for context in ("overlapped", "gather", "ring", "ulysses")
+            for order in ("zigzag", "contiguous")
+        ),
+        StrategyOptions(cp=2, tp=2, pp=2, context="ring", sharding="zero1", recompute="full"),
+        StrategyOptions(dp=8, sharding="zero3", reduce_every_micro_batch=False),
+        StrategyOptions(dp=8, reduce_every_micro_batch=True),
+        StrategyOptions(tp=8, sequence_parallel=True, tensor_pieces=8),
+    ],
+    ids=str,
+)
+def test_settings_mean_the_same_to_both(options: StrategyOptions) -> None:
+    """What the closed form can be asked for it has to know."""
+    job = setting(model="llama-3.1-8b", batch=32, sequence=8192)
+    degrees = Degrees.of([options], 32)
+
+    estimated, played = estimate(job, options, degrees), predicted(job, options)
+
+    assert estimated.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=0.02)
+    assert estimated.tensor_bytes[0] == pytest.approx(played.peak.tensors, rel=0.08)
+    assert estimated.energy_j[0] == pytest.approx(played.result.energy_j.total, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        ExpertLoad(imbalance=1.3),
+        ExpertLoad(imbalance=2.0),
+        ExpertLoad(spread=0.5, seed=3),
+        ExpertLoad(imbalance=2.0, capacity=1.25),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dropless", ["dropless", "dropping"])
+def test_uneven_experts_mean_the_same_to_both(load: ExpertLoad, dropless: str) -> None:
+    """Screening takes the busiest rank for all, but not its energy."""
+    traits = {"moe_dropless": dropless == "dropless"}
+    job = setting(model="qwen3-30b-a3b", batch=32, sequence=4096, nodes=2, traits=traits)
+    options = StrategyOptions(ep=8, tp=2, recompute="full", expert_load=load)
+    even = replace(options, expert_load=None)
+
+    gains = (
+        [estimate(job, each, Degrees.of([each], 32)).step_time_s[0] for each in (options, even)],
+        [predicted(job, each).result.step_time_s for each in (options, even)],
+    )
+    energy = estimate(job, options, Degrees.of([options], 32)).energy_j[0]
+
+    assert gains[0] == pytest.approx(gains[1], rel=0.01)
+    assert gains[0][0] - gains[0][1] == pytest.approx(gains[1][0] - gains[1][1], rel=0.05)
+    assert energy == pytest.approx(predicted(job, options).result.energy_j.total, rel=0.02)
+
+
 def test_screening_in_groups_equals_one_at_a_time() -> None:
     """Costs are looked up by degrees that matter; a wrong key would mix strategies up."""
     job = setting(model="qwen3-30b-a3b", nodes=2, batch=32)
@@ -54,7 +111,8 @@ def test_screening_in_groups_equals_one_at_a_time() -> None:
         alone = estimate(job, group.switches, few, shared=shared)
         assert alone.step_time_s[0] == pytest.approx(screened.step_time_s[index], rel=1e-12)
         assert alone.energy_j[0] == pytest.approx(screened.energy_j[index], rel=1e-12)
-        assert alone.tensor_bytes[0] == pytest.approx(tensor_bytes(job, options), rel=1e-3)
+        # An axis that only others split adds a buffer or two where layouts change for it.
+        assert alone.tensor_bytes[0] == pytest.approx(tensor_bytes(job, options), rel=2e-2)
 
 
 def tensor_bytes(job: Setting, options: StrategyOptions) -> float:
@@ -64,7 +122,7 @@ def tensor_bytes(job: Setting, options: StrategyOptions) -> float:
 
 
 def _holds(switches: object, options: object) -> bool:
-    names = ("sharding", "recompute", "sequence_parallel", "expert_over_tensor")
+    names = ("sharding", "recompute", "sequence_parallel", "expert_over_tensor", "context")
     alike = all(getattr(switches, name) == getattr(options, name) for name in names)
     piped = getattr(options, "schedule") == "gpipe"  # noqa: B009 - typed as object
     return alike and (getattr(switches, "schedule") == "gpipe") == piped  # noqa: B009

@@ -42,11 +42,15 @@ def candidates(ranks: int, micro_batches: tuple[int, ...]) -> Iterator[StrategyO
             (False, True),
             (True, False),
         ):
-            for schedule, virtual in (("1f1b", 1), ("gpipe", 1), ("interleaved", 2)):
+            for (schedule, virtual), context in itertools.product(
+                (("1f1b", 1), ("gpipe", 1), ("interleaved", 2)),
+                ("ring", "gather", "ulysses") if cp > 1 else ("overlapped",),
+            ):
                 yield StrategyOptions(
                     dp=dp, fsdp=fsdp, tp=tp, cp=cp, pp=pp, ep=ep, micro_batch=micro_batch,
                     sharding=sharding, recompute=recompute, sequence_parallel=sequence_parallel,
                     expert_over_tensor=over_tensor, schedule=schedule, virtual_stages=virtual,
+                    context=context,
                 )  # fmt: skip
 
 

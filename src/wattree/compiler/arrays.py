@@ -73,11 +73,11 @@ class StageClasses:
         to_next, to_previous: Transfer costs.
         resident: Bytes by class and category, `(K, len(CATEGORIES))`.
         name: Of the stage, for people.
+        level: Which tasks of its stage's program each class plays, `(K,)`.
         mirror_class: Class of the peer in the stage that holds the same chunks, `(K,)`, if any.
         to_mirror_per_byte: Costs of sending it one byte.
         members: Axes number → members of one group on one link, by kind of link and orbit; None
             where ranks of a class never share a link.
-        kind: Kind of rank of each class, counted from the stage's first, `(K,)`; None for one.
         pool: Pool of each class's devices, `(K,)`; None for one.
         devices: What people call them; empty where all are alike.
     """
@@ -91,10 +91,10 @@ class StageClasses:
     to_previous: TransferCosts
     resident: Floats
     name: str
+    level: Integers
     mirror_class: Integers | None = None
     to_mirror_per_byte: TransferCosts | None = None
     members: Mapping[int, Integers] | None = None
-    kind: Integers | None = None
     pool: Integers | None = None
     devices: tuple[str, ...] = ()
 
@@ -105,27 +105,24 @@ class _Tasks:
     Attributes:
         programs, classes: By stage.
         records: Tasks of all stages, `(T,)`.
+        by_level: The same with the figures of each level, the first of which is `records`.
+        level: Of each class, over all stages.
         first_task, class_base: First task and class of each stage, and their numbers.
         patterns: Who shares an instance.
         last_member: The class whose figures an instance takes, by copy of a pattern.
         pattern, copies, first: Pattern, instances and first instance of each task, `(T,)`.
         stage: Of each task, `(T,)`.
-        of_kind: The tasks with the times of each kind of rank, `(kinds, T)`; just `records` where
-            every stage has one kind.
-        kind: Row of `of_kind` for each class of all stages.
     """
 
     def __init__(self, programs: Sequence[StageProgram], classes: Sequence[StageClasses]) -> None:
         self.programs, self.classes = programs, classes
         counts = [len(program.tasks) for program in programs]
         self.records = joined([program.tasks for program in programs])
-        self.of_kind = [self.records]
-        for row in range(1, max(len(program.of_kinds) for program in programs)):
-            tasks = [p.of_kinds[row] if row < len(p.of_kinds) else p.tasks for p in programs]
-            self.of_kind.append(joined(tasks))
-        self.kind = np.concatenate(
-            [np.zeros(len(c.ranks), np.int64) if c.kind is None else c.kind for c in classes]
-        )
+        self.by_level = [self.records]
+        for row in range(max(len(program.levels) for program in programs)):
+            tasks = [p.levels[row] if row < len(p.levels) else p.tasks for p in programs]
+            self.by_level.append(joined(tasks))
+        self.level = np.concatenate([stage.level for stage in classes])
         self.first_task = _starts(counts)
         self.class_base = _starts([len(stage.ranks) for stage in classes])
         self.stage = np.repeat(np.arange(len(programs)), counts)
@@ -136,6 +133,7 @@ class _Tasks:
         self.pattern = self._pattern_of_task([len(stage) for stage in orbits])
         self.copies = (np.diff(self.patterns.copies_at) - 1)[self.pattern]
         self.first = _starts(self.copies)[:-1]
+        self._played: tuple[Integers, Integers] | None = None  # level and task of instances
 
     @property
     def instances(self) -> int:
@@ -147,9 +145,16 @@ class _Tasks:
         """Classes of each task's stage, `(T,)`."""
         return np.diff(self.class_base)[self.stage]
 
-    def column(self, name: str) -> NDArray[Any]:
-        """Return a field for every instance."""
-        return np.repeat(self.records[name], self.copies)
+    def column(self, name: str, factor: Floats | None = None) -> NDArray[Any]:
+        """Return a field for every instance, times a factor of its task."""
+        if len(self.by_level) == 1:
+            values = self.records[name]
+            return np.repeat(values if factor is None else values * factor, self.copies)
+        if self._played is None:
+            _, task, owner = self.instances_of(np.ones(len(self.records), dtype=bool))
+            self._played = self.level[owner], task
+        values = np.stack([tasks[name] for tasks in self.by_level])
+        return np.asarray((values if factor is None else values * factor)[self._played])
 
     def copy_of_instance(self) -> Integers:
         """Return the copy of its pattern that each instance is, `(I,)`."""
@@ -166,8 +171,8 @@ class _Tasks:
         return self.first[task] + copy, task, self.class_base[self.stage[task]] + member
 
     def mixed(self) -> NDArray[np.bool_]:
-        """Return which tasks are of stages with several kinds of ranks, `(T,)`."""
-        return np.array([len(program.of_kinds) > 1 for program in self.programs])[self.stage]
+        """Return which tasks are of stages with several levels of ranks, `(T,)`."""
+        return np.array([bool(program.levels) for program in self.programs])[self.stage]
 
     def members_of(self, chosen: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers]:
         """Return every (instance, task, class) of chosen tasks, by instance."""
@@ -349,15 +354,17 @@ def _by_class(tasks: _Tasks, row: int, name: str) -> Floats:
 def _times(tasks: _Tasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
     """Return latency, work and bytes sent of all instances."""
     records = tasks.records
-    work, alike = records["work_s"].copy(), np.ones(len(records), dtype=bool)
+    alike = np.ones(len(records), dtype=bool)
     compute = records["kind"] == TaskKind.COMPUTE
+    slowed = np.ones(len(records))
     for number, stage in enumerate(tasks.classes):
         own = compute & (tasks.stage == number)
         if (stage.slowdown == stage.slowdown[0]).all():
-            work[own] *= stage.slowdown[0]
+            slowed[own] = stage.slowdown[0]
         else:
             alike[own] = False
-    latency_s, work_s = tasks.column("latency_s"), np.repeat(work, tasks.copies)
+    latency_s = tasks.column("latency_s")
+    work_s = tasks.column("work_s", slowed)
     wire_bytes = tasks.column("wire_bytes")
     if not alike.all():
         instance, _, owner = tasks.instances_of(~alike)
@@ -378,11 +385,11 @@ def _times(tasks: _Tasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
 def _slowest_member(
     tasks: _Tasks, mixed: NDArray[np.bool_], latency_s: Floats, work_s: Floats
 ) -> None:
-    """Give tasks of several kinds of ranks the time of their slowest member, in place."""
+    """Give tasks of several levels of ranks the time of their slowest member, in place."""
     instance, task, owner = tasks.members_of(mixed)
-    kind, first = tasks.kind[owner], np.flatnonzero(np.diff(instance, prepend=-1))
-    latency = np.stack([records["latency_s"] for records in tasks.of_kind])[kind, task]
-    work = np.stack([records["work_s"] for records in tasks.of_kind])[kind, task]
+    kind, first = tasks.level[owner], np.flatnonzero(np.diff(instance, prepend=-1))
+    latency = np.stack([records["latency_s"] for records in tasks.by_level])[kind, task]
+    work = np.stack([records["work_s"] for records in tasks.by_level])[kind, task]
     slowdown = np.concatenate([stage.slowdown for stage in tasks.classes])[owner]
     work = np.where(tasks.records["kind"][task] == TaskKind.COMPUTE, work * slowdown, work)
     latency_s[instance[first]] = np.maximum.reduceat(latency, first)
@@ -545,6 +552,16 @@ def _peers(classes: Sequence[StageClasses], heading: int) -> Integers:
     return np.concatenate(parts).astype(np.int64)
 
 
+def _sent(tasks: _Tasks, names: Sequence[str]) -> Floats:
+    """Return what the tasks of each level send over each kind of link, `(V, T, D)`. [B]"""
+    shape = len(tasks.by_level), len(tasks.records), len(names)
+    sent = np.empty(shape)
+    for level, records in enumerate(tasks.by_level):
+        for kind, name in enumerate(names):
+            sent[level, :, kind] = load_bytes(records, name)
+    return sent
+
+
 def _loads(
     tasks: _Tasks,
     directions: Sequence[tuple[LinkClasses, str]],
@@ -567,13 +584,8 @@ def _loads(
     first = _starts([len(kind.bandwidth_bytes_per_s) for kind, _ in directions])
     names = [kind.load for kind, _ in directions]
     return Loads(
-        of_task=np.stack(
-            [
-                np.stack([load_bytes(records, name) for name in names], axis=1)
-                for records in tasks.of_kind
-            ]
-        ),
-        kind=tasks.kind,
+        of_task=_sent(tasks, names),
+        level=tasks.level,
         by_class=np.stack(
             [
                 np.stack([_by_class(tasks, row, name) for name in names])

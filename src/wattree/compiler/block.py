@@ -8,10 +8,11 @@ from functools import lru_cache
 
 from wattree.compiler.layout import PARTIAL, Layout
 from wattree.compiler.passes.backward import backward_steps
+from wattree.compiler.passes.context import exchanges_of
 from wattree.compiler.passes.forward import Placed, StepList, forward_steps
 from wattree.compiler.passes.memory import parameter_groups, saved_tensors
-from wattree.compiler.passes.propagate import operator_splits, required_layout
-from wattree.compiler.program import BlockProgram, LocalSize, StepPhase
+from wattree.compiler.passes.propagate import Split, operator_splits, required_layout
+from wattree.compiler.program import BlockProgram, ExpertPlace, LocalSize, StepPhase
 from wattree.graph import Block, BlockInstance, Extent, ModelGraph
 from wattree.strategy import Choices, StrategyTree, TreeNode
 
@@ -35,6 +36,11 @@ class ModelProgram:
     programs: tuple[BlockProgram, ...]
     instances: tuple[int, ...]
     batch_axes: tuple[str, ...]
+
+    @property
+    def expert_places(self) -> tuple[ExpertPlace, ...]:
+        """The ways in which its blocks spread experts over ranks."""
+        return tuple(dict.fromkeys(at for p in self.programs for at in p.expert_places))
 
 
 def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str]) -> ModelProgram:
@@ -163,11 +169,22 @@ def _compile_block(
     layouts = {name: placed.layout for name, placed in inputs.items()}
     splits = operator_splits(block, choices, layouts, active, instance.path)
     boundary = handed_on if block.output is not None else None
-    forward = forward_steps(block, splits, inputs, boundary=boundary)
+    exchanges, orders = exchanges_of(block, choices)
+    forward = forward_steps(
+        block, splits, inputs, boundary=boundary, exchanges=exchanges, orders=orders
+    )
     shares = [choice.recompute for choice in choices]
     again = StepList(phase=StepPhase.RECOMPUTATION)
     if any(shares):
-        again = forward_steps(block, splits, inputs, phase=StepPhase.RECOMPUTATION, shares=shares)
+        again = forward_steps(
+            block,
+            splits,
+            inputs,
+            phase=StepPhase.RECOMPUTATION,
+            shares=shares,
+            exchanges=exchanges,
+            orders=orders,
+        )
     backward, backward_exit = backward_steps(
         block, splits, forward, inputs, boundary=boundary, input_gradient=input_gradient
     )
@@ -183,7 +200,17 @@ def _compile_block(
         input_size=first,
         forward_exit=forward.tensors[block.output].step if block.output else len(forward.steps) - 1,
         backward_exit=backward_exit,
+        expert_places=_expert_places(block, splits),
     )
+
+
+def _expert_places(block: Block, splits: Sequence[Split]) -> tuple[ExpertPlace, ...]:
+    found: dict[ExpertPlace, None] = {}
+    for operator, split in zip(block.operators, splits, strict=True):
+        if split.get("expert"):
+            experts = round(operator.dim("expert").extent.coefficient)
+            found[ExpertPlace(experts=experts, axes=split["expert"])] = None
+    return tuple(found)
 
 
 def _placed(extents: Sequence[Extent], layout: Layout) -> Placed:

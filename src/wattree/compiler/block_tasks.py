@@ -22,8 +22,12 @@ from wattree.compiler.program import (
     Step,
     StepPhase,
 )
+from wattree.compiler.ring import Ring, rings_of
+from wattree.compiler.ring_rows import collapsed_row, ring_rows, ring_span_s
+from wattree.compiler.rows import Row
 from wattree.compiler.split import split_backward
 from wattree.compiler.tasks import TASK, Names, Stream, TaskTable
+from wattree.cost.rates import Rates
 from wattree.graph import Phase, StageLabel, TaskKind
 
 __all__ = ["BlockTasks", "Pipelining", "block_tasks", "phase_rows", "phase_span_s"]
@@ -51,7 +55,7 @@ class Pipelining:
 
     Attributes:
         tensor_exposed_share: Of gathers and scatters over `tp`; 1 keeps them whole.
-        context_exposed_share: Of key/value gathers over `cp` (ring attention hides them).
+        context_exposed_share: Of key/value gathers over `cp` that nothing says more about.
         in_line: Kinds (`tensor`, `context`, `experts`) on the stream of the computation.
     """
 
@@ -59,11 +63,34 @@ class Pipelining:
     context_exposed_share: float
     in_line: frozenset[str] = frozenset()
 
+    @classmethod
+    def of(
+        cls, rates: Rates, *, overlap_tensor: bool, pieces: int | None, in_line: Iterable[str]
+    ) -> Pipelining:
+        """Return the visible shares and streams.
+
+        A product cut into `k` pieces hides all but one piece of its traffic: the first piece of
+        what is gathered has to be there before it starts, the last of what is scattered leaves
+        when it is done.
+
+        Args:
+            rates: With the share of the pieces that software makes by itself.
+            overlap_tensor: Whether tensor-parallel traffic is hidden at all.
+            pieces: Of each product; None: as `rates` says.
+            in_line: Kinds on the stream of the computation.
+        """
+        share = rates.tensor_exposed_share if pieces is None else 1.0 / pieces
+        return cls(
+            tensor_exposed_share=share if overlap_tensor else 1.0,
+            context_exposed_share=0.0,
+            in_line=frozenset(in_line),
+        )
+
     def share(self, step: CollectiveStep) -> float:
         """Return the visible share of `step`."""
         if step.kind not in {CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER}:
             return 1.0
-        if self.stream(step) == Stream.COMPUTE:
+        if step.exposed or self.stream(step) == Stream.COMPUTE:
             return 1.0
         if step.axes == ("tp",):
             return self.tensor_exposed_share
@@ -77,24 +104,34 @@ class Pipelining:
         return Stream.COMPUTE if kind in self.in_line else own
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """One task of a phase: a step, or the hidden part of one."""
+def phase_rows(
+    steps: Sequence[Step], pipelining: Pipelining, ring_ranks: Mapping[int, int] | None = None
+) -> list[Row]:
+    """Return the tasks of a phase: every step, hidden parts beside their products.
 
-    step: int
-    share: float
-    stream: int
-    depends: tuple[int, ...]  # row indices
-    hidden: bool
-
-
-def phase_rows(steps: Sequence[Step], pipelining: Pipelining) -> list[_Row]:
-    """Return the tasks of a phase: every step, hidden parts beside their products."""
+    Args:
+        steps: Of the phase.
+        pipelining: Visible shares of collectives.
+        ring_ranks: Attention in blocks → how many; None: one row for all blocks.
+    """
     partner = _partners(steps, pipelining)
-    rows: list[_Row] = []
+    rings = rings_of(steps)
+    passes = {ring.keys: ring for ring in rings.values()}
+    passes |= {ring.gradient: ring for ring in rings.values() if ring.gradient is not None}
+    rows: list[Row] = []
     at: dict[int, int] = {}  # step → row that completes it
     waiting: dict[int, list[int]] = {}  # product → hidden gathers its readers must await
     for index, step in enumerate(steps):
+        if index in passes:
+            # Keys come with their attention's rows, and gradients are home when it is done.
+            if index == passes[index].gradient:
+                last = at[passes[index].attention]
+                at[index] = last if ring_ranks is None else last - 1
+            continue
+        if index in rings:
+            stream = pipelining.stream(steps[rings[index].keys])
+            _add_ring(rings[index], steps, rows, at, ring_ranks, stream=stream)
+            continue
         depends = tuple(at[d] for d in step.depends)
         late = tuple(row for d in step.depends for row in waiting.get(d, ()))
         share = 1.0
@@ -103,14 +140,31 @@ def phase_rows(steps: Sequence[Step], pipelining: Pipelining) -> list[_Row]:
             beside = partner[index]
             if beside < index:  # drains a product: its hidden part starts with the product
                 starts = rows[at[beside]].depends
-                rows.append(_Row(index, 1 - share, pipelining.stream(step), starts, True))
+                rows.append(Row(index, 1 - share, pipelining.stream(step), starts, True))
                 depends = (*depends, len(rows) - 1)
-        rows.append(_Row(index, share, pipelining.stream(step), depends + late, False))
+        rows.append(Row(index, share, pipelining.stream(step), depends + late, False))
         at[index] = len(rows) - 1
         if index in partner and partner[index] > index:
-            rows.append(_Row(index, 1 - share, pipelining.stream(step), depends, True))
+            rows.append(Row(index, 1 - share, pipelining.stream(step), depends, True))
             waiting.setdefault(partner[index], []).append(len(rows) - 1)
     return rows
+
+
+def _add_ring(
+    ring: Ring,
+    steps: Sequence[Step],
+    rows: list[Row],
+    at: dict[int, int],
+    ring_ranks: Mapping[int, int] | None,
+    *,
+    stream: int,
+) -> None:
+    """Append the rows of an attention in blocks; `at` tells the one that completes it."""
+    if ring_ranks is not None:
+        ring_rows(ring, steps, rows, at, ring_ranks[ring.attention], stream=stream)
+    else:
+        rows.append(collapsed_row(ring, steps, at))
+    at[ring.attention] = len(rows) - 1
 
 
 def _partners(steps: Sequence[Step], pipelining: Pipelining) -> dict[int, int]:
@@ -142,12 +196,18 @@ def phase_span_s(costs: PhaseCosts, pipelining: Pipelining) -> Floats:
     free: dict[int, Floats] = {}
     ends: list[Floats] = []
     zero = np.zeros(count)
+    rings = rings_of(costs.steps)
     for row in phase_rows(costs.steps, pipelining):
         start = free.get(row.stream, zero)
         for before in row.depends:
             start = np.maximum(start, ends[before])
         latency = zero if row.hidden else costs.latency_s[row.step]
-        end = start + latency + row.share * costs.work_s[row.step]
+        if row.collapsed:
+            ring = rings[row.step]
+            in_line = pipelining.stream(costs.steps[ring.keys]) == Stream.COMPUTE
+            end = start + ring_span_s(ring, costs, in_line=in_line)
+        else:
+            end = start + latency + row.share * costs.work_s[row.step]
         free[row.stream] = end
         ends.append(end)
     span = zero
@@ -218,7 +278,7 @@ def block_tasks(
     _release_gathered(forward, forward)
     _release_gathered(again, backward)
     _release_gathered(backward, backward)
-    _keep(program, saved, forward)
+    _keep(program, costs.saved_bytes, column, forward)
     _drop(program, saved, again, backward, None)
     whole = _joined(again, backward)
     if not split:
@@ -242,7 +302,7 @@ def block_tasks(
 @dataclass(frozen=True, slots=True)
 class _Phase:
     table: TaskTable
-    rows: list[_Row]
+    rows: list[Row]
     steps: tuple[Step, ...]
     number: _Number
     ledger: Recorder = field(default_factory=Recorder)
@@ -269,7 +329,8 @@ def _table(
     number: _Number,
 ) -> _Phase:
     recorder = Recorder()
-    rows = phase_rows(costs.steps, pipelining)
+    ranks = {at: int(costs.ring_ranks[at, column]) for at in rings_of(costs.steps)}
+    rows = phase_rows(costs.steps, pipelining, ranks)
     tasks = np.zeros(len(rows), TASK)
     tasks["axes"] = -1
     edges, entries = [], []
@@ -287,7 +348,7 @@ def _table(
             task["kind"] = TaskKind.COLLECTIVE
             task["axes"] = axes_index.setdefault(step.axes, len(axes_index))
             task["stage"] = StageLabel.COMMUNICATING
-            task["latency_s"] = 0.0 if row.hidden else costs.latency_s[at]
+            task["latency_s"] = 0.0 if row.hidden else row.latency_share * costs.latency_s[at]
             task["scale_up_bytes"] = row.share * costs.scale_up_bytes[at]
             task["adapter_bytes"] = row.share * costs.adapter_bytes[at]
             task["uplink_bytes"] = row.share * costs.uplink_bytes[at]
@@ -299,11 +360,17 @@ def _table(
         else:
             task["kind"] = TaskKind.COMPUTE
             task["stage"] = StageLabel.COMPUTING
-            task["flop"] = costs.flop[at]
-            task["traffic_bytes"] = costs.traffic_bytes[at]
-            task["alloc_bytes"] = task["free_bytes"] = costs.transient_bytes[at]
-            recorder.pass_by(index, number("temporary", step.path), costs.transient_bytes[at])
-        if step.reads_block_input and (row.stream != Stream.COMPUTE or first_compute):
+            task["flop"] = row.share * costs.flop[at]
+            task["traffic_bytes"] = row.share * costs.traffic_bytes[at]
+            temporary, size = number("temporary", step.path), float(costs.transient_bytes[at])
+            if row.begins:
+                task["alloc_bytes"] = size
+                recorder.take(index, temporary, size)
+            if row.ends:
+                task["free_bytes"] = size
+                recorder.give(index, temporary, size)
+        waits = step.reads_block_input if row.entry is None else row.entry
+        if waits and (row.stream != Stream.COMPUTE or first_compute):
             entries.append(index)
         if row.stream == Stream.COMPUTE:
             first_compute = False
@@ -336,17 +403,46 @@ def _give_gathered(phase: _Phase, until: _Phase, gathers: Iterable[int]) -> None
         until.ledger.give(len(until.rows) - 1, phase.number("gathered", path), size)
 
 
-def _keep(program: BlockProgram, saved: Floats, forward: _Phase) -> None:
-    """Add what forward keeps for backward to its tasks' allocations, in place."""
+def _keep(program: BlockProgram, saved: Floats, column: int, forward: _Phase) -> None:
+    """Add what forward keeps for backward to its tasks' allocations, in place.
+
+    An uneven exchange is one task for ranks that keep more and ranks that keep less of what it
+    brings: all take with it what the least of them keeps, and the rest with their next computation.
+
+    Args:
+        program: Of the block.
+        saved: Bytes of each tensor kept, `(tensors, columns)`. [B]
+        column: The one to add.
+        forward: Its tasks.
+    """
     if not program.backward:
         return
     made = {row.step: i for i, row in enumerate(forward.rows) if not row.hidden}
-    for tensor, size in zip(program.saved, saved, strict=True):
-        if size > 0.0:
-            kept = 1.0 - tensor.share if tensor.recomputed else 1.0
-            at = made.get(tensor.producer, 0)
-            forward.table.tasks["alloc_bytes"][at] += kept * size
-            forward.ledger.take(at, forward.number("saved", tensor.name), kept * size)
+    for tensor, sizes in zip(program.saved, saved, strict=True):
+        size = sizes[column]
+        if size == 0.0:
+            continue
+        kept = 1.0 - tensor.share if tensor.recomputed else 1.0
+        at, item = made.get(tensor.producer, 0), forward.number("saved", tensor.name)
+        shared = size
+        if _is_uneven(forward, at):
+            shared = sizes.min()
+            later = _next_compute(forward, at)
+            forward.table.tasks["alloc_bytes"][later] += kept * (size - shared)
+            forward.ledger.take(later, item, kept * (size - shared), tensors=0)
+        forward.table.tasks["alloc_bytes"][at] += kept * shared
+        forward.ledger.take(at, item, kept * shared)
+
+
+def _is_uneven(phase: _Phase, at: int) -> bool:
+    step = phase.steps[phase.rows[at].step]
+    return isinstance(step, CollectiveStep) and step.uneven
+
+
+def _next_compute(phase: _Phase, at: int) -> int:
+    """Return the first row of computation after row `at`, which an exchange always feeds."""
+    rows = range(at + 1, len(phase.rows))
+    return next(i for i in rows if isinstance(phase.steps[phase.rows[i].step], ComputeStep))
 
 
 def _drop(
@@ -468,7 +564,11 @@ def _joined(again: _Phase, backward: _Phase) -> TaskTable:
     return TaskTable(
         tasks=tasks,
         edges=np.concatenate(edges),
-        entries=(0, *(entry + shift for entry in backward.table.entries)),
+        entries=(
+            0,
+            *(i for i, row in enumerate(again.rows) if i and row.entry),
+            *(entry + shift for entry in backward.table.entries),
+        ),
         exit=exit_task,
         ledger=np.concatenate([again.ledger.ledger, shifted(backward.ledger.ledger, shift)]),
     )

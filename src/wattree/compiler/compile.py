@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from wattree.compiler.block_tasks import Pipelining, block_tasks
 from wattree.compiler.chunk import BlockParts, ChunkContext
 from wattree.compiler.chunk_tables import ChunkTables
 from wattree.compiler.evaluate import BlockCosts, GroupShapes, Placement, block_costs
-from wattree.compiler.fits import check_fits
+from wattree.compiler.fits import check_fits, check_ring
 from wattree.compiler.kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
 from wattree.compiler.ledger import Holding, Items, MemoryLedger, StageLedger
 from wattree.compiler.links import alone_s, rank_rates
@@ -45,6 +46,7 @@ from wattree.compiler.storage import (
 )
 from wattree.compiler.tasks import TASK, Names
 from wattree.compiler.tiers import tier_links, tiers_of
+from wattree.compiler.token_load import RankLevels, rank_levels
 from wattree.compiler.topology import LinkUse, MeshTopology
 from wattree.cost import GroupShape, Software
 from wattree.cost.rates import Rates
@@ -87,7 +89,7 @@ class Compilation:
     Attributes:
         graph: To play.
         program: Block programs.
-        costs: Costs of each program, one strategy wide; on the first kind of rank.
+        costs: Costs of each program on the first kind of rank, by level, the busiest first.
         topology: The mesh on the cluster.
         ledger: What the memory of the graph's tasks and rank classes is made of.
         axes: Sets of mesh axes that collectives run over.
@@ -228,6 +230,8 @@ def _steps(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> _Steps:
         sequence=sequence,
         devices=None if job.devices is None else len(job.devices),
     )
+    if "cp" in active:
+        check_ring(strategy.tree, software)
     # Here an algorithm that cannot serve a group is the user's to know.
     given = (job.rates,) if isinstance(job.rates, Rates) else job.rates
     by_pool = tuple(replace(r, collectives=replace(r.collectives, refuses=True)) for r in given)
@@ -235,9 +239,22 @@ def _steps(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> _Steps:
     topology = _topology(job, cluster, tiers)
     _check_place(topology, by_pool)
     program = compile_model(model, strategy.tree, active)
-    scale = _scale(strategy, program, sequence, global_batch)
+    load, dropless = strategy.expert_load, software.moe_dropless
+    levels = rank_levels(load, program, strategy.mesh, dropless=dropless)
+    if levels is not None and cluster.is_mixed:
+        raise StrategyError(
+            {
+                "strategy.expert_imbalance": "found experts of unequal load beside cluster.pools "
+                "of different nodes; expected nodes of one kind, or equal loads"
+            }
+        )
+    scale = _scale(strategy, program, sequence, global_batch, levels)
     state = optimizer_state_bytes(job.optimizer)
-    storages = tuple(block_storage(p, scale, software, state) for p in program.programs)
+    often = strategy.reduce_every_micro_batch
+    storages = tuple(
+        block_storage(p, scale, software, state, reduce_every_micro_batch=often)
+        for p in program.programs
+    )
     kinds = rank_kinds(topology, axes_sets(program, storages), [each.links for each in by_pool])
     devices = topology.device_of(np.arange(strategy.mesh.ranks))
     used = strategy.traffic.offload.tiers
@@ -268,6 +285,7 @@ def _steps(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> _Steps:
                 software=software,
                 moves=moves,
                 input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
+                levels=levels,
             )
         )
     return _Steps(of_kind=tuple(steps), kinds=kinds, rates=by_pool, label=job.label)
@@ -334,14 +352,22 @@ def update_traffic_bytes(elements: Floats, state_bytes: float, software: Softwar
     return elements * (2 * (state_bytes + software.master_bytes) + _UPDATE_BYTES)
 
 
-def _scale(strategy: Strategy, program: ModelProgram, sequence: int, global_batch: int) -> Scale:
+def _scale(
+    strategy: Strategy,
+    program: ModelProgram,
+    sequence: int,
+    global_batch: int,
+    levels: RankLevels | None,
+) -> Scale:
     replicas = strategy.mesh.size(program.batch_axes)
     micro_batch = global_batch / (strategy.schedule.micro_batches * replicas)
+    count = 1 if levels is None else len(levels.load.tokens)
     return Scale(
-        micro_batch=np.array([micro_batch]),
+        micro_batch=np.full(count, micro_batch),
         sequence=float(sequence),
         degrees={axis: np.array([float(degree)]) for axis, degree in strategy.mesh.axes},
         batch_axes=program.batch_axes,
+        load=None if levels is None else levels.load,
     )
 
 
@@ -359,6 +385,12 @@ class _Step:
     software: Software
     moves: Movement
     input_bytes: float  # of one micro-batch on one rank
+    levels: RankLevels | None
+
+    @property
+    def level_count(self) -> int:
+        """How many kinds of ranks there are by the tokens of their experts."""
+        return 1 if self.levels is None else len(self.levels.load.tokens)
 
     @property
     def boundary_bytes(self) -> float:
@@ -403,12 +435,12 @@ def _graph(all_steps: Sequence[_Steps], *, fold: bool, detail: bool) -> _Made:
     """Return the graph of one step of each job."""
     names, items = Names(), Items()
     programs: list[StageProgram] = []
-    holdings: list[tuple[Holding, ...]] = []
+    built: list[list[_Built]] = []
     jobs: list[RanksOfJob] = []
     for steps in all_steps:
-        own, held, ranks = _stages_and_ranks(steps, names, items, detail=detail)
-        programs += [program.behind(len(programs)) for program in own]
-        holdings += held
+        own, ranks = _stages_and_ranks(steps, names, items, detail=detail)
+        programs += [_with_levels(levels).behind(len(programs)) for levels in own]
+        built += own
         jobs.append(ranks)
     classes, links = rank_classes(jobs, fold=fold)
     # Of one calibration: neither job nor device makes a difference to them.
@@ -428,13 +460,17 @@ def _graph(all_steps: Sequence[_Steps], *, fold: bool, detail: bool) -> _Made:
         pipelines=pipelines,
     )
     of_stage = np.array([len(stage.ranks) for stage in classes])
+    first = np.cumsum([0, *(len(levels) for levels in built)])
     ledger = MemoryLedger(
         items=tuple(items.index),
         stages=tuple(
-            StageLedger(pieces=program.pieces, holdings=held)
-            for program, held in zip(programs, holdings, strict=True)
+            StageLedger(pieces=played.program.pieces, holdings=played.holdings)
+            for levels in built
+            for played in levels
         ),
-        stage_of_class=np.repeat(np.arange(len(classes)), of_stage),
+        stage_of_class=np.concatenate(
+            [first[number] + stage.level for number, stage in enumerate(classes)]
+        ),
     )
     return _Made(
         graph=graph,
@@ -447,48 +483,72 @@ def _graph(all_steps: Sequence[_Steps], *, fold: bool, detail: bool) -> _Made:
 
 def _stages_and_ranks(
     steps: _Steps, names: Names, items: Items, *, detail: bool
-) -> tuple[list[StageProgram], list[tuple[Holding, ...]], RanksOfJob]:
-    """Return the stages of a job, what they hold, and its ranks.
-
-    A stage is made for each kind of rank in it.
-    """
+) -> tuple[list[list[_Built]], RanksOfJob]:
+    """Return the stages of a job, each for every level or kind of ranks in it, and its ranks."""
     axes_index: dict[tuple[str, ...], int] = {}
     step, topology = steps.of_kind[0], steps.topology
     # Orders are long too: what is certainly too much is refused before they are written.
     _check_count(step, 2 * len(step.program.instances))
     count, uses = step.strategy.mesh.degree("pp"), topology.links()
     of_stage = [steps.kinds.of_stage(topology.stage_ranks(stage)) for stage in range(count)]
-    found: list[list[StageProgram]] = [[] for _ in range(count)]
-    holdings: list[tuple[Holding, ...]] = [()] * count  # alike on all kinds of ranks
+    found: list[list[_Built]] = [[] for _ in range(count)]
     for number, own in enumerate(steps.of_kind):
         stages = [stage for stage in range(count) if number in of_stage[stage]]
-        parts = _parts(own, names, items, axes_index, detail=detail)
-        made = _stages(own, parts, names, items, axes_index, wanted=stages)
-        for stage, (program, held) in made.items():
-            found[stage].append(_played_alone(program, own, uses, axes_index))
-            holdings[stage] = held
+        for level in range(own.level_count):
+            parts = _parts(own, names, items, axes_index, detail=detail, level=level)
+            made = _stages(own, parts, names, items, axes_index, level=level, wanted=stages)
+            for stage, built in made.items():
+                found[stage].append(built)
+    for own_levels, kinds in zip(found, of_stage, strict=True):
+        for place, built in enumerate(own_levels):
+            own = steps.of_kind[kinds[place]] if len(kinds) > 1 else steps.of_kind[kinds[0]]
+            program = _played_alone(built.program, own, uses, axes_index)
+            own_levels[place] = built._replace(program=program)
+    levels = None if step.levels is None else step.levels.of_rank
+    waiting = [
+        {stage: played[level].waiting for stage, played in enumerate(found)}
+        for level in range(step.level_count)
+    ]
+    check_capacity(topology, waiting, levels)
     ranks = RanksOfJob(
         topology=topology,
         axes_index=axes_index,
-        residents=[resident_bytes(held, items) for held in holdings],
+        # Whoever gets more tokens, or has another device, holds no more parameters.
+        residents=[resident_bytes(played[0].holdings, items) for played in found],
         boundary_bytes=step.boundary_bytes,
         rates=steps.rates,
         kinds=steps.kinds,
+        levels=levels,
         mirrored=step.strategy.schedule.placed(count).copies > 1,
         label=steps.label,
     )
-    return [_as_one(programs) for programs in found], holdings, ranks
+    return found, ranks
 
 
-def _as_one(programs: Sequence[StageProgram]) -> StageProgram:
-    """Return the program of a stage that ranks of several kinds run: the same but for times."""
-    first, *others = programs
-    if not others:
-        return first
+def _with_levels(levels: Sequence[_Built]) -> StageProgram:
+    """Return the program of a stage with the tasks that ranks of every level or kind play.
+
+    They differ in figures alone, so tasks and edges are those of the first.
+    """
+    first, *others = (played.program for played in levels)
     for other in others:
         alike = len(other.tasks) == len(first.tasks) and np.array_equal(other.edges, first.edges)
-        assert alike, "what a rank does does not depend on its device"
-    return replace(first, of_kinds=tuple(program.tasks for program in programs))
+        assert alike, "what a rank does depends on no figure"
+    return replace(first, levels=tuple(other.tasks for other in others))
+
+
+class _Built(NamedTuple):
+    """A stage as ranks of one level or kind play it.
+
+    Attributes:
+        program: Its tasks.
+        holdings: What they hold for the whole step.
+        waiting: What they have in each memory behind the devices at most: tier → bytes. [B]
+    """
+
+    program: StageProgram
+    holdings: tuple[Holding, ...]
+    waiting: Mapping[str, float]
 
 
 def _played_alone(
@@ -516,19 +576,20 @@ def _parts(
     axes_index: dict[tuple[str, ...], int],
     *,
     detail: bool,
+    level: int,
 ) -> tuple[BlockParts, ...]:
-    """Return tasks and storage of every block program."""
+    """Return tasks and storage of every block program, as ranks of `level` play them."""
     chosen, habit = step.strategy.overlap_tensor, step.software.overlap_tensor
-    overlap = habit if chosen is None else chosen
-    pipelining = Pipelining(
-        tensor_exposed_share=step.rates.tensor_exposed_share if overlap else 1.0,
-        context_exposed_share=0.0,
+    pipelining = Pipelining.of(
+        step.rates,
+        overlap_tensor=habit if chosen is None else chosen,
+        pieces=step.strategy.tensor_pieces,
         in_line=step.moves.in_line,
     )
     split = _splits_backward(step.strategy)
     parts = []
     for costs, storage in zip(step.costs, step.storages, strict=True):
-        tasks = block_tasks(costs, pipelining, names, axes_index, items=items, split=split)
+        tasks = block_tasks(costs, pipelining, names, axes_index, level, items=items, split=split)
         if not detail:
             tasks = tasks.changed(merged)
         parts.append(BlockParts(tasks=tasks, storage=storage, name=costs.program.block))
@@ -542,9 +603,10 @@ def _stages(
     items: Items,
     axes_index: dict[tuple[str, ...], int],
     *,
+    level: int,
     wanted: Sequence[int],
-) -> dict[int, tuple[StageProgram, tuple[Holding, ...]]]:
-    """Return the program of each stage that is wanted, and what it holds for the whole step."""
+) -> dict[int, _Built]:
+    """Return each stage that is wanted, as ranks of `level` play it."""
     strategy, software = step.strategy, step.software
     context = ChunkContext(
         rates=step.rates,
@@ -562,10 +624,10 @@ def _stages(
     placement, orders = schedule.placed(stages), schedule.orders(stages)
     split = _splits_backward(strategy)
     pairs = PairedTables()
-    found, waiting = {}, {}
+    found = {}
     layers = strategy.traffic.offload.layers
     plain = len(parts)
-    parts = [*parts, *_stored(step, parts)] if layers else parts
+    parts = [*parts, *_stored(step, parts, level)] if layers else parts
     for stage in wanted:
         own = [chunks[placement.model_chunk(stage, chunk)] for chunk in range(placement.chunks)]
         stored = stored_layers(step.program.model, own, layers) if layers else frozenset()
@@ -590,16 +652,18 @@ def _stages(
             blocking_transfers=stages > 1 and not step.moves.overlap_pipeline,
             pairs=pairs,
         )
-        found[stage] = program, stage_holdings(blocks, step.moves, software, stages, items)
-        waiting[stage] = waiting_bytes(step.moves, held, orders[stage])
-    check_capacity(step.topology, waiting)
+        found[stage] = _Built(
+            program=program,
+            holdings=stage_holdings(blocks, step.moves, software, stages, items),
+            waiting=waiting_bytes(step.moves, held, orders[stage]),
+        )
     return found
 
 
-def _stored(step: _Step, parts: Sequence[BlockParts]) -> list[BlockParts]:
+def _stored(step: _Step, parts: Sequence[BlockParts], level: int) -> list[BlockParts]:
     """Return the blocks as they are where their activations wait outside of the device."""
     return [
-        replace(part, stored_bytes=kept_bytes(costs))
+        replace(part, stored_bytes=kept_bytes(costs, level))
         for part, costs in zip(parts, step.costs, strict=True)
     ]
 

@@ -17,12 +17,17 @@ from wattree.compiler.program import (
     Scale,
     Step,
     StepPhase,
+    TokenLoad,
 )
+from wattree.compiler.ring import Ring, buffered_blocks, rings_of
 from wattree.cost import (
     GroupShape,
     Software,
     fused_attention_time_s,
     matmul_time_s,
+    ring_pass_latency_s,
+    ring_pass_loads,
+    ring_pass_work_s,
     unfused_attention_time_s,
     volume_factor,
 )
@@ -52,6 +57,9 @@ _PERMUTE_BYTES, _PERMUTE_BACKWARD = 6.0, 1.3
 _CAST_ACTIVATION_BYTES, _CAST_WEIGHT_BYTES = 4.0, 3.0
 #: Exponent of the smooth maximum of device time and host time of a block.
 _HOST_SMOOTHNESS = 4.0
+#: Collectives that pass blocks from neighbour to neighbour. Gradients ride with the keys and
+#: values of all turns but the last, so only that one has a latency of its own.
+_AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
 #: Matrix products that stay at 16 bit when linear layers are quantised.
 _PLAIN_PRODUCTS = frozenset({"logits", "moe.router"})
 
@@ -100,11 +108,11 @@ class Placement:
             inside=inside,
             in_leaf=in_leaf,
             spans=tuple(
-                (scale.degree((axis,)) * one, self.stride[axis])
+                (scale.degree((axis,)) * one, self.stride[axis] * one)
                 for axis in axes
                 if axis in self.stride
             ),
-            filled=self.filled,
+            filled=self.filled * one,
         )
 
 
@@ -120,6 +128,7 @@ class PhaseCosts:
         scale_up_bytes, adapter_bytes, uplink_bytes: Loads, as `cost.PortLoads`. [B]
         transient_bytes: Memory that lives only during the step. [B]
         in_turn: 1 for collectives whose ports and network work one after the other.
+        ring_ranks: Blocks of an attention whose keys and values go round a ring, 0 for others.
     """
 
     steps: tuple[Step, ...]
@@ -133,6 +142,7 @@ class PhaseCosts:
     uplink_bytes: Floats
     transient_bytes: Floats
     in_turn: Floats
+    ring_ranks: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +165,8 @@ def block_costs(
     forward = _phase(program.forward, scale, placement, rates, software)
     again = _phase(program.recomputation, scale, placement, rates, software)
     backward = _phase(program.backward, scale, placement, rates, software)
-    _stretch_to_host([forward], rates)
-    _stretch_to_host([again, backward], rates)
+    _stretch_to_host([forward], rates, scale.load)
+    _stretch_to_host([again, backward], rates, scale.load)
     return BlockCosts(
         program=program,
         forward=forward,
@@ -197,6 +207,8 @@ def collective_costs(
     copies: float = 1.0,
 ) -> CollectiveCosts:
     """Return the costs of a collective."""
+    if kind in _AROUND:
+        return _ring_pass_costs(kind, size_bytes, group, rates)
     played = rates.collectives.played(kind.value, size_bytes, group, rates.links, copies=copies)
     loads = played.loads
     factor = rates.moe_exchange_factor if copies > 1 else 1.0
@@ -213,11 +225,33 @@ def collective_costs(
     )
 
 
+def _ring_pass_costs(
+    kind: CollectiveKind, size_bytes: Floats, group: GroupShape, rates: Rates
+) -> CollectiveCosts:
+    """Return the costs of blocks that go once round a ring of neighbours."""
+    links = rates.links
+    turns = group.ranks - 1.0 if kind is CollectiveKind.RING_GATHER else 1.0
+    stretch = rates.collectives.neighbour_stretch(group)
+    loads = ring_pass_loads(size_bytes, group, stretch=stretch)
+    return CollectiveCosts(
+        latency_s=turns * ring_pass_latency_s(group, links),
+        work_s=ring_pass_work_s(size_bytes, group, links, stretch=stretch),
+        wire_bytes=size_bytes * (group.ranks - 1.0) / group.ranks,
+        scale_up_bytes=loads.scale_up,
+        adapter_bytes=loads.adapter,
+        uplink_bytes=loads.uplink,
+        in_turn=np.zeros_like(size_bytes),
+    )
+
+
 def _phase(
     steps: Sequence[Step], scale: Scale, placement: GroupShapes, rates: Rates, software: Software
 ) -> PhaseCosts:
     count = len(scale.micro_batch)
-    table = np.zeros((10, len(steps), count))
+    table = np.zeros((11, len(steps), count))
+    rings = rings_of(steps)
+    for ring in rings.values():
+        table[10, ring.attention] = scale.degree(_collective(steps[ring.keys]).axes)
     for index, step in enumerate(steps):
         if isinstance(step, CollectiveStep):
             size = scale.value(step.size) * rates.element_bytes
@@ -225,14 +259,20 @@ def _phase(
             latency, work, wire, *loads, in_turn = collective_costs(
                 step.kind, size, group, rates, copies=step.copies
             )
+            if step.uneven and scale.load is not None:
+                work = work * scale.load.busiest
+                loads = [load * scale.load.ports for load in loads]
             is_gather = step.kind is CollectiveKind.ALL_GATHER
             gathered = size * (is_gather & (group.ranks > 1))  # one rank has the whole already
             none = 0 * size
-            table[:, index] = latency, work, none, none, wire, *loads, gathered, in_turn
+            table[:10, index] = latency, work, none, none, wire, *loads, gathered, in_turn
         else:
-            work, flop, traffic = _compute(step, scale, rates, software)
+            blocks = table[10, index] if index in rings else None
+            work, flop, traffic = _compute(step, scale, rates, software, blocks)
             table[1, index], table[2, index], table[3, index] = work, flop, traffic
             table[8, index] = _transient(step, scale, rates)
+            if index in rings:
+                table[8, index] += _visiting(rings[index], steps, scale, rates)
     return PhaseCosts(
         steps=tuple(steps),
         latency_s=table[0],
@@ -245,7 +285,21 @@ def _phase(
         uplink_bytes=table[7],
         transient_bytes=table[8],
         in_turn=table[9],
+        ring_ranks=table[10],
     )
+
+
+def _collective(step: Step) -> CollectiveStep:
+    assert isinstance(step, CollectiveStep)
+    return step
+
+
+def _visiting(ring: Ring, steps: Sequence[Step], scale: Scale, rates: Rates) -> Floats:
+    """Return what blocks on their way round a ring take on each rank. [B]"""
+    keys = _collective(steps[ring.keys])
+    ranks = scale.degree(keys.axes)
+    blocks = buffered_blocks(ranks, gradient=ring.gradient is not None)
+    return np.asarray(blocks * scale.value(keys.size) / ranks * rates.element_bytes)
 
 
 def _transient(step: ComputeStep, scale: Scale, rates: Rates) -> Floats:
@@ -256,13 +310,25 @@ def _transient(step: ComputeStep, scale: Scale, rates: Rates) -> Floats:
 
 
 def _compute(
-    step: ComputeStep, scale: Scale, rates: Rates, software: Software
+    step: ComputeStep,
+    scale: Scale,
+    rates: Rates,
+    software: Software,
+    blocks: Floats | None = None,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return time, matrix FLOP and memory traffic of a compute step."""
+    """Return time, matrix FLOP and memory traffic of a compute step.
+
+    Args:
+        step: The step.
+        scale: Values of its symbols.
+        rates: What devices reach.
+        software: Its habits.
+        blocks: Of keys and values that an attention meets one after another; None for one.
+    """
     if step.kind is OperatorKind.MATMUL and step.matmul is not None:
         return _product(step, scale, rates)
     if step.kind is OperatorKind.ATTENTION:
-        return _attention(step, scale, rates, software)
+        return _attention(step, scale, rates, software, blocks)
     sizes = [scale.value(size) for size in step.traffic]
     backward = step.phase in {StepPhase.INPUT_GRADIENT, StepPhase.WEIGHT_GRADIENT}
     if step.kind is OperatorKind.CROSS_ENTROPY:
@@ -321,7 +387,7 @@ def _casts(phase: StepPhase, m: Floats, n: Floats, k: Floats, groups: Floats) ->
 
 
 def _attention(
-    step: ComputeStep, scale: Scale, rates: Rates, software: Software
+    step: ComputeStep, scale: Scale, rates: Rates, software: Software, blocks: Floats | None
 ) -> tuple[Floats, Floats, Floats]:
     assert step.mask is not None
     backward = step.phase is not StepPhase.FORWARD and step.phase is not StepPhase.RECOMPUTATION
@@ -334,7 +400,7 @@ def _attention(
         time_s = fused_attention_time_s(
             scores=scores,
             head_dim=head_dim,
-            keys=scale.sequence,
+            keys=scale.sequence if blocks is None else scale.sequence / blocks,
             flop_per_s=rates.attention_flop_per_s,
             ramp_tokens=rates.attention_ramp_tokens,
             backward=backward,
@@ -352,14 +418,19 @@ def _attention(
         )
         traffic = full * (17.0 if backward else 13.0)
     flop = 2.0 * products * scores * head_dim
+    if step.skewed_axes:
+        # The last of `p` contiguous pieces sees `p - 1/2` blocks, all pieces `p / 2` on average;
+        # who is done earlier waits for it at the next exchange.
+        time_s = time_s * (2.0 - 1.0 / scale.degree(step.skewed_axes))
     return time_s * step.share, flop * step.share, np.asarray(traffic) * step.share
 
 
-def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates) -> None:
+def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates, load: TokenLoad | None) -> None:
     """Stretch compute so that a block takes the smooth maximum of device and host time, in place.
 
     A launch-bound block's kernels run in gaps: `(device**4 + host**4)**(1/4)` over the block.
-    Where launches block, each kernel takes its launch besides.
+    Where launches block, each kernel takes its launch besides. Ranks with fewer tokens wait for
+    the busiest, so their hosts have as long as its host has.
     """
     computes = [
         (phase, index, step)
@@ -376,6 +447,8 @@ def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates) -> None:
     host = sum(_host_time_s(step, rates) for _, _, step in computes)
     ratio = host / np.maximum(device, 1e-12)
     stretch = (1.0 + ratio**_HOST_SMOOTHNESS) ** (1.0 / _HOST_SMOOTHNESS)
+    if load is not None:
+        stretch = stretch[load.leader]
     for phase, index, _ in computes:
         phase.work_s[index] *= stretch
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wattree.compiler.stages import stage_misfits
+from wattree.cost import Software
 from wattree.errors import StrategyError, nearest
 from wattree.graph import DimRole, IterationDim, ModelGraph, Operator, OperatorKind
 from wattree.hardware import Cluster
-from wattree.strategy import AXES, Strategy, StrategyTree, TreeNode
+from wattree.strategy import AXES, ContextExchange, Strategy, StrategyTree, TreeNode
 
-__all__ = ["check_fits", "misfits"]
+__all__ = ["check_fits", "check_ring", "misfits"]
 
 
 def check_fits(
@@ -57,6 +58,7 @@ def misfits(
     found |= _axis_misfits(strategy.tree)
     reached = list(_reached(model, strategy))
     found |= _dim_misfits(reached, strategy, sequence)
+    found |= _context_misfits(model, strategy.tree, reached)
     if not strategy.preset:  # presets also name layers that a model may lack
         found |= _pattern_misfits(model, strategy.tree, reached)
     return found
@@ -174,6 +176,43 @@ def _once_each(found: Mapping[str, str]) -> dict[str, str]:
         first: reason if not others else f"{reason} (here and at {len(others)} more operators)"
         for reason, (first, *others) in places.items()
     }
+
+
+def _context_misfits(
+    model: ModelGraph, tree: StrategyTree, reached: Sequence[_Reached]
+) -> dict[str, str]:
+    """Return nodes that say how attention reaches other ranks, where no attention is."""
+    asked = [p for p, node in tree.nodes.items() if node.context or node.context_order]
+    met = {
+        pattern
+        for at in reached
+        if at.operator.kind is OperatorKind.ATTENTION
+        for pattern in at.patterns
+    }
+    if not asked or met & set(asked):
+        return {}
+    node = tree.nodes[asked[0]]
+    return {
+        f"strategy.tree.{asked[0]!r}": f"'{node.context or node.context_order}' is about attention "
+        f"over positions that are split, but {model.name} has none there; leave it out"
+    }
+
+
+def check_ring(tree: StrategyTree, software: Software) -> None:
+    """Refuse a ring where the software keeps whole score matrices.
+
+    Raises:
+        StrategyError: Attention in blocks needs a fused kernel.
+    """
+    misfits = {
+        f"strategy.tree.{pattern!r}": f"context 'ring' computes attention block by block, but "
+        f"'{software.name}' keeps the whole score matrix; use gather or ulysses, or "
+        "traits: {fused_attention: true}"
+        for pattern, node in tree.nodes.items()
+        if node.context is ContextExchange.RING
+    }
+    if misfits and not software.fused_attention:
+        raise StrategyError(dict([next(iter(misfits.items()))]))
 
 
 def _misfit(

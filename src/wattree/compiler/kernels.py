@@ -97,8 +97,8 @@ class Loads(NamedTuple):
     """What tasks send over each kind of link and direction, `D` of them.
 
     Attributes:
-        of_task: By kind of rank and task, `(kinds, T, D)`. [B]
-        kind: Kind of each class, `(C,)`.
+        of_task: By level of ranks and task, `(V, T, D)`. [B]
+        level: Of each class, `(C,)`.
         by_class: For tasks whose bytes depend on the class, `(rows, D, C)`, by `Templates.costs`.
             [B], of rows from `per_byte_from` on per byte of `size_bytes`.
         size_bytes: `(T,)`. [B]
@@ -111,7 +111,7 @@ class Loads(NamedTuple):
     """
 
     of_task: Floats
-    kind: Integers
+    level: Integers
     by_class: Floats
     size_bytes: Floats
     work_s: Floats
@@ -237,13 +237,13 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
     begin, end = job.patterns.member_offsets[copy], job.patterns.member_offsets[copy + 1]
     base, costs, row = job.templates.base[t], job.templates.costs[t], filled
     instance = job.templates.first[t] + copy - job.patterns.copies_at[job.templates.pattern[t]]
-    kinds = len(loads.of_task)
+    levels = len(loads.of_task)
     for d in range(len(loads.inward)):
         load_bytes = loads.of_task[0, t, d]
-        if costs == FROM_TASK and kinds > 1:
+        if costs == FROM_TASK and levels > 1:
             for m in range(begin, end):
                 rank_class = base + members[m]
-                load_bytes = loads.of_task[loads.kind[rank_class], t, d]
+                load_bytes = loads.of_task[loads.level[rank_class], t, d]
                 if load_bytes > 0.0:
                     twins = loads.twins[d, rank_class]
                     rate = load_bytes / loads.work_s[instance] * twins

@@ -19,6 +19,7 @@ __all__ = [
     "Conversion",
     "Layout",
     "conversions",
+    "expert_position",
     "layout_of",
     "local_size",
 ]
@@ -69,7 +70,14 @@ def local_size(operator: Operator, operand: Operand, layout: Layout) -> LocalSiz
     size = LocalSize(operand.fraction)
     for dim in operand.dims:
         size = size.times(LocalSize.of(operator.dim(dim).extent))
-    return size.over(tuple(axis for axis, position in layout.items() if position != PARTIAL))
+    size = size.over(tuple(axis for axis, position in layout.items() if position != PARTIAL))
+    return size.to_experts(routed=expert_position(operand) in layout.values())
+
+
+def expert_position(operand: Operand) -> int | None:
+    """Return which dim of a tensor of routed tokens is that of the experts; None for others."""
+    routed = "expert" in operand.dims and "seq" in operand.dims
+    return operand.dims.index("expert") if routed else None
 
 
 def conversions(

@@ -184,8 +184,9 @@ class MemoryLedger:
 
     Attributes:
         items: What entries name by number.
-        stages: One ledger each. A rank class plays the tasks of its stage in their order.
-        stage_of_class: Stage of every rank class.
+        stages: One ledger for each stage, and again for each level of ranks whose experts get other
+            numbers of tokens. A rank class plays the tasks of its stage in their order.
+        stage_of_class: Which of them is that of every rank class.
     """
 
     items: tuple[Item, ...]

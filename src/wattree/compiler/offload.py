@@ -28,14 +28,20 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
-def kept_bytes(costs: BlockCosts) -> float:
-    """Return what a block keeps from forward to backward for one micro-batch. [B]"""
+def kept_bytes(costs: BlockCosts, column: int = 0) -> float:
+    """Return what a block keeps from forward to backward for one micro-batch. [B]
+
+    Args:
+        costs: Of the block.
+        column: Which of those that it has costs for.
+    """
     if not costs.program.backward:
         return 0.0
     kept = [1.0 - tensor.share if tensor.recomputed else 1.0 for tensor in costs.program.saved]
-    return float(np.dot(kept, costs.saved_bytes[:, 0])) if kept else 0.0
+    return float(np.dot(kept, costs.saved_bytes[:, column])) if kept else 0.0
 
 
 def stored_layers(model: ModelGraph, chunks: Sequence[Sequence[int]], count: int) -> frozenset[int]:
@@ -69,16 +75,29 @@ def waiting_bytes(
     return held
 
 
-def check_capacity(topology: MeshTopology, by_stage: Mapping[int, Mapping[str, float]]) -> None:
-    """Raise a StrategyError if a tier cannot hold what all ranks send there."""
+def check_capacity(
+    topology: MeshTopology,
+    by_level: Sequence[Mapping[int, Mapping[str, float]]],
+    levels: Integers | None,
+) -> None:
+    """Raise a StrategyError if a tier cannot hold what all ranks send there.
+
+    Args:
+        topology: Where ranks are.
+        by_level: Tier → bytes of a rank, by level and stage. [B]
+        levels: Level of each rank; None: all are of the first.
+    """
     held: dict[str, Floats] = {}
-    for stage, sizes in by_stage.items():
-        for tier, size in sizes.items():
-            column = held.setdefault(tier, np.zeros(topology.mesh.ranks))
-            column[topology.stage_ranks(stage)] = size
-    devices = topology.device_of(np.arange(topology.mesh.ranks))
+    for level, by_stage in enumerate(by_level):
+        for stage, sizes in by_stage.items():
+            ranks = topology.stage_ranks(stage)
+            if levels is not None:
+                ranks = ranks[levels[ranks] == level]
+            for tier, size in sizes.items():
+                held.setdefault(tier, np.zeros(topology.mesh.ranks))[ranks] = size
     if not held:
         return
+    devices = topology.device_of(np.arange(topology.mesh.ranks))
     if found := capacity_misfits(topology.cluster.node, held, devices):
         raise StrategyError(found)
 

@@ -21,6 +21,7 @@ __all__ = [
     "CollectiveKind",
     "CollectiveStep",
     "ComputeStep",
+    "ExpertPlace",
     "LocalSize",
     "Matmul",
     "ParameterGroup",
@@ -29,6 +30,7 @@ __all__ = [
     "Scale",
     "Step",
     "StepPhase",
+    "TokenLoad",
 ]
 
 
@@ -39,6 +41,8 @@ class CollectiveKind(StrEnum):
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_TO_ALL = "all_to_all"
+    RING_GATHER = "ring_gather"  # an all-gather whose blocks go from neighbour to neighbour
+    RING_REDUCE = "ring_reduce"  # a reduce-scatter likewise
 
 
 class Payload(StrEnum):
@@ -62,13 +66,15 @@ class StepPhase(StrEnum):
 class LocalSize:
     """`coefficient * B**batch * S**seq / product of the degrees of divisors`.
 
-    `B` is the micro-batch over all replicas together, `S` the sequence length.
+    `B` is the micro-batch over all replicas together, `S` the sequence length. What counts tokens
+    of a rank's own experts is `routed`: it grows with how many they get.
     """
 
     coefficient: float = 1.0
     batch: int = 0
     seq: int = 0
     divisors: tuple[str, ...] = ()
+    routed: bool = False
 
     @classmethod
     def of(cls, extent: Extent, axes: tuple[str, ...] = ()) -> LocalSize:
@@ -82,22 +88,59 @@ class LocalSize:
             self.batch + other.batch,
             self.seq + other.seq,
             self.divisors + other.divisors,
+            self.routed or other.routed,
         )
 
     def scaled(self, factor: float) -> LocalSize:
         """Return `factor` times this size."""
-        return LocalSize(self.coefficient * factor, self.batch, self.seq, self.divisors)
+        return LocalSize(
+            self.coefficient * factor, self.batch, self.seq, self.divisors, self.routed
+        )
 
     def over(self, axes: tuple[str, ...]) -> LocalSize:
         """Return this size divided by the degrees of `axes`."""
-        return LocalSize(self.coefficient, self.batch, self.seq, self.divisors + axes)
+        return LocalSize(self.coefficient, self.batch, self.seq, self.divisors + axes, self.routed)
+
+    def to_experts(self, *, routed: bool) -> LocalSize:
+        """Return this size as tokens of a rank's own experts, or as even parts of all tokens."""
+        return LocalSize(self.coefficient, self.batch, self.seq, self.divisors, routed)
 
     def without(self, axes: tuple[str, ...]) -> LocalSize:
         """Return this size with one division by each of `axes` undone."""
         rest = list(self.divisors)
         for axis in axes:
             rest.remove(axis)
-        return LocalSize(self.coefficient, self.batch, self.seq, tuple(rest))
+        return LocalSize(self.coefficient, self.batch, self.seq, tuple(rest), self.routed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLoad:
+    """How unevenly tokens are spread over the ranks that hold experts, `(n,)` each.
+
+    Attributes:
+        tokens: That a rank's experts get, over the mean.
+        ports: What exchanging them sends through the rank's ports, over an even exchange.
+        busiest: The largest of `ports` in its group, which ends the exchange.
+        leader: Entry of the busiest rank, for which the others wait.
+    """
+
+    tokens: NDArray[np.float64]
+    ports: NDArray[np.float64]
+    busiest: NDArray[np.float64]
+    leader: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertPlace:
+    """How a block spreads its experts.
+
+    Attributes:
+        experts: How many there are.
+        axes: Mesh axes over which they are spread, outermost first.
+    """
+
+    experts: int
+    axes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +152,14 @@ class Scale:
         sequence: Tokens per sample.
         degrees: Axis → degree, shape `(n,)` each. Absent axes have degree 1.
         batch_axes: Axes over which samples are spread: `B = micro_batch * their degrees`.
+        load: Tokens of experts; None: all ranks get the same.
     """
 
     micro_batch: NDArray[np.float64]
     sequence: float
     degrees: Mapping[str, NDArray[np.float64]]
     batch_axes: tuple[str, ...]
+    load: TokenLoad | None = None
     _cache: dict[LocalSize, NDArray[np.float64]] = field(default_factory=dict, repr=False)
 
     def value(self, size: LocalSize) -> NDArray[np.float64]:
@@ -126,6 +171,8 @@ class Scale:
             value = value * (self.micro_batch * self.degree(self.batch_axes)) ** size.batch
         if size.divisors:
             value = value / self.degree(size.divisors)
+        if size.routed and self.load is not None:
+            value = value * self.load.tokens
         self._cache[size] = value
         return value
 
@@ -160,6 +207,7 @@ class ComputeStep:
         matmul: Shape, for MATMUL.
         batch, queries, heads: Attention only: local samples, query positions and query heads.
         mask, head_dim, value_head_dim: Attention only.
+        skewed_axes: Attention only: axes over which a causal mask leaves the last rank most to do.
         traffic: Elements read and written, each operand once.
         kernels: Eager kernels it launches.
         depends: Indices of earlier steps in the same list whose results it reads.
@@ -180,6 +228,7 @@ class ComputeStep:
     mask: AttentionMask | None = None
     head_dim: int = 0
     value_head_dim: int = 0
+    skewed_axes: tuple[str, ...] = ()
     kernels: int = 1
     depends: tuple[int, ...] = ()
     reads_block_input: bool = False
@@ -202,6 +251,8 @@ class CollectiveStep:
         depends: Indices of earlier steps it reads.
         copies: All-to-all of routed tokens: copies per token (top-k), for deduplication per node.
         reads_block_input: It converts what the block was given.
+        exposed: Nothing hides it, whatever the software overlaps.
+        uneven: It brings tokens to their experts, or back.
     """
 
     path: str
@@ -213,6 +264,8 @@ class CollectiveStep:
     depends: tuple[int, ...] = ()
     copies: float = 1.0
     reads_block_input: bool = False
+    exposed: bool = False
+    uneven: bool = False
 
 
 Step = ComputeStep | CollectiveStep
@@ -279,6 +332,7 @@ class BlockProgram:
         input_size: Local size of the tensor it is given.
         forward_exit, backward_exit: Step whose end completes the output, or the gradient of the
             input; -1 where there is none.
+        expert_places: The ways in which it spreads experts over ranks.
     """
 
     block: str
@@ -291,3 +345,4 @@ class BlockProgram:
     input_size: LocalSize
     forward_exit: int
     backward_exit: int
+    expert_places: tuple[ExpertPlace, ...] = ()

@@ -64,6 +64,7 @@ class RanksOfJob:
         boundary_bytes: What a stage hands to the next for one micro-batch. [B]
         rates: What links reach, by pool.
         kinds: Kinds of ranks, whose times differ.
+        levels: Level of each rank, by how many tokens its experts get; None: all have the same.
         mirrored: Whether stages as far from either end hold the same, and exchange gradients.
         label: What the names of its classes begin with.
     """
@@ -74,6 +75,7 @@ class RanksOfJob:
     boundary_bytes: float
     rates: Sequence[Rates]
     kinds: RankKinds
+    levels: Integers | None = None
     mirrored: bool = False
     label: str = ""
 
@@ -129,6 +131,8 @@ def _folded(
         if job.mirrored:
             own = own * 3 + place.reach_mirror
         own = own * len(job.kinds.kinds) + job.kinds.of_rank
+        if job.levels is not None:
+            own = own * (job.levels.max() + 1) + job.levels
         colours.append(base + own)
         base += int(own.max()) + 1
         groups += [start + members for members in job.groups.values()]
@@ -235,7 +239,9 @@ def _stage_classes(
                 }
                 if shares
                 else None,
-                kind=np.searchsorted(of_stage, job.kinds.of_rank[chosen]),
+                level=np.searchsorted(of_stage, job.kinds.of_rank[chosen])
+                if job.levels is None
+                else job.levels[chosen],
                 pool=places.pools[chosen],
                 devices=tuple(devices[pool] for pool in places.pools[chosen].tolist()),
             )

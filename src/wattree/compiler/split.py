@@ -121,4 +121,5 @@ def _taken(costs: PhaseCosts, chosen: Sequence[int]) -> PhaseCosts:
         uplink_bytes=costs.uplink_bytes[rows],
         in_turn=costs.in_turn[rows],
         transient_bytes=costs.transient_bytes[rows],
+        ring_ranks=costs.ring_ranks[rows],
     )

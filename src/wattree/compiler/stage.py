@@ -88,8 +88,8 @@ class StageProgram:
         sends: Its transfers to other stages.
         receives: What it is handed → the tasks that wait for it.
         pieces: Its slots' tables with their ledgers.
-        of_kinds: The same tasks with the times of each kind of rank in the stage, if there are
-            several; `tasks` are those of the first.
+        levels: The same tasks with the figures of ranks of every other level: by the tokens of
+            their experts, or by the kind of their device and place.
     """
 
     tasks: NDArray[np.void]
@@ -97,7 +97,7 @@ class StageProgram:
     sends: tuple[Send, ...]
     receives: Mapping[Handover, tuple[int, ...]]
     pieces: tuple[Piece, ...] = ()
-    of_kinds: tuple[NDArray[np.void], ...] = ()
+    levels: tuple[NDArray[np.void], ...] = ()
 
     def behind(self, stages: int) -> StageProgram:
         """Return the program as that of a stage behind so many of other jobs."""

@@ -41,6 +41,7 @@ class SyncGroup:
         reduce_bytes: Gradients before reduction. [B]
         update_axes: Updated parameters are gathered over these after the step (ZeRO-1, 2).
         every_micro_batch: Reduced after each micro-batch, not only after the last.
+        kept_as_shards: Gradients are stored as shards, not whole.
     """
 
     gather_axes: tuple[str, ...]
@@ -50,11 +51,12 @@ class SyncGroup:
     reduce_bytes: Floats
     update_axes: tuple[str, ...]
     every_micro_batch: bool
+    kept_as_shards: bool
 
     @property
     def is_staged(self) -> bool:
         """Whether gradients are kept as shards, so that the whole needs a buffer of its own."""
-        return self.every_micro_batch and bool(self.scatter_axes)
+        return self.kept_as_shards and bool(self.scatter_axes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +77,24 @@ class Storage:
 
 
 def block_storage(
-    program: BlockProgram, scale: Scale, software: Software, state_bytes: float
+    program: BlockProgram,
+    scale: Scale,
+    software: Software,
+    state_bytes: float,
+    *,
+    reduce_every_micro_batch: bool | None = None,
 ) -> Storage:
-    """Return what the parameters of one block take and move."""
+    """Return what the parameters of one block take and move.
+
+    Args:
+        program: Of the block.
+        scale: Values of its symbols.
+        software: Habits.
+        state_bytes: Optimiser state of a parameter. [B]
+        reduce_every_micro_batch: Gradients leave after each micro-batch, or only after the last,
+            until when each rank sums them up whole (`no_sync` of PyTorch's FSDP); None: after each
+            if they are sharded.
+    """
     zero = np.zeros_like(scale.micro_batch)
     parameters, gradients, optimizer, updated = zero, zero, zero, zero
     sync = []
@@ -89,9 +106,10 @@ def block_storage(
             )
         if group.trainable and not group.tied:
             shards = scale.degree(_optimizer_axes(group))
-            gradients = gradients + software.gradient_bytes * elements / scale.degree(
-                group.gradient_axes or group.parameter_axes
-            )
+            kept_over = group.gradient_axes or group.parameter_axes
+            if reduce_every_micro_batch is False:
+                kept_over = ()
+            gradients = gradients + software.gradient_bytes * elements / scale.degree(kept_over)
             optimizer = (
                 optimizer
                 + (software.master_bytes + software.master_gradient_bytes + state_bytes)
@@ -99,7 +117,7 @@ def block_storage(
                 / shards
             )
             updated = updated + elements / shards
-        sync.append(_sync(group, elements, software))
+        sync.append(_sync(group, elements, software, often=reduce_every_micro_batch))
     return Storage(
         parameters=parameters,
         gradients=gradients,
@@ -113,10 +131,15 @@ def _optimizer_axes(group: ParameterGroup) -> tuple[str, ...]:
     return group.optimizer_axes or group.gradient_axes or group.parameter_axes
 
 
-def _sync(group: ParameterGroup, elements: Floats, software: Software) -> SyncGroup:
+def _sync(
+    group: ParameterGroup, elements: Floats, software: Software, *, often: bool | None
+) -> SyncGroup:
     scatter = _optimizer_axes(group) if group.trainable else ()
     rest = tuple(axis for axis in group.partial_axes if axis not in scatter)
     sharded = bool(group.parameter_axes)
+    kept_as_shards = bool(group.gradient_axes) or sharded
+    if often is None:
+        often = kept_as_shards
     return SyncGroup(
         gather_axes=group.parameter_axes,
         gather_bytes=elements * software.gather_bytes,
@@ -124,5 +147,6 @@ def _sync(group: ParameterGroup, elements: Floats, software: Software) -> SyncGr
         reduce_axes=rest if group.trainable else (),
         reduce_bytes=elements * software.reduce_bytes,
         update_axes=() if sharded or not group.trainable else scatter,
-        every_micro_batch=bool(group.gradient_axes) or sharded,
+        every_micro_batch=often,
+        kept_as_shards=kept_as_shards and often,
     )

@@ -16,6 +16,7 @@ from wattree.cost.collective import (
     volume_factor,
 )
 from wattree.cost.matmul import alignment_factor, matmul_time_s, tile_efficiency
+from wattree.cost.ring_pass import ring_pass_latency_s, ring_pass_loads, ring_pass_work_s
 from wattree.cost.software import SOFTWARE, Software, at_precision, software_family
 
 __all__ = [
@@ -34,6 +35,9 @@ __all__ = [
     "load_calibration",
     "matmul_time_s",
     "port_loads",
+    "ring_pass_latency_s",
+    "ring_pass_loads",
+    "ring_pass_work_s",
     "software_family",
     "tile_efficiency",
     "unfused_attention_time_s",

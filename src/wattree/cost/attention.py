@@ -30,7 +30,7 @@ def fused_attention_time_s(
     *,
     scores: Floats,
     head_dim: float,
-    keys: float,
+    keys: float | Floats,
     flop_per_s: float,
     ramp_tokens: float,
     backward: bool,

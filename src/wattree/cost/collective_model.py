@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from wattree.cost.algorithms import Group, Protocol, nccl_system
 from wattree.cost.algorithms.choose import OURS
 from wattree.cost.algorithms.layout import Layout
-from wattree.cost.algorithms.profile import Profile, profile_of, shifted_stretch
+from wattree.cost.algorithms.profile import Profile, profile_of, ring_stretch, shifted_stretch
 from wattree.cost.algorithms.protocols import base_latency_s, hop_latencies_s
 from wattree.cost.algorithms.tuning import (
     NCCL_KEYS,
@@ -145,6 +145,18 @@ class CollectiveModel:
             if 0 < far < used:
                 stretch[number.ravel() == index] = shifted_stretch(far, used, self._wiring)
         return stretch
+
+    def neighbour_stretch(self, group: GroupShape) -> Floats:
+        """Return the same for messages from each member of a group to the next, `(k,)`."""
+        if self._wiring.is_switch or not group.spans:
+            return np.ones_like(group.ranks)
+        layouts = self._layouts(group)
+        stretch = _known(
+            group,
+            (self._token, "neighbours"),
+            lambda: np.array([ring_stretch(each, self._wiring) for each in layouts.distinct]),
+        )
+        return np.asarray(stretch[layouts.of_group])
 
     def _closed(
         self, kind: str, size_bytes: Floats, group: GroupShape, links: LinkRates, copies: float

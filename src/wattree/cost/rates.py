@@ -159,7 +159,6 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     if software.compiled:
         elementwise *= calibration.general("compiled_elementwise")
     fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
-    exposed = calibration.general("tensor_exposed_share") if software.overlap_tensor else 1.0
     return Rates(
         compute_units=device.compute_units,
         linear_flop_per_s=linear,
@@ -179,7 +178,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         overlap_compute_rate=calibration.general("overlap_compute_rate"),
         # A fit may step over 1; nothing is faster beside others than alone.
         overlap_communication_rate=min(1.0, calibration.general("overlap_communication_rate")),
-        tensor_exposed_share=exposed,
+        tensor_exposed_share=calibration.general("tensor_exposed_share"),
         alignment_penalty=calibration.device(device, "alignment_penalty"),
         head_misalignment=calibration.general("head_misalignment"),
         moe_host_s=calibration.general(

@@ -14,10 +14,17 @@ from typing import Any
 from wattree.hardware import Cluster, Fabric, Node, Pool
 from wattree.job.problems import Problems
 from wattree.job.schema import ClusterSpec, TreeSpec
-from wattree.strategy import Schedule, StrategyOptions
+from wattree.strategy import ULYSSES, ExpertLoad, Schedule, Strategy, StrategyOptions
 from wattree.units import format_quantity
 
-__all__ = ["warn_of_idle_cluster", "warn_of_idle_options", "warn_of_idle_tree", "warn_of_port"]
+__all__ = [
+    "warn_of_idle_capacity",
+    "warn_of_idle_cluster",
+    "warn_of_idle_load",
+    "warn_of_idle_options",
+    "warn_of_idle_tree",
+    "warn_of_port",
+]
 
 #: Schedule of several chunks → the one that takes as long with one chunk on each stage.
 _WITH_ONE_CHUNK = {"interleaved": "1f1b", "breadth-first": "gpipe"}
@@ -95,8 +102,18 @@ def warn_of_idle_options(
             f"'{options.sharding}' has no effect with one replica: there is nobody to share the "
             "model's state with; set dp or fsdp above 1",
         )
+    _of_context(options, chosen, problems=problems)
+    over = options.ep * (options.tp if options.expert_over_tensor else 1)
+    _of_load(options.expert_load, over, problems=problems)
     _of_pipeline(
         "strategy", chosen, options.pp, options.virtual_stages, name="schedule", problems=problems
+    )
+    _of_pieces(
+        options.traffic.in_line,
+        chosen,
+        tensor=options.tp,
+        hidden=options.overlap_tensor,
+        problems=problems,
     )
     _of_overlap(
         chosen,
@@ -105,6 +122,22 @@ def warn_of_idle_options(
         sharded=options.sharding != "none" and holders > 1,
         problems=problems,
     )
+
+
+def _of_context(options: StrategyOptions, chosen: Mapping[str, Any], *, problems: Problems) -> None:
+    for key in ("context", "context_order"):
+        if key in chosen and options.cp == 1:
+            problems.warn(
+                f"strategy.{key}",
+                f"'{chosen[key]}' has no effect with cp 1: each rank holds whole samples; set cp "
+                "above 1",
+            )
+    if "context_order" in chosen and options.cp > 1 and options.context == ULYSSES:
+        problems.warn(
+            "strategy.context_order",
+            f"'{options.context_order}' has no effect with context ulysses: attention sees whole "
+            "samples of some heads",
+        )
 
 
 # ---------------------------------------------------------------- a tree
@@ -133,6 +166,22 @@ def warn_of_idle_tree(spec: TreeSpec, *, problems: Problems) -> None:
         sharded=any(spec.mesh.get(axis, 1) > 1 for axis in stored),
         problems=problems,
     )
+    _of_pieces(
+        spec.in_line or (),
+        {key: getattr(spec, key) for key in spec.model_fields_set},
+        tensor=spec.mesh.get("tp", 1),
+        hidden=spec.overlap_tensor,
+        problems=problems,
+    )
+
+
+def warn_of_idle_load(strategy: Strategy, *, problems: Problems) -> None:
+    """Warn of what a tree's strategy says of its experts' tokens to no effect."""
+    ranks = [
+        strategy.mesh.size(node.compute.get("expert", ()) or ())
+        for node in strategy.tree.nodes.values()
+    ]
+    _of_load(strategy.expert_load, max(ranks, default=1), problems=problems)
 
 
 def _of_axes(spec: TreeSpec, *, problems: Problems) -> None:
@@ -165,6 +214,65 @@ def _of_shares(spec: TreeSpec, *, problems: Problems) -> None:
 
 
 # ---------------------------------------------------------------- both
+
+
+def warn_of_idle_capacity(
+    load: ExpertLoad | None, *, software: str, dropless: bool, problems: Problems
+) -> None:
+    """Warn of a capacity of experts in software that has none."""
+    if load is not None and load.capacity is not None and dropless:
+        problems.warn(
+            "strategy.expert_capacity",
+            f"has no effect: '{software}' drops no tokens; set traits: {{moe_dropless: false}}",
+        )
+
+
+def _of_load(load: ExpertLoad | None, ranks: int, *, problems: Problems) -> None:
+    """Warn of uneven experts where all ranks have the same ones.
+
+    Args:
+        load: What the file says of experts' tokens.
+        ranks: Over which experts are spread.
+        problems: Where warnings go.
+    """
+    if load is None:
+        return
+    if ranks == 1:
+        problems.warn(
+            "strategy.expert_imbalance" if load.capacity is None else "strategy.expert_capacity",
+            "has no effect with ep 1: every rank holds all experts; set ep above 1",
+        )
+    elif load.capacity is not None and load.imbalance == 1 and load.spread == 0:
+        problems.warn(
+            "strategy.expert_capacity",
+            "has no effect without expert_imbalance: no expert gets more tokens than the mean",
+        )
+
+
+def _of_pieces(
+    in_line: Sequence[str],
+    said: Mapping[str, Any],
+    *,
+    tensor: int,
+    hidden: bool | None,
+    problems: Problems,
+) -> None:
+    """Warn of products cut into pieces where no traffic hides behind them."""
+    if said.get("tensor_pieces") is None:
+        return
+    why = (
+        "tp 1"
+        if tensor == 1
+        else "overlap_tensor: false"
+        if hidden is False
+        else "in_line: [tensor]"
+        if "tensor" in in_line
+        else None
+    )
+    if why is not None:
+        problems.warn(
+            "strategy.tensor_pieces", f"has no effect with {why}: there is no traffic to hide"
+        )
 
 
 def _of_pipeline(
@@ -202,8 +310,10 @@ def _of_overlap(
         sharded: Parameters or optimiser state lie on several ranks.
         problems: Where warnings go.
     """
+    alone = reducing == 1, "one replica: there are no gradients to reduce"
     reasons = {
-        "overlap_gradients": (reducing == 1, "one replica: there are no gradients to reduce"),
+        "overlap_gradients": alone,
+        "reduce_every_micro_batch": alone,
         "overlap_parameters": (
             not sharded,
             "parameters and optimiser state whole on every rank: there is nothing to gather",

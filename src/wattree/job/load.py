@@ -15,6 +15,7 @@ from wattree.files import is_folder, read_yaml
 from wattree.hardware import Cluster, Precision
 from wattree.job.cluster import cluster_of
 from wattree.job.collectives import collective_requests
+from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, TrainingOptions
 from wattree.job.neighbours import (
     Guest,
@@ -103,6 +104,14 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
         mapping.get("collectives", AUTO_COLLECTIVES), cluster=cluster, problems=problems
     )
     traits = _traits(mapping.get("traits", {}), problems=problems)
+    if isinstance(strategy, Strategy | StrategyOptions) and named["software"] in SOFTWARE:
+        own = SOFTWARE[named["software"]].moe_dropless
+        warn_of_idle_capacity(
+            strategy.expert_load,
+            software=named["software"],
+            dropless=traits.get("moe_dropless", own),
+            problems=problems,
+        )
     training = _training(mapping.get("training", {}), problems=problems)
     problems.check()
     # Whatever is None noted its fault, so `check` has raised.

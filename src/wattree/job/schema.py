@@ -17,6 +17,8 @@ from wattree.job.values import (
     Degree,
     Depth,
     DeviceList,
+    Factor,
+    Imbalance,
     Index,
     Layers,
     Offset,
@@ -249,11 +251,17 @@ class MovementSpec(Section):
     overlap_gradients: bool | None = Field(None, description="true or false")
     overlap_parameters: bool | None = Field(None, description="true or false")
     overlap_tensor: bool | None = Field(None, description="true or false")
+    tensor_pieces: Degree | None = Field(
+        None, description="a whole number, pieces of a product that hide tensor-parallel traffic"
+    )
     overlap_pipeline: bool | None = Field(
         None, description="true or false, whether computation goes on during sends between stages"
     )
     overlap_optimizer: bool | None = Field(
         None, description="true or false, whether a bucket is updated as soon as it is reduced"
+    )
+    reduce_every_micro_batch: bool | None = Field(
+        None, description="true or false, whether gradients are reduced after each micro-batch"
     )
     in_line: (
         list[Literal["gradients", "parameters", "tensor", "context", "experts", "pipeline"]] | None
@@ -277,6 +285,21 @@ class MovementSpec(Section):
     )
     offload: OffloadSpec | None = Field(
         None, description="a mapping with optimizer, parameters and activations"
+    )
+
+
+class TokenSpec(Section):
+    """How evenly tokens reach experts; the same keys with a preset and with a tree."""
+
+    expert_imbalance: Imbalance | None = Field(
+        None,
+        description="a number, tokens of the busiest expert-parallel rank over the mean, or a draw "
+        "of every expert's share: {spread: 0.3, seed: 1}",
+    )
+    expert_capacity: Factor | None = Field(
+        None,
+        description="a number, the most tokens an expert takes over the mean, for software that "
+        "drops the rest",
     )
 
 
@@ -318,10 +341,17 @@ class _PresetKeys(Section):
     stage_layers: list[Layers] | None = Field(
         None, description="a list of whole numbers, layers of each pipeline chunk"
     )
+    context: str | None = Field(
+        None,
+        description="'overlapped', 'gather', 'ring' or 'ulysses', how attention reaches across cp",
+    )
+    context_order: str | None = Field(
+        None, description="'zigzag' or 'contiguous', which positions each rank of cp holds"
+    )
 
 
 # The keys of the last base come first where messages list them.
-class OptionsSpec(MovementSpec, _PresetKeys):
+class OptionsSpec(MovementSpec, TokenSpec, _PresetKeys):
     """Degrees and switches; with `preset`, laid over what the preset says."""
 
 
@@ -371,6 +401,14 @@ class NodeSpec(Section):
     memory: MemorySpec | None = Field(
         None, description="a mapping with parameters, gradients, optimizer or activations"
     )
+    context: Literal["overlapped", "gather", "ring"] | None = Field(
+        None,
+        description="'overlapped', 'gather' or 'ring', how attention gets the keys and values of "
+        "other ranks; for ulysses split it over heads: {seq: [], heads: cp}",
+    )
+    context_order: Literal["zigzag", "contiguous"] | None = Field(
+        None, description="'zigzag' or 'contiguous', which positions each rank holds"
+    )
 
 
 class _TreeKeys(Section):
@@ -385,7 +423,7 @@ class _TreeKeys(Section):
     )
 
 
-class TreeSpec(MovementSpec, _TreeKeys):
+class TreeSpec(MovementSpec, TokenSpec, _TreeKeys):
     """A strategy written out: mesh, schedule, tree."""
 
 

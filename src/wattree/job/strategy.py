@@ -10,7 +10,7 @@ from typing import Any
 
 from wattree.errors import UnknownNameError, nearest
 from wattree.hardware import Cluster
-from wattree.job.idle import warn_of_idle_options, warn_of_idle_tree
+from wattree.job.idle import warn_of_idle_load, warn_of_idle_options, warn_of_idle_tree
 from wattree.job.job import AUTO
 from wattree.job.orders import orders_from
 from wattree.job.place import Allotment
@@ -21,8 +21,11 @@ from wattree.strategy import (
     CUSTOM,
     SCHEDULES,
     ActivationStore,
+    ContextExchange,
+    ExpertLoad,
     MemoryChoice,
     Mesh,
+    PositionOrder,
     Schedule,
     Strategy,
     StrategyOptions,
@@ -82,9 +85,10 @@ def _options(
         if orders is None:
             return None
         chosen["order"] = orders
+    load = _expert_load(chosen.pop("expert_imbalance", None), chosen.pop("expert_capacity", None))
     options = None
     with problems.at("strategy"):
-        options = _of_preset(spec.preset, chosen)
+        options = _of_preset(spec.preset, chosen | {"expert_load": load})
     if options is None:
         return None
     if cluster is not None:
@@ -94,6 +98,12 @@ def _options(
     warn_of_idle_options(options, chosen, problems=problems)
     warn_of_idle_traffic(options, spec, problems=problems)
     return options
+
+
+def _expert_load(imbalance: Mapping[str, Any] | None, capacity: float | None) -> ExpertLoad | None:
+    if imbalance is None and capacity is None:
+        return None
+    return ExpertLoad(**(imbalance or {}), capacity=capacity)
 
 
 def _of_preset(preset: str | None, chosen: Mapping[str, Any]) -> StrategyOptions:
@@ -179,8 +189,12 @@ def _strategy(
         overlap_parameters=spec.overlap_parameters,
         overlap_tensor=spec.overlap_tensor,
         traffic=traffic,
+        expert_load=_expert_load(spec.expert_imbalance, spec.expert_capacity),
+        reduce_every_micro_batch=spec.reduce_every_micro_batch,
+        tensor_pieces=spec.tensor_pieces,
     )
     warn_of_idle_traffic(strategy, spec, problems=problems)
+    warn_of_idle_load(strategy, problems=problems)
     return strategy
 
 
@@ -243,7 +257,12 @@ def _node(spec: NodeSpec, *, axes: tuple[str, ...], place: str, to: Problems) ->
                 to.add(f"{place}.{item}", _unknown_axis(name, axes))
         if len(set(names)) != len(names):
             to.add(f"{place}.{item}", f"found an axis twice in {list(names)}; name each once")
-    return TreeNode(compute=compute, memory=_memory(memory))
+    return TreeNode(
+        compute=compute,
+        memory=_memory(memory),
+        context=None if spec.context is None else ContextExchange(spec.context),
+        context_order=None if spec.context_order is None else PositionOrder(spec.context_order),
+    )
 
 
 def _memory(spec: MemorySpec) -> MemoryChoice:

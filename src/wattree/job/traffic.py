@@ -25,6 +25,8 @@ MOVEMENT_KEYS = frozenset(MovementSpec.model_fields) - {
     "overlap_gradients",
     "overlap_parameters",
     "overlap_tensor",
+    "reduce_every_micro_batch",
+    "tensor_pieces",
 }
 #: PyTorch's words for prefetch in backward (`BackwardPrefetch`): before the gradients of the
 #: block that computes, after them, or not at all.

@@ -21,6 +21,7 @@ __all__ = [
     "Depth",
     "DeviceList",
     "Factor",
+    "Imbalance",
     "Index",
     "Layers",
     "Offset",
@@ -117,6 +118,26 @@ def _spread(value: object) -> object:
             f"{seen(value)}, expected a standard deviation above 0 and up to {MOST_SPREAD:g}"
         )
     return float(value)
+
+
+def _imbalance(value: object) -> object:
+    """Read one factor, or a draw: a mapping of spread and seed."""
+    if isinstance(value, dict):
+        return _draw(value)
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    if not known or not 1 <= float(str(value)) <= MOST_FACTOR:
+        raise ValueError(
+            f"found {shown(value)}, expected tokens of the busiest rank over the mean, from 1 "
+            f"(balanced) to {MOST_FACTOR}, or {{spread: 0.3, seed: 1}}"
+        )
+    return {"imbalance": float(str(value))}
+
+
+def _draw(value: dict[object, object]) -> object:
+    if "spread" not in value or not set(value) <= {"spread", "seed"}:
+        raise ValueError(f"found {shown(value)}, expected a mapping of spread and seed")
+    seed = _whole(0, MOST_SEED)(value.get("seed", 0))
+    return {"spread": _spread(value["spread"]), "seed": seed}
 
 
 def _rate(value: object) -> object:
@@ -294,6 +315,26 @@ Size = Annotated[
     float,
     BeforeValidator(read_size),
     WithJsonSchema({"type": "string", "examples": ["25 MiB"]}),
+]
+Imbalance = Annotated[
+    dict[str, float | int],
+    BeforeValidator(_imbalance),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 1, "maximum": MOST_FACTOR},
+                {
+                    "type": "object",
+                    "properties": {
+                        "spread": {"type": "number", "exclusiveMinimum": 0, "maximum": MOST_SPREAD},
+                        "seed": {"type": "integer", "minimum": 0, "maximum": MOST_SEED},
+                    },
+                    "required": ["spread"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
 ]
 Axes = Annotated[list[str], BeforeValidator(_one_or_many), WithJsonSchema(_AXES_SCHEMA)]
 Stored = Annotated[list[str], BeforeValidator(_sharded), WithJsonSchema(_STORED_SCHEMA)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wattree.graph import ModelGraph
-from wattree.strategy import CUSTOM, Offload, Schedule, Strategy, Traffic, TreeNode
+from wattree.strategy import CUSTOM, ExpertLoad, Offload, Schedule, Strategy, Traffic, TreeNode
 
 __all__ = ["describe"]
 
@@ -21,6 +21,8 @@ def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
         pattern for path in _telling_paths(model, named) for pattern in strategy.tree.matching(path)
     }
     axes = {axis for axis, _ in strategy.mesh.axes}
+    root = strategy.tree.choices("").compute
+    split = {dim for dim, names in root.items() if axes & set(names)}
     return {
         "mesh": dict(strategy.mesh.axes),
         "schedule": _schedule(strategy.schedule),
@@ -28,7 +30,7 @@ def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
         "tree": {
             pattern: described
             for pattern, node in strategy.tree.nodes.items()
-            if pattern in used and (described := _node(node, axes))
+            if pattern in used and (described := _node(node, axes, split))
         },
         **_overlap(strategy),
     }
@@ -50,9 +52,26 @@ def _schedule(schedule: Schedule) -> dict[str, object]:
 
 def _overlap(strategy: Strategy) -> dict[str, object]:
     """Return the switches that were set instead of left to the software's habit."""
-    names = ("overlap_gradients", "overlap_parameters", "overlap_tensor")
+    names = (
+        "overlap_gradients",
+        "overlap_parameters",
+        "overlap_tensor",
+        "reduce_every_micro_batch",
+        "tensor_pieces",
+    )
     found = {name: value for name in names if (value := getattr(strategy, name)) is not None}
-    return found | _traffic(strategy.traffic)
+    return found | _tokens(strategy.expert_load) | _traffic(strategy.traffic)
+
+
+def _tokens(load: ExpertLoad | None) -> dict[str, object]:
+    """Return what was said of the tokens of experts."""
+    if load is None:
+        return {}
+    drawn = {"spread": load.spread, "seed": load.seed}
+    found: dict[str, object] = {"expert_imbalance": drawn if load.spread > 0 else load.imbalance}
+    if load.capacity is not None:
+        found["expert_capacity"] = load.capacity
+    return found
 
 
 def _traffic(traffic: Traffic) -> dict[str, object]:
@@ -113,12 +132,15 @@ def _telling_paths(model: ModelGraph, patterns: Sequence[str]) -> list[str]:
     return [f"{i.path}.{o.path}" for i in chosen for o in model.blocks[i.block].operators]
 
 
-def _node(node: TreeNode, axes: set[str]) -> dict[str, object]:
-    """Return a node's choices without axes that the mesh lacks; empty if nothing is left."""
+def _node(node: TreeNode, axes: set[str], split: set[str]) -> dict[str, object]:
+    """Return a node's choices without axes that the mesh lacks; empty if nothing is left.
+
+    A dim that the root splits and this node does not stays with no axes.
+    """
     compute = {
         dim: kept
         for dim, names in node.compute.items()
-        if (kept := [axis for axis in names if axis in axes])
+        if (kept := [axis for axis in names if axis in axes]) or dim in split
     }
     memory: dict[str, object] = {}
     for name in ("parameters", "gradients", "optimizer"):
@@ -128,4 +150,7 @@ def _node(node: TreeNode, axes: set[str]) -> dict[str, object]:
     for name in ("activations", "recompute_share"):
         if (value := getattr(node.memory, name)) is not None:
             memory[name] = value
-    return {key: value for key, value in (("compute", compute), ("memory", memory)) if value}
+    chosen: dict[str, object] = {"compute": compute, "memory": memory}
+    if "cp" in axes:
+        chosen |= {"context": node.context, "context_order": node.context_order}
+    return {key: value for key, value in chosen.items() if value}

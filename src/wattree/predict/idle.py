@@ -12,9 +12,14 @@ __all__ = ["has_experts", "idle_choices"]
 def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
     """Return a line `key: why` for each choice of the job's strategy that does nothing here."""
     options = job.strategy
-    if not isinstance(options, StrategyOptions) or has_experts(model):
+    if isinstance(options, str) or has_experts(model):
         return ()
     found = []
+    if (load := options.expert_load) is not None:
+        key = "imbalance" if load.capacity is None else "capacity"
+        found.append(f"strategy.expert_{key}: has no effect: {model.name} has no experts")
+    if not isinstance(options, StrategyOptions):
+        return tuple(found)
     if options.ep > 1:
         found.append(
             f"strategy.ep: {options.ep} has no effect of its own: {model.name} has no experts, so "

@@ -29,6 +29,7 @@ from wattree.predict.neighbours import Beside, beside, occupied_nodes
 from wattree.predict.overhead import communicators
 from wattree.predict.pool_use import cost_usd, peak_flop_per_s, pool_uses
 from wattree.predict.setting import Setting, setting_of
+from wattree.predict.token_notes import token_note
 from wattree.sim import play
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
@@ -341,7 +342,7 @@ def _rule_notes(sharing: str, *, mutual_slowdown: bool) -> tuple[str, ...]:
 def _assumptions(setting: Setting, strategy: Strategy) -> tuple[str, ...]:
     notes = [f"software habits and efficiencies of '{setting.software.name}'"]
     if has_experts(setting.model):
-        notes.append("experts receive equal numbers of tokens")
+        notes.append(token_note(setting.model, strategy, setting.software))
     if strategy.traffic.offload.tiers:
         notes.append(
             "memory behind the devices and the links to it draw no energy beyond the host's own"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,10 @@ from wattree.compiler.evaluate import (
     block_costs,
     collective_costs,
 )
-from wattree.compiler.program import CollectiveKind, CollectiveStep, Scale
+from wattree.compiler.program import CollectiveKind, CollectiveStep, Scale, TokenLoad
 from wattree.compiler.residents import buffer_bytes
 from wattree.compiler.storage import SyncGroup, block_storage, optimizer_state_bytes
+from wattree.compiler.token_load import tokens_of
 from wattree.hardware import Cluster
 from wattree.predict.block_memory import block_memory, gathered_bytes, staged_bytes
 from wattree.predict.degrees import MANY, Degrees
@@ -26,7 +28,7 @@ from wattree.predict.energy_use import device_energy_j
 from wattree.predict.hidden import habit
 from wattree.predict.pipeline import deferred_s
 from wattree.predict.setting import Setting
-from wattree.strategy import AXES, StrategyOptions
+from wattree.strategy import AXES, ExpertLoad, StrategyOptions
 
 __all__ = ["Tables"]
 
@@ -71,11 +73,17 @@ class Tables:
         )
         ones = np.ones(len(first))
         own = {axis: values[axis][first] if axis in ("tp", "cp", "ep") else ones for axis in AXES}
-        block_scale = _scale(own, micro_batch[first], setting, program)
         placement = _placement(own, domain, self.leaf_devices, filled[first])
-        self.costs = [
-            block_costs(p, block_scale, placement, rates, software) for p in program.programs
+        scale = _scale(own, micro_batch[first], setting, program)
+        self.costs = self.mean_costs = [
+            block_costs(p, scale, placement, rates, software) for p in program.programs
         ]
+        if switches.expert_load is not None:
+            # All wait for the busiest rank; energy is that of all ranks together.
+            self.costs, self.mean_costs = (
+                [block_costs(p, loaded, placement, rates, software) for p in program.programs]
+                for loaded in _loaded(switches.expert_load, scale, setting, program)
+            )
         # Storage: the micro-batch does not matter.
         without_stages = (values[axis] for axis in AXES if axis != "pp")
         first, self.storage_of = _distinct(*without_stages, filled)
@@ -85,14 +93,21 @@ class Tables:
         self.storage_placement = _placement(own, domain, self.leaf_devices, filled[first])
         self.state_bytes = optimizer_state_bytes(setting.job.optimizer)
         self.storage = [
-            block_storage(p, self.storage_scale, software, self.state_bytes)
+            block_storage(
+                p,
+                self.storage_scale,
+                software,
+                self.state_bytes,
+                reduce_every_micro_batch=switches.reduce_every_micro_batch,
+            )
             for p in program.programs
         ]
         overlap = habit(choice=switches.overlap_tensor, default=software.overlap_tensor)
-        pipelining = Pipelining(
-            tensor_exposed_share=rates.tensor_exposed_share if overlap else 1.0,
-            context_exposed_share=0.0,
-            in_line=frozenset(switches.traffic.in_line),
+        pipelining = Pipelining.of(
+            rates,
+            overlap_tensor=overlap,
+            pieces=switches.tensor_pieces,
+            in_line=switches.traffic.in_line,
         )
         self.forward = np.array([phase_span_s(c.forward, pipelining) for c in self.costs])
         self.backward = np.array(
@@ -128,7 +143,7 @@ class Tables:
         busy_s = traffic / self.rates.memory_bytes_per_s
         phases = [
             (self._phase_j(c.forward), self._phase_j(c.recomputation) + self._phase_j(c.backward))
-            for c in self.costs
+            for c in self.mean_costs
         ]
         self.forward_j, self.backward_j = (np.array(rows) for rows in zip(*phases, strict=True))
         self.block_j = self.forward_j + self.backward_j
@@ -207,6 +222,21 @@ def _nodes(cluster: Cluster, ranks: Floats) -> Floats:
         here = np.minimum(left, pool.devices)
         nodes, left = nodes + here / pool.node.devices, left - here
     return np.asarray(nodes + left / cluster.pools[-1].node.devices)
+
+
+def _loaded(
+    load: ExpertLoad, scale: Scale, setting: Setting, program: ModelProgram
+) -> tuple[Scale, Scale]:
+    """Return the scale with the tokens of the busiest rank, and with those of ranks on average."""
+    dropless = setting.software.moe_dropless
+    most, mean = tokens_of(load, program, scale.degrees, dropless=dropless)
+
+    def with_tokens(tokens: Floats) -> Scale:
+        own = np.arange(len(tokens))
+        loaded = TokenLoad(tokens=tokens, ports=tokens, busiest=most, leader=own)
+        return replace(scale, load=loaded, _cache={})
+
+    return with_tokens(most), with_tokens(mean)
 
 
 def _distinct(*columns: NDArray[np.float64]) -> tuple[Integers, Integers]:

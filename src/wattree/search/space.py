@@ -10,6 +10,7 @@ where attention is not fused: a fused kernel keeps no scores, so nothing would b
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from wattree.graph import ModelGraph
 from wattree.predict import Degrees, Setting, Shared
 from wattree.search.balance import balanced_cuts
 from wattree.search.legality import illegal_by_rule, split_rules
-from wattree.strategy import AXES, Schedule, StrategyOptions
+from wattree.strategy import AXES, ULYSSES, Schedule, StrategyOptions
 from wattree.strategy.presets import schedule_name
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
@@ -35,6 +36,13 @@ Integers = NDArray[np.int64]
 _EVERY_DIVISOR_UP_TO = 16
 #: ... and powers of two up to this many, which only small models have memory for.
 _POWERS_OF_TWO_UP_TO = 256
+
+#: Meshes without context parallelism are listed with this, which is what is not chosen.
+_NO_CONTEXT = StrategyOptions().context
+#: Ways of context parallelism that software has; `overlapped` is the limit of none. Attention in
+#: blocks needs a fused kernel.
+_CONTEXTS = ("ring", "gather", ULYSSES)
+_CONTEXTS_UNFUSED = ("gather", ULYSSES)
 
 #: Told apart by virtual stages alone, so they share switches.
 _SHARED_SWITCHES = ("1f1b", "interleaved")
@@ -50,6 +58,7 @@ class Limits:
         shardings, recomputations, schedules: To try; None for all recomputations. Schedules
             that few programs can run (zero-bubble, DualPipe, breadth-first) are tried if named.
         virtual_stages: Counts to try; None for all that leave no chunk empty.
+        contexts: Ways of context parallelism to try; None for those that software has.
         cuts: Whether pipelines over pools of different devices are also cut by their speed.
     """
 
@@ -58,6 +67,7 @@ class Limits:
     shardings: Sequence[str] = ("none", "zero1", "zero2", "zero3", "hybrid")
     recomputations: Sequence[str] | None = None
     schedules: Sequence[str] = ("1f1b", "gpipe", "interleaved")
+    contexts: Sequence[str] | None = None
     virtual_stages: Sequence[int] | None = None
     cuts: bool = True
 
@@ -160,7 +170,7 @@ def enumerate_space(
     groups = []
     shared = Shared()
     for switches in every_switches:
-        chosen = _distinct(meshes[legal[_kind(switches)]], switches)
+        chosen = _distinct(meshes[legal[_kind(switches)]], switches, limits)
         if len(chosen):
             groups.append(_expanded(chosen, switches, setting, limits))
             if setting.job.cluster.is_mixed and limits.cuts:
@@ -235,9 +245,10 @@ def _kept(
     return meshes[legal]
 
 
-def _kind(switches: StrategyOptions) -> tuple[bool, bool]:
+def _kind(switches: StrategyOptions) -> tuple[bool, bool, bool]:
     """Return the switches that decide what is split."""
-    return switches.sequence_parallel, switches.expert_over_tensor
+    by_heads = switches.context == ULYSSES
+    return switches.sequence_parallel, switches.expert_over_tensor, by_heads
 
 
 def _legal_by_kind(
@@ -245,12 +256,12 @@ def _legal_by_kind(
     every_switches: Sequence[StrategyOptions],
     setting: Setting,
     rejected: Counter[str],
-) -> dict[tuple[bool, bool], NDArray[np.bool_]]:
+) -> dict[tuple[bool, bool, bool], NDArray[np.bool_]]:
     """Return for each kind of switches which meshes every operator can be split over.
 
     A mesh that is legal under no switches is counted with the first reason found.
     """
-    legal: dict[tuple[bool, bool], NDArray[np.bool_]] = {}
+    legal: dict[tuple[bool, bool, bool], NDArray[np.bool_]] = {}
     reasons = np.full(len(meshes), "", dtype=object)
     for switches in every_switches:
         if _kind(switches) in legal:
@@ -279,11 +290,15 @@ def _broken(
     yield "positions do not divide over twice cp", uneven
 
 
-def _distinct(meshes: Integers, switches: StrategyOptions) -> Integers:
+def _distinct(meshes: Integers, switches: StrategyOptions, limits: Limits) -> Integers:
     """Return the meshes under which the switches mean something of their own."""
     tensor, fsdp = _column(meshes, "tp"), _column(meshes, "fsdp")
     copies = _replicas(meshes) * _column(meshes, "cp")  # ranks that hold the same parameters
     keep = np.ones(len(meshes), dtype=bool)
+    alone = switches.context == _NO_CONTEXT and _NO_CONTEXT not in (limits.contexts or ())
+    keep &= _column(meshes, "cp") == 1 if alone else True
+    if switches.context != _NO_CONTEXT:
+        keep &= _column(meshes, "cp") > 1
     if switches.sequence_parallel or not switches.expert_over_tensor:
         keep &= tensor > 1
     if switches.sharding == "hybrid":
@@ -313,18 +328,22 @@ def _switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
         for block in setting.model.blocks.values()
         for operator in block.operators
     )
+    usual = _CONTEXTS if setting.software.fused_attention else _CONTEXTS_UNFUSED
+    wanted = usual if limits.contexts is None else limits.contexts
+    contexts = tuple(dict.fromkeys((_NO_CONTEXT, *wanted)))
     named = [s for s in PIPELINE_SCHEDULES if s in limits.schedules and s not in _SHARED_SWITCHES]
     for sharding in limits.shardings:
         for recompute in recomputations:
             for sequence_parallel in (False, True):
                 for over_tensor in (True, False) if has_experts else (True,):
-                    for schedule in ("1f1b", *named):
+                    for schedule, context in itertools.product(("1f1b", *named), contexts):
                         yield StrategyOptions(
                             sharding=sharding,
                             recompute=recompute,
                             sequence_parallel=sequence_parallel,
                             expert_over_tensor=over_tensor,
                             schedule=schedule,
+                            context=context,
                         )
 
 

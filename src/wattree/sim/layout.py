@@ -137,7 +137,8 @@ class Queue(NamedTuple):
 class Network(NamedTuple):
     """Links, flows on them (`room` nodes per slot), and scratch space of the sharing policies.
 
-    `flow_counts` is empty where every flow stands for itself.
+    `busiest_bytes_per_s` is what one of the flows that each task stands for takes on its busiest
+    link; empty where every flow stands for itself.
     """
 
     links: NDArray[np.void]
@@ -145,7 +146,7 @@ class Network(NamedTuple):
     room: int
     flow_links: NDArray[np.int64]
     flow_bytes_per_s: NDArray[np.float64]
-    flow_counts: NDArray[np.float64]
+    busiest_bytes_per_s: NDArray[np.float64]
     touched: NDArray[np.int64]
     members: NDArray[np.int64]
     crowded: NDArray[np.int64]
@@ -239,10 +240,21 @@ def empty_board(graph: ExecutionGraph, slots: int) -> Board:
     return board
 
 
+def _busiest(graph: ExecutionGraph) -> NDArray[np.float64]:
+    """Return what one of a task's flows takes on its busiest link, `(T,)`; empty if each is one."""
+    if graph.flow_counts is None:
+        return np.zeros(0)
+    of_one = graph.flow_bytes_per_s / np.where(graph.flow_counts > 0, graph.flow_counts, 1.0)
+    some = np.diff(graph.flow_offsets) > 0
+    found = np.zeros(graph.tasks)
+    found[some] = np.maximum.reduceat(of_one, graph.flow_offsets[:-1][some]) if some.any() else 0
+    return found
+
+
 def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> Network:
     """Return the links, nothing on them."""
     room = int(np.diff(columns.flow_offsets).max(initial=0))
-    count, flows = len(graph.link_bandwidth_bytes_per_s), graph.flow_counts
+    count = len(graph.link_bandwidth_bytes_per_s)
     links = np.zeros(count, LINK)
     links["bandwidth_bytes_per_s"] = graph.link_bandwidth_bytes_per_s
     links["first"] = links["last"] = -1
@@ -252,7 +264,7 @@ def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> Networ
         room=room,
         flow_links=columns.flow_links,
         flow_bytes_per_s=columns.flow_bytes_per_s,
-        flow_counts=np.require(() if flows is None else flows, np.float64, ("C", "A", "W")),
+        busiest_bytes_per_s=np.require(_busiest(graph), np.float64, ("C", "A", "W")),
         touched=_stack(count),
         members=_stack(slots),
         crowded=_stack(count),

@@ -34,9 +34,9 @@ def join_links(network: Network, slots: Slots, slot: int, flow: int, flows_end: 
             node.slot = slot
             _append(network, state.nodes_end)
             state.nodes_end += 1
-            if len(network.flow_counts) > 0 and network.flow_counts[k] > 0.0:
-                bytes_per_s /= network.flow_counts[k]  # of one of the flows it stands for
             state.busiest_bytes_per_s = max(state.busiest_bytes_per_s, bytes_per_s)
+    if len(network.busiest_bytes_per_s) > 0:
+        state.busiest_bytes_per_s = network.busiest_bytes_per_s[state.task]
 
 
 @part

@@ -1,25 +1,46 @@
 """Strategies: meshes, trees, presets, schedules. Knows no model and no hardware."""
 
+from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.mesh import AXES, Mesh
-from wattree.strategy.options import RECOMPUTATIONS, SCHEDULES, SHARDINGS, StrategyOptions
+from wattree.strategy.options import (
+    CONTEXTS,
+    RECOMPUTATIONS,
+    SCHEDULES,
+    SHARDINGS,
+    ULYSSES,
+    StrategyOptions,
+)
 from wattree.strategy.strategy import CUSTOM, Schedule, Strategy
 from wattree.strategy.traffic import IN_LINE, TIERS, Offload, Prefetch, Traffic
-from wattree.strategy.tree import ActivationStore, Choices, MemoryChoice, StrategyTree, TreeNode
+from wattree.strategy.tree import (
+    ActivationStore,
+    Choices,
+    ContextExchange,
+    MemoryChoice,
+    PositionOrder,
+    StrategyTree,
+    TreeNode,
+)
 from wattree.strategy.words import options_in_words
 
 __all__ = [
     "AXES",
+    "CONTEXTS",
     "CUSTOM",
     "IN_LINE",
     "RECOMPUTATIONS",
     "SCHEDULES",
     "SHARDINGS",
     "TIERS",
+    "ULYSSES",
     "ActivationStore",
     "Choices",
+    "ContextExchange",
+    "ExpertLoad",
     "MemoryChoice",
     "Mesh",
     "Offload",
+    "PositionOrder",
     "Prefetch",
     "Schedule",
     "Strategy",

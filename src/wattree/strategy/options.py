@@ -5,11 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wattree.errors import StrategyError
+from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.schedules import PIPELINE_SCHEDULES, Order
 from wattree.strategy.strategy import CUSTOM
 from wattree.strategy.traffic import Traffic
+from wattree.strategy.tree import ContextExchange, PositionOrder
 
-__all__ = ["RECOMPUTATIONS", "SCHEDULES", "SHARDINGS", "StrategyOptions"]
+__all__ = [
+    "CONTEXTS",
+    "RECOMPUTATIONS",
+    "SCHEDULES",
+    "SHARDINGS",
+    "ULYSSES",
+    "StrategyOptions",
+]
 
 #: `none`: plain data parallelism; `zero1`..`zero3`: optimiser state, gradients, parameters
 #: sharded over all replicas; `hybrid`: parameters sharded over `fsdp`, replicated over `dp`.
@@ -18,6 +27,10 @@ SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
 #: product kept; `selective_qkv`: only the query, key and value products kept (MaxText's
 #: `save_qkv_proj`); `block_N`: every N-th layer whole; `full`: every layer whole.
 RECOMPUTATIONS = ("none", "selective", "selective_operator", "selective_qkv", "full")
+#: Ways of context parallelism: how keys and values are exchanged, or heads for positions.
+ULYSSES = "ulysses"
+CONTEXTS = (*(way.value for way in ContextExchange), ULYSSES)
+ORDERS = tuple(order.value for order in PositionOrder)
 #: Those of Wattree, and orders that users bring.
 SCHEDULES = (*PIPELINE_SCHEDULES, CUSTOM)
 _HABITS = Traffic()  # one for all: a search makes thousands of options
@@ -31,6 +44,10 @@ class StrategyOptions:
         dp, fsdp, tp, cp, pp, ep: Degrees of the mesh axes. `ep` divides the replicas that share
             experts: dense layers see `dp * fsdp * ep` replicas.
         expert_over_tensor: Experts are spread over `ep * tp` ranks instead of splitting each.
+        context: Over `cp`, one of `CONTEXTS`.
+        context_order: Which positions each rank of `cp` holds, one of `ORDERS`.
+        expert_load: How many tokens the experts of each rank get; None: all the same.
+        reduce_every_micro_batch, tensor_pieces: As in `Strategy`.
         micro_batch: Samples per forward pass and replica.
         sharding: One of `SHARDINGS`.
         sequence_parallel: Norms, dropout and residuals split over `tp` by sequence.
@@ -40,6 +57,9 @@ class StrategyOptions:
         overlap_gradients, overlap_parameters, overlap_tensor: None: the software's habit.
         stage_layers: Layers of each pipeline chunk, if not the even split.
         traffic: How data moves beside the computation.
+        context, context_order: How attention reaches across `cp`, and which positions each rank
+            of it holds.
+        expert_load, reduce_every_micro_batch, tensor_pieces: As those of `Strategy`.
     """
 
     dp: int = 1
@@ -62,6 +82,11 @@ class StrategyOptions:
     traffic: Traffic = _HABITS
     order: tuple[Order, ...] | None = None
     placement: str = "looped"
+    context: str = ContextExchange.OVERLAPPED.value
+    context_order: str = PositionOrder.ZIGZAG.value
+    expert_load: ExpertLoad | None = None
+    reduce_every_micro_batch: bool | None = None
+    tensor_pieces: int | None = None
 
     def __post_init__(self) -> None:
         misfits: dict[str, str] = {}
@@ -69,11 +94,18 @@ class StrategyOptions:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 misfits[f"strategy.{name}"] = f"found {value!r}, expected a whole number above 0"
-        for name, allowed in (("sharding", SHARDINGS), ("schedule", SCHEDULES)):
+        for name, allowed in (
+            ("sharding", SHARDINGS),
+            ("schedule", SCHEDULES),
+            ("context", CONTEXTS),
+            ("context_order", ORDERS),
+        ):
             if getattr(self, name) not in allowed:
                 misfits[f"strategy.{name}"] = (
                     f"found '{getattr(self, name)}', expected one of {', '.join(allowed)}"
                 )
+        if self.tensor_pieces is not None and self.tensor_pieces < 1:
+            misfits["strategy.tensor_pieces"] = f"found {self.tensor_pieces}, expected 1 or more"
         if self.recompute not in RECOMPUTATIONS and not _is_block_share(self.recompute):
             misfits["strategy.recompute"] = (
                 f"found '{self.recompute}', expected one of {', '.join(RECOMPUTATIONS)} or block_N"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from wattree.errors import StrategyError
+from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.mesh import Mesh
 from wattree.strategy.schedules import (
     PLACEMENTS,
@@ -112,6 +113,11 @@ class Strategy:
             leaves it to the software family's habit.
         overlap_tensor: Hide tensor-parallel traffic behind the neighbouring products; likewise.
         traffic: How data moves beside the computation.
+        expert_load: How many tokens the experts of each rank get; None: all the same.
+        reduce_every_micro_batch: Reduce gradients after each micro-batch, or only after the last
+            (PyTorch's `no_sync`), which keeps them whole; None: after each if they are sharded.
+        tensor_pieces: Pieces that a product is cut into to hide tensor-parallel traffic; None: as
+            the calibration says.
     """
 
     mesh: Mesh
@@ -122,3 +128,6 @@ class Strategy:
     overlap_parameters: bool | None = None
     overlap_tensor: bool | None = None
     traffic: Traffic = field(default_factory=Traffic)
+    expert_load: ExpertLoad | None = None
+    reduce_every_micro_batch: bool | None = None
+    tensor_pieces: int | None = None

@@ -12,7 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
-__all__ = ["ActivationStore", "Choices", "MemoryChoice", "StrategyTree", "TreeNode"]
+__all__ = [
+    "ActivationStore",
+    "Choices",
+    "ContextExchange",
+    "MemoryChoice",
+    "PositionOrder",
+    "StrategyTree",
+    "TreeNode",
+]
 
 
 class ActivationStore(StrEnum):
@@ -20,6 +28,25 @@ class ActivationStore(StrEnum):
 
     KEEP = "keep"
     RECOMPUTE = "recompute"
+
+
+class ContextExchange(StrEnum):
+    """How attention gets keys and values of positions that other ranks hold.
+
+    `ulysses`, the fourth way, exchanges positions for heads: it is a split of attention over heads
+    (`compute`), so it needs no word here.
+    """
+
+    OVERLAPPED = "overlapped"  # gathered, hidden behind attention as far as attention lasts
+    GATHER = "gather"  # gathered, and waited for
+    RING = "ring"  # passed on block by block, each behind attention to the block before
+
+
+class PositionOrder(StrEnum):
+    """Which positions of a sample each rank holds."""
+
+    ZIGZAG = "zigzag"  # an early and a late piece, so that a causal mask leaves all alike to do
+    CONTIGUOUS = "contiguous"  # one piece: the last rank's queries see most keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +75,14 @@ class TreeNode:
     Attributes:
         compute: Iteration dim → mesh axes it is split over, outermost first.
         memory: How tensors are stored.
+        context: Attention only: how it gets keys and values that other ranks hold.
+        context_order: Attention only: which positions each rank holds.
     """
 
     compute: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     memory: MemoryChoice = field(default_factory=MemoryChoice)
+    context: ContextExchange | None = None
+    context_order: PositionOrder | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +94,8 @@ class Choices:
         parameters, gradients, optimizer: Axes the three are stored sharded over.
         recompute: Share of the operator's forward work done again in backward; 0 keeps all.
         inside_region: It lies in a module that is recomputed, even if it is itself kept.
+        context: How attention gets keys and values that other ranks hold.
+        context_order: Which positions each rank holds.
     """
 
     compute: Mapping[str, tuple[str, ...]]
@@ -71,6 +104,8 @@ class Choices:
     optimizer: tuple[str, ...]
     recompute: float
     inside_region: bool
+    context: ContextExchange = ContextExchange.OVERLAPPED
+    context_order: PositionOrder = PositionOrder.ZIGZAG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +142,7 @@ class StrategyTree:
         compute: dict[str, tuple[str, ...]] = {}
         stored: dict[str, tuple[str, ...]] = {"parameters": (), "gradients": (), "optimizer": ()}
         recompute, region, share = False, False, 1.0
+        context, order = ContextExchange.OVERLAPPED, PositionOrder.ZIGZAG
         for pattern in patterns:
             node = self.nodes[pattern]
             compute.update(node.compute)
@@ -119,10 +155,14 @@ class StrategyTree:
                 region = region or recompute
             if node.memory.recompute_share is not None:
                 share = node.memory.recompute_share
+            context = node.context or context
+            order = node.context_order or order
         return Choices(
             compute=compute,
             recompute=share if recompute else 0.0,
             inside_region=region,
+            context=context,
+            context_order=order,
             **stored,
         )
 
@@ -134,6 +174,8 @@ class StrategyTree:
             nodes[pattern] = TreeNode(
                 compute={**ours.compute, **theirs.compute},
                 memory=_laid_over(ours.memory, theirs.memory),
+                context=theirs.context or ours.context,
+                context_order=theirs.context_order or ours.context_order,
             )
         return StrategyTree(nodes=nodes)
 

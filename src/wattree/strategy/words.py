@@ -14,6 +14,10 @@ def options_in_words(options: StrategyOptions) -> str:
     words = [" × ".join(degrees) or "one rank"]
     if options.sharding != "none":
         words.append(options.sharding)
+    if options.cp > 1 and options.context != "overlapped":
+        words.append(f"{options.context} context")
+    if options.cp > 1 and options.context_order != "zigzag":
+        words.append(f"{options.context_order} positions")
     if options.sequence_parallel:
         words.append("sequence parallel")
     if not options.expert_over_tensor:

@@ -9,8 +9,9 @@ the return exchange of experts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from wattree.compiler.layout import Layout, layout_of, local_size
+from wattree.compiler.layout import Layout, expert_position, layout_of, local_size
 from wattree.compiler.passes.forward import Placed, StepList, compute_step, routed_copies
 from wattree.compiler.passes.propagate import Split
 from wattree.compiler.program import StepPhase
@@ -38,7 +39,9 @@ def backward_steps(
         boundary: Layout in which the gradient of the block's output arrives; None for a loss.
         input_gradient: Whether anything before this block is trained.
     """
-    steps = StepList(phase=StepPhase.INPUT_GRADIENT)
+    steps = StepList(
+        phase=StepPhase.INPUT_GRADIENT, exchanges=forward.exchanges, orders=forward.orders
+    )
     found: dict[str, list[Placed]] = {}
     if block.output is not None and boundary is not None:
         size = forward.tensors[block.output].size
@@ -107,6 +110,7 @@ def _arrived(
                 last,
                 want,
                 copies=routed_copies(operator, output),
+                tensor=output.tensor,
             )
             depends += [placed.step, *(other.step for other in same)]
             given = given or placed.step < 0
@@ -135,7 +139,10 @@ def _add_gradients(
     if reads or (trained and not is_matmul):
         phase = StepPhase.INPUT_GRADIENT if reads else StepPhase.WEIGHT_GRADIENT
         waits = depends if is_matmul else depends + gathered
-        step = steps.add(compute_step(operator, split, phase, tuple(waits), given=given))
+        order = steps.order_of(operator)
+        step = steps.add(
+            compute_step(operator, split, phase, tuple(waits), given=given, order=order)
+        )
     if trained and is_matmul:
         steps.add(
             compute_step(
@@ -145,7 +152,12 @@ def _add_gradients(
     for operand in reads:
         layout = layout_of(operand, split, partial=True)
         found.setdefault(operand.tensor, []).append(
-            Placed(layout=layout, size=local_size(operator, operand, layout), step=step)
+            Placed(
+                layout=layout,
+                size=local_size(operator, operand, layout),
+                step=step,
+                experts_at=expert_position(operand),
+            )
         )
 
 
@@ -166,7 +178,10 @@ def _gather_again(
         if kept is None or not _only_gathers(kept.layout, want):
             continue
         placed = steps.convert(
-            f"{operand.tensor}.again", Placed(layout=kept.layout, size=kept.size, step=-1), want
+            f"{operand.tensor}.again",
+            replace(kept, step=-1),
+            want,
+            tensor=operand.tensor,
         )
         again.append(placed.step)
     return again

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from wattree.compiler.layout import PARTIAL, Layout, conversions, layout_of, local_size
+from wattree.compiler.layout import (
+    PARTIAL,
+    Layout,
+    conversions,
+    expert_position,
+    layout_of,
+    local_size,
+)
+from wattree.compiler.passes.context import skewed_axes
 from wattree.compiler.passes.propagate import Split
 from wattree.compiler.program import (
     CollectiveKind,
@@ -18,8 +26,16 @@ from wattree.compiler.program import (
     StepPhase,
 )
 from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter
+from wattree.strategy import ContextExchange, PositionOrder
 
 __all__ = ["Placed", "StepList", "compute_step", "forward_steps", "routed_copies"]
+
+
+#: What goes round a ring instead.
+_AROUND = {
+    CollectiveKind.ALL_GATHER: CollectiveKind.RING_GATHER,
+    CollectiveKind.REDUCE_SCATTER: CollectiveKind.RING_REDUCE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +46,32 @@ class Placed:
         layout: How it lies.
         size: Local elements.
         step: Index of that step; -1 for what the block was given.
+        experts_at: Which dim of routed tokens is that of the experts; None for other tensors.
     """
 
     layout: Layout
     size: LocalSize
     step: int
+    experts_at: int | None = None
+
+    def by_experts(self, layout: Layout) -> bool:
+        """Return whether `layout` would give a rank the tokens of its own experts."""
+        return self.experts_at is not None and self.experts_at in layout.values()
 
 
 @dataclass(slots=True)
 class StepList:
-    """Steps under construction and where each tensor is to be found."""
+    """Steps under construction and where each tensor is to be found.
+
+    `exchanges` says of keys and values how they reach other ranks, `orders` of attention which
+    positions ranks hold (`passes.context`).
+    """
 
     phase: StepPhase
     steps: list[Step] = field(default_factory=list)
     tensors: dict[str, Placed] = field(default_factory=dict)
+    exchanges: Mapping[str, ContextExchange] = field(default_factory=dict)
+    orders: Mapping[str, PositionOrder] = field(default_factory=dict)
     converted: dict[tuple[str, tuple[tuple[str, int], ...]], Placed] = field(default_factory=dict)
 
     def add(self, step: Step) -> int:
@@ -51,35 +79,47 @@ class StepList:
         self.steps.append(step)
         return len(self.steps) - 1
 
+    def order_of(self, operator: Operator) -> PositionOrder:
+        """Return which positions the ranks of an attention hold."""
+        return self.orders.get(operator.path, PositionOrder.ZIGZAG)
+
     def in_layout(self, name: str, want: Layout, *, copies: float = 1.0, label: str = "") -> Placed:
         """Return tensor `name` laid out as `want`, adding collectives if it is not yet."""
         have = self.tensors[name]
         key = (name, tuple(sorted(want.items())))
         if key in self.converted:
             return self.converted[key]
-        placed = self.convert(label or name, have, want, copies=copies)
+        placed = self.convert(label or name, have, want, copies=copies, tensor=name)
         self.converted[key] = placed
         return placed
 
-    def convert(self, label: str, have: Placed, want: Layout, *, copies: float = 1.0) -> Placed:
-        """Add the collectives that turn `have` into `want`."""
+    def convert(
+        self, label: str, have: Placed, want: Layout, *, copies: float = 1.0, tensor: str = ""
+    ) -> Placed:
+        """Add the collectives that turn `have`, which is `tensor` or its gradient, into `want`."""
+        exchange = self.exchanges.get(tensor, ContextExchange.OVERLAPPED)
+        around = _AROUND if exchange is ContextExchange.RING else {}
         needed, size = conversions(have.size, have.layout, want)
+        gets, has = have.by_experts(want), have.by_experts(have.layout)
         step = have.step
         for conversion in needed:
             step = self.add(
                 CollectiveStep(
                     path=label,
-                    kind=conversion.kind,
+                    kind=around.get(conversion.kind, conversion.kind),
                     axes=conversion.axes,
-                    size=conversion.size,
+                    size=conversion.size.to_experts(routed=gets and has),
                     payload=Payload.ACTIVATION,
                     phase=self.phase,
                     depends=(step,) if step >= 0 else (),
                     copies=copies if conversion.kind is CollectiveKind.ALL_TO_ALL else 1.0,
                     reads_block_input=step < 0,
+                    exposed=exchange is ContextExchange.GATHER,
+                    uneven=gets != has,
                 )
             )
-        return Placed(layout=want, size=size, step=step)
+        size = size.to_experts(routed=gets)
+        return Placed(layout=want, size=size, step=step, experts_at=have.experts_at)
 
 
 def forward_steps(
@@ -90,6 +130,8 @@ def forward_steps(
     phase: StepPhase = StepPhase.FORWARD,
     shares: Sequence[float] | None = None,
     boundary: Layout | None = None,
+    exchanges: Mapping[str, ContextExchange] | None = None,
+    orders: Mapping[str, PositionOrder] | None = None,
 ) -> StepList:
     """Return the steps of `block`'s forward pass (or of what is recomputed of it).
 
@@ -101,8 +143,11 @@ def forward_steps(
         shares: Share of each operator's work to do; 0 leaves it out and takes its outputs as
             given. None does everything.
         boundary: Layout in which the block's output is handed on.
+        exchanges, orders: From `passes.context`.
     """
-    steps = StepList(phase=phase, tensors=dict(inputs))
+    steps = StepList(
+        phase=phase, tensors=dict(inputs), exchanges=exchanges or {}, orders=orders or {}
+    )
     for index, (operator, split) in enumerate(zip(block.operators, splits, strict=True)):
         share = 1.0 if shares is None else shares[index]
         depends = []
@@ -119,14 +164,25 @@ def forward_steps(
                 depends.append(placed.step)
                 given = given or placed.step < 0
             step = steps.add(
-                compute_step(operator, split, phase, tuple(depends), share=share, given=given)
+                compute_step(
+                    operator,
+                    split,
+                    phase,
+                    tuple(depends),
+                    share=share,
+                    given=given,
+                    order=steps.order_of(operator),
+                )
             )
         else:
             step = -1
         for output in operator.outputs:
             layout = layout_of(output, split, partial=True)
             steps.tensors[output.tensor] = Placed(
-                layout=layout, size=local_size(operator, output, layout), step=step
+                layout=layout,
+                size=local_size(operator, output, layout),
+                step=step,
+                experts_at=expert_position(output),
             )
         if operator.kind is OperatorKind.CROSS_ENTROPY and phase is StepPhase.FORWARD:
             _complete(operator, steps)
@@ -151,6 +207,7 @@ def compute_step(
     *,
     share: float = 1.0,
     given: bool = False,
+    order: PositionOrder = PositionOrder.ZIGZAG,
 ) -> ComputeStep:
     """Return the step that runs `operator`, or its gradient, on one rank."""
     moved = _moved(operator, split)
@@ -169,6 +226,7 @@ def compute_step(
         mask=operator.mask,
         head_dim=operator.head_dim,
         value_head_dim=operator.value_head_dim,
+        skewed_axes=skewed_axes(operator, split, order),
         kernels=operator.kernels,
         depends=tuple(sorted({step for step in depends if step >= 0})),
         reads_block_input=given,
@@ -197,6 +255,8 @@ def _local(operator: Operator, operand: Operand | Parameter, split: Split) -> Lo
     size = LocalSize(operand.fraction if isinstance(operand, Operand) else 1.0)
     for name in operand.dims:
         size = size.times(_dim(operator, split, name))
+    if isinstance(operand, Operand) and expert_position(operand) is not None:
+        size = size.to_experts(routed=bool(split.get("expert")))
     return size
 
 
@@ -228,4 +288,6 @@ def _matmul(operator: Operator, split: Split) -> Matmul:
         else:
             continue
         parts[role] = parts[role].times(_dim(operator, split, dim.name))
+    if expert_position(moving) is not None:
+        parts["m"] = parts["m"].to_experts(routed=bool(split.get("expert")))
     return Matmul(**parts)

@@ -19,6 +19,8 @@ from wattree.strategy import Choices
 
 __all__ = ["parameter_groups", "saved_tensors"]
 
+_GATHERS = (CollectiveKind.ALL_GATHER, CollectiveKind.RING_GATHER)
+
 
 def saved_tensors(
     block: Block,
@@ -67,6 +69,7 @@ def saved_tensors(
                 savers=tuple(o.path for o in operators if name in o.saved),
             )
         )
+    found += _own_copies(block, found, forward, share_of)
     found += [
         _mask(operator, forward, share_of[operator.path])
         for operator in block.operators
@@ -78,6 +81,40 @@ def saved_tensors(
         if operator.kind is OperatorKind.ATTENTION
     ]
     return tuple(found)
+
+
+def _own_copies(
+    block: Block,
+    kept: Sequence[SavedTensor],
+    forward: StepList,
+    share_of: Mapping[str, float],
+) -> list[SavedTensor]:
+    """Return outputs that attention keeps as it made them, where others keep them exchanged.
+
+    Under Ulysses the output lies by heads, and the projection behind it saves it by positions.
+    """
+    by_name = {tensor.name: tensor for tensor in kept}
+    copies = []
+    for operator in block.operators:
+        if operator.kind is not OperatorKind.ATTENTION:
+            continue
+        for output in operator.outputs:
+            other, made = by_name.get(output.tensor), forward.tensors[output.tensor]
+            if other is None or output.tensor not in operator.saved or made.step == other.producer:
+                continue
+            share = share_of[operator.path]
+            copies.append(
+                SavedTensor(
+                    name=f"{output.tensor}.own",
+                    size=made.size,
+                    producer=made.step,
+                    consumer=operator.path,
+                    recomputed=share > 0,
+                    share=share or 1.0,
+                    savers=(operator.path,),
+                )
+            )
+    return copies
 
 
 def _kept(
@@ -98,7 +135,7 @@ def _kept(
             if converted is None or converted.step < 0:
                 continue
             step = forward.steps[converted.step]
-            gathered = isinstance(step, CollectiveStep) and step.kind is CollectiveKind.ALL_GATHER
+            gathered = isinstance(step, CollectiveStep) and step.kind in _GATHERS
             if not gathered:
                 return converted
     return original

@@ -125,6 +125,24 @@ def shifted_stretch(distance: int, filled: int, wiring: Wiring) -> float:
     return busiest_s(wiring, [traffic]) * wiring.scale_up.bandwidth_bytes_per_s
 
 
+def ring_stretch(layout: Layout, wiring: Wiring) -> float:
+    """Return the time of messages from every member to the next, over that through a port.
+
+    All groups send at once; the last member of a group in the domain sends to the first, or off.
+
+    Args:
+        layout: Of the groups.
+        wiring: Of the domain.
+    """
+    members = layout.bases()[:, None] + layout.offsets
+    sender, receiver = members.ravel(), np.roll(members, -1, axis=1).ravel()
+    inside = (sender < layout.filled) & (receiver < layout.filled) & (sender != receiver)
+    if not inside.any():
+        return 1.0
+    traffic = Traffic(sender[inside], receiver[inside], np.ones(int(inside.sum())))
+    return busiest_s(wiring, [traffic]) * wiring.scale_up.bandwidth_bytes_per_s
+
+
 def _schedule(kind: str, algorithm: str, layout: Layout, wiring: Wiring, base: int) -> Schedule:
     devices = layout.offsets + base
     domain = devices // layout.domain

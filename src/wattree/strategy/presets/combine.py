@@ -126,4 +126,7 @@ def strategy_of(options: StrategyOptions, *, layers: int, global_batch: int) -> 
         overlap_parameters=options.overlap_parameters,
         overlap_tensor=options.overlap_tensor,
         traffic=options.traffic,
+        expert_load=options.expert_load,
+        reduce_every_micro_batch=options.reduce_every_micro_batch,
+        tensor_pieces=options.tensor_pieces,
     )

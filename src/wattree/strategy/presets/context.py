@@ -1,18 +1,42 @@
-"""Context parallelism: positions spread over ranks; attention gathers keys and values.
+"""Context parallelism: positions spread over ranks, and how attention reaches across them.
 
-Liu, Zaharia, Abbeel, "Ring Attention with Blockwise Transformers", 2023; Llama 3 (2024, §3.3.2)
-gathers keys and values instead of passing them round, which moves the same bytes.
+- `gather`: keys and values are gathered before attention (Llama Team, "The Llama 3 Herd of
+  Models", 2024, §3.3.2).
+- `ring`: they are passed from rank to rank, each block behind attention to the one before (Liu,
+  Zaharia, Abbeel, "Ring Attention with Blockwise Transformers", 2023; Megatron-Core's
+  `cp_comm_type` `p2p`).
+- `ulysses`: positions are exchanged for heads before attention, and back after it (Jacobs et al.,
+  "DeepSpeed Ulysses", 2023). Whole key/value heads go to a rank, so their number over `tp` is a
+  multiple of `cp`; there is no copying of heads for more ranks, as in Transformer Engine.
+- `overlapped`: a gather that hides behind attention as far as attention lasts, whatever the
+  software really does: the limit of many small blocks.
 """
 
 from __future__ import annotations
 
-from wattree.strategy.options import StrategyOptions
-from wattree.strategy.tree import StrategyTree, TreeNode
+from wattree.strategy.options import ULYSSES, StrategyOptions
+from wattree.strategy.presets.tensor import LAYERS
+from wattree.strategy.tree import ContextExchange, PositionOrder, StrategyTree, TreeNode
 
 __all__ = ["context_parallel"]
 
+_CORES = ("attention.core", "cross_attention.core")
+
 
 def context_parallel(options: StrategyOptions) -> StrategyTree:
-    """Return the root's split of positions."""
-    del options
-    return StrategyTree(nodes={"": TreeNode(compute={"seq": ("cp",)})})
+    """Return the root's split of positions, and what attention does about it."""
+    nodes = {"": TreeNode(compute={"seq": ("cp",)})}
+    core = _core(options)
+    if core != TreeNode():
+        nodes |= {f"{layer}.{path}": core for layer in LAYERS for path in _CORES}
+    return StrategyTree(nodes=nodes)
+
+
+def _core(options: StrategyOptions) -> TreeNode:
+    if options.context == ULYSSES:
+        return TreeNode(compute={"seq": (), "heads": ("tp", "cp")})
+    exchange, order = ContextExchange(options.context), PositionOrder(options.context_order)
+    return TreeNode(
+        context=None if exchange is ContextExchange.OVERLAPPED else exchange,
+        context_order=None if order is PositionOrder.ZIGZAG else order,
+    )
