@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.compiler.jobs import Job, dense, mixture
-from tests.compiler.test_collectives import rates_on
+from tests.compiler.test_collectives import job_on, rates_on
+from tests.compiler.test_fold import check_equal
 from tests.compiler.test_links import shared_adapters
 from tests.cost.test_alone import cluster
 from tests.search.jobs import setting
@@ -181,3 +182,12 @@ def test_uneven_exchanges_over_shared_adapters_are_counted_by_group(sharing: str
     assert len(folded.class_ranks) < len(whole.class_ranks)
     assert folded.flow_counts is not None
     assert times[0] == pytest.approx(times[1], rel=1e-9)
+
+
+@pytest.mark.parametrize("node", ["dgx-1", "8x-a100-pcie", "8x-mi300x"])
+@pytest.mark.parametrize("context", ["ring", "ulysses"])
+def test_folding_changes_nothing_on_the_cables_of_nodes(node: str, context: str) -> None:
+    """Neighbours of every group send over links as all others do."""
+    options = StrategyOptions(cp=4, dp=4, context=context)
+
+    assert check_equal(job_on(cluster(node, 2), options)).classes == 1

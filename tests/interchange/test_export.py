@@ -125,6 +125,18 @@ def test_experts_exchange_all_to_all(tmp_path: Path) -> None:
     assert collectives(trace, CollectiveType.ALL_TO_ALL)
 
 
+def test_blocks_round_a_ring_are_gathers_and_scatters_between_neighbours(tmp_path: Path) -> None:
+    """A turn is the bytes that each rank sends the next, as a ring algorithm does."""
+    trace = exported(tmp_path, {"dp": 2, "cp": 4, "context": "ring"})[0]
+    plain = exported(tmp_path / "plain", {"dp": 2, "cp": 4, "context": "gather"})[0]
+
+    turns, gathers = (collectives(t, CollectiveType.ALL_GATHER) for t in (trace, plain))
+    turn, gather = (max(n.integer("comm_size") for n in found) for found in (turns, gathers))
+
+    assert len(turns) == 3 * len(gathers) > 0
+    assert 3 * turn == pytest.approx(gather, rel=1e-3)
+
+
 def test_groups_stand_in_a_file_and_every_member_uses_them_in_one_order(tmp_path: Path) -> None:
     """ASTRA-sim starts the k-th call of a group on all its members together."""
     traces = exported(tmp_path, {"dp": 2, "tp": 2, "pp": 2})

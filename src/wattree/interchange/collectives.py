@@ -28,6 +28,12 @@ _TYPES = {
     "all_to_all": CollectiveType.ALL_TO_ALL,
 }
 _NAMES = {kind: name for name, kind in _TYPES.items()}
+#: Blocks passed round a ring, a turn each: the schema knows no such exchange, and what neighbours
+#: send each other in it is what they send in these by their ring algorithms.
+_AROUND = {
+    "ring_gather": CollectiveType.ALL_GATHER,
+    "ring_reduce": CollectiveType.REDUCE_SCATTER,
+}
 #: Names of traffic between replicas (wattree.compiler.chunk).
 _GATHERS = ("parameters.gather", "parameters.update")
 _REDUCTION = "gradients.reduce"
@@ -113,7 +119,7 @@ def _block_collectives(
     mesh = compilation.topology.mesh
     for step, phase, sent in _steps(compilation):
         key = step.path, int(phase), mesh.size(step.axes)
-        found[key].append((_TYPES[step.kind.value], sent))
+        found[key].append(((_TYPES | _AROUND)[step.kind.value], sent))
     return found
 
 
