@@ -134,7 +134,7 @@ def compiled(text: str, *, repeats: int) -> tuple[ExecutionGraph, float]:
             setting.model,
             strategy,
             job.cluster,
-            rates=setting.rates,
+            rates=setting.pool_rates,
             software=setting.software,
             optimizer=job.optimizer,
             sequence=job.data.sequence_length,

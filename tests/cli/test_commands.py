@@ -73,6 +73,7 @@ def prediction(**changes: Any) -> SimpleNamespace:
         trace=sample_trace(),
         power=((0.0, 5000.0), (2.0, 6000.0)),
         warnings=(),
+        beside=None,
     )
 
 

@@ -13,9 +13,9 @@ from wattree.compiler import Compilation, ModelProgram, Scale, compile_job, comp
 from wattree.compiler.program import CollectiveStep
 from wattree.compiler.storage import SyncGroup, block_storage, optimizer_state_bytes
 from wattree.cost import Software, load_calibration, software_family
-from wattree.cost.rates import Rates, rates_of
+from wattree.cost.rates import Rates, pool_rates
 from wattree.graph import ExecutionGraph, ModelGraph, TaskKind
-from wattree.hardware import Cluster, Precision, load_fabric, load_node, load_site
+from wattree.hardware import Cluster, Node, Pool, Precision, load_fabric, load_node, load_site
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 
@@ -23,7 +23,9 @@ __all__ = [
     "Collective",
     "Job",
     "counted",
+    "cut_node",
     "dense",
+    "mixed_cluster",
     "mixture",
     "moved_bytes",
     "small_cluster",
@@ -87,6 +89,37 @@ def small_cluster(
     )
 
 
+def cut_node(name: str, devices: int, *, nics: int | None = None, title: str = "") -> Node:
+    """Return a node of the catalogue with so many devices, an adapter for each if not said."""
+    node = load_node(name)
+    return replace(
+        node,
+        name=title or f"{name}-cut",
+        devices=devices,
+        nics=devices if nics is None else nics,
+        scale_up=replace(node.scale_up, domain_devices=devices),
+    )
+
+
+def mixed_cluster(
+    *pools: tuple[Node, int],
+    oversubscription: float = 1.0,
+    leaf_nodes: int = 32,
+    kind: str = "rail-optimised",
+    slowdown: Mapping[int, float] | None = None,
+    slow_links: Mapping[int, float] | None = None,
+) -> Cluster:
+    """Return pools of nodes on one fabric."""
+    fabric = load_fabric("rail-optimised-ndr")
+    return Cluster(
+        pools=tuple(Pool(node=node, nodes=nodes) for node, nodes in pools),
+        fabric=replace(fabric, oversubscription=oversubscription, leaf_nodes=leaf_nodes, kind=kind),
+        site=load_site("world-average"),
+        slowdown=dict(slowdown or {}),
+        slow_links=dict(slow_links or {}),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """One collective of the compiled program: what it is, between whom, and its whole buffer."""
@@ -138,7 +171,7 @@ class Job:
 
     def compiled(self, *, fold: bool = True, detail: bool = True) -> Compilation:
         """Return the compiled job."""
-        rates = self.rates or rates_of(
+        rates = self.rates or pool_rates(
             self.cluster, self.software, Precision.BF16, load_calibration()
         )
         return compile_job(

@@ -15,7 +15,7 @@ from tests.cost.test_collective_model import SIZE, asked, together_s
 from tests.search.jobs import setting
 from wattree.compiler.chunk import ChunkContext, sync_tasks
 from wattree.compiler.ledger import Items
-from wattree.compiler.links import alone_s, rank_rates
+from wattree.compiler.links import alone_s, rank_rates, share_of_one_group
 from wattree.compiler.movement import movement_of
 from wattree.compiler.program import CollectiveKind
 from wattree.compiler.topology import MeshTopology
@@ -119,9 +119,10 @@ def test_phases_in_turn_keep_the_time_of_groups_in_lock_step() -> None:
     rates = rates_on(place, asked("hierarchical"))
     context = context_of(topology, rates)
     tasks = sync_tasks(CollectiveKind.ALL_REDUCE, ("dp",), SIZE, context, label="x", stream=0)
-    groups = {0: topology.mesh.groups(("dp",))}
+    groups = topology.mesh.groups(("dp",))
+    shares = {0: [share_of_one_group(groups, use) for use in topology.links()]}
 
-    work = alone_s(tasks, topology.links(), groups, rank_rates(rates.links))
+    work = alone_s(tasks, topology.links(), shares, rank_rates(rates.links))
 
     assert tasks["in_turn"].all()
     assert work == pytest.approx(tasks["work_s"])

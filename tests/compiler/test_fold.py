@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compiler.jobs import Job, dense, mixture, small_cluster
+from tests.compiler.jobs import Job, cut_node, dense, mixed_cluster, mixture, small_cluster
 from wattree.compiler.fold import folded_classes
 from wattree.graph import ExecutionGraph
-from wattree.hardware import Precision
+from wattree.hardware import Cluster, Precision
 from wattree.predict.energy_use import step_energy
 from wattree.sim import play
 from wattree.strategy import ExpertLoad, Mesh, StrategyOptions
@@ -42,9 +42,16 @@ class Seen:
 
 def seen(job: Job, *, fold: bool) -> Seen:
     """Play the job."""
-    graph = job.compiled(fold=fold).graph
+    compiled = job.compiled(fold=fold)
+    graph = compiled.graph
     trace = play(graph)
-    energy = step_energy(trace, job.cluster, Precision.BF16, job.strategy.mesh.ranks).use
+    energy = step_energy(
+        trace,
+        job.cluster,
+        Precision.BF16,
+        job.strategy.mesh.ranks,
+        class_pools=compiled.class_pools,
+    ).use
     return Seen(
         step_s=trace.makespan_s,
         other_rules_s=tuple(play(graph, **rules).makespan_s for rules in OTHER_RULES),
@@ -86,15 +93,30 @@ class Case:
     slowdown: dict[int, float]
     axes: tuple[tuple[str, int], ...]
     family: str
+    other_nodes: int  # at the end of the cluster, of other devices with fewer adapters
+
+    def cluster(self) -> Cluster:
+        """Return the cluster: nodes of one kind, or of two."""
+        plain = small_cluster(self.options.ranks, per_node=self.per_node, slowdown=self.slowdown)
+        if not 0 < self.other_nodes < plain.nodes:
+            return plain
+        nics = max(self.per_node // 2, 1)
+        first = cut_node("dgx-h100", self.per_node)
+        other = cut_node("dgx-a100", self.per_node, nics=nics)
+        return mixed_cluster(
+            (first, plain.nodes - self.other_nodes),
+            (other, self.other_nodes),
+            oversubscription=2.0,
+            leaf_nodes=2,
+            slowdown=self.slowdown,
+        )
 
     def job(self) -> Job:
         """Return the job."""
         job = Job.of(
             mixture(self.layers) if self.experts else dense(self.layers),
             self.options,
-            cluster=small_cluster(
-                self.options.ranks, per_node=self.per_node, slowdown=self.slowdown
-            ),
+            cluster=self.cluster(),
             global_batch=self.options.replicas * self.accumulated,
             family=self.family,
         )
@@ -113,7 +135,7 @@ def loads(options: StrategyOptions) -> st.SearchStrategy[ExpertLoad | None]:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Return any mix of axes, schedules, stragglers and places of the stages."""
+    """Return any mix of axes, schedules, stragglers, nodes and places of the stages."""
     experts = draw(st.booleans())
     layers = draw(st.integers(2, 5))
     degrees = {axis: draw(st.sampled_from((1, 1, 2))) for axis in ("dp", "fsdp", "cp")}
@@ -152,6 +174,7 @@ def cases(draw: st.DrawFn) -> Case:
         slowdown=draw(st.dictionaries(st.integers(0, ranks - 1), st.just(1.5), max_size=2)),
         axes=tuple(draw(st.permutations(mesh))),
         family=family,
+        other_nodes=draw(st.integers(0, 3)),
     )
 
 

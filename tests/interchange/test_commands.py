@@ -67,7 +67,7 @@ def test_out_and_in_again_gives_the_time_of_simulate(
 
 
 def test_a_replay_can_be_opened_in_perfetto(job_file: str, tmp_path: Path) -> None:
-    """A process per rank, arrows from sends to what waits for them."""
+    """A process per rank, power of the nodes, arrows from sends to what waits for them."""
     run(["export", job_file, str(tmp_path / "t"), "--plain"])
     timeline = tmp_path / "timeline.json"
     code = run(
@@ -79,7 +79,7 @@ def test_a_replay_can_be_opened_in_perfetto(job_file: str, tmp_path: Path) -> No
     arrows = {e["name"] for e in events if e["ph"] == "s"}
 
     assert code == 0
-    assert names == {*(f"rank {rank}" for rank in range(8)), "links"}
+    assert names == {*(f"rank {rank}" for rank in range(8)), "links", "cluster"}
     assert arrows == {"message", "collective", "waits"}
     assert json.loads((tmp_path / "r.json").read_text())["times_from"] == "cluster"
 

@@ -295,7 +295,8 @@ def test_all_problems_come_at_once() -> None:
     ) == (
         (
             "unknown key 'modle'; did you mean 'model'? known keys: model, data, precision, "
-            "optimizer, cluster, strategy, software, traits, collectives, training"
+            "optimizer, cluster, strategy, software, traits, collectives, training, place, "
+            "neighbours"
         ),
         (
             "model: found 'train.py:build': capturing a Python module is not available yet; use a "
@@ -619,6 +620,8 @@ def test_the_schema_lists_the_keys_of_a_job() -> None:
         "traits",
         "collectives",
         "training",
+        "place",
+        "neighbours",
     }
     assert schema["required"] == ["model", "data", "cluster"]
     assert schema["additionalProperties"] is False

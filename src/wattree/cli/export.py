@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from wattree.cli.job_file import read_job
+from wattree.cli.job_file import read_job, tell_warnings
 from wattree.cli.output import Calibration, JobPath, JsonPath, check_outputs, deliver
 
 __all__ = ["export"]
@@ -50,8 +50,11 @@ def export(  # noqa: PLR0917 - typer passes options by name
 
     assert to is Format.CHAKRA
     check_outputs(json_path, source=job)
+    loaded = read_job(job)
+    if loaded.neighbours:
+        tell_warnings(job, ["neighbours: have no effect here: only the job is written"])
     done = export_chakra(
-        read_job(job),
+        loaded,
         folder,
         prefix=prefix,
         own_attributes=not plain,

@@ -66,7 +66,7 @@ Dims = Annotated[
         show_default=False,
     ),
 ]
-Timeline = Annotated[Path | None, trace_option("streams, flows, link load")]
+Timeline = Annotated[Path | None, trace_option("streams, flows, link load, power")]
 
 
 def replay(  # noqa: PLR0917 - typer passes options by name
@@ -108,7 +108,8 @@ def replay(  # noqa: PLR0917 - typer passes options by name
     if trace_path is not None:
         from wattree.report.perfetto import write_trace
 
-        write_trace(trace_path, done.trace)
+        power = None if done.energy is None else {"cluster": done.energy.curve}
+        write_trace(trace_path, done.trace, power=power)
     from wattree.report.interchange_text import show_replay
 
     deliver(done.as_json(), json_path, lambda console: show_replay(done, console))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -81,7 +80,8 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
         from wattree.job import with_power_limit
 
         capped = with_power_limit(loaded.cluster, power_limit, source="--power-limit")
-        loaded = replace(loaded, cluster=capped)
+        assert capped.power_limit_w is not None
+        loaded = loaded.capped(capped.power_limit_w)
     announce_compilation()
     prediction = _predicted(
         loaded,
@@ -95,7 +95,8 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     if trace_path is not None:
         from wattree.report.perfetto import write_trace
 
-        write_trace(trace_path, prediction.trace, power={"cluster": prediction.power})
+        shown = prediction.beside or prediction
+        write_trace(trace_path, shown.trace, power={"cluster": shown.power})
     from wattree.report import show_result
 
     result = prediction.result
@@ -111,14 +112,14 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
 
 
 def _shortage(result: Result) -> str:
+    from wattree.report.pools_text import shortages
     from wattree.units import format_bytes
 
     memory = result.memory
     found = f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.capacity_bytes)}"
     fixes = "; ".join(fix.change for fix in memory.fixes)
-    return f"does not fit in memory: needs {found} per device" + (
-        f"; try: {fixes}" if fixes else ""
-    )
+    needs = shortages(result.pools) or f"needs {found} per device"
+    return f"does not fit in memory: {needs}" + (f"; try: {fixes}" if fixes else "")
 
 
 def _predicted(

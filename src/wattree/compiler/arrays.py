@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from wattree.compiler.stage import StageProgram
 from wattree.compiler.tasks import CATEGORIES, STREAMS, Stream, joined, load_bytes
 from wattree.graph import ExecutionGraph, StreamKind, TaskKind
 
-__all__ = ["StageClasses", "TransferCosts", "execution_graph"]
+__all__ = ["StageClasses", "TransferCosts", "execution_graph", "link_kind"]
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -76,6 +76,10 @@ class StageClasses:
         level: Which tasks of its stage's program each class plays, `(K,)`.
         mirror_class: Class of the peer in the stage that holds the same chunks, `(K,)`, if any.
         to_mirror_per_byte: Costs of sending it one byte.
+        members: Axes number → members of one group on one link, by kind of link and orbit; None
+            where ranks of a class never share a link.
+        pool: Pool of each class's devices, `(K,)`; None for one.
+        devices: What people call them; empty where all are alike.
     """
 
     ranks: Integers
@@ -90,6 +94,9 @@ class StageClasses:
     level: Integers
     mirror_class: Integers | None = None
     to_mirror_per_byte: TransferCosts | None = None
+    members: Mapping[int, Integers] | None = None
+    pool: Integers | None = None
+    devices: tuple[str, ...] = ()
 
 
 class _Tasks:
@@ -112,8 +119,9 @@ class _Tasks:
         counts = [len(program.tasks) for program in programs]
         self.records = joined([program.tasks for program in programs])
         self.by_level = [self.records]
-        for level in range(len(programs[0].levels)):
-            self.by_level.append(joined([program.levels[level] for program in programs]))
+        for row in range(max(len(program.levels) for program in programs)):
+            tasks = [p.levels[row] if row < len(p.levels) else p.tasks for p in programs]
+            self.by_level.append(joined(tasks))
         self.level = np.concatenate([stage.level for stage in classes])
         self.first_task = _starts(counts)
         self.class_base = _starts([len(stage.ranks) for stage in classes])
@@ -148,6 +156,11 @@ class _Tasks:
         values = np.stack([tasks[name] for tasks in self.by_level])
         return np.asarray((values if factor is None else values * factor)[self._played])
 
+    def copy_of_instance(self) -> Integers:
+        """Return the copy of its pattern that each instance is, `(I,)`."""
+        before = self.patterns.copies_at[self.pattern] - self.first
+        return np.arange(self.instances) + np.repeat(before, self.copies)
+
     def instances_of(self, chosen: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers]:
         """Return the instances of chosen tasks: number, task, class whose figures it takes."""
         tasks = np.flatnonzero(chosen)
@@ -156,6 +169,21 @@ class _Tasks:
         copy = np.arange(len(task)) - np.repeat(_starts(copies)[:-1], copies)
         member = self.last_member[self.patterns.copies_at[self.pattern[task]] + copy]
         return self.first[task] + copy, task, self.class_base[self.stage[task]] + member
+
+    def mixed(self) -> NDArray[np.bool_]:
+        """Return which tasks are of stages with several levels of ranks, `(T,)`."""
+        return np.array([bool(program.levels) for program in self.programs])[self.stage]
+
+    def members_of(self, chosen: NDArray[np.bool_]) -> tuple[Integers, Integers, Integers]:
+        """Return every (instance, task, class) of chosen tasks, by instance."""
+        tasks = np.flatnonzero(chosen)
+        width = self.width[tasks]
+        task = np.repeat(tasks, width)
+        place = np.arange(len(task)) - np.repeat(_starts(width)[:-1], width)
+        at = self.patterns.inverse_at[self.pattern[task]]
+        member = self.patterns.members[at + place]
+        instance = self.first[task] + self.patterns.inverse[at + member]
+        return instance, task, self.class_base[self.stage[task]] + member
 
     def _pattern_of_task(self, patterns: Sequence[int]) -> Integers:
         """Collectives go by the orbits of their axes, everything else by classes."""
@@ -203,44 +231,32 @@ def execution_graph(
     *,
     links: Sequence[LinkClasses],
     names: Sequence[str],
-    members: Callable[[], Mapping[tuple[int, str], int]],
     compute_rate_while_communicating: float,
     communication_rate_while_computing: float,
+    pipelines: Sequence[int] | None = None,
 ) -> ExecutionGraph:
-    """Return the arrays of the whole job.
+    """Return the arrays of the whole job, or of several.
 
     Args:
         programs: One per stage.
         classes: One per stage.
+        pipelines: Stages of each job, where there are several; None for one of all stages.
         links: Link classes by kind.
         names: Strings that tasks name by number.
-        members: Tells (axes number, kind of link) → ranks of one group on one link; asked only
-            where ranks are folded that share links.
         compute_rate_while_communicating, communication_rate_while_computing: Mutual slowdown.
     """
     tasks = _Tasks(programs, classes)
     costs = _cost_rows(tasks)
     latency_s, work_s, wire_bytes = _times(tasks, costs)
     directions = _directions(tasks, costs, links)
-    loads = _loads(tasks, directions, work_s)
-    rows = _expanded(tasks, costs, directions, loads)
+    loads = _loads(tasks, directions, work_s, pipelines or [len(programs)])
+    # Only flows that stand for several need to know for how many.
+    counted = bool((loads.twins > 1).any())
+    rows = _expanded(tasks, costs, directions, loads, counted=counted)
     counts = None
-    if (loads.twins > 1).any():
-        _, task, owner = tasks.instances_of(np.ones(len(tasks.records), dtype=bool))
-        alike = rows
-        if len(tasks.by_level) > 1:  # flows are counted by ranks, whatever each of them sends
-            same = loads._replace(level=np.zeros_like(loads.level))
-            alike = _expanded(tasks, costs, directions, same)
-        counts = flow_counts(
-            alike,
-            loads,
-            task=task,
-            owner=owner,
-            costs=costs,
-            axes=tasks.records["axes"].astype(np.int64),
-            kinds=[kind.load for kind, _ in directions],
-            members=members(),
-        )
+    if counted:
+        of_copy = _members_of_copies(tasks, directions)
+        counts = flow_counts(rows, loads, members=of_copy, copy=tasks.copy_of_instance())
     number = int(tasks.class_base[-1])
     return ExecutionGraph(
         kind=tasks.column("kind"),
@@ -288,12 +304,28 @@ def execution_graph(
     )
 
 
+def _members_of_copies(tasks: _Tasks, directions: Sequence[tuple[LinkClasses, str]]) -> Integers:
+    """Return the ranks of one group on one link by direction and copy of a pattern."""
+    kinds = list(dict.fromkeys(kind.name for kind, _ in directions))
+    columns = []
+    for stage in tasks.classes:
+        columns.append(np.ones((len(kinds), len(stage.ranks) + 1), dtype=np.int64))
+        for number, orbit in stage.orbits.items():
+            copies = int(orbit.max(initial=0)) + 1
+            known = None if stage.members is None else stage.members[number]
+            own = np.ones((len(kinds), copies), dtype=np.int64) if known is None else known
+            columns.append(np.pad(own, ((0, 0), (0, 1)), constant_values=1))
+    of_copy = np.concatenate(columns, axis=1)
+    return of_copy[[kinds.index(kind.name) for kind, _ in directions]]
+
+
 def _class_names(classes: Sequence[StageClasses]) -> tuple[str, ...]:
     names = []
     for stage in classes:
         for index, ranks in enumerate(stage.ranks):
             suffix = f".{index}" if len(stage.ranks) > 1 else ""
-            names.append(f"{stage.name}{suffix} ({int(ranks)} ranks)")
+            on = f" on {stage.devices[index]}" if any(stage.devices) else ""
+            names.append(f"{stage.name}{suffix}{on} ({int(ranks)} ranks)")
     return tuple(names)
 
 
@@ -337,6 +369,8 @@ def _times(tasks: _Tasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
     if not alike.all():
         instance, _, owner = tasks.instances_of(~alike)
         work_s[instance] *= np.concatenate([stage.slowdown for stage in tasks.classes])[owner]
+    if (mixed := tasks.mixed()).any():
+        _slowest_member(tasks, mixed, latency_s, work_s)
     for row in range(len(_BY_CLASS)):
         instance, task, owner = tasks.instances_of(costs == row)
         latency_s[instance] = _by_class(tasks, row, "latency_s")[owner]
@@ -346,6 +380,20 @@ def _times(tasks: _Tasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
         else:
             wire_bytes[instance] = _by_class(tasks, row, "wire_bytes")[owner]
     return latency_s, work_s, wire_bytes
+
+
+def _slowest_member(
+    tasks: _Tasks, mixed: NDArray[np.bool_], latency_s: Floats, work_s: Floats
+) -> None:
+    """Give tasks of several levels of ranks the time of their slowest member, in place."""
+    instance, task, owner = tasks.members_of(mixed)
+    kind, first = tasks.level[owner], np.flatnonzero(np.diff(instance, prepend=-1))
+    latency = np.stack([records["latency_s"] for records in tasks.by_level])[kind, task]
+    work = np.stack([records["work_s"] for records in tasks.by_level])[kind, task]
+    slowdown = np.concatenate([stage.slowdown for stage in tasks.classes])[owner]
+    work = np.where(tasks.records["kind"][task] == TaskKind.COMPUTE, work * slowdown, work)
+    latency_s[instance[first]] = np.maximum.reduceat(latency, first)
+    work_s[instance[first]] = np.maximum.reduceat(work, first)
 
 
 def _directions(
@@ -379,13 +427,20 @@ def _link_names(
     return tuple(names)
 
 
+def link_kind(name: str) -> str:
+    """Return the kind in the name of a link class of a compiled graph, such as `uplink`."""
+    return name.removesuffix(_OUT).removesuffix(_IN).rsplit(") ", 1)[-1]
+
+
 def _expanded(
     tasks: _Tasks,
     costs: Integers,
     directions: Sequence[tuple[LinkClasses, str]],
     loads: Loads,
+    *,
+    counted: bool,
 ) -> Rows:
-    """Return streams, successors and flows of all instances."""
+    """Return streams, successors and flows of all instances; of flows the ranks, if `counted`."""
     edges = _edges(tasks)
     sends = (loads.of_task > 0).any(axis=(0, 2)) | (costs != FROM_TASK)
     templates = Templates(
@@ -408,6 +463,7 @@ def _expanded(
         flow_offsets=np.zeros(count + 1, dtype=np.int64),
         flow_links=np.empty(most_flows, dtype=np.int64),
         flow_bytes_per_s=np.empty(most_flows),
+        flow_ranks=np.empty(most_flows if counted else 0),
     )
     job = Expansion(templates=templates, patterns=tasks.patterns, edges=edges, loads=loads)
     expand(job, len(STREAMS), rows)
@@ -416,6 +472,7 @@ def _expanded(
         successors=rows.successors[: int(rows.successor_offsets[-1])],
         flow_links=rows.flow_links[flows],
         flow_bytes_per_s=rows.flow_bytes_per_s[flows],
+        flow_ranks=rows.flow_ranks[flows],
     )
     is_shared = any(len(k.bandwidth_bytes_per_s) < len(k.of_class) for k, _ in directions)
     return _added_up(rows) if is_shared else rows
@@ -431,10 +488,13 @@ def _added_up(rows: Rows) -> Rows:
     fresh[offsets[:-1][np.diff(offsets) > 0]] = True
     if fresh.all():
         return rows
+    first = np.flatnonzero(fresh)
+    ranks = rows.flow_ranks
     return rows._replace(
         flow_offsets=_starts(fresh)[offsets],
         flow_links=links[fresh],
-        flow_bytes_per_s=np.add.reduceat(rows.flow_bytes_per_s, np.flatnonzero(fresh)),
+        flow_bytes_per_s=np.add.reduceat(rows.flow_bytes_per_s, first),
+        flow_ranks=np.add.reduceat(ranks, first) if len(ranks) else ranks,
     )
 
 
@@ -502,7 +562,12 @@ def _sent(tasks: _Tasks, names: Sequence[str]) -> Floats:
     return sent
 
 
-def _loads(tasks: _Tasks, directions: Sequence[tuple[LinkClasses, str]], work_s: Floats) -> Loads:
+def _loads(
+    tasks: _Tasks,
+    directions: Sequence[tuple[LinkClasses, str]],
+    work_s: Floats,
+    pipelines: Sequence[int],
+) -> Loads:
     """Return what tasks send over links; every class of a flow sends over its own.
 
     The peer of a transfer receives over its own links. Exchanges with the mirror stage go both
@@ -510,8 +575,12 @@ def _loads(tasks: _Tasks, directions: Sequence[tuple[LinkClasses, str]], work_s:
     """
     number = int(tasks.class_base[-1])
     base, count = tasks.class_base[:-1], np.diff(tasks.class_base)
-    following = np.repeat(np.roll(base, -1), count) + _peers(tasks.classes, 1)
-    preceding = np.repeat(np.roll(base, 1), count) + _peers(tasks.classes, -1)
+    ends = np.cumsum(pipelines)[:-1]
+    ahead, behind = (
+        np.concatenate([np.roll(stages, by) for stages in np.split(base, ends)]) for by in (-1, 1)
+    )
+    following = np.repeat(ahead, count) + _peers(tasks.classes, 1)
+    preceding = np.repeat(behind, count) + _peers(tasks.classes, -1)
     first = _starts([len(kind.bandwidth_bytes_per_s) for kind, _ in directions])
     names = [kind.load for kind, _ in directions]
     return Loads(

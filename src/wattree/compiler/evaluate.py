@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from wattree.graph import OperatorKind
 __all__ = [
     "BlockCosts",
     "CollectiveCosts",
+    "GroupShapes",
     "PhaseCosts",
     "Placement",
     "block_costs",
@@ -61,6 +62,13 @@ _HOST_SMOOTHNESS = 4.0
 _AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
 #: Matrix products that stay at 16 bit when linear layers are quantised.
 _PLAIN_PRODUCTS = frozenset({"logits", "moe.router"})
+
+
+class GroupShapes(Protocol):
+    """Where the groups of a mesh lie in the topology."""
+
+    def group(self, axes: Sequence[str], scale: Scale) -> GroupShape:
+        """Return the shape of the groups over `axes` together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +159,7 @@ class BlockCosts:
 
 
 def block_costs(
-    program: BlockProgram, scale: Scale, placement: Placement, rates: Rates, software: Software
+    program: BlockProgram, scale: Scale, placement: GroupShapes, rates: Rates, software: Software
 ) -> BlockCosts:
     """Return the costs of one block under `scale`."""
     forward = _phase(program.forward, scale, placement, rates, software)
@@ -237,7 +245,7 @@ def _ring_pass_costs(
 
 
 def _phase(
-    steps: Sequence[Step], scale: Scale, placement: Placement, rates: Rates, software: Software
+    steps: Sequence[Step], scale: Scale, placement: GroupShapes, rates: Rates, software: Software
 ) -> PhaseCosts:
     count = len(scale.micro_batch)
     table = np.zeros((11, len(steps), count))

@@ -16,25 +16,39 @@ __all__ = ["check_fits", "check_ring", "misfits"]
 
 
 def check_fits(
-    model: ModelGraph, strategy: Strategy, cluster: Cluster, *, global_batch: int, sequence: int
+    model: ModelGraph,
+    strategy: Strategy,
+    cluster: Cluster,
+    *,
+    global_batch: int,
+    sequence: int,
+    devices: int | None = None,
 ) -> None:
     """Raise a StrategyError that lists every misfit, if there is one.
 
     Checked: ranks against devices, axes that the tree uses, patterns of a hand-written tree that
     match nothing, heads, experts, features and positions against the degrees that split them,
     samples against replicas and micro-batches, positions against the model's longest sequence,
-    layers against pipeline chunks.
+    layers against pipeline chunks. `devices` are those that the job has, if not the whole cluster.
     """
-    found = misfits(model, strategy, cluster, global_batch=global_batch, sequence=sequence)
+    found = misfits(
+        model, strategy, cluster, global_batch=global_batch, sequence=sequence, devices=devices
+    )
     if found:
         raise StrategyError(found)
 
 
 def misfits(
-    model: ModelGraph, strategy: Strategy, cluster: Cluster, *, global_batch: int, sequence: int
+    model: ModelGraph,
+    strategy: Strategy,
+    cluster: Cluster,
+    *,
+    global_batch: int,
+    sequence: int,
+    devices: int | None = None,
 ) -> dict[str, str]:
-    """Return path → what does not fit there."""
-    found = _rank_misfits(strategy, cluster)
+    """Return path → what does not fit there. Arguments as of `check_fits`."""
+    found = _rank_misfits(strategy, cluster) if devices is None else _own(strategy, devices)
     if model.max_sequence_length is not None and sequence > model.max_sequence_length:
         found["data.sequence_length"] = (
             f"{sequence} tokens, but {model.name} admits at most {model.max_sequence_length}"
@@ -63,6 +77,16 @@ def _rank_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
         reason = f"do not divide the cluster's {devices} devices; use degrees whose product is"
         return {"strategy.mesh": f"{product} = {ranks} ranks {reason} {devices}"}
     return {}
+
+
+def _own(strategy: Strategy, devices: int) -> dict[str, str]:
+    """Return what does not fit devices that are the job's own: each holds one rank."""
+    if strategy.mesh.ranks == devices:
+        return {}
+    return {
+        "strategy.mesh": f"found {strategy.mesh.ranks} ranks, expected {devices}, the devices of "
+        "the job; name as many devices as the degrees multiply to"
+    }
 
 
 def _batch_misfits(strategy: Strategy, global_batch: int) -> dict[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["folded_classes"]
+__all__ = ["folded_classes", "uneven_on_links"]
 
 Integers = NDArray[np.int64]
 
@@ -25,7 +25,7 @@ def folded_classes(
     Args:
         colours: What tells ranks apart to begin with, shape `(R,)`.
         groups: For each kind of process group or shared link, members by group, shape `(G, n)`;
-            every rank once, -1 for none.
+            no rank twice, -1 for none.
         neighbours: For each kind of transfer, the rank each rank sends to; itself for none.
     """
     current = _renumbered(colours)
@@ -44,11 +44,44 @@ def folded_classes(
         current = refined
 
 
+def uneven_on_links(colours: Integers, links: Sequence[Integers]) -> Integers | None:
+    """Return colours that tell apart ranks of one class on links where classes are unequal.
+
+    Links share by flows, and a flow stands for all ranks of its class: where one class has three
+    ranks on a link and another has one, a flow for three would get no more than the one.
+
+    Args:
+        colours: Of ranks that were folded.
+        links: Members of each link, for each kind of shared link, as for `folded_classes`.
+
+    Returns:
+        None if there is no such link.
+    """
+    place = np.zeros_like(colours)
+    width = int(colours.max()) + 1
+    for members in links:
+        link, column = np.nonzero(members >= 0)
+        rank = members[link, column]
+        keys = link * width + colours[rank]
+        order = np.argsort(keys, kind="stable")
+        distinct, first, counts = np.unique(keys[order], return_index=True, return_counts=True)
+        of_link = distinct // width
+        starts = np.flatnonzero(np.diff(of_link, prepend=-1))
+        most = np.maximum.reduceat(counts, starts)
+        uneven = most != np.minimum.reduceat(counts, starts)
+        within = np.arange(len(order)) - np.repeat(first, counts)  # place among its class
+        uneven_rank = np.repeat(uneven, np.add.reduceat(counts, starts))
+        place[rank[order]] = np.maximum(place[rank[order]], np.where(uneven_rank, within, 0))
+    if not place.any():
+        return None
+    return np.asarray(colours * (place.max() + 1) + place)
+
+
 def _group_colours(colours: Integers, members: Integers) -> Integers:
     """Colour each rank by the sorted colours of its group."""
     present = members >= 0
     kinds = _renumbered_rows(np.sort(np.where(present, colours[members], -1), axis=1))
-    result = np.empty_like(colours)
+    result = np.full_like(colours, -1)  # ranks in no such group
     result[members[present]] = np.repeat(kinds, present.sum(axis=1))
     return result
 

@@ -97,7 +97,7 @@ class Loads(NamedTuple):
     """What tasks send over each kind of link and direction, `D` of them.
 
     Attributes:
-        of_task: By level and task, `(V, T, D)`. [B]
+        of_task: By level of ranks and task, `(V, T, D)`. [B]
         level: Of each class, `(C,)`.
         by_class: For tasks whose bytes depend on the class, `(rows, D, C)`, by `Templates.costs`.
             [B], of rows from `per_byte_from` on per byte of `size_bytes`.
@@ -134,7 +134,8 @@ class Expansion(NamedTuple):
 class Rows(NamedTuple):
     """Room for the rows of all instances: offsets `(instances + 1,)`, and values.
 
-    Values have more room than is used; the last offset tells how much.
+    Values have more room than is used; the last offset tells how much. `flow_ranks`, the ranks
+    that send on each link, has no room at all where nobody asks.
     """
 
     stream_offsets: Integers
@@ -144,6 +145,7 @@ class Rows(NamedTuple):
     flow_offsets: Integers
     flow_links: Integers
     flow_bytes_per_s: Floats
+    flow_ranks: Floats
 
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -235,8 +237,19 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
     begin, end = job.patterns.member_offsets[copy], job.patterns.member_offsets[copy + 1]
     base, costs, row = job.templates.base[t], job.templates.costs[t], filled
     instance = job.templates.first[t] + copy - job.patterns.copies_at[job.templates.pattern[t]]
+    levels = len(loads.of_task)
     for d in range(len(loads.inward)):
         load_bytes = loads.of_task[0, t, d]
+        if costs == FROM_TASK and levels > 1:
+            for m in range(begin, end):
+                rank_class = base + members[m]
+                load_bytes = loads.of_task[loads.level[rank_class], t, d]
+                if load_bytes > 0.0:
+                    twins = loads.twins[d, rank_class]
+                    rate = load_bytes / loads.work_s[instance] * twins
+                    _insert(rows, row, filled, loads.link[d, rank_class], (rate, twins))
+                    filled += 1
+            continue
         if costs != FROM_TASK:
             load_bytes = loads.by_class[costs, d, base + members[end - 1]]
             if costs >= loads.per_byte_from:
@@ -246,21 +259,24 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
                 rank_class = base + members[m]
                 if loads.inward[d] and costs != FROM_TASK:
                     rank_class = loads.receiver[costs, rank_class]
-                if costs == FROM_TASK:
-                    load_bytes = loads.of_task[loads.level[rank_class], t, d]
-                rate = load_bytes / loads.work_s[instance] * loads.twins[d, rank_class]
-                _insert(rows, row, filled, loads.link[d, rank_class], rate)
+                twins = loads.twins[d, rank_class]
+                rate = load_bytes / loads.work_s[instance] * twins
+                _insert(rows, row, filled, loads.link[d, rank_class], (rate, twins))
                 filled += 1
     return filled
 
 
 @_part
-def _insert(rows: Rows, begin: int, end: int, link: int, bytes_per_s: float) -> None:
-    """Put a flow behind those of the row whose links have the same or a lower number."""
+def _insert(rows: Rows, begin: int, end: int, link: int, flow: tuple[float, float]) -> None:
+    """Put a flow, its bandwidth and ranks, behind those of the row with no higher link."""
     place = end
     while place > begin and rows.flow_links[place - 1] > link:
         rows.flow_links[place] = rows.flow_links[place - 1]
         rows.flow_bytes_per_s[place] = rows.flow_bytes_per_s[place - 1]
+        if len(rows.flow_ranks) > 0:
+            rows.flow_ranks[place] = rows.flow_ranks[place - 1]
         place -= 1
     rows.flow_links[place] = link
-    rows.flow_bytes_per_s[place] = bytes_per_s
+    rows.flow_bytes_per_s[place] = flow[0]
+    if len(rows.flow_ranks) > 0:
+        rows.flow_ranks[place] = flow[1]

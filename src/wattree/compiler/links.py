@@ -8,7 +8,7 @@ eight folded twins ask for eight times its bandwidth and share it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,14 @@ from wattree.cost import LinkRates
 __all__ = [
     "LinkClasses",
     "alone_s",
-    "group_members",
+    "capacities",
+    "joint_links",
+    "largest_runs",
     "link_classes",
     "members_by_link",
     "rank_rates",
+    "rates_of_ranks",
+    "share_of_one_group",
 ]
 
 Integers = NDArray[np.int64]
@@ -59,6 +63,41 @@ def rank_rates(links: LinkRates) -> Mapping[str, float]:
     }
 
 
+def joint_links(of_jobs: Sequence[Sequence[LinkUse]]) -> tuple[LinkUse, ...]:
+    """Return the links of several jobs on one cluster, ranks numbered one job after another."""
+    return tuple(
+        replace(kind[0], of_rank=np.concatenate([use.of_rank for use in kind]))
+        for kind in zip(*of_jobs, strict=True)
+    )
+
+
+def rates_of_ranks(use: LinkUse, pools: Integers, rates: Sequence[LinkRates]) -> Floats:
+    """Return what each rank's part of its link carries where all send at once. [B/s]
+
+    Args:
+        use: Links of one kind.
+        pools: Pool of each rank.
+        rates: What links reach, by pool.
+    """
+    return np.array([rank_rates(each)[use.load] for each in rates])[pools]
+
+
+def capacities(use: LinkUse, rates: Sequence[LinkRates]) -> Floats:
+    """Return the bandwidth of each link, `(links,)`, slow ones as if they were not. [B/s]
+
+    Args:
+        use: Links of one kind.
+        rates: What links reach, by pool.
+    """
+    links = int(use.of_rank.max()) + 1
+    if use.bandwidth_bytes_per_s is not None:
+        return np.full(links, use.bandwidth_bytes_per_s)
+    by_pool = np.array([rank_rates(each)[use.load] for each in rates])
+    if use.parts is not None:
+        return np.asarray(by_pool @ use.parts)
+    return np.full(links, use.ranks_per_link * by_pool[0])
+
+
 def members_by_link(use: LinkUse) -> Integers | None:
     """Return the ranks on each link, filled up with -1; None if each rank has its own."""
     counts = np.bincount(use.of_rank)
@@ -72,14 +111,14 @@ def members_by_link(use: LinkUse) -> Integers | None:
 
 
 def link_classes(
-    uses: Sequence[LinkUse], classes: Integers, rates: Mapping[str, float]
+    uses: Sequence[LinkUse], classes: Integers, rates: Sequence[LinkRates]
 ) -> tuple[LinkClasses, ...]:
     """Return the link classes of each kind.
 
     Args:
         uses: Links by kind.
         classes: Rank class of each rank, refined so that ranks of a class sit on equal links.
-        rates: From `rank_rates`.
+        rates: What links reach, by pool.
     """
     count = int(classes.max()) + 1
     representative = np.empty(count, dtype=np.int64)
@@ -93,8 +132,8 @@ def link_classes(
         first, of_class = np.unique(lowest[chosen], return_inverse=True)
         keys, sizes = np.unique(use.of_rank * np.int64(count) + classes, return_counts=True)
         twins = sizes[np.searchsorted(keys, chosen * np.int64(count) + np.arange(count))]
-        one = use.bandwidth_bytes_per_s or use.ranks_per_link * rates[use.load]
-        bandwidth = np.full(len(first), one)
+        bandwidth = np.empty(len(first))
+        bandwidth[of_class] = capacities(use, rates)[chosen]
         if use.slowdown is not None:
             bandwidth[of_class] = bandwidth[of_class] / use.slowdown[chosen]
         result.append(
@@ -113,7 +152,7 @@ def link_classes(
 def alone_s(
     tasks: NDArray[np.void],
     uses: Sequence[LinkUse],
-    groups_of_axes: Mapping[int, Integers],
+    shares_of_axes: Mapping[int, Sequence[float]],
     rates: Mapping[str, float],
 ) -> Floats:
     """Return the work of tasks where no other group uses their links, `(T,)`. [s]
@@ -125,47 +164,38 @@ def alone_s(
     Args:
         tasks: Records of dtype `TASK`.
         uses: Links by kind.
-        groups_of_axes: Axes number of tasks → process groups, `(groups, members)`.
+        shares_of_axes: Axes number of tasks → part of each kind of link that one group has.
         rates: From `rank_rates`.
     """
     work = tasks["work_s"].copy()
-    for number, groups in groups_of_axes.items():
+    for number, shares in shares_of_axes.items():
         chosen = np.flatnonzero(tasks["axes"] == number)
         if not len(chosen):
             continue
         together, alone = np.zeros(len(chosen)), np.zeros(len(chosen))
-        for use in uses:
+        for use, share in zip(uses, shares, strict=True):
             if use.load not in rates:
                 continue  # behind the devices: no collective goes there
             one = tasks[use.load][chosen] / rates[use.load]
             together = np.maximum(together, one)
-            alone = np.maximum(alone, one * _share_of_one_group(groups, use))
+            alone = np.maximum(alone, one * share)
         moved = (together > 0) & ~tasks["in_turn"][chosen]
         work[chosen[moved]] *= alone[moved] / together[moved]
     return work
 
 
-def group_members(
-    uses: Sequence[LinkUse], groups_of_axes: Mapping[int, Integers]
-) -> dict[tuple[int, str], int]:
-    """Return (axes number, kind of link by its load) → ranks of one group on one link, at most."""
-    return {
-        (number, use.load): _members_of_one_group(groups, use)
-        for number, groups in groups_of_axes.items()
-        for use in uses
-    }
-
-
-def _share_of_one_group(groups: Integers, use: LinkUse) -> float:
+def share_of_one_group(groups: Integers, use: LinkUse) -> float:
     """Return the part of a link's ranks that one group has on it, at most."""
     if use.ranks_per_link <= 1:
         return 1.0
-    return _members_of_one_group(groups, use) / use.ranks_per_link
+    return float(largest_runs(use.of_rank[groups]).max()) / use.ranks_per_link
 
 
-def _members_of_one_group(groups: Integers, use: LinkUse) -> int:
-    links = np.sort(use.of_rank[groups], axis=1)
+def largest_runs(links: Integers) -> Integers:
+    """Return how often the most frequent link of each group comes; `(groups, members)`."""
+    links = np.sort(links, axis=1)
     starts = np.ones(links.shape, dtype=bool)  # of runs of equal links
     starts[:, 1:] = np.diff(links, axis=1) != 0
-    runs = np.diff(np.flatnonzero(np.append(starts.ravel(), True)))
-    return int(runs.max())
+    at = np.flatnonzero(starts)
+    runs = np.diff(np.append(at, links.size))
+    return np.maximum.reduceat(runs, np.searchsorted(at, np.arange(len(links)) * links.shape[1]))

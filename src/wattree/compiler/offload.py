@@ -18,7 +18,14 @@ from wattree.hardware import Node
 from wattree.strategy import Strategy
 from wattree.strategy.schedules import Order, alive_by_chunk
 
-__all__ = ["check_capacity", "kept_bytes", "offload_misfits", "stored_layers", "waiting_bytes"]
+__all__ = [
+    "check_capacity",
+    "check_shared_tiers",
+    "kept_bytes",
+    "offload_misfits",
+    "stored_layers",
+    "waiting_bytes",
+]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -70,7 +77,7 @@ def waiting_bytes(
 
 def check_capacity(
     topology: MeshTopology,
-    by_level: Sequence[Sequence[Mapping[str, float]]],
+    by_level: Sequence[Mapping[int, Mapping[str, float]]],
     levels: Integers | None,
 ) -> None:
     """Raise a StrategyError if a tier cannot hold what all ranks send there.
@@ -82,14 +89,43 @@ def check_capacity(
     """
     held: dict[str, Floats] = {}
     for level, by_stage in enumerate(by_level):
-        for stage, sizes in enumerate(by_stage):
+        for stage, sizes in by_stage.items():
             ranks = topology.stage_ranks(stage)
             if levels is not None:
                 ranks = ranks[levels[ranks] == level]
             for tier, size in sizes.items():
                 held.setdefault(tier, np.zeros(topology.mesh.ranks))[ranks] = size
-    if found := capacity_misfits(topology.cluster.node, held):
+    if not held:
+        return
+    devices = topology.device_of(np.arange(topology.mesh.ranks))
+    if found := capacity_misfits(topology.cluster.node, held, devices):
         raise StrategyError(found)
+
+
+def check_shared_tiers(topologies: Sequence[MeshTopology], used: Sequence[str]) -> None:
+    """Refuse jobs that would share memory behind the devices: its room and its host's time.
+
+    Args:
+        topologies: Of jobs on one cluster.
+        used: Tiers that any of them uses.
+
+    Raises:
+        StrategyError: Jobs share a host, or a pool of CXL memory.
+    """
+    if not used or len(topologies) < 2:
+        return
+    node = topologies[0].cluster.node
+    hosts = [np.unique(t.device_of(np.arange(t.mesh.ranks)) // node.devices) for t in topologies]
+    every = np.concatenate(hosts)
+    pooled = "cxl" in used and node.cxl is not None and node.cxl.pooled
+    if pooled or len(np.unique(every)) < len(every):
+        where = "one pool of CXL memory" if pooled else "a host"
+        raise StrategyError(
+            {
+                "strategy.offload": f"found with neighbours that share {where}; expected jobs on "
+                "nodes of their own, as what they keep and update there is not added up"
+            }
+        )
 
 
 def offload_misfits(strategy: Strategy, model: ModelGraph, node: Node) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -88,7 +88,8 @@ class StageProgram:
         sends: Its transfers to other stages.
         receives: What it is handed → the tasks that wait for it.
         pieces: Its slots' tables with their ledgers.
-        levels: `tasks` with the figures of ranks of every other level.
+        levels: The same tasks with the figures of ranks of every other level: by the tokens of
+            their experts, or by the kind of their device and place.
     """
 
     tasks: NDArray[np.void]
@@ -97,6 +98,13 @@ class StageProgram:
     receives: Mapping[Handover, tuple[int, ...]]
     pieces: tuple[Piece, ...] = ()
     levels: tuple[NDArray[np.void], ...] = ()
+
+    def behind(self, stages: int) -> StageProgram:
+        """Return the program as that of a stage behind so many of other jobs."""
+        if not stages:
+            return self
+        sends = tuple(send._replace(stage=send.stage + stages) for send in self.sends)
+        return replace(self, sends=sends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,16 +59,16 @@ class Tier:
         return task
 
 
-def tiers_of(node: Node, ranks: int, used: Sequence[str]) -> dict[str, Tier]:
+def tiers_of(node: Node, used: Sequence[str], devices: Integers) -> dict[str, Tier]:
     """Return the tiers in use, by name.
 
     Args:
         node: Where they are; it has those in use.
-        ranks: Of the whole job.
         used: Their names.
+        devices: Of the job's ranks.
     """
     link = node.device.host_link_bytes_per_s
-    sharing = min(ranks, node.devices)
+    sharing = int(np.bincount(devices // node.devices).max())
     memory = node.host.memory_bytes_per_s
     found = {}
     for name in used:
@@ -88,27 +88,26 @@ def tiers_of(node: Node, ranks: int, used: Sequence[str]) -> dict[str, Tier]:
     return found
 
 
-def tier_links(node: Node, used: Sequence[str], ranks: int) -> tuple[LinkUse, ...]:
+def tier_links(node: Node, used: Sequence[str], devices: Integers) -> tuple[LinkUse, ...]:
     """Return the links that copies cross: device, PCIe switch if shared, memory or CXL.
 
     Args:
         node: Equal for all ranks.
         used: Tiers in use.
-        ranks: Of the whole job, rank r on device r.
+        devices: Device of each rank.
     """
     if not used:
         return ()
-    rank = np.arange(ranks)
-    host = rank // node.devices
+    host = devices // node.devices
     link = node.device.host_link_bytes_per_s
     found = []
     together = node.scale_up.devices_per_switch
     switches = -(-node.devices // together)
     for way in ("out", "in"):
         load = f"host_link_{way}_bytes"
-        found.append(_one_way(f"host link {way}", load, rank, link))
+        found.append(_one_way(f"host link {way}", load, devices, link))
         if together > 1:
-            switch = host * switches + rank % node.devices // together
+            switch = host * switches + devices % node.devices // together
             found.append(_one_way(f"PCIe switch {way}", load, switch, link))
     if "host" in used and node.host.memory_bytes_per_s is not None:
         bandwidth = node.host.memory_bytes_per_s
@@ -127,17 +126,17 @@ def _one_way(name: str, load: str, of_rank: Integers, bandwidth: float) -> LinkU
     )
 
 
-def capacity_misfits(node: Node, held: Mapping[str, Floats]) -> dict[str, str]:
+def capacity_misfits(node: Node, held: Mapping[str, Floats], devices: Integers) -> dict[str, str]:
     """Return path → which tier is too small, and where.
 
     Args:
         node: Equal for all ranks.
         held: Tier → bytes that each rank keeps there, `(ranks,)`. [B]
+        devices: Device of each rank.
     """
     found = {}
     for tier, size in held.items():
-        host = np.arange(len(size)) // node.devices
-        by_host = np.bincount(host, weights=size)
+        by_host = np.bincount(devices // node.devices, weights=size)
         capacity, where = node.host.memory_bytes, f"a {node.name}"
         if tier == "cxl":
             assert node.cxl is not None

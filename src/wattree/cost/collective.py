@@ -35,6 +35,8 @@ class GroupShape:
         ranks: Members, `n`. Shape `(k,)`.
         inside: Members in one scale-up domain, `m`. Shape `(k,)`.
         in_leaf: Members under one leaf switch (or pod), `m` or more; None if one holds all.
+        domains: Scale-up domains that the group lies in; None for `n / m`. Where they hold
+            unequal numbers of members, `m` and the members of a leaf are those of one rank's own.
         spans: Degree and stride of each axis of the groups, `(k,)` each; empty if unknown.
         filled: Devices of a scale-up domain that the job uses, `(k,)`; given with `spans`.
         known: What has been found out about these groups, for the next collective among them.
@@ -43,6 +45,7 @@ class GroupShape:
     ranks: Floats
     inside: Floats
     in_leaf: Floats | None = None
+    domains: Floats | None = None
     spans: tuple[tuple[Floats, Floats], ...] = ()
     filled: Floats | None = None
     known: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -136,7 +139,8 @@ def collective_latency_s(kind: str, group: GroupShape, rates: LinkRates) -> Floa
     One alpha inside the domain, one network alpha per doubling of domains (trees); two-phase
     all-reduce pays the network part twice.
     """
-    doublings = np.log2(np.maximum(group.ranks / group.inside, 1.0))
+    domains = group.ranks / group.inside if group.domains is None else group.domains
+    doublings = np.log2(np.maximum(domains, 1.0))
     passes = 2.0 if kind == "all_reduce" else 1.0
     alone = group.ranks <= 1
     return np.where(alone, 0.0, rates.alpha_s + passes * doublings * rates.alpha_network_s)

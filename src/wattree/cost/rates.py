@@ -9,9 +9,10 @@ from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
 from wattree.cost.requests import CollectiveRequests
 from wattree.cost.software import Software
-from wattree.hardware import Cluster, Precision
+from wattree.errors import CostError
+from wattree.hardware import Cluster, Pool, Precision
 
-__all__ = ["Rates", "precision_class", "rates_of"]
+__all__ = ["Rates", "pool_rates", "precision_class", "rates_of"]
 
 _CLASSES = {
     Precision.BF16: "bf16",
@@ -94,7 +95,7 @@ def rates_of(
     *,
     collectives: CollectiveRequests | None = None,
 ) -> Rates:
-    """Return the rates of `cluster`'s devices under `software` at `precision`.
+    """Return the rates of the devices of a cluster of one kind.
 
     Args:
         cluster: Devices and links.
@@ -102,8 +103,48 @@ def rates_of(
         precision: Of matrix work.
         calibration: Constants.
         collectives: Algorithms that are asked for, if any.
+
+    Raises:
+        HardwareError: It has several kinds; `pool_rates` returns those of each.
+        CostError: The devices have no matrix unit for `precision`.
     """
-    device = cluster.node.device
+    asked = collectives or CollectiveRequests()
+    return _rates(cluster, cluster.pool, software, precision, calibration, asked)
+
+
+def pool_rates(
+    cluster: Cluster,
+    software: Software,
+    precision: Precision,
+    calibration: Calibration,
+    *,
+    collectives: CollectiveRequests | None = None,
+) -> tuple[Rates, ...]:
+    """Return the rates of each pool's devices; arguments as for `rates_of`.
+
+    Raises:
+        CostError: The devices of a pool have no matrix unit for `precision`.
+    """
+    found, asked = [], collectives or CollectiveRequests()
+    for number, pool in enumerate(cluster.pools, start=1):
+        try:
+            found.append(_rates(cluster, pool, software, precision, calibration, asked))
+        except CostError as error:
+            if not cluster.is_mixed:
+                raise
+            raise CostError(f"pool {number} ({pool.label}): {error}") from error
+    return tuple(found)
+
+
+def _rates(  # noqa: PLR0917 - as for `rates_of`
+    cluster: Cluster,
+    pool: Pool,
+    software: Software,
+    precision: Precision,
+    calibration: Calibration,
+    collectives: CollectiveRequests,
+) -> Rates:
+    device = pool.node.device
     math = calibration.family(software.name, "math")
     plain = Precision.BF16 if precision not in {Precision.FP32, Precision.TF32} else precision
     linear = device.matrix_peak_flop_per_s(precision)
@@ -132,8 +173,8 @@ def rates_of(
         blocking_s=calibration.general("blocking_launch_s") if software.launch_blocking else 0.0,
         element_bytes=4.0 if plain in {Precision.FP32, Precision.TF32} else 2.0,
         quantised=precision in {Precision.FP8, Precision.MXFP8, Precision.NVFP4},
-        links=_links(cluster, calibration),
-        collectives=CollectiveModel(cluster=cluster, requests=collectives or CollectiveRequests()),
+        links=_links(cluster, pool, calibration),
+        collectives=CollectiveModel(cluster=cluster.seen_from(pool), requests=collectives),
         overlap_compute_rate=calibration.general("overlap_compute_rate"),
         # A fit may step over 1; nothing is faster beside others than alone.
         overlap_communication_rate=min(1.0, calibration.general("overlap_communication_rate")),
@@ -158,8 +199,8 @@ def _oversubscription(cluster: Cluster) -> float:
     return 1.0 if inside else cluster.fabric.oversubscription
 
 
-def _links(cluster: Cluster, calibration: Calibration) -> LinkRates:
-    node, device = cluster.node, cluster.node.device
+def _links(cluster: Cluster, pool: Pool, calibration: Calibration) -> LinkRates:
+    node, device = pool.node, pool.node.device
     scale_up = node.scale_up.bandwidth_bytes_per_s
     # Without adapters nothing is reached: one byte a second keeps the arithmetic finite.
     adapters = max(node.nics * node.nic_bandwidth_bytes_per_s / node.devices, 1.0)

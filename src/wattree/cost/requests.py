@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from wattree.cost.algorithms import ALGORITHMS, Protocol
 from wattree.cost.algorithms.choose import nccl_knows
-from wattree.hardware import Cluster
+from wattree.hardware import Cluster, Node
 
 __all__ = ["AUTO_COLLECTIVES", "COMPILED_KINDS", "NCCL", "CollectiveRequests", "Request"]
 
@@ -94,11 +94,15 @@ def _misfit(kind: str, request: Request, cluster: Cluster) -> str | None:
         return (
             f"algorithm '{request.algorithm}' has no {kind}; expected one of {', '.join(fitting)}"
         )
-    return _protocol_misfit(request, cluster) or _links_misfit(request.algorithm, cluster)
+    for pool in cluster.pools:
+        fault = _protocol_misfit(request, pool.node) or _links_misfit(request.algorithm, pool.node)
+        if fault is not None:
+            return fault
+    return None
 
 
-def _protocol_misfit(request: Request, cluster: Cluster) -> str | None:
-    name, protocol, node = request.algorithm, request.protocol, cluster.node
+def _protocol_misfit(request: Request, node: Node) -> str | None:
+    name, protocol = request.algorithm, request.protocol
     if (name == NCCL or protocol is not None) and not nccl_knows(node.device.architecture):
         what = "algorithm 'nccl'" if name == NCCL else f"protocol '{protocol}'"
         return (
@@ -112,8 +116,8 @@ def _protocol_misfit(request: Request, cluster: Cluster) -> str | None:
     return None
 
 
-def _links_misfit(name: str, cluster: Cluster) -> str | None:
-    node, scale_up = cluster.node, cluster.node.scale_up
+def _links_misfit(name: str, node: Node) -> str | None:
+    scale_up = node.scale_up
     adds = scale_up.in_network_reduction and scale_up.kind == "switch"
     if name == "nvls" and not adds:
         return (

@@ -18,6 +18,14 @@ from wattree.graph.operators import (
     OperatorKind,
     Parameter,
 )
+from wattree.graph.repeat import (
+    JobTasks,
+    Repeated,
+    part_of,
+    repeated,
+    tasks_of_jobs,
+    with_links_apart,
+)
 
 __all__ = [
     "AttentionMask",
@@ -27,14 +35,20 @@ __all__ = [
     "ExecutionGraph",
     "Extent",
     "IterationDim",
+    "JobTasks",
     "ModelGraph",
     "Operand",
     "Operator",
     "OperatorKind",
     "Parameter",
     "Phase",
+    "Repeated",
     "StageLabel",
     "StreamKind",
     "TaskKind",
     "Tensor",
+    "part_of",
+    "repeated",
+    "tasks_of_jobs",
+    "with_links_apart",
 ]

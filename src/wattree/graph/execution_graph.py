@@ -19,8 +19,9 @@ Rules of play (both executors follow them to the letter):
    Only *crowded* links restrict: those whose flows together would use more than the bandwidth at
    rate 1 (by more than one part in 10^9: flows meant to fill a link exactly may round above it).
    Fair shares come from progressive filling: every flow's busiest-link bandwidth grows at equal
-   speed until a crowded link it uses is full (then it is frozen) or its rate is 1. A link's total
-   never exceeds its bandwidth (but for that rounding).
+   speed until a crowded link it uses is full (then it is frozen) or its rate is 1. A flow that
+   stands for equal ones (`flow_counts`) grows as each of them would: the bandwidth of one counts.
+   A link's total never exceeds its bandwidth (but for that rounding).
    Two other sharing policies stand beside this one, for comparison. Under `none` no link is ever
    crowded: all shares are 1. Under `proteus` rules 3 and 4 are those that were published for the
    Proteus executor: a flow's share is 1 over the number of flows on the most loaded of its links,
@@ -109,7 +110,8 @@ class ExecutionGraph:
             the bandwidth it takes there at rate 1, all folded twins together. [B/s]
         flow_counts: For each entry of `flow_links`, how many flows it stands for there: groups,
             or pairs of ranks, that are folded into the task and use one such link; 0 for what is
-            no flow of its own. None: one each. Only the policy `proteus` counts flows.
+            no flow of its own. No whole number where a group takes other amounts of its links:
+            then over what one takes of its busiest. None: one each.
         overlaps: Communication that slows, and is slowed by, compute of its ranks, `(T,)` bool.
         alloc_bytes, free_bytes: Memory taken at start, returned at end, `(T,)`. [B]
         stream_class: Rank class of each stream, `(S,)`.
@@ -163,7 +165,7 @@ class ExecutionGraph:
     memory_category: NDArray[np.int8]
     category_names: tuple[str, ...]
     resident_by_category: Floats
-    flow_counts: Integers | None = None
+    flow_counts: Floats | None = None
 
     @property
     def tasks(self) -> int:

@@ -16,6 +16,7 @@ from wattree.hardware.load import (
 )
 from wattree.hardware.network import Link, Network, Paths, cable
 from wattree.hardware.node import Host, MemoryTier, Node, ScaleUp
+from wattree.hardware.pool import Pool
 
 __all__ = [
     "Cluster",
@@ -27,6 +28,7 @@ __all__ = [
     "Network",
     "Node",
     "Paths",
+    "Pool",
     "Precision",
     "ScaleUp",
     "Site",

@@ -1,13 +1,14 @@
-"""Clusters: equal nodes on a fabric at a site, and what makes single ranks slower."""
+"""Clusters: pools of equal nodes on a fabric at a site, and what makes single ranks slower."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattree.errors import HardwareError
 from wattree.hardware.node import Node
+from wattree.hardware.pool import Pool
 
 __all__ = ["Cluster", "Fabric", "Site", "attached"]
 
@@ -86,82 +87,203 @@ class Site:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Cluster:
-    """Equal nodes joined by a fabric.
+    """Pools of equal nodes joined by a fabric; most clusters are one pool.
+
+    Devices are numbered pool after pool, node after node. A pool that says what the one before it
+    says is part of it. Scale-up domains end with their pool.
 
     Attributes:
-        node: What every node is.
-        nodes: How many.
-        fabric: What joins them.
+        pools: In the order of their devices.
+        fabric: What joins the nodes.
         site: Where they stand.
         slowdown: Device index → factor on its compute time (a straggler), 1 where absent.
         slow_links: Device index → factor by which its network adapter is slower, 1 where absent.
-        power_limit_w: Cap enforced on every device; None for the rated power. [W]
+        power_limit_w: Cap enforced on every device of pools without one of their own; None for
+            the rated power. [W]
     """
 
-    node: Node
-    nodes: int
+    pools: tuple[Pool, ...]
     fabric: Fabric
     site: Site
     slowdown: Mapping[int, float] = field(default_factory=dict)
     slow_links: Mapping[int, float] = field(default_factory=dict)
     power_limit_w: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.nodes < 1:
-            raise HardwareError({"nodes": f"found {self.nodes}, expected 1 or more"})
-        if self.nodes > 1 and self.node.nics == 0 and self.domain_devices <= self.node.devices:
+    def __init__(
+        self,
+        *,
+        fabric: Fabric,
+        site: Site,
+        pools: Sequence[Pool] = (),
+        node: Node | None = None,
+        nodes: int | None = None,
+        slowdown: Mapping[int, float] | None = None,
+        slow_links: Mapping[int, float] | None = None,
+        power_limit_w: float | None = None,
+    ) -> None:
+        """Make a cluster of `pools`, or of `nodes` equal ones.
+
+        `node` and `nodes` beside one pool change it, so that `dataclasses.replace` takes them.
+        """
+        given = {
+            "pools": _merged(_pools(tuple(pools), node, nodes)),
+            "fabric": fabric,
+            "site": site,
+            "slowdown": {} if slowdown is None else slowdown,
+            "slow_links": {} if slow_links is None else slow_links,
+            "power_limit_w": power_limit_w,
+        }
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
+        _check(self)
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether some devices or nodes differ from others by design."""
+        return len(self.pools) > 1
+
+    @property
+    def pool(self) -> Pool:
+        """The only pool.
+
+        Raises:
+            HardwareError: There are several, so that none stands for the cluster.
+        """
+        if len(self.pools) > 1:
             raise HardwareError(
-                {
-                    "nodes": f"{self.nodes} nodes of {self.node.name} have no network adapter to "
-                    "reach each other; give the node nics above 0, or use one node"
-                }
+                f"the cluster mixes pools ({self.label}), which this cannot express; use nodes of "
+                "one kind"
             )
-        if self.fabric.kind == "none" and self.domain_devices < self.devices:
-            raise HardwareError(
-                {
-                    "fabric": f"{self.fabric.name} joins no nodes, and {self.nodes} of "
-                    f"{self.node.name} reach no farther than {self.domain_devices} of "
-                    f"{self.devices} devices without one; name a fabric with a network, or use "
-                    "fewer nodes"
-                }
-            )
-        idle_w = self.node.device.idle_w
-        if self.power_limit_w is not None and self.power_limit_w <= idle_w:
-            raise HardwareError(
-                {
-                    "power_limit": f"{self.power_limit_w:g} W is not above what "
-                    f"{self.node.device.name} draws at rest, {idle_w:g} W; use a higher one"
-                }
-            )
-        misfits = {}
-        for name in ("slowdown", "slow_links"):
-            for device, factor in getattr(self, name).items():
-                if not 0 <= device < self.devices:
-                    misfits[f"{name}.{device}"] = (
-                        f"there is no device {device}, expected 0 to {self.devices - 1}"
-                    )
-                elif not 0 < factor < math.inf:
-                    misfits[f"{name}.{device}"] = f"found {factor:g}, expected a factor above 0"
-        if misfits:
-            raise HardwareError(misfits)
+        return self.pools[0]
+
+    @property
+    def node(self) -> Node:
+        """What every node is, where all are alike; raises as `pool` does."""
+        return self.pool.node
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes."""
+        return sum(pool.nodes for pool in self.pools)
 
     @property
     def devices(self) -> int:
         """Number of devices."""
-        return self.nodes * self.node.devices
+        return sum(pool.devices for pool in self.pools)
 
     @property
     def domain_devices(self) -> int:
-        """Devices of one scale-up domain that a job uses, within the cluster.
+        """Devices of one scale-up domain that a job uses; raises as `pool` does."""
+        return self.pool.domain_devices
 
-        Where a domain spans nodes, whole nodes of each domain are used and every domain alike:
-        256 devices on racks of 72 take 64 of each, as schedulers place them.
-        """
-        largest = min(max(self.node.scale_up.domain_devices, 1), self.devices)
-        step = self.node.devices if largest > self.node.devices else 1
-        for candidate in range(largest - largest % step, 0, -step):
-            if self.devices % candidate == 0:
-                return candidate
-        return 1
+    @property
+    def label(self) -> str:
+        """What people call it: `2 x dgx-h100 + 2 x dgx-a100`."""
+        return " + ".join(pool.label for pool in self.pools)
+
+    def limit_w(self, pool: Pool) -> float | None:
+        """Return the power limit of the devices of `pool`; None for the rated power. [W]"""
+        return self.power_limit_w if pool.power_limit_w is None else pool.power_limit_w
+
+    def limited(self, power_limit_w: float) -> Cluster:
+        """Return the cluster with that limit on every device, whatever pools say. [W]"""
+        pools = tuple(replace(pool, power_limit_w=None) for pool in self.pools)
+        return replace(self, pools=pools, power_limit_w=power_limit_w)
+
+    def seen_from(self, pool: Pool) -> Cluster:
+        """Return the cluster as if all of its nodes were those of `pool`."""
+        if not self.is_mixed:
+            return self
+        nodes = -(-self.devices // pool.node.devices)
+        return Cluster(node=pool.node, nodes=nodes, fabric=self.fabric, site=self.site)
+
+    def pool_devices(self, ranks: int) -> tuple[int, ...]:
+        """Return how many of the first `ranks` devices lie in each pool."""
+        found, left = [], ranks
+        for pool in self.pools:
+            found.append(min(left, pool.devices))
+            left -= found[-1]
+        return tuple(found)
+
+    def pool_nodes(self, ranks: int) -> tuple[int, ...]:
+        """Return how many nodes of each pool the first `ranks` devices lie on."""
+        lying = zip(self.pool_devices(ranks), self.pools, strict=True)
+        return tuple(-(-devices // pool.node.devices) for devices, pool in lying)
+
+
+def _pools(pools: tuple[Pool, ...], node: Node | None, nodes: int | None) -> tuple[Pool, ...]:
+    """Return the pools, of which a single one may be given, or changed, by node and number."""
+    if len(pools) > 1 and (node is not None or nodes is not None):
+        raise HardwareError(
+            f"{len(pools)} pools have no node and number of nodes in common; give pools only"
+        )
+    if pools:
+        (*_, last) = pools
+        changed = replace(
+            last, node=node or last.node, nodes=last.nodes if nodes is None else nodes
+        )
+        return (*pools[:-1], changed)
+    if node is None:
+        raise HardwareError("a cluster needs a node, or pools of them")
+    return (Pool(node=node, nodes=1 if nodes is None else nodes),)
+
+
+def _merged(pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
+    """Join neighbours that differ in nothing but their number of nodes."""
+    found = list(pools[:1])
+    for pool in pools[1:]:
+        if replace(pool, nodes=found[-1].nodes) == found[-1]:
+            found[-1] = replace(pool, nodes=pool.nodes + found[-1].nodes)
+        else:
+            found.append(pool)
+    return tuple(found)
+
+
+def _check(cluster: Cluster) -> None:
+    """Refuse what cannot work."""
+    for number, pool in enumerate(cluster.pools):
+        where = f"pools.{number}." if cluster.is_mixed else ""
+        _check_network(cluster, pool, where)
+        device, limit_w = pool.node.device, cluster.limit_w(pool)
+        if limit_w is not None and limit_w <= device.idle_w:
+            key = "power_limit" if pool.power_limit_w is None else f"{where}power_limit"
+            raise HardwareError(
+                {
+                    key: f"{limit_w:g} W is not above what {device.name} draws at rest, "
+                    f"{device.idle_w:g} W; use a higher one"
+                }
+            )
+    misfits = {}
+    for name in ("slowdown", "slow_links"):
+        for index, factor in getattr(cluster, name).items():
+            if not 0 <= index < cluster.devices:
+                misfits[f"{name}.{index}"] = (
+                    f"there is no device {index}, expected 0 to {cluster.devices - 1}"
+                )
+            elif not 0 < factor < math.inf:
+                misfits[f"{name}.{index}"] = f"found {factor:g}, expected a factor above 0"
+    if misfits:
+        raise HardwareError(misfits)
+
+
+def _check_network(cluster: Cluster, pool: Pool, where: str) -> None:
+    """Refuse nodes that cannot reach each other."""
+    joined = not cluster.is_mixed and pool.domain_devices > pool.node.devices
+    if cluster.nodes > 1 and pool.node.nics == 0 and not joined:
+        raise HardwareError(
+            {
+                f"{where}nodes": f"{pool.nodes} nodes of {pool.node.name} have no network adapter "
+                "to reach each other; give the node nics above 0, or use one node"
+            }
+        )
+    if cluster.fabric.kind == "none" and (cluster.is_mixed or pool.domain_devices < pool.devices):
+        raise HardwareError(
+            {
+                "fabric": f"{cluster.fabric.name} joins no nodes, and {pool.nodes} of "
+                f"{pool.node.name} reach no farther than {pool.domain_devices} of "
+                f"{cluster.devices} devices without one; name a fabric with a network, or use "
+                "fewer nodes"
+            }
+        )

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from wattree.compiler import Compilation, compile_job
 from wattree.cost import load_calibration
 from wattree.errors import JobError, OutputError
@@ -108,12 +110,13 @@ def _compiled(setting: Setting, strategy: Strategy, *, fold: bool) -> Compilatio
         setting.model,
         strategy,
         job.cluster,
-        rates=setting.rates,
+        rates=setting.pool_rates,
         software=setting.software,
         optimizer=job.optimizer,
         sequence=job.data.sequence_length,
         global_batch=job.data.global_batch,
         fold=fold,
+        devices=None if job.devices is None else np.array(job.devices, dtype=np.int64),
     )
 
 

@@ -18,6 +18,7 @@ from wattree.errors import CostError, JobError, SimulationError, UnknownNameErro
 from wattree.graph import ExecutionGraph, Phase, StageLabel, StreamKind, TaskKind
 from wattree.hardware import Cluster, Precision
 from wattree.interchange.assembly import Assembly, Task, graph_of
+from wattree.interchange.energy import ReplayEnergy, replay_energy
 from wattree.interchange.files import GROUP_FILE, read_groups, trace_files
 from wattree.interchange.matching import Matched, Unit, UnitKind, matched
 from wattree.interchange.ordering import taken_order
@@ -98,6 +99,7 @@ class Replay:
         timeless_nodes: Computations without a time or anything to reckon it from: they take none.
         trace: When everything happened.
         read_s, run_s: Time to read the files and build the graph, and to play it. [s]
+        energy: On the cluster; None where no device is known.
     """
 
     source: str
@@ -113,11 +115,15 @@ class Replay:
     trace: Trace
     read_s: float
     run_s: float
+    energy: ReplayEnergy | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, ready for JSON, without the trace."""
-        names = (name for name in self.__slots__ if name not in {"trace", "time_s"})
-        return {name: getattr(self, name) for name in names} | {"time_s": asdict(self.time_s)}
+        names = (name for name in self.__slots__ if name not in {"trace", "time_s", "energy"})
+        return {name: getattr(self, name) for name in names} | {
+            "time_s": asdict(self.time_s),
+            "energy": None if self.energy is None else self.energy.as_json(),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +189,9 @@ def replay(
         trace=trace,
         read_s=ready - began,
         run_s=ended - ready,
+        energy=None
+        if platform is None
+        else replay_energy(trace, platform.cluster, Precision(platform.precision)),
     )
 
 

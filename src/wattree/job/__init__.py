@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, TrainingOptions
+from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, Neighbour, TrainingOptions
 from wattree.job.naming import naming
+from wattree.job.ranges import ranges
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.job.cluster import with_power_limit
@@ -16,11 +17,13 @@ __all__ = [
     "Job",
     "Lora",
     "ModelSource",
+    "Neighbour",
     "TrainingOptions",
     "job_from_mapping",
     "job_schema",
     "load_job",
     "naming",
+    "ranges",
     "with_power_limit",
 ]
 

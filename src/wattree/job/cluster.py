@@ -9,34 +9,43 @@ from pathlib import Path
 import numpy as np
 
 from wattree.errors import HardwareError, JobError
-from wattree.hardware import Cluster, Fabric, Node, Site, attached
+from wattree.hardware import Cluster, Fabric, Pool, Site, attached
 from wattree.hardware.load import default_fabric_name, load_fabric, load_node, load_site
 from wattree.job.idle import warn_of_idle_cluster, warn_of_port
 from wattree.job.problems import Problems, shown
-from wattree.job.schema import ClusterSpec
+from wattree.job.schema import ClusterSpec, PoolSpec
 from wattree.job.values import read_power_limit
 
 __all__ = ["cluster_of", "located", "with_power_limit"]
 
+#: More kinds of nodes than this in one job are a slip: a pool of each node, perhaps.
+MOST_POOLS = 64
+
 
 def cluster_of(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Cluster | None:
     """Return the cluster that `spec` names, or None after noting why there is none."""
-    node, fabric = _node_and_fabric(spec, folder=folder, problems=problems)
+    pools = _pools(spec, folder=folder, problems=problems)
+    fabric = None
+    if pools is not None or spec.fabric is not None:
+        fabric = _fabric(spec, folder=folder, problems=problems)
     site = _site(spec, folder=folder, problems=problems)
     slowdown = _by_device(spec.slowdown, "slowdown", problems=problems)
     slow_links = _by_device(spec.slow_links, "slow_links", problems=problems)
-    if node is None or fabric is None or site is None:
+    if pools is None or fabric is None or site is None:
         return None
-    if spec.nodes > 1:
-        warn_of_port(node, fabric, problems=problems)
+    devices = sum(pool.devices for pool in pools)
+    if sum(pool.nodes for pool in pools) > 1:
+        for node in dict.fromkeys(pool.node.name for pool in pools):
+            warn_of_port(
+                next(p.node for p in pools if p.node.name == node), fabric, problems=problems
+            )
     cluster = None
     with problems.at("cluster"):
         cluster = Cluster(
-            node=attached(node, fabric),
-            nodes=spec.nodes,
+            pools=tuple(replace(pool, node=attached(pool.node, fabric)) for pool in pools),
             fabric=fabric,
             site=site,
-            slowdown=_with_stragglers(slowdown, spec, spec.nodes * node.devices),
+            slowdown=_with_stragglers(slowdown, spec, devices),
             slow_links=slow_links,
             power_limit_w=spec.power_limit,
         )
@@ -57,7 +66,7 @@ def with_power_limit(cluster: Cluster, limit: str, *, source: str) -> Cluster:
         JobError: It is no such quantity, or no cap that the devices can keep.
     """
     try:
-        return replace(cluster, power_limit_w=read_power_limit(limit))
+        return cluster.limited(read_power_limit(limit))
     except ValueError as error:
         raise JobError(source, [str(error)]) from error
     except HardwareError as error:
@@ -69,18 +78,60 @@ def located(name: str, folder: Path) -> str | Path:
     return folder / name if "/" in name or name.endswith((".yaml", ".yml")) else name
 
 
-def _node_and_fabric(
-    spec: ClusterSpec, *, folder: Path, problems: Problems
-) -> tuple[Node | None, Fabric | None]:
-    node = fabric = None
-    with problems.at("cluster.node"):
-        node = load_node(located(spec.node, folder))
-        if spec.fabric is None:
-            fabric = load_fabric(default_fabric_name(located(spec.node, folder)))
+def _pools(spec: ClusterSpec, *, folder: Path, problems: Problems) -> tuple[Pool, ...] | None:
+    """Return the pools of the cluster, or None after noting what is wrong with them."""
+    before = len(problems.lines)
+    if spec.pools is None and spec.node is None:
+        described = ClusterSpec.model_fields["node"].description
+        problems.add("cluster.node", f"is missing, expected {described}; or pools, a list of such")
+    if spec.pools is not None:
+        for key in ("node", "nodes"):
+            if key in spec.model_fields_set:
+                problems.add(f"cluster.{key}", "found beside pools, which say it; give one of them")
+        if not 1 <= len(spec.pools) <= MOST_POOLS:
+            problems.add(
+                "cluster.pools",
+                f"found {shown(spec.pools)}, expected a list of 1 to {MOST_POOLS} pools",
+            )
+    if len(problems.lines) > before:
+        return None
+    found = []
+    for place, each in _named(spec):
+        with problems.at(f"{place}.node"):
+            node = load_node(located(each.node, folder))
+            found.append(Pool(node=node, nodes=each.nodes, power_limit_w=each.power_limit))
+    return tuple(found) if len(problems.lines) == before else None
+
+
+def _named(spec: ClusterSpec) -> list[tuple[str, PoolSpec]]:
+    """Return the pools that a section names, with where it does."""
+    if spec.pools is not None:
+        return [(f"cluster.pools.{number}", each) for number, each in enumerate(spec.pools)]
+    return [] if spec.node is None else [("cluster", PoolSpec(node=spec.node, nodes=spec.nodes))]
+
+
+def _fabric(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Fabric | None:
+    """Return the fabric that is named, or that all nodes name for themselves."""
     if spec.fabric is not None:
         with problems.at("cluster.fabric"):
-            fabric = load_fabric(located(spec.fabric, folder))
-    return node, fabric
+            return load_fabric(located(spec.fabric, folder))
+        return None
+    own: dict[str, str] = {}
+    for place, each in _named(spec):
+        with problems.at(f"{place}.node"):
+            own.setdefault(default_fabric_name(located(each.node, folder)), each.node)
+    if len(own) > 1:
+        names = ", ".join(f"{fabric} of {node}" for fabric, node in own.items())
+        problems.add(
+            "cluster.fabric",
+            f"is missing, expected the fabric that joins the pools: their nodes have different "
+            f"ones of their own ({names})",
+        )
+    if len(own) != 1:
+        return None
+    with problems.at("cluster.node" if spec.pools is None else "cluster.pools"):
+        return load_fabric(next(iter(own)))
+    return None
 
 
 def _site(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Site | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from wattree.hardware import Cluster, Fabric, Node
+from wattree.hardware import Cluster, Fabric, Node, Pool
 from wattree.job.problems import Problems
 from wattree.job.schema import ClusterSpec, TreeSpec
 from wattree.strategy import ULYSSES, ExpertLoad, Schedule, Strategy, StrategyOptions
@@ -35,19 +35,29 @@ _WITH_ONE_CHUNK = {"interleaved": "1f1b", "breadth-first": "gpipe"}
 
 def warn_of_idle_cluster(spec: ClusterSpec, cluster: Cluster, *, problems: Problems) -> None:
     """Warn of keys of the section `cluster` that change nothing on this hardware."""
-    device = cluster.node.device
-    if spec.power_limit is not None and spec.power_limit >= device.tdp_w:
-        problems.warn(
-            "cluster.power_limit",
-            f"{spec.power_limit:g} W has no effect: {device.name} is rated at {device.tdp_w:g} W; "
-            "set it below that",
-        )
-    if cluster.nodes == 1 and cluster.domain_devices == cluster.devices:
+    under = [pool for pool in cluster.pools if pool.power_limit_w is None]
+    _warn_of_limit(spec.power_limit, under, "cluster.power_limit", problems=problems)
+    for pool in cluster.pools:
+        key = f"cluster.pools ({pool.label}).power_limit"
+        _warn_of_limit(pool.power_limit_w, [pool], key, problems=problems)
+    if cluster.nodes == 1 and cluster.pool.domain_devices == cluster.devices:
         alone = "one node: its devices reach each other without the network; set nodes above 1"
         if spec.slow_links:
             problems.warn("cluster.slow_links", f"has no effect with {alone}")
         if spec.fabric is not None:
             problems.warn("cluster.fabric", f"'{spec.fabric}' has no effect with {alone}")
+
+
+def _warn_of_limit(
+    limit_w: float | None, pools: Sequence[Pool], key: str, *, problems: Problems
+) -> None:
+    """Warn of a cap above what all devices under it are rated at."""
+    devices = {pool.node.device.name: pool.node.device.tdp_w for pool in pools}
+    if limit_w is None or not all(limit_w >= tdp_w for tdp_w in devices.values()):
+        return
+    rated = " and ".join(f"{name} is rated at {tdp_w:g} W" for name, tdp_w in devices.items())
+    what = f"{rated}; set it below that" if devices else "all pools have one of their own"
+    problems.warn(key, f"{limit_w:g} W has no effect: {what}")
 
 
 def warn_of_port(node: Node, fabric: Fabric, *, problems: Problems) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from wattree.cost.requests import CollectiveRequests
 from wattree.hardware import Cluster
 from wattree.strategy import Strategy, StrategyOptions
 
-__all__ = ["AUTO", "Data", "Job", "Lora", "ModelSource", "TrainingOptions"]
+__all__ = ["AUTO", "Data", "Job", "Lora", "ModelSource", "Neighbour", "TrainingOptions"]
 
 #: The strategy of a job that leaves it to `plan`.
 AUTO = "auto"
@@ -88,6 +88,8 @@ class Job:
         traits: Overrides of the software family's habits, by trait name.
         collectives: Algorithms that collectives shall use, by kind.
         warnings: What its file says to no effect, one line each; commands print them.
+        devices: Device of each rank; None puts rank r on device r.
+        neighbours: Other jobs on the same cluster, on other devices.
     """
 
     model: ModelSource
@@ -102,3 +104,29 @@ class Job:
     traits: Mapping[str, Any] = field(default_factory=dict)
     collectives: CollectiveRequests = field(default_factory=CollectiveRequests)
     warnings: tuple[str, ...] = ()
+    devices: tuple[int, ...] | None = None
+    neighbours: tuple[Neighbour, ...] = ()
+
+    def capped(self, power_limit_w: float) -> Job:
+        """Return the job with a cap on every device of the cluster, its neighbours' too. [W]"""
+        return replace(
+            self,
+            cluster=self.cluster.limited(power_limit_w),
+            neighbours=tuple(
+                replace(other, job=other.job.capped(power_limit_w)) for other in self.neighbours
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """Another job on the same fabric.
+
+    Attributes:
+        job: What it does; its cluster is that of the job beside it, its `devices` are given.
+        offset_s: Its step begins so long before the other job's; None where nothing is known of
+            that. [s]
+    """
+
+    job: Job
+    offset_s: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,27 @@ from wattree.cost.requests import AUTO_COLLECTIVES
 from wattree.cost.software import SOFTWARE, Software
 from wattree.errors import UnknownNameError
 from wattree.files import is_folder, read_yaml
-from wattree.hardware import Precision
+from wattree.hardware import Cluster, Precision
 from wattree.job.cluster import cluster_of
 from wattree.job.collectives import collective_requests
 from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, TrainingOptions
+from wattree.job.neighbours import (
+    Guest,
+    guest_cluster,
+    guest_place,
+    neighbours_of,
+    refuse_auto,
+)
 from wattree.job.optimizers import OPTIMIZERS
+from wattree.job.place import Place, place_of
 from wattree.job.problems import Problems, seen, shown
 from wattree.job.schema import (
     ClusterSpec,
     DataSpec,
     JobFile,
     ModelSpec,
+    PlaceSpec,
     TrainingSpec,
 )
 from wattree.job.strategy import chosen_strategy
@@ -62,7 +71,11 @@ def job_from_mapping(mapping: object, source: str = "job", *, folder: Path | Non
     Raises:
         JobError: It describes no possible job; all problems in one.
     """
-    folder = folder or Path()
+    return _job(mapping, source, folder or Path())
+
+
+def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None) -> Job:
+    """Return the job of a mapping; as a neighbour of another one, if it is a `guest`."""
     problems = Problems(source)
     if not isinstance(mapping, Mapping):
         known = ", ".join(JobFile.model_fields)
@@ -72,12 +85,14 @@ def job_from_mapping(mapping: object, source: str = "job", *, folder: Path | Non
     problems.unknown_keys(mapping, JobFile.model_fields, "")
     model = _model(mapping.get("model"), folder=folder, problems=problems)
     data = _data(mapping.get("data"), problems=problems)
-    spec = problems.read(ClusterSpec, mapping.get("cluster"), "cluster")
-    cluster = None if spec is None else cluster_of(spec, folder=folder, problems=problems)
+    cluster, place = _cluster_and_place(mapping, guest, folder=folder, problems=problems)
     strategy = chosen_strategy(
-        mapping.get("strategy", AUTO), cluster=cluster, folder=folder, problems=problems
+        mapping.get("strategy", AUTO),
+        cluster=cluster if place is None or cluster is None else place.allotment(cluster),
+        folder=folder,
+        problems=problems,
     )
-    named = {
+    named: dict[str, Any] = {
         key: _choice(mapping.get(key, default), key, known, problems=problems)
         for key, default, known in (
             ("precision", "bf16", tuple(precision.value for precision in Precision)),
@@ -104,7 +119,7 @@ def job_from_mapping(mapping: object, source: str = "job", *, folder: Path | Non
     assert data is not None
     assert cluster is not None
     assert strategy is not None
-    return Job(
+    job = Job(
         model=model,
         data=data,
         cluster=cluster,
@@ -114,8 +129,62 @@ def job_from_mapping(mapping: object, source: str = "job", *, folder: Path | Non
         training=training,
         source=source,
         warnings=tuple(problems.warnings),
+        devices=None if place is None else _devices(place, strategy),
         **named,
     )
+    if guest is not None:
+        refuse_auto(job, guest.host)
+        return job
+    if mapping.get("neighbours") is not None:
+        job = _beside(job, mapping["neighbours"], folder=folder, problems=problems)
+    if job.devices == tuple(range(cluster.devices)):
+        return replace(job, devices=None)
+    return job
+
+
+def _cluster_and_place(
+    mapping: Mapping[Any, Any], guest: Guest | None, *, folder: Path, problems: Problems
+) -> tuple[Cluster | None, Place | None]:
+    """Return the cluster, and the job's part of it if that is not the whole."""
+    given = mapping.get("place")
+    if guest is not None:
+        cluster, own = guest_cluster(
+            mapping.get("cluster"), guest, folder=folder, problems=problems
+        )
+        # A file with a place or neighbours describes the shared cluster, not what the job has.
+        is_shared = given is not None or mapping.get("neighbours") is not None
+        place = guest_place(given, guest, None if is_shared else own, problems=problems)
+        return cluster, place
+    spec = problems.read(ClusterSpec, mapping.get("cluster"), "cluster")
+    found = None if spec is None else cluster_of(spec, folder=folder, problems=problems)
+    own_place = None
+    for key in ("place", "neighbours"):
+        if found is not None and found.is_mixed and mapping.get(key) is not None:
+            problems.add(
+                key, "found beside cluster.pools of different nodes, expected nodes of one kind"
+            )
+            found = None
+    if given is not None:
+        section = problems.read(PlaceSpec, given, "place")
+        if section is not None and found is not None:
+            own_place = place_of(section, found, "place", problems=problems, least=1)
+    elif found is not None and mapping.get("neighbours") is not None:
+        own_place = Place(devices=tuple(range(found.devices)), at_most=True)
+    return found, own_place
+
+
+def _devices(place: Place, strategy: Strategy | StrategyOptions | str) -> tuple[int, ...]:
+    """Return the device of each rank."""
+    if isinstance(strategy, str):
+        return place.devices
+    return place.taken_by(strategy.mesh.ranks if isinstance(strategy, Strategy) else strategy.ranks)
+
+
+def _beside(job: Job, value: object, *, folder: Path, problems: Problems) -> Job:
+    """Return the job with its neighbours."""
+    neighbours = neighbours_of(value, job, folder=folder, problems=problems, read=_job)
+    problems.check()
+    return replace(job, neighbours=neighbours, warnings=tuple(problems.warnings))
 
 
 def _model(value: object, *, folder: Path, problems: Problems) -> ModelSource | None:

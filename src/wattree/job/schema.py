@@ -16,9 +16,12 @@ from wattree.job.values import (
     Backward,
     Degree,
     Depth,
+    DeviceList,
     Factor,
     Imbalance,
+    Index,
     Layers,
+    Offset,
     Pieces,
     Power,
     Rate,
@@ -46,9 +49,12 @@ __all__ = [
     "MemorySpec",
     "ModelSpec",
     "MovementSpec",
+    "NeighbourSpec",
     "NodeSpec",
     "OffloadSpec",
     "OptionsSpec",
+    "PlaceSpec",
+    "PoolSpec",
     "PrefetchSpec",
     "ScheduleSpec",
     "TrainingSpec",
@@ -105,11 +111,28 @@ class StragglersSpec(Section):
     seed: Seed = Field(0, description="a whole number that fixes the draw")
 
 
-class ClusterSpec(Section):
-    """The hardware."""
+class PoolSpec(Section):
+    """Equal nodes of a cluster that mixes nodes."""
 
     node: str = Field(description="a node of the catalogue (wattree catalog nodes) or a YAML file")
     nodes: Degree = Field(1, description="a whole number, how many nodes")
+    power_limit: Power | None = Field(
+        None, description="a power with its unit, such as '400 W', enforced on every device of it"
+    )
+
+
+class ClusterSpec(Section):
+    """The hardware."""
+
+    node: str | None = Field(
+        None, description="a node of the catalogue (wattree catalog nodes) or a YAML file"
+    )
+    nodes: Degree = Field(1, description="a whole number, how many nodes")
+    pools: list[PoolSpec] | None = Field(
+        None,
+        description="a list of mappings with node and nodes in the order of their devices, such "
+        "as [{node: dgx-h100, nodes: 2}, {node: dgx-a100, nodes: 2}], in place of node and nodes",
+    )
     fabric: str | None = Field(
         None, description="a fabric of the catalogue or a YAML file; by default the node's own"
     )
@@ -127,6 +150,30 @@ class ClusterSpec(Section):
         None,
         description="device index → factor by which its share of the network is slower, such as "
         '{"3": 4}',
+    )
+
+
+class PlaceSpec(Section):
+    """Which devices of the cluster; one of the keys."""
+
+    first_device: Index | None = Field(
+        None, description="a whole number from 0, the device of the first rank; the others follow"
+    )
+    devices: DeviceList | None = Field(
+        None, description="device indices in the order of ranks, such as '0-63' or '0-3, 8-11'"
+    )
+    nodes: DeviceList | None = Field(
+        None, description="node indices in the order of ranks, such as '8-15' or '0-14:2'"
+    )
+
+
+class NeighbourSpec(PlaceSpec):
+    """Another job on the same fabric, and its devices."""
+
+    job: str = Field(description="the path of another job's file")
+    offset: Offset | None = Field(
+        None,
+        description="a time with its unit, such as '0.3 s', by which its step begins earlier",
     )
 
 
@@ -414,7 +461,7 @@ class JobFile(Section):
     data: DataSpec = Field(description="a mapping with sequence_length and global_batch")
     precision: str = Field("bf16", description="a number format such as bf16")
     optimizer: str = Field("adamw", description="an optimizer such as adamw")
-    cluster: ClusterSpec = Field(description="a mapping with node and nodes")
+    cluster: ClusterSpec = Field(description="a mapping with node and nodes, or with pools")
     strategy: str | OptionsSpec | TreeSpec = Field(
         "auto", description="'auto', the name of a preset, a preset with its degrees, or a tree"
     )
@@ -429,6 +476,12 @@ class JobFile(Section):
     )
     training: TrainingSpec = Field(
         default_factory=TrainingSpec, description="a mapping with steps, seed, learning_rate"
+    )
+    place: PlaceSpec | None = Field(
+        None, description="a mapping with first_device, devices or nodes; the whole cluster if not"
+    )
+    neighbours: list[NeighbourSpec] | None = Field(
+        None, description="a list of mappings of job and its devices: what shares the fabric"
     )
 
 

@@ -13,6 +13,7 @@ from wattree.hardware import Cluster
 from wattree.job.idle import warn_of_idle_load, warn_of_idle_options, warn_of_idle_tree
 from wattree.job.job import AUTO
 from wattree.job.orders import orders_from
+from wattree.job.place import Allotment
 from wattree.job.problems import Problems, seen, shown
 from wattree.job.schema import MemorySpec, NodeSpec, OptionsSpec, TreeSpec
 from wattree.job.traffic import MOVEMENT_KEYS, traffic_of, warn_of_idle_traffic
@@ -36,13 +37,13 @@ __all__ = ["chosen_strategy"]
 
 
 def chosen_strategy(
-    value: object, *, cluster: Cluster | None, folder: Path, problems: Problems
+    value: object, *, cluster: Cluster | Allotment | None, folder: Path, problems: Problems
 ) -> Strategy | StrategyOptions | str | None:
     """Return the strategy that `value` asks for, or None after noting what is wrong with it.
 
     Args:
         value: As read from the file.
-        cluster: For the number of ranks; None leaves that check out.
+        cluster: For the number of ranks, or what the job has of one; None leaves that check out.
         folder: Where relative paths start.
         problems: Where faults go.
     """
@@ -72,7 +73,7 @@ def chosen_strategy(
 
 
 def _options(
-    spec: OptionsSpec, *, cluster: Cluster | None, folder: Path, problems: Problems
+    spec: OptionsSpec, *, cluster: Cluster | Allotment | None, folder: Path, problems: Problems
 ) -> StrategyOptions | None:
     chosen = spec.model_dump(exclude_none=True, exclude={"preset", *MOVEMENT_KEYS})
     chosen["traffic"] = traffic_of(spec, problems=problems)
@@ -115,7 +116,7 @@ def _of_preset(preset: str | None, chosen: Mapping[str, Any]) -> StrategyOptions
     return options_of_preset(preset, chosen)
 
 
-def _spread(options: StrategyOptions, cluster: Cluster) -> StrategyOptions:
+def _spread(options: StrategyOptions, cluster: Cluster | Allotment) -> StrategyOptions:
     """Give the devices that the degrees leave over to data parallelism, if they divide.
 
     Hybrid sharding shards inside a node and replicates across nodes; every other kind of
@@ -127,7 +128,9 @@ def _spread(options: StrategyOptions, cluster: Cluster) -> StrategyOptions:
     if options.sharding != "hybrid":
         return replace(options, dp=replicas)
     model_ranks = options.tp * options.cp * options.ep
-    fsdp = math.gcd(replicas, max(1, cluster.node.devices // model_ranks))
+    nodes = [cluster] if isinstance(cluster, Allotment) else cluster.pools
+    node_devices = math.gcd(*(each.node.devices for each in nodes))
+    fsdp = math.gcd(replicas, max(1, node_devices // model_ranks))
     return replace(options, fsdp=fsdp, dp=replicas // fsdp)
 
 
@@ -135,9 +138,13 @@ def _degrees(options: StrategyOptions) -> dict[str, int]:
     return {axis: getattr(options, axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
 
 
-def _check_ranks(degrees: Mapping[str, int], *, cluster: Cluster, problems: Problems) -> None:
+def _check_ranks(
+    degrees: Mapping[str, int], *, cluster: Cluster | Allotment, problems: Problems
+) -> None:
     ranks, devices = math.prod(degrees.values()), cluster.devices
-    if ranks == devices:
+    owner = "its place" if isinstance(cluster, Allotment) else "the cluster"
+    may_leave = isinstance(cluster, Allotment) and cluster.at_most
+    if ranks == devices or (may_leave and ranks < devices):
         return
     product = " × ".join(f"{axis} {degree}" for axis, degree in degrees.items() if degree > 1)
     others = ranks // degrees.get("dp", 1)
@@ -149,7 +156,7 @@ def _check_ranks(degrees: Mapping[str, int], *, cluster: Cluster, problems: Prob
     problems.add(
         "strategy",
         f"the degrees multiply to {ranks} ranks ({product or 'all 1'}), expected {devices}, the "
-        f"devices of the cluster; {todo}",
+        f"devices of {owner}; {todo}",
     )
 
 
@@ -157,7 +164,7 @@ def _check_ranks(degrees: Mapping[str, int], *, cluster: Cluster, problems: Prob
 
 
 def _strategy(
-    spec: TreeSpec, *, cluster: Cluster | None, folder: Path, problems: Problems
+    spec: TreeSpec, *, cluster: Cluster | Allotment | None, folder: Path, problems: Problems
 ) -> Strategy | None:
     before = len(problems.lines)
     warn_of_idle_tree(spec, problems=problems)

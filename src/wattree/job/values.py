@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -17,9 +19,12 @@ __all__ = [
     "Backward",
     "Degree",
     "Depth",
+    "DeviceList",
     "Factor",
     "Imbalance",
+    "Index",
     "Layers",
+    "Offset",
     "Pieces",
     "Power",
     "Rate",
@@ -49,6 +54,9 @@ MOST_LEARNING_RATE = 1000.0
 #: The largest limit is what a device's own file may say it draws. [W], [B]
 LEAST_POWER_W, MOST_POWER_W = 1.0, 20_000.0
 LEAST_BUCKET_BYTES, MOST_BUCKET_BYTES = 1.0, 2.0**40
+#: A day: no step takes that long. [s]
+MOST_OFFSET_S = 86_400.0
+_RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
 
 
 def _whole(least: int, most: int) -> Callable[[object], object]:
@@ -164,6 +172,42 @@ def _quantity(dimension: str, *, least: float, most: float, span: str) -> Callab
     return read
 
 
+def _offset(value: object) -> float:
+    """Read a time of 0 or more."""
+    try:
+        found = parse_quantity(value, "s", positive=False)
+    except UnitError as error:
+        raise ValueError(str(error)) from error
+    if not 0 <= found <= MOST_OFFSET_S:
+        raise ValueError(f"found {shown(value)}, expected a time from '0 s' to '24 h'")
+    return found
+
+
+def _numbers(value: object) -> object:
+    """Read a list of whole numbers such as `0-7, 16-30:2`."""
+    text = str(value) if type(value) is int else value
+    if not isinstance(text, str):
+        raise ValueError(f"found {shown(value)}, expected numbers such as 0-7, 16-30:2")
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        first, last, step = (
+            (match[1], match[2] or match[1], match[3] or "1") if match else ("",) * 3
+        )
+        if match is None or int(last) < int(first) or not int(step) or int(last) >= MOST_RANKS:
+            raise ValueError(
+                f"found {shown(part.strip())}, expected a number, or FIRST-LAST, or "
+                f"FIRST-LAST:STEP, of numbers below {MOST_RANKS:,}"
+            )
+        numbers += range(int(first), int(last) + 1, int(step))
+        if len(numbers) > MOST_RANKS:
+            raise ValueError(f"found more than {MOST_RANKS:,} numbers, expected fewer")
+    if len(set(numbers)) != len(numbers):
+        twice = next(number for number, count in Counter(numbers).items() if count > 1)
+        raise ValueError(f"found {twice} more than once, expected each number once")
+    return numbers
+
+
 def _one_or_many(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
@@ -237,6 +281,17 @@ Backward = Annotated[
 ]
 Tokens = Annotated[int, BeforeValidator(_whole(1, MOST_TOKENS)), Field(ge=1, le=MOST_TOKENS)]
 Samples = Annotated[int, BeforeValidator(_whole(1, MOST_SAMPLES)), Field(ge=1, le=MOST_SAMPLES)]
+Index = Annotated[int, BeforeValidator(_whole(0, MOST_RANKS)), Field(ge=0, le=MOST_RANKS)]
+DeviceList = Annotated[
+    list[int],
+    BeforeValidator(_numbers),
+    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}], "examples": ["0-14:2"]}),
+]
+Offset = Annotated[
+    float,
+    BeforeValidator(_offset),
+    WithJsonSchema({"type": "string", "examples": ["0.3 s"]}),
+]
 Steps = Annotated[int, BeforeValidator(_whole(1, MOST_STEPS)), Field(ge=1, le=MOST_STEPS)]
 Seed = Annotated[int, BeforeValidator(_whole(0, MOST_SEED)), Field(ge=0, le=MOST_SEED)]
 Factor = Annotated[float, BeforeValidator(_factor), Field(gt=0, le=MOST_FACTOR)]

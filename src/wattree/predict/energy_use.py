@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,13 +10,15 @@ from numpy.typing import NDArray
 
 from wattree.energy import dynamic_energy_j, rated_dynamic_w
 from wattree.graph import StageLabel, StreamKind, TaskKind
-from wattree.hardware import Cluster, Precision
+from wattree.hardware import Cluster, Pool, Precision
 from wattree.predict.breakdown import membership_class, tasks_by_class, time_parts
 from wattree.trace import EnergyUse, Trace
 
 __all__ = ["StepEnergy", "device_energy_j", "standing_w", "step_energy"]
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Curve = tuple[tuple[float, float], ...]
 
 _BINS = 256
 
@@ -28,36 +31,69 @@ class StepEnergy:
         use: By stage, with PUE. [J]
         average_w, peak_w: Of the job's devices and nodes, before PUE. [W]
         curve: Power over the step: (time, power of the job) pairs. [s, W]
+        by_pool: Of `use.total`, the devices and nodes of each pool. [J]
     """
 
     use: EnergyUse
     average_w: float
     peak_w: float
-    curve: tuple[tuple[float, float], ...]
+    curve: Curve
+    by_pool: tuple[float, ...]
 
 
-def step_energy(trace: Trace, cluster: Cluster, precision: Precision, ranks: int) -> StepEnergy:
+def step_energy(
+    trace: Trace,
+    cluster: Cluster,
+    precision: Precision,
+    ranks: int,
+    *,
+    class_pools: Integers | None = None,
+    nodes: Sequence[float] | None = None,
+) -> StepEnergy:
     """Return the energy of a step.
 
     Dynamic energy belongs to the stage of its task. Static energy (devices at rest, hosts,
     switches) belongs to the stage that is exposed at that moment: communication and input where
     they delay compute, computing otherwise, bubbles included.
+
+    Args:
+        trace: What was played.
+        cluster: On what.
+        precision: Of matrix work.
+        ranks: Of the job.
+        class_pools: Pool of each rank class; may be left out where there is one.
+        nodes: That the job pays for, by pool, if not all it needs.
     """
-    dynamic, owner, task = _dynamic(trace, cluster, precision)
-    nodes = -(-ranks // cluster.node.devices)
+    if class_pools is None:
+        only = cluster.pools.index(cluster.pool)
+        class_pools = np.full(len(trace.graph.class_ranks), only)
+    own, owner, task = _dynamic(trace, cluster, precision, class_pools)
     graph = trace.graph
     step_s = trace.makespan_s
-    multiplicity = graph.class_ranks[owner]
-    by_stage = np.bincount(graph.stage[task], weights=dynamic * multiplicity, minlength=3)
-    at_rest_w = standing_w(cluster, nodes) * nodes
-    limit_w, idle_w = _limits_w(cluster)
-    asked = _curve(trace, dynamic * multiplicity, task, at_rest_w)
-    curve = _capped(asked, at_rest_w + ranks * rated_dynamic_w(limit_w, idle_w))
-    # Communication behind compute cannot draw what the compute leaves nothing of.
-    by_stage[StageLabel.COMMUNICATING] -= _mean_excess_w(asked, curve) * step_s
+    dynamic = own * graph.class_ranks[owner]
+    by_stage = np.bincount(graph.stage[task], weights=dynamic, minlength=3)
+    resting_w = standing_w(cluster, cluster.pool_nodes(ranks) if nodes is None else nodes)
+    at_rest_w = sum(resting_w)
+    pool = class_pools[owner]
+    pools = len(cluster.pools)
+    dynamic_j = np.bincount(pool, weights=dynamic, minlength=pools)
+    moves = graph.stage[task] == StageLabel.COMMUNICATING
+    moving_j = np.bincount(pool[moves], weights=dynamic[moves], minlength=pools)
+    curves = []
+    for number, kind in enumerate(_kinds(cluster)):
+        rest_w = at_rest_w if number == 0 else 0.0
+        mine = np.isin(pool, kind) if len(kind) < pools else slice(None)
+        asked = _curve(trace, dynamic[mine], task[mine], rest_w)
+        granted = _capped(asked, rest_w + _most_dynamic_w(cluster, kind, ranks))
+        curves.append(granted)
+        # Communication behind compute cannot draw what the compute leaves nothing of.
+        excess_j = _mean_excess_w(asked, granted) * step_s
+        by_stage[StageLabel.COMMUNICATING] -= excess_j
+        dynamic_j[kind] -= excess_j * moving_j[kind] / max(moving_j[kind].sum(), 1e-30)
     static_j = at_rest_w * step_s
-    exposed = _exposed_shares(trace)
+    exposed = _exposed_shares(trace, _weights(cluster, ranks, resting_w)[class_pools])
     stages = np.maximum(by_stage + static_j * exposed, 0.0)  # rounding of an empty stage
+    curve = _added(curves)
     pue = cluster.site.pue
     names = ("materials", "computing", "communicating")
     total_j = float(stages.sum())
@@ -71,18 +107,61 @@ def step_energy(trace: Trace, cluster: Cluster, precision: Precision, ranks: int
         average_w=total_j / step_s if step_s > 0 else 0.0,
         peak_w=max((watts for _, watts in curve), default=0.0),
         curve=curve,
+        by_pool=tuple(((dynamic_j + np.array(resting_w) * step_s) * pue).tolist()),
     )
 
 
-def standing_w(cluster: Cluster, nodes: int) -> float:
-    """Return what one of `nodes` nodes draws whatever runs: devices at rest, host, switches. [W]"""
-    node = cluster.node
-    watts = node.devices * node.device.idle_w + node.host.busy_w
-    return watts + (node.nics * cluster.fabric.switch_w_per_nic if nodes > 1 else 0.0)
+def standing_w(cluster: Cluster, nodes: Sequence[float]) -> tuple[float, ...]:
+    """Return what the nodes of each pool draw whatever runs: devices at rest, host, switches. [W]
+
+    Args:
+        cluster: Of the job.
+        nodes: That the job pays for, by pool.
+    """
+    networked = sum(nodes) > 1
+    found = []
+    for pool, used in zip(cluster.pools, nodes, strict=True):
+        node = pool.node
+        watts = node.devices * node.device.idle_w + node.host.busy_w
+        watts += node.nics * cluster.fabric.switch_w_per_nic if networked else 0.0
+        found.append(watts * used)
+    return tuple(found)
+
+
+def _kinds(cluster: Cluster) -> list[list[int]]:
+    """Return the pools whose devices are alike and may draw as much, together."""
+    kinds: list[list[int]] = []
+    for number, pool in enumerate(cluster.pools):
+        limit_w = cluster.limit_w(pool)
+        for kind in kinds:
+            other = cluster.pools[kind[0]]
+            if other.node.device == pool.node.device and cluster.limit_w(other) == limit_w:
+                kind.append(number)
+                break
+        else:
+            kinds.append([number])
+    return kinds
+
+
+def _most_dynamic_w(cluster: Cluster, pools: list[int], ranks: int) -> float:
+    """Return what the devices of alike pools may draw above rest together. [W]"""
+    limit_w, idle_w = _limits_w(cluster, cluster.pools[pools[0]])
+    devices = cluster.pool_devices(ranks)
+    return sum(devices[number] for number in pools) * rated_dynamic_w(limit_w, idle_w)
+
+
+def _weights(cluster: Cluster, ranks: int, resting_w: tuple[float, ...]) -> Floats:
+    """Return how much one rank of each pool draws at rest, over that of the first."""
+    if not cluster.is_mixed:
+        return np.ones(1)
+    devices = np.maximum(cluster.pool_devices(ranks), 1)
+    per_rank = np.array(resting_w) / devices
+    return np.asarray(per_rank / per_rank[0])
 
 
 def device_energy_j(
     cluster: Cluster,
+    pool: Pool,
     precision: Precision,
     *,
     flop: Floats,
@@ -90,12 +169,12 @@ def device_energy_j(
     busy_s: Floats,
     communicates: NDArray[np.bool_],
 ) -> Floats:
-    """Return the energy above rest of tasks on one device, at the job's power limit. [J]
+    """Return the energy above rest of tasks on one device of a pool, at its power limit. [J]
 
     Arguments as for `energy.dynamic_energy_j`.
     """
-    device = cluster.node.device
-    limit_w, idle_w = _limits_w(cluster)
+    device = pool.node.device
+    limit_w, idle_w = _limits_w(cluster, pool)
     return dynamic_energy_j(
         flop=flop,
         traffic_bytes=traffic_bytes,
@@ -108,36 +187,47 @@ def device_energy_j(
     )
 
 
-def _limits_w(cluster: Cluster) -> tuple[float, float]:
-    """Return the most and the least that a device draws under the job's power limit. [W]"""
-    device = cluster.node.device
-    limit = min(cluster.power_limit_w or device.tdp_w, device.tdp_w)
+def _limits_w(cluster: Cluster, pool: Pool) -> tuple[float, float]:
+    """Return the most and the least that a device draws under its power limit. [W]"""
+    device = pool.node.device
+    limit = min(cluster.limit_w(pool) or device.tdp_w, device.tdp_w)
     return limit, min(device.idle_w, limit * 0.9)
 
 
 def _dynamic(
-    trace: Trace, cluster: Cluster, precision: Precision
-) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
+    trace: Trace, cluster: Cluster, precision: Precision, class_pools: Integers
+) -> tuple[Floats, Integers, Integers]:
     """Return dynamic energy, class and task of every (task, class) pair, for one rank each."""
     graph = trace.graph
     task, owner = membership_class(trace)
+    busy_s = trace.end_s - trace.start_s
     # A copy engine moves bytes of device memory; no core spins for it as in a collective.
     copies = graph.stream_kind[graph.stream_ids] == StreamKind.COPY
-    energy = device_energy_j(
-        cluster,
-        precision,
-        flop=graph.flop[task],
-        traffic_bytes=graph.memory_traffic_bytes[task],
-        busy_s=(trace.end_s - trace.start_s)[task],
-        communicates=np.isin(graph.kind[task], (TaskKind.COLLECTIVE, TaskKind.TRANSFER)) & ~copies,
-    )
+    moves = np.isin(graph.kind[task], (TaskKind.COLLECTIVE, TaskKind.TRANSFER)) & ~copies
+    energy = np.zeros(len(task))
+    for number, pool in enumerate(cluster.pools):
+        mine = class_pools[owner] == number if cluster.is_mixed else slice(None)
+        energy[mine] = device_energy_j(
+            cluster,
+            pool,
+            precision,
+            flop=graph.flop[task[mine]],
+            traffic_bytes=graph.memory_traffic_bytes[task[mine]],
+            busy_s=busy_s[task[mine]],
+            communicates=moves[mine],
+        )
     return energy, owner, task
 
 
-def _exposed_shares(trace: Trace) -> Floats:
-    """Return the share of the step in which each stage is exposed, averaged over ranks."""
+def _exposed_shares(trace: Trace, weights: Floats) -> Floats:
+    """Return the share of the step in which each stage is exposed, averaged over ranks.
+
+    Args:
+        trace: What was played.
+        weights: What a rank of each class counts.
+    """
     shares = np.zeros(3)
-    ranks = trace.graph.class_ranks
+    ranks = trace.graph.class_ranks * weights
     tasks = tasks_by_class(trace, len(ranks[:_BINS]))
     for rank_class, (count, mine) in enumerate(zip(ranks[:_BINS], tasks, strict=True)):
         parts = time_parts(trace, rank_class, mine)
@@ -148,14 +238,14 @@ def _exposed_shares(trace: Trace) -> Floats:
     return shares
 
 
-def _curve(
-    trace: Trace, energy: Floats, task: NDArray[np.int64], standing_w: float
-) -> tuple[tuple[float, float], ...]:
+def _curve(trace: Trace, energy: Floats, task: NDArray[np.int64], standing_w: float) -> Curve:
     """Return power over time in equal bins; energy spreads evenly over each task."""
     step_s = trace.makespan_s
     if step_s <= 0:
         return ()
     width = step_s / _BINS
+    if not len(task):
+        return tuple((number * width, standing_w) for number in range(_BINS))
     start, end = trace.start_s[task], trace.end_s[task]
     # Cumulative energy at bin edges: a ramp per task, summed through its two corners.
     length = np.maximum(end - start, 1e-15)
@@ -172,16 +262,21 @@ def _curve(
     return tuple((float(t), float(w)) for t, w in zip(edges[:-1], watts, strict=True))
 
 
-def _capped(
-    curve: tuple[tuple[float, float], ...], most_w: float
-) -> tuple[tuple[float, float], ...]:
+def _added(curves: list[Curve]) -> Curve:
+    """Return power curves over the same times as one."""
+    if len(curves) == 1:
+        return curves[0]
+    return tuple(
+        (points[0][0], sum(watts for _, watts in points)) for points in zip(*curves, strict=True)
+    )
+
+
+def _capped(curve: Curve, most_w: float) -> Curve:
     """Return a power curve cut off at what all devices may draw together."""
     return tuple((time_s, min(watts, most_w)) for time_s, watts in curve)
 
 
-def _mean_excess_w(
-    asked: tuple[tuple[float, float], ...], granted: tuple[tuple[float, float], ...]
-) -> float:
+def _mean_excess_w(asked: Curve, granted: Curve) -> float:
     """Return by how much one power curve lies above another, on average over the step. [W]"""
     above = [a - b for (_, a), (_, b) in zip(asked, granted, strict=True)]
     return sum(above) / len(above) if above else 0.0

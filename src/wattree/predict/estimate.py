@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.block import ModelProgram, compile_model
+from wattree.hardware import Cluster
 from wattree.predict.degrees import MANY, Degrees
 from wattree.predict.formulas import Formulas
 from wattree.predict.pipeline import Held, held_by_stages, known_schedule
@@ -22,7 +23,15 @@ from wattree.predict.tables import Tables
 from wattree.strategy import StrategyOptions
 from wattree.strategy.presets import tree_of
 
-__all__ = ["Degrees", "Estimates", "Screened", "Shared", "estimate", "screened"]
+__all__ = [
+    "Degrees",
+    "Estimates",
+    "Screened",
+    "Shared",
+    "estimate",
+    "screened",
+    "stage_pools",
+]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -35,6 +44,7 @@ class Estimates:
     Attributes:
         step_time_s: Its length. [s]
         tensor_bytes: Peak of live tensors on the fullest rank. [B]
+        pool: Pool of its device.
         energy_j: Of the whole job, PUE included. [J]
         peak_power_w: Of the job's nodes while every rank runs the hungriest layer, before PUE.
             [W]
@@ -42,6 +52,7 @@ class Estimates:
 
     step_time_s: Floats
     tensor_bytes: Floats
+    pool: Integers
     energy_j: Floats
     peak_power_w: Floats
 
@@ -98,32 +109,62 @@ class Screened:
 
     def estimates(self, setting: Setting) -> Estimates:
         """Return step times and memory under the rates of `setting`."""
-        degrees = self.degrees
-        screen = Formulas(Tables(setting, self.switches, degrees, self.program))
+        degrees, cluster = self.degrees, setting.job.cluster
+        tables = [
+            Tables(setting, self.switches, degrees, self.program, pool=pool)
+            for pool in range(len(cluster.pools))
+        ]
+        screen = Formulas(tables)
         time_s = np.zeros(len(degrees.micro_batch))
         memory, dynamic_j = np.zeros_like(time_s), np.zeros_like(time_s)
-        pairs = degrees.axes["pp"] * MANY + degrees.virtual_stages
-        order = np.argsort(pairs, kind="stable")
-        for index in np.split(order, np.flatnonzero(np.diff(pairs[order])) + 1):
+        pools = np.zeros(len(time_s), dtype=np.int64)
+        alike = degrees.axes["pp"] * MANY + degrees.virtual_stages
+        if cluster.is_mixed:  # which pools a stage lies on depends on the number of ranks
+            alike = alike * MANY + tables[0].ranks.astype(np.int64)
+        order = np.argsort(alike, kind="stable")
+        for index in np.split(order, np.flatnonzero(np.diff(alike[order])) + 1):
             if not len(index):
                 continue
-            stages, virtual = divmod(int(pairs[index[0]]), MANY)
-            name = known_schedule(self.switches, virtual)
-            key = self.program.instances, name, stages, virtual, self.switches.stage_layers
-            held = self.shared.held.get(key)
-            if held is None:
-                held = held_by_stages(self.program, stages, virtual, self.switches)
-                self.shared.held[key] = held
+            held = self._held(index[0], cluster)
             time_s[index] = screen.step_time_s(index, held)
-            memory[index] = screen.tensor_bytes(index, held)
+            memory[index], pools[index] = screen.fullest(index, held)
             dynamic_j[index] = screen.dynamic_j(index, held)
         energy_j = screen.energy_j(time_s, dynamic_j)
         return Estimates(
             step_time_s=time_s,
             tensor_bytes=memory,
+            pool=pools,
             energy_j=energy_j,
             peak_power_w=screen.peak_power_w(),
         )
+
+    def _held(self, at: int, cluster: Cluster) -> Held:
+        """Return what the stages of one strategy hold, and where they lie."""
+        degrees = self.degrees
+        stages, virtual = int(degrees.axes["pp"][at]), int(degrees.virtual_stages[at])
+        ranks = int(np.prod([values[at] for values in degrees.axes.values()]))
+        name = known_schedule(self.switches, virtual)
+        cut = self.switches.stage_layers
+        mixed_ranks = ranks if cluster.is_mixed else 0
+        key = self.program.instances, name, stages, virtual, cut, mixed_ranks
+        held = self.shared.held.get(key)
+        if held is None:
+            pools = stage_pools(cluster, ranks, stages) if cluster.is_mixed else None
+            held = held_by_stages(self.program, stages, virtual, self.switches, pools=pools)
+            self.shared.held[key] = held
+        return held
+
+
+def stage_pools(cluster: Cluster, ranks: int, stages: int) -> Floats:
+    """Return the share of each stage's ranks that lies in each pool, `(pools, stages)`.
+
+    Stages of presets are neighbouring ranks, as `pp` is the outermost axis.
+    """
+    ends = np.cumsum(cluster.pool_devices(ranks))[:, None]
+    edges = np.arange(stages + 1) * (ranks / stages)
+    before = np.minimum(edges, ends)  # ranks of this pool and those ahead of it, by stage
+    upto = np.diff(before, axis=1)
+    return np.asarray(np.diff(upto, axis=0, prepend=0.0) * stages / ranks)
 
 
 def screened(

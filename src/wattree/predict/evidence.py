@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattree.cost import Calibration, Software, device_names
 from wattree.cost.rates import precision_class
@@ -19,27 +20,35 @@ _ORDER = ("measured", "fitted", "pooled", "datasheet")
 
 
 def provenance_of(
-    trace: Trace, calibration: Calibration, job: Job, software: Software
+    trace: Trace,
+    calibration: Calibration,
+    job: Job,
+    software: Software,
+    *,
+    class_pools: NDArray[np.int64],
 ) -> Mapping[str, Evidence]:
     """Return quantity → evidence, weighted by the time of the tasks it rests on."""
-    device = job.cluster.node.device
     graph = trace.graph
     busy = trace.end_s - trace.start_s
-    computing = float(busy[graph.kind == TaskKind.COMPUTE].sum())
-    moving = float(busy[np.isin(graph.kind, (TaskKind.COLLECTIVE, TaskKind.TRANSFER))].sum())
+    computing = busy * (graph.kind == TaskKind.COMPUTE)
+    moving = busy * np.isin(graph.kind, (TaskKind.COLLECTIVE, TaskKind.TRANSFER))
     width = precision_class(Precision(job.precision))
-    matmul = calibration.evidence(*device_names(device, f"matmul.{width}"))
-    link = calibration.evidence(*device_names(device, "bus_efficiency"))
     family = calibration.evidence(f"family.{software.name}.math", "pooled.math")
-    total = max(computing + moving, 1e-30)
     shares: dict[str, float] = {}
-    for kind, seconds in ((matmul, computing), (link, moving)):
-        shares[kind] = shares.get(kind, 0.0) + seconds / total
+    notes: dict[str, None] = {}
+    total = max(float((computing + moving).sum()), 1e-30)
+    pool_of_task = _pool_of_task(trace, class_pools)
+    for number, pool in enumerate(job.cluster.pools):
+        device, mine = pool.node.device, pool_of_task == number
+        matmul = calibration.evidence(*device_names(device, f"matmul.{width}"))
+        link = calibration.evidence(*device_names(device, "bus_efficiency"))
+        for kind, seconds in ((matmul, computing), (link, moving)):
+            shares[kind] = shares.get(kind, 0.0) + float(seconds[mine].sum()) / total
+        notes[f"matrix rates of {device.name}: {matmul}; links: {link}"] = None
     time = Evidence(
         evidence=_weakest(shares),
         share=shares,
-        note=f"matrix rates of {device.name}: {matmul}; links: {link}; "
-        f"habits of {software.name}: {family}",
+        note=f"{'; '.join(notes)}; habits of {software.name}: {family}",
     )
     energy = Evidence(
         evidence="pooled",
@@ -57,14 +66,20 @@ def provenance_of(
     } | _of_the_site(job)
 
 
+def _pool_of_task(trace: Trace, class_pools: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the pool of the first rank class that takes part in each task."""
+    graph = trace.graph
+    return class_pools[graph.stream_class[graph.stream_ids[graph.stream_offsets[:-1]]]]
+
+
 def _of_the_site(job: Job) -> dict[str, Evidence]:
     """Money and carbon rest on what is known of node and site, if anything is."""
     whole = {"datasheet": 1.0}
     found = {}
-    if job.cluster.node.price_usd_per_s is not None:
-        found["cost_usd"] = Evidence(
-            evidence="datasheet", share=whole, note="list price of the node"
-        )
+    prices = [pool.node.price_usd_per_s for pool in job.cluster.pools]
+    if None not in prices:
+        note = "list price of the node" if len(prices) == 1 else "list prices of the nodes"
+        found["cost_usd"] = Evidence(evidence="datasheet", share=whole, note=note)
     if job.cluster.site.carbon_gco2e_per_j is not None:
         found["carbon_gco2e"] = Evidence(
             evidence="datasheet",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +11,7 @@ from wattree.compiler.compile import update_traffic_bytes
 from wattree.predict.beside import Beside
 from wattree.predict.energy_use import standing_w
 from wattree.predict.hidden import gathered_copies, hidden_traffic
+from wattree.predict.memory_use import process_bytes
 from wattree.predict.pipeline import FOLLOWING, SPLIT, Held, in_flight, split_bubble_s
 from wattree.predict.tables import Tables
 from wattree.strategy import AXES
@@ -20,34 +23,43 @@ Integers = NDArray[np.int64]
 
 
 class Formulas:
-    """Figures of whole steps, by formulas over the costs of their blocks."""
+    """Figures of whole steps, by formulas over the costs of their blocks.
 
-    def __init__(self, tables: Tables) -> None:
-        self.tables = tables
-        self._copies = gathered_copies(tables.switches)
+    Where pools differ, a stage takes as long as the slowest of those that its ranks lie on.
+    """
 
-    def _of_blocks(self, held: Held, table: Floats, index: Integers) -> Floats:
-        """Return `table` of the blocks, `(programs, distinct)`, summed over stages' blocks."""
-        return np.take(held.counts @ table, self.tables.block_of[index], axis=1)
+    def __init__(self, tables: Sequence[Tables]) -> None:
+        self.by_pool = tables
+        self.tables = tables[0]  # what depends on no device
+        self._copies = gathered_copies(self.tables.switches)
 
-    def _of_storage(self, held: Held, table: Floats, index: Integers) -> Floats:
-        """Return `table` of the parameters, `(programs, distinct)`, summed over stages' blocks."""
-        return np.take(held.counts @ table, self.tables.storage_of[index], axis=1)
+    def _of_blocks(self, held: Held, name: str, index: Integers) -> Floats:
+        """Return a table of blocks summed over those of each kind of stage, `(kinds, n)`."""
+        return np.take(self._slowest(held, name), self.tables.block_of[index], axis=1)
+
+    def _of_storage(self, held: Held, name: str, index: Integers) -> Floats:
+        """Return a table of parameters summed over the blocks of each kind of stage."""
+        return np.take(self._slowest(held, name), self.tables.storage_of[index], axis=1)
+
+    def _slowest(self, held: Held, name: str) -> Floats:
+        """Return `table` of the slowest pool of each kind of stage, `(kinds, distinct)`."""
+        sums = [held.counts @ getattr(tables, name) for tables in self.by_pool]
+        return sums[0] if len(sums) == 1 else _most(sums, held.pools[:, held.first])
+
+    def _over_pools(self, held: Held, name: str) -> Floats:
+        """Return `table` averaged over the ranks of each kind of stage, `(kinds, distinct)`."""
+        shares = held.pools[:, held.first, None]
+        sums = [held.counts @ getattr(tables, name) for tables in self.by_pool]
+        return np.asarray(sum(share * part for share, part in zip(shares, sums, strict=True)))
 
     def step_time_s(self, index: Integers, held: Held) -> Floats:
         """Return the step time of the strategies at `index`, whose stages hold `held`. [s]"""
-        rates, software = self.tables.setting.rates, self.tables.setting.software
+        rates, software = self.tables.rates, self.tables.setting.software
         slow = self.tables.slowdown[index]
-        forward = self._of_blocks(held, self.tables.forward, index) * slow
-        backward = self._of_blocks(held, self.tables.backward, index) * slow
+        forward = self._of_blocks(held, "forward", index) * slow
+        backward = self._of_blocks(held, "backward", index) * slow
         gather, every, once, update = (
-            self._of_storage(held, table, index)
-            for table in (
-                self.tables.gather,
-                self.tables.every,
-                self.tables.once,
-                self.tables.update,
-            )
+            self._of_storage(held, name, index) for name in ("gather", "every", "once", "update")
         )
         hidden = hidden_traffic(self.tables.switches, software)
         again = gather if self.tables.switches.traffic.reshard_after_forward else 0.0 * gather
@@ -77,7 +89,7 @@ class Formulas:
         micro_batches = micro_batches / held.copies
         # The first gather and the last reductions add to computation; where traffic is what takes
         # the time, it has them already.
-        ends = np.maximum(trailing, 0.0) + self._first_gather(index)
+        ends = np.maximum(trailing, 0.0) + self._first_gather(index, held)
         ends = np.maximum(ends - micro_batches * np.maximum(traffic - compute, 0.0), 0.0)
         slowest = both.max(axis=0)
         stages, virtual = held.stages, held.virtual
@@ -86,7 +98,7 @@ class Formulas:
             slowest = slowest + self._uneven_s(index, held) * slow
         time_s = micro_batches * slowest + (once_through - slowest) / virtual
         if held.schedule in SPLIT:
-            weight = self._of_blocks(held, self.tables.deferred, index) * slow
+            weight = self._of_blocks(held, "deferred", index) * slow
             parts = (forward_pass, backward_pass - weight, weight)
             means = [held.stages_of_kind @ part / stages for part in parts]
             time_s = micro_batches * slowest + split_bubble_s(held, *means)
@@ -96,16 +108,29 @@ class Formulas:
             time_s = np.where(micro_batches < stages, alone, time_s)
         time_s = time_s + ends.max(axis=0)
         if stages > 1:
-            time_s = time_s + self._transfers(index, stages, virtual, micro_batches)
+            time_s = time_s + self._transfers(index, held, virtual, micro_batches)
         time_s = time_s + beside.added_s(once, backward, overlap=hidden.gradients).max(axis=0)
         time_s = time_s + beside.added_s(update, forward, overlap=hidden.updates).max(axis=0)
-        updated = self._of_storage(held, self.tables.updated, index)
-        moved = update_traffic_bytes(updated.max(axis=0), self.tables.state_bytes, software)
-        return np.asarray(time_s + moved / rates.memory_bytes_per_s + rates.step_overhead_s)
+        return np.asarray(time_s + self._update_s(index, held) + rates.step_overhead_s)
 
-    def _first_gather(self, index: Integers) -> Floats:
+    def _update_s(self, index: Integers, held: Held) -> Floats:
+        """Return the time of the longest update of a stage's parameters. [s]"""
+        updated = self._of_storage(held, "updated", index)
+        software, state_bytes = self.tables.setting.software, self.tables.state_bytes
+        if len(self.by_pool) == 1:
+            traffic = update_traffic_bytes(updated.max(axis=0), state_bytes, software)
+            return np.asarray(traffic / self.tables.rates.memory_bytes_per_s)
+        slowness = [
+            np.full((len(held.first), 1), 1 / t.rates.memory_bytes_per_s) for t in self.by_pool
+        ]
+        traffic = update_traffic_bytes(updated, state_bytes, software)
+        return np.asarray((traffic * _most(slowness, held.pools[:, held.first])).max(axis=0))
+
+    def _first_gather(self, index: Integers, held: Held) -> Floats:
         """The first block's parameters arrive before anything hides them."""
-        return np.asarray(self.tables.gather[0, self.tables.storage_of[index]])
+        used = zip(self.by_pool, held.pools[:, 0] > 0, strict=True)
+        column = self.tables.storage_of[index]
+        return np.asarray(np.max([t.gather[0, column] for t, is_used in used if is_used], axis=0))
 
     def _uneven_s(self, index: Integers, held: Held) -> Floats:
         """Return what a micro-batch waits because chunks of one round differ among stages. [s]
@@ -114,37 +139,45 @@ class Formulas:
         """
         if held.virtual == 1:
             return np.zeros(len(index))
-        span = self.tables.forward + self.tables.backward
-        chunks = (held.chunks @ span).max(axis=1).sum(axis=0)
-        return np.asarray((chunks - (held.counts @ span).max(axis=0))[self.tables.block_of[index]])
+        spans = [tables.forward + tables.backward for tables in self.by_pool]
+        parts, wholes = [held.chunks @ span for span in spans], [held.counts @ s for s in spans]
+        part = parts[0] if len(parts) == 1 else _most(parts, held.pools[:, None])
+        whole = wholes[0] if len(wholes) == 1 else _most(wholes, held.pools[:, held.first])
+        chunks = part.max(axis=1).sum(axis=0)
+        return np.asarray((chunks - whole.max(axis=0))[self.tables.block_of[index]])
 
     def _transfers(
-        self, index: Integers, stages: int, virtual: int, micro_batches: Floats
+        self, index: Integers, held: Held, virtual: int, micro_batches: Floats
     ) -> Floats:
-        links = self.tables.setting.rates.links
+        used = zip(self.by_pool, held.pools.sum(axis=1) > 0, strict=True)
+        one = np.max([self._transfer_s(t, index) for t, is_used in used if is_used], axis=0)
+        fill = 2 * (held.stages - 1) * one
+        if hidden_traffic(self.tables.switches, self.tables.setting.software).transfers:
+            return np.asarray(fill)
+        return np.asarray(fill + 2 * one * micro_batches * virtual)
+
+    def _transfer_s(self, tables: Tables, index: Integers) -> Floats:
+        """Return the time of one transfer between stages on the devices of a pool. [s]"""
+        links = tables.rates.links
         size = np.max([c.boundary_bytes for c in self.tables.costs], axis=0)[
             self.tables.block_of[index]
         ]
         stride = np.prod(
             [self.tables.degrees.axes[axis][index] for axis in AXES if axis != "pp"], axis=0
         )
-        crosses = stride >= self.tables.domain_devices
-        stretch = self.tables.setting.rates.collectives.transfer_stretch(
-            stride, np.minimum(self.tables.ranks[index], self.tables.domain_devices)
+        crosses = stride >= tables.pool.domain_devices
+        stretch = tables.rates.collectives.transfer_stretch(
+            stride, np.minimum(self.tables.ranks[index], tables.pool.domain_devices)
         )
         inside = size * stretch / links.scale_up_bytes_per_s
         one = np.where(crosses, size / links.adapter_bytes_per_s, inside)
-        beyond = stride >= self.tables.leaf_devices
+        beyond = stride >= tables.leaf_devices
         one = np.maximum(one, np.where(beyond, size / links.uplink_bytes_per_s, 0.0))
-        one = one + links.alpha_s / 2 + np.where(crosses, links.alpha_network_s, 0.0)
-        fill = 2 * (stages - 1) * one
-        if hidden_traffic(self.tables.switches, self.tables.setting.software).transfers:
-            return np.asarray(fill)
-        return np.asarray(fill + 2 * one * micro_batches * virtual)
+        return np.asarray(one + links.alpha_s / 2 + np.where(crosses, links.alpha_network_s, 0.0))
 
     def tensor_bytes(self, index: Integers, held: Held) -> Floats:
-        """Return the peak of live tensors over stages. [B]"""
-        resident = self._of_storage(held, self.tables.resident, index)
+        """Return the peak of live tensors of each kind of stage, `(kinds, n)`. [B]"""
+        resident = self._of_storage(held, "resident", index)
         alive = in_flight(held.schedule, held, self.tables.degrees.micro_batches[index])
         block, storage = self.tables.block_of[index], self.tables.storage_of[index]
         saved = np.zeros_like(resident)
@@ -162,10 +195,25 @@ class Formulas:
             need = need + self._staged(held.later[kind, program])[storage]
             working[kind] = np.maximum(working[kind], need)
         if not self.tables.switches.traffic.reshard_after_forward:
-            working = working + self._of_storage(held, self.tables.gathered, index)
+            working = working + self._of_storage(held, "gathered", index)
         if held.stages == 1:
             working = working + self.tables.buffers[held.counts[0] > 0].max(initial=0.0)
-        return np.asarray((resident + saved + working).max(axis=0))
+        return np.asarray(resident + saved + working)
+
+    def fullest(self, index: Integers, held: Held) -> tuple[Floats, Integers]:
+        """Return the live tensors of the fullest rank, and the pool of its device. [B]"""
+        kinds = self.tensor_bytes(index, held)
+        if len(self.by_pool) == 1:
+            return kinds.max(axis=0), np.zeros(len(index), dtype=np.int64)
+        setting = self.tables.setting
+        shares = []
+        for tables, used in zip(self.by_pool, held.pools[:, held.first] > 0, strict=True):
+            device = tables.pool.node.device
+            need = process_bytes(kinds, setting.calibration, device) / device.memory_bytes
+            shares.append(np.where(used[:, None], need, -np.inf))
+        which = np.stack(shares).reshape(-1, len(index)).argmax(axis=0)
+        pool, kind = np.divmod(which, len(kinds))
+        return kinds[kind, np.arange(len(index))], pool
 
     def _staged(self, later: Floats) -> Floats:
         """Return the gradients under reduction while blocks go backward after those of `later`."""
@@ -177,9 +225,11 @@ class Formulas:
     def dynamic_j(self, index: Integers, held: Held) -> Floats:
         """Return the energy above rest of a step on all devices, before PUE. [J]"""
         micro_batches = self.tables.degrees.micro_batches[index] / held.copies
-        stage = self._of_blocks(held, self.tables.block_j, index)
-        stage = stage + self._of_storage(held, self.tables.often_j, index)
-        stage = micro_batches * stage + self._of_storage(held, self.tables.rarely_j, index)
+        block, storage = self.tables.block_of[index], self.tables.storage_of[index]
+        stage = np.take(self._over_pools(held, "block_j"), block, axis=1)
+        stage = stage + np.take(self._over_pools(held, "often_j"), storage, axis=1)
+        rarely = np.take(self._over_pools(held, "rarely_j"), storage, axis=1)
+        stage = micro_batches * stage + rarely
         return np.asarray(held.stages_of_kind @ stage * self.tables.ranks[index] / held.stages)
 
     def energy_j(self, time_s: Floats, dynamic_j: Floats) -> Floats:
@@ -195,18 +245,43 @@ class Formulas:
             for number, instance in zip(program.instances, program.model.instances, strict=True)
             if instance.is_layer
         }
-        dynamic_w = np.zeros(self.tables.forward.shape[1])
-        for number in layers:
-            for energy, span in (
-                (self.tables.forward_j, self.tables.forward),
-                (self.tables.backward_j, self.tables.backward),
-            ):
-                watts = energy[number] / np.maximum(span[number], 1e-12)
-                dynamic_w = np.maximum(dynamic_w, watts)
-        return np.asarray(self._standing_w() + self.tables.ranks * dynamic_w[self.tables.block_of])
+        total_w = self._standing_w()
+        left = self.tables.ranks
+        for tables in self.by_pool:
+            devices = np.minimum(left, tables.pool.devices)
+            left = left - devices
+            dynamic_w = _hungriest_w(tables, layers)
+            total_w = total_w + devices * dynamic_w[tables.block_of]
+        return np.asarray(total_w)
 
     def _standing_w(self) -> Floats:
+        """Return what the nodes of each strategy draw whatever runs. [W]"""
         cluster = self.tables.setting.job.cluster
-        nodes = np.ceil(self.tables.ranks / cluster.node.devices)
-        one, several = (standing_w(cluster, count) for count in (1, 2))
-        return np.asarray(np.where(nodes > 1, several, one) * nodes)
+        counts, which = np.unique(self.tables.ranks, return_inverse=True)
+        watts = [sum(standing_w(cluster, cluster.pool_nodes(int(count)))) for count in counts]
+        return np.array(watts)[which]
+
+
+def _most(parts: Sequence[Floats], shares: Floats) -> Floats:
+    """Return the largest of tables by pool, of those pools that have a share.
+
+    Args:
+        parts: By pool, `(..., distinct)` each.
+        shares: `(pools, ...)`.
+    """
+    used = zip(parts, shares > 0, strict=True)
+    masked = [np.where(has[..., None], part, -np.inf) for part, has in used]
+    return np.asarray(np.max(masked, axis=0))
+
+
+def _hungriest_w(tables: Tables, layers: set[int]) -> Floats:
+    """Return the power above rest of one device in its hungriest layer. [W]"""
+    dynamic_w = np.zeros(tables.forward.shape[1])
+    for number in layers:
+        for energy, span in (
+            (tables.forward_j, tables.forward),
+            (tables.backward_j, tables.backward),
+        ):
+            watts = energy[number] / np.maximum(span[number], 1e-12)
+            dynamic_w = np.maximum(dynamic_w, watts)
+    return dynamic_w

@@ -9,15 +9,22 @@ from numpy.typing import NDArray
 
 from wattree.cost import Calibration
 from wattree.cost.communicator import Communicator
-from wattree.hardware import Device
+from wattree.hardware import Cluster, Device
 from wattree.predict.breakdown import tasks_of
 from wattree.predict.moment import moment_of_start
 from wattree.predict.overhead import overhead_parts
 from wattree.trace import MemoryUse, Trace
 
-__all__ = ["PeakMemory", "memory_use", "peak_memory", "process_bytes", "reserved_bytes"]
+__all__ = [
+    "PeakMemory",
+    "memory_use",
+    "peak_memory",
+    "process_bytes",
+    "reserved_bytes",
+]
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +32,8 @@ class PeakMemory:
     """Peak of the fullest rank as three tools would report it. [B]
 
     Attributes:
-        rank_class: The fullest class.
+        rank_class: The fullest class: of the least room beside its peak, as a share of its device.
+        capacity: Of its device.
         tensors: Live tensors as the executor counts them.
         allocated: Live tensors (`torch.cuda.max_memory_allocated`).
         reserved: What the caching allocator holds (`max_memory_reserved`).
@@ -34,6 +42,7 @@ class PeakMemory:
     """
 
     rank_class: int
+    capacity: float
     tensors: float
     allocated: float
     reserved: float
@@ -44,18 +53,26 @@ class PeakMemory:
 def peak_memory(
     trace: Trace,
     calibration: Calibration,
-    device: Device,
+    cluster: Cluster,
+    class_pools: Integers,
     groups: tuple[Communicator, ...] = (),
 ) -> PeakMemory:
     """Return the peak of the fullest rank.
 
     Args:
-        trace: A play.
+        trace: What was played.
         calibration: What is held beside tensors.
-        device: The rank's.
-        groups: Process groups that it communicates in.
+        cluster: On what.
+        class_pools: Pool of each rank class.
+        groups: Process groups that a rank communicates in.
     """
-    fullest = int(np.argmax(trace.peak_bytes))
+    shares = np.zeros(len(trace.peak_bytes))
+    for number, pool in enumerate(cluster.pools):
+        mine, device = class_pools == number, pool.node.device
+        needed = process_bytes(trace.peak_bytes[mine], calibration, device)
+        shares[mine] = needed / device.memory_bytes
+    fullest = int(np.argmax(shares))
+    device = cluster.pools[class_pools[fullest]].node.device
     parts = _at_peak(trace, fullest)
     tensors = float(sum(parts.values()))
     allocated = tensors + calibration.general("memory_allocated_bytes")
@@ -71,6 +88,7 @@ def peak_memory(
         parts[category] = parts.get(category, 0.0) + size
     return PeakMemory(
         rank_class=fullest,
+        capacity=device.memory_bytes,
         tensors=tensors,
         allocated=allocated,
         reserved=reserved,
@@ -91,12 +109,12 @@ def process_bytes(tensor_bytes: Floats, calibration: Calibration, device: Device
     return np.asarray(reserved_bytes(tensor_bytes, calibration) + context)
 
 
-def memory_use(peak: PeakMemory, capacity_bytes: float) -> MemoryUse:
+def memory_use(peak: PeakMemory) -> MemoryUse:
     """Return the figures of the result: what the driver would count, against the capacity."""
     return MemoryUse(
         peak_bytes=peak.process,
-        capacity_bytes=capacity_bytes,
-        fits=peak.process <= capacity_bytes,
+        capacity_bytes=peak.capacity,
+        fits=peak.process <= peak.capacity,
         by_category=peak.by_category,
     )
 

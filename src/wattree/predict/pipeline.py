@@ -56,6 +56,8 @@ class Held:
             has dropped it when it reaches that instance, `(kinds, programs, programs)`.
         stages_of_kind: Stages of each kind, `(kinds,)`.
         first: First stage of each kind: under most schedules it has most in flight, `(kinds,)`.
+        pools: Share of each stage's ranks in each pool, `(pools, stages)`; stages of one kind have
+            the same.
     """
 
     schedule: str
@@ -68,6 +70,7 @@ class Held:
     later: Floats
     stages_of_kind: Floats
     first: Integers
+    pools: Floats
 
 
 def known_schedule(switches: StrategyOptions, virtual: int) -> str:
@@ -77,9 +80,22 @@ def known_schedule(switches: StrategyOptions, virtual: int) -> str:
 
 
 def held_by_stages(
-    program: ModelProgram, stages: int, virtual: int, switches: StrategyOptions
+    program: ModelProgram,
+    stages: int,
+    virtual: int,
+    switches: StrategyOptions,
+    *,
+    pools: Floats | None = None,
 ) -> Held:
-    """Return what the stages of a pipeline hold."""
+    """Return what the stages of a pipeline hold.
+
+    Args:
+        program: Blocks of the model.
+        stages: Pipeline degree.
+        virtual: Chunks of a stage.
+        switches: Schedule and, if given, layers of chunks.
+        pools: Share of each stage's ranks in each pool, `(pools, stages)`; one pool if None.
+    """
     schedule = Schedule(
         name=known_schedule(switches, virtual),
         virtual_stages=virtual,
@@ -102,7 +118,11 @@ def held_by_stages(
     virtual = placement.chunks
     begin = per_chunk[0] if virtual > 1 else np.zeros_like(per_chunk[0])
     parts = np.stack([begin, per_chunk[1:-1].sum(axis=0), per_chunk[-1]], axis=1)
-    kinds, first, many = np.unique(parts, axis=0, return_index=True, return_counts=True)
+    pools = np.ones((1, stages)) if pools is None else pools
+    # Stages on other pools are of other kinds, whatever they hold.
+    told = np.concatenate([parts.reshape(stages, -1), pools.T], axis=1)
+    _, first, many = np.unique(told, axis=0, return_index=True, return_counts=True)
+    kinds = parts[first]
     return Held(
         schedule=schedule.name,
         copies=placement.copies,
@@ -114,6 +134,7 @@ def held_by_stages(
         later=np.stack([_later(program, chunks[on_stage[-1, stage]]) for stage in first]),
         stages_of_kind=many.astype(np.float64),
         first=first,
+        pools=pools,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from wattree.cost import Calibration, Software, at_precision, software_family
-from wattree.cost.rates import Rates, rates_of
+from wattree.cost.rates import Rates, pool_rates
 from wattree.energy import cap_slowdown
 from wattree.errors import CostError, JobError, UnknownNameError
 from wattree.graph import ModelGraph
@@ -27,7 +27,7 @@ class Setting:
         software: Its software's habits, overrides applied.
         precision: Number format of matrix work.
         calibration: Constants.
-        rates: What its devices reach.
+        pool_rates: What the devices of each pool reach.
     """
 
     job: Job
@@ -35,8 +35,18 @@ class Setting:
     software: Software
     precision: Precision
     calibration: Calibration
-    rates: Rates
+    pool_rates: tuple[Rates, ...]
     _known: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def rates(self) -> Rates:
+        """What its devices reach, where all are alike.
+
+        Raises:
+            HardwareError: Pools differ.
+        """
+        only = self.job.cluster.pool
+        return self.pool_rates[self.job.cluster.pools.index(only)]
 
     @property
     def model_flop(self) -> float:
@@ -73,22 +83,31 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
     precision = Precision(job.precision)
     software = at_precision(software, precision)
     try:
-        rates = rates_of(job.cluster, software, precision, calibration, collectives=job.collectives)
+        by_pool = pool_rates(
+            job.cluster, software, precision, calibration, collectives=job.collectives
+        )
     except CostError as error:
         raise JobError(job.source, [f"precision: {error}"]) from error
-    slow = cap_slowdown(job.cluster.power_limit_w, job.cluster.node.device.tdp_w)
-    if slow > 1.0:
-        rates = replace(
-            rates,
-            linear_flop_per_s=rates.linear_flop_per_s / slow,
-            plain_flop_per_s=rates.plain_flop_per_s / slow,
-            attention_flop_per_s=rates.attention_flop_per_s / slow,
-        )
     return Setting(
         job=job,
         model=model_of(job) if model is None else model,
         software=software,
         precision=precision,
         calibration=calibration,
-        rates=rates,
+        pool_rates=tuple(
+            _capped(rates, cap_slowdown(job.cluster.limit_w(pool), pool.node.device.tdp_w))
+            for rates, pool in zip(by_pool, job.cluster.pools, strict=True)
+        ),
+    )
+
+
+def _capped(rates: Rates, slow: float) -> Rates:
+    """Return the rates of devices whose matrix work a power cap slows by a factor."""
+    if slow == 1.0:
+        return rates
+    return replace(
+        rates,
+        linear_flop_per_s=rates.linear_flop_per_s / slow,
+        plain_flop_per_s=rates.plain_flop_per_s / slow,
+        attention_flop_per_s=rates.attention_flop_per_s / slow,
     )

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from wattree.compiler import Compilation, MemoryLedger, compile_job
 from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.graph import TaskKind
+from wattree.hardware import Cluster
 from wattree.job import AUTO, Job, naming
 from wattree.predict.alive import with_alive
 from wattree.predict.breakdown import slowest_class, time_parts
 from wattree.predict.described import describe
 from wattree.predict.energy_use import StepEnergy, step_energy
 from wattree.predict.evidence import provenance_of
+from wattree.predict.fabric import Rules
 from wattree.predict.idle import has_experts, idle_choices
 from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
 from wattree.predict.model import check_recomputation
+from wattree.predict.neighbours import Beside, beside, occupied_nodes
 from wattree.predict.overhead import communicators
+from wattree.predict.pool_use import cost_usd, peak_flop_per_s, pool_uses
 from wattree.predict.setting import Setting, setting_of
 from wattree.predict.token_notes import token_note
 from wattree.sim import play
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
-from wattree.trace import MemoryUse, Result, SimulationSize, Trace
+from wattree.trace import MemoryUse, NeighbourEffect, PoolUse, Result, SimulationSize, Trace
 
 __all__ = ["Prediction", "compilation_of", "predicted", "simulate"]
 
@@ -42,6 +50,7 @@ class Prediction:
         warnings: What the job says to no effect on this model; what its file alone tells is in
             `Job.warnings`.
         ledger: What the memory of the trace's tasks is made of; None if nobody kept it.
+        beside: The step beside the job's neighbours; None if it has none.
     """
 
     result: Result
@@ -50,6 +59,7 @@ class Prediction:
     peak: PeakMemory
     warnings: tuple[str, ...] = ()
     ledger: MemoryLedger | None = None
+    beside: Beside | None = None
 
 
 def simulate(
@@ -79,7 +89,7 @@ def simulate(
         WattreeError: The job is impossible; the message says where and what to do.
     """
     if power_limit_w is not None:
-        job = replace(job, cluster=replace(job.cluster, power_limit_w=power_limit_w))
+        job = job.capped(power_limit_w)
     setting = setting_of(job, load_calibration(calibration))
     if isinstance(job.strategy, str):
         raise JobError(
@@ -96,6 +106,14 @@ def simulate(
             mutual_slowdown=mutual_slowdown,
             memory_of=memory_of,
         )
+        if job.neighbours:
+            prediction = _beside_neighbours(
+                setting,
+                job.strategy,
+                prediction,
+                fold=fold,
+                rules=Rules(sharing=sharing, mutual_slowdown=mutual_slowdown),
+            )
     return replace(prediction, warnings=idle_choices(job, setting.model))
 
 
@@ -124,19 +142,32 @@ def predicted(
         StrategyError: It does not fit model or cluster.
     """
     job = setting.job
-    if isinstance(strategy, StrategyOptions):
-        strategy = strategy_of(
-            strategy, layers=setting.model.layers, global_batch=job.data.global_batch
-        )
+    strategy = _written_out(setting, strategy)
     began = time.perf_counter()
     detail = detail or sharing == "proteus"
     compilation = compilation_of(setting, strategy, fold=fold, detail=detail)
     compiled = time.perf_counter()
     trace = play(compilation.graph, sharing=sharing, mutual_slowdown=mutual_slowdown)
     ended = time.perf_counter()
-    energy = step_energy(trace, job.cluster, setting.precision, strategy.mesh.ranks)
+    ranks, class_pools = strategy.mesh.ranks, compilation.class_pools
+    energy = step_energy(
+        trace,
+        job.cluster,
+        setting.precision,
+        ranks,
+        class_pools=class_pools,
+        nodes=occupied_nodes(job, ranks),
+    )
     groups = communicators(compilation)
-    peak = peak_memory(trace, setting.calibration, job.cluster.node.device, groups)
+    peak = peak_memory(trace, setting.calibration, job.cluster, class_pools, groups)
+    pools = pool_uses(
+        trace,
+        job.cluster,
+        ranks,
+        class_pools=class_pools,
+        energy=energy,
+        calibration=setting.calibration,
+    )
     size = SimulationSize(
         tasks=compilation.graph.tasks,
         events=trace.events,
@@ -144,7 +175,7 @@ def predicted(
         compile_s=compiled - began,
         run_s=ended - compiled,
     )
-    memory = memory_use(peak, job.cluster.node.device.memory_bytes)
+    memory = memory_use(peak)
     if detail:
         memory = with_alive(
             memory,
@@ -160,6 +191,8 @@ def predicted(
         strategy,
         trace=trace,
         memory=memory,
+        class_pools=class_pools,
+        pools=pools,
         energy=energy,
         size=size,
         rules=_rule_notes(sharing, mutual_slowdown=mutual_slowdown),
@@ -188,14 +221,49 @@ def compilation_of(
         setting.model,
         strategy,
         job.cluster,
-        rates=setting.rates,
+        rates=setting.pool_rates,
         software=setting.software,
         optimizer=job.optimizer,
         sequence=job.data.sequence_length,
         global_batch=job.data.global_batch,
         fold=fold,
         detail=detail,
+        devices=None if job.devices is None else np.array(job.devices, dtype=np.int64),
     )
+
+
+def _written_out(setting: Setting, strategy: Strategy | StrategyOptions) -> Strategy:
+    """Return a strategy with its tree."""
+    if isinstance(strategy, Strategy):
+        return strategy
+    batch = setting.job.data.global_batch
+    return strategy_of(strategy, layers=setting.model.layers, global_batch=batch)
+
+
+def _beside_neighbours(
+    setting: Setting,
+    strategy: Strategy | StrategyOptions,
+    found: Prediction,
+    *,
+    fold: bool,
+    rules: Rules,
+) -> Prediction:
+    """Return the prediction with the step beside the job's neighbours."""
+    there = beside(setting, _written_out(setting, strategy), found.trace, fold=fold, rules=rules)
+    result = replace(
+        found.result,
+        neighbours=there.effect,
+        assumptions=(*found.result.assumptions, _beside_assumption(there.effect)),
+    )
+    return replace(found, result=result, beside=there)
+
+
+def _beside_assumption(effect: NeighbourEffect) -> str:
+    repeated = "neighbours repeat their steps without a pause"
+    if effect.phases_given:
+        return f"{repeated}, the first begun as early as their offsets say"
+    plays = len(effect.plays)
+    return f"{repeated}; {plays} phases of their steps against this one's are equally likely"
 
 
 def _result(
@@ -205,6 +273,8 @@ def _result(
     trace: Trace,
     energy: StepEnergy,
     memory: MemoryUse,
+    class_pools: NDArray[np.int64],
+    pools: tuple[PoolUse, ...],
     size: SimulationSize,
     rules: tuple[str, ...],
 ) -> Result:
@@ -213,13 +283,12 @@ def _result(
     batch, sequence = job.data.global_batch, job.data.sequence_length
     needed = setting.model_flop
     executed = max(_executed_flop(trace), needed)
-    available = step_s * ranks * job.cluster.node.device.matrix_peak_flop_per_s(setting.precision)
-    nodes = -(-ranks // job.cluster.node.devices)
-    price = job.cluster.node.price_usd_per_s
+    available = step_s * peak_flop_per_s(job.cluster, ranks, setting.precision)
+    nodes = occupied_nodes(job, ranks)
     carbon = job.cluster.site.carbon_gco2e_per_j
     return Result(
         model=setting.model.name,
-        cluster=f"{nodes} x {job.cluster.node.name}",
+        cluster=_used(job.cluster, nodes),
         strategy=describe(strategy, setting.model),
         ranks=ranks,
         step_time_s=step_s,
@@ -236,12 +305,21 @@ def _result(
         energy_j=energy.use,
         average_power_w=energy.average_w,
         peak_power_w=energy.peak_w,
-        cost_usd=None if price is None else price * nodes * step_s,
+        cost_usd=cost_usd(job.cluster, nodes, step_s),
         carbon_gco2e=None if carbon is None else carbon * energy.use.total,
-        provenance=provenance_of(trace, setting.calibration, job, setting.software),
+        provenance=provenance_of(
+            trace, setting.calibration, job, setting.software, class_pools=class_pools
+        ),
         simulation=size,
         assumptions=(*_assumptions(setting, strategy), *rules),
+        pools=pools,
     )
+
+
+def _used(cluster: Cluster, nodes: Sequence[float]) -> str:
+    """Return what people call the nodes that a job uses."""
+    used = zip(nodes, cluster.pools, strict=True)
+    return " + ".join(f"{nodes:.10g} x {pool.node.name}" for nodes, pool in used if nodes)
 
 
 def _executed_flop(trace: Trace) -> float:
@@ -270,4 +348,12 @@ def _assumptions(setting: Setting, strategy: Strategy) -> tuple[str, ...]:
             "memory behind the devices and the links to it draw no energy beyond the host's own"
         )
     notes.append("inputs are prefetched; only the first micro-batch waits for its data")
+    cluster = setting.job.cluster
+    for number, used in enumerate(cluster.pool_nodes(strategy.mesh.ranks), start=1):
+        if not used:
+            idle = cluster.pools[number - 1].label
+            notes.append(
+                f"pool {number} ({idle}) stays idle and counts for nothing: "
+                f"{strategy.mesh.ranks} ranks"
+            )
     return tuple(notes)

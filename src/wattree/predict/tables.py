@@ -21,6 +21,7 @@ from wattree.compiler.program import CollectiveKind, CollectiveStep, Scale, Toke
 from wattree.compiler.residents import buffer_bytes
 from wattree.compiler.storage import SyncGroup, block_storage, optimizer_state_bytes
 from wattree.compiler.token_load import tokens_of
+from wattree.hardware import Cluster
 from wattree.predict.block_memory import block_memory, gathered_bytes, staged_bytes
 from wattree.predict.degrees import MANY, Degrees
 from wattree.predict.energy_use import device_energy_j
@@ -36,7 +37,7 @@ Integers = NDArray[np.int64]
 
 
 class Tables:
-    """Costs of every program for every distinct degree.
+    """Costs of every program for every distinct degree, on the devices of one pool.
 
     What one block costs depends on tp, cp, ep and the micro-batch alone; what its parameters
     take and move depends on all axes but pp. Both are evaluated once for each combination that
@@ -49,14 +50,17 @@ class Tables:
         switches: StrategyOptions,
         degrees: Degrees,
         program: ModelProgram,
+        *,
+        pool: int,
     ) -> None:
         self.setting, self.switches, self.degrees = setting, switches, degrees
         self.program = program
-        rates, software = setting.rates, setting.software
+        self.rates = rates = setting.pool_rates[pool]
+        software, cluster = setting.software, setting.job.cluster
+        self.pool = cluster.pools[pool]
         values = {axis: v.astype(np.float64) for axis, v in degrees.axes.items()}
-        cluster = setting.job.cluster
-        domain = self.domain_devices = cluster.domain_devices
-        self.leaf_devices = cluster.node.devices * cluster.fabric.leaf_nodes
+        domain = self.pool.domain_devices
+        self.leaf_devices = self.pool.node.devices * cluster.fabric.leaf_nodes
         micro_batch = degrees.micro_batch.astype(np.float64)
         # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here.
         self.ranks = np.prod(list(values.values()), axis=0)
@@ -113,7 +117,7 @@ class Tables:
             ]
         )
         self.deferred = np.array([deferred_s(c) for c in self.costs])
-        nodes = np.maximum(self.ranks / setting.job.cluster.node.devices, 1.0)
+        nodes = np.maximum(_nodes(cluster, self.ranks), 1.0)
         self.slowdown = 1.0 + rates.straggling * np.log2(nodes)
         self._traffic()
         self._memory()
@@ -136,7 +140,7 @@ class Tables:
         none = np.zeros(1, dtype=bool)
         second = self._device_j(np.zeros(1), np.zeros(1), np.ones(1), ~none)  # of communication
         traffic = update_traffic_bytes(self.updated, self.state_bytes, self.setting.software)
-        busy_s = traffic / self.setting.rates.memory_bytes_per_s
+        busy_s = traffic / self.rates.memory_bytes_per_s
         phases = [
             (self._phase_j(c.forward), self._phase_j(c.recomputation) + self._phase_j(c.backward))
             for c in self.mean_costs
@@ -183,7 +187,7 @@ class Tables:
         if not axes:
             return np.zeros_like(size_bytes)
         group = self.storage_placement.group(axes, self.storage_scale)
-        latency, work, *_ = collective_costs(kind, size_bytes, group, self.setting.rates)
+        latency, work, *_ = collective_costs(kind, size_bytes, group, self.rates)
         return np.where(size_bytes > 0, latency + work, 0.0)
 
     def _phase_j(self, phase: PhaseCosts) -> Floats:
@@ -202,12 +206,22 @@ class Tables:
     ) -> Floats:
         return device_energy_j(
             self.setting.job.cluster,
+            self.pool,
             self.setting.precision,
             flop=flop,
             traffic_bytes=traffic,
             busy_s=busy_s,
             communicates=moves,
         )
+
+
+def _nodes(cluster: Cluster, ranks: Floats) -> Floats:
+    """Return on how many nodes so many ranks lie, part of a node as a part."""
+    left, nodes = ranks, np.zeros_like(ranks)
+    for pool in cluster.pools[:-1]:
+        here = np.minimum(left, pool.devices)
+        nodes, left = nodes + here / pool.node.devices, left - here
+    return np.asarray(nodes + left / cluster.pools[-1].node.devices)
 
 
 def _loaded(

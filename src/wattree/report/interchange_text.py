@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wattree.interchange import Exported, Replay
-from wattree.report.words import percent
+from wattree.report.words import percent, quantity
 from wattree.units import format_bytes, format_time
 
 __all__ = ["show_exported", "show_replay"]
@@ -45,6 +45,7 @@ def show_replay(done: Replay, console: Console) -> None:
         share = percent(part / done.step_time_s) if done.step_time_s else ""
         table.add_row(name.replace("_", " "), format_time(part) if part else "0 s", share)
     console.print(table)
+    _show_energy(done, console)
     if done.timeless_nodes:
         console.print(
             f"\n{done.timeless_nodes:,} computations have neither a time nor operations to reckon "
@@ -57,3 +58,33 @@ def show_replay(done: Replay, console: Console) -> None:
             style="dim",
         )
     )
+
+
+def _show_energy(done: Replay, console: Console) -> None:
+    """Print the energy with what it rests on and what it leaves out."""
+    energy = done.energy
+    if energy is None:
+        console.print(
+            "\nEnergy: not known without a device; name one with --cluster NODE[:N].",
+            soft_wrap=True,
+        )
+        return
+    console.print(
+        Text(
+            f"\nEnergy  {quantity(energy.use.total, 'J')}, on average "
+            f"{quantity(energy.average_w, 'W')} before PUE"
+        )
+    )
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 2))
+    table.add_column(no_wrap=True, min_width=22)
+    table.add_column(justify="right", no_wrap=True, min_width=10)
+    table.add_column(justify="right", no_wrap=True, min_width=7)
+    parts = {"at rest, hosts, switches": energy.use.static, "work": energy.use.dynamic}
+    for name, part in parts.items():
+        share = percent(part / energy.use.total) if energy.use.total else ""
+        table.add_row(name, quantity(part, "J"), share)
+    console.print(table)
+    shares = ", ".join(f"{percent(part)} {kind}" for kind, part in energy.evidence.share.items())
+    console.print(f"  Rests on: {shares}; {energy.evidence.note}.", soft_wrap=True)
+    for domain in energy.not_counted:
+        console.print(f"  Not counted: {domain}.", soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from rich.console import Console
@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from wattree.report.memory_text import show_alive
+from wattree.report.neighbours_text import show_neighbours
+from wattree.report.pools_text import pool_table
 from wattree.report.words import (
     NOT_APPLICABLE,
     count,
@@ -19,7 +21,7 @@ from wattree.report.words import (
     quantity,
     strategy_in_words,
 )
-from wattree.trace import Evidence, MemoryUse, Result
+from wattree.trace import Evidence, MemoryUse, PoolUse, Result
 from wattree.units import format_bytes, format_time
 
 __all__ = ["show_result"]
@@ -38,13 +40,17 @@ def show_result(result: Result, console: Console, *, memory: bool = False) -> No
     """
     _headline(result, console)
     _section("Where the step goes (slowest rank)", _time_table(result, console), console)
-    _memory(result.memory, console)
+    _memory(result.memory, console, fullest=_fullest(result.pools))
     if memory:
         show_alive(result.memory, console)
+    if result.pools:
+        _section("Pools", pool_table(result.pools), console)
     _section(
         "Energy of one step, node overheads and PUE included", _energy(result, console), console
     )
     _section("Power, money, carbon", _bill(result), console)
+    if result.neighbours is not None:
+        show_neighbours(result.neighbours, console)
     _section("What the numbers rest on", _evidence(result.provenance), console)
     if result.assumptions:
         _section("Assumed, because the job does not say", _list(result.assumptions), console)
@@ -100,10 +106,19 @@ def _time_table(result: Result, console: Console) -> Table:
     )
 
 
-def _memory(memory: MemoryUse, console: Console) -> None:
+def _fullest(pools: Sequence[PoolUse]) -> str:
+    """Return which rank class is the fullest, in brackets; nothing where all nodes are alike."""
+    used = [pool for pool in pools if pool.fullest]
+    if not used:
+        return ""
+    share = max(used, key=lambda pool: pool.peak_memory_bytes / pool.memory_capacity_bytes)
+    return f" ({share.fullest})"
+
+
+def _memory(memory: MemoryUse, console: Console, *, fullest: str) -> None:
     verdict = Text("fits", style="green") if memory.fits else Text("does not fit", style="bold red")
     title = Text.assemble(
-        ("Memory of the fullest device: ", "bold"),
+        (f"Memory of the fullest device{fullest}: ", "bold"),
         f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.capacity_bytes)}, ",
         verdict,
     )

@@ -180,6 +180,7 @@ def _bubble(
 ) -> Iterator[str]:
     del result
     batch = setting.job.data.global_batch
+    yield from _cut_by_speed(better, worse)
     if better.pp == 1 < worse.pp:
         yield "has no pipeline to fill"
     elif better.pp < worse.pp:
@@ -191,11 +192,16 @@ def _bubble(
         yield f"interleaves {better.virtual_stages} chunks per stage"
 
 
+def _cut_by_speed(better: StrategyOptions, worse: StrategyOptions) -> Iterator[str]:
+    if better.stage_layers is not None and worse.pp > 1 and worse.stage_layers is None:
+        yield "gives slower devices fewer layers"
+
+
 def _communication(  # noqa: C901 - one sentence per kind of traffic
     better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
 ) -> Iterator[str]:
     del result
-    domain = setting.job.cluster.domain_devices
+    domain = min(pool.domain_devices for pool in setting.job.cluster.pools)
     if better.tp == 1 < worse.tp:
         yield "exchanges no activations between tensor-parallel ranks"
     elif better.tp <= domain < worse.tp:
@@ -225,6 +231,7 @@ def _compute(
     better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
 ) -> Iterator[str]:
     del result
+    yield from _cut_by_speed(better, worse)
     if better.micro_batch > worse.micro_batch:
         yield f"works on micro-batches of {better.micro_batch}, not {worse.micro_batch}"
     if better.tp == 1 < worse.tp:
@@ -237,7 +244,7 @@ def _compute(
         yield "has no stage that holds more than others"
     elif better.pp < worse.pp:
         yield f"cuts the layers into {better.pp} stages, not {worse.pp}, and the fullest decides"
-    beside = setting.rates.overlap_compute_rate
+    beside = max(rates.overlap_compute_rate for rates in setting.pool_rates)
     if worse.sharding in _GATHERING and better.sharding not in _GATHERING and beside < 1:
         yield "has fewer gathers beside its products, which slow them down"
 
@@ -271,8 +278,7 @@ def _energy_difference(ours: Result, theirs: Result) -> str:
 
 
 def _node_difference(setting: Setting, ours: Result, theirs: Result) -> str:
-    devices = setting.job.cluster.node.devices
-    mine, other = -(-ours.ranks // devices), -(-theirs.ranks // devices)
+    mine, other = (sum(setting.job.cluster.pool_nodes(r.ranks)) for r in (ours, theirs))
     return "" if mine == other else f"{mine} nodes rented, not {other}"
 
 

@@ -10,9 +10,18 @@ from pathlib import Path
 from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.job import Job
-from wattree.predict import Degrees, Prediction, Setting, estimate, predicted, setting_of
+from wattree.predict import (
+    Degrees,
+    Prediction,
+    Setting,
+    Shared,
+    estimate,
+    predicted,
+    setting_of,
+)
 from wattree.predict.hidden import is_expressible
 from wattree.predict.memory_use import process_bytes
+from wattree.search.balance import balanced_cuts
 from wattree.strategy import StrategyOptions
 from wattree.trace import MemoryFix
 
@@ -97,6 +106,7 @@ def _changes(  # noqa: C901 - one entry per kind of change
             yield "micro-batch 1", replace(options, micro_batch=1)
     if (host := _to_host(setting, options)) is not None:
         yield "optimiser state in host memory", host
+    yield from _cuts(setting, options)
     for axis in ("tp", "pp", "cp"):
         for factor in (2, 4):
             wider = _wider(options, axis, factor)
@@ -106,11 +116,18 @@ def _changes(  # noqa: C901 - one entry per kind of change
 
 def _to_host(setting: Setting, options: StrategyOptions) -> StrategyOptions | None:
     """Return `options` with the optimiser on the host, where the node says how fast that is."""
-    offload = options.traffic.offload
-    if offload.optimizer or setting.job.cluster.node.host.memory_bytes_per_s is None:
+    offload, cluster = options.traffic.offload, setting.job.cluster
+    if offload.optimizer or cluster.is_mixed or cluster.node.host.memory_bytes_per_s is None:
         return None
     traffic = replace(options.traffic, offload=replace(offload, optimizer="host"))
     return replace(options, traffic=traffic)
+
+
+def _cuts(setting: Setting, options: StrategyOptions) -> Iterator[Change]:
+    """Yield the cut of a pipeline over pools that suits their speed, if it has none."""
+    if setting.job.cluster.is_mixed and options.stage_layers is None:
+        for cut, _ in balanced_cuts(setting, options, _alone(setting, options), Shared()):
+            yield f"stage_layers {list(cut.stage_layers or ())}", cut
 
 
 def _wider(options: StrategyOptions, axis: str, factor: int) -> StrategyOptions | None:
@@ -147,11 +164,11 @@ def _legal(setting: Setting, changes: Iterable[Change]) -> Iterator[Change]:
 def _may_fit(setting: Setting, options: StrategyOptions) -> bool:
     if not is_expressible(options):
         return True  # only simulation can tell
-    device = setting.job.cluster.node.device
     try:
         found = estimate(setting, options, _alone(setting, options))
     except StrategyError:
         return False
+    device = setting.job.cluster.pools[found.pool[0]].node.device
     need = process_bytes(found.tensor_bytes, setting.calibration, device)
     return bool(need[0] <= 1.01 * device.memory_bytes)  # simulation decides close calls
 

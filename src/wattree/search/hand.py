@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
 from wattree.predict import Setting
-from wattree.search.screen import screen
+from wattree.search.screen import Constraints, screen
 from wattree.search.space import Limits, enumerate_space
 from wattree.strategy import StrategyOptions
 
@@ -39,15 +40,17 @@ def hand_choices(setting: Setting, ranks: int) -> Mapping[str, StrategyOptions]:
 
 def _fsdp_limits() -> Limits:
     alone = dict.fromkeys(("fsdp", "tp", "cp", "pp", "ep"), (1,))
-    return Limits(axes=alone, shardings=("zero3",))
+    return Limits(axes=alone, shardings=("zero3",), cuts=False)
 
 
 def _megatron_limits(setting: Setting, stages: int) -> Limits:
-    node = min(setting.job.cluster.node.devices, setting.job.cluster.devices)
+    cluster = setting.job.cluster
+    node = math.gcd(*(pool.node.devices for pool in cluster.pools))
     return Limits(
         axes={"fsdp": (1,), "cp": (1,), "ep": (1,), "tp": (node,), "pp": (stages,)},
         shardings=("zero1", "none"),
         schedules=("1f1b",),
+        cuts=False,
     )
 
 
@@ -58,7 +61,7 @@ def _best_within(
     if not len(space):
         return None
     screened = screen(setting, space)
-    fits = screened.memory_bytes <= setting.job.cluster.node.device.memory_bytes
+    fits = screened.fits(Constraints())
     if not fits.any():
         return None if must_fit else screened.options(int(np.argmin(screened.memory_bytes)))
     return screened.options(int(np.argmin(np.where(fits, screened.step_time_s, np.inf))))

@@ -37,7 +37,7 @@ def infeasible(
         f"{reason} ({count:,})" for reason, count in sorted(rejected.items(), key=lambda r: -r[1])
     )
     job = setting.job
-    where = f"{setting.model.name} on {job.cluster.nodes} x {job.cluster.node.name}"
+    where = f"{setting.model.name} on {job.cluster.label}"
     lines = [
         f"{job.source}: no strategy for {where} meets every constraint",
         f"  turned away: {counted}",
@@ -58,25 +58,26 @@ def _more_nodes(setting: Setting, constraints: Constraints) -> str:
     cluster = setting.job.cluster
     lean = Limits(micro_batches=(1,), recomputations=("full",), schedules=("1f1b",))
     for doublings in range(1, _MOST_DOUBLINGS + 1):
-        more = replace(cluster, nodes=cluster.nodes * 2**doublings, slowdown={}, slow_links={})
+        pools = tuple(replace(p, nodes=p.nodes * 2**doublings) for p in cluster.pools)
+        more = replace(cluster, pools=pools, slowdown={}, slow_links={})
         wider = setting_of(
             replace(setting.job, cluster=more), setting.calibration, model=setting.model
         )
         screened = screen(wider, enumerate_space(wider, limits=lean))
-        if (screened.memory_bytes <= constraints.memory_bytes).any():
+        if screened.fits(constraints).any():
             return f"{more.nodes} nodes (by the closed form)"
     return f"more than {cluster.nodes * 2**_MOST_DOUBLINGS} nodes, or a larger data.global_batch"
 
 
 def _nearest(setting: Setting, screened: Screened, constraints: Constraints) -> list[str]:
     """Return what the strategy needs that misses the first binding constraint by least."""
-    fits = screened.memory_bytes <= constraints.memory_bytes
+    fits = screened.fits(constraints)
     if not fits.any():
-        index = int(np.argmin(screened.memory_bytes))
-        need = float(screened.memory_bytes[index])
+        index = int(np.argmin(screened.memory_bytes / screened.room_bytes))
+        need, room = float(screened.memory_bytes[index]), float(screened.room_bytes[index])
         return [
             f"  nearest: {options_in_words(screened.options(index))}, which needs "
-            f"{format_bytes(need)} on each device of {format_bytes(constraints.memory_bytes)}",
+            f"{format_bytes(need)} on each device of {format_bytes(room)}",
             f"  what would help: {_more_nodes(setting, constraints)}, devices with more memory, "
             "a shorter data.sequence_length, or an optimizer with less state (adamw8bit, lion)",
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -63,15 +64,16 @@ def plan(
 
     Raises:
         InfeasibleError: No strategy meets the constraints; it says what comes nearest.
-        JobError: The objective needs a price or a carbon intensity that the job lacks.
+        JobError: The objective needs a price or a carbon intensity that the job lacks, or the job
+            has but a part of its cluster.
     """
     del allow_approximate
+    _check_whole(job)
     began = time.perf_counter()
     setting = setting_of(job, load_calibration(calibration))
     wanted = (objective, *(pareto or ()))
     _check_objectives(setting, wanted)
     constraints = Constraints(
-        memory_bytes=job.cluster.node.device.memory_bytes,
         power_cap_w=power_cap_w,
         step_time_s=None if deadline_s is None else deadline_s / max(job.training.steps, 1),
     )
@@ -112,6 +114,21 @@ def plan(
     )
 
 
+def _check_whole(job: Job) -> None:
+    """Refuse a job that shares its cluster: closed forms know neither places nor neighbours."""
+    if job.devices is None and not job.neighbours:
+        return
+    given = "neighbours" if job.neighbours else "place"
+    raise JobError(
+        job.source,
+        [
+            f"{given}: found, expected none to plan: strategies are ranked for a job alone on a "
+            "whole cluster; leave it out and give cluster the nodes that the job has, then "
+            "simulate what is found in its place"
+        ],
+    )
+
+
 def _rank_counts(
     cluster: Cluster, constraints: Constraints, wanted: Sequence[str], max_devices: int | None
 ) -> tuple[int, ...]:
@@ -120,12 +137,14 @@ def _rank_counts(
     With all devices at work the fastest is fastest; what else is asked may need fewer.
     """
     fewer = max_devices is not None or constraints.power_cap_w is not None
-    return device_counts(
-        cluster.devices,
-        cluster.node.devices,
-        max_devices=max_devices,
-        fewer=fewer or any(name != "time" for name in wanted),
-    )
+    fewer = fewer or any(name != "time" for name in wanted)
+    each = math.gcd(*(pool.node.devices for pool in cluster.pools))
+    counts = device_counts(cluster.devices, each, max_devices=max_devices, fewer=True)
+    if cluster.is_mixed:  # the first nodes, whole, or part of the first
+        node = [pool.node.devices for pool in cluster.pools for _ in range(pool.nodes)]
+        whole = set(np.cumsum(node).tolist())
+        counts = tuple(n for n in counts if n in whole or node[0] % n == 0)
+    return counts if fewer else counts[:1]
 
 
 def _counted(
@@ -151,11 +170,13 @@ def _check_objectives(setting: Setting, names: Sequence[str]) -> None:
     for name in names:
         if name not in OBJECTIVES:
             problems.append(f"objective: found '{name}', expected one of {', '.join(OBJECTIVES)}")
-        elif name == "cost" and cluster.node.price_usd_per_s is None:
-            problems.append(
-                f"objective 'cost': node {cluster.node.name} has no price; give the node one "
+        elif name == "cost":
+            problems += [
+                f"objective 'cost': node {pool.node.name} has no price; give the node one "
                 "(price: '98 USD/h') or choose another objective"
-            )
+                for pool in cluster.pools
+                if pool.node.price_usd_per_s is None
+            ]
         elif name == "carbon" and cluster.site.carbon_gco2e_per_j is None:
             problems.append(
                 f"objective 'carbon': site {cluster.site.name} has no carbon intensity; give it "

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.hardware import Cluster
 from wattree.predict import Estimates, Setting, Shared, estimate
 from wattree.predict.memory_use import process_bytes
 from wattree.search.space import Space
@@ -31,12 +33,12 @@ class Constraints:
     """What a strategy must keep to.
 
     Attributes:
-        memory_bytes: Of one device. [B]
+        memory_bytes: Of one device; None for what each device has. [B]
         power_cap_w: Highest power of the job's nodes, before PUE; None for no cap. [W]
         step_time_s: Longest step; None for no deadline. [s]
     """
 
-    memory_bytes: float
+    memory_bytes: float | None = None
     power_cap_w: float | None = None
     step_time_s: float | None = None
 
@@ -49,7 +51,8 @@ class Screened:
         space: What was screened.
         step_time_s, memory_bytes, energy_j: Estimates. [s, B, J]
         average_power_w, peak_power_w: Of the job's nodes, before PUE. [W]
-        nodes: Nodes that each strategy uses.
+        rent_usd_per_s: Of the nodes that each strategy uses; 1 where a price is unknown. [USD/s]
+        room_bytes: Memory of the device that is the fullest. [B]
     """
 
     space: Space
@@ -58,7 +61,8 @@ class Screened:
     energy_j: Floats
     average_power_w: Floats
     peak_power_w: Floats
-    nodes: Integers
+    rent_usd_per_s: Floats
+    room_bytes: Floats
 
     def __len__(self) -> int:
         return len(self.step_time_s)
@@ -77,14 +81,20 @@ class Screened:
         if name == "time":
             return self.step_time_s
         if name == "cost":
-            return self.step_time_s * self.nodes * (cluster.node.price_usd_per_s or 1.0)
+            return self.step_time_s * self.rent_usd_per_s
         if name == "carbon":
             return self.energy_j * (cluster.site.carbon_gco2e_per_j or 1.0)
         return self.energy_j
 
+    def fits(self, constraints: Constraints) -> NDArray[np.bool_]:
+        """Return which strategies the devices, or less memory than theirs, have room for."""
+        most = constraints.memory_bytes
+        room = self.room_bytes if most is None else np.minimum(self.room_bytes, most)
+        return np.asarray(self.memory_bytes <= room)
+
     def rejections(self, constraints: Constraints) -> dict[str, NDArray[np.bool_]]:
         """Return reason → strategies that it turns away; each strategy has one reason at most."""
-        reasons = {OUT_OF_MEMORY: self.memory_bytes > constraints.memory_bytes}
+        reasons = {OUT_OF_MEMORY: ~self.fits(constraints)}
         if constraints.power_cap_w is not None:
             # No peak is below the average; which peaks are above the cap simulation decides.
             reasons[OVER_POWER] = self.average_power_w > constraints.power_cap_w
@@ -109,7 +119,7 @@ def screen(
         progress: Called with the number of strategies done.
     """
     found: list[Estimates] = []
-    nodes = []
+    rent = []
     done = 0
     shared = Shared()
     for group in space.groups:
@@ -118,24 +128,51 @@ def screen(
             degrees = group.degrees.take(index)
             found.append(estimate(setting, group.switches, degrees, shared=shared))
             ranks = np.prod([degrees.axes[axis] for axis in AXES], axis=0)
-            nodes.append(-(-ranks // setting.job.cluster.node.devices))
+            rent.append(_rent(setting.job.cluster, ranks))
             done += len(index)
             if progress is not None:
                 progress(done)
     tensor_bytes = _joined([chunk.tensor_bytes for chunk in found])
-    device = setting.job.cluster.node.device
+    pool = _joined([chunk.pool for chunk in found]).astype(np.int64)
     step_time_s = _joined([chunk.step_time_s for chunk in found])
     energy_j = _joined([chunk.energy_j for chunk in found])
     return Screened(
         space=space,
         step_time_s=step_time_s,
-        memory_bytes=process_bytes(tensor_bytes, setting.calibration, device),
+        memory_bytes=_process_bytes(setting, tensor_bytes, pool),
         energy_j=energy_j,
         average_power_w=energy_j / setting.job.cluster.site.pue / np.maximum(step_time_s, 1e-12),
         peak_power_w=_joined([chunk.peak_power_w for chunk in found]),
-        nodes=_joined(nodes).astype(np.int64),
+        rent_usd_per_s=_joined(rent),
+        room_bytes=_rooms(setting.job.cluster)[pool],
     )
 
 
-def _joined(parts: list[NDArray[np.float64]]) -> Floats:
+def _process_bytes(setting: Setting, tensor_bytes: Floats, pool: Integers) -> Floats:
+    """Return what the driver counts, on the devices of each strategy's fullest pool. [B]"""
+    result = np.zeros_like(tensor_bytes)
+    for number, each in enumerate(setting.job.cluster.pools):
+        mine = pool == number
+        device = each.node.device
+        result[mine] = process_bytes(tensor_bytes[mine], setting.calibration, device)
+    return result
+
+
+def _rooms(cluster: Cluster) -> Floats:
+    """Return the memory of one device of each pool. [B]"""
+    return np.array([pool.node.device.memory_bytes for pool in cluster.pools])
+
+
+def _rent(cluster: Cluster, ranks: Integers) -> Floats:
+    """Return the rent of the nodes that so many ranks lie on. [USD/s]"""
+    counts, which = np.unique(ranks, return_inverse=True)
+    prices = [pool.node.price_usd_per_s or 1.0 for pool in cluster.pools]
+    rents = [
+        sum(n * price for n, price in zip(cluster.pool_nodes(int(c)), prices, strict=True))
+        for c in counts
+    ]
+    return np.array(rents, dtype=np.float64)[which]
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> Floats:
     return np.concatenate(parts) if parts else np.zeros(0)

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from wattree.compiler.stages import stage_misfits
 from wattree.graph import ModelGraph
-from wattree.predict import Degrees, Setting
+from wattree.predict import Degrees, Setting, Shared
+from wattree.search.balance import balanced_cuts
 from wattree.search.legality import illegal_by_rule, split_rules
 from wattree.strategy import AXES, ULYSSES, Schedule, StrategyOptions
 from wattree.strategy.presets import schedule_name
@@ -58,6 +59,7 @@ class Limits:
             that few programs can run (zero-bubble, DualPipe, breadth-first) are tried if named.
         virtual_stages: Counts to try; None for all that leave no chunk empty.
         contexts: Ways of context parallelism to try; None for those that software has.
+        cuts: Whether pipelines over pools of different devices are also cut by their speed.
     """
 
     axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class Limits:
     schedules: Sequence[str] = ("1f1b", "gpipe", "interleaved")
     contexts: Sequence[str] | None = None
     virtual_stages: Sequence[int] | None = None
+    cuts: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,10 +168,14 @@ def enumerate_space(
     every_switches = list(_switches(setting, limits))
     legal = _legal_by_kind(meshes, every_switches, setting, rejected)
     groups = []
+    shared = Shared()
     for switches in every_switches:
         chosen = _distinct(meshes[legal[_kind(switches)]], switches, limits)
         if len(chosen):
             groups.append(_expanded(chosen, switches, setting, limits))
+            if setting.job.cluster.is_mixed and limits.cuts:
+                cuts = balanced_cuts(setting, switches, groups[-1].degrees, shared)
+                groups += [Group(switches=cut, degrees=degrees) for cut, degrees in cuts]
     return Space(groups=tuple(g for g in groups if len(g)), rejected=dict(rejected))
 
 

@@ -135,13 +135,18 @@ class Queue(NamedTuple):
 
 
 class Network(NamedTuple):
-    """Links, flows on them (`room` nodes per slot), and scratch space of the sharing policies."""
+    """Links, flows on them (`room` nodes per slot), and scratch space of the sharing policies.
+
+    `busiest_bytes_per_s` is what one of the flows that each task stands for takes on its busiest
+    link; empty where every flow stands for itself.
+    """
 
     links: NDArray[np.void]
     nodes: NDArray[np.void]
     room: int
     flow_links: NDArray[np.int64]
     flow_bytes_per_s: NDArray[np.float64]
+    busiest_bytes_per_s: NDArray[np.float64]
     touched: NDArray[np.int64]
     members: NDArray[np.int64]
     crowded: NDArray[np.int64]
@@ -235,6 +240,17 @@ def empty_board(graph: ExecutionGraph, slots: int) -> Board:
     return board
 
 
+def _busiest(graph: ExecutionGraph) -> NDArray[np.float64]:
+    """Return what one of a task's flows takes on its busiest link, `(T,)`; empty if each is one."""
+    if graph.flow_counts is None:
+        return np.zeros(0)
+    of_one = graph.flow_bytes_per_s / np.where(graph.flow_counts > 0, graph.flow_counts, 1.0)
+    some = np.diff(graph.flow_offsets) > 0
+    found = np.zeros(graph.tasks)
+    found[some] = np.maximum.reduceat(of_one, graph.flow_offsets[:-1][some]) if some.any() else 0
+    return found
+
+
 def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> Network:
     """Return the links, nothing on them."""
     room = int(np.diff(columns.flow_offsets).max(initial=0))
@@ -248,6 +264,7 @@ def empty_network(graph: ExecutionGraph, columns: Columns, slots: int) -> Networ
         room=room,
         flow_links=columns.flow_links,
         flow_bytes_per_s=columns.flow_bytes_per_s,
+        busiest_bytes_per_s=np.require(_busiest(graph), np.float64, ("C", "A", "W")),
         touched=_stack(count),
         members=_stack(slots),
         crowded=_stack(count),

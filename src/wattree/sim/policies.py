@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattree.errors import UnknownNameError
 from wattree.graph import ExecutionGraph
 from wattree.sim.rules import SHARING_POLICIES
 
-__all__ = ["check_sharing", "flows_under", "without_slowdown"]
+__all__ = ["check_sharing", "flows_under", "whole_flows", "without_slowdown"]
 
 
 def check_sharing(sharing: str) -> None:
@@ -30,6 +31,11 @@ def without_slowdown(graph: ExecutionGraph) -> ExecutionGraph:
     )
 
 
+def whole_flows(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return numbers of flows as whole ones, none or at least one, for a rule that counts."""
+    return np.where(counts > 0, np.maximum(np.rint(counts), 1.0), 0.0)
+
+
 def flows_under(graph: ExecutionGraph, sharing: str) -> ExecutionGraph:
     """Return a graph whose flows and links are what a sharing policy looks at.
 
@@ -47,7 +53,9 @@ def flows_under(graph: ExecutionGraph, sharing: str) -> ExecutionGraph:
         )
     if sharing == "proteus":
         rates = graph.flow_bytes_per_s
-        counts = np.ones(len(rates)) if graph.flow_counts is None else graph.flow_counts
+        counts = (
+            np.ones(len(rates)) if graph.flow_counts is None else whole_flows(graph.flow_counts)
+        )
         return replace(
             graph,
             flow_bytes_per_s=np.where(rates > 0.0, counts, 0.0),

@@ -30,12 +30,17 @@ class Flow:
     """The bandwidth that a communication takes on each link at rate 1. [B/s]"""
 
     links: tuple[tuple[int, float], ...]
-    counts: tuple[int, ...] = ()  # of the links, how many flows this one stands for there
+    counts: tuple[float, ...] = ()  # of the links, how many flows this one stands for there
 
     @property
     def busiest_bytes_per_s(self) -> float:
-        """Bandwidth on the link it loads most. [B/s]"""
-        return max(bandwidth for _, bandwidth in self.links)
+        """Bandwidth on its busiest link, of one of the flows that it stands for. [B/s]"""
+        if not self.counts:
+            return max(bandwidth for _, bandwidth in self.links)
+        return max(
+            bandwidth / (number if number > 0 else 1.0)
+            for (_, bandwidth), number in zip(self.links, self.counts, strict=True)
+        )
 
 
 def crowded_links(flows: dict[int, Flow], bandwidth_bytes_per_s: NDArray[np.float64]) -> set[int]:
@@ -98,15 +103,19 @@ def _level_that_fills(
 
 def counted_shares(flows: dict[int, Flow]) -> dict[int, float]:
     """Return each flow's rate as Proteus has it: 1 over the number on its most loaded link."""
-    present: Counter[int] = Counter()
-    for flow in flows.values():
-        present.update({link: n for (link, _), n in zip(flow.links, flow.counts, strict=True)})
-    return {
-        task: 1.0
-        / max(
-            [1, *(present[link] for (link, _), n in zip(flow.links, flow.counts, strict=True) if n)]
-        )
+    whole = {
+        task: [
+            (link, max(round(n), 1) if n else 0)
+            for (link, _), n in zip(flow.links, flow.counts, strict=True)
+        ]
         for task, flow in flows.items()
+    }
+    present: Counter[int] = Counter()
+    for counted in whole.values():
+        present.update(dict(counted))
+    return {
+        task: 1.0 / max([1, *(present[link] for link, number in counted if number)])
+        for task, counted in whole.items()
     }
 
 
@@ -299,9 +308,9 @@ def _row(offsets: NDArray[np.int64], values: NDArray[np.int64], row: int) -> tup
 def _flow(graph: ExecutionGraph, task: int) -> Flow:
     """Return a task's flow; a link on which it takes nothing is none of its links."""
     row = slice(graph.flow_offsets[task], graph.flow_offsets[task + 1])
-    counts = np.ones(len(graph.flow_links), int) if graph.flow_counts is None else graph.flow_counts
+    counts = np.ones(len(graph.flow_links)) if graph.flow_counts is None else graph.flow_counts
     columns = (graph.flow_links[row], graph.flow_bytes_per_s[row], counts[row])
-    kept = [(int(k), float(width), int(n)) for k, width, n in zip(*columns, strict=True) if width]
+    kept = [(int(k), float(width), float(n)) for k, width, n in zip(*columns, strict=True) if width]
     return Flow(
         links=tuple((link, width) for link, width, _ in kept),
         counts=tuple(number for _, _, number in kept),

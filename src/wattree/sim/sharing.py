@@ -35,6 +35,8 @@ def join_links(network: Network, slots: Slots, slot: int, flow: int, flows_end: 
             _append(network, state.nodes_end)
             state.nodes_end += 1
             state.busiest_bytes_per_s = max(state.busiest_bytes_per_s, bytes_per_s)
+    if len(network.busiest_bytes_per_s) > 0:
+        state.busiest_bytes_per_s = network.busiest_bytes_per_s[state.task]
 
 
 @part

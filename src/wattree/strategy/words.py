@@ -25,6 +25,8 @@ def options_in_words(options: StrategyOptions) -> str:
     if options.pp > 1:
         chunks = f" × {options.virtual_stages}" if options.virtual_stages > 1 else ""
         words.append(options.schedule + chunks)
+    if options.stage_layers is not None:
+        words.append(f"{'+'.join(map(str, options.stage_layers))} layers")
     words.append(f"micro-batch {options.micro_batch}")
     if options.recompute != "none":
         words.append(f"{options.recompute} recomputation")

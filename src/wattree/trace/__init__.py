@@ -1,5 +1,11 @@
 """What happened (or would happen) in a step, and the figures drawn from it."""
 
+from wattree.trace.neighbours import (
+    CrowdedLinks,
+    NeighbourEffect,
+    NeighbourJob,
+    NeighbourPlay,
+)
 from wattree.trace.result import (
     AliveTensors,
     AllocatorUse,
@@ -7,6 +13,7 @@ from wattree.trace.result import (
     Evidence,
     MemoryFix,
     MemoryUse,
+    PoolUse,
     Result,
     SimulationSize,
     TimeParts,
@@ -16,10 +23,15 @@ from wattree.trace.trace import Trace
 __all__ = [
     "AliveTensors",
     "AllocatorUse",
+    "CrowdedLinks",
     "EnergyUse",
     "Evidence",
     "MemoryFix",
     "MemoryUse",
+    "NeighbourEffect",
+    "NeighbourJob",
+    "NeighbourPlay",
+    "PoolUse",
     "Result",
     "SimulationSize",
     "TimeParts",

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from wattree.trace.neighbours import NeighbourEffect
+
 __all__ = [
     "AliveTensors",
     "AllocatorUse",
@@ -13,6 +15,7 @@ __all__ = [
     "Evidence",
     "MemoryFix",
     "MemoryUse",
+    "PoolUse",
     "Result",
     "SimulationSize",
     "TimeParts",
@@ -121,6 +124,36 @@ class MemoryUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolUse:
+    """What one of several pools of different nodes does in a step.
+
+    Attributes:
+        node, device: What its nodes are, and what they hold.
+        nodes, ranks: How many of the job's; 0 where the job leaves the pool idle.
+        rank_classes: Names of the rank classes on its devices, as in the trace.
+        fullest: The rank class with the least room in memory; None where there is none.
+        peak_memory_bytes, memory_capacity_bytes: Of that class. [B]
+        memory_fits: Whether the peak is within the capacity.
+        computing: Share of the step in which its ranks compute, on average.
+        energy_j: Its part of the step's energy, PUE included. [J]
+        cost_usd: Its part of the step's cost; None if its nodes have no price. [USD]
+    """
+
+    node: str
+    device: str
+    nodes: int
+    ranks: int
+    rank_classes: tuple[str, ...]
+    fullest: str | None
+    peak_memory_bytes: float
+    memory_capacity_bytes: float
+    memory_fits: bool
+    computing: float
+    energy_j: float
+    cost_usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeParts:
     """Where the step of the slowest rank goes; the parts add up to the step time. [s]"""
 
@@ -166,6 +199,9 @@ class Result:
         average_power_w, peak_power_w: Of all devices and nodes of the job, before PUE. [W]
         cost_usd, carbon_gco2e: Of one step.
         assumptions: What the job did not say and was assumed.
+        neighbours: The same step beside other jobs; None if the job has no neighbours. All other
+            figures are of the job alone.
+        pools: The pools of a cluster that has several; empty where all nodes are alike.
     """
 
     model: str
@@ -191,7 +227,12 @@ class Result:
     provenance: Mapping[str, Evidence]
     simulation: SimulationSize
     assumptions: tuple[str, ...] = field(default=())
+    neighbours: NeighbourEffect | None = None
+    pools: tuple[PoolUse, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain dictionaries and lists, ready for JSON."""
-        return asdict(self)
+        """Return plain dictionaries and lists, ready for JSON; `pools` where there are several."""
+        fields = asdict(self)
+        if not self.pools:
+            del fields["pools"]
+        return fields

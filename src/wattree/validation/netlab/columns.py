@@ -132,7 +132,7 @@ class Columns:
             flop=nothing,
             memory_traffic_bytes=nothing,
             link_traffic_bytes=np.array(self.sent_bytes),
-            flow_counts=np.repeat(np.array(self.counted, dtype=np.int64), np.diff(flow_offsets))
+            flow_counts=np.repeat(np.array(self.counted, dtype=np.float64), np.diff(flow_offsets))
             * (flow_links < counted_links),
             memory_category=np.zeros(len(self), dtype=np.int8),
             category_names=("none",),

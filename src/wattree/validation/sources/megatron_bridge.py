@@ -88,7 +88,8 @@ def _cluster(cells: Cells) -> Cluster:
         return cluster
     cells.assume(f"one NVLink domain of 72 devices, {_NVL72_USED} of them used")
     scale_up = replace(cluster.node.scale_up, domain_devices=_NVL72_USED)
-    return replace(cluster, node=replace(cluster.node, scale_up=scale_up))
+    pool = replace(cluster.pool, node=replace(cluster.node, scale_up=scale_up))
+    return replace(cluster, pools=(pool,))
 
 
 def _stage_layers(cells: Cells, degrees: Degrees) -> tuple[int, ...] | None:

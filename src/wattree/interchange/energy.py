@@ -1,0 +1,129 @@
+"""Energy of a replayed trace: by the work that it tells, by rated power where it tells none."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from wattree.graph import TaskKind
+from wattree.hardware import Cluster, Precision
+from wattree.predict.breakdown import membership_class
+from wattree.predict.energy_use import StepEnergy, step_energy
+from wattree.trace import EnergyUse, Evidence, Trace
+from wattree.units import format_bytes
+
+__all__ = ["ReplayEnergy", "replay_energy"]
+
+_COMMUNICATION = (TaskKind.COLLECTIVE, TaskKind.TRANSFER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayEnergy:
+    """Energy of one replayed step of the nodes that its ranks fill.
+
+    Attributes:
+        use: By stage, with PUE. [J]
+        average_w, peak_w: Of those nodes, before PUE. [W]
+        nodes: How many these are.
+        unknown_busy_s: Time of computations that tell neither operations nor bytes, all ranks
+            together; they count at rated power. [s]
+        evidence: What it rests on, by shares of the energy.
+        not_counted: Domains that the trace or the model says nothing of, in words.
+        curve: Power over the step: (time, W) pairs. [s, W]
+    """
+
+    use: EnergyUse
+    average_w: float
+    peak_w: float
+    nodes: int
+    unknown_busy_s: float
+    evidence: Evidence
+    not_counted: tuple[str, ...]
+    curve: tuple[tuple[float, float], ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON, without the curve."""
+        found = asdict(self)
+        del found["curve"]
+        return found
+
+
+def replay_energy(trace: Trace, cluster: Cluster, precision: Precision) -> ReplayEnergy:
+    """Return the energy of a trace that was played on a cluster.
+
+    Devices at rest, hosts and switches draw their power for the whole step. A computation adds
+    what its operations and bytes take, as in a simulated step; one that tells neither is taken to
+    draw the device's rated power while it runs, the most that it can. A rank that communicates
+    adds its share, however many bytes it sends.
+
+    Args:
+        trace: Every rank is a class of its own.
+        cluster: Rank r on device r.
+        precision: Number format of matrix work.
+    """
+    graph = trace.graph
+    tells_nothing = (graph.flop == 0) & (graph.memory_traffic_bytes == 0)
+    lasts_s = trace.end_s - trace.start_s
+    unknown = (graph.kind == TaskKind.COMPUTE) & tells_nothing & (lasts_s > 0)
+    peak = cluster.node.device.matrix_peak_flop_per_s(precision)
+    # Products at peak rate all along ask for more than rated power, which is what they then get.
+    flop = np.where(unknown, peak * lasts_s, graph.flop)
+    ranks = graph.ranks
+    rated = step_energy(replace(trace, graph=replace(graph, flop=flop)), cluster, precision, ranks)
+    known = step_energy(trace, cluster, precision, ranks) if unknown.any() else rated
+    task, _ = membership_class(trace)
+    unknown_busy_s = float(lasts_s[task[unknown[task]]].sum())
+    nodes = -(-ranks // cluster.node.devices)
+    return ReplayEnergy(
+        use=rated.use,
+        average_w=rated.average_w,
+        peak_w=rated.peak_w,
+        nodes=nodes,
+        unknown_busy_s=unknown_busy_s,
+        evidence=_evidence(rated, known, unknown_busy_s, cluster),
+        not_counted=_not_counted(trace, cluster, nodes),
+        curve=rated.curve,
+    )
+
+
+def _evidence(
+    rated: StepEnergy, known: StepEnergy, unknown_busy_s: float, cluster: Cluster
+) -> Evidence:
+    """Return the shares of datasheet powers and of work times pooled factors."""
+    total_j = max(rated.use.total, 1e-30)
+    by_work_j = known.use.dynamic
+    pooled = by_work_j / total_j
+    share = {"pooled": pooled, "datasheet": max(1.0 - pooled, 0.0)}
+    note = (
+        f"power at rest of {cluster.node.name} by its datasheet; work times pooled factors; "
+        f"PUE of {cluster.site.name}"
+    )
+    if unknown_busy_s > 0:
+        device = cluster.node.device
+        note += (
+            "; computations that tell neither num_ops nor tensor_size at the rated "
+            f"{device.tdp_w:g} W of {device.name}, an upper bound"
+        )
+    # Of the two the pooled one is the weaker evidence, where it says anything.
+    return Evidence(evidence="pooled" if pooled > 0 else "datasheet", share=share, note=note)
+
+
+def _not_counted(trace: Trace, cluster: Cluster, nodes: int) -> tuple[str, ...]:
+    """Name what the energy leaves out, so that nobody takes it for zero."""
+    graph = trace.graph
+    task, _ = membership_class(trace)
+    moves = np.isin(graph.kind[task], _COMMUNICATION)
+    sent = float(graph.link_traffic_bytes[task[moves]].sum())
+    found = ["storage reads and input: a trace does not tell them"]
+    if sent > 0:
+        found.append(
+            f"energy per byte of the {format_bytes(sent)} sent over links: adapters and switches "
+            "count by time, not by traffic"
+        )
+    if (graph.kind == TaskKind.HOST).any():
+        found.append("work of hosts by its amount: hosts count as busy for the whole step")
+    if cluster.nodes > nodes:
+        found.append(f"{cluster.nodes - nodes} nodes of the cluster that no rank is on")
+    return tuple(found)

@@ -1,0 +1,56 @@
+"""The pools of a mixed cluster as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from wattree.report.words import NOT_APPLICABLE, percent, quantity
+from wattree.trace import PoolUse
+from wattree.units import format_bytes
+
+__all__ = ["pool_table", "shortages"]
+
+
+def pool_table(pools: Sequence[PoolUse]) -> Table:
+    """Return one row per pool: what it is, who runs there, how busy and how full it is."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("nodes", no_wrap=True)
+    table.add_column("rank classes", ratio=1)
+    for head in ("computing", "memory", "energy"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for pool in pools:
+        full = (
+            f"{format_bytes(pool.peak_memory_bytes)} of {format_bytes(pool.memory_capacity_bytes)}"
+        )
+        memory = Text(full, style="" if pool.memory_fits else "bold red")
+        if not pool.ranks:
+            table.add_row(f"{pool.node}", "idle", *[NOT_APPLICABLE] * 3)
+            continue
+        table.add_row(
+            f"{pool.nodes} x {pool.node}",
+            _classes(pool.rank_classes),
+            percent(pool.computing),
+            memory,
+            quantity(pool.energy_j, "J"),
+        )
+    return table
+
+
+def shortages(pools: Sequence[PoolUse]) -> str:
+    """Return which pools' memory is too small, and for whom; nothing where all fit."""
+    return "; ".join(
+        f"{pool.fullest} needs {format_bytes(pool.peak_memory_bytes)} of "
+        f"{format_bytes(pool.memory_capacity_bytes)}"
+        for pool in pools
+        if not pool.memory_fits
+    )
+
+
+def _classes(names: Sequence[str]) -> str:
+    """Return the names of rank classes without their device, shortened if there are many."""
+    shown = ", ".join(re.sub(r" on .* \(", " (", name) for name in names[:4])
+    return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
