@@ -225,6 +225,11 @@ def _by_index(value: object) -> object:
     """Let device indices be written as numbers as well as text."""
     if not isinstance(value, dict):
         return value
+    twice = {key for key in value if type(key) is int} & {
+        int(key) for key in value if isinstance(key, str) and key.isdecimal()
+    }
+    if twice:
+        raise ValueError(f"found device {min(twice)} twice, once as text; expected it once")
     return {
         str(key) if type(key) is int and 0 <= key < MOST_RANKS else key: factor
         for key, factor in value.items()

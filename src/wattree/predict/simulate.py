@@ -333,7 +333,11 @@ def _executed_flop(trace: Trace) -> float:
 
 def _rule_notes(sharing: str, *, mutual_slowdown: bool) -> tuple[str, ...]:
     """Return what a reader must know of rules that are not the usual ones."""
-    notes = () if sharing == "max-min" else (f"links shared by the rule '{sharing}'",)
+    notes: tuple[str, ...] = ()
+    if sharing != "max-min":
+        notes = (
+            f"links shared by the rule '{sharing}', under which slow links are as fast as any",
+        )
     if mutual_slowdown:
         return notes
     return (*notes, "computation and communication do not slow each other")
