@@ -81,12 +81,16 @@ class Formulas:
             backward + beside.lost_s(again + every), again + beside.waited_s(backward)
         )
         # Gathers must arrive in time; reductions may trail into the next micro-batch.
-        longer = beside.waited_s(forward + backward)
-        both = np.maximum(forward_pass + backward_pass, gather + again + every + longer) + in_line
+        compute = forward_pass + backward_pass
+        traffic = gather + again + every + beside.waited_s(forward + backward)
+        both = np.maximum(compute, traffic) + in_line
         trailing = again + every + beside.waited_s(backward) - backward_pass
-        trailing = np.maximum(trailing, 0.0).max(axis=0)
         micro_batches = self.tables.degrees.micro_batches[index].astype(np.float64)
         micro_batches = micro_batches / held.copies
+        # The first gather and the last reductions add to computation; where traffic is what takes
+        # the time, it has them already.
+        ends = np.maximum(trailing, 0.0) + self._first_gather(index, held)
+        ends = np.maximum(ends - micro_batches * np.maximum(traffic - compute, 0.0), 0.0)
         slowest = both.max(axis=0)
         stages, virtual = held.stages, held.virtual
         once_through = held.stages_of_kind @ both
@@ -102,7 +106,7 @@ class Formulas:
             # With fewer micro-batches than stages the first one comes back to an idle stage.
             alone = once_through + (micro_batches - 1) * slowest / virtual
             time_s = np.where(micro_batches < stages, alone, time_s)
-        time_s = time_s + trailing + self._first_gather(index, held)
+        time_s = time_s + ends.max(axis=0)
         if stages > 1:
             time_s = time_s + self._transfers(index, held, virtual, micro_batches)
         time_s = time_s + beside.added_s(once, backward, overlap=hidden.gradients).max(axis=0)
