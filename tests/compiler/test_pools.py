@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, cut_node, dense, mixed_cluster, mixture
 from tests.compiler.test_fold import check_equal, seen
-from wattree.cost import load_calibration
+from wattree.cost import load_calibration, software_family
+from wattree.cost.rates import pool_rates
+from wattree.cost.requests import COMPILED_KINDS, CollectiveRequests, Request, kinds_of
+from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.hardware import Cluster, Node
+from wattree.hardware import Cluster, Node, Precision, load_node
 from wattree.sim import play
 from wattree.sim.reference import play_reference
-from wattree.strategy import Mesh, StrategyOptions
+from wattree.strategy import ExpertLoad, Mesh, Offload, StrategyOptions, Traffic
 
 H100, A100 = cut_node("dgx-h100", 4), cut_node("dgx-a100", 4)
 #: H100 nodes by another name: a pool of its own that differs in nothing.
@@ -267,3 +270,50 @@ def test_the_plain_executor_gives_the_same() -> None:
     fast, plain = play(graph), play_reference(graph)
 
     np.testing.assert_array_equal(fast.end_s, plain.end_s)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "ring", "hierarchical", "nccl"])
+def test_folding_changes_nothing_with_algorithms_on_pools(algorithm: str) -> None:
+    """Each rank goes by the links of its own node: a cube mesh beside a switch."""
+    cluster = mixed_cluster((load_node("dgx-1"), 1), (load_node("dgx-a100"), 1))
+    kinds = [kind for kind in COMPILED_KINDS if kind in kinds_of(algorithm)]
+    requests = CollectiveRequests(by_kind=dict.fromkeys(kinds, Request(algorithm=algorithm)))
+    rates = pool_rates(
+        cluster,
+        software_family("megatron-core"),
+        Precision.BF16,
+        load_calibration(),
+        collectives=requests,
+    )
+    made = job(StrategyOptions(dp=4, tp=4), cluster)
+
+    check_equal(replace(made, rates=rates))
+
+
+@pytest.mark.parametrize(
+    ("options", "cluster", "key"),
+    [
+        (
+            StrategyOptions(dp=16, traffic=Traffic(offload=Offload(optimizer="host"))),
+            mixed_cluster((H100, 2), (A100, 2)),
+            "strategy.offload: found beside cluster.pools",
+        ),
+        (
+            StrategyOptions(dp=4, ep=4, expert_load=ExpertLoad(imbalance=2.0)),
+            mixed_cluster((H100, 2), (A100, 2)),
+            "strategy.expert_imbalance: found experts of unequal load beside cluster.pools",
+        ),
+        (
+            StrategyOptions(dp=6, tp=1),
+            mixed_cluster((cut_node("dgx-a100", 2), 1), (cut_node("dgx-1", 4), 1)),
+            "cluster.pools: found scale-up domains of unequal size",
+        ),
+    ],
+    ids=["offload", "unequal experts", "unequal domains"],
+)
+def test_what_pools_cannot_express_is_refused(
+    options: StrategyOptions, cluster: Cluster, key: str
+) -> None:
+    """By the keys that do not go together."""
+    with pytest.raises(StrategyError, match=key):
+        job(options, cluster).compiled()

@@ -134,3 +134,22 @@ def test_degrees_that_leave_a_pool_idle_are_refused() -> None:
     """A job file says what all of its devices do."""
     with pytest.raises(JobError, match="multiply to 16 ranks"):
         job({"pools": TWO, "fabric": FABRIC}, strategy={"preset": "ddp", "dp": 16})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("place", {"nodes": "0-1"}), ("neighbours", [{"job": "other.yaml", "nodes": "2"}])],
+)
+def test_pools_and_other_jobs_do_not_go_together(key: str, value: Any) -> None:
+    """Places are counted in nodes of one kind."""
+    with pytest.raises(JobError, match=f"{key}: found beside cluster.pools of different nodes"):
+        job({"pools": TWO, "fabric": FABRIC}, **{key: value})
+
+
+def test_a_limit_above_the_rating_of_a_pool_has_no_effect() -> None:
+    """Said with the pool, as of a cluster of one kind."""
+    pools = [TWO[0] | {"power_limit": "900 W"}, TWO[1]]
+
+    warnings = job({"pools": pools, "fabric": FABRIC}).warnings
+
+    assert any("pools (2 x dgx-h100).power_limit: 900 W has no effect" in w for w in warnings)
