@@ -87,10 +87,12 @@ class Formulas:
         trailing = again + every + beside.waited_s(backward) - backward_pass
         micro_batches = self.tables.degrees.micro_batches[index].astype(np.float64)
         micro_batches = micro_batches / held.copies
-        # The first gather and the last reductions add to computation; where traffic is what takes
-        # the time, it has them already.
-        ends = np.maximum(trailing, 0.0) + self._first_gather(index, held)
-        ends = np.maximum(ends - micro_batches * np.maximum(traffic - compute, 0.0), 0.0)
+        # The first gather and the last reductions add to computation. Where traffic is what takes
+        # the time, it has them already, but waits for the first pass that has any.
+        late = np.maximum(trailing, 0.0) + self._first_gather(index, held)
+        idle = np.where(gather > 0.0, 0.0, forward_pass)
+        ends = np.maximum(micro_batches * compute + late, micro_batches * traffic + idle)
+        ends = ends - micro_batches * np.maximum(compute, traffic)
         slowest = both.max(axis=0)
         stages, virtual = held.stages, held.virtual
         once_through = held.stages_of_kind @ both
