@@ -165,7 +165,7 @@ def cases(draw: st.DrawFn) -> Case:
         expert_load=draw(loads(options)) if experts else None,
         reduce_every_micro_batch=draw(st.sampled_from((None, True, False))),
     )
-    return Case(
+    case = Case(
         options=options,
         layers=layers,
         experts=experts,
@@ -176,6 +176,9 @@ def cases(draw: st.DrawFn) -> Case:
         family=family,
         other_nodes=draw(st.integers(0, 3)),
     )
+    if options.expert_load is not None:  # refused beside nodes of another kind
+        case = replace(case, other_nodes=0)
+    return case
 
 
 @settings(max_examples=40)
