@@ -1,0 +1,267 @@
+"""A job laid on its cluster: programs, costs, storage and links, before any task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.block import ModelProgram, compile_model
+from wattree.compiler.evaluate import BlockCosts, GroupShapes, Placement, block_costs
+from wattree.compiler.fits import check_fits, check_ring
+from wattree.compiler.kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
+from wattree.compiler.movement import Movement, movement_of
+from wattree.compiler.offload import (
+    offload_misfits,
+)
+from wattree.compiler.program import Scale
+from wattree.compiler.storage import (
+    Storage,
+    block_storage,
+    optimizer_state_bytes,
+)
+from wattree.compiler.tiers import tier_links, tiers_of
+from wattree.compiler.token_load import RankLevels, rank_levels
+from wattree.compiler.topology import MeshTopology
+from wattree.cost import GroupShape, Software
+from wattree.cost.rates import Rates
+from wattree.errors import StrategyError
+from wattree.graph import (
+    ModelGraph,
+)
+from wattree.hardware import Cluster
+from wattree.strategy import Strategy
+
+__all__ = ["JobToCompile", "Step", "Steps", "steps_of", "update_traffic_bytes"]
+
+#: Bytes the optimiser moves per updated parameter besides reading and writing its state: fp32
+#: gradient read and cleared, 16-bit parameter written.
+_UPDATE_BYTES = 10.0
+#: Bytes of one token id as loaders hand it to the device (int64).
+_TOKEN_BYTES = 8.0
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobToCompile:
+    """One of several jobs on a cluster. Arguments of `compile_job`, and a name.
+
+    Attributes:
+        label: What the names of its rank classes begin with.
+    """
+
+    model: ModelGraph
+    strategy: Strategy
+    rates: Rates | Sequence[Rates]
+    software: Software
+    optimizer: str
+    sequence: int
+    global_batch: int
+    devices: NDArray[np.int64] | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """All that one training step is made of on ranks of a kind, before it becomes tasks."""
+
+    program: ModelProgram
+    strategy: Strategy
+    topology: MeshTopology
+    kind: RankKind
+    costs: tuple[BlockCosts, ...]
+    storages: tuple[Storage, ...]
+    rates: Rates
+    software: Software
+    moves: Movement
+    input_bytes: float  # of one micro-batch on one rank
+    levels: RankLevels | None
+
+    @property
+    def level_count(self) -> int:
+        """How many kinds of ranks there are by the tokens of their experts."""
+        return 1 if self.levels is None else len(self.levels.load.tokens)
+
+    @property
+    def boundary_bytes(self) -> float:
+        """What a stage hands to the next for one micro-batch. [B]"""
+        return max(float(costs.boundary_bytes[0]) for costs in self.costs)
+
+    @property
+    def group(self) -> Callable[[tuple[str, ...]], GroupShape]:
+        """How groups over axes look to these ranks."""
+        if self.topology.cluster.is_mixed:
+            return self.kind.shapes.__getitem__
+        return self.topology.group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """One job's step on each kind of its ranks, and its rates by pool."""
+
+    of_kind: tuple[Step, ...]
+    kinds: RankKinds
+    rates: tuple[Rates, ...]
+    label: str
+
+    @property
+    def topology(self) -> MeshTopology:
+        """The mesh on the cluster."""
+        return self.of_kind[0].topology
+
+
+def steps_of(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> Steps:
+    """Return what a job's step is made of on each kind of its ranks."""
+    model, strategy, software = job.model, job.strategy, job.software
+    sequence, global_batch = job.sequence, job.global_batch
+    active = frozenset(axis for axis, degree in strategy.mesh.axes if degree > 1)
+    check_fits(
+        model,
+        strategy,
+        cluster,
+        global_batch=global_batch,
+        sequence=sequence,
+        devices=None if job.devices is None else len(job.devices),
+    )
+    if "cp" in active:
+        check_ring(strategy.tree, software)
+    # Here an algorithm that cannot serve a group is the user's to know.
+    given = (job.rates,) if isinstance(job.rates, Rates) else job.rates
+    by_pool = tuple(replace(r, collectives=replace(r.collectives, refuses=True)) for r in given)
+    assert len(by_pool) == len(cluster.pools), "rates of every pool"
+    topology = _topology(job, cluster, tiers)
+    _check_place(topology, by_pool)
+    program = compile_model(model, strategy.tree, active)
+    load, dropless = strategy.expert_load, software.moe_dropless
+    levels = rank_levels(load, program, strategy.mesh, dropless=dropless)
+    if levels is not None and cluster.is_mixed:
+        raise StrategyError(
+            {
+                "strategy.expert_imbalance": "found experts of unequal load beside cluster.pools "
+                "of different nodes; expected nodes of one kind, or equal loads"
+            }
+        )
+    scale = _scale(strategy, program, sequence, global_batch, levels)
+    state = optimizer_state_bytes(job.optimizer)
+    often = strategy.reduce_every_micro_batch
+    storages = tuple(
+        block_storage(p, scale, software, state, reduce_every_micro_batch=often)
+        for p in program.programs
+    )
+    kinds = rank_kinds(topology, axes_sets(program, storages), [each.links for each in by_pool])
+    devices = topology.device_of(np.arange(strategy.mesh.ranks))
+    used = strategy.traffic.offload.tiers
+    behind = tiers_of(cluster.node, used, devices) if used else {}
+    steps = []
+    for kind in kinds.kinds:
+        rates, placement = by_pool[kind.pool], _placement(topology, kind, active)
+        moves = movement_of(
+            strategy,
+            software,
+            behind,
+            memory_bytes_per_s=rates.memory_bytes_per_s,
+            update_traffic_bytes=lambda elements: float(
+                update_traffic_bytes(np.array(elements), state, software)
+            ),
+        )
+        steps.append(
+            Step(
+                program=program,
+                strategy=strategy,
+                topology=topology,
+                kind=kind,
+                costs=tuple(
+                    block_costs(p, scale, placement, rates, software) for p in program.programs
+                ),
+                storages=storages,
+                rates=rates,
+                software=software,
+                moves=moves,
+                input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
+                levels=levels,
+            )
+        )
+    return Steps(of_kind=tuple(steps), kinds=kinds, rates=by_pool, label=job.label)
+
+
+def _topology(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> MeshTopology:
+    """Return the mesh on the cluster, with links to memory behind its devices."""
+    topology = MeshTopology(mesh=job.strategy.mesh, cluster=cluster, devices=job.devices)
+    given = {"place": job.devices is not None, "strategy.offload": bool(tiers)}
+    if cluster.is_mixed and any(given.values()):
+        reason = "found beside cluster.pools of different nodes; expected nodes of one kind"
+        raise StrategyError({key: reason for key, is_given in given.items() if is_given})
+    if misfits := offload_misfits(job.strategy, job.model, cluster.pools[0].node):
+        raise StrategyError(misfits)
+    if not tiers:
+        return topology
+    devices = topology.device_of(np.arange(job.strategy.mesh.ranks))
+    return replace(topology, behind=tier_links(cluster.node, tiers, devices))
+
+
+def _placement(topology: MeshTopology, kind: RankKind, active: frozenset[str]) -> GroupShapes:
+    """Return how groups lie for ranks of a kind."""
+    if topology.cluster.is_mixed:
+        return RankPlacement(shapes=kind.shapes)
+    shapes = {axis: topology.group((axis,)) for axis in active}
+    return Placement(
+        inside={axis: shape.inside for axis, shape in shapes.items()},
+        in_leaf={
+            axis: shape.in_leaf for axis, shape in shapes.items() if shape.in_leaf is not None
+        },
+        stride=topology.strides(),
+        filled=topology.filled,
+    )
+
+
+def _check_place(topology: MeshTopology, rates: Sequence[Rates]) -> None:
+    """Refuse devices where it matters which of a scale-up domain a group has, and none can tell."""
+    if not any(each.collectives.looks_at_any() for each in rates):
+        return
+    if not topology.has_even_domains:
+        sizes = ", ".join(f"{p.domain_devices} of {p.node.name}" for p in topology.cluster.pools)
+        raise StrategyError(
+            {
+                "cluster.pools": f"found scale-up domains of unequal size ({sizes}); expected "
+                "equal ones where collectives has algorithms, or nodes have no switch inside"
+            }
+        )
+    if topology.devices is None:
+        return
+    ranks, width = np.arange(topology.mesh.ranks), topology.cluster.domain_devices
+    domain = topology.devices // width
+    apart = domain != domain[ranks // width * width]
+    if apart.any() or (topology.devices % width != ranks % width).any():
+        raise StrategyError(
+            {
+                "place": "found parts of scale-up domains; expected whole ones where collectives "
+                "has algorithms, or where nodes have no switch inside: it matters which devices"
+            }
+        )
+
+
+def update_traffic_bytes(elements: Floats, state_bytes: float, software: Software) -> Floats:
+    """Return the memory traffic of updating `elements` parameters. [B]"""
+    return elements * (2 * (state_bytes + software.master_bytes) + _UPDATE_BYTES)
+
+
+def _scale(
+    strategy: Strategy,
+    program: ModelProgram,
+    sequence: int,
+    global_batch: int,
+    levels: RankLevels | None,
+) -> Scale:
+    replicas = strategy.mesh.size(program.batch_axes)
+    micro_batch = global_batch / (strategy.schedule.micro_batches * replicas)
+    count = 1 if levels is None else len(levels.load.tokens)
+    return Scale(
+        micro_batch=np.full(count, micro_batch),
+        sequence=float(sequence),
+        degrees={axis: np.array([float(degree)]) for axis, degree in strategy.mesh.axes},
+        batch_axes=program.batch_axes,
+        load=None if levels is None else levels.load,
+    )
