@@ -166,9 +166,13 @@ def test_simulate_lists_what_is_alive_on_the_ranks_asked_for(
 
     code = run(["simulate", job, "--memory", "stage 1", "--json", "-"])
     memory = json.loads(capsys.readouterr().out)["memory"]
+    unfolded = run(["simulate", job, "--memory", "stage 1", "--fold", "off", "--json", "-"])
+    alone = json.loads(capsys.readouterr().out)["memory"]
     refused = run(["simulate", job, "--memory", "stage 2"])
 
     assert (code, memory["alive_on"]) == (0, "stage 1 (4 ranks)")
+    assert (unfolded, alone["alive_on"]) == (0, "stage 1.0 (1 ranks)")
+    assert alone["alive_bytes"] == pytest.approx(memory["alive_bytes"])
     assert sum(row["bytes"] for row in memory["alive"]) == pytest.approx(memory["alive_bytes"])
     assert {row["block"] for row in memory["alive"]} == {"layer", "head"}
     assert memory["allocator"]["reserved_bytes"] >= memory["allocator"]["tensor_bytes"]

@@ -68,14 +68,20 @@ def with_alive(
 
 
 def _class_called(name: str, trace: Trace) -> int:
-    """Return the rank class with that name; the number of its ranks may be left out."""
+    """Return the fullest rank class with that name, or of the stage with that name.
+
+    The number of ranks may be left out, as in `stage 3.1` for `stage 3.1 (2 ranks)`.
+    """
     names = trace.graph.class_names
-    for index, known in enumerate(names):
-        if name in {known, known.split(" (")[0]}:
-            return index
-    raise UnknownNameError(
-        kind="rank class", name=name, known=[FULLEST, *(known.split(" (")[0] for known in names)]
-    )
+    short = [known.split(" (")[0] for known in names]
+    called = [
+        index
+        for index, known in enumerate(names)
+        if name in {known, short[index], short[index].rsplit(".", 1)[0]}
+    ]
+    if not called:
+        raise UnknownNameError(kind="rank class", name=name, known=[FULLEST, *short])
+    return max(called, key=lambda index: float(trace.peak_bytes[index]))
 
 
 def alive_tensors(trace: Trace, ledger: MemoryLedger, rank_class: int) -> tuple[AliveTensors, ...]:
