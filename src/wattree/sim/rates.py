@@ -89,7 +89,8 @@ def settle(board: Board, network: Network, queue: Queue, now_s: float, is_proteu
         factor = _overlap_factor(board, slot)
         if is_proteus:
             if factor < 1.0 and not state.slowed:
-                _lengthen(state, board.tasks[state.task].work_s * (1.0 / factor - 1.0), now_s)
+                more = 1.0 / factor - 1.0 if factor > 0.0 else np.inf  # 0: it never ends
+                _lengthen(state, board.tasks[state.task].work_s * more, now_s)
             factor = 1.0
         _set_rate(queue, slot, state, state.share * factor, now_s)
     board.dirty[0] = 0

@@ -242,7 +242,8 @@ class _Player:
                 rate *= factors[task]
             elif factors[task] < 1.0 and not work.slowed:
                 self._reckon(now_s, work)
-                work.remaining_s += float(self.graph.work_s[task]) * (1.0 / factors[task] - 1.0)
+                more = 1.0 / factors[task] - 1.0 if factors[task] > 0.0 else math.inf
+                work.remaining_s += float(self.graph.work_s[task]) * more
                 work.rate, work.slowed = 0.0, True
             rate = max(0.0, rate)  # NaN is a standstill, too
             if rate == work.rate:
