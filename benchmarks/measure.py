@@ -118,9 +118,9 @@ def compiled(text: str, *, repeats: int) -> tuple[ExecutionGraph, float]:
 
     Of several builds, the first loads the kernels and is not counted.
     """
-    from wattree.compiler import compile_job
     from wattree.cost import load_calibration
     from wattree.predict import setting_of
+    from wattree.predict.simulate import compilation_of
     from wattree.strategy.presets import strategy_of
 
     job = job_of(text)
@@ -130,17 +130,7 @@ def compiled(text: str, *, repeats: int) -> tuple[ExecutionGraph, float]:
     )
 
     def build() -> ExecutionGraph:
-        return compile_job(
-            setting.model,
-            strategy,
-            job.cluster,
-            rates=setting.pool_rates,
-            software=setting.software,
-            optimizer=job.optimizer,
-            sequence=job.data.sequence_length,
-            global_batch=job.data.global_batch,
-            fold=False,
-        ).graph
+        return compilation_of(setting, strategy, fold=False).graph
 
     graph = build()
     times_s = [cpu_s(build) for _ in range(repeats - 1)]

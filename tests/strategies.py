@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from wattree.graph import ExecutionGraph, TaskKind
 
-__all__ = ["TaskSpec", "execution_graphs", "graph_of"]
+__all__ = ["TaskSpec", "execution_graphs", "flow", "graph_of"]
 
 COMMUNICATION = (TaskKind.COLLECTIVE, TaskKind.TRANSFER)
 
@@ -33,6 +33,17 @@ class TaskSpec:
     overlaps: bool = True
     alloc_bytes: float = 0.0
     free_bytes: float = 0.0
+
+
+def flow(stream: int, work_s: float, *widths: tuple[int, float], **more: object) -> TaskSpec:
+    """Return a collective on one stream that uses links."""
+    return TaskSpec(
+        kind=TaskKind.COLLECTIVE,
+        streams=(stream,),
+        work_s=work_s,
+        flow=widths,
+        **more,  # type: ignore[arg-type]
+    )
 
 
 def graph_of(

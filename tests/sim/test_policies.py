@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.strategies import TaskSpec, graph_of
+from tests.strategies import TaskSpec, flow, graph_of
 from wattree.graph import TaskKind
 from wattree.sim import play, play_reference
 from wattree.trace import Trace
@@ -15,17 +15,6 @@ COLLECTIVE, COMPUTE, HOST = TaskKind.COLLECTIVE, TaskKind.COMPUTE, TaskKind.HOST
 
 Player = Callable[..., Trace]
 both = pytest.mark.parametrize("player", [play, play_reference])
-
-
-def flow(stream: int, work_s: float, *widths: tuple[int, float], **more: object) -> TaskSpec:
-    """Return a collective on one stream that uses links."""
-    return TaskSpec(
-        kind=COLLECTIVE,
-        streams=(stream,),
-        work_s=work_s,
-        flow=widths,
-        **more,  # type: ignore[arg-type]
-    )
 
 
 @both

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from wattree.compiler import Compilation, compile_job
 from wattree.cost import load_calibration
 from wattree.errors import JobError, OutputError
 from wattree.interchange.files import (
@@ -22,6 +19,7 @@ from wattree.interchange.nodes import UnfoldedStep, places, rank_messages
 from wattree.interchange.schema import messages
 from wattree.job import AUTO, Job, naming
 from wattree.predict import Setting, check_recomputation, setting_of
+from wattree.predict.simulate import compilation_of
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 
@@ -97,27 +95,11 @@ def export_chakra(
                 strategy, layers=setting.model.layers, global_batch=job.data.global_batch
             )
         _check_size(setting, strategy)
-        compilation = _compiled(setting, strategy, fold=False)
+        compilation = compilation_of(setting, strategy, fold=False)
     names = [trace_name(prefix, rank) for rank in range(strategy.mesh.ranks)]
     refuse_to_mix(folder, names)
     step = UnfoldedStep(compilation, own_attributes=own_attributes)
     return _write(step, folder, prefix)
-
-
-def _compiled(setting: Setting, strategy: Strategy, *, fold: bool) -> Compilation:
-    job = setting.job
-    return compile_job(
-        setting.model,
-        strategy,
-        job.cluster,
-        rates=setting.pool_rates,
-        software=setting.software,
-        optimizer=job.optimizer,
-        sequence=job.data.sequence_length,
-        global_batch=job.data.global_batch,
-        fold=fold,
-        devices=None if job.devices is None else np.array(job.devices, dtype=np.int64),
-    )
 
 
 def _check_size(setting: Setting, strategy: Strategy) -> None:
@@ -131,7 +113,7 @@ def _check_size(setting: Setting, strategy: Strategy) -> None:
                 "to export, a file for each; use fewer replicas (dp)"
             ],
         )
-    folded = _compiled(setting, strategy, fold=True).graph
+    folded = compilation_of(setting, strategy, fold=True).graph
     nodes = int(folded.class_ranks[folded.stream_class[folded.stream_ids]].sum())
     if nodes > MOST_EXPORTED_NODES:
         raise JobError(
