@@ -17,6 +17,8 @@ from wattree.graph.operators import (
     Operator,
     OperatorKind,
     Parameter,
+    TensorRole,
+    Window,
 )
 from wattree.graph.repeat import (
     JobTasks,
@@ -47,6 +49,8 @@ __all__ = [
     "StreamKind",
     "TaskKind",
     "Tensor",
+    "TensorRole",
+    "Window",
     "part_of",
     "repeated",
     "tasks_of_jobs",

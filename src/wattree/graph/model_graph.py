@@ -39,15 +39,18 @@ class Block:
         inputs: Tensors from earlier blocks; the first is the previous block's output, further
             ones are named by `ModelGraph.side_inputs`. Empty for a block that reads the data.
         output: Name of the tensor handed to the next block; None for the last block.
+        given: Tensors that it reads and no operator makes: samples of the batch, masks, tables of
+            positions. They have no gradient, and no block keeps them.
     """
 
     name: str
     operators: tuple[Operator, ...]
     inputs: tuple[Tensor, ...] = ()
     output: str | None = None
+    given: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        known = {tensor.name for tensor in self.inputs}
+        known = {tensor.name for tensor in self.inputs} | set(self.given)
         for operator in self.operators:
             for operand in operator.inputs:
                 if operand.tensor not in known and operator.kind != "embedding":
@@ -99,6 +102,8 @@ class ModelGraph:
         side_inputs: Block name → path of the instance whose output feeds its second input
             (an encoder feeding the decoder's cross-attention).
         sources: Where the figures come from.
+        checkpointed: Patterns of operators whose activations the model itself recomputes.
+        warnings: What could not be told of it for certain, one line each; commands print them.
     """
 
     name: str
@@ -109,6 +114,8 @@ class ModelGraph:
     vocabulary: int = 0
     side_inputs: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
+    checkpointed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for instance in self.instances:

@@ -21,6 +21,8 @@ __all__ = [
     "Operator",
     "OperatorKind",
     "Parameter",
+    "TensorRole",
+    "Window",
 ]
 
 
@@ -43,6 +45,27 @@ class OperatorKind(StrEnum):
     SOFTMAX = "softmax"  # router probabilities and the like
     PERMUTE = "permute"  # token dispatch and combine of mixtures of experts
     CROSS_ENTROPY = "cross_entropy"
+    CONVOLUTION = "convolution"  # of any rank, transposed ones too; carries a window
+    POOL = "pool"  # carries a window
+    BATCH_NORM = "batch_norm"  # statistics over the batch and all positions
+    REDUCTION = "reduction"  # sums and means over dims
+    COPY = "copy"  # concatenation, padding, layout changes: bytes moved, nothing computed
+    GATHER = "gather"  # rows picked or scattered by indices
+    SORT = "sort"  # top-k, sorting, unique
+    FFT = "fft"
+    OTHER = "other"  # nothing is known of it but its bytes
+
+
+class TensorRole(StrEnum):
+    """Part of an operator in tensor parallelism, where its model does not fix it by name."""
+
+    COLUMN = "column"  # split by output features
+    ROW = "row"  # split by input features; its output is a partial sum
+    VOCABULARY = "vocabulary"  # a table, or logits, split by vocabulary
+    POSITIONWISE = "positionwise"  # on whole hidden states: split by position, if at all
+
+
+_SLIDING = frozenset({OperatorKind.CONVOLUTION, OperatorKind.POOL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +112,34 @@ class Operand:
         tensor: Name of the tensor inside its block. The block's own inputs are named there too.
         dims: Iteration dims that index it, by tensor position.
         fraction: Share of the indexed extent that the tensor really holds: a fused
-            projection writes `q` with `heads / (heads + 2 kv_heads)` of its `out` dim.
+            projection writes `q` with `heads / (heads + 2 kv_heads)` of its `out` dim; the
+            input of a convolution with stride 2 holds 4 times what its output dims index.
+        element_bytes: Width of an element, where it is not that of activations: 8 for indices,
+            1 for masks, 4 for statistics. [B]
     """
 
     tensor: str
     dims: tuple[str, ...]
     fraction: float = 1.0
+    element_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What a convolution or a pool slides over its input, dim by dim.
+
+    Attributes:
+        kernel: Length of each spatial dim.
+        stride, dilation: Steps between outputs, and between taps.
+        groups: Groups of channels; as many as channels: depthwise. 1 for pools.
+        transposed: It slides over its output instead.
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+    transposed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +202,9 @@ class Operator:
         mask: Attention only.
         query_heads, kv_heads, head_dim, value_head_dim: Attention only.
         kernels: Kernels an eager framework launches for the forward pass.
+        window: Convolutions and pools only.
+        in_turn: Dim whose indices run one after another: the time steps of a recurrent product.
+        role: In tensor parallelism, where presets cannot tell it from the path.
     """
 
     path: str
@@ -174,6 +222,9 @@ class Operator:
     head_dim: int = 0
     value_head_dim: int = 0
     kernels: int = 1
+    window: Window | None = None
+    in_turn: str | None = None
+    role: TensorRole | None = None
     _by_name: dict[str, IterationDim] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -192,6 +243,10 @@ class Operator:
             raise ModelError(f"operator {self.path}: operands use unknown dims {unknown}")
         if (self.kind is OperatorKind.ATTENTION) != (self.mask is not None):
             raise ModelError(f"operator {self.path}: exactly attention operators carry a mask")
+        if (self.kind in _SLIDING) != (self.window is not None):
+            raise ModelError(f"operator {self.path}: exactly convolutions and pools have a window")
+        if self.in_turn is not None and self.in_turn not in by_name:
+            raise ModelError(f"operator {self.path}: no dim '{self.in_turn}' to run in turn")
         object.__setattr__(self, "_by_name", by_name)
 
     def dim(self, name: str) -> IterationDim:

@@ -1,0 +1,118 @@
+"""What running a module once tells of it, as data: no torch here.
+
+A recording is in program order and says what eager PyTorch did: operators of the forward pass as
+they were dispatched, the tensors between them with their storages, what autograd kept for each,
+and the FLOP that each one's backward took. Sizes are symbolic in batch and sequence, found by
+running at several of both. `capture.convert` makes a model graph of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from wattree.graph import Extent
+
+__all__ = ["RecordedOperator", "RecordedTensor", "Recording", "TensorSource"]
+
+
+class TensorSource(StrEnum):
+    """Where a tensor comes from."""
+
+    INPUT = "input"  # an argument of the module
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedTensor:
+    """One value of a tensor. An in-place operator makes a new one in the same storage.
+
+    Attributes:
+        extents: Length of each dim.
+        dtype: As PyTorch names it, without `torch.`: `float32`, `int64`, `bool`, ….
+        storage: Number of its storage; views of one storage share it.
+        storage_elements: How many elements of `dtype` the whole storage has.
+        source: Where it comes from.
+        name: Of parameters, buffers (dotted, the first of tied names) and inputs; else empty.
+        requires_grad: Autograd follows it; of a parameter: it is trained.
+    """
+
+    extents: tuple[Extent, ...]
+    dtype: str
+    storage: int
+    storage_elements: Extent
+    source: TensorSource = TensorSource.OPERATOR
+    name: str = ""
+    requires_grad: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedOperator:
+    """One operator as it was dispatched in forward.
+
+    Attributes:
+        target: Its name, such as `aten.addmm.default`. What stands for several dispatched ones has
+            a name of its own: `wattree.attention`.
+        module: Dotted path of the innermost module that ran it; empty for the root.
+        inputs, outputs: Indices into the recording's tensors. `inputs` are in the order of the
+            operator's schema, lists opened up.
+        arguments: What it got besides tensors, by the names of its schema, as plain values; the
+            place of a tensor is held by `{"tensor": position in inputs}`, of a list by a list.
+        flop: In matrix products and convolutions, forward.
+        input_gradient_flop, weight_gradient_flop: The same of its backward; work of products whose
+            result is a parameter's gradient is weight gradient.
+        saved: Indices of the tensors that autograd keeps for its backward.
+        is_view: Its output is another view of its first input's storage.
+        in_place: It writes into its first input.
+        region: Number of the checkpointed region it lies in; None outside.
+    """
+
+    target: str
+    module: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    flop: Extent = field(default_factory=lambda: Extent(coefficient=0.0))
+    input_gradient_flop: Extent = field(default_factory=lambda: Extent(coefficient=0.0))
+    weight_gradient_flop: Extent = field(default_factory=lambda: Extent(coefficient=0.0))
+    saved: tuple[int, ...] = ()
+    is_view: bool = False
+    in_place: bool = False
+    region: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """One module, recorded.
+
+    Attributes:
+        name: Of the model, for messages.
+        operators: Of the forward pass, in order.
+        tensors: All tensors, parameters and inputs included (also those no operator reads).
+        outputs: Indices of the module's outputs.
+        modules: Path → class name, for every module of the tree that ran or holds parameters.
+        tied: Parameter name → name of the parameter it is the same tensor as.
+        batch, sequence: At which the first run took place; extents are exact there.
+        recomputed_flop: Of the forward work that backward did again.
+        loss: Index of the scalar that backward started from; None where the sum of all
+            floating-point outputs was taken.
+        warnings: What is approximate, one line each.
+        how: How it was run, for people, such as `fake tensors`.
+    """
+
+    name: str
+    operators: tuple[RecordedOperator, ...]
+    tensors: tuple[RecordedTensor, ...]
+    outputs: tuple[int, ...]
+    modules: Mapping[str, str]
+    tied: Mapping[str, str]
+    batch: int
+    sequence: int | None
+    recomputed_flop: Extent = field(default_factory=lambda: Extent(coefficient=0.0))
+    loss: int | None = None
+    warnings: tuple[str, ...] = ()
+    how: str = "fake tensors"
