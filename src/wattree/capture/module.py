@@ -18,7 +18,7 @@ from wattree.job import InputDeclaration, ModuleSource, module_source, read_decl
 
 __all__ = ["RECORDED_BATCH", "capture_module", "module_graph", "record_source"]
 
-#: Samples of the run whose sizes are exact: more than 1, which layers may treat in a way of its own.
+#: Samples of the run whose sizes are exact: more than 1, which some layers treat apart.
 RECORDED_BATCH: Final = 2
 #: Recordings of a process, by what they were made of.
 _RECORDINGS: Final[dict[str, Recording]] = {}
