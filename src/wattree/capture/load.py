@@ -8,6 +8,7 @@ from typing import Final
 
 from wattree.capture.catalogue import catalogue_entry, is_model_name
 from wattree.capture.huggingface import transformer_from_config
+from wattree.capture.zoo.shipped import shipped_graph
 from wattree.errors import ModelError
 from wattree.files import read_json
 from wattree.graph import ModelGraph
@@ -42,6 +43,8 @@ def load_model(name_or_path: str | Path) -> ModelGraph:
         config = read_json(file, limit_bytes=CONFIG_LIMIT_BYTES)
         return transformer_from_config(config, str(file))
     entry = catalogue_entry(text)
+    if entry.config is None:
+        return shipped_graph(entry.name)
     return transformer_from_config(
         entry.config, f"catalogue model {entry.name}", name=entry.name, sources=(entry.source,)
     )
