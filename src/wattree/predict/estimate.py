@@ -188,7 +188,7 @@ def screened(
     wide = _wide(switches, degrees)
     key = replace(wide, tp=min(wide.tp, 2), schedule="1f1b"), active
     if key not in shared.programs:
-        tree = tree_of(wide, setting.model.layers)
+        tree = tree_of(wide, setting.model)
         shared.programs[key] = compile_model(setting.model, tree, active)
     return Screened(switches=switches, degrees=degrees, program=shared.programs[key], shared=shared)
 

@@ -1,4 +1,4 @@
-"""Strategies: meshes, trees, presets, schedules. Knows no model and no hardware."""
+"""Strategies: meshes, trees, presets, schedules. Knows models as data, and no hardware."""
 
 from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.mesh import AXES, Mesh

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from wattree.errors import StrategyError, UnknownNameError, nearest
+from wattree.graph import ModelGraph
 from wattree.strategy.mesh import Mesh
 from wattree.strategy.options import StrategyOptions
 from wattree.strategy.presets.context import context_parallel
@@ -67,14 +68,14 @@ def options_of_preset(name: str, overrides: Mapping[str, Any]) -> StrategyOption
     return replace(StrategyOptions(), **{**PRESETS[name], **overrides})
 
 
-def tree_of(options: StrategyOptions, layers: int) -> StrategyTree:
-    """Return the tree that `options` combine to, for a model of `layers` layers."""
-    tree = data_parallel(options).merged(context_parallel(options))
-    tree = tree.merged(tensor_parallel(options))
+def tree_of(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
+    """Return the tree that `options` combine to for `model`."""
+    tree = data_parallel(options).merged(context_parallel(options, model))
+    tree = tree.merged(tensor_parallel(options, model))
     if options.sequence_parallel:
-        tree = tree.merged(sequence_parallel(options))
-    tree = tree.merged(expert_parallel(options))
-    return tree.merged(recomputation(options, layers))
+        tree = tree.merged(sequence_parallel(options, model))
+    tree = tree.merged(expert_parallel(options, model))
+    return tree.merged(recomputation(options, model))
 
 
 def schedule_name(options: StrategyOptions) -> str:
@@ -83,12 +84,12 @@ def schedule_name(options: StrategyOptions) -> str:
     return "interleaved" if several and options.schedule in _ONE_CHUNK else options.schedule
 
 
-def strategy_of(options: StrategyOptions, *, layers: int, global_batch: int) -> Strategy:
+def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: int) -> Strategy:
     """Return the strategy that `options` describe.
 
     Args:
         options: Degrees and switches.
-        layers: Layers of the model.
+        model: What is trained.
         global_batch: Samples per step.
 
     Raises:
@@ -120,7 +121,7 @@ def strategy_of(options: StrategyOptions, *, layers: int, global_batch: int) -> 
             order=options.order,
             placement=options.placement,
         ),
-        tree=tree_of(options, layers),
+        tree=tree_of(options, model),
         preset=(options.sharding,),
         overlap_gradients=options.overlap_gradients,
         overlap_parameters=options.overlap_parameters,
