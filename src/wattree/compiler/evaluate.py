@@ -24,6 +24,9 @@ from wattree.cost import (
     GroupShape,
     Software,
     fused_attention_time_s,
+    halo_bytes,
+    halo_loads,
+    halo_work_s,
     matmul_time_s,
     ring_pass_latency_s,
     ring_pass_loads,
@@ -209,6 +212,8 @@ def collective_costs(
     """Return the costs of a collective."""
     if kind in _AROUND:
         return _ring_pass_costs(kind, size_bytes, group, rates)
+    if kind is CollectiveKind.HALO:
+        return _halo_costs(size_bytes, group, rates)
     played = rates.collectives.played(kind.value, size_bytes, group, rates.links, copies=copies)
     loads = played.loads
     factor = rates.moe_exchange_factor if copies > 1 else 1.0
@@ -244,6 +249,21 @@ def _ring_pass_costs(
     )
 
 
+def _halo_costs(size_bytes: Floats, group: GroupShape, rates: Rates) -> CollectiveCosts:
+    """Return the costs of rows that go to both neighbours at once."""
+    stretch = rates.collectives.neighbour_stretch(group)
+    loads = halo_loads(size_bytes, group, stretch=stretch)
+    return CollectiveCosts(
+        latency_s=ring_pass_latency_s(group, rates.links),
+        work_s=halo_work_s(size_bytes, group, rates.links, stretch=stretch),
+        wire_bytes=halo_bytes(size_bytes, group),
+        scale_up_bytes=loads.scale_up,
+        adapter_bytes=loads.adapter,
+        uplink_bytes=loads.uplink,
+        in_turn=np.zeros_like(size_bytes),
+    )
+
+
 def _phase(
     steps: Sequence[Step], scale: Scale, placement: GroupShapes, rates: Rates, software: Software
 ) -> PhaseCosts:
@@ -254,7 +274,7 @@ def _phase(
         table[10, ring.attention] = scale.degree(_collective(steps[ring.keys]).axes)
     for index, step in enumerate(steps):
         if isinstance(step, CollectiveStep):
-            size = scale.value(step.size) * rates.element_bytes
+            size = scale.value(step.size) * (step.element_bytes or rates.element_bytes)
             group = placement.group(step.axes, scale)
             latency, work, wire, *loads, in_turn = collective_costs(
                 step.kind, size, group, rates, copies=step.copies

@@ -223,6 +223,10 @@ def _misfit(
     if loop.role is DimRole.OPAQUE:
         may = ", ".join(d.name for d in operator.dims if d.role is not DimRole.OPAQUE)
         return f"dim '{dim}' cannot be split (over {over}, {degree}); dims that can: {may}"
+    if operator.in_turn == dim:
+        return f"runs over '{dim}' step by step, so no axis can split it (found {over}, {degree})"
+    if operator.window is not None and dim == "seq":
+        return f"slides a window over '{dim}', which is not split (found {over}, {degree})"
     units = _units(loop, sequence)
     if dim == "batch" or units % degree == 0:
         return None

@@ -31,6 +31,7 @@ __all__ = [
     "Step",
     "StepPhase",
     "TokenLoad",
+    "WindowPart",
 ]
 
 
@@ -43,6 +44,7 @@ class CollectiveKind(StrEnum):
     ALL_TO_ALL = "all_to_all"
     RING_GATHER = "ring_gather"  # an all-gather whose blocks go from neighbour to neighbour
     RING_REDUCE = "ring_reduce"  # a reduce-scatter likewise
+    HALO = "halo"  # rows at the edges of a part, between neighbours
 
 
 class Payload(StrEnum):
@@ -253,6 +255,7 @@ class CollectiveStep:
         reads_block_input: It converts what the block was given.
         exposed: Nothing hides it, whatever the software overlaps.
         uneven: It brings tokens to their experts, or back.
+        element_bytes: Width of an element, where it is not that of activations. [B]
     """
 
     path: str
@@ -266,6 +269,7 @@ class CollectiveStep:
     reads_block_input: bool = False
     exposed: bool = False
     uneven: bool = False
+    element_bytes: float | None = None
 
 
 Step = ComputeStep | CollectiveStep
@@ -320,6 +324,27 @@ class ParameterGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WindowPart:
+    """A window over a dim that is split, for checks against degrees.
+
+    Attributes:
+        path: Operator, block included.
+        dim: Over which it slides.
+        axes: Mesh axes that split it.
+        outputs: Output rows of all ranks together.
+        stride: Input rows from one output row to the next.
+        edge_rows: Input rows that one neighbour has to have, at most.
+    """
+
+    path: str
+    dim: str
+    axes: tuple[str, ...]
+    outputs: float
+    stride: float
+    edge_rows: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlockProgram:
     """Everything one block does and keeps on one rank.
 
@@ -333,6 +358,7 @@ class BlockProgram:
         forward_exit, backward_exit: Step whose end completes the output, or the gradient of the
             input; -1 where there is none.
         expert_places: The ways in which it spreads experts over ranks.
+        window_parts: Windows over dims that are split.
     """
 
     block: str
@@ -346,3 +372,4 @@ class BlockProgram:
     forward_exit: int
     backward_exit: int
     expert_places: tuple[ExpertPlace, ...] = ()
+    window_parts: tuple[WindowPart, ...] = ()

@@ -16,6 +16,7 @@ from wattree.compiler.movement import Movement, movement_of
 from wattree.compiler.offload import (
     offload_misfits,
 )
+from wattree.compiler.passes.window import window_part_misfits
 from wattree.compiler.program import Scale
 from wattree.compiler.storage import (
     Storage,
@@ -135,6 +136,9 @@ def steps_of(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> Steps
     topology = _topology(job, cluster, tiers)
     _check_place(topology, by_pool)
     program = compile_model(model, strategy.tree, active)
+    parts = [part for each in program.programs for part in each.window_parts]
+    if beyond := window_part_misfits(parts, dict(strategy.mesh.axes)):
+        raise StrategyError(beyond)
     load, dropless = strategy.expert_load, software.moe_dropless
     levels = rank_levels(load, program, strategy.mesh, dropless=dropless)
     if levels is not None and cluster.is_mixed:

@@ -343,10 +343,15 @@ class _PresetKeys(Section):
     )
     context: str | None = Field(
         None,
-        description="'overlapped', 'gather', 'ring' or 'ulysses', how attention reaches across cp",
+        description="'overlapped', 'gather', 'ring' or 'ulysses', how attention reaches across cp; "
+        "or 'spatial': cp splits rows of images, and windows reach into neighbours' rows",
     )
     context_order: str | None = Field(
         None, description="'zigzag' or 'contiguous', which positions each rank of cp holds"
+    )
+    sync_batch_norm: bool | None = Field(
+        None,
+        description="true or false, whether batch norm takes its statistics over all replicas",
     )
 
 
@@ -408,6 +413,11 @@ class NodeSpec(Section):
     )
     context_order: Literal["zigzag", "contiguous"] | None = Field(
         None, description="'zigzag' or 'contiguous', which positions each rank holds"
+    )
+    sync_batch_norm: bool | None = Field(
+        None,
+        description="true or false, whether batch norm takes its statistics over all ranks that "
+        "share its channels",
     )
 
 

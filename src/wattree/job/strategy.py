@@ -262,6 +262,7 @@ def _node(spec: NodeSpec, *, axes: tuple[str, ...], place: str, to: Problems) ->
         memory=_memory(memory),
         context=None if spec.context is None else ContextExchange(spec.context),
         context_order=None if spec.context_order is None else PositionOrder(spec.context_order),
+        sync_batch_norm=spec.sync_batch_norm,
     )
 
 

@@ -153,4 +153,6 @@ def _node(node: TreeNode, axes: set[str], split: set[str]) -> dict[str, object]:
     chosen: dict[str, object] = {"compute": compute, "memory": memory}
     if "cp" in axes:
         chosen |= {"context": node.context, "context_order": node.context_order}
-    return {key: value for key, value in chosen.items() if value}
+    if node.sync_batch_norm is not None:
+        chosen["sync_batch_norm"] = node.sync_batch_norm
+    return {key: value for key, value in chosen.items() if value or value is False}

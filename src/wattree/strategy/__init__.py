@@ -7,6 +7,7 @@ from wattree.strategy.options import (
     RECOMPUTATIONS,
     SCHEDULES,
     SHARDINGS,
+    SPATIAL,
     ULYSSES,
     StrategyOptions,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "RECOMPUTATIONS",
     "SCHEDULES",
     "SHARDINGS",
+    "SPATIAL",
     "TIERS",
     "ULYSSES",
     "ActivationStore",

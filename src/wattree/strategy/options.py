@@ -16,6 +16,7 @@ __all__ = [
     "RECOMPUTATIONS",
     "SCHEDULES",
     "SHARDINGS",
+    "SPATIAL",
     "ULYSSES",
     "StrategyOptions",
 ]
@@ -29,7 +30,9 @@ SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
 RECOMPUTATIONS = ("none", "selective", "selective_operator", "selective_qkv", "full")
 #: Ways of context parallelism: how keys and values are exchanged, or heads for positions.
 ULYSSES = "ulysses"
-CONTEXTS = (*(way.value for way in ContextExchange), ULYSSES)
+#: Rows of images instead of positions of sequences: edges are exchanged with neighbours.
+SPATIAL = "spatial"
+CONTEXTS = (*(way.value for way in ContextExchange), ULYSSES, SPATIAL)
 ORDERS = tuple(order.value for order in PositionOrder)
 #: Those of Wattree, and orders that users bring.
 SCHEDULES = (*PIPELINE_SCHEDULES, CUSTOM)
@@ -60,6 +63,7 @@ class StrategyOptions:
         context, context_order: How attention reaches across `cp`, and which positions each rank
             of it holds.
         expert_load, reduce_every_micro_batch, tensor_pieces: As those of `Strategy`.
+        sync_batch_norm: Statistics of batch norm are taken over all replicas (and parts of images).
     """
 
     dp: int = 1
@@ -87,6 +91,7 @@ class StrategyOptions:
     expert_load: ExpertLoad | None = None
     reduce_every_micro_batch: bool | None = None
     tensor_pieces: int | None = None
+    sync_batch_norm: bool = False
 
     def __post_init__(self) -> None:
         misfits: dict[str, str] = {}

@@ -40,7 +40,8 @@ def has_roles(model: ModelGraph) -> bool:
 
 def is_own_family(model: ModelGraph) -> bool:
     """Return whether its operators are called as those of our own transformers."""
-    return not has_roles(model) and {_general(p) for p in layer_paths(model)} <= set(_OWN_LAYERS)
+    paths = {_general(path) for path in layer_paths(model)}
+    return bool(paths) and paths <= set(_OWN_LAYERS) and not has_roles(model)
 
 
 def layer_paths(model: ModelGraph) -> tuple[str, ...]:

@@ -12,8 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from wattree.compiler.layout import Layout, expert_position, layout_of, local_size
-from wattree.compiler.passes.forward import Placed, StepList, compute_step, routed_copies
+from wattree.compiler.passes.forward import (
+    Placed,
+    StepList,
+    compute_step,
+    halo_size,
+    routed_copies,
+)
 from wattree.compiler.passes.propagate import Split
+from wattree.compiler.passes.window import halos_of
 from wattree.compiler.program import StepPhase
 from wattree.graph import Block, Operator, OperatorKind
 
@@ -40,7 +47,10 @@ def backward_steps(
         input_gradient: Whether anything before this block is trained.
     """
     steps = StepList(
-        phase=StepPhase.INPUT_GRADIENT, exchanges=forward.exchanges, orders=forward.orders
+        phase=StepPhase.INPUT_GRADIENT,
+        exchanges=forward.exchanges,
+        orders=forward.orders,
+        statistics=forward.statistics,
     )
     found: dict[str, list[Placed]] = {}
     if block.output is not None and boundary is not None:
@@ -140,8 +150,10 @@ def _add_gradients(
         phase = StepPhase.INPUT_GRADIENT if reads else StepPhase.WEIGHT_GRADIENT
         waits = depends if is_matmul else depends + gathered
         order = steps.order_of(operator)
-        step = steps.add(
-            compute_step(operator, split, phase, tuple(waits), given=given, order=order)
+        step = steps.add_compute(
+            operator,
+            split,
+            compute_step(operator, split, phase, tuple(waits), given=given, order=order),
         )
     if trained and is_matmul:
         steps.add(
@@ -151,11 +163,16 @@ def _add_gradients(
         )
     for operand in reads:
         layout = layout_of(operand, split, partial=True)
+        whole = step
+        if operand is operator.inputs[0]:  # what belongs to neighbours goes back, and is added
+            for halo in halos_of(operator, split):
+                size = halo_size(operator, split, halo)
+                whole = steps.add_edges(f"{operand.tensor}.gradient.edges", halo, size, whole)
         found.setdefault(operand.tensor, []).append(
             Placed(
                 layout=layout,
                 size=local_size(operator, operand, layout),
-                step=step,
+                step=whole,
                 experts_at=expert_position(operand),
             )
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wattree.compiler.layout import (
     PARTIAL,
@@ -15,6 +15,8 @@ from wattree.compiler.layout import (
 )
 from wattree.compiler.passes.context import skewed_axes
 from wattree.compiler.passes.propagate import Split
+from wattree.compiler.passes.statistics import STATISTICS_BYTES, statistics
+from wattree.compiler.passes.window import Halo, halos_of
 from wattree.compiler.program import (
     CollectiveKind,
     CollectiveStep,
@@ -28,9 +30,20 @@ from wattree.compiler.program import (
 from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter
 from wattree.strategy import ContextExchange, PositionOrder
 
-__all__ = ["Placed", "StepList", "compute_step", "forward_steps", "routed_copies"]
+__all__ = [
+    "Placed",
+    "StepList",
+    "compute_step",
+    "forward_steps",
+    "halo_size",
+    "routed_copies",
+]
 
 
+#: Share of a batch norm's passes that make its statistics: in forward one of three (the input is
+#: read; then it is read again and the output written), in backward two of five (input and gradient
+#: are read; then both are read again and a gradient is written).
+_STATISTICS_FORWARD, _STATISTICS_BACKWARD = 1 / 3, 2 / 5
 #: What goes round a ring instead.
 _AROUND = {
     CollectiveKind.ALL_GATHER: CollectiveKind.RING_GATHER,
@@ -64,7 +77,8 @@ class StepList:
     """Steps under construction and where each tensor is to be found.
 
     `exchanges` says of keys and values how they reach other ranks, `orders` of attention which
-    positions ranks hold (`passes.context`).
+    positions ranks hold (`passes.context`), `statistics` of batch norm over which ranks it takes
+    them (`passes.statistics`). `edges` are the rows of neighbours that windows reach into.
     """
 
     phase: StepPhase
@@ -73,6 +87,8 @@ class StepList:
     exchanges: Mapping[str, ContextExchange] = field(default_factory=dict)
     orders: Mapping[str, PositionOrder] = field(default_factory=dict)
     converted: dict[tuple[str, tuple[tuple[str, int], ...]], Placed] = field(default_factory=dict)
+    statistics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    edges: dict[tuple[str, Halo], Placed] = field(default_factory=dict)
 
     def add(self, step: Step) -> int:
         """Append `step` and return its index."""
@@ -82,6 +98,64 @@ class StepList:
     def order_of(self, operator: Operator) -> PositionOrder:
         """Return which positions the ranks of an attention hold."""
         return self.orders.get(operator.path, PositionOrder.ZIGZAG)
+
+    def edges_of(self, operator: Operator, split: Split) -> list[int]:
+        """Exchange the rows of its input that an operator needs of neighbours; return the steps."""
+        read = operator.inputs[0] if operator.inputs else None
+        if read is None or read.tensor not in self.tensors:
+            return []  # samples: each rank reads what it needs
+        found = []
+        for halo in halos_of(operator, split):
+            key = read.tensor, halo
+            if key not in self.edges:
+                want = layout_of(read, split, partial=False)
+                made = self.in_layout(read.tensor, want).step
+                size = halo_size(operator, split, halo)
+                step = self.add_edges(f"{read.tensor}.edges", halo, size, made)
+                self.edges[key] = Placed(layout=want, size=size, step=step)
+            found.append(self.edges[key].step)
+        return found
+
+    def add_edges(self, label: str, halo: Halo, size: LocalSize, after: int) -> int:
+        """Add an exchange of rows with neighbours, or of their gradients."""
+        return self.add(
+            CollectiveStep(
+                path=label,
+                kind=CollectiveKind.HALO,
+                axes=halo.axes,
+                size=size,
+                payload=Payload.ACTIVATION,
+                phase=self.phase,
+                depends=(after,) if after >= 0 else (),
+                reads_block_input=after < 0,
+            )
+        )
+
+    def add_compute(self, operator: Operator, split: Split, step: ComputeStep) -> int:
+        """Add the step of an operator; where batch norm sums statistics over ranks, in two parts.
+
+        Statistics take one of forward's three passes over a tensor, and two of backward's five.
+        """
+        axes = self.statistics.get(operator.path)
+        if axes is None:
+            return self.add(step)
+        backward = step.phase is StepPhase.INPUT_GRADIENT
+        part = _STATISTICS_BACKWARD if backward else _STATISTICS_FORWARD
+        first = self.add(replace(step, share=step.share * part, transient=()))
+        summed = self.add(
+            CollectiveStep(
+                path=f"{operator.path}.statistics",
+                kind=CollectiveKind.ALL_REDUCE,
+                axes=axes,
+                size=statistics(operator, split),
+                payload=Payload.ACTIVATION,
+                phase=step.phase,
+                depends=(first,),
+                element_bytes=STATISTICS_BYTES,
+            )
+        )
+        rest = step.share * (1.0 - part)
+        return self.add(replace(step, share=rest, depends=(*step.depends, summed)))
 
     def in_layout(self, name: str, want: Layout, *, copies: float = 1.0, label: str = "") -> Placed:
         """Return tensor `name` laid out as `want`, adding collectives if it is not yet."""
@@ -132,6 +206,7 @@ def forward_steps(
     boundary: Layout | None = None,
     exchanges: Mapping[str, ContextExchange] | None = None,
     orders: Mapping[str, PositionOrder] | None = None,
+    synced: Mapping[str, tuple[str, ...]] | None = None,
 ) -> StepList:
     """Return the steps of `block`'s forward pass (or of what is recomputed of it).
 
@@ -144,9 +219,14 @@ def forward_steps(
             given. None does everything.
         boundary: Layout in which the block's output is handed on.
         exchanges, orders: From `passes.context`.
+        synced: From `passes.statistics`.
     """
     steps = StepList(
-        phase=phase, tensors=dict(inputs), exchanges=exchanges or {}, orders=orders or {}
+        phase=phase,
+        tensors=dict(inputs),
+        exchanges=exchanges or {},
+        orders=orders or {},
+        statistics=synced or {},
     )
     for index, (operator, split) in enumerate(zip(block.operators, splits, strict=True)):
         share = 1.0 if shares is None else shares[index]
@@ -163,7 +243,10 @@ def forward_steps(
                 )
                 depends.append(placed.step)
                 given = given or placed.step < 0
-            step = steps.add(
+            depends += steps.edges_of(operator, split)
+            step = steps.add_compute(
+                operator,
+                split,
                 compute_step(
                     operator,
                     split,
@@ -172,7 +255,7 @@ def forward_steps(
                     share=share,
                     given=given,
                     order=steps.order_of(operator),
-                )
+                ),
             )
         else:
             step = -1
@@ -233,6 +316,13 @@ def compute_step(
         share=share,
         transient=outputs,
     )
+
+
+def halo_size(operator: Operator, split: Split, halo: Halo) -> LocalSize:
+    """Return the elements of an operator's input that lie beyond both edges of a rank's part."""
+    read = operator.inputs[0]
+    own = local_size(operator, read, layout_of(read, split, partial=False))
+    return own.without(halo.axes).scaled(halo.share)
 
 
 def routed_copies(operator: Operator, operand: Operand) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from wattree.compiler.layout import layout_of
 from wattree.compiler.passes.forward import Placed, StepList
@@ -70,6 +71,7 @@ def saved_tensors(
             )
         )
     found += _own_copies(block, found, forward, share_of)
+    found += _edges(block, found, forward)
     found += [
         _mask(operator, forward, share_of[operator.path])
         for operator in block.operators
@@ -81,6 +83,32 @@ def saved_tensors(
         if operator.kind is OperatorKind.ATTENTION
     ]
     return tuple(found)
+
+
+def _edges(block: Block, kept: Sequence[SavedTensor], forward: StepList) -> list[SavedTensor]:
+    """Return the rows of neighbours that gradients of windows need, kept with the rank's own."""
+    by_name = {tensor.name: tensor for tensor in kept}
+    found = []
+    for number, ((name, _), placed) in enumerate(forward.edges.items()):
+        tensor = by_name.get(name)
+        savers = tuple(
+            o.path
+            for o in block.operators
+            if o.window is not None and o.inputs[0].tensor == name and name in o.saved
+        )
+        if tensor is None or not savers:
+            continue
+        found.append(
+            replace(
+                tensor,
+                name=f"{name}.edges.{number}",
+                size=placed.size,
+                producer=placed.step,
+                consumer=savers[0],
+                savers=savers,
+            )
+        )
+    return found
 
 
 def _own_copies(

@@ -9,11 +9,12 @@ from typing import Any
 from wattree.errors import StrategyError, UnknownNameError, nearest
 from wattree.graph import ModelGraph
 from wattree.strategy.mesh import Mesh
-from wattree.strategy.options import StrategyOptions
+from wattree.strategy.options import SPATIAL, StrategyOptions
 from wattree.strategy.presets.context import context_parallel
 from wattree.strategy.presets.data import data_parallel
 from wattree.strategy.presets.expert import expert_parallel
 from wattree.strategy.presets.recompute import recomputation
+from wattree.strategy.presets.spatial import spatial_dim
 from wattree.strategy.presets.tensor import sequence_parallel, tensor_parallel
 from wattree.strategy.strategy import Schedule, Strategy
 from wattree.strategy.tree import StrategyTree
@@ -37,6 +38,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "hsdp": {"sharding": "hybrid"},
     "tensor": {"sharding": "none", "sequence_parallel": False},
     "megatron": {"sharding": "zero1", "sequence_parallel": True},
+    "spatial": {"sharding": "none", "context": "spatial"},
 }
 
 #: Schedules that stand for the interleaved one where there are several chunks.
@@ -108,6 +110,13 @@ def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: in
             {
                 "strategy.sharding": "'hybrid' shards over the axis 'fsdp', found degree 1; "
                 "set fsdp above 1, or use zero3 to shard over all replicas"
+            }
+        )
+    if options.context == SPATIAL and options.cp > 1 and spatial_dim(model) is None:
+        raise StrategyError(
+            {
+                "strategy.context": f"'spatial' splits rows of images, but nothing in {model.name} "
+                "slides a window over any; use dp or tp"
             }
         )
     degrees = {axis: getattr(options, axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}

@@ -15,8 +15,9 @@
 from __future__ import annotations
 
 from wattree.graph import ModelGraph, OperatorKind
-from wattree.strategy.options import ULYSSES, StrategyOptions
+from wattree.strategy.options import SPATIAL, ULYSSES, StrategyOptions
 from wattree.strategy.parts import is_own_family, layer_patterns, operator_patterns
+from wattree.strategy.presets.spatial import spatial_parallel
 from wattree.strategy.tree import ContextExchange, PositionOrder, StrategyTree, TreeNode
 
 __all__ = ["context_parallel"]
@@ -26,6 +27,8 @@ _CORES = ("attention.core", "cross_attention.core")
 
 def context_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return the root's split of positions, and what attention does about it."""
+    if options.context == SPATIAL:
+        return spatial_parallel(options, model)
     nodes = {"": TreeNode(compute={"seq": ("cp",)})}
     core = _core(options)
     if core != TreeNode():

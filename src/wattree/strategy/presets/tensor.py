@@ -5,8 +5,8 @@ the second by input features, so one all-reduce per pair and direction is left. 
 al., "Reducing Activation Recomputation in Large Transformer Models", 2022: with sequence
 parallelism the operators in between are split by sequence over the same ranks.
 
-Where the model says what part its operators play (`Operator.role`), that decides; operators of
-our own families are known by name.
+Operators of our own families are known by name; of other models, those are split that say what
+part they play (`Operator.role`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import (
     column_dim,
-    has_roles,
+    is_own_family,
     layer_patterns,
     operator_patterns,
     row_dim,
@@ -49,7 +49,7 @@ _POSITIONWISE = (
 def tensor_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return column/row splits of every layer, and the vocabulary split of both tables."""
     del options
-    if has_roles(model):
+    if not is_own_family(model):
         return _by_roles(model)
     nodes = {}
     for layer in layer_patterns(model):
@@ -67,7 +67,7 @@ def sequence_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTr
     """Return the splits by sequence of norms, dropout and residuals."""
     del options
     split = TreeNode(compute={"seq": ("cp", "tp")})
-    if has_roles(model):
+    if not is_own_family(model):
         return StrategyTree(nodes={path: split for path, _ in operator_patterns(model, _by_place)})
     nodes = {f"{layer}.{path}": split for layer in layer_patterns(model) for path in _POSITIONWISE}
     for norm in ("encoder.final.final_norm", "head.final_norm"):
