@@ -14,9 +14,16 @@ from wattree.compiler.passes.memory import parameter_groups, saved_tensors
 from wattree.compiler.passes.propagate import Split, operator_splits, required_layout
 from wattree.compiler.passes.statistics import statistics_axes
 from wattree.compiler.passes.window import window_parts
-from wattree.compiler.program import BlockProgram, ExpertPlace, LocalSize, StepPhase
+from wattree.compiler.program import (
+    BlockProgram,
+    ExpertPlace,
+    LocalSize,
+    OwnedOperator,
+    StepPhase,
+)
 from wattree.graph import Block, BlockInstance, Extent, ModelGraph
-from wattree.strategy import Choices, StrategyTree, TreeNode
+from wattree.strategy import OWNER, Choices, StrategyTree, TreeNode
+from wattree.strategy.parts import is_sample_table, looked_up
 
 __all__ = ["ModelProgram", "compile_model"]
 
@@ -38,6 +45,11 @@ class ModelProgram:
     programs: tuple[BlockProgram, ...]
     instances: tuple[int, ...]
     batch_axes: tuple[str, ...]
+
+    @property
+    def owned(self) -> tuple[OwnedOperator, ...]:
+        """Operators that are whole on one rank, of all instances in forward order."""
+        return tuple(each for number in self.instances for each in self.programs[number].owned)
 
     @property
     def expert_places(self) -> tuple[ExpertPlace, ...]:
@@ -212,6 +224,21 @@ def _compile_block(
         backward_exit=backward_exit,
         expert_places=_expert_places(block, splits),
         window_parts=window_parts(block.operators, splits, instance.path),
+        owned=_owned(block, splits, instance.path),
+    )
+
+
+def _owned(block: Block, splits: Sequence[Split], where: str) -> tuple[OwnedOperator, ...]:
+    return tuple(
+        OwnedOperator(
+            path=f"{where}.{operator.path}",
+            axes=split[OWNER],
+            elements=float(sum(parameter.elements for parameter in operator.parameters)),
+            lookups=looked_up(operator) if is_sample_table(operator) else 1.0,
+            shared_out=is_sample_table(operator),
+        )
+        for operator, split in zip(block.operators, splits, strict=True)
+        if split.get(OWNER)
     )
 
 

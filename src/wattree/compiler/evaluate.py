@@ -17,7 +17,6 @@ from wattree.compiler.program import (
     Scale,
     Step,
     StepPhase,
-    TokenLoad,
 )
 from wattree.compiler.ring import Ring, buffered_blocks, rings_of
 from wattree.cost import (
@@ -168,8 +167,8 @@ def block_costs(
     forward = _phase(program.forward, scale, placement, rates, software)
     again = _phase(program.recomputation, scale, placement, rates, software)
     backward = _phase(program.backward, scale, placement, rates, software)
-    _stretch_to_host([forward], rates, scale.load)
-    _stretch_to_host([again, backward], rates, scale.load)
+    _stretch_to_host([forward], rates, scale)
+    _stretch_to_host([again, backward], rates, scale)
     return BlockCosts(
         program=program,
         forward=forward,
@@ -445,7 +444,7 @@ def _attention(
     return time_s * step.share, flop * step.share, np.asarray(traffic) * step.share
 
 
-def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates, load: TokenLoad | None) -> None:
+def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates, scale: Scale) -> None:
     """Stretch compute so that a block takes the smooth maximum of device and host time, in place.
 
     A launch-bound block's kernels run in gaps: `(device**4 + host**4)**(1/4)` over the block.
@@ -462,15 +461,24 @@ def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates, load: TokenLoad
         return
     device: Floats = np.zeros(phases[0].work_s.shape[1])
     for phase, index, step in computes:
-        phase.work_s[index] += step.kernels * rates.blocking_s * (step.share > 0)
+        launches = _launched(step, scale) * step.kernels
+        phase.work_s[index] += launches * rates.blocking_s * (step.share > 0)
         device = device + phase.work_s[index]
-    host = sum(_host_time_s(step, rates) for _, _, step in computes)
+    host = sum(_launched(step, scale) * _host_time_s(step, rates) for _, _, step in computes)
     ratio = host / np.maximum(device, 1e-12)
     stretch = (1.0 + ratio**_HOST_SMOOTHNESS) ** (1.0 / _HOST_SMOOTHNESS)
-    if load is not None:
-        stretch = stretch[load.leader]
+    if scale.load is not None:
+        stretch = stretch[scale.load.leader]
     for phase, index, _ in computes:
         phase.work_s[index] *= stretch
+
+
+def _launched(step: ComputeStep, scale: Scale) -> Floats | float:
+    """Return on which share of ranks a step is launched: one has it whole, or all have part."""
+    if not step.owners:
+        return 1.0
+    share = 1.0 / scale.degree(step.owners)
+    return share if scale.load is None else share * scale.load.tokens
 
 
 def _host_time_s(step: ComputeStep, rates: Rates) -> float:

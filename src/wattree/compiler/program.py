@@ -24,6 +24,7 @@ __all__ = [
     "ExpertPlace",
     "LocalSize",
     "Matmul",
+    "OwnedOperator",
     "ParameterGroup",
     "Payload",
     "SavedTensor",
@@ -117,19 +118,21 @@ class LocalSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLoad:
-    """How unevenly tokens are spread over the ranks that hold experts, `(n,)` each.
+    """How unevenly work is spread over the ranks that hold experts, or own operators, `(n,)` each.
 
     Attributes:
-        tokens: That a rank's experts get, over the mean.
+        tokens: That a rank's experts get, or lookups in its tables, over the mean.
         ports: What exchanging them sends through the rank's ports, over an even exchange.
         busiest: The largest of `ports` in its group, which ends the exchange.
         leader: Entry of the busiest rank, for which the others wait.
+        held: Parameters of what a rank owns, over the mean; None where nothing is owned.
     """
 
     tokens: NDArray[np.float64]
     ports: NDArray[np.float64]
     busiest: NDArray[np.float64]
     leader: NDArray[np.int64]
+    held: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +215,7 @@ class ComputeStep:
         skewed_axes: Attention only: axes over which a causal mask leaves the last rank most to do.
         traffic: Elements read and written, each operand once.
         kernels: Eager kernels it launches.
+        owners: Axes of which one rank runs it, the others not at all.
         depends: Indices of earlier steps in the same list whose results it reads.
         reads_block_input: It also reads what the block was given.
         share: Share of the work that is done (recomputation of part of an operator).
@@ -232,6 +236,7 @@ class ComputeStep:
     value_head_dim: int = 0
     skewed_axes: tuple[str, ...] = ()
     kernels: int = 1
+    owners: tuple[str, ...] = ()
     depends: tuple[int, ...] = ()
     reads_block_input: bool = False
     share: float = 1.0
@@ -312,6 +317,8 @@ class ParameterGroup:
         parameter_axes, gradient_axes, optimizer_axes: Axes the three are stored sharded over.
         trainable: Whether they are updated.
         tied: Shares storage with another group's parameters: computed with, not stored again.
+        owned: They are of operators that one rank has whole, the others not at all.
+        touched: Local elements that a micro-batch reads, where only those have gradients.
     """
 
     elements: LocalSize
@@ -321,6 +328,27 @@ class ParameterGroup:
     optimizer_axes: tuple[str, ...]
     trainable: bool
     tied: bool = False
+    owned: bool = False
+    touched: LocalSize | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedOperator:
+    """An operator that is whole on one rank.
+
+    Attributes:
+        path: Operator, block included.
+        axes: Mesh axes of whose ranks one has it.
+        elements: Its parameters.
+        lookups: Elements of them that a sample reads.
+        shared_out: Which rank has it is free to choose; otherwise it is the first.
+    """
+
+    path: str
+    axes: tuple[str, ...]
+    elements: float
+    lookups: float
+    shared_out: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +387,7 @@ class BlockProgram:
             input; -1 where there is none.
         expert_places: The ways in which it spreads experts over ranks.
         window_parts: Windows over dims that are split.
+        owned: Operators that are whole on one rank.
     """
 
     block: str
@@ -373,3 +402,4 @@ class BlockProgram:
     backward_exit: int
     expert_places: tuple[ExpertPlace, ...] = ()
     window_parts: tuple[WindowPart, ...] = ()
+    owned: tuple[OwnedOperator, ...] = ()

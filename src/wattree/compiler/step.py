@@ -16,6 +16,7 @@ from wattree.compiler.movement import Movement, movement_of
 from wattree.compiler.offload import (
     offload_misfits,
 )
+from wattree.compiler.owners import owner_levels
 from wattree.compiler.passes.window import window_part_misfits
 from wattree.compiler.program import Scale
 from wattree.compiler.storage import (
@@ -141,18 +142,35 @@ def steps_of(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> Steps
         raise StrategyError(beyond)
     load, dropless = strategy.expert_load, software.moe_dropless
     levels = rank_levels(load, program, strategy.mesh, dropless=dropless)
+    owners = owner_levels(program, strategy.mesh)
+    if levels is not None and owners is not None:
+        raise StrategyError(
+            {
+                "strategy.expert_imbalance": "found beside operators that one rank has whole; "
+                "expected one or the other: which ranks are busiest is not added up"
+            }
+        )
+    levels = levels or owners
     if levels is not None and cluster.is_mixed:
         raise StrategyError(
             {
-                "strategy.expert_imbalance": "found experts of unequal load beside cluster.pools "
-                "of different nodes; expected nodes of one kind, or equal loads"
+                "strategy.expert_imbalance" if owners is None else "strategy.tree": "found ranks "
+                "of unequal load beside cluster.pools of different nodes; expected nodes of one "
+                "kind, or equal loads"
             }
         )
     scale = _scale(strategy, program, sequence, global_batch, levels)
     state = optimizer_state_bytes(job.optimizer)
     often = strategy.reduce_every_micro_batch
     storages = tuple(
-        block_storage(p, scale, software, state, reduce_every_micro_batch=often)
+        block_storage(
+            p,
+            scale,
+            software,
+            state,
+            reduce_every_micro_batch=often,
+            micro_batches=strategy.schedule.micro_batches,
+        )
         for p in program.programs
     )
     kinds = rank_kinds(topology, axes_sets(program, storages), [each.links for each in by_pool])

@@ -353,6 +353,15 @@ class _PresetKeys(Section):
         None,
         description="true or false, whether batch norm takes its statistics over all replicas",
     )
+    tables: str | None = Field(
+        None,
+        description="'table-wise', 'row-wise', 'column-wise', 'data-parallel' or 'auto', how "
+        "tables that samples look up in are spread over replicas",
+    )
+    sparse_gradients: bool | None = Field(
+        None,
+        description="true or false, whether only rows of tables that were looked up are updated",
+    )
 
 
 # The keys of the last base come first where messages list them.
@@ -394,6 +403,11 @@ class MemorySpec(Section):
     )
     recompute_share: float | None = Field(
         None, gt=0, le=1, description="a number above 0 and up to 1, share of each operator redone"
+    )
+    sparse_gradients: bool | None = Field(
+        None,
+        description="true or false, whether only rows of a table that were looked up have "
+        "gradients and are updated",
     )
 
 

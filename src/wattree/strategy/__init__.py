@@ -8,12 +8,14 @@ from wattree.strategy.options import (
     SCHEDULES,
     SHARDINGS,
     SPATIAL,
+    TABLES,
     ULYSSES,
     StrategyOptions,
 )
 from wattree.strategy.strategy import CUSTOM, Schedule, Strategy
 from wattree.strategy.traffic import IN_LINE, TIERS, Offload, Prefetch, Traffic
 from wattree.strategy.tree import (
+    OWNER,
     ActivationStore,
     Choices,
     ContextExchange,
@@ -29,10 +31,12 @@ __all__ = [
     "CONTEXTS",
     "CUSTOM",
     "IN_LINE",
+    "OWNER",
     "RECOMPUTATIONS",
     "SCHEDULES",
     "SHARDINGS",
     "SPATIAL",
+    "TABLES",
     "TIERS",
     "ULYSSES",
     "ActivationStore",

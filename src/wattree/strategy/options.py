@@ -17,6 +17,7 @@ __all__ = [
     "SCHEDULES",
     "SHARDINGS",
     "SPATIAL",
+    "TABLES",
     "ULYSSES",
     "StrategyOptions",
 ]
@@ -33,6 +34,9 @@ ULYSSES = "ulysses"
 #: Rows of images instead of positions of sequences: edges are exchanged with neighbours.
 SPATIAL = "spatial"
 CONTEXTS = (*(way.value for way in ContextExchange), ULYSSES, SPATIAL)
+#: How tables are spread over replicas: each whole on one of them, by rows, by columns, not at all,
+#: or whole but for those larger than an even share, which are split by rows.
+TABLES = ("table-wise", "row-wise", "column-wise", "data-parallel", "auto")
 ORDERS = tuple(order.value for order in PositionOrder)
 #: Those of Wattree, and orders that users bring.
 SCHEDULES = (*PIPELINE_SCHEDULES, CUSTOM)
@@ -64,6 +68,8 @@ class StrategyOptions:
             of it holds.
         expert_load, reduce_every_micro_batch, tensor_pieces: As those of `Strategy`.
         sync_batch_norm: Statistics of batch norm are taken over all replicas (and parts of images).
+        tables: How tables that samples look up in are spread over replicas, one of `TABLES`.
+        sparse_gradients: Of tables: only rows that were looked up have gradients and are updated.
     """
 
     dp: int = 1
@@ -92,6 +98,8 @@ class StrategyOptions:
     reduce_every_micro_batch: bool | None = None
     tensor_pieces: int | None = None
     sync_batch_norm: bool = False
+    tables: str = "data-parallel"
+    sparse_gradients: bool = False
 
     def __post_init__(self) -> None:
         misfits: dict[str, str] = {}
@@ -104,6 +112,7 @@ class StrategyOptions:
             ("schedule", SCHEDULES),
             ("context", CONTEXTS),
             ("context_order", ORDERS),
+            ("tables", TABLES),
         ):
             if getattr(self, name) not in allowed:
                 misfits[f"strategy.{name}"] = (

@@ -17,12 +17,14 @@ from wattree.compiler.passes.forward import (
     StepList,
     compute_step,
     halo_size,
+    like,
     routed_copies,
 )
 from wattree.compiler.passes.propagate import Split
 from wattree.compiler.passes.window import halos_of
 from wattree.compiler.program import StepPhase
 from wattree.graph import Block, Operator, OperatorKind
+from wattree.strategy.parts import is_sample_table
 
 __all__ = ["backward_steps"]
 
@@ -61,6 +63,8 @@ def backward_steps(
         given = any(found.get(output.tensor) for output in operator.outputs)
         if not given and not _is_end(operator, block):
             continue
+        if is_sample_table(operator):
+            _exchange_gradients(block, splits, found, steps)
         depends, given = _arrived(operator, split, found, steps)
         _add_gradients(
             operator,
@@ -79,6 +83,30 @@ def backward_steps(
             moved = steps.convert(f"{name}.gradient", gradient, placed.layout)
             last = max(last, moved.step)
     return steps, last
+
+
+def _exchange_gradients(
+    block: Block, splits: Sequence[Split], found: dict[str, list[Placed]], steps: StepList
+) -> None:
+    """Send the gradients of what tables gave back in one exchange, as many as there are by now."""
+    alike: list[tuple[Layout, dict[str, Placed]]] = []
+    for operator, split in zip(block.operators, splits, strict=True):
+        if not is_sample_table(operator):
+            continue
+        for output in operator.outputs:
+            gradients = found.get(output.tensor, [])
+            want = layout_of(output, split, partial=False)
+            if len(gradients) != 1 or gradients[0].layout == want:
+                continue
+            for wanted, group in alike:
+                if wanted == want and like(gradients[0], next(iter(group.values()))):
+                    group[output.tensor] = gradients[0]
+                    break
+            else:
+                alike.append((want, {output.tensor: gradients[0]}))
+    for want, group in alike:
+        for name, placed in steps.convert_together("tables.gradient", group, want).items():
+            found[name] = [placed]
 
 
 def _is_end(operator: Operator, block: Block) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattree.compiler.layout import (
+    OWNED,
     PARTIAL,
     Layout,
     conversions,
@@ -28,7 +29,8 @@ from wattree.compiler.program import (
     StepPhase,
 )
 from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter
-from wattree.strategy import ContextExchange, PositionOrder
+from wattree.strategy import OWNER, ContextExchange, PositionOrder
+from wattree.strategy.parts import is_sample_table
 
 __all__ = [
     "Placed",
@@ -36,6 +38,8 @@ __all__ = [
     "compute_step",
     "forward_steps",
     "halo_size",
+    "like",
+    "looked_up_tensors",
     "routed_copies",
 ]
 
@@ -68,7 +72,9 @@ class Placed:
     experts_at: int | None = None
 
     def by_experts(self, layout: Layout) -> bool:
-        """Return whether `layout` would give a rank the tokens of its own experts."""
+        """Return whether `layout` gives a rank what is its own: tokens of its experts, tables."""
+        if OWNED in layout.values():
+            return True
         return self.experts_at is not None and self.experts_at in layout.values()
 
 
@@ -78,7 +84,8 @@ class StepList:
 
     `exchanges` says of keys and values how they reach other ranks, `orders` of attention which
     positions ranks hold (`passes.context`), `statistics` of batch norm over which ranks it takes
-    them (`passes.statistics`). `edges` are the rows of neighbours that windows reach into.
+    them (`passes.statistics`). `edges` are the rows of neighbours that windows reach into, `tables`
+    the tensors that are looked up in tables, and sent together.
     """
 
     phase: StepPhase
@@ -89,6 +96,7 @@ class StepList:
     converted: dict[tuple[str, tuple[tuple[str, int], ...]], Placed] = field(default_factory=dict)
     statistics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     edges: dict[tuple[str, Halo], Placed] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
 
     def add(self, step: Step) -> int:
         """Append `step` and return its index."""
@@ -163,14 +171,50 @@ class StepList:
         key = (name, tuple(sorted(want.items())))
         if key in self.converted:
             return self.converted[key]
+        if name in self.tables and have.layout != want:
+            alike = [
+                n for n in self.tables if n in self.tensors and (n, key[1]) not in self.converted
+            ]
+            group = {n: self.tensors[n] for n in alike if like(self.tensors[n], have)}
+            for other, placed in self.convert_together("tables", group, want).items():
+                self.converted[other, key[1]] = placed
+            return self.converted[key]
         placed = self.convert(label or name, have, want, copies=copies, tensor=name)
         self.converted[key] = placed
         return placed
 
+    def convert_together(
+        self, label: str, group: Mapping[str, Placed], want: Layout
+    ) -> dict[str, Placed]:
+        """Turn tensors that lie alike into `want` in one exchange, as tables send theirs."""
+        first = next(iter(group.values()))
+        size = first.size.scaled(
+            sum(p.size.coefficient for p in group.values()) / first.size.coefficient
+        )
+        made = tuple(sorted({p.step for p in group.values() if p.step >= 0}))
+        have = replace(first, size=size, step=made[-1] if made else -1)
+        moved = self.convert(label, have, want, also=made[:-1])
+        found = {}
+        for name, placed in group.items():
+            own = conversions(placed.size, placed.layout, want)[1]
+            own = own.to_experts(routed=placed.by_experts(want))
+            found[name] = replace(placed, layout=want, size=own, step=moved.step)
+        return found
+
     def convert(
-        self, label: str, have: Placed, want: Layout, *, copies: float = 1.0, tensor: str = ""
+        self,
+        label: str,
+        have: Placed,
+        want: Layout,
+        *,
+        copies: float = 1.0,
+        tensor: str = "",
+        also: tuple[int, ...] = (),
     ) -> Placed:
-        """Add the collectives that turn `have`, which is `tensor` or its gradient, into `want`."""
+        """Add the collectives that turn `have`, which is `tensor` or its gradient, into `want`.
+
+        They wait for the step that makes it, and for those in `also`.
+        """
         exchange = self.exchanges.get(tensor, ContextExchange.OVERLAPPED)
         around = _AROUND if exchange is ContextExchange.RING else {}
         needed, size = conversions(have.size, have.layout, want)
@@ -185,7 +229,7 @@ class StepList:
                     size=conversion.size.to_experts(routed=gets and has),
                     payload=Payload.ACTIVATION,
                     phase=self.phase,
-                    depends=(step,) if step >= 0 else (),
+                    depends=(*also, step) if step >= 0 else (),
                     copies=copies if conversion.kind is CollectiveKind.ALL_TO_ALL else 1.0,
                     reads_block_input=step < 0,
                     exposed=exchange is ContextExchange.GATHER,
@@ -227,6 +271,7 @@ def forward_steps(
         exchanges=exchanges or {},
         orders=orders or {},
         statistics=synced or {},
+        tables=looked_up_tensors(block),
     )
     for index, (operator, split) in enumerate(zip(block.operators, splits, strict=True)):
         share = 1.0 if shares is None else shares[index]
@@ -311,11 +356,23 @@ def compute_step(
         value_head_dim=operator.value_head_dim,
         skewed_axes=skewed_axes(operator, split, order),
         kernels=operator.kernels,
+        owners=split.get(OWNER, ()),
         depends=tuple(sorted({step for step in depends if step >= 0})),
         reads_block_input=given,
         share=share,
         transient=outputs,
     )
+
+
+def looked_up_tensors(block: Block) -> tuple[str, ...]:
+    """Return the tensors that tables of samples give."""
+    return tuple(out.tensor for o in block.operators if is_sample_table(o) for out in o.outputs)
+
+
+def like(placed: Placed, other: Placed) -> bool:
+    """Return whether two tensors lie alike, so that one exchange can move both."""
+    same = replace(placed.size, coefficient=other.size.coefficient) == other.size
+    return same and placed.layout == other.layout
 
 
 def halo_size(operator: Operator, split: Split, halo: Halo) -> LocalSize:
@@ -347,6 +404,8 @@ def _local(operator: Operator, operand: Operand | Parameter, split: Split) -> Lo
         size = size.times(_dim(operator, split, name))
     if isinstance(operand, Operand) and expert_position(operand) is not None:
         size = size.to_experts(routed=bool(split.get("expert")))
+    if owners := split.get(OWNER, ()):
+        size = size.over(owners).to_experts(routed=True)
     return size
 
 
@@ -378,6 +437,8 @@ def _matmul(operator: Operator, split: Split) -> Matmul:
         else:
             continue
         parts[role] = parts[role].times(_dim(operator, split, dim.name))
+    if owners := split.get(OWNER, ()):
+        parts["m"] = parts["m"].over(owners).to_experts(routed=True)
     if expert_position(moving) is not None:
         parts["m"] = parts["m"].to_experts(routed=bool(split.get("expert")))
     return Matmul(**parts)

@@ -16,7 +16,8 @@ from wattree.compiler.program import (
     SavedTensor,
 )
 from wattree.graph import Block, Operator, OperatorKind, Parameter
-from wattree.strategy import Choices
+from wattree.strategy import OWNER, Choices
+from wattree.strategy.parts import is_sample_table, looked_up
 
 __all__ = ["parameter_groups", "saved_tensors"]
 
@@ -201,11 +202,15 @@ def parameter_groups(
     block: Block, splits: Sequence[Split], choices: Sequence[Choices]
 ) -> tuple[ParameterGroup, ...]:
     """Return the parameters of a block, those stored and synchronised alike summed up."""
-    elements: dict[tuple[tuple[str, ...], ParameterGroup], float] = {}
+    elements: dict[tuple[tuple[str, ...], ParameterGroup, str], float] = {}
     for operator, split, choice in zip(block.operators, splits, choices, strict=True):
         for parameter in operator.parameters:
             group = _group(parameter, split, choice)
-            key = (group.elements.divisors, group)
+            if choice.sparse_gradients and is_sample_table(operator) and not group.partial_axes:
+                group = replace(group, touched=_touched(operator, split))
+            # How much of a table is touched follows from its own size.
+            own = "" if group.touched is None else operator.path
+            key = (group.elements.divisors, group, own)
             elements[key] = elements.get(key, 0.0) + float(parameter.elements)
     return tuple(
         ParameterGroup(
@@ -216,15 +221,30 @@ def parameter_groups(
             optimizer_axes=group.optimizer_axes,
             trainable=group.trainable,
             tied=group.tied,
+            owned=group.owned,
+            touched=group.touched,
         )
-        for (divisors, group), count in elements.items()
+        for (divisors, group, _), count in elements.items()
     )
 
 
+def _touched(operator: Operator, split: Split) -> LocalSize:
+    """Return the elements of a table that the samples of a micro-batch read on one rank."""
+    owners = split.get(OWNER, ())
+    size = LocalSize(looked_up(operator), 1, 0, split.get("batch", ()))
+    for name in operator.parameters[0].dims:
+        size = size.over(split.get(name, ()))
+    return size.over(owners).to_experts(routed=bool(owners))
+
+
 def _group(parameter: Parameter, split: Split, choice: Choices) -> ParameterGroup:
-    over = tuple(axis for dim in parameter.dims for axis in split.get(dim, ()))
+    owners = split.get(OWNER, ())
+    over = (*(axis for dim in parameter.dims for axis in split.get(dim, ())), *owners)
     partial = tuple(
-        axis for dim, axes in split.items() if dim not in parameter.dims for axis in axes
+        axis
+        for dim, axes in split.items()
+        if dim not in parameter.dims and dim != OWNER
+        for axis in axes
     )
 
     def sharded(axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -239,4 +259,5 @@ def _group(parameter: Parameter, split: Split, choice: Choices) -> ParameterGrou
         optimizer_axes=sharded(choice.optimizer),
         trainable=parameter.trainable,
         tied=parameter.tied_to is not None,
+        owned=bool(owners),
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wattree.compiler.layout import PARTIAL, Layout, layout_of
+from wattree.compiler.layout import OWNED, PARTIAL, Layout, layout_of
 from wattree.errors import StrategyError
 from wattree.graph import Block, DimRole, Operator, window_dims
-from wattree.strategy import Choices
+from wattree.strategy import OWNER, Choices
 
 __all__ = ["Split", "operator_splits", "required_layout"]
 
@@ -66,15 +66,15 @@ def _explicit(
 ) -> dict[str, tuple[str, ...]]:
     split: dict[str, tuple[str, ...]] = {}
     seen: dict[str, str] = {}
-    for dim in operator.dims:
-        axes = tuple(axis for axis in choice.compute.get(dim.name, ()) if axis in active)
-        if axes and dim.role is DimRole.OPAQUE:
-            misfits[path] = f"dim '{dim.name}' cannot be split (over {', '.join(axes)})"
+    for name in (*(dim.name for dim in operator.dims), OWNER):
+        axes = tuple(axis for axis in choice.compute.get(name, ()) if axis in active)
+        if axes and name != OWNER and operator.dim(name).role is DimRole.OPAQUE:
+            misfits[path] = f"dim '{name}' cannot be split (over {', '.join(axes)})"
         for axis in axes:
             if axis in seen:
-                misfits[path] = f"axis '{axis}' splits both '{seen[axis]}' and '{dim.name}'"
-            seen[axis] = dim.name
-        split[dim.name] = axes
+                misfits[path] = f"axis '{axis}' splits both '{seen[axis]}' and '{name}'"
+            seen[axis] = name
+        split[name] = axes
     return split
 
 
@@ -103,7 +103,7 @@ def _inherit(
     used = {axis for axes in split.values() for axis in axes}
     for operand in operator.inputs:
         for axis, position in layouts.get(operand.tensor, {}).items():
-            if axis in used or position == PARTIAL:
+            if axis in used or position in (PARTIAL, OWNED):
                 continue
             dim = operand.dims[position]
             if operator.dim(dim).role is not DimRole.OPAQUE and dim not in whole:

@@ -15,6 +15,7 @@ from wattree.strategy.presets.data import data_parallel
 from wattree.strategy.presets.expert import expert_parallel
 from wattree.strategy.presets.recompute import recomputation
 from wattree.strategy.presets.spatial import spatial_dim
+from wattree.strategy.presets.tables import sharded_tables
 from wattree.strategy.presets.tensor import sequence_parallel, tensor_parallel
 from wattree.strategy.strategy import Schedule, Strategy
 from wattree.strategy.tree import StrategyTree
@@ -39,6 +40,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "tensor": {"sharding": "none", "sequence_parallel": False},
     "megatron": {"sharding": "zero1", "sequence_parallel": True},
     "spatial": {"sharding": "none", "context": "spatial"},
+    "dlrm": {"sharding": "none", "tables": "auto", "sparse_gradients": True},
 }
 
 #: Schedules that stand for the interleaved one where there are several chunks.
@@ -77,6 +79,7 @@ def tree_of(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     if options.sequence_parallel:
         tree = tree.merged(sequence_parallel(options, model))
     tree = tree.merged(expert_parallel(options, model))
+    tree = tree.merged(sharded_tables(options, model))
     return tree.merged(recomputation(options, model))
 
 
