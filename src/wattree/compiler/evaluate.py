@@ -62,6 +62,11 @@ _HOST_SMOOTHNESS = 4.0
 #: Collectives that pass blocks from neighbour to neighbour. Gradients ride with the keys and
 #: values of all turns but the last, so only that one has a latency of its own.
 _AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
+#: Collectives with a root, and those that send as much.
+_ROOTED = {
+    CollectiveKind.BROADCAST: CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE: CollectiveKind.REDUCE_SCATTER,
+}
 #: Matrix products that stay at 16 bit when linear layers are quantised.
 _PLAIN_PRODUCTS = frozenset({"logits", "moe.router"})
 
@@ -167,7 +172,8 @@ def block_costs(
     forward = _phase(program.forward, scale, placement, rates, software)
     again = _phase(program.recomputation, scale, placement, rates, software)
     backward = _phase(program.backward, scale, placement, rates, software)
-    _stretch_to_host([forward], rates, scale)
+    # Threads of one interpreter launch forwards in turn; backward has a thread of C++ by device.
+    _stretch_to_host([forward], rates, scale, launches=scale.launches)
     _stretch_to_host([again, backward], rates, scale)
     return BlockCosts(
         program=program,
@@ -213,6 +219,8 @@ def collective_costs(
         return _ring_pass_costs(kind, size_bytes, group, rates)
     if kind is CollectiveKind.HALO:
         return _halo_costs(size_bytes, group, rates)
+    if kind in _ROOTED:
+        return _rooted_costs(kind, size_bytes, group, rates)
     played = rates.collectives.played(kind.value, size_bytes, group, rates.links, copies=copies)
     loads = played.loads
     factor = rates.moe_exchange_factor if copies > 1 else 1.0
@@ -246,6 +254,18 @@ def _ring_pass_costs(
         uplink_bytes=loads.uplink,
         in_turn=np.zeros_like(size_bytes),
     )
+
+
+def _rooted_costs(
+    kind: CollectiveKind, size_bytes: Floats, group: GroupShape, rates: Rates
+) -> CollectiveCosts:
+    """Return the costs of what one rank has and all get, or the other way round.
+
+    In a ring the whole goes through the port of every rank but the last: as much as in a gather
+    whose whole is `n / (n - 1)` times as large.
+    """
+    factor = np.where(group.ranks > 1, group.ranks / np.maximum(group.ranks - 1.0, 1.0), 0.0)
+    return collective_costs(_ROOTED[kind], size_bytes * factor, group, rates)
 
 
 def _halo_costs(size_bytes: Floats, group: GroupShape, rates: Rates) -> CollectiveCosts:
@@ -444,7 +464,9 @@ def _attention(
     return time_s * step.share, flop * step.share, np.asarray(traffic) * step.share
 
 
-def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates, scale: Scale) -> None:
+def _stretch_to_host(
+    phases: Sequence[PhaseCosts], rates: Rates, scale: Scale, *, launches: float = 1.0
+) -> None:
     """Stretch compute so that a block takes the smooth maximum of device and host time, in place.
 
     A launch-bound block's kernels run in gaps: `(device**4 + host**4)**(1/4)` over the block.
@@ -461,10 +483,12 @@ def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates, scale: Scale) -
         return
     device: Floats = np.zeros(phases[0].work_s.shape[1])
     for phase, index, step in computes:
-        launches = _launched(step, scale) * step.kernels
-        phase.work_s[index] += launches * rates.blocking_s * (step.share > 0)
+        own = _launched(step, scale) * step.kernels
+        phase.work_s[index] += own * rates.blocking_s * (step.share > 0)
         device = device + phase.work_s[index]
-    host = sum(_launched(step, scale) * _host_time_s(step, rates) for _, _, step in computes)
+    host = np.zeros_like(device)
+    for _, _, step in computes:
+        host = host + launches * _launched(step, scale) * _host_time_s(step, rates)
     ratio = host / np.maximum(device, 1e-12)
     stretch = (1.0 + ratio**_HOST_SMOOTHNESS) ** (1.0 / _HOST_SMOOTHNESS)
     if scale.load is not None:

@@ -20,7 +20,7 @@ from wattree.compiler.token_load import RankLevels, members_of, port_factors
 from wattree.errors import StrategyError
 from wattree.strategy import Mesh
 
-__all__ = ["Shares", "owner_levels", "owners_of", "shares_of"]
+__all__ = ["Shares", "first_rank_levels", "owner_levels", "owners_of", "shares_of"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -65,6 +65,25 @@ def _over_mean(values: NDArray[np.generic]) -> Floats:
     amounts = values.astype(np.float64)
     mean = amounts.mean()
     return np.asarray(amounts / mean if mean > 0 else np.ones_like(amounts))
+
+
+def first_rank_levels(axes: tuple[str, ...], mesh: Mesh) -> RankLevels:
+    """Return two levels: the first rank of each group, which has all that is owned; the rest."""
+    ranks = mesh.size(axes)
+    shares = np.zeros(ranks)
+    shares[0] = ranks
+    ports = port_factors(shares)
+    return RankLevels(
+        load=TokenLoad(
+            tokens=shares[:2],
+            ports=ports[:2],
+            busiest=np.full(min(ranks, 2), float(ports.max())),
+            leader=np.zeros(min(ranks, 2), dtype=np.int64),
+            held=shares[:2],
+            first=(shares[:2] > 0).astype(np.float64),
+        ),
+        of_rank=np.minimum(members_of(axes, mesh), 1),
+    )
 
 
 def owner_levels(program: ModelProgram, mesh: Mesh) -> RankLevels | None:

@@ -45,6 +45,8 @@ class CollectiveKind(StrEnum):
     ALL_TO_ALL = "all_to_all"
     RING_GATHER = "ring_gather"  # an all-gather whose blocks go from neighbour to neighbour
     RING_REDUCE = "ring_reduce"  # a reduce-scatter likewise
+    BROADCAST = "broadcast"  # from the first rank to all
+    REDUCE = "reduce"  # of all to the first rank
     HALO = "halo"  # rows at the edges of a part, between neighbours
 
 
@@ -126,6 +128,7 @@ class TokenLoad:
         busiest: The largest of `ports` in its group, which ends the exchange.
         leader: Entry of the busiest rank, for which the others wait.
         held: Parameters of what a rank owns, over the mean; None where nothing is owned.
+        first: 1 for the first rank where it alone updates, 0 for others; None where all update.
     """
 
     tokens: NDArray[np.float64]
@@ -133,6 +136,7 @@ class TokenLoad:
     busiest: NDArray[np.float64]
     leader: NDArray[np.int64]
     held: NDArray[np.float64] | None = None
+    first: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +162,7 @@ class Scale:
         degrees: Axis → degree, shape `(n,)` each. Absent axes have degree 1.
         batch_axes: Axes over which samples are spread: `B = micro_batch * their degrees`.
         load: Tokens of experts; None: all ranks get the same.
+        launches: Replicas whose forward one process launches, one after another.
     """
 
     micro_batch: NDArray[np.float64]
@@ -165,6 +170,7 @@ class Scale:
     degrees: Mapping[str, NDArray[np.float64]]
     batch_axes: tuple[str, ...]
     load: TokenLoad | None = None
+    launches: float = 1.0
     _cache: dict[LocalSize, NDArray[np.float64]] = field(default_factory=dict, repr=False)
 
     def value(self, size: LocalSize) -> NDArray[np.float64]:

@@ -136,7 +136,10 @@ def block_storage(
             touched = elements
             if group.touched is not None:
                 touched = np.minimum(elements, micro_batches * scale.value(group.touched))
-            gradients = gradients + software.gradient_bytes * touched / scale.degree(kept_over)
+            own = touched / scale.degree(kept_over)
+            if (first := _first(scale)) is not None:
+                own = own * (1.0 + first)  # the sum beside those of its replica
+            gradients = gradients + software.gradient_bytes * own
             optimizer = (
                 optimizer
                 + (software.master_bytes + software.master_gradient_bytes + state_bytes)
@@ -145,13 +148,19 @@ def block_storage(
             )
             updated = updated + touched / shards
         sync.append(_sync(group, elements, software, often=reduce_every_micro_batch))
+    first = _first(scale)
     return Storage(
         parameters=parameters,
         gradients=gradients,
-        optimizer=optimizer,
-        updated_elements=updated,
+        optimizer=optimizer if first is None else optimizer * first,
+        updated_elements=updated if first is None else updated * first,
         sync=tuple(sync),
     )
+
+
+def _first(scale: Scale) -> Floats | None:
+    """Return 1 for ranks that update and 0 for others, where the first alone updates."""
+    return None if scale.load is None else scale.load.first
 
 
 def _optimizer_axes(group: ParameterGroup) -> tuple[str, ...]:

@@ -362,6 +362,10 @@ class _PresetKeys(Section):
         None,
         description="true or false, whether only rows of tables that were looked up are updated",
     )
+    single_process: bool | None = Field(
+        None,
+        description="true or false, whether one process drives all devices (nn.DataParallel)",
+    )
 
 
 # The keys of the last base come first where messages list them.
@@ -444,6 +448,10 @@ class _TreeKeys(Section):
     schedule: ScheduleSpec | None = Field(None, description="a mapping with name and micro_batches")
     tree: dict[str, NodeSpec] = Field(
         description='module pattern → choices, such as {"": {compute: {batch: dp}}}'
+    )
+    single_process: bool | None = Field(
+        None,
+        description="true or false, whether one process drives all devices (nn.DataParallel)",
     )
 
 

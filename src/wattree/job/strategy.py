@@ -192,6 +192,7 @@ def _strategy(
         expert_load=_expert_load(spec.expert_imbalance, spec.expert_capacity),
         reduce_every_micro_batch=spec.reduce_every_micro_batch,
         tensor_pieces=spec.tensor_pieces,
+        single_process=bool(spec.single_process),
     )
     warn_of_idle_traffic(strategy, spec, problems=problems)
     warn_of_idle_load(strategy, problems=problems)

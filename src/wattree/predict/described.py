@@ -59,7 +59,11 @@ def _overlap(strategy: Strategy) -> dict[str, object]:
         "reduce_every_micro_batch",
         "tensor_pieces",
     )
-    found = {name: value for name in names if (value := getattr(strategy, name)) is not None}
+    found: dict[str, object] = {
+        name: value for name in names if (value := getattr(strategy, name)) is not None
+    }
+    if strategy.single_process:
+        found["single_process"] = True
     return found | _tokens(strategy.expert_load) | _traffic(strategy.traffic)
 
 

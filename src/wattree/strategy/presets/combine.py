@@ -14,6 +14,11 @@ from wattree.strategy.presets.context import context_parallel
 from wattree.strategy.presets.data import data_parallel
 from wattree.strategy.presets.expert import expert_parallel
 from wattree.strategy.presets.recompute import recomputation
+from wattree.strategy.presets.single_process import (
+    check_single_process,
+    samples_of_a_device,
+    single_process,
+)
 from wattree.strategy.presets.spatial import spatial_dim
 from wattree.strategy.presets.tables import sharded_tables
 from wattree.strategy.presets.tensor import sequence_parallel, tensor_parallel
@@ -40,6 +45,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "tensor": {"sharding": "none", "sequence_parallel": False},
     "megatron": {"sharding": "zero1", "sequence_parallel": True},
     "spatial": {"sharding": "none", "context": "spatial"},
+    "data_parallel": {"sharding": "none", "single_process": True},
     "dlrm": {"sharding": "none", "tables": "auto", "sparse_gradients": True},
 }
 
@@ -80,6 +86,8 @@ def tree_of(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
         tree = tree.merged(sequence_parallel(options, model))
     tree = tree.merged(expert_parallel(options, model))
     tree = tree.merged(sharded_tables(options, model))
+    if options.single_process:
+        tree = tree.merged(single_process(model))
     return tree.merged(recomputation(options, model))
 
 
@@ -100,12 +108,14 @@ def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: in
     Raises:
         StrategyError: The batch does not split into whole micro-batches.
     """
-    share = options.replicas * options.micro_batch
+    check_single_process(options, global_batch)
+    micro_batch = max(1, samples_of_a_device(options, global_batch))
+    share = options.replicas * micro_batch
     if global_batch % share:
         raise StrategyError(
             {
                 "data.global_batch": f"{global_batch} samples do not split into micro-batches of "
-                f"{options.micro_batch} on {options.replicas} replicas; use a multiple of {share}"
+                f"{micro_batch} on {options.replicas} replicas; use a multiple of {share}"
             }
         )
     if options.sharding == "hybrid" and options.fsdp == 1:
@@ -142,4 +152,5 @@ def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: in
         expert_load=options.expert_load,
         reduce_every_micro_batch=options.reduce_every_micro_batch,
         tensor_pieces=options.tensor_pieces,
+        single_process=options.single_process,
     )
