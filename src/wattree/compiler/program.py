@@ -14,7 +14,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.graph import AttentionMask, Extent, OperatorKind
+from wattree.graph import AttentionMask, Extent, OperatorKind, Window
 
 __all__ = [
     "BlockProgram",
@@ -215,11 +215,19 @@ class ComputeStep:
         kind: Family of the cost formula.
         function: What it computes, for people.
         phase: Forward, input gradient, weight gradient (of recomputation: forward).
-        matmul: Shape, for MATMUL.
+        matmul: Shape, for MATMUL, and for CONVOLUTION as an implicit product.
         batch, queries, heads: Attention only: local samples, query positions and query heads.
         mask, head_dim, value_head_dim: Attention only.
         skewed_axes: Attention only: axes over which a causal mask leaves the last rank most to do.
-        traffic: Elements read and written, each operand once.
+        traffic: Elements read and written, each operand once, at the width of activations.
+        fixed_traffic: Operands that have a width of their own (indices, masks, statistics), and
+            that width; they are not in `traffic`. [B]
+        reads, writes: Of the activations of `traffic`, those read and those written, in the order
+            of the operator's operands.
+        weights: Its parameters, tables whole even where only rows of them are looked up.
+        row: Elements of a row of its table, for EMBEDDING.
+        window: Convolutions and pools only.
+        in_turn: How many times it runs one after another: the time steps of a recurrent product.
         kernels: Eager kernels it launches.
         owners: Axes of which one rank runs it, the others not at all.
         depends: Indices of earlier steps in the same list whose results it reads.
@@ -233,6 +241,13 @@ class ComputeStep:
     function: str
     phase: StepPhase
     traffic: tuple[LocalSize, ...]
+    fixed_traffic: tuple[tuple[LocalSize, float], ...] = ()
+    reads: tuple[LocalSize, ...] = ()
+    writes: tuple[LocalSize, ...] = ()
+    weights: tuple[LocalSize, ...] = ()
+    row: LocalSize = field(default_factory=LocalSize)
+    window: Window | None = None
+    in_turn: LocalSize | None = None
     matmul: Matmul | None = None
     batch: LocalSize = field(default_factory=LocalSize)
     queries: LocalSize = field(default_factory=LocalSize)
@@ -324,7 +339,8 @@ class ParameterGroup:
         trainable: Whether they are updated.
         tied: Shares storage with another group's parameters: computed with, not stored again.
         owned: They are of operators that one rank has whole, the others not at all.
-        touched: Local elements that a micro-batch reads, where only those have gradients.
+        touched: Of a table, local elements that a micro-batch reads; where gradients are sparse
+            only those are updated.
     """
 
     elements: LocalSize

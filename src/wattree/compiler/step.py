@@ -176,7 +176,7 @@ def steps_of(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> Steps
             software,
             state,
             reduce_every_micro_batch=often,
-            micro_batches=strategy.schedule.micro_batches,
+            samples=float(global_batch),
         )
         for p in program.programs
     )

@@ -103,7 +103,7 @@ def block_storage(
     state_bytes: float,
     *,
     reduce_every_micro_batch: bool | None = None,
-    micro_batches: int = 1,
+    samples: float | None = None,
 ) -> Storage:
     """Return what the parameters of one block take and move.
 
@@ -115,7 +115,7 @@ def block_storage(
         reduce_every_micro_batch: Gradients leave after each micro-batch, or only after the last,
             until when each rank sums them up whole (`no_sync` of PyTorch's FSDP); None: after each
             if they are sharded.
-        micro_batches: Of a step, which touch rows of tables whose gradients are sparse.
+        samples: Of a step, which touch rows of tables; None: those of a micro-batch.
     """
     zero = np.zeros_like(scale.micro_batch)
     parameters, gradients, optimizer, updated = zero, zero, zero, zero
@@ -134,8 +134,10 @@ def block_storage(
             if reduce_every_micro_batch is False:
                 kept_over = ()
             touched = elements
-            if group.touched is not None:
-                touched = np.minimum(elements, micro_batches * scale.value(group.touched))
+            if group.touched is not None and software.sparse_gradients:
+                batch = scale.micro_batch * scale.degree(scale.batch_axes)
+                often_each = 1.0 if samples is None else samples / batch
+                touched = np.minimum(elements, often_each * scale.value(group.touched))
             own = touched / scale.degree(kept_over)
             if (first := _first(scale)) is not None:
                 own = own * (1.0 + first)  # the sum beside those of its replica

@@ -64,6 +64,14 @@ class Software:
             (attention, router), `full` (the whole step).
         allocator: Of device memory: PyTorch's (`caching`), the same with expandable segments
             (`expandable`), or the one of TensorFlow and JAX (`bfc`).
+        channels_last: Activations of convolutions lie as matrix units read them (NHWC); otherwise
+            (NCHW) they are converted before and after.
+        library_kernels: Norms, activations and the like run as the kernels of a library, each by
+            itself, with the passes of `cost.memory_bound`; otherwise they move every operand once,
+            as kernels made for training do.
+        sparse_gradients: Embedding tables get gradients for the rows that were looked up only.
+        autocast: Parameters are kept in fp32 and cast to 16 bits where products need them, in
+            each forward pass; layer norms, softmax and losses run in fp32 (PyTorch's AMP).
     """
 
     name: str
@@ -92,6 +100,10 @@ class Software:
     moe_fused_experts: bool = False
     cuda_graphs: str = "none"
     allocator: str = "caching"
+    channels_last: bool = True
+    library_kernels: bool = False
+    sparse_gradients: bool = False
+    autocast: bool = False
 
     def with_traits(self, traits: Mapping[str, Any]) -> Software:
         """Return a copy with single habits replaced.
@@ -122,6 +134,16 @@ _FSDP: dict[str, Any] = {
     "parameter_bytes": 4.0,  # fp32 shard is the master copy
     "master_bytes": 0.0,
     "reduce_every_micro_batch": True,
+}
+#: fp32 parameters and gradients, also in mixed precision: there, autocast makes 16-bit copies.
+_EAGER: dict[str, Any] = {
+    "fused_attention": False,
+    "parameter_bytes": 4.0,
+    "master_bytes": 0.0,
+    "gather_bytes": 4.0,
+    "channels_last": False,
+    "library_kernels": True,
+    "autocast": True,
 }
 
 #: Sources of the habits: the projects' documentation and source, as cited in docs/accuracy.md.
@@ -196,6 +218,31 @@ SOFTWARE: Mapping[str, Software] = {
             loss_bytes_per_logit=8.0,
             **_FSDP,
         ),
+        Software(name="pytorch", title="PyTorch, eager, AMP by autocast", **_EAGER),
+        Software(
+            name="pytorch-ngc",
+            title="PyTorch examples of NVIDIA in its containers (DeepLearningExamples)",
+            **_EAGER,
+        ),
+        Software(
+            name="paddle",
+            title="PaddlePaddle, static graph",
+            **_EAGER | {"channels_last": True},
+        ),
+        Software(
+            name="tensorflow-xla",
+            title="TensorFlow with XLA and Horovod",
+            allocator="bfc",
+            compiled=True,
+            **_EAGER | {"channels_last": True},
+        ),
+        Software(
+            name="jax",
+            title="JAX with jit (scenic, T5X)",
+            allocator="bfc",
+            compiled=True,
+            **_EAGER | {"channels_last": True},
+        ),
     )
 }
 
@@ -216,6 +263,7 @@ def at_precision(software: Software, precision: Precision) -> Software:
         gradient_bytes=4.0,
         gather_bytes=4.0,
         reduce_bytes=4.0,
+        autocast=False,
     )
 
 

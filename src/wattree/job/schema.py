@@ -358,10 +358,6 @@ class _PresetKeys(Section):
         description="'table-wise', 'row-wise', 'column-wise', 'data-parallel' or 'auto', how "
         "tables that samples look up in are spread over replicas",
     )
-    sparse_gradients: bool | None = Field(
-        None,
-        description="true or false, whether only rows of tables that were looked up are updated",
-    )
     single_process: bool | None = Field(
         None,
         description="true or false, whether one process drives all devices (nn.DataParallel)",
@@ -407,11 +403,6 @@ class MemorySpec(Section):
     )
     recompute_share: float | None = Field(
         None, gt=0, le=1, description="a number above 0 and up to 1, share of each operator redone"
-    )
-    sparse_gradients: bool | None = Field(
-        None,
-        description="true or false, whether only rows of a table that were looked up have "
-        "gradients and are updated",
     )
 
 

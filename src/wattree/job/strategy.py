@@ -277,7 +277,6 @@ def _memory(spec: MemorySpec) -> MemoryChoice:
         optimizer=axes(spec.optimizer),
         activations=None if spec.activations is None else ActivationStore(spec.activations),
         recompute_share=spec.recompute_share,
-        sparse_gradients=spec.sparse_gradients,
     )
 
 

@@ -151,7 +151,7 @@ def _node(node: TreeNode, axes: set[str], split: set[str]) -> dict[str, object]:
         names = getattr(node.memory, name)
         if names is not None and (kept := [axis for axis in names if axis in axes]):
             memory[name] = {"shard": kept}
-    for name in ("activations", "recompute_share", "sparse_gradients"):
+    for name in ("activations", "recompute_share"):
         if (value := getattr(node.memory, name)) is not None:
             memory[name] = value
     chosen: dict[str, object] = {"compute": compute, "memory": memory}

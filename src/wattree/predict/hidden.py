@@ -63,11 +63,10 @@ def gathered_copies(switches: StrategyOptions) -> float:
 def is_expressible(switches: StrategyOptions) -> bool:
     """Return whether the closed form knows all settings.
 
-    Not what is offloaded or freed early, and not what makes ranks differ: owners of tables, a
-    first device that does more than the others, or tables of whose rows only some are updated.
+    Not what is offloaded or freed early, and not what makes ranks differ: owners of tables, or a
+    first device that does more than the others.
     """
-    alike = switches.tables == "data-parallel" and not switches.sparse_gradients
-    alike = alike and not switches.single_process
+    alike = switches.tables == "data-parallel" and not switches.single_process
     moves_plainly = not switches.traffic.overlap_optimizer
     return alike and moves_plainly and switches.traffic.offload == Offload()
 

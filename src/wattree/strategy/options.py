@@ -70,7 +70,6 @@ class StrategyOptions:
         sync_batch_norm: Statistics of batch norm are taken over all replicas (and parts of images).
         tables: How tables that samples look up in are spread over replicas, one of `TABLES`.
         single_process: One process drives all devices, as `torch.nn.DataParallel` does.
-        sparse_gradients: Of tables: only rows that were looked up have gradients and are updated.
     """
 
     dp: int = 1
@@ -100,7 +99,6 @@ class StrategyOptions:
     tensor_pieces: int | None = None
     sync_batch_norm: bool = False
     tables: str = "data-parallel"
-    sparse_gradients: bool = False
     single_process: bool = False
 
     def __post_init__(self) -> None:

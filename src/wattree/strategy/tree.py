@@ -66,7 +66,6 @@ class MemoryChoice:
         optimizer: Axes the optimiser state is sharded over (ZeRO-1).
         activations: Keep, or recompute in backward.
         recompute_share: Share of each operator that is recomputed; the rest is kept (1 unless set).
-        sparse_gradients: Tables: only rows that were looked up have gradients and are updated.
     """
 
     parameters: tuple[str, ...] | None = None
@@ -74,7 +73,6 @@ class MemoryChoice:
     optimizer: tuple[str, ...] | None = None
     activations: ActivationStore | None = None
     recompute_share: float | None = None
-    sparse_gradients: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +106,6 @@ class Choices:
         context: How attention gets keys and values that other ranks hold.
         context_order: Which positions each rank holds.
         sync_batch_norm: Statistics of batch norm are those of all ranks that share its channels.
-        sparse_gradients: Only rows of a table that were looked up have gradients.
     """
 
     compute: Mapping[str, tuple[str, ...]]
@@ -120,7 +117,6 @@ class Choices:
     context: ContextExchange = ContextExchange.OVERLAPPED
     context_order: PositionOrder = PositionOrder.ZIGZAG
     sync_batch_norm: bool = False
-    sparse_gradients: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +154,7 @@ class StrategyTree:
         stored: dict[str, tuple[str, ...]] = {"parameters": (), "gradients": (), "optimizer": ()}
         recompute, region, share = False, False, 1.0
         context, order = ContextExchange.OVERLAPPED, PositionOrder.ZIGZAG
-        synced, sparse = False, False
+        synced = False
         for pattern in patterns:
             node = self.nodes[pattern]
             compute.update(node.compute)
@@ -169,8 +165,6 @@ class StrategyTree:
             if node.memory.activations is not None:
                 recompute = node.memory.activations is ActivationStore.RECOMPUTE
                 region = region or recompute
-            if node.memory.sparse_gradients is not None:
-                sparse = node.memory.sparse_gradients
             if node.memory.recompute_share is not None:
                 share = node.memory.recompute_share
             context = node.context or context
@@ -183,7 +177,6 @@ class StrategyTree:
             context=context,
             context_order=order,
             sync_batch_norm=synced,
-            sparse_gradients=sparse,
             **stored,
         )
 

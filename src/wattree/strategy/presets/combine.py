@@ -46,7 +46,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "megatron": {"sharding": "zero1", "sequence_parallel": True},
     "spatial": {"sharding": "none", "context": "spatial"},
     "data_parallel": {"sharding": "none", "single_process": True},
-    "dlrm": {"sharding": "none", "tables": "auto", "sparse_gradients": True},
+    "dlrm": {"sharding": "none", "tables": "auto"},
 }
 
 #: Schedules that stand for the interleaved one where there are several chunks.

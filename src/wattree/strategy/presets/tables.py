@@ -14,33 +14,24 @@ from wattree.graph import ModelGraph
 from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import EmbeddingTable, tables_of
 from wattree.strategy.presets.data import REPLICAS
-from wattree.strategy.tree import OWNER, MemoryChoice, StrategyTree, TreeNode
+from wattree.strategy.tree import OWNER, StrategyTree, TreeNode
 
 __all__ = ["sharded_tables"]
 
 
 def sharded_tables(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return the splits of every table."""
-    if options.tables == "data-parallel" and not options.sparse_gradients:
+    if options.tables == "data-parallel":
         return StrategyTree(nodes={})
     tables = tables_of(model)
     even = sum(table.elements for table in tables) / options.replicas
-    sparse = True if options.sparse_gradients else None
     return StrategyTree(
-        nodes={
-            table.path: TreeNode(
-                compute=_compute(table, options.tables, even),
-                memory=MemoryChoice(sparse_gradients=sparse),
-            )
-            for table in tables
-        }
+        nodes={t.path: TreeNode(compute=_compute(t, options.tables, even)) for t in tables}
     )
 
 
 def _compute(table: EmbeddingTable, way: str, even: float) -> dict[str, tuple[str, ...]]:
     """Return how a table is split; `even` is what each rank would hold of all tables."""
-    if way == "data-parallel":
-        return {}
     if way == "auto":
         way = "row-wise" if table.elements > even else "table-wise"
     dims = {"table-wise": OWNER, "row-wise": table.row_dim, "column-wise": table.column_dim}
