@@ -17,6 +17,7 @@ from wattree.compiler.chunk import (
     ChunkContext,
     copy_of_kept,
     dropped_gradients,
+    from_first_rank,
     gathers,
     gradients_of,
     reductions,
@@ -58,13 +59,14 @@ def chunk_forward(
     if first_micro_batch and moves.overlap_parameters:
         updated = update_portions([block.storage for block in blocks], context)
     stored = moves.offload.prefetch + 1
+    sent = from_first_rank([block.storage for block in blocks], context)
     for place, (block, update) in enumerate(zip(blocks, updated, strict=True)):
         gather = np.zeros(0, TASK) if gathered else gathers(block.storage, context)
         start = _add_block(
             builder,
             block,
             block.tasks.forward,
-            joined([gather, update]),
+            joined([sent, gather, update] if place == 0 else [gather, update]),
             context,
             place=place,
             ahead=moves.forward_ahead,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,26 @@ class Storage:
     updated_elements: Floats
     sync: tuple[SyncGroup, ...]
 
+    def at(self, level: int) -> Storage:
+        """Return what it takes on ranks of one level alone."""
+        if len(self.parameters) == 1:
+            return self
+        own = slice(level, level + 1)
+        return Storage(
+            parameters=self.parameters[own],
+            gradients=self.gradients[own],
+            optimizer=self.optimizer[own],
+            updated_elements=self.updated_elements[own],
+            sync=tuple(
+                replace(
+                    group,
+                    gather_bytes=group.gather_bytes[own],
+                    reduce_bytes=group.reduce_bytes[own],
+                )
+                for group in self.sync
+            ),
+        )
+
 
 def block_storage(
     program: BlockProgram,
@@ -83,6 +103,7 @@ def block_storage(
     state_bytes: float,
     *,
     reduce_every_micro_batch: bool | None = None,
+    samples: float | None = None,
 ) -> Storage:
     """Return what the parameters of one block take and move.
 
@@ -94,12 +115,15 @@ def block_storage(
         reduce_every_micro_batch: Gradients leave after each micro-batch, or only after the last,
             until when each rank sums them up whole (`no_sync` of PyTorch's FSDP); None: after each
             if they are sharded.
+        samples: Of a step, which touch rows of tables; None: those of a micro-batch.
     """
     zero = np.zeros_like(scale.micro_batch)
     parameters, gradients, optimizer, updated = zero, zero, zero, zero
     sync = []
     for group in program.parameters:
         elements = scale.value(group.elements)
+        if group.owned and scale.load is not None and scale.load.held is not None:
+            elements = elements * scale.load.held
         if not group.tied:
             parameters = parameters + software.parameter_bytes * elements / scale.degree(
                 group.parameter_axes
@@ -109,22 +133,36 @@ def block_storage(
             kept_over = group.gradient_axes or group.parameter_axes
             if reduce_every_micro_batch is False:
                 kept_over = ()
-            gradients = gradients + software.gradient_bytes * elements / scale.degree(kept_over)
+            touched = elements
+            if group.touched is not None and software.sparse_gradients:
+                batch = scale.micro_batch * scale.degree(scale.batch_axes)
+                often_each = 1.0 if samples is None else samples / batch
+                touched = np.minimum(elements, often_each * scale.value(group.touched))
+            own = touched / scale.degree(kept_over)
+            if (first := _first(scale)) is not None:
+                own = own * (1.0 + first)  # the sum beside those of its replica
+            gradients = gradients + software.gradient_bytes * own
             optimizer = (
                 optimizer
                 + (software.master_bytes + software.master_gradient_bytes + state_bytes)
                 * elements
                 / shards
             )
-            updated = updated + elements / shards
+            updated = updated + touched / shards
         sync.append(_sync(group, elements, software, often=reduce_every_micro_batch))
+    first = _first(scale)
     return Storage(
         parameters=parameters,
         gradients=gradients,
-        optimizer=optimizer,
-        updated_elements=updated,
+        optimizer=optimizer if first is None else optimizer * first,
+        updated_elements=updated if first is None else updated * first,
         sync=tuple(sync),
     )
+
+
+def _first(scale: Scale) -> Floats | None:
+    """Return 1 for ranks that update and 0 for others, where the first alone updates."""
+    return None if scale.load is None else scale.load.first
 
 
 def _optimizer_axes(group: ParameterGroup) -> tuple[str, ...]:

@@ -363,10 +363,24 @@ class _PresetKeys(Section):
     )
     context: str | None = Field(
         None,
-        description="'overlapped', 'gather', 'ring' or 'ulysses', how attention reaches across cp",
+        description="'overlapped', 'gather', 'ring' or 'ulysses', how attention reaches across cp; "
+        "or 'spatial': cp splits rows of images, and windows reach into neighbours' rows",
     )
     context_order: str | None = Field(
         None, description="'zigzag' or 'contiguous', which positions each rank of cp holds"
+    )
+    sync_batch_norm: bool | None = Field(
+        None,
+        description="true or false, whether batch norm takes its statistics over all replicas",
+    )
+    tables: str | None = Field(
+        None,
+        description="'table-wise', 'row-wise', 'column-wise', 'data-parallel' or 'auto', how "
+        "tables that samples look up in are spread over replicas",
+    )
+    single_process: bool | None = Field(
+        None,
+        description="true or false, whether one process drives all devices (nn.DataParallel)",
     )
 
 
@@ -429,6 +443,11 @@ class NodeSpec(Section):
     context_order: Literal["zigzag", "contiguous"] | None = Field(
         None, description="'zigzag' or 'contiguous', which positions each rank holds"
     )
+    sync_batch_norm: bool | None = Field(
+        None,
+        description="true or false, whether batch norm takes its statistics over all ranks that "
+        "share its channels",
+    )
 
 
 class _TreeKeys(Section):
@@ -440,6 +459,10 @@ class _TreeKeys(Section):
     schedule: ScheduleSpec | None = Field(None, description="a mapping with name and micro_batches")
     tree: dict[str, NodeSpec] = Field(
         description='module pattern → choices, such as {"": {compute: {batch: dp}}}'
+    )
+    single_process: bool | None = Field(
+        None,
+        description="true or false, whether one process drives all devices (nn.DataParallel)",
     )
 
 

@@ -16,7 +16,7 @@ from wattree.strategy import (
     StrategyTree,
     Traffic,
 )
-from wattree.strategy.presets import tree_of
+from wattree.strategy.presets.data import data_parallel
 
 __all__ = ["MOVEMENT_KEYS", "traffic_of", "warn_of_idle_traffic"]
 
@@ -142,7 +142,7 @@ def _setting(strategy: Strategy | StrategyOptions) -> _Setting:
     if isinstance(strategy, Strategy):
         tree, degrees = strategy.tree, dict(strategy.mesh.axes)
     else:
-        tree = tree_of(strategy, 1)
+        tree = data_parallel(strategy)  # nothing else shards what is stored
         degrees = {axis: getattr(strategy, axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
     gathers = _shards(tree, degrees, ("parameters",))
     return _Setting(

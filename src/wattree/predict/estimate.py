@@ -20,7 +20,7 @@ from wattree.predict.formulas import Formulas
 from wattree.predict.pipeline import Held, held_by_stages, known_schedule
 from wattree.predict.setting import Setting
 from wattree.predict.tables import Tables
-from wattree.strategy import StrategyOptions
+from wattree.strategy import SPATIAL, StrategyOptions
 from wattree.strategy.presets import tree_of
 
 __all__ = [
@@ -188,12 +188,18 @@ def screened(
     wide = _wide(switches, degrees)
     key = replace(wide, tp=min(wide.tp, 2), schedule="1f1b"), active
     if key not in shared.programs:
-        tree = tree_of(wide, setting.model.layers)
+        tree = tree_of(wide, setting.model)
         shared.programs[key] = compile_model(setting.model, tree, active)
     return Screened(switches=switches, degrees=degrees, program=shared.programs[key], shared=shared)
 
 
 def _wide(switches: StrategyOptions, degrees: Degrees) -> StrategyOptions:
-    """Return the switches with a tensor degree above 1, so that its splits are in the tree."""
-    tensor = int(degrees.axes["tp"].max())
-    return replace(switches, tp=tensor, virtual_stages=1, stage_layers=None)
+    """Return the switches with a tensor degree above 1, so that its splits are in the tree.
+
+    Under spatial parallelism the degree of `cp` says which layers are split.
+    """
+    tensor, rows = int(degrees.axes["tp"].max()), 1
+    if switches.context == SPATIAL:
+        rows = int(degrees.axes["cp"].max())
+        assert (degrees.axes["cp"] == rows).all(), "spatial trees differ with the degree"
+    return replace(switches, tp=tensor, cp=rows, virtual_stages=1, stage_layers=None)
