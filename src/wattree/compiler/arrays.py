@@ -49,7 +49,7 @@ _STREAM_KINDS = {
     Stream.STORAGE: StreamKind.STORAGE,
     Stream.WORKERS: StreamKind.HOST,
     Stream.INPUT_COPY: StreamKind.COPY,
-    Stream.DECODER: StreamKind.HOST,
+    Stream.DECODER: StreamKind.COPY,
 }
 
 

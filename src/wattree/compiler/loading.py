@@ -9,13 +9,13 @@ Copies out of pageable memory are no part of that: computation waits for each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler.tasks import CATEGORIES, TASK, Copy, Names, Stream
+from wattree.compiler.tasks import CATEGORIES, TASK, Copy, Stream
 from wattree.compiler.topology import LinkUse, MeshTopology
 from wattree.cost.loading import Loader, copy_bytes_per_s, part_times_s, storage_bytes_per_s
 from wattree.errors import StrategyError
@@ -24,13 +24,20 @@ from wattree.hardware import Cluster, Node
 from wattree.strategy import Schedule
 from wattree.units import format_bytes
 
-__all__ = ["Loading", "check_host_memory", "loading_of", "loading_stages", "storage_links"]
+__all__ = [
+    "BUFFERS",
+    "Loading",
+    "check_host_memory",
+    "loading_of",
+    "loading_stages",
+    "storage_links",
+]
 
 Integers = NDArray[np.int64]
 
 _INPUT = CATEGORIES.index("input")
 #: Input batches on the device: the one in use, and (out of pinned memory) the one that comes.
-_BUFFERS = {True: 2, False: 1}
+BUFFERS = {True: 2, False: 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +75,14 @@ class Loading:
     @property
     def device_bytes(self) -> float:
         """What input batches take on a device, those in use included. [B]"""
-        return _BUFFERS[self.loader.pinned] * self.samples * self.loader.tensor_bytes
+        return BUFFERS[self.loader.pinned] * self.samples * self.loader.tensor_bytes
 
     @property
     def host_bytes(self) -> float:
         """What batches made ahead for one rank take in host memory. [B]"""
         return self.loader.batches_ahead * self.samples * self.loader.held_bytes
 
-    def ahead(self, count: int, name: Names) -> NDArray[np.void]:
+    def ahead(self, count: int, name: Callable[[str], int]) -> NDArray[np.void]:
         """Return the tasks of a step beside its own work, for so many micro-batches."""
         parts = self.times_s()
         rows = [self._read(parts["storage"], name), self._workers(parts, name)]
@@ -90,14 +97,13 @@ class Loading:
         tasks["micro_batch"] = np.repeat(np.arange(count), len(rows))
         return tasks
 
-    def waited_for(self, count: int, name: Names) -> NDArray[np.void]:
-        """Return the copies that computation waits for, one for each micro-batch; none if pinned."""
+    def waited_for(self, count: int, name: Callable[[str], int]) -> NDArray[np.void]:
+        """Return the copies that computation waits for, one each micro-batch."""
         if self.loader.pinned or not self.loader.copied_bytes:
             return np.zeros(0, TASK)
-        tasks = np.tile(self._copy(self.times_s()["copies"], name, Phase.MATERIALS), count)
-        return tasks
+        return np.tile(self._copy(self.times_s()["copies"], name, Phase.MATERIALS), count)
 
-    def _read(self, shared_s: float, name: Names) -> NDArray[np.void]:
+    def _read(self, shared_s: float, name: Callable[[str], int]) -> NDArray[np.void]:
         size = self.samples * self.loader.sample_bytes
         alone_s = size / storage_bytes_per_s(self.loader, self.node)
         task = _moving(name("input.read"), Stream.STORAGE, size, Phase.PREFETCH)
@@ -105,12 +111,12 @@ class Loading:
         task["work_s"] = alone_s if self.plays_links else shared_s
         return task
 
-    def _workers(self, parts: Mapping[str, float], name: Names) -> NDArray[np.void]:
+    def _workers(self, parts: Mapping[str, float], name: Callable[[str], int]) -> NDArray[np.void]:
         # Workers wait for reads and for cores; with more of them than cores, these decide.
         busy_s = max(parts["workers"], parts["cores"])
         return _host(name("input.decode"), Stream.WORKERS, busy_s)
 
-    def _copy(self, shared_s: float, name: Names, phase: Phase) -> NDArray[np.void]:
+    def _copy(self, shared_s: float, name: Callable[[str], int], phase: Phase) -> NDArray[np.void]:
         size = self.samples * self.loader.copied_bytes
         task = _moving(name("input.copy"), Stream.INPUT_COPY, size, phase)
         task["copy"] = Copy.FROM_HOST if self.plays_links else Copy.NONE

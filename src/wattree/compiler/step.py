@@ -205,9 +205,7 @@ def steps_of(
                 levels=levels,
             )
         )
-    return Steps(
-        of_kind=tuple(steps), kinds=kinds, rates=by_pool, loading=loading, label=job.label
-    )
+    return Steps(of_kind=tuple(steps), kinds=kinds, rates=by_pool, loading=loading, label=job.label)
 
 
 def _topology(

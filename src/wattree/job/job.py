@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from wattree.cost.loading import Loader
 from wattree.cost.requests import CollectiveRequests
 from wattree.hardware import Cluster
 from wattree.strategy import Strategy, StrategyOptions
@@ -56,10 +57,12 @@ class Data:
     Attributes:
         sequence_length: Tokens per sample.
         global_batch: Samples per step over all replicas.
+        loader: How samples get to the devices; None where the job does not say.
     """
 
     sequence_length: int
     global_batch: int
+    loader: Loader | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

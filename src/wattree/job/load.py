@@ -17,6 +17,7 @@ from wattree.job.cluster import cluster_of
 from wattree.job.collectives import collective_requests
 from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, TrainingOptions
+from wattree.job.loader import loader_of, warn_of_loader
 from wattree.job.neighbours import (
     Guest,
     guest_cluster,
@@ -86,6 +87,8 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
     model = _model(mapping.get("model"), folder=folder, problems=problems)
     data = _data(mapping.get("data"), problems=problems)
     cluster, place = _cluster_and_place(mapping, guest, folder=folder, problems=problems)
+    if data is not None and data.loader is not None and cluster is not None:
+        warn_of_loader(data.loader, cluster, problems=problems)
     strategy = chosen_strategy(
         mapping.get("strategy", AUTO),
         cluster=cluster if place is None or cluster is None else place.allotment(cluster),
@@ -234,7 +237,10 @@ def _data(value: object, *, problems: Problems) -> Data | None:
     spec = problems.read(DataSpec, value, "data")
     if spec is None:
         return None
-    return Data(sequence_length=spec.sequence_length, global_batch=spec.global_batch)
+    loader = None
+    if spec.loader is not None:
+        loader = loader_of(spec.loader, sequence_length=spec.sequence_length, problems=problems)
+    return Data(sequence_length=spec.sequence_length, global_batch=spec.global_batch, loader=loader)
 
 
 def _choice(value: object, place: str, known: tuple[str, ...], *, problems: Problems) -> str:

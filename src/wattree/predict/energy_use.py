@@ -230,9 +230,7 @@ def _dynamic(
     return energy, owner, task
 
 
-def _loading(
-    trace: Trace, task: Integers, pool: Integers, core_s: Sequence[float]
-) -> Floats:
+def _loading(trace: Trace, task: Integers, pool: Integers, core_s: Sequence[float]) -> Floats:
     """Return what hosts and storage draw above rest for tasks that load data, for one rank. [J]"""
     graph = trace.graph
     # Who says nothing of loading has one task of the host for all of it.
