@@ -64,6 +64,8 @@ class Software:
             (attention, router), `full` (the whole step).
         allocator: Of device memory: PyTorch's (`caching`), the same with expandable segments
             (`expandable`), or the one of TensorFlow and JAX (`bfc`).
+        broadcasts_data: One rank of each tensor-parallel group loads data and hands it to the
+            others; otherwise each rank loads for itself.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Software:
     moe_fused_experts: bool = False
     cuda_graphs: str = "none"
     allocator: str = "caching"
+    broadcasts_data: bool = False
 
     def with_traits(self, traits: Mapping[str, Any]) -> Software:
         """Return a copy with single habits replaced.
@@ -124,6 +127,9 @@ _FSDP: dict[str, Any] = {
     "reduce_every_micro_batch": True,
 }
 
+#: `get_batch_on_this_tp_rank` of Megatron-LM: only tensor rank 0 has an iterator over the data.
+_MEGATRON: dict[str, Any] = {"broadcasts_data": True}
+
 #: Sources of the habits: the projects' documentation and source, as cited in docs/accuracy.md.
 SOFTWARE: Mapping[str, Software] = {
     family.name: family
@@ -132,6 +138,7 @@ SOFTWARE: Mapping[str, Software] = {
             name="megatron-core",
             title="Megatron-Core / NeMo / Megatron-Bridge",
             overlap_tensor=True,
+            **_MEGATRON,
         ),
         Software(
             name="megatron-lm-2021",
@@ -141,6 +148,7 @@ SOFTWARE: Mapping[str, Software] = {
             overlap_gradients=False,
             overlap_parameters=False,
             overlap_pipeline=False,
+            **_MEGATRON,
         ),
         Software(
             name="megatron-deepspeed",
@@ -158,12 +166,14 @@ SOFTWARE: Mapping[str, Software] = {
             overlap_gradients=False,
             overlap_parameters=False,
             overlap_pipeline=False,
+            **_MEGATRON,
         ),
         Software(
             name="megatron-te",
             title="Megatron-LM + Transformer Engine, no communication overlap",
             overlap_tensor=False,
             overlap_pipeline=False,
+            **_MEGATRON,
         ),
         Software(
             name="llm-foundry",

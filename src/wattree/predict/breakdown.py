@@ -64,14 +64,15 @@ def slowest_class(trace: Trace) -> int:
 def starved_span(trace: Trace) -> Floats:
     """Return when the whole job waits for materials of later steps: rows (start, end), or none. [s]
 
-    From the end of everything else that begins before the last of them is there, until then.
+    From the end of all computation and traffic that begins before the last of them is there, until
+    then. Ranks whose data is there sooner may do other work of their hosts meanwhile.
     """
     graph = trace.graph
     ahead = graph.phase == Phase.PREFETCH
     if not ahead.any():
         return np.zeros((0, 2))
     there_s = float(trace.end_s[ahead].max())
-    others = ~ahead & (trace.start_s < there_s)
+    others = ~ahead & (graph.kind != TaskKind.HOST) & (trace.start_s < there_s)
     done_s = float(trace.end_s[others].max(initial=0.0))
     return np.array([(done_s, there_s)]) if done_s < there_s else np.zeros((0, 2))
 

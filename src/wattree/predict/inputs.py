@@ -58,7 +58,7 @@ class Inputs:
     def energy_j(self, index: Integers, held: Held) -> Floats:
         """Return what hosts, storage and copies draw above rest for the data of a step. [J]"""
         samples = self._micro_batches(index, held) * self.by_pool[0].degrees.micro_batch[index]
-        samples = samples * self._loading(index, held)
+        samples = samples * self._loaders(index, held)
         copied = samples * self.loader.copied_bytes
         hosts_j = loading_energy_j(
             core_s=samples * self.loader.core_s,
@@ -72,7 +72,7 @@ class Inputs:
                 tables.pool,
                 setting.precision,
                 flop=none,
-                traffic_bytes=share * copied,
+                traffic_bytes=share * copied * self._served(index),
                 busy_s=none + np.inf,
                 communicates=none > 0,
             )
@@ -81,18 +81,26 @@ class Inputs:
     def _micro_batches(self, index: Integers, held: Held) -> Floats:
         return np.asarray(self.by_pool[0].degrees.micro_batches[index] / held.copies)
 
-    def _loading(self, index: Integers, held: Held) -> Floats:
-        """Return the ranks that begin the model: a stage, or both ends of a two-way pipeline."""
-        ends = min(held.copies, held.stages)
-        return np.asarray(self.by_pool[0].ranks[index] / held.stages * ends)
+    def _served(self, index: Integers) -> Floats:
+        """Return the ranks that one loader serves."""
+        tables = self.by_pool[0]
+        if not tables.setting.software.broadcasts_data:
+            return np.ones(len(index))
+        return np.asarray(tables.degrees.axes["tp"][index].astype(np.float64))
+
+    def _loaders(self, index: Integers, held: Held) -> Floats:
+        """Return the loaders of ranks that begin the model: a stage, or both ends of two ways."""
+        ranks = self.by_pool[0].ranks[index] * min(held.copies, held.stages) / held.stages
+        return np.asarray(ranks / self._served(index))
 
     def _slowest(
         self, index: Integers, held: Held, *, micro_batches: Floats, ahead: bool
     ) -> Floats:
         """Return the time of the slowest part, of those beside the step or the others. [s]"""
         samples = micro_batches * self.by_pool[0].degrees.micro_batch[index]
-        everywhere, slowest = self._loading(index, held), np.zeros(len(index))
-        stage = self.by_pool[0].ranks[index] / held.stages
+        everywhere, slowest = self._loaders(index, held), np.zeros(len(index))
+        served = self._served(index)
+        stage = self.by_pool[0].ranks[index] / held.stages / served
         loading = held.pools[:, 0] > 0
         if held.copies > 1:
             loading = loading | (held.pools[:, -1] > 0)
@@ -106,8 +114,9 @@ class Inputs:
                 self.loader,
                 tables.pool.node,
                 samples,
-                on_node=np.minimum(near, devices),
+                on_node=np.maximum(np.minimum(near, devices // served), 1.0),
                 everywhere=everywhere,
+                serves=served,
             )
             for name, time_s in parts.items():
                 if ahead == (self.loader.pinned or name != "copies"):
