@@ -46,7 +46,8 @@ def labels_of(
     if kind == "span":
         zeros = torch.zeros(samples, dtype=torch.long)
         return {"start_positions": zeros, "end_positions": zeros}
-    if "labels" not in taken or kind == "none":
+    tokens = given.get("decoder_input_ids", given.get("input_ids"))
+    if "labels" not in taken or kind == "none" or (kind == "token" and tokens is None):
         return {}
     if kind == "class" and config.num_labels == 1:
         config.problem_type = "regression"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import nn
@@ -31,10 +31,8 @@ __all__ = ["HuggingFaceModule", "huggingface_module", "recorded_config"]
 #: What backward starts from where there is no loss, the first that the output has.
 _MAIN_OUTPUTS: Final = ("logits", "logits_per_image", "last_hidden_state")
 
-#: Tokens at which models are recorded where they admit that many; extents are symbols, so the
-#: number matters only to what is cut to a length of its own.
-_SEQUENCE: Final = 1024
-_WHOLE: Final = 64
+#: Tokens at which models are recorded where nobody asks for a length and they admit that many.
+_SEQUENCE: Final = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,58 +113,49 @@ def recorded_config(
     choices: Choices | None = None,
     sizes: InputSizes | None = None,
     sequence: int | None = None,
+    attention: Literal["fused", "cpu", "math"] = "fused",
 ) -> Recording:
     """Return the recording of the model of a parsed `config.json`.
 
-    Where it runs other operators at another length (a loop over time steps), it is recorded at the
-    one length. Where its loss cannot be recorded, it is recorded without; warnings say so.
+    Where its loss cannot be recorded, it is recorded without, and a warning says so.
 
     Args:
         config: Parsed.
         where: The file, for messages.
         choices: How to run it.
         sizes: Of inputs, where they are not what the configuration says.
-        sequence: Longest sequence that will be asked for; None: what the model admits.
+        sequence: Tokens at which sizes are exact; None: up to 2,048, as the model admits them.
+        attention: As `record` has it; matters where `choices` ask for `sdpa`.
+
+    Raises:
+        ModelError: It cannot be built or run; the message says where and what to do.
     """
     choices = choices or Choices()
     module = huggingface_module(config, where, choices=choices, sizes=sizes)
     length = _length(module, sequence) if module.has_sequence else None
     try:
-        return _recorded(module, length)
-    except Exception as error:  # whatever the library raises on a loss that reads values
+        return record(module.build, module.inputs, name=where, sequence=length, attention=attention)
+    except ModelError as error:
         if not choices.loss:
-            raise _failure(module, where, error) from error
+            raise
         without = replace(choices, loss=False)
-        found = recorded_config(config, where, choices=without, sizes=sizes, sequence=sequence)
-        note = f"{where}: its loss is left out, since it cannot be recorded: {_said(error)}"
+        found = recorded_config(
+            config, where, choices=without, sizes=sizes, sequence=sequence, attention=attention
+        )
+        note = f"its loss is left out, since it cannot be recorded: {error}"
         return replace(found, warnings=(*found.warnings, note))
 
 
-def _recorded(module: HuggingFaceModule, length: int | None) -> Recording:
-    try:
-        return record(module.build, module.inputs, name=module.name, sequence=length)
-    except ModelError as error:
-        if length is None or "it runs other operators" not in str(error):
-            raise
-    fixed = 2 * length
-
-    def inputs(batch: int, _: int | None) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        return module.inputs(batch, fixed)
-
-    found = record(module.build, inputs, name=module.name)
-    note = f"{module.name}: runs other operators at other lengths; this is {fixed} tokens"
-    return replace(found, warnings=(*found.warnings, note))
-
-
 def _length(module: HuggingFaceModule, sequence: int | None) -> int:
-    """Return the shorter of the two lengths that are recorded; the other is twice it."""
-    longest = module.longest_sequence or 2 * _SEQUENCE
+    """Return the length to record at, where sizes are exact; the other is half of it."""
+    longest = module.longest_sequence
+    if longest is None:
+        return sequence or _SEQUENCE
     if sequence is not None and sequence > longest:
         raise ModelError(f"{module.name}: admits {longest} tokens, found a sequence of {sequence}")
-    # Below the longest: a table of positions that is read whole is not cut, one operator fewer.
-    half = min(sequence or 2 * _SEQUENCE, longest - 1) // 2
-    # A multiple of `_WHOLE`, for models that pad to the blocks of their attention.
-    return half // _WHOLE * _WHOLE or max(1, half)
+    wanted = sequence or min(_SEQUENCE, longest)
+    # A table of positions that is read whole is not cut: one operator fewer than at half of it.
+    return wanted if wanted < longest else max(1, wanted // 2)
 
 
 def _give_a_head_of_its_own(module: Any) -> None:
@@ -199,13 +188,3 @@ def _main_output(out: Any) -> torch.Tensor:
     return next(
         value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()
     )
-
-
-def _failure(module: HuggingFaceModule, where: str, error: Exception) -> ModelError:
-    if isinstance(error, ModelError):
-        return error
-    return ModelError(f"{where}: {module.class_name} cannot be recorded: {_said(error)}")
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
