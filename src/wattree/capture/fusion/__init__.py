@@ -1,4 +1,4 @@
-"""Operators merged as a compiler of kernels merges them: fewer launches, bytes and saved tensors."""
+"""Operators merged as a compiler of kernels merges them: fewer launches, fewer bytes."""
 
 from wattree.capture.fusion.fuse import fused
 

@@ -13,6 +13,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from wattree.graph import Operand, Operator, OperatorKind
@@ -34,23 +35,10 @@ _FUSIBLE: Final = _POINTWISE | _ROWWISE | _FIRST_ONLY | _LAST_ONLY
 
 def groups_of(operators: Sequence[Operator]) -> list[list[int]]:
     """Return the operators of each kernel by index, kernels in an order in which they can run."""
-    producer: dict[str, int] = {}
-    group_of: list[int] = []
-    groups: list[list[int]] = []
-    reads: list[set[int]] = []  # group → groups whose tensors it reads
-    for index, operator in enumerate(operators):
-        makers = {producer[o.tensor] for o in operator.inputs if o.tensor in producer}
-        group = _group_to_join(operator, operators, groups, reads, group_of, producer)
-        if group is None:
-            group = len(groups)
-            groups.append([])
-            reads.append(set())
-        groups[group].append(index)
-        group_of.append(group)
-        reads[group] |= {group_of[maker] for maker in makers} - {group}
-        for output in operator.outputs:
-            producer[output.tensor] = index
-    return [groups[group] for group in _in_order(groups, reads)]
+    kernels = _Kernels(operators)
+    for index in range(len(operators)):
+        kernels.place(index)
+    return [kernels.groups[group] for group in _in_order(kernels.groups, kernels.reads)]
 
 
 def space_of(operator: Operator) -> Space:
@@ -67,37 +55,59 @@ def _elements(operator: Operator, operand: Operand) -> Space:
     return round(coefficient), batch, seq
 
 
-def _group_to_join(
-    operator: Operator,
-    operators: Sequence[Operator],
-    groups: Sequence[Sequence[int]],
-    reads: Sequence[set[int]],
-    group_of: Sequence[int],
-    producer: dict[str, int],
-) -> int | None:
-    """Return the latest group whose kernel can go on with `operator`; None for a kernel of its own.
+@dataclass(slots=True)
+class _Kernels:
+    """Kernels under construction.
 
-    It reads from the group all that the kernel runs over, and nothing that waits for the group.
+    Attributes:
+        operators: Of the block.
+        groups: Operators of each kernel, by index.
+        reads: Kernel → kernels whose tensors it reads.
+        group_of: Operator → its kernel.
+        producer: Tensor → the operator that writes it.
     """
-    if operator.kind not in _FUSIBLE or operator.kind in _FIRST_ONLY:
+
+    operators: Sequence[Operator]
+    groups: list[list[int]] = field(default_factory=list)
+    reads: list[set[int]] = field(default_factory=list)
+    group_of: list[int] = field(default_factory=list)
+    producer: dict[str, int] = field(default_factory=dict)
+
+    def place(self, index: int) -> None:
+        """Put the next operator into a kernel."""
+        operator = self.operators[index]
+        made = [operand for operand in operator.inputs if operand.tensor in self.producer]
+        makers = {self.group_of[self.producer[operand.tensor]] for operand in made}
+        group = self._to_join(operator, made, makers)
+        if group is None:
+            group = len(self.groups)
+            self.groups.append([])
+            self.reads.append(set())
+        self.groups[group].append(index)
+        self.group_of.append(group)
+        self.reads[group] |= makers - {group}
+        self.producer |= {output.tensor: index for output in operator.outputs}
+
+    def _to_join(self, operator: Operator, made: Sequence[Operand], makers: set[int]) -> int | None:
+        """Return the latest kernel that can go on with `operator`; None for one of its own.
+
+        It reads from that kernel all that the kernel runs over, and nothing that waits for it.
+        """
+        if operator.kind not in _FUSIBLE - _FIRST_ONLY:
+            return None
+        space = space_of(operator)
+        for operand in sorted(made, key=lambda operand: -self.producer[operand.tensor]):
+            maker = self.producer[operand.tensor]
+            group, before = self.group_of[maker], self.operators[maker]
+            last = self.operators[self.groups[group][-1]]
+            if (
+                before.kind in _FUSIBLE
+                and last.kind not in _LAST_ONLY
+                and _elements(operator, operand) == space == space_of(before)
+                and not any(_waits_for(other, group, self.reads) for other in makers - {group})
+            ):
+                return group
         return None
-    space = space_of(operator)
-    makers = {group_of[producer[o.tensor]] for o in operator.inputs if o.tensor in producer}
-    for operand in sorted(
-        (o for o in operator.inputs if o.tensor in producer),
-        key=lambda o: -producer[o.tensor],
-    ):
-        maker = producer[operand.tensor]
-        group = group_of[maker]
-        last = operators[groups[group][-1]]
-        if (
-            operators[maker].kind in _FUSIBLE
-            and last.kind not in _LAST_ONLY
-            and _elements(operator, operand) == space == space_of(operators[maker])
-            and not any(_waits_for(other, group, reads) for other in makers - {group})
-        ):
-            return group
-    return None
 
 
 def _waits_for(group: int, other: int, reads: Sequence[set[int]]) -> bool:
