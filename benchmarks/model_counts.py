@@ -49,7 +49,6 @@ def import_libraries() -> None:
     """Import what capture needs, so that no model is charged with it."""
     import torch
 
-
     torch.set_num_threads(1)  # models run side by side, each in a process forked from this one
 
 

@@ -9,6 +9,7 @@ from wattree.capture.catalogue import (
 )
 from wattree.capture.counts import dense_forward_flop, operator_flop
 from wattree.capture.figures import ModelFigures, model_figures
+from wattree.capture.fusion import fused
 from wattree.capture.huggingface import (
     config_shape,
     readable_model_types,
@@ -34,6 +35,7 @@ __all__ = [
     "configuration_names",
     "dense_forward_flop",
     "freeze",
+    "fused",
     "load_model",
     "located_model",
     "model_figures",

@@ -112,6 +112,7 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
         mapping.get("collectives", AUTO_COLLECTIVES), cluster=cluster, problems=problems
     )
     traits = _traits(mapping.get("traits", {}), problems=problems)
+    _compile(mapping.get("compile"), traits, problems=problems)
     if isinstance(strategy, Strategy | StrategyOptions) and named["software"] in SOFTWARE:
         own = SOFTWARE[named["software"]].moe_dropless
         warn_of_idle_capacity(
@@ -221,6 +222,16 @@ def _choice(value: object, place: str, known: tuple[str, ...], *, problems: Prob
         with problems.at(place):
             raise UnknownNameError(kind=place, name=value, known=known)
     return str(value)
+
+
+def _compile(value: object, traits: dict[str, Any], *, problems: Problems) -> None:
+    """Enter the key `compile` among the traits, where it is called `compiled`."""
+    if value is None:
+        return
+    if not isinstance(value, bool):
+        problems.add("compile", f"{seen(value)}, expected {_EXPECTED['bool']}")
+    elif traits.setdefault("compiled", value) is not value:
+        problems.add("compile", f"{seen(value)}, but traits.compiled says otherwise; give one")
 
 
 def _traits(value: object, *, problems: Problems) -> dict[str, Any]:

@@ -577,6 +577,9 @@ class JobFile(Section):
     traits: dict[str, Any] = Field(
         default_factory=dict, description="habits of the software to replace, by trait name"
     )
+    compile: bool | None = Field(
+        None, description="true or false, whether a compiler merges operators; the software's habit"
+    )
     collectives: str | dict[CollectiveKind, str | CollectiveSpec] = Field(
         "auto",
         description="'auto', 'nccl' or an algorithm such as ring, or a mapping of all_reduce, "
