@@ -42,6 +42,7 @@ __all__ = [
     "like",
     "looked_up_tensors",
     "routed_copies",
+    "together",
 ]
 
 #: Operators whose work is a matrix product, plain or implicit.
@@ -349,6 +350,8 @@ def compute_step(
     reads, writes = (_at_width(operator, x, split) for x in (operator.inputs, operator.outputs))
     weights = tuple(_local(operator, parameter, split) for parameter in operator.parameters)
     is_table = operator.kind is OperatorKind.EMBEDDING  # moved only as far as it is looked up
+    if operator.kernels == 0:  # another look at what is there
+        reads, writes, outputs = (), (), ()
     attention = operator.kind is OperatorKind.ATTENTION
     return ComputeStep(
         path=operator.path,
@@ -359,7 +362,7 @@ def compute_step(
         fixed_traffic=tuple(
             (_local(operator, operand, split), operand.element_bytes)
             for operand in (*operator.inputs, *operator.outputs)
-            if operand.element_bytes is not None
+            if operand.element_bytes is not None and operator.kernels > 0
         ),
         reads=reads,
         writes=writes,
@@ -372,8 +375,9 @@ def compute_step(
             if operator.kind in PRODUCTS
             else None
         ),
-        batch=_dim(operator, split, "batch") if attention else LocalSize(),
-        queries=_dim(operator, split, "seq") if attention else LocalSize(),
+        batch=together(operator, split, "batch", "window") if attention else LocalSize(),
+        queries=together(operator, split, "seq") if attention else LocalSize(),
+        keys=together(operator, {}, "kv_seq") if attention else LocalSize(),
         heads=_heads(operator, split) if attention else LocalSize(),
         mask=operator.mask,
         head_dim=operator.head_dim,
@@ -416,6 +420,16 @@ def routed_copies(operator: Operator, operand: Operand) -> float:
 
 def _dim(operator: Operator, split: Split, name: str) -> LocalSize:
     return LocalSize.of(operator.dim(name).extent, split.get(name, ()))
+
+
+def together(operator: Operator, split: Split, *stems: str) -> LocalSize:
+    """Return the product of the dims that are called `stem`, `stem_1`, …."""
+    size = LocalSize()
+    for dim in operator.dims:
+        name, _, number = dim.name.rpartition("_")
+        if dim.name in stems or (name in stems and number.isdigit()):
+            size = size.times(_dim(operator, split, dim.name))
+    return size
 
 
 def _heads(operator: Operator, split: Split) -> LocalSize:
