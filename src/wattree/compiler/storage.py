@@ -178,12 +178,13 @@ def _sync(
     kept_as_shards = bool(group.gradient_axes) or sharded
     if often is None:
         often = kept_as_shards
+    shared = 0.0 * elements if group.owned else elements  # nobody else has what a rank owns
     return SyncGroup(
         gather_axes=group.parameter_axes,
-        gather_bytes=elements * software.gather_bytes,
+        gather_bytes=shared * software.gather_bytes,
         scatter_axes=scatter,
         reduce_axes=rest if group.trainable else (),
-        reduce_bytes=elements * software.reduce_bytes,
+        reduce_bytes=shared * software.reduce_bytes,
         update_axes=() if sharded or not group.trainable else scatter,
         every_micro_batch=often,
         kept_as_shards=kept_as_shards and often,

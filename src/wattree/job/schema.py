@@ -373,6 +373,10 @@ class _PresetKeys(Section):
         None,
         description="true or false, whether batch norm takes its statistics over all replicas",
     )
+    op_shard: bool | None = Field(
+        None,
+        description="true or false, whether fully connected layers are split over replicas",
+    )
     tables: str | None = Field(
         None,
         description="'table-wise', 'row-wise', 'column-wise', 'data-parallel' or 'auto', how "
