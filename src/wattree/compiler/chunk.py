@@ -32,6 +32,7 @@ __all__ = [
     "gradients_of",
     "reductions",
     "release",
+    "rows_of_tables",
     "staging_lines",
     "sync_tasks",
     "update_portions",
@@ -169,6 +170,23 @@ def gathers(storage: Storage, context: ChunkContext) -> np.ndarray:
         task["alloc_bytes"], task["category"] = size, GATHERED
         tasks.append(task)
     return joined(tasks)
+
+
+def rows_of_tables(storage: Storage, context: ChunkContext, *, out: bool) -> np.ndarray:
+    """Copy the rows of tables behind the device that were looked up in, or their gradients out."""
+    moves, size = context.moves, storage.rows_out if out else storage.rows_in
+    if size is None or moves.offload.tables is None:
+        return np.zeros(0, TASK)
+    task = moves.tiers[moves.offload.tables].copy(
+        float(size[0]),
+        out=out,
+        name=context.name("tables.gradients out" if out else "tables.rows in"),
+        phase=Phase.BACKWARD if out else Phase.FORWARD,
+        category=GRADIENTS if out else GATHERED,
+    )
+    if not out:
+        task["alloc_bytes"] = float(size[0])
+    return task
 
 
 def from_first_rank(storages: Sequence[Storage], context: ChunkContext) -> np.ndarray:

@@ -22,6 +22,7 @@ from wattree.compiler.chunk import (
     gradients_of,
     reductions,
     release,
+    rows_of_tables,
     staging_lines,
     update_portions,
 )
@@ -62,6 +63,7 @@ def chunk_forward(
     sent = from_first_rank([block.storage for block in blocks], context)
     for place, (block, update) in enumerate(zip(blocks, updated, strict=True)):
         gather = np.zeros(0, TASK) if gathered else gathers(block.storage, context)
+        gather = joined([rows_of_tables(block.storage, context, out=False), gather])
         start = _add_block(
             builder,
             block,
@@ -201,6 +203,8 @@ def _fetch_and_add(
     )
     if start >= 0:
         builder.link(copy, start)
+    if len(rows := rows_of_tables(block.storage, context, out=True)):
+        builder.link(builder.tails[-1], builder.append(rows))
 
 
 def _take_gradients(

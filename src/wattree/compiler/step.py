@@ -15,9 +15,7 @@ from wattree.compiler.kinds import RankKind, RankKinds, RankPlacement, axes_sets
 from wattree.compiler.layout import local_size
 from wattree.compiler.loading import Loading, check_host_memory, loading_of, storage_links
 from wattree.compiler.movement import Movement, movement_of
-from wattree.compiler.offload import (
-    offload_misfits,
-)
+from wattree.compiler.offload import check_far_tables, offload_misfits
 from wattree.compiler.owners import first_rank_levels, owner_levels
 from wattree.compiler.passes.window import window_part_misfits
 from wattree.compiler.program import Scale
@@ -162,6 +160,8 @@ def steps_of(
     parts = [part for each in program.programs for part in each.window_parts]
     if beyond := window_part_misfits(parts, dict(strategy.mesh.axes)):
         raise StrategyError(beyond)
+    if strategy.traffic.offload.tables is not None:
+        check_far_tables(program, software, strategy.traffic)
     load, dropless = strategy.expert_load, software.moe_dropless
     levels = rank_levels(load, program, strategy.mesh, dropless=dropless)
     owners = owner_levels(program, strategy.mesh)
@@ -198,6 +198,7 @@ def steps_of(
             state,
             reduce_every_micro_batch=often,
             samples=float(global_batch),
+            offload=strategy.traffic.offload,
         )
         for p in program.programs
     )

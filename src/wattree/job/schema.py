@@ -313,6 +313,18 @@ class ActivationsSpec(Section):
     prefetch: Depth = Field(1, description="a whole number, layers that copies run ahead")
 
 
+class TablesSpec(Section):
+    """Tables of which only the rows that are looked up come to the device."""
+
+    to: Literal["host", "cxl"] = Field("host", description="'host' or 'cxl', where they wait")
+    cached: float = Field(
+        0.0, ge=0, le=1, description="a number from 0 to 1, share of each table kept on the device"
+    )
+    hits: float = Field(
+        0.0, ge=0, le=1, description="a number from 0 to 1, share of lookups that it serves"
+    )
+
+
 class OffloadSpec(Section):
     """What waits outside of the devices."""
 
@@ -321,6 +333,9 @@ class OffloadSpec(Section):
     )
     parameters: Literal["host", "cxl"] | None = Field(
         None, description="'host' or 'cxl', where parameters wait for each use"
+    )
+    tables: TablesSpec | None = Field(
+        None, description="a mapping with to, and cached and hits of what the device keeps"
     )
     activations: ActivationsSpec | None = Field(
         None, description="a mapping with layers, to and prefetch"
@@ -434,6 +449,10 @@ class _PresetKeys(Section):
     sync_batch_norm: bool | None = Field(
         None,
         description="true or false, whether batch norm takes its statistics over all replicas",
+    )
+    op_shard: bool | None = Field(
+        None,
+        description="true or false, whether fully connected layers are split over replicas",
     )
     tables: str | None = Field(
         None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from wattree.job.problems import Problems
 from wattree.job.schema import MovementSpec, OffloadSpec, PrefetchSpec
@@ -69,16 +70,17 @@ def _prefetch(spec: PrefetchSpec) -> Prefetch:
 
 
 def _offload(spec: OffloadSpec) -> Offload:
-    activations = spec.activations
-    if activations is None:
-        return Offload(optimizer=spec.optimizer, parameters=spec.parameters)
-    return Offload(
-        optimizer=spec.optimizer,
-        parameters=spec.parameters,
-        activations=activations.to,
-        layers=activations.layers,
-        prefetch=activations.prefetch,
-    )
+    activations, tables = spec.activations, spec.tables
+    kept: dict[str, Any] = {}
+    if activations is not None:
+        kept = {
+            "activations": activations.to,
+            "layers": activations.layers,
+            "prefetch": activations.prefetch,
+        }
+    if tables is not None:
+        kept |= {"tables": tables.to, "cached": tables.cached, "hits": tables.hits}
+    return Offload(optimizer=spec.optimizer, parameters=spec.parameters, **kept)
 
 
 def _check(spec: MovementSpec, *, problems: Problems) -> None:
@@ -100,6 +102,12 @@ def _check(spec: MovementSpec, *, problems: Problems) -> None:
             "found with overlap_parameters false, which is a prefetch of 0; leave one of them out",
         )
     offload = spec.offload
+    if offload is not None and offload.tables is not None and offload.parameters is not None:
+        problems.add(
+            "strategy.offload.tables",
+            "found beside offload.parameters, which brings whole tables in for each use; leave one "
+            "of them out",
+        )
     if offload is not None and offload.parameters is not None and offload.optimizer is None:
         problems.add(
             "strategy.offload.parameters",

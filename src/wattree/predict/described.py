@@ -112,6 +112,8 @@ def _offload(offload: Offload) -> dict[str, object]:
         for name in ("optimizer", "parameters")
         if (tier := getattr(offload, name)) is not None
     }
+    if offload.tables is not None:
+        found["tables"] = {"to": offload.tables, "cached": offload.cached, "hits": offload.hits}
     if offload.activations is not None:
         found["activations"] = {
             "layers": offload.layers,

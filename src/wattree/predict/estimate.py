@@ -9,6 +9,7 @@ spaces too large to simulate and serves as the smooth model that calibration lin
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from wattree.predict.setting import Setting
 from wattree.predict.tables import Tables
 from wattree.strategy import SPATIAL, StrategyOptions
 from wattree.strategy.presets import tree_of
+from wattree.strategy.presets.data import REPLICAS
 
 __all__ = [
     "Degrees",
@@ -196,10 +198,14 @@ def screened(
 def _wide(switches: StrategyOptions, degrees: Degrees) -> StrategyOptions:
     """Return the switches with a tensor degree above 1, so that its splits are in the tree.
 
-    Under spatial parallelism the degree of `cp` says which layers are split.
+    Under spatial parallelism the degree of `cp` says which layers are split, and the number of
+    replicas says which fully connected layers and tables are.
     """
-    tensor, rows = int(degrees.axes["tp"].max()), 1
-    if switches.context == SPATIAL:
-        rows = int(degrees.axes["cp"].max())
-        assert (degrees.axes["cp"] == rows).all(), "spatial trees differ with the degree"
-    return replace(switches, tp=tensor, cp=rows, virtual_stages=1, stage_layers=None)
+    own: dict[str, Any] = {"tp": int(degrees.axes["tp"].max())}
+    told = (("cp",) if switches.context == SPATIAL else ()) + (
+        REPLICAS if switches.op_shard or switches.tables == "auto" else ()
+    )
+    for axis in told:
+        own[axis] = int(degrees.axes[axis].max())
+        assert (degrees.axes[axis] == own[axis]).all(), "such trees differ with the degree"
+    return replace(switches, **own, virtual_stages=1, stage_layers=None)

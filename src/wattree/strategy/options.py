@@ -69,6 +69,7 @@ class StrategyOptions:
         expert_load, reduce_every_micro_batch, tensor_pieces: As those of `Strategy`.
         sync_batch_norm: Statistics of batch norm are taken over all replicas (and parts of images).
         tables: How tables that samples look up in are spread over replicas, one of `TABLES`.
+        op_shard: Fully connected layers are split over replicas, by their outputs.
         single_process: One process drives all devices, as `torch.nn.DataParallel` does.
     """
 
@@ -99,6 +100,7 @@ class StrategyOptions:
     tensor_pieces: int | None = None
     sync_batch_norm: bool = False
     tables: str = "data-parallel"
+    op_shard: bool = False
     single_process: bool = False
 
     def __post_init__(self) -> None:

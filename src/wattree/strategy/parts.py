@@ -87,23 +87,28 @@ def operator_patterns(
 
 
 def column_dim(operator: Operator) -> str | None:
-    """Return the output features of a product: what its weight and its output have in common."""
-    return _first(operator, inside=True)
+    """Return the output features of a product: what its weight and its output have in common.
+
+    Of several, that called `out`: in a fused projection the heads, not which of q, k and v.
+    """
+    return _first(operator, "out", inside=True)
 
 
 def row_dim(operator: Operator) -> str | None:
     """Return the dim that a product sums over, or that indexes the rows of a table."""
-    return _first(operator, inside=False)
+    return _first(operator, "in", inside=False)
 
 
-def _first(operator: Operator, *, inside: bool) -> str | None:
+def _first(operator: Operator, wanted: str, *, inside: bool) -> str | None:
     if not operator.parameters:
         return None
     indexed = {name for operand in operator.outputs for name in operand.dims}
-    for name in operator.parameters[0].dims:
-        if operator.dim(name).role is not DimRole.OPAQUE and (name in indexed) is inside:
-            return name
-    return None
+    found = [
+        name
+        for name in operator.parameters[0].dims
+        if operator.dim(name).role is not DimRole.OPAQUE and (name in indexed) is inside
+    ]
+    return wanted if wanted in found else next(iter(found), None)
 
 
 def weighted_products(model: ModelGraph) -> tuple[tuple[str, Operator], ...]:

@@ -242,8 +242,8 @@ def _gather_again(
     """Gather a saved input once more where forward gathered it: only the shard was kept."""
     again = []
     for operand in operator.inputs:
-        if operand.tensor not in operator.saved:
-            continue
+        if operand.tensor not in operator.saved or is_sample_table(operator):
+            continue  # indices are not sent
         kept = forward.tensors.get(operand.tensor) or inputs.get(operand.tensor)
         want = layout_of(operand, split, partial=False)
         if kept is None or not _only_gathers(kept.layout, want):

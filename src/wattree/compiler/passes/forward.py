@@ -283,8 +283,8 @@ def forward_steps(
         given = False
         if share > 0:
             for operand in operator.inputs:
-                if operand.tensor not in steps.tensors:
-                    continue  # token ids: nothing computes them
+                if operand.tensor not in steps.tensors or is_sample_table(operator):
+                    continue  # token ids: nothing computes them, loaders bring them
                 placed = steps.in_layout(
                     operand.tensor,
                     layout_of(operand, split, partial=False),
@@ -394,7 +394,7 @@ def compute_step(
 
 def looked_up_tensors(block: Block) -> tuple[str, ...]:
     """Return the tensors that tables of samples give."""
-    return tuple(out.tensor for o in block.operators if is_sample_table(o) for out in o.outputs)
+    return tuple(o.outputs[0].tensor for o in block.operators if is_sample_table(o))
 
 
 def like(placed: Placed, other: Placed) -> bool:

@@ -211,7 +211,7 @@ def parameter_groups(
     for operator, split, choice in zip(block.operators, splits, choices, strict=True):
         for parameter in operator.parameters:
             group = _group(parameter, split, choice)
-            if is_sample_table(operator) and not group.partial_axes:
+            if is_sample_table(operator):
                 group = replace(group, touched=_touched(operator, split))
             # How much of a table is touched follows from its own size.
             own = "" if group.touched is None else operator.path

@@ -13,6 +13,7 @@ from wattree.strategy.options import SPATIAL, StrategyOptions
 from wattree.strategy.presets.context import context_parallel
 from wattree.strategy.presets.data import data_parallel
 from wattree.strategy.presets.expert import expert_parallel
+from wattree.strategy.presets.op_shard import split_products
 from wattree.strategy.presets.recompute import recomputation
 from wattree.strategy.presets.single_process import (
     check_single_process,
@@ -46,6 +47,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "megatron": {"sharding": "zero1", "sequence_parallel": True},
     "spatial": {"sharding": "none", "context": "spatial"},
     "data_parallel": {"sharding": "none", "single_process": True},
+    "op_shard": {"sharding": "none", "op_shard": True},
     "dlrm": {"sharding": "none", "tables": "auto"},
 }
 
@@ -86,6 +88,7 @@ def tree_of(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
         tree = tree.merged(sequence_parallel(options, model))
     tree = tree.merged(expert_parallel(options, model))
     tree = tree.merged(sharded_tables(options, model))
+    tree = tree.merged(split_products(options, model))
     if options.single_process:
         tree = tree.merged(single_process(model))
     return tree.merged(recomputation(options, model))
