@@ -32,6 +32,7 @@ from wattree.job.schema import (
     ClusterSpec,
     DataSpec,
     JobFile,
+    LoaderSpec,
     ModelSpec,
     PlaceSpec,
     TrainingSpec,
@@ -234,12 +235,18 @@ def _model_name(name: str, *, folder: Path, problems: Problems) -> str:
 
 
 def _data(value: object, *, problems: Problems) -> Data | None:
-    spec = problems.read(DataSpec, value, "data")
+    given, plain = None, value
+    if isinstance(value, Mapping):
+        given = value.get("loader")
+        plain = {key: item for key, item in value.items() if key != "loader"}
+    spec = problems.read(DataSpec, plain, "data")
+    named = {"preset": given} if isinstance(given, str) else given
+    how = None if given is None else problems.read(LoaderSpec, named, "data.loader")
     if spec is None:
         return None
     loader = None
-    if spec.loader is not None:
-        loader = loader_of(spec.loader, sequence_length=spec.sequence_length, problems=problems)
+    if how is not None:
+        loader = loader_of(how, sequence_length=spec.sequence_length, problems=problems)
     return Data(sequence_length=spec.sequence_length, global_batch=spec.global_batch, loader=loader)
 
 
