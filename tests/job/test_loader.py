@@ -123,7 +123,7 @@ def test_published_rates_of_images_are_met() -> None:
         (
             "imagenet-jpg",
             "data.loader: unknown data loader 'imagenet-jpg'; did you mean 'imagenet-jpeg'? known: "
-            "criteo-binary, imagenet-jpeg, synthetic, tokens",
+            "criteo-binary, imagenet-dali, imagenet-jpeg, synthetic, tokens",
         ),
         ({"worker": 4}, "data.loader: unknown key 'worker'"),
     ],
