@@ -2,8 +2,9 @@
 
 One step of many is compiled, in which nothing begins cold. Storage, workers and copies each do
 their share of a step, all at once on batches that are needed later, so their tasks wait for each
-other as little as for the step's own work; the end of the step waits for all of them. In steady
-state the step so takes as long as the slowest of them, if its own work does not take longer.
+other as little as for the step's own work, and nothing in it waits for them; but it is over when
+all of them are. In steady state the step so takes as long as the slowest of them, if its own work
+does not take longer.
 Copies out of pageable memory are no part of that: computation waits for each.
 """
 
