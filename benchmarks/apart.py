@@ -65,6 +65,7 @@ def done_apart(
             one.process.join()
             one.end.close()
             running.remove(one)
+            print(f"{works[one.place].name}: {time.monotonic() - one.began:.1f} s", file=sys.stderr)
     return outcomes
 
 

@@ -44,12 +44,32 @@ _DECOMPOSED = (
     "saved_bytes_full: attention decomposed into products and softmax, as on the meta device"
 )
 
+_TINY = {
+    "model_type": "bert",
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 1,
+    "intermediate_size": 8,
+    "vocab_size": 8,
+}
+
 
 def import_libraries() -> None:
-    """Import what capture needs, so that no model is charged with it."""
+    """Import what capture needs, so that no model is charged with it.
+
+    The library imports much when the first model is built and run. No backward here: the processes
+    of models are forked from this one, which PyTorch forbids once autograd has threads.
+    """
     import torch
 
-    torch.set_num_threads(1)  # models run side by side, each in a process forked from this one
+    from wattree.capture.huggingface_modules import Choices, huggingface_module
+
+    torch.set_num_threads(1)  # models run side by side
+    choices = Choices(attention="eager", training=False, loss=False)
+    tiny = huggingface_module(_TINY, "warm-up", choices=choices)
+    with torch.device("meta"):
+        args, kwargs = tiny.inputs(1, 2)
+        tiny.build()(*args, **kwargs)
 
 
 def config_row(name: str, path: Path, answers: Mapping[str, Any]) -> Row:

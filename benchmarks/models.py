@@ -73,7 +73,6 @@ def report_of(
 ) -> dict[str, Any]:
     """Return everything that is printed, as plain values."""
     works = [work for work in works_of(folder) if not only or work.name in only]
-    times = capture_times() if with_times and not only else []
     rows = [
         outcome if isinstance(outcome, dict) else refused(work, outcome)
         for work, outcome in zip(
@@ -82,6 +81,7 @@ def report_of(
             strict=True,
         )
     ]
+    times = capture_times() if with_times and not only else []  # last: autograd may start threads
     return {"models": rows, "summary": summary(rows), "capture_times": times}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from wattree.capture.catalogue import catalogue_entry, is_model_name
-from wattree.capture.huggingface import transformer_from_config
+from wattree.capture.configuration import model_from_config
 from wattree.capture.zoo.shipped import shipped_graph
 from wattree.errors import ModelError
 from wattree.files import read_json
@@ -20,13 +20,21 @@ __all__ = ["CONFIG_LIMIT_BYTES", "load_model", "located_model"]
 CONFIG_LIMIT_BYTES: Final = 4 * 2**20
 
 
-def load_model(name_or_path: str | Path) -> ModelGraph:
+def load_model(
+    name_or_path: str | Path, *, sequence: int | None = None, capture: bool = False
+) -> ModelGraph:
     """Return the graph of a model of the catalogue, or of a `config.json` or its folder.
 
     What ends in `.json`, or names an existing file or folder with a separator in it, is a path.
     Everything else is a name; of the catalogue first, then of a file or folder.
 
+    Args:
+        name_or_path: Which.
+        sequence: Tokens per sample at which sizes of a captured model are exact; None: its own.
+        capture: Build and capture it with transformers even where its family can be read.
+
     Raises:
+        MissingExtraError: It has to be captured, and torch or transformers are missing.
         UnknownNameError: No such name in the catalogue; the nearest is suggested.
         ModelError: The file describes no model that can be read.
         JobError: The file cannot be read at all.
@@ -41,12 +49,17 @@ def load_model(name_or_path: str | Path) -> ModelGraph:
         path = Path(text)
         file = path / "config.json" if path.is_dir() else path
         config = read_json(file, limit_bytes=CONFIG_LIMIT_BYTES)
-        return transformer_from_config(config, str(file))
+        return model_from_config(config, str(file), sequence=sequence, capture=capture)
     entry = catalogue_entry(text)
     if entry.config is None:
         return shipped_graph(entry.name)
-    return transformer_from_config(
-        entry.config, f"catalogue model {entry.name}", name=entry.name, sources=(entry.source,)
+    return model_from_config(
+        entry.config,
+        f"catalogue model {entry.name}",
+        name=entry.name,
+        sources=(entry.source,),
+        sequence=sequence,
+        capture=capture,
     )
 
 

@@ -54,12 +54,9 @@ def labels_of(
         return {"labels": torch.zeros(samples)}
     if kind == "class" and not model.__name__.endswith("MultipleChoice"):
         config.problem_type = "single_label_classification"
-    return {"labels": torch.zeros(_shape(kind, samples, given), dtype=torch.long)}
-
-
-def _shape(kind: str, samples: int, given: Mapping[str, torch.Tensor]) -> tuple[int, ...]:
-    if kind == "class":
-        return (samples,)
+    shape = (samples,)
     if kind == "pixel":
-        return (samples, *next(iter(given.values())).shape[-2:])
-    return tuple(given.get("decoder_input_ids", given["input_ids"]).shape)
+        shape = (samples, *next(iter(given.values())).shape[-2:])
+    elif kind == "token":
+        shape = tokens.shape
+    return {"labels": torch.zeros(shape, dtype=torch.long)}
