@@ -66,9 +66,7 @@ def alive_at_cuts(trace: Trace, nests: Sequence[Nest]) -> dict[int, int]:
     return cuts
 
 
-def runs_of(
-    nests: Sequence[Nest], cuts: Mapping[int, int], modules: Mapping[str, str]
-) -> list[Run]:
+def runs_of(nests: Sequence[Nest], cuts: Mapping[int, int], modules: Mapping[str, str]) -> list[Run]:
     """Return the runs of nests between chosen cuts, in order."""
     tree = _Tree(nests, cuts, modules)
     units = sorted(tree.units(""), key=lambda run: run.start)
@@ -146,8 +144,7 @@ class _Tree:
 
 def _pieces(nests: Sequence[Nest], cuts: Mapping[int, int], start: int, end: int) -> list[Run]:
     """Cut what lies between units so that each piece has one operator of weight, or several that
-    cannot be parted.
-    """
+    cannot be parted."""
     if start == end:
         return []
     bounds = [start, *(p for p in sorted(cuts) if start < p < end), end]
@@ -161,7 +158,9 @@ def _pieces(nests: Sequence[Nest], cuts: Mapping[int, int], start: int, end: int
         else:
             pieces.append((a, b))
             has_weight = weighty
-    return [Run(start=a, end=b, path=_piece_path(nests[a:b]), is_unit=False) for a, b in pieces]
+    return [
+        Run(start=a, end=b, path=_piece_path(nests[a:b]), is_unit=False) for a, b in pieces
+    ]
 
 
 def _piece_path(nests: Sequence[Nest]) -> str:
