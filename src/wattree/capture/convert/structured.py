@@ -20,7 +20,7 @@ def _layer_norm(trace: Trace, operator: RecordedOperator) -> None:
     x, *parameters = operator.inputs
     rank = len(trace.size(x))
     over = len(operator.arguments.get("normalized_shape", [0]))
-    trace.add(
+    nest = trace.add(
         operator,
         OperatorKind.NORM,
         "rms_norm" if "rms" in operator.target else "layer_norm",
@@ -28,6 +28,7 @@ def _layer_norm(trace: Trace, operator: RecordedOperator) -> None:
         [(out, _plain(trace, out)) for out in operator.outputs],
         opaque=frozenset(f"d{i}" for i in range(rank - over, rank)),
     )
+    trace.note_statistics(nest)
 
 
 def _batch_norm(trace: Trace, operator: RecordedOperator) -> None:
@@ -41,7 +42,7 @@ def _batch_norm(trace: Trace, operator: RecordedOperator) -> None:
             list(places) if len(trace.size(index)) == rank else ["channel"] * len(trace.size(index))
         )
 
-    trace.add(
+    nest = trace.add(
         operator,
         OperatorKind.BATCH_NORM,
         "batch_norm",
@@ -49,6 +50,7 @@ def _batch_norm(trace: Trace, operator: RecordedOperator) -> None:
         [(out, labels(out)) for out in operator.outputs if trace.size(out) != (Size(0),)],
         stems={"channel": "channel"},
     )
+    trace.note_statistics(nest)
 
 
 def _group_norm(trace: Trace, operator: RecordedOperator) -> None:
@@ -58,7 +60,7 @@ def _group_norm(trace: Trace, operator: RecordedOperator) -> None:
     split: Label = (("group", Size(groups)), ("channel", Size(channels // groups)))
     whole: list[Label] = ["d0", split, *(f"d{i}" for i in range(2, rank))]
     y, *statistics = operator.outputs
-    trace.add(
+    nest = trace.add(
         operator,
         OperatorKind.NORM,
         "group_norm",
@@ -67,6 +69,7 @@ def _group_norm(trace: Trace, operator: RecordedOperator) -> None:
         stems={"group": "group", "channel": "channel"},
         opaque=frozenset({"channel", *(f"d{i}" for i in range(2, rank))}),
     )
+    trace.note_statistics(nest)
 
 
 def _softmax(trace: Trace, operator: RecordedOperator) -> None:

@@ -103,6 +103,12 @@ class Trace:
         """Note what the dims of a recorded tensor are."""
         self.stems += zip(self.view(index).dims, stems, strict=True)
 
+    def note_statistics(self, nest: Nest) -> None:
+        """Note that all outputs but the first are float32, whatever activations are."""
+        for seen in nest.writes[1:]:
+            tensor = self.tensors[seen.tensor]
+            tensor.width = tensor.width or 4.0
+
     def writer_of(self, index: int) -> Nest | None:
         """Return the nest that wrote a recorded tensor, if one did."""
         writer = self.tensors[self.view(index).tensor].writer
