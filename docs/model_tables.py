@@ -24,7 +24,7 @@ def table() -> str:
         others = ", ".join(f"`{alias}`" for alias in entry.aliases)
         flop = quantity(figures.forward_flop, "FLOP")
         cells = (
-            f"`{name}`", entry.field, count(figures.parameters), flop, figures.inputs, others
+            f"`{name}`", entry.field, count(figures.parameters), flop, figures.first_input, others
         )  # fmt: skip
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
