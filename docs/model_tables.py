@@ -1,4 +1,4 @@
-"""Put the table of built-in models into docs/models.md; `--check` only says if it is out of date."""
+"""Put the table of built-in models into docs/models.md; `--check` only compares it."""
 
 from __future__ import annotations
 
