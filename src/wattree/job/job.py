@@ -41,6 +41,7 @@ class ModelSource:
         transformer: Keys of a plain `transformer:` block.
         module: A Python function that builds it; using it runs code.
         capture: A named one is built and captured even where its family can be read.
+        arguments: Options of the catalogue's model called `name`.
         lora: Adapters to add, if any.
         freeze: Patterns of operators whose parameters are not trained.
         folder: Where a name that the catalogue does not have is looked for, as a file or folder.
@@ -50,6 +51,7 @@ class ModelSource:
     transformer: Mapping[str, Any] | None = None
     module: ModuleSource | None = None
     capture: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     lora: Lora | None = None
     freeze: tuple[str, ...] = ()
     folder: Path = Path()

@@ -92,6 +92,7 @@ def _built(job: Job) -> ModelGraph:
         # One with a slash has been made a path when the job was read.
         graph = load_model(
             name if "/" in name else located_model(name, source.folder),
+            arguments=source.arguments,
             sequence=job.data.sequence_length if job.data.has_sequence else None,
             capture=source.capture,
         )
