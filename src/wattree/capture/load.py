@@ -57,7 +57,6 @@ def load_model(
         path = Path(text)
         file = path / "config.json" if path.is_dir() else path
         config = read_json(file, limit_bytes=CONFIG_LIMIT_BYTES)
-        _refuse(arguments, str(file))
         return model_from_config(config, str(file), sequence=sequence, capture=capture)
     entry = catalogue_entry(text)
     if entry.config is None:

@@ -19,9 +19,11 @@ __all__ = ["Inputs"]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+_NOTHING = np.zeros(())
+
 
 class Inputs:
-    """What loading data adds to strategies; nothing where the job does not say how it is done.
+    """What loading data adds to strategies; a plain 0 where the job does not say how it is done.
 
     Args:
         by_pool: Costs of blocks, by pool.
@@ -36,7 +38,7 @@ class Inputs:
     def period_s(self, index: Integers, held: Held) -> Floats:
         """Return how long a step's data takes the slowest part beside the step. [s]"""
         if not self.is_known:
-            return np.zeros(len(index))
+            return _NOTHING
         return self._slowest(
             index, held, micro_batches=self._micro_batches(index, held), ahead=True
         )
@@ -45,18 +47,22 @@ class Inputs:
         """Return what a micro-batch waits for its copy on each kind of stage, `(kinds, n)`. [s]"""
         begins = (held.first == 0)[:, None]
         if self.loader.pinned or not self.is_known:
-            return np.zeros((len(held.first), len(index)))
+            return _NOTHING
         one = np.ones(len(index))
         return np.asarray(begins * self._slowest(index, held, micro_batches=one, ahead=False))
 
     def device_bytes(self, index: Integers, held: Held) -> Floats:
         """Return what input batches take on a device of each kind of stage, `(kinds, n)`. [B]"""
+        if not self.is_known:
+            return _NOTHING
         micro_batch = self.by_pool[0].degrees.micro_batch[index]
         size = BUFFERS[self.loader.pinned] * micro_batch * self.loader.tensor_bytes
         return np.asarray((held.first == 0)[:, None] * size)
 
     def energy_j(self, index: Integers, held: Held) -> Floats:
         """Return what hosts, storage and copies draw above rest for the data of a step. [J]"""
+        if not self.is_known:
+            return _NOTHING
         samples = self._micro_batches(index, held) * self.by_pool[0].degrees.micro_batch[index]
         samples = samples * self._loaders(index, held)
         copied = samples * self.loader.copied_bytes
