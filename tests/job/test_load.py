@@ -392,7 +392,8 @@ def trait_problems() -> tuple[str, ...]:
         ),
         (
             {"model": {"lora": {"rank": 4}}},
-            "model: found neither of name and transformer, expected exactly one",
+            "model: found none of name, transformer and module, expected exactly one of name, "
+            "transformer, module",
         ),
         (
             {"model": {"transformer": {"layers": [[1]]}}},
@@ -440,13 +441,22 @@ def test_an_unknown_node_suggests_the_nearest() -> None:
 def test_the_message_of_several_problems_is_a_list() -> None:
     """One line each, the file in front."""
     with pytest.raises(JobError) as caught:
-        job_from_mapping(mapping(data={}), "job.yaml")
+        job_from_mapping(mapping(data={}, precision=3), "job.yaml")
 
     assert str(caught.value) == (
         "job.yaml: 2 problems:\n"
-        "  data.sequence_length: is missing, expected a whole number, tokens per sample\n"
         "  data.global_batch: is missing, expected a whole number, samples per step over all "
-        "replicas"
+        "replicas\n"
+        "  precision: found 3, expected one of fp64, fp32, tf32, bf16, fp16, fp8, mxfp8, nvfp4"
+    )
+
+
+@pytest.mark.parametrize("model", [{"transformer": {"layers": 2}}, "small/config.json"])
+def test_a_model_of_tokens_needs_a_sequence_length(model: Any) -> None:
+    """Said with all other problems where the file shows it; else where the model is read."""
+    assert problems(model=model, data={"global_batch": 8}) == (
+        "data.sequence_length: is missing, expected a whole number, tokens per sample; left out "
+        "where samples have none",
     )
 
 

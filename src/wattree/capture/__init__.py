@@ -13,11 +13,13 @@ from wattree.capture.mapping import TRANSFORMER_KEYS, transformer_from_mapping
 from wattree.capture.module import capture_module, module_graph, record_source
 from wattree.capture.recording import Recording
 from wattree.capture.shape import TransformerShape
+from wattree.capture.summary import ModuleRow, module_rows
 from wattree.capture.transformer import build_transformer
 
 __all__ = [
     "TRANSFORMER_KEYS",
     "CatalogueEntry",
+    "ModuleRow",
     "Recording",
     "TransformerShape",
     "build_transformer",
@@ -30,6 +32,7 @@ __all__ = [
     "located_model",
     "model_names",
     "module_graph",
+    "module_rows",
     "operator_flop",
     "readable_model_types",
     "record_source",

@@ -47,8 +47,8 @@ class Prediction:
         trace: When everything happened.
         power: Power of the job over the step: (time, W) pairs. [s, W]
         peak: Peak memory as three tools would report it. [B]
-        warnings: What the job says to no effect on this model; what its file alone tells is in
-            `Job.warnings`.
+        warnings: What the job says to no effect on this model, and what could not be told of it
+            for certain; what the job's file alone tells is in `Job.warnings`.
         ledger: What the memory of the trace's tasks is made of; None if nobody kept it.
         beside: The step beside the job's neighbours; None if it has none.
     """
@@ -114,7 +114,8 @@ def simulate(
                 fold=fold,
                 rules=Rules(sharing=sharing, mutual_slowdown=mutual_slowdown),
             )
-    return replace(prediction, warnings=idle_choices(job, setting.model))
+    told = (*idle_choices(job, setting.model), *setting.model.warnings)
+    return replace(prediction, warnings=told)
 
 
 def predicted(
