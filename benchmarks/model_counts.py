@@ -19,8 +19,8 @@ from wattree.capture import (
     operator_flop,
     readable_model_types,
 )
-from wattree.capture.recorded_counts import recorded_counts
 from wattree.capture.recording import Recording
+from wattree.capture.summary import module_rows
 from wattree.errors import ModelError, WattreeError
 from wattree.graph import ModelGraph, OperatorKind
 
@@ -283,12 +283,14 @@ def _sized(function: Callable[..., Any], *values: Any, is_small: bool) -> Any:
 
 
 def _found(recording: Recording, batch: int, sequence: int | None) -> dict[str, float]:
-    counts = recorded_counts(recording, batch=batch, sequence=sequence)
+    whole = module_rows(recording, batch=batch, sequence=sequence)[0]
+    again = recording.recomputed_flop.value(micro_batch=batch, sequence=sequence or 1)
+    backward = whole.input_gradient_flop + whole.weight_gradient_flop + again
     return {
-        "parameters": counts.parameters,
-        "flops_forward": counts.forward_flop,
-        "flops_forward_backward": counts.forward_flop + counts.backward_flop,
-        "saved_bytes": counts.saved_bytes,
+        "parameters": whole.parameters,
+        "flops_forward": whole.forward_flop,
+        "flops_forward_backward": whole.forward_flop + backward,
+        "saved_bytes": whole.saved_bytes,
     }
 
 

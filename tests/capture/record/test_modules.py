@@ -24,16 +24,16 @@ WITH_ATTENTION = ("gpt_tied", "transformer_encoder")
 
 
 def recorded(
-    shared: Path, name: str, size: str, attention: Any
+    known_models: Path, name: str, size: str, attention: Any
 ) -> tuple[Recording, dict[str, Any]]:
     """Return the recording of a module at the size whose counts are known, and the counts."""
-    file = shared / "models" / "modules" / f"{name}.py"
+    file = known_models / "modules" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     code = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(code)
-    expected = json.loads((shared / "models" / "expected.json").read_text())["modules"][name][size]
+    expected = json.loads((known_models / "expected.json").read_text())["modules"][name][size]
     small = size == "small"
     recording = record(
         lambda: code.build(small),
@@ -72,9 +72,9 @@ def saved_bytes(recording: Recording) -> float:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_module_counts_as_other_software_counts_it(shared: Path, name: str) -> None:
+def test_a_module_counts_as_other_software_counts_it(known_models: Path, name: str) -> None:
     """Parameters, forward, forward and backward: all of them to the last digit."""
-    recording, expected = recorded(shared, name, "full", "fused")
+    recording, expected = recorded(known_models, name, "full", "fused")
 
     parameters = sum(
         prod(int(extent.value(micro_batch=1, sequence=1)) for extent in tensor.extents)
@@ -92,16 +92,16 @@ def test_a_module_counts_as_other_software_counts_it(shared: Path, name: str) ->
     ("name", "attention"),
     [*((name, "cpu") for name in MODULES), *((name, "fused") for name in WITH_ATTENTION)],
 )
-def test_a_module_keeps_what_was_measured(shared: Path, name: str, attention: str) -> None:
+def test_a_module_keeps_what_was_measured(known_models: Path, name: str, attention: str) -> None:
     """The measured bytes of eager PyTorch on a CPU, whose attention is fused here."""
-    recording, expected = recorded(shared, name, "small", attention)
+    recording, expected = recorded(known_models, name, "small", attention)
 
     assert saved_bytes(recording) == expected["saved_activation_bytes"]
 
 
 @pytest.mark.parametrize("name", [*WITH_ATTENTION, "resnet50"])
-def test_decomposed_attention_keeps_scores(shared: Path, name: str) -> None:
+def test_decomposed_attention_keeps_scores(known_models: Path, name: str) -> None:
     """As measured at full size on meta tensors, where attention is decomposed."""
-    recording, expected = recorded(shared, name, "full", "math")
+    recording, expected = recorded(known_models, name, "full", "math")
 
     assert saved_bytes(recording) == expected["saved_activation_bytes_meta"]
