@@ -105,8 +105,10 @@ def convolution_costs(
     activations = _total(step.reads, scale) + _total(step.writes, scale)
     weights = _total(step.weights, scale)
     traffic = (activations + weights) * width
-    matrix = rates.convolution.kernels.matrix
-    converted = 0.0 if software.channels_last or not matrix else 2.0 * activations * width
+    converted: Floats | float = 0.0
+    if not software.channels_last and rates.convolution.kernels.matrix and width < _FULL_BYTES:
+        # Kernels of 16 bits read NHWC alone; those of TF32 have NCHW forms.
+        converted = 2.0 * activations * width
     time_s = convolution_time_s(
         shape,
         _OPPOSITE[which] if window.transposed else which,

@@ -234,7 +234,8 @@ def convolution_rates(
     else:
         matrix = device.architecture not in _WITHOUT_MATRIX_UNITS
     units = "matrix" if matrix else "vector"
-    product = calibration.device(device, f"convolution.{units}") * math
+    width = ("tf32" if wide else "bf16") if matrix else "fp32"
+    product = calibration.device(device, f"convolution.{width}") * math
     if not tuned:
         product *= calibration.general("convolution_untuned")
     return ConvolutionRates(
