@@ -119,7 +119,7 @@ def convolution_costs(
     cast = weight_casts(step, scale, rates, software)
     cast = np.zeros_like(m) if cast is None else cast
     flop = 2.0 * m * n * k * groups * step.share
-    time_s = np.maximum(time_s + cast / rates.memory_bytes_per_s, step.kernels * rates.kernel_s)
+    time_s = np.maximum(time_s + cast / rates.stream_bytes_per_s, step.kernels * rates.kernel_s)
     return time_s * step.share, flop, np.asarray((traffic + converted + cast) * step.share)
 
 
@@ -162,7 +162,7 @@ def memory_bound_costs(
         moved = moved + (over_reads * read + over_writes * written) * width
     traffic = np.asarray(moved + fixed)
     share = passes.backward_share if backward else passes.share
-    time_s = traffic / (rates.memory_bytes_per_s * share)
+    time_s = traffic / (rates.stream_bytes_per_s * share)
     time_s = np.maximum(time_s, step.kernels * rates.kernel_s)
     return time_s * step.share, np.zeros_like(traffic), traffic * step.share
 
