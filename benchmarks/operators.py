@@ -88,7 +88,7 @@ def _stream_errors(streams: Sequence[Streams]) -> dict[tuple[str, ...], Floats]:
         moved = (passes.inputs * stream.inputs + passes.outputs) * stream.bytes
         rate = (
             stream.device.memory_bandwidth_bytes_per_s
-            * calibration.device(stream.device, "stream_efficiency")
+            * calibration.device(stream.device, "library_bandwidth")
             * passes.share
         )
         found[stream.function, stream.device.name] = moved / rate / stream.measured_s - 1.0

@@ -180,7 +180,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
         * calibration.general("memory_efficiency"),
         stream_bytes_per_s=device.memory_bandwidth_bytes_per_s
-        * calibration.device(device, "stream_efficiency"),
+        * calibration.device(device, "library_bandwidth"),
         elementwise_factor=elementwise,
         launch_s=calibration.family(software.name, "launch_s"),
         kernel_s=calibration.general("kernel_s"),
@@ -247,7 +247,7 @@ def convolution_rates(
         kernels=MATRIX_KERNELS if matrix else VECTOR_KERNELS,
         compute_units=device.compute_units,
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
-        * calibration.device(device, "stream_efficiency"),
+        * calibration.device(device, "library_bandwidth"),
         element_bytes=4.0 if wide else 2.0,
         product=product,
         winograd=product * calibration.general("convolution_winograd"),
