@@ -80,13 +80,17 @@ def _convolution_errors(groups: Sequence[Convolutions]) -> dict[tuple[str, ...],
 
 
 def _stream_errors(streams: Sequence[Streams]) -> dict[tuple[str, ...], Floats]:
-    efficiency = load_calibration().general("memory_efficiency")
+    calibration = load_calibration()
     found = {}
     for stream in streams:
         passes = passes_of(stream.kind, stream.function)
         assert passes is not None
         moved = (passes.inputs * stream.inputs + passes.outputs) * stream.bytes
-        rate = stream.device.memory_bandwidth_bytes_per_s * efficiency * passes.share
+        rate = (
+            stream.device.memory_bandwidth_bytes_per_s
+            * calibration.device(stream.device, "library_bandwidth")
+            * passes.share
+        )
         found[stream.function, stream.device.name] = moved / rate / stream.measured_s - 1.0
     return dict(sorted(found.items()))
 

@@ -157,11 +157,11 @@ BY_KIND: Mapping[OperatorKind, Passes] = {
         inputs=2.0,
         backward_inputs=3.0,
         backward_outputs=2.0,
-        share=0.85,
-        backward_share=0.85,
+        share=0.95,
+        backward_share=0.95,
         source="training: statistics, then the result; sums for the parameters' gradients, then "
         "the input's (Ioffe and Szegedy 2015, section 3; cuDNN's spatial mode); share chosen "
-        "between elementwise and layer norm",
+        "with published training rows in view",
     ),
     OperatorKind.POOL: _MAX_POOL,
     OperatorKind.EMBEDDING: _TABLE,
