@@ -18,9 +18,9 @@ WANTED = (
     "megatron-1t", "mistral-7b", "mixtral-8x22b", "mixtral-8x7b", "opt-125m", "opt-175b",
     "qwen2.5-0.5b", "qwen2.5-72b", "qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-8b", "t5-11b",
     "deepspeech2", "deit-base", "densenet121", "dlrm-dcnv2", "dlrm-mlperf", "efficientnet-b0",
-    "gnmt", "inception_v3", "lstm", "mobilenet_v2", "ncf", "resnet18", "resnext50_32x4d", "retinanet",
-    "seresnet50", "shufflenet_v2_x1_0", "ssd", "swin_t", "transformer-xl", "unet", "vgg19",
-    "vit_h_14", "wide-and-deep", "wide_resnet50_2",
+    "gnmt", "inception_v3", "lstm", "mobilenet_v2", "ncf", "resnet18", "resnext50_32x4d",
+    "retinanet", "seresnet50", "shufflenet_v2_x1_0", "ssd", "swin_t", "transformer-xl", "unet",
+    "vgg19", "vit_h_14", "wide-and-deep", "wide_resnet50_2",
 )  # fmt: skip
 
 
