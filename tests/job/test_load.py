@@ -411,7 +411,7 @@ def trait_problems() -> tuple[str, ...]:
         ),
         (
             {"data": None},
-            "data: is missing, expected a mapping of sequence_length, global_batch",
+            "data: is missing, expected a mapping of sequence_length, global_batch, loader",
         ),
     ],
 )
