@@ -303,7 +303,7 @@ def test_all_problems_come_at_once() -> None:
         "replicas",
         (
             "data: unknown key 'global_batches'; did you mean 'global_batch'? known keys: "
-            "sequence_length, global_batch"
+            "sequence_length, global_batch, loader"
         ),
         (
             "cluster.power_limit: unknown unit 'GB' in '400 GB'; expected one of W, kW, MW, GW, "
@@ -409,7 +409,7 @@ def trait_problems() -> tuple[str, ...]:
         ),
         (
             {"data": None},
-            "data: is missing, expected a mapping of sequence_length, global_batch",
+            "data: is missing, expected a mapping of sequence_length, global_batch, loader",
         ),
     ],
 )
