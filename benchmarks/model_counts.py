@@ -24,7 +24,15 @@ from wattree.capture.summary import module_rows
 from wattree.errors import ModelError, WattreeError
 from wattree.graph import ModelGraph, OperatorKind
 
-__all__ = ["MEASURES", "Row", "config_row", "import_libraries", "module_row", "recorded_module"]
+__all__ = [
+    "KEYS",
+    "MEASURES",
+    "Row",
+    "config_row",
+    "import_libraries",
+    "module_row",
+    "recorded_module",
+]
 
 Row = dict[str, Any]
 
@@ -126,14 +134,14 @@ def module_row(name: str, path: Path, answers: Mapping[str, Any]) -> Row:
     row["saved_bytes"]["found"] = found["saved_bytes"]
     row["small"] = {
         measure: {"found": found[measure], "expected": small.get(key)}
-        for measure, key in _KEYS.items()
+        for measure, key in KEYS.items()
         if measure != "saved_bytes"
     }
     _note(row, recording, full)
     return row
 
 
-_KEYS = {
+KEYS = {
     "parameters": "params",
     "flops_forward": "flops_forward",
     "flops_forward_backward": "flops_forward_backward",
@@ -151,7 +159,7 @@ def _empty(
     name: str, kind: str, answers: Mapping[str, Any], *, full: Mapping[str, Any], small: Any
 ) -> Row:
     """Return a row in which nothing is found yet."""
-    expected = {measure: full.get(_KEYS[measure]) for measure in MEASURES[:3]}
+    expected = {measure: full.get(KEYS[measure]) for measure in MEASURES[:3]}
     expected["saved_bytes"] = small.get("saved_activation_bytes")
     expected["saved_bytes_full"] = full.get("saved_activation_bytes_meta")
     return {

@@ -12,7 +12,7 @@ import torch
 from wattree.capture.huggingface_modules.labels import labels_of
 from wattree.errors import ModelError
 
-__all__ = ["InputSizes", "longest_sequence", "model_inputs", "takes_tokens"]
+__all__ = ["InputSizes", "left_out", "longest_sequence", "model_inputs", "takes_tokens"]
 
 #: Where the configuration says nothing. Image and audio sizes are those of the library's own
 #: feature extractors: ImageNet crops, and 5 s of speech at 16 kHz (wav2vec 2.0 trains on crops of
@@ -60,6 +60,13 @@ def longest_sequence(config: Any) -> int | None:
     return int(limit) - (pad + 1 if pad == 1 and limit % 2 == 0 and limit % 8 == 2 else 0)
 
 
+def left_out(model: type, config: Any) -> tuple[str, ...]:
+    """Return the images and sounds that the model may get among its tokens, and does not."""
+    if _main_input(model) != "input_ids" or _has_two_towers(model, config):
+        return ()
+    return tuple(name for name in _MAKERS if name in _taken(model))
+
+
 def model_inputs(
     model: type, config: Any, sizes: InputSizes, *, batch: int, sequence: int | None, loss: bool
 ) -> dict[str, Any]:
@@ -81,7 +88,7 @@ def model_inputs(
     if "input_ids" in taken and (main == "input_ids" or not _is_optional(model, "input_ids")):
         tokens = sequence if takes_tokens(model) else sizes.text
         found["input_ids"] = _ids(batch, tokens or longest_sequence(config) or 1, model)
-    if main == "input_ids" and "pixel_values" in taken and _has_two_towers(config):
+    if main == "input_ids" and "pixel_values" in taken and _has_two_towers(model, config):
         found["pixel_values"] = _image(config, sizes, batch)
     if "decoder_input_ids" in taken and getattr(config, "is_encoder_decoder", False):
         found["decoder_input_ids"] = _ids(batch, _decoder_length(config, sizes, sequence), model)
@@ -103,9 +110,9 @@ def _is_optional(model: Any, name: str) -> bool:
     return _taken(model)[name].default is not inspect.Parameter.empty
 
 
-def _has_two_towers(config: Any) -> bool:
+def _has_two_towers(model: type, config: Any) -> bool:
     """Return whether images are compared with texts, rather than put among the tokens."""
-    return hasattr(config, "projection_dim") or hasattr(config, "logit_scale_init_value")
+    return "return_loss" in _taken(model) or hasattr(config, "projection_dim")
 
 
 def _ids(batch: int, tokens: int, model: type) -> torch.Tensor:

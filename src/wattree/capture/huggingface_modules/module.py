@@ -17,6 +17,7 @@ from wattree.capture.huggingface_modules.experts import (
 )
 from wattree.capture.huggingface_modules.inputs import (
     InputSizes,
+    left_out,
     longest_sequence,
     model_inputs,
     takes_tokens,
@@ -46,6 +47,7 @@ class HuggingFaceModule:
         inputs: `(batch, sequence) → (positional arguments, keyword arguments)`.
         has_sequence: The sequence may be of any length up to `longest_sequence`.
         longest_sequence: Most tokens that it admits; None where nothing says so.
+        left_out: Inputs that it may get and does not.
     """
 
     name: str
@@ -54,6 +56,7 @@ class HuggingFaceModule:
     inputs: Callable[[int, int | None], tuple[tuple[Any, ...], Mapping[str, Any]]]
     has_sequence: bool
     longest_sequence: int | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def huggingface_module(
@@ -103,6 +106,7 @@ def huggingface_module(
         inputs=inputs,
         has_sequence=takes_tokens(model),
         longest_sequence=longest_sequence(found),
+        left_out=left_out(model, found),
     )
 
 
@@ -134,7 +138,9 @@ def recorded_config(
     module = huggingface_module(config, where, choices=choices, sizes=sizes)
     length = _length(module, sequence) if module.has_sequence else None
     try:
-        return record(module.build, module.inputs, name=where, sequence=length, attention=attention)
+        found = record(
+            module.build, module.inputs, name=where, sequence=length, attention=attention
+        )
     except ModelError as error:
         if not choices.loss:
             raise
@@ -144,6 +150,10 @@ def recorded_config(
         )
         note = f"its loss is left out, since it cannot be recorded: {error}"
         return replace(found, warnings=(*found.warnings, note))
+    if not module.left_out:
+        return found
+    note = f"recorded on tokens alone; what it does with {', '.join(module.left_out)} is left out"
+    return replace(found, warnings=(*found.warnings, note))
 
 
 def _length(module: HuggingFaceModule, sequence: int | None) -> int:
