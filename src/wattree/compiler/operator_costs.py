@@ -18,7 +18,7 @@ from wattree.cost.convolution import (
     ConvolutionPass,
     convolution_time_s,
 )
-from wattree.cost.memory_bound import Passes, gathered_bytes, passes_of
+from wattree.cost.memory_bound import Passes, gathered_bytes, passes_of, plain_function
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
 
@@ -152,7 +152,8 @@ def memory_bound_costs(
     fixed = sum((scale.value(size) * width for size, width in step.fixed_traffic), 0.0)
     read, written = _total(step.reads, scale), _total(step.writes, scale)
     width, cast = rates.element_bytes, 0.0
-    if software.autocast and width < _FULL_BYTES and step.function in _FULL_WIDTH:
+    runs_wide = plain_function(step.function) in _FULL_WIDTH
+    if software.autocast and width < _FULL_BYTES and runs_wide:
         width, cast = _FULL_BYTES, _CAST_BYTES
     moved = written * cast
     if step.kind in _TABLES:
