@@ -309,7 +309,8 @@ def _result(
 ) -> Result:
     job = setting.job
     step_s, ranks = trace.makespan_s, strategy.mesh.ranks
-    batch, sequence = job.data.global_batch, job.data.sequence_length
+    batch, has_tokens = job.data.global_batch, job.data.has_sequence
+    tokens_per_s = batch * job.data.sequence_length / step_s
     needed = setting.model_flop
     executed = max(_executed_flop(trace), needed)
     available = step_s * peak_flop_per_s(job.cluster, ranks, setting.precision)
@@ -325,8 +326,8 @@ def _result(
         ranks=ranks,
         step_time_s=step_s,
         samples_per_s=batch / step_s,
-        tokens_per_s=batch * sequence / step_s,
-        tokens_per_s_per_device=batch * sequence / step_s / ranks,
+        tokens_per_s=tokens_per_s if has_tokens else None,
+        tokens_per_s_per_device=tokens_per_s / ranks if has_tokens else None,
         mfu=needed / available,
         hfu=executed / available,
         mfu_precision=setting.precision.value,
