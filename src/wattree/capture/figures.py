@@ -40,11 +40,11 @@ class ModelFigures:
 
     @property
     def first_input(self) -> str:
-        """Shape of a sample's first input, and a sign that there are more: `3×224×224`."""
+        """Shape of a sample's first input, and whether there are more: `3×224×224`."""
         _, bracket, dims = self.inputs[0].partition("[")
         lengths = [length for length in dims.rstrip("]").split(", ") if length != "batch"]
         shape = "×".join(lengths) or "1" if bracket else self.inputs[0]
-        return f"{shape}, …" if len(self.inputs) > 1 else shape
+        return f"{shape} and more" if len(self.inputs) > 1 else shape
 
 
 def model_figures(name: str) -> ModelFigures:
