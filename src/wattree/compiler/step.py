@@ -252,11 +252,12 @@ def _uneven(job: JobToCompile, program: ModelProgram, cluster: Cluster) -> RankL
         )
     levels = levels or owners
     if levels is not None and cluster.is_mixed:
+        what = "experts" if owners is None else "ranks"
+        key = "strategy.expert_imbalance" if owners is None else "strategy.tree"
         raise StrategyError(
             {
-                "strategy.expert_imbalance" if owners is None else "strategy.tree": "found ranks "
-                "of unequal load beside cluster.pools of different nodes; expected nodes of one "
-                "kind, or equal loads"
+                key: f"found {what} of unequal load beside cluster.pools of different nodes; "
+                "expected nodes of one kind, or equal loads"
             }
         )
     return levels
