@@ -21,8 +21,8 @@ _MEMORY_BYTES = 10 * 2**30  # of one process, so that two leave room on a machin
 _PARTING = 0.9  # of the time limit, after which work may still say what it has
 
 
-class OutOfTime(BaseException):  # noqa: N818 - no `Exception`, which models and recorders catch
-    """Most of the time is over; raised once inside the work."""
+class OutOfTime(BaseException):
+    """Most of the time is over. No `Exception`, which models and recorders catch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
