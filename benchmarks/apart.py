@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,9 +13,16 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-__all__ = ["Work", "done_apart"]
+__all__ = ["OutOfTime", "Work", "done_apart"]
 
 _MEMORY_BYTES = 10 * 2**30  # of one process, so that two leave room on a machine of 24 GiB
+
+
+_PARTING = 0.9  # of the time limit, after which work may still say what it has
+
+
+class OutOfTime(BaseException):
+    """Most of the time is over. No `Exception`, which models and recorders catch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +57,9 @@ def done_apart(
         while waiting and len(running) < processes:
             place = waiting.pop()
             here, there = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(works[place], there), daemon=True)
+            process = context.Process(
+                target=_work, args=(works[place], there, time_limit_s), daemon=True
+            )
             process.start()
             there.close()
             running.append(_Running(process=process, end=here, place=place, began=time.monotonic()))
@@ -59,7 +69,7 @@ def done_apart(
                 outcomes[one.place] = _received(one)
             elif time.monotonic() - one.began > time_limit_s:
                 one.process.kill()
-                outcomes[one.place] = f"given up after {time_limit_s:g} s"
+                outcomes[one.place] = f"given up, as {time_limit_s:g} s are not enough"
             else:
                 continue
             one.process.join()
@@ -78,11 +88,19 @@ def _received(one: _Running) -> dict[str, Any] | str:
     return outcome
 
 
-def _work(work: Work, end: Connection) -> None:
+def _give_up(*_: object) -> None:
+    raise OutOfTime
+
+
+def _work(work: Work, end: Connection, time_limit_s: float) -> None:
     os.dup2(2, 1)  # what a model prints must not get between the figures
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
+    signal.signal(signal.SIGALRM, _give_up)
+    signal.setitimer(signal.ITIMER_REAL, _PARTING * time_limit_s)
     try:
         outcome: dict[str, Any] | str = work.run(*work.arguments)
+    except OutOfTime:
+        outcome = f"given up, as {time_limit_s:g} s are not enough"
     except BaseException as error:  # noqa: BLE001 - a model may raise anything, also SystemExit
         said = " ".join(str(error).split())
         is_ours = type(error).__module__ == "wattree.errors"

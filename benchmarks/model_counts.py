@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.apart import OutOfTime
 from wattree.capture import (
     build_transformer,
     config_shape,
@@ -21,7 +22,7 @@ from wattree.capture import (
 )
 from wattree.capture.recording import Recording
 from wattree.capture.summary import module_rows
-from wattree.errors import ModelError, WattreeError
+from wattree.errors import ModelError
 from wattree.graph import ModelGraph, OperatorKind
 
 __all__ = [
@@ -47,6 +48,9 @@ _DENSE = "attention is counted dense, as the reference does; predictions leave m
 _COMPLEX = (
     "products of complex numbers count 2 FLOP per multiply-add, as the reference counter has them; "
     "a device does 8"
+)
+_BAGS = (
+    "saved_bytes_full: bookkeeping tensors of embedding bags have other sizes on the meta device"
 )
 _DECOMPOSED = (
     "saved_bytes_full: attention decomposed into products and softmax, as on the meta device"
@@ -95,10 +99,10 @@ def config_row(name: str, path: Path, answers: Mapping[str, Any]) -> Row:
     began = time.perf_counter()
     try:
         recording, sequence = _recorded_config(config, str(path), sizes)
-    except WattreeError as error:
+    except (Exception, OutOfTime) as error:
         if row["road"] is None:
             raise
-        row["captured"] = {"refused": str(error)}
+        row["captured"] = {"refused": str(error) or f"not captured: {type(error).__name__}"}
         return row
     row["capture_s"] = time.perf_counter() - began
     found = _found(recording, batch, sequence)
@@ -315,6 +319,8 @@ def _note(row: Row, recording: Recording, answers: Mapping[str, Any]) -> None:
             f"the counter of torch says {raw:.4g} FLOP forward + backward, {raw / right - 1:+.1%}; "
             "the reference puts its faults right (weight gradient of grouped convolutions)"
         )
+    if any("_embedding_bag" in operator.target for operator in recording.operators):
+        row["notes"].append(_BAGS)
     has_attention = any(o.target == "aten._softmax.default" for o in recording.operators)
     if row["kind"] == "module" and row["saved_bytes_full"]["expected"] and has_attention:
         row["notes"].append(_DECOMPOSED)

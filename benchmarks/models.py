@@ -210,13 +210,22 @@ def show(report: dict[str, Any], json_path: str | None) -> None:
         return
     console = Console(width=140)
     console.print(model_table(report["models"]))
-    for row in report["models"]:
-        for line in (row["refused"], *row["notes"], row.get("captured", {}).get("refused")):
-            if line:
-                console.print(f"{row['id']}: {line}", style="dim", soft_wrap=True)
+    for line, names in _notes(report["models"]).items():
+        who = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        console.print(f"{who}: {line}", style="dim", soft_wrap=True)
     console.print(figure_table(report))
     if json_path:
         write_atomic(json_path, text)
+
+
+def _notes(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Return refusals and notes, each with the models it is about."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for line in (row["refused"], *row["notes"], row.get("captured", {}).get("refused")):
+            if line:
+                found.setdefault(line, []).append(row["id"])
+    return found
 
 
 def model_table(rows: Sequence[Row]) -> Table:
@@ -261,7 +270,8 @@ def figure_table(report: dict[str, Any]) -> Table:
     for one in report["capture_times"]:
         verdict = "ok" if one["seconds"] <= one["goal_s"] else "MISSED"
         wanted, seconds = f"{one['goal_s']} s", f"{one['seconds']:.1f} s"
-        table.add_row(f"capture: {one['id']}", wanted, "1", "", "", seconds, "", verdict)
+        processor = f"{one['cpu_s']:.1f} s of CPU"
+        table.add_row(f"capture: {one['id']}", wanted, "1", "", "", seconds, processor, verdict)
     return table
 
 

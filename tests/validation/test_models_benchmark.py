@@ -60,7 +60,7 @@ def test_every_model_has_a_row_and_bad_ones_a_reason(folder: Path) -> None:
     assert rows["raises"]["refused"] == "ValueError: on purpose"
     assert rows["leaves"]["refused"] == "SystemExit: 3"
     assert rows["empty"]["refused"].endswith("it defines no function 'build'")
-    assert rows["never_ends"]["refused"] == "given up after 10 s"
+    assert rows["never_ends"]["refused"] == "given up, as 10 s are not enough"
     assert rows["dies"]["refused"] == "its process ended with 9"
     assert rows["absent"]["refused"].endswith("no such file")
 
