@@ -319,7 +319,7 @@ def test_all_problems_come_at_once() -> None:
             "reduce_every_micro_batch, in_line, prefetch, reshard_after_forward, bucket, offload"
         ),
         (
-            "precision: unknown precision 'bf15'; did you mean 'bf16'? known: bf16, fp16, fp32, "
+            "precision: unknown precision 'bf15'; did you mean 'bf16'? known: amp, bf16, fp16, fp32, "
             "fp64, fp8, mxfp8, nvfp4, tf32"
         ),
         *trait_problems(),
