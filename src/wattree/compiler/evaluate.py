@@ -9,6 +9,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiler.operator_costs import (
+    convolution_costs,
+    is_convolution,
+    library_passes,
+    memory_bound_costs,
+    weight_casts,
+)
 from wattree.compiler.program import (
     BlockProgram,
     CollectiveKind,
@@ -17,13 +24,15 @@ from wattree.compiler.program import (
     Scale,
     Step,
     StepPhase,
-    TokenLoad,
 )
 from wattree.compiler.ring import Ring, buffered_blocks, rings_of
 from wattree.cost import (
     GroupShape,
     Software,
     fused_attention_time_s,
+    halo_bytes,
+    halo_loads,
+    halo_work_s,
     matmul_time_s,
     ring_pass_latency_s,
     ring_pass_loads,
@@ -60,6 +69,11 @@ _HOST_SMOOTHNESS = 4.0
 #: Collectives that pass blocks from neighbour to neighbour. Gradients ride with the keys and
 #: values of all turns but the last, so only that one has a latency of its own.
 _AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
+#: Collectives with a root, and those that send as much.
+_ROOTED = {
+    CollectiveKind.BROADCAST: CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE: CollectiveKind.REDUCE_SCATTER,
+}
 #: Matrix products that stay at 16 bit when linear layers are quantised.
 _PLAIN_PRODUCTS = frozenset({"logits", "moe.router"})
 
@@ -165,8 +179,9 @@ def block_costs(
     forward = _phase(program.forward, scale, placement, rates, software)
     again = _phase(program.recomputation, scale, placement, rates, software)
     backward = _phase(program.backward, scale, placement, rates, software)
-    _stretch_to_host([forward], rates, scale.load)
-    _stretch_to_host([again, backward], rates, scale.load)
+    # Threads of one interpreter launch forwards in turn; backward has a thread of C++ by device.
+    _stretch_to_host([forward], rates, scale, launches=scale.launches)
+    _stretch_to_host([again, backward], rates, scale)
     return BlockCosts(
         program=program,
         forward=forward,
@@ -209,6 +224,10 @@ def collective_costs(
     """Return the costs of a collective."""
     if kind in _AROUND:
         return _ring_pass_costs(kind, size_bytes, group, rates)
+    if kind is CollectiveKind.HALO:
+        return _halo_costs(size_bytes, group, rates)
+    if kind in _ROOTED:
+        return _rooted_costs(kind, size_bytes, group, rates)
     played = rates.collectives.played(kind.value, size_bytes, group, rates.links, copies=copies)
     loads = played.loads
     factor = rates.moe_exchange_factor if copies > 1 else 1.0
@@ -244,6 +263,33 @@ def _ring_pass_costs(
     )
 
 
+def _rooted_costs(
+    kind: CollectiveKind, size_bytes: Floats, group: GroupShape, rates: Rates
+) -> CollectiveCosts:
+    """Return the costs of what one rank has and all get, or the other way round.
+
+    In a ring the whole goes through the port of every rank but the last: as much as in a gather
+    whose whole is `n / (n - 1)` times as large.
+    """
+    factor = np.where(group.ranks > 1, group.ranks / np.maximum(group.ranks - 1.0, 1.0), 0.0)
+    return collective_costs(_ROOTED[kind], size_bytes * factor, group, rates)
+
+
+def _halo_costs(size_bytes: Floats, group: GroupShape, rates: Rates) -> CollectiveCosts:
+    """Return the costs of rows that go to both neighbours at once."""
+    stretch = rates.collectives.neighbour_stretch(group)
+    loads = halo_loads(size_bytes, group, stretch=stretch)
+    return CollectiveCosts(
+        latency_s=ring_pass_latency_s(group, rates.links),
+        work_s=halo_work_s(size_bytes, group, rates.links, stretch=stretch),
+        wire_bytes=halo_bytes(size_bytes, group),
+        scale_up_bytes=loads.scale_up,
+        adapter_bytes=loads.adapter,
+        uplink_bytes=loads.uplink,
+        in_turn=np.zeros_like(size_bytes),
+    )
+
+
 def _phase(
     steps: Sequence[Step], scale: Scale, placement: GroupShapes, rates: Rates, software: Software
 ) -> PhaseCosts:
@@ -254,7 +300,7 @@ def _phase(
         table[10, ring.attention] = scale.degree(_collective(steps[ring.keys]).axes)
     for index, step in enumerate(steps):
         if isinstance(step, CollectiveStep):
-            size = scale.value(step.size) * rates.element_bytes
+            size = scale.value(step.size) * (step.element_bytes or rates.element_bytes)
             group = placement.group(step.axes, scale)
             latency, work, wire, *loads, in_turn = collective_costs(
                 step.kind, size, group, rates, copies=step.copies
@@ -325,10 +371,14 @@ def _compute(
         software: Its habits.
         blocks: Of keys and values that an attention meets one after another; None for one.
     """
+    if is_convolution(step):
+        return convolution_costs(step, scale, rates, software)
     if step.matmul is not None:
-        return _product(step, scale, rates)
+        return _product(step, scale, rates, software)
     if step.kind is OperatorKind.ATTENTION:
         return _attention(step, scale, rates, software, blocks)
+    if (passes := library_passes(step, software)) is not None:
+        return memory_bound_costs(step, passes, scale, rates, software)
     sizes = [scale.value(size) for size in step.traffic]
     backward = step.phase in {StepPhase.INPUT_GRADIENT, StepPhase.WEIGHT_GRADIENT}
     if step.kind is OperatorKind.CROSS_ENTROPY:
@@ -345,7 +395,9 @@ def _compute(
     return traffic / rates.memory_bytes_per_s, np.zeros_like(traffic), traffic
 
 
-def _product(step: ComputeStep, scale: Scale, rates: Rates) -> tuple[Floats, Floats, Floats]:
+def _product(
+    step: ComputeStep, scale: Scale, rates: Rates, software: Software
+) -> tuple[Floats, Floats, Floats]:
     assert step.matmul is not None
     m, n, k, groups = (
         scale.value(size)
@@ -355,6 +407,12 @@ def _product(step: ComputeStep, scale: Scale, rates: Rates) -> tuple[Floats, Flo
         n, k = k, n
     elif step.phase is StepPhase.WEIGHT_GRADIENT:
         m, k = k, m
+    turns: Floats | float = 1.0
+    if step.in_turn is not None:
+        # One step after another: each is a product of its own rows, and reads the weights again.
+        # Gradients of the weights are taken for all of them at once.
+        turns = scale.value(step.in_turn) if step.phase is not StepPhase.WEIGHT_GRADIENT else 1.0
+        m = m / turns
     quantised = rates.quantised and step.path not in _PLAIN_PRODUCTS
     elements = groups * (m * k + k * n + m * n)
     time_s = matmul_time_s(
@@ -373,7 +431,13 @@ def _product(step: ComputeStep, scale: Scale, rates: Rates) -> tuple[Floats, Flo
         casts = _casts(step.phase, m, n, k, groups)
         time_s = time_s + casts / rates.memory_bytes_per_s
         traffic = traffic + casts
-    flop = 2.0 * m * n * k * groups * step.share
+    if step.in_turn is not None:
+        time_s = np.maximum(time_s, rates.kernel_s)
+    time_s, traffic = time_s * turns, traffic * turns
+    if step.weights and (copies := weight_casts(step, scale, rates, software)) is not None:
+        time_s = time_s + copies / rates.memory_bytes_per_s
+        traffic = traffic + copies
+    flop = 2.0 * m * n * k * groups * turns * step.share
     return time_s * step.share, flop, traffic * step.share
 
 
@@ -426,7 +490,9 @@ def _attention(
     return time_s * step.share, flop * step.share, np.asarray(traffic) * step.share
 
 
-def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates, load: TokenLoad | None) -> None:
+def _stretch_to_host(
+    phases: Sequence[PhaseCosts], rates: Rates, scale: Scale, *, launches: float = 1.0
+) -> None:
     """Stretch compute so that a block takes the smooth maximum of device and host time, in place.
 
     A launch-bound block's kernels run in gaps: `(device**4 + host**4)**(1/4)` over the block.
@@ -443,15 +509,26 @@ def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates, load: TokenLoad
         return
     device: Floats = np.zeros(phases[0].work_s.shape[1])
     for phase, index, step in computes:
-        phase.work_s[index] += step.kernels * rates.blocking_s * (step.share > 0)
+        own = _launched(step, scale) * step.kernels
+        phase.work_s[index] += own * rates.blocking_s * (step.share > 0)
         device = device + phase.work_s[index]
-    host = sum(_host_time_s(step, rates) for _, _, step in computes)
+    host = np.zeros_like(device)
+    for _, _, step in computes:
+        host = host + launches * _launched(step, scale) * _host_time_s(step, rates)
     ratio = host / np.maximum(device, 1e-12)
     stretch = (1.0 + ratio**_HOST_SMOOTHNESS) ** (1.0 / _HOST_SMOOTHNESS)
-    if load is not None:
-        stretch = stretch[load.leader]
+    if scale.load is not None:
+        stretch = stretch[scale.load.leader]
     for phase, index, _ in computes:
         phase.work_s[index] *= stretch
+
+
+def _launched(step: ComputeStep, scale: Scale) -> Floats | float:
+    """Return on which share of ranks a step is launched: one has it whole, or all have part."""
+    if not step.owners:
+        return 1.0
+    share = 1.0 / scale.degree(step.owners)
+    return share if scale.load is None else share * scale.load.tokens
 
 
 def _host_time_s(step: ComputeStep, rates: Rates) -> float:

@@ -12,10 +12,12 @@ from wattree.compiler.block import ModelProgram, compile_model
 from wattree.compiler.evaluate import BlockCosts, GroupShapes, Placement, block_costs
 from wattree.compiler.fits import check_fits, check_ring
 from wattree.compiler.kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
+from wattree.compiler.layout import local_size
+from wattree.compiler.loading import Loading, check_host_memory, loading_of, storage_links
 from wattree.compiler.movement import Movement, movement_of
-from wattree.compiler.offload import (
-    offload_misfits,
-)
+from wattree.compiler.offload import check_far_tables, offload_misfits
+from wattree.compiler.owners import first_rank_levels, owner_levels
+from wattree.compiler.passes.window import window_part_misfits
 from wattree.compiler.program import Scale
 from wattree.compiler.storage import (
     Storage,
@@ -26,6 +28,7 @@ from wattree.compiler.tiers import tier_links, tiers_of
 from wattree.compiler.token_load import RankLevels, rank_levels
 from wattree.compiler.topology import MeshTopology
 from wattree.cost import GroupShape, Software
+from wattree.cost.loading import Loader
 from wattree.cost.rates import Rates
 from wattree.errors import StrategyError
 from wattree.graph import (
@@ -39,6 +42,12 @@ __all__ = ["JobToCompile", "Step", "Steps", "steps_of", "update_traffic_bytes"]
 #: Bytes the optimiser moves per updated parameter besides reading and writing its state: fp32
 #: gradient read and cleared, 16-bit parameter written.
 _UPDATE_BYTES = 10.0
+#: One operation after another, an update passes over fp32 values: 6 times with decay and step
+#: alone, and per byte of state (PyTorch's `sgd`, `adam` and `adamw` without `fused`: 6 passes for
+#: SGD, 11 with momentum, 22 or 23 for Adam).
+_VALUE_BYTES, _UPDATE_PASSES, _STATE_PASSES = 4.0, 6.0, 2.0
+#: And to scale a gradient back: read and written once more.
+_UNSCALE_BYTES = 8.0
 #: Bytes of one token id as loaders hand it to the device (int64).
 _TOKEN_BYTES = 8.0
 
@@ -51,6 +60,7 @@ class JobToCompile:
 
     Attributes:
         label: What the names of its rank classes begin with.
+        loader: How its data is loaded; None where nothing is known of that.
     """
 
     model: ModelGraph
@@ -62,6 +72,7 @@ class JobToCompile:
     global_batch: int
     devices: NDArray[np.int64] | None = None
     label: str = ""
+    loader: Loader | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +89,7 @@ class Step:
     software: Software
     moves: Movement
     input_bytes: float  # of one micro-batch on one rank
+    loading: Loading | None
     levels: RankLevels | None
 
     @property
@@ -100,11 +112,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """One job's step on each kind of its ranks, and its rates by pool."""
+    """One job's step on each kind of its ranks, its rates and its loading by pool."""
 
     of_kind: tuple[Step, ...]
     kinds: RankKinds
     rates: tuple[Rates, ...]
+    loading: tuple[Loading, ...]
     label: str
 
     @property
@@ -113,8 +126,17 @@ class Steps:
         return self.of_kind[0].topology
 
 
-def steps_of(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> Steps:
-    """Return what a job's step is made of on each kind of its ranks."""
+def steps_of(
+    job: JobToCompile, cluster: Cluster, tiers: Sequence[str], storage: Loader | None = None
+) -> Steps:
+    """Return what a job's step is made of on each kind of its ranks.
+
+    Args:
+        job: The job.
+        cluster: On what.
+        tiers: Memory behind the devices that it or jobs beside it use.
+        storage: A loader whose storage it or jobs beside it read; None if none does.
+    """
     model, strategy, software = job.model, job.strategy, job.software
     sequence, global_batch = job.sequence, job.global_batch
     active = frozenset(axis for axis, degree in strategy.mesh.axes if degree > 1)
@@ -132,29 +154,47 @@ def steps_of(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> Steps
     given = (job.rates,) if isinstance(job.rates, Rates) else job.rates
     by_pool = tuple(replace(r, collectives=replace(r.collectives, refuses=True)) for r in given)
     assert len(by_pool) == len(cluster.pools), "rates of every pool"
-    topology = _topology(job, cluster, tiers)
+    topology = _topology(job, cluster, tiers, storage)
     _check_place(topology, by_pool)
     program = compile_model(model, strategy.tree, active)
-    load, dropless = strategy.expert_load, software.moe_dropless
-    levels = rank_levels(load, program, strategy.mesh, dropless=dropless)
-    if levels is not None and cluster.is_mixed:
-        raise StrategyError(
-            {
-                "strategy.expert_imbalance": "found experts of unequal load beside cluster.pools "
-                "of different nodes; expected nodes of one kind, or equal loads"
-            }
-        )
+    parts = [part for each in program.programs for part in each.window_parts]
+    if beyond := window_part_misfits(parts, dict(strategy.mesh.axes)):
+        raise StrategyError(beyond)
+    if strategy.traffic.offload.tables is not None:
+        check_far_tables(program, software, strategy.traffic)
+    levels = _uneven(job, program, cluster)
     scale = _scale(strategy, program, sequence, global_batch, levels)
+    if strategy.single_process:
+        scale = replace(scale, launches=float(strategy.mesh.ranks))
     state = optimizer_state_bytes(job.optimizer)
     often = strategy.reduce_every_micro_batch
     storages = tuple(
-        block_storage(p, scale, software, state, reduce_every_micro_batch=often)
+        block_storage(
+            p,
+            scale,
+            software,
+            state,
+            reduce_every_micro_batch=often,
+            samples=float(global_batch),
+            offload=strategy.traffic.offload,
+        )
         for p in program.programs
     )
     kinds = rank_kinds(topology, axes_sets(program, storages), [each.links for each in by_pool])
     devices = topology.device_of(np.arange(strategy.mesh.ranks))
     used = strategy.traffic.offload.tiers
     behind = tiers_of(cluster.node, used, devices) if used else {}
+    loading: tuple[Loading, ...] = ()
+    if job.loader is not None:
+        samples = float(scale.micro_batch[0])
+        loading = loading_of(
+            job.loader,
+            topology,
+            strategy.schedule,
+            samples,
+            broadcasts=software.broadcasts_data,
+        )
+        check_host_memory(loading)
     steps = []
     for kind in kinds.kinds:
         rates, placement = by_pool[kind.pool], _placement(topology, kind, active)
@@ -166,6 +206,7 @@ def steps_of(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> Steps
             update_traffic_bytes=lambda elements: float(
                 update_traffic_bytes(np.array(elements), state, software)
             ),
+            sample_bytes=given_bytes(model, scale, rates.element_bytes),
         )
         steps.append(
             Step(
@@ -180,15 +221,95 @@ def steps_of(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> Steps
                 rates=rates,
                 software=software,
                 moves=moves,
-                input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
+                input_bytes=_input_bytes(model, scale, rates.element_bytes),
+                loading=loading[kind.pool] if loading else None,
                 levels=levels,
             )
         )
-    return Steps(of_kind=tuple(steps), kinds=kinds, rates=by_pool, label=job.label)
+    return Steps(of_kind=tuple(steps), kinds=kinds, rates=by_pool, loading=loading, label=job.label)
 
 
-def _topology(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> MeshTopology:
-    """Return the mesh on the cluster, with links to memory behind its devices."""
+def _uneven(job: JobToCompile, program: ModelProgram, cluster: Cluster) -> RankLevels | None:
+    """Return how unequally the ranks are loaded; None where all do the same.
+
+    Raises:
+        StrategyError: More than one thing makes them unequal, or their nodes differ besides.
+    """
+    strategy = job.strategy
+    load, dropless = strategy.expert_load, job.software.moe_dropless
+    levels = rank_levels(load, program, strategy.mesh, dropless=dropless)
+    owners = owner_levels(program, strategy.mesh)
+    if strategy.single_process:
+        if misfit := single_process_misfits(strategy, cluster):
+            raise StrategyError(misfit)
+        owners = first_rank_levels(("dp",), strategy.mesh) if strategy.mesh.ranks > 1 else None
+    if levels is not None and owners is not None:
+        raise StrategyError(
+            {
+                "strategy.expert_imbalance": "found beside operators that one rank has whole; "
+                "expected one or the other: which ranks are busiest is not added up"
+            }
+        )
+    levels = levels or owners
+    if levels is not None and cluster.is_mixed:
+        what = "experts" if owners is None else "ranks"
+        key = "strategy.expert_imbalance" if owners is None else "strategy.tree"
+        raise StrategyError(
+            {
+                key: f"found {what} of unequal load beside cluster.pools of different nodes; "
+                "expected nodes of one kind, or equal loads"
+            }
+        )
+    return levels
+
+
+def given_bytes(model: ModelGraph, scale: Scale, element_bytes: float) -> float:
+    """Return the samples of a micro-batch of all replicas: what blocks read that none makes. [B]"""
+    total, seen = 0.0, set()
+    for name, block in model.blocks.items():
+        for operator in block.operators:
+            for operand in operator.inputs:
+                if operand.tensor in block.given and (name, operand.tensor) not in seen:
+                    seen.add((name, operand.tensor))
+                    elements = scale.value(local_size(operator, operand, {}))[0]
+                    total += float(elements) * (operand.element_bytes or element_bytes)
+    return total
+
+
+def _input_bytes(model: ModelGraph, scale: Scale, element_bytes: float) -> float:
+    """Return what a replica is given for a micro-batch: token ids, images, …. [B]"""
+    if model.own_family:
+        return float(scale.micro_batch[0]) * scale.sequence * _TOKEN_BYTES
+    replicas = float(scale.degree(scale.batch_axes)[0])
+    return given_bytes(model, scale, element_bytes) / replicas
+
+
+def single_process_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
+    """Return path → why one process cannot drive the ranks."""
+    found = {
+        f"strategy.mesh.{axis}": f"found {degree} with single_process, which knows replicas only; "
+        "use dp"
+        for axis, degree in strategy.mesh.axes
+        if axis != "dp" and degree > 1
+    }
+    devices = cluster.pools[0].node.devices
+    if strategy.mesh.ranks > devices:
+        found["strategy.mesh.dp"] = (
+            f"found {strategy.mesh.ranks} with single_process, but a process drives the devices of "
+            f"one node, {devices} of {cluster.pools[0].node.name}; use ddp"
+        )
+    if strategy.schedule.micro_batches > 1:
+        found["strategy.schedule.micro_batches"] = (
+            f"found {strategy.schedule.micro_batches} with single_process, which sends the whole "
+            "batch at once; use 1"
+        )
+    return found
+
+
+def _topology(
+    job: JobToCompile, cluster: Cluster, tiers: Sequence[str], storage: Loader | None
+) -> MeshTopology:
+    """Return the mesh on the cluster, with links to memory behind its devices and to storage."""
     topology = MeshTopology(mesh=job.strategy.mesh, cluster=cluster, devices=job.devices)
     given = {"place": job.devices is not None, "strategy.offload": bool(tiers)}
     if cluster.is_mixed and any(given.values()):
@@ -196,10 +317,14 @@ def _topology(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> Mesh
         raise StrategyError({key: reason for key, is_given in given.items() if is_given})
     if misfits := offload_misfits(job.strategy, job.model, cluster.pools[0].node):
         raise StrategyError(misfits)
-    if not tiers:
+    if cluster.is_mixed or (not tiers and storage is None):
         return topology
     devices = topology.device_of(np.arange(job.strategy.mesh.ranks))
-    return replace(topology, behind=tier_links(cluster.node, tiers, devices))
+    if storage is None:
+        return replace(topology, behind=tier_links(cluster.node, tiers, devices))
+    used = (*tiers, *(() if "host" in tiers else ("host",)))
+    behind = tier_links(cluster.node, used, devices)
+    return replace(topology, behind=(*behind, *storage_links(storage, cluster, devices)))
 
 
 def _placement(topology: MeshTopology, kind: RankKind, active: frozenset[str]) -> GroupShapes:
@@ -245,7 +370,12 @@ def _check_place(topology: MeshTopology, rates: Sequence[Rates]) -> None:
 
 def update_traffic_bytes(elements: Floats, state_bytes: float, software: Software) -> Floats:
     """Return the memory traffic of updating `elements` parameters. [B]"""
-    return elements * (2 * (state_bytes + software.master_bytes) + _UPDATE_BYTES)
+    moved = 2 * (state_bytes + software.master_bytes) + _UPDATE_BYTES
+    if not software.fused_optimizer:
+        moved = max(moved, _VALUE_BYTES * (_UPDATE_PASSES + _STATE_PASSES * state_bytes))
+    if software.loss_scaling:
+        moved += _UNSCALE_BYTES
+    return elements * moved
 
 
 def _scale(

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
+from wattree.cost.convolution import MATRIX_KERNELS, VECTOR_KERNELS, ConvolutionRates
 from wattree.cost.requests import CollectiveRequests
 from wattree.cost.software import Software
 from wattree.errors import CostError
-from wattree.hardware import Cluster, Pool, Precision
+from wattree.hardware import Cluster, Device, Pool, Precision
 
-__all__ = ["Rates", "pool_rates", "precision_class", "rates_of"]
+__all__ = ["Rates", "convolution_rates", "pool_rates", "precision_class", "rates_of"]
 
 _CLASSES = {
     Precision.BF16: "bf16",
@@ -26,6 +27,10 @@ _CLASSES = {
 }
 
 
+#: Architectures whose 16-bit rate is that of vector units.
+_WITHOUT_MATRIX_UNITS = frozenset({"kepler", "maxwell", "pascal"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """What operators and links reach, in SI units.
@@ -37,9 +42,11 @@ class Rates:
         peak_flop_per_s: 16-bit (or 32-bit) dense peak, for unfused attention.
         attention_flop_per_s: Fused attention, forward, long sequences.
         attention_ramp_tokens: Sequence length at half that rate.
-        memory_bytes_per_s: Streaming device memory.
+        memory_bytes_per_s: Streaming device memory, as language models' steps do on average.
+        stream_bytes_per_s: The same in one library kernel by itself.
         elementwise_factor: Memory traffic of elementwise work over its operands, as launched.
         launch_s: Host time per kernel.
+        kernel_s: Device time of the shortest kernel.
         blocking_s: Time that each kernel adds where launches block, 0 elsewhere.
         element_bytes: Width of an activation.
         quantised: Linear layers run at 8 or 4 bit and pay for casts.
@@ -54,6 +61,7 @@ class Rates:
         moe_exchange_factor: Time of expert exchanges over alpha-beta.
         step_overhead_s: Time per step that belongs to no operator.
         straggling: Slowdown per doubling of nodes.
+        convolution: What convolutions reach.
     """
 
     compute_units: int
@@ -63,8 +71,10 @@ class Rates:
     attention_flop_per_s: float
     attention_ramp_tokens: float
     memory_bytes_per_s: float
+    stream_bytes_per_s: float
     elementwise_factor: float
     launch_s: float
+    kernel_s: float
     blocking_s: float
     element_bytes: float
     quantised: bool
@@ -80,6 +90,7 @@ class Rates:
     moe_exchange_factor: float
     step_overhead_s: float
     straggling: float
+    convolution: ConvolutionRates
 
 
 def precision_class(precision: Precision) -> str:
@@ -168,8 +179,11 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         attention_ramp_tokens=calibration.device(device, "attention_ramp_tokens"),
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
         * calibration.general("memory_efficiency"),
+        stream_bytes_per_s=device.memory_bandwidth_bytes_per_s
+        * calibration.device(device, "library_bandwidth"),
         elementwise_factor=elementwise,
         launch_s=calibration.family(software.name, "launch_s"),
+        kernel_s=calibration.general("kernel_s"),
         blocking_s=calibration.general("blocking_launch_s") if software.launch_blocking else 0.0,
         element_bytes=4.0 if plain in {Precision.FP32, Precision.TF32} else 2.0,
         quantised=precision in {Precision.FP8, Precision.MXFP8, Precision.NVFP4},
@@ -190,6 +204,59 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         moe_exchange_factor=calibration.general("moe_exchange_factor") * fused,
         step_overhead_s=calibration.general("step_overhead_s"),
         straggling=calibration.general("straggling_per_doubling"),
+        convolution=convolution_rates(
+            device, plain, calibration, math=math, tuned=software.tuned_convolutions
+        ),
+    )
+
+
+def convolution_rates(
+    device: Device,
+    precision: Precision,
+    calibration: Calibration,
+    *,
+    math: float = 1.0,
+    tuned: bool = True,
+) -> ConvolutionRates:
+    """Return what convolutions reach, on matrix units where the device has any at `precision`.
+
+    Args:
+        device: Datasheet.
+        precision: Of products: fp32, tf32, or a format of 16 bits.
+        calibration: Constants.
+        math: Rate of the software's products over the reference family's.
+        tuned: Algorithms were chosen by trying them.
+
+    Raises:
+        CostError: The device has no rate for `precision`.
+    """
+    wide = precision in {Precision.FP32, Precision.TF32}
+    if precision is Precision.FP32:
+        matrix = False
+    elif precision is Precision.TF32:
+        matrix = Precision.TF32 in device.peak_flop_per_s
+    else:
+        matrix = device.architecture not in _WITHOUT_MATRIX_UNITS
+    units = "matrix" if matrix else "vector"
+    width = ("tf32" if wide else "bf16") if matrix else "fp32"
+    product = calibration.device(device, f"convolution.{width}") * math
+    if not tuned:
+        product *= calibration.general("convolution_untuned")
+    return ConvolutionRates(
+        peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
+        kernels=MATRIX_KERNELS if matrix else VECTOR_KERNELS,
+        compute_units=device.compute_units,
+        memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
+        * calibration.device(device, "library_bandwidth"),
+        element_bytes=4.0 if wide else 2.0,
+        product=product,
+        winograd=product * calibration.general("convolution_winograd"),
+        input_gradient=calibration.general(f"convolution_{units}_input_gradient"),
+        weight_gradient=calibration.general(f"convolution_{units}_weight_gradient"),
+        strided=calibration.general(f"convolution_{units}_strided"),
+        unaligned=calibration.general("convolution_unaligned"),
+        direct=calibration.general("convolution_direct"),
+        direct_flop_per_s=device.vector_flop_per_s * calibration.general("convolution_direct_math"),
     )
 
 

@@ -13,7 +13,18 @@ from typing import Any
 from wattree.errors import JobError, UnknownNameError, nearest
 from wattree.hardware import Precision
 
-__all__ = ["SOFTWARE", "Software", "at_precision", "software_family"]
+__all__ = [
+    "AUTOCAST",
+    "SOFTWARE",
+    "Software",
+    "at_precision",
+    "matrix_precision",
+    "software_family",
+]
+
+#: The training precision that is no number format: products in fp16, parameters and what needs
+#: range in fp32, losses scaled (PyTorch's automatic mixed precision).
+AUTOCAST = "amp"
 
 
 #: Traits that take one of a few words.
@@ -64,6 +75,22 @@ class Software:
             (attention, router), `full` (the whole step).
         allocator: Of device memory: PyTorch's (`caching`), the same with expandable segments
             (`expandable`), or the one of TensorFlow and JAX (`bfc`).
+        channels_last: Activations of convolutions lie as matrix units read them (NHWC); otherwise
+            (NCHW) they are converted before and after.
+        tuned_convolutions: The library tries its algorithms and keeps the fastest
+            (`torch.backends.cudnn.benchmark`); otherwise it goes by heuristics.
+        library_kernels: Norms, activations and the like run as the kernels of a library, each by
+            itself, with the passes of `cost.memory_bound`; otherwise they move every operand once,
+            as kernels made for training do.
+        fused_optimizer: An update reads and writes all it needs once; otherwise each of its
+            operations passes over memory.
+        sparse_gradients: Embedding tables get gradients for the rows that were looked up only.
+        autocast: Parameters are kept in fp32 and cast to 16 bits where products need them, in
+            each forward pass; layer norms, softmax and losses run in fp32 (PyTorch's AMP).
+        loss_scaling: Gradients are scaled back before the update, in a pass of their own, as fp16
+            needs.
+        broadcasts_data: One rank of each tensor-parallel group loads data and hands it to the
+            others; otherwise each rank loads for itself.
     """
 
     name: str
@@ -92,6 +119,14 @@ class Software:
     moe_fused_experts: bool = False
     cuda_graphs: str = "none"
     allocator: str = "caching"
+    channels_last: bool = True
+    tuned_convolutions: bool = True
+    library_kernels: bool = False
+    fused_optimizer: bool = True
+    sparse_gradients: bool = False
+    autocast: bool = False
+    loss_scaling: bool = False
+    broadcasts_data: bool = False
 
     def with_traits(self, traits: Mapping[str, Any]) -> Software:
         """Return a copy with single habits replaced.
@@ -123,6 +158,27 @@ _FSDP: dict[str, Any] = {
     "master_bytes": 0.0,
     "reduce_every_micro_batch": True,
 }
+#: fp32 parameters and gradients, also in mixed precision: there, autocast makes 16-bit copies.
+_EAGER: dict[str, Any] = {
+    "fused_attention": False,
+    "parameter_bytes": 4.0,
+    "master_bytes": 0.0,
+    "gather_bytes": 4.0,
+    "channels_last": False,
+    "library_kernels": True,
+    "fused_optimizer": False,
+    "autocast": True,
+}
+
+#: What a compiler of the whole step makes of it.
+_FUSING: dict[str, Any] = {
+    "channels_last": True,
+    "library_kernels": False,
+    "fused_optimizer": True,
+}
+
+#: `get_batch_on_this_tp_rank` of Megatron-LM: only tensor rank 0 has an iterator over the data.
+_MEGATRON: dict[str, Any] = {"broadcasts_data": True}
 
 #: Sources of the habits: the projects' documentation and source, as cited in docs/accuracy.md.
 SOFTWARE: Mapping[str, Software] = {
@@ -132,6 +188,7 @@ SOFTWARE: Mapping[str, Software] = {
             name="megatron-core",
             title="Megatron-Core / NeMo / Megatron-Bridge",
             overlap_tensor=True,
+            **_MEGATRON,
         ),
         Software(
             name="megatron-lm-2021",
@@ -141,6 +198,7 @@ SOFTWARE: Mapping[str, Software] = {
             overlap_gradients=False,
             overlap_parameters=False,
             overlap_pipeline=False,
+            **_MEGATRON,
         ),
         Software(
             name="megatron-deepspeed",
@@ -158,12 +216,14 @@ SOFTWARE: Mapping[str, Software] = {
             overlap_gradients=False,
             overlap_parameters=False,
             overlap_pipeline=False,
+            **_MEGATRON,
         ),
         Software(
             name="megatron-te",
             title="Megatron-LM + Transformer Engine, no communication overlap",
             overlap_tensor=False,
             overlap_pipeline=False,
+            **_MEGATRON,
         ),
         Software(
             name="llm-foundry",
@@ -196,27 +256,63 @@ SOFTWARE: Mapping[str, Software] = {
             loss_bytes_per_logit=8.0,
             **_FSDP,
         ),
+        Software(name="pytorch", title="PyTorch, eager, AMP by autocast", **_EAGER),
+        Software(
+            name="pytorch-ngc",
+            title="PyTorch examples of NVIDIA in its containers (DeepLearningExamples)",
+            **_EAGER,
+        ),
+        Software(
+            name="paddle",
+            title="PaddlePaddle, static graph",
+            **_EAGER | {"channels_last": True},
+        ),
+        Software(
+            name="tensorflow-xla",
+            title="TensorFlow with XLA and Horovod",
+            allocator="bfc",
+            compiled=True,
+            **_EAGER | _FUSING,
+        ),
+        Software(
+            name="jax",
+            title="JAX with jit (scenic, T5X)",
+            allocator="bfc",
+            compiled=True,
+            **_EAGER | _FUSING,
+        ),
     )
 }
 
 
-def at_precision(software: Software, precision: Precision) -> Software:
-    """Return the habits that hold at `precision`.
+#: Nothing is kept twice: parameters are fp32 in the optimiser, as gradients and on the wire.
+_FULL: dict[str, Any] = {
+    "parameter_bytes": 4.0,
+    "master_bytes": 0.0,
+    "master_gradient_bytes": 0.0,
+    "gradient_bytes": 4.0,
+    "gather_bytes": 4.0,
+    "reduce_bytes": 4.0,
+}
 
-    Without mixed precision nothing is kept twice: parameters are fp32 in compute, in the
-    optimiser and on the wire.
+
+def at_precision(software: Software, precision: Precision | str) -> Software:
+    """Return the habits that hold at `precision`, which may be `amp`.
+
+    Without mixed precision, and with autocast, parameters have no copy in the optimiser.
     """
-    if precision not in {Precision.FP32, Precision.TF32}:
-        return software
-    return replace(
-        software,
-        parameter_bytes=4.0,
-        master_bytes=0.0,
-        master_gradient_bytes=0.0,
-        gradient_bytes=4.0,
-        gather_bytes=4.0,
-        reduce_bytes=4.0,
-    )
+    if precision == AUTOCAST:
+        return replace(software, autocast=True, loss_scaling=True, **_FULL)
+    if precision in {Precision.FP32, Precision.TF32}:
+        return replace(software, autocast=False, loss_scaling=False, **_FULL)
+    if precision == Precision.FP16 and software.autocast:
+        return replace(software, loss_scaling=True)
+    return software
+
+
+def matrix_precision(precision: str) -> Precision:
+    """Return the number format of matrix work at a training precision, which may be `amp`."""
+    return Precision.FP16 if precision == AUTOCAST else Precision(precision)
 
 
 def software_family(name: str) -> Software:

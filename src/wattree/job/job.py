@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from wattree.cost.loading import Loader
 from wattree.cost.requests import CollectiveRequests
 from wattree.hardware import Cluster
 from wattree.job.module import ModuleSource
@@ -39,6 +40,8 @@ class ModelSource:
         name: Catalogue name, or path of a `config.json`.
         transformer: Keys of a plain `transformer:` block.
         module: A Python function that builds it; using it runs code.
+        capture: A named one is built and captured even where its family can be read.
+        arguments: Options of the catalogue's model called `name`.
         lora: Adapters to add, if any.
         freeze: Patterns of operators whose parameters are not trained.
         folder: Where a name that the catalogue does not have is looked for, as a file or folder.
@@ -47,6 +50,8 @@ class ModelSource:
     name: str | None = None
     transformer: Mapping[str, Any] | None = None
     module: ModuleSource | None = None
+    capture: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     lora: Lora | None = None
     freeze: tuple[str, ...] = ()
     folder: Path = Path()
@@ -60,11 +65,13 @@ class Data:
         sequence_length: Tokens per sample; 1 where samples have none.
         global_batch: Samples per step over all replicas.
         has_sequence: The job gives a sequence length. Models of tokens need one.
+        loader: How samples get to the devices; None where the job does not say.
     """
 
     sequence_length: int = 1
     global_batch: int
     has_sequence: bool = True
+    loader: Loader | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

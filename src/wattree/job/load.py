@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wattree.cost.requests import AUTO_COLLECTIVES
-from wattree.cost.software import SOFTWARE, Software
+from wattree.cost.software import AUTOCAST, SOFTWARE, Software
 from wattree.errors import UnknownNameError
 from wattree.files import read_yaml
 from wattree.hardware import Cluster, Precision
@@ -20,6 +20,7 @@ from wattree.job.cluster import cluster_of
 from wattree.job.collectives import collective_requests
 from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.job import AUTO, Data, Job, ModelSource, TrainingOptions
+from wattree.job.loader import loader_of, warn_of_loader
 from wattree.job.model import model_source, needs_sequence
 from wattree.job.neighbours import (
     Guest,
@@ -35,6 +36,7 @@ from wattree.job.schema import (
     ClusterSpec,
     DataSpec,
     JobFile,
+    LoaderSpec,
     PlaceSpec,
     TrainingSpec,
 )
@@ -91,6 +93,8 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
     )
     data = _data(mapping.get("data"), model, problems=problems)
     cluster, place = _cluster_and_place(mapping, guest, folder=folder, problems=problems)
+    if data is not None and data.loader is not None and cluster is not None:
+        warn_of_loader(data.loader, cluster, problems=problems)
     strategy = chosen_strategy(
         mapping.get("strategy", AUTO),
         cluster=cluster if place is None or cluster is None else place.allotment(cluster),
@@ -100,7 +104,7 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
     named: dict[str, Any] = {
         key: _choice(mapping.get(key, default), key, known, problems=problems)
         for key, default, known in (
-            ("precision", "bf16", tuple(precision.value for precision in Precision)),
+            ("precision", "bf16", (*(precision.value for precision in Precision), AUTOCAST)),
             ("optimizer", "adamw", OPTIMIZERS),
             ("software", "megatron-core", tuple(SOFTWARE)),
         )
@@ -109,6 +113,7 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
         mapping.get("collectives", AUTO_COLLECTIVES), cluster=cluster, problems=problems
     )
     traits = _traits(mapping.get("traits", {}), problems=problems)
+    _compile(mapping.get("compile"), traits, problems=problems)
     if isinstance(strategy, Strategy | StrategyOptions) and named["software"] in SOFTWARE:
         own = SOFTWARE[named["software"]].moe_dropless
         warn_of_idle_capacity(
@@ -193,15 +198,28 @@ def _beside(job: Job, value: object, *, folder: Path, problems: Problems) -> Job
 
 
 def _data(value: object, model: ModelSource | None, *, problems: Problems) -> Data | None:
-    spec = problems.read(DataSpec, value, "data")
+    given, plain = None, value
+    if isinstance(value, Mapping):
+        given = value.get("loader")
+        plain = {key: item for key, item in value.items() if key != "loader"}
+    spec = problems.read(DataSpec, plain, "data")
+    named = {"preset": given} if isinstance(given, str) else given
+    how = None if given is None else problems.read(LoaderSpec, named, "data.loader")
     if spec is None:
         return None
-    if spec.sequence_length is not None:
-        return Data(sequence_length=spec.sequence_length, global_batch=spec.global_batch)
-    if model is not None and needs_sequence(model):
+    length = spec.sequence_length
+    loader = None
+    if how is not None:
+        loader = loader_of(how, sequence_length=length or 1, problems=problems)
+    if length is None and model is not None and needs_sequence(model):
         expected = DataSpec.model_fields["sequence_length"].description
         problems.add("data.sequence_length", f"is missing, expected {expected}")
-    return Data(global_batch=spec.global_batch, has_sequence=False)
+    return Data(
+        sequence_length=length or 1,
+        global_batch=spec.global_batch,
+        has_sequence=length is not None,
+        loader=loader,
+    )
 
 
 def _choice(value: object, place: str, known: tuple[str, ...], *, problems: Problems) -> str:
@@ -211,6 +229,16 @@ def _choice(value: object, place: str, known: tuple[str, ...], *, problems: Prob
         with problems.at(place):
             raise UnknownNameError(kind=place, name=value, known=known)
     return str(value)
+
+
+def _compile(value: object, traits: dict[str, Any], *, problems: Problems) -> None:
+    """Enter the key `compile` among the traits, where it is called `compiled`."""
+    if value is None:
+        return
+    if not isinstance(value, bool):
+        problems.add("compile", f"{seen(value)}, expected {_EXPECTED['bool']}")
+    elif traits.setdefault("compiled", value) is not value:
+        problems.add("compile", f"{seen(value)}, but traits.compiled says otherwise; give one")
 
 
 def _traits(value: object, *, problems: Problems) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from wattree.job.values import (
     Axes,
     Backward,
+    Bandwidth,
     Degree,
     Depth,
     DeviceList,
+    Duration,
     Factor,
     Imbalance,
     Index,
@@ -25,6 +27,7 @@ from wattree.job.values import (
     Pieces,
     Power,
     Rate,
+    SampleBytes,
     Samples,
     Seed,
     Size,
@@ -45,6 +48,7 @@ __all__ = [
     "CollectiveSpec",
     "DataSpec",
     "JobFile",
+    "LoaderSpec",
     "LoraSpec",
     "MemorySpec",
     "ModelSpec",
@@ -57,6 +61,7 @@ __all__ = [
     "PoolSpec",
     "PrefetchSpec",
     "ScheduleSpec",
+    "StorageSpec",
     "TrainingSpec",
     "TreeSpec",
     "job_schema",
@@ -85,6 +90,11 @@ class ModelSpec(Section):
     """Where the model comes from."""
 
     name: str | None = Field(None, description="a catalogue name or the path of a config.json")
+    capture: bool | None = Field(
+        None,
+        description="true or false, whether the named model is built by the transformers library "
+        "and captured even where it can be read without; needs the extra 'hf'",
+    )
     transformer: TransformerBlock | None = Field(
         None, description="a block of keys such as layers, hidden, heads and vocab"
     )
@@ -94,7 +104,9 @@ class ModelSpec(Section):
         "'package.module:build', which is run",
     )
     arguments: dict[str, Any] | None = Field(
-        None, description="a mapping of keyword arguments of that function"
+        None,
+        description="a mapping of keyword arguments of that function, or of options of a "
+        "catalogue model, such as {image_size: 256}",
     )
     inputs: list[str] | dict[str, str] | None = Field(
         None,
@@ -112,6 +124,58 @@ class ModelSpec(Section):
     )
 
 
+class StorageSpec(Section):
+    """Where stored samples are read from."""
+
+    bandwidth: Bandwidth | None = Field(
+        None, description="a rate with its unit, such as '2 GB/s'; the node's own if not given"
+    )
+    per: Literal["node", "cluster"] = Field(
+        "node", description="'node' or 'cluster', who shares that bandwidth"
+    )
+    latency: Duration | None = Field(
+        None, description="a time with its unit, such as '5 ms', that a worker waits per sample"
+    )
+
+
+class LoaderSpec(Section):
+    """How samples get from storage to the devices."""
+
+    preset: str | None = Field(
+        None, description="a known input pipeline, such as imagenet-jpeg, that the keys change"
+    )
+    workers: Degree | None = Field(
+        None, description="a whole number, processes per device that read, decode and augment"
+    )
+    decode: Duration | None = Field(
+        None, description="a time with its unit, such as '2 ms', of one core for one sample"
+    )
+    augment: Duration | None = Field(
+        None, description="a time with its unit, such as '2 ms', of one core for one sample"
+    )
+    sample_bytes: SampleBytes | None = Field(
+        None, description="a size with its unit, such as '110 kB', of one stored sample"
+    )
+    tensor_bytes: SampleBytes | None = Field(
+        None, description="a size with its unit, such as '588 KiB', that is copied of one sample"
+    )
+    prefetch: Degree | None = Field(
+        None, description="a whole number, micro-batches that each worker makes ahead"
+    )
+    storage: StorageSpec | None = Field(
+        None, description="a mapping with bandwidth, per and latency"
+    )
+    pinned: bool | None = Field(
+        None, description="true or false, whether copies run beside computation"
+    )
+    cores: Degree | None = Field(
+        None, description="a whole number, cores of a node that its workers share"
+    )
+    device_decode: Duration | None = Field(
+        None, description="a time with its unit, such as '0.2 ms', of the device's own decoder"
+    )
+
+
 class DataSpec(Section):
     """What one step consumes."""
 
@@ -119,6 +183,11 @@ class DataSpec(Section):
         None, description="a whole number, tokens per sample; left out where samples have none"
     )
     global_batch: Samples = Field(description="a whole number, samples per step over all replicas")
+    loader: str | LoaderSpec | None = Field(
+        None,
+        description="a known input pipeline, such as imagenet-jpeg, or a mapping with workers, "
+        "decode and sample_bytes",
+    )
 
 
 class StragglersSpec(Section):
@@ -251,6 +320,18 @@ class ActivationsSpec(Section):
     prefetch: Depth = Field(1, description="a whole number, layers that copies run ahead")
 
 
+class TablesSpec(Section):
+    """Tables of which only the rows that are looked up come to the device."""
+
+    to: Literal["host", "cxl"] = Field("host", description="'host' or 'cxl', where they wait")
+    cached: float = Field(
+        0.0, ge=0, le=1, description="a number from 0 to 1, share of each table kept on the device"
+    )
+    hits: float = Field(
+        0.0, ge=0, le=1, description="a number from 0 to 1, share of lookups that it serves"
+    )
+
+
 class OffloadSpec(Section):
     """What waits outside of the devices."""
 
@@ -259,6 +340,9 @@ class OffloadSpec(Section):
     )
     parameters: Literal["host", "cxl"] | None = Field(
         None, description="'host' or 'cxl', where parameters wait for each use"
+    )
+    tables: TablesSpec | None = Field(
+        None, description="a mapping with to, and cached and hits of what the device keeps"
     )
     activations: ActivationsSpec | None = Field(
         None, description="a mapping with layers, to and prefetch"
@@ -363,10 +447,28 @@ class _PresetKeys(Section):
     )
     context: str | None = Field(
         None,
-        description="'overlapped', 'gather', 'ring' or 'ulysses', how attention reaches across cp",
+        description="'overlapped', 'gather', 'ring' or 'ulysses', how attention reaches across cp; "
+        "or 'spatial': cp splits rows of images, and windows reach into neighbours' rows",
     )
     context_order: str | None = Field(
         None, description="'zigzag' or 'contiguous', which positions each rank of cp holds"
+    )
+    sync_batch_norm: bool | None = Field(
+        None,
+        description="true or false, whether batch norm takes its statistics over all replicas",
+    )
+    op_shard: bool | None = Field(
+        None,
+        description="true or false, whether fully connected layers are split over replicas",
+    )
+    tables: str | None = Field(
+        None,
+        description="'table-wise', 'row-wise', 'column-wise', 'data-parallel' or 'auto', how "
+        "tables that samples look up in are spread over replicas",
+    )
+    single_process: bool | None = Field(
+        None,
+        description="true or false, whether one process drives all devices (nn.DataParallel)",
     )
 
 
@@ -429,6 +531,11 @@ class NodeSpec(Section):
     context_order: Literal["zigzag", "contiguous"] | None = Field(
         None, description="'zigzag' or 'contiguous', which positions each rank holds"
     )
+    sync_batch_norm: bool | None = Field(
+        None,
+        description="true or false, whether batch norm takes its statistics over all ranks that "
+        "share its channels",
+    )
 
 
 class _TreeKeys(Section):
@@ -440,6 +547,10 @@ class _TreeKeys(Section):
     schedule: ScheduleSpec | None = Field(None, description="a mapping with name and micro_batches")
     tree: dict[str, NodeSpec] = Field(
         description='module pattern → choices, such as {"": {compute: {batch: dp}}}'
+    )
+    single_process: bool | None = Field(
+        None,
+        description="true or false, whether one process drives all devices (nn.DataParallel)",
     )
 
 
@@ -480,7 +591,9 @@ class JobFile(Section):
         "model.py:build (which is run), or a mapping with transformer or module"
     )
     data: DataSpec = Field(description="a mapping with sequence_length and global_batch")
-    precision: str = Field("bf16", description="a number format such as bf16")
+    precision: str = Field(
+        "bf16", description="a number format such as bf16, or amp: fp16 by autocast"
+    )
     optimizer: str = Field("adamw", description="an optimizer such as adamw")
     cluster: ClusterSpec = Field(description="a mapping with node and nodes, or with pools")
     strategy: str | OptionsSpec | TreeSpec = Field(
@@ -489,6 +602,9 @@ class JobFile(Section):
     software: str = Field("megatron-core", description="a software family such as megatron-core")
     traits: dict[str, Any] = Field(
         default_factory=dict, description="habits of the software to replace, by trait name"
+    )
+    compile: bool | None = Field(
+        None, description="true or false, whether a compiler merges operators; the software's habit"
     )
     collectives: str | dict[CollectiveKind, str | CollectiveSpec] = Field(
         "auto",

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from wattree.cost import Calibration, Software, at_precision, software_family
+from wattree.capture import fused
+from wattree.cost import (
+    AUTOCAST,
+    Calibration,
+    Software,
+    at_precision,
+    matrix_precision,
+    software_family,
+)
 from wattree.cost.rates import Rates, pool_rates
 from wattree.energy import cap_slowdown
 from wattree.errors import CostError, JobError, UnknownNameError
@@ -60,7 +68,7 @@ class Setting:
 
 
 #: Precisions that training software runs matrix work at; fp64 is none.
-_TRAINED_AT = tuple(precision for precision in Precision if precision is not Precision.FP64)
+_TRAINED_AT = (*(str(name) for name in Precision if name is not Precision.FP64), AUTOCAST)
 
 
 def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None = None) -> Setting:
@@ -80,8 +88,9 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
         raise UnknownNameError(
             kind="training precision", name=job.precision, known=_TRAINED_AT, where=job.source
         )
-    precision = Precision(job.precision)
-    software = at_precision(software, precision)
+    precision = matrix_precision(job.precision)
+    software = at_precision(software, job.precision)
+    model, software = _compiled(model_of(job) if model is None else model, software)
     try:
         by_pool = pool_rates(
             job.cluster, software, precision, calibration, collectives=job.collectives
@@ -90,7 +99,7 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
         raise JobError(job.source, [f"precision: {error}"]) from error
     return Setting(
         job=job,
-        model=model_of(job) if model is None else model,
+        model=model,
         software=software,
         precision=precision,
         calibration=calibration,
@@ -99,6 +108,17 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
             for rates, pool in zip(by_pool, job.cluster.pools, strict=True)
         ),
     )
+
+
+def _compiled(model: ModelGraph, software: Software) -> tuple[ModelGraph, Software]:
+    """Return what a compiler makes of a model of single operators, and the habits left for it.
+
+    The catalogue's transformers have operators of several kernels each; how far a compiler merges
+    those is a fitted factor of the software family.
+    """
+    if not software.compiled or model.own_family:
+        return model, software
+    return fused(model), replace(software, compiled=False, library_kernels=False)
 
 
 def _capped(rates: Rates, slow: float) -> Rates:
@@ -110,4 +130,9 @@ def _capped(rates: Rates, slow: float) -> Rates:
         linear_flop_per_s=rates.linear_flop_per_s / slow,
         plain_flop_per_s=rates.plain_flop_per_s / slow,
         attention_flop_per_s=rates.attention_flop_per_s / slow,
+        convolution=replace(
+            rates.convolution,
+            peak_flop_per_s=rates.convolution.peak_flop_per_s / slow,
+            direct_flop_per_s=rates.convolution.direct_flop_per_s / slow,
+        ),
     )

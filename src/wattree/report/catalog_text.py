@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
+from rich.markup import escape  # `float32[batch, 3]` is no markup
 from rich.table import Table
 from rich.text import Text
 
@@ -73,12 +74,12 @@ def overview_table(kind: str, entries: Sequence[Entry]) -> Table:
         table.add_column(
             f"{_title(head)}\n{unit}" if has_units else _title(head),
             justify="left" if is_text else "right",
-            no_wrap=head == "name" or not is_text,
+            no_wrap=head in ("name", "field") or not is_text,
             overflow="fold",
         )
         columns.append(texts)
     for row in zip(*columns, strict=True):
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     table.caption = Text(
         f"{len(entries)} {kind}; wattree catalog {kind} NAME shows one with its sources.", "dim"
     )
@@ -112,9 +113,10 @@ def detail_table(entry: Entry) -> Table:
     for name, value in _flat(entry.details):
         source = entry.sources.get(name, "")
         if source or name not in entry.unsaid:
-            table.add_row(_title(name), entry.words.get(name) or _worded(name, value), source)
+            words = entry.words.get(name) or _worded(name, value)
+            table.add_row(_title(name), escape(words), escape(source))
     if entry.citations:
-        table.add_row("sources", "; ".join(entry.citations), "")
+        table.add_row("sources", escape("; ".join(entry.citations)), "")
     return table
 
 
@@ -157,19 +159,30 @@ def _node(name: str) -> Entry:
 
 
 def _model(name: str) -> Entry:
-    from wattree.capture import load_model
+    from wattree.capture import catalogue_entry, model_figures
 
-    graph = load_model(name)
+    entry = catalogue_entry(name)
+    figures = model_figures(entry.name)
     summary = {
-        "name": graph.name,
-        "architecture": graph.architecture,
-        "parameters": graph.parameters,
-        "layers": graph.layers,
-        "vocabulary": graph.vocabulary,
-        "sequence": graph.max_sequence_length,
+        "name": entry.name,
+        "field": entry.field,
+        "parameters": figures.parameters,
+        "layers": figures.layers,
+        "forward_flop": figures.forward_flop,
+        "input": figures.first_input,
     }
-    details = {**summary, "blocks": sorted(graph.blocks)}
-    return Entry(summary=summary, details=details, citations=graph.sources)
+    details = {
+        **summary,
+        "inputs": figures.inputs,
+        "architecture": figures.architecture,
+        "vocabulary": figures.vocabulary,
+        "sequence": figures.max_sequence_length,
+        "blocks": figures.blocks,
+        "remark": entry.remark or None,
+    }
+    del details["input"]
+    unsaid = frozenset(key for key in details if details[key] is None)
+    return Entry(summary=summary, details=details, citations=(entry.source,), unsaid=unsaid)
 
 
 def _fabric(name: str) -> Entry:
@@ -276,6 +289,7 @@ _UNITS: tuple[tuple[str, Callable[[float], str]], ...] = (
         for ending, (unit, factor) in _PER.items()
     ),
     ("_bytes", format_bytes),
+    ("_flop", lambda value: quantity(value, "FLOP")),
     ("_w", lambda value: quantity(value, "W")),
     ("_s", format_time),
 )

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from wattree.report.materials_text import loading_table, loading_title
 from wattree.report.memory_text import show_alive
 from wattree.report.neighbours_text import show_neighbours
 from wattree.report.pools_text import pool_table
@@ -40,6 +41,9 @@ def show_result(result: Result, console: Console, *, memory: bool = False) -> No
     """
     _headline(result, console)
     _section("Where the step goes (slowest rank)", _time_table(result, console), console)
+    if result.materials is not None:
+        table = loading_table(result.materials, result.step_time_s)
+        _section(loading_title(result.materials), table, console)
     _memory(result.memory, console, fullest=_fullest(result.pools))
     if memory:
         show_alive(result.memory, console)
@@ -89,7 +93,7 @@ def _headline(result: Result, console: Console) -> None:
 def _throughput(result: Result) -> str:
     samples = f"{count(result.samples_per_s)} samples/s"
     if result.tokens_per_s is None:
-        return samples
+        return f"{samples}, {count(result.samples_per_s / result.ranks)} per device"
     return (
         f"{count(result.tokens_per_s)} tokens/s, "
         f"{count(result.tokens_per_s_per_device)} per device, {samples}"
@@ -156,7 +160,7 @@ def _bill(result: Result) -> Table:
         f"{quantity(result.average_power_w, 'W')} on average, "
         f"{quantity(result.peak_power_w, 'W')} at the peak, before PUE",
     )
-    cost = f"{money(result.cost_usd)} per step{_per_tokens(result)}"
+    cost = f"{money(result.cost_usd)} per step{_per_unit(result)}"
     carbon = f"{quantity(result.carbon_gco2e, 'g')} CO2e per step"
     is_priced, is_located = result.cost_usd is not None, result.carbon_gco2e is not None
     facts.add_row("Cost", cost if is_priced else "no price is known for these nodes")
@@ -164,9 +168,13 @@ def _bill(result: Result) -> Table:
     return facts
 
 
-def _per_tokens(result: Result) -> str:
-    if result.cost_usd is None or not result.tokens_per_s:
+def _per_unit(result: Result) -> str:
+    """Return the cost of a billion tokens, or of a million samples where they have none."""
+    if result.cost_usd is None:
         return ""
+    if result.tokens_per_s is None:
+        samples = result.samples_per_s * result.step_time_s
+        return f", {money(result.cost_usd / samples * 1e6)} per million samples"
     tokens = result.tokens_per_s * result.step_time_s
     return f", {money(result.cost_usd / tokens * 1e9)} per billion tokens"
 

@@ -16,6 +16,8 @@ __all__ = [
     "RECOMPUTATIONS",
     "SCHEDULES",
     "SHARDINGS",
+    "SPATIAL",
+    "TABLES",
     "ULYSSES",
     "StrategyOptions",
 ]
@@ -29,7 +31,12 @@ SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
 RECOMPUTATIONS = ("none", "selective", "selective_operator", "selective_qkv", "full")
 #: Ways of context parallelism: how keys and values are exchanged, or heads for positions.
 ULYSSES = "ulysses"
+#: Rows of images instead of positions of sequences: edges are exchanged with neighbours.
+SPATIAL = "spatial"
 CONTEXTS = (*(way.value for way in ContextExchange), ULYSSES)
+#: How tables are spread over replicas: each whole on one of them, by rows, by columns, not at all,
+#: or whole but for those larger than an even share, which are split by rows.
+TABLES = ("table-wise", "row-wise", "column-wise", "data-parallel", "auto")
 ORDERS = tuple(order.value for order in PositionOrder)
 #: Those of Wattree, and orders that users bring.
 SCHEDULES = (*PIPELINE_SCHEDULES, CUSTOM)
@@ -44,7 +51,7 @@ class StrategyOptions:
         dp, fsdp, tp, cp, pp, ep: Degrees of the mesh axes. `ep` divides the replicas that share
             experts: dense layers see `dp * fsdp * ep` replicas.
         expert_over_tensor: Experts are spread over `ep * tp` ranks instead of splitting each.
-        context: Over `cp`, one of `CONTEXTS`.
+        context: Over `cp`, one of `CONTEXTS`, or `SPATIAL`.
         context_order: Which positions each rank of `cp` holds, one of `ORDERS`.
         expert_load: How many tokens the experts of each rank get; None: all the same.
         reduce_every_micro_batch, tensor_pieces: As in `Strategy`.
@@ -60,6 +67,10 @@ class StrategyOptions:
         context, context_order: How attention reaches across `cp`, and which positions each rank
             of it holds.
         expert_load, reduce_every_micro_batch, tensor_pieces: As those of `Strategy`.
+        sync_batch_norm: Statistics of batch norm are taken over all replicas (and parts of images).
+        tables: How tables that samples look up in are spread over replicas, one of `TABLES`.
+        op_shard: Fully connected layers are split over replicas, by their outputs.
+        single_process: One process drives all devices, as `torch.nn.DataParallel` does.
     """
 
     dp: int = 1
@@ -87,6 +98,10 @@ class StrategyOptions:
     expert_load: ExpertLoad | None = None
     reduce_every_micro_batch: bool | None = None
     tensor_pieces: int | None = None
+    sync_batch_norm: bool = False
+    tables: str = "data-parallel"
+    op_shard: bool = False
+    single_process: bool = False
 
     def __post_init__(self) -> None:
         misfits: dict[str, str] = {}
@@ -97,8 +112,9 @@ class StrategyOptions:
         for name, allowed in (
             ("sharding", SHARDINGS),
             ("schedule", SCHEDULES),
-            ("context", CONTEXTS),
+            ("context", (*CONTEXTS, SPATIAL)),
             ("context_order", ORDERS),
+            ("tables", TABLES),
         ):
             if getattr(self, name) not in allowed:
                 misfits[f"strategy.{name}"] = (

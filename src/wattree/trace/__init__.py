@@ -1,5 +1,6 @@
 """What happened (or would happen) in a step, and the figures drawn from it."""
 
+from wattree.trace.materials import PART_WORDS, MaterialsFix, MaterialsUse
 from wattree.trace.neighbours import (
     CrowdedLinks,
     NeighbourEffect,
@@ -21,11 +22,14 @@ from wattree.trace.result import (
 from wattree.trace.trace import Trace
 
 __all__ = [
+    "PART_WORDS",
     "AliveTensors",
     "AllocatorUse",
     "CrowdedLinks",
     "EnergyUse",
     "Evidence",
+    "MaterialsFix",
+    "MaterialsUse",
     "MemoryFix",
     "MemoryUse",
     "NeighbourEffect",

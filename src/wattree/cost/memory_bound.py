@@ -1,0 +1,234 @@
+"""Memory traffic of operators that are bound by it: passes over their operands, by function.
+
+An operator reads its operands and writes its results some whole number of times: a batch norm
+reads its input once for the statistics and once to normalise it. What passes reach of the
+bandwidth is a second fact of the kernel. Both are tabled here by function, with a kind's own row
+where a function has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.graph import OperatorKind
+
+__all__ = [
+    "BY_FUNCTION",
+    "BY_KIND",
+    "SECTOR_BYTES",
+    "Passes",
+    "gathered_bytes",
+    "passes_of",
+    "plain_function",
+]
+
+Floats = NDArray[np.float64]
+
+#: What one access to device memory brings at least (CUDA C++ Best Practices Guide 12.4, section
+#: 9.2.1: transactions of 32 bytes). [B]
+SECTOR_BYTES = 32.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """How often a function moves its operands, and how well. Backward counts the same operands.
+
+    Attributes:
+        inputs, outputs: Forward: passes over what it reads, and over what it writes.
+        backward_inputs: Backward: over all its inputs and their gradients together.
+        backward_outputs: Backward: over all its outputs and their gradients together.
+        share: Of the bandwidth that streaming reaches, forward.
+        backward_share: Likewise backward.
+        source: Where the numbers come from.
+    """
+
+    inputs: float = 1.0
+    outputs: float = 1.0
+    backward_inputs: float = 2.0
+    backward_outputs: float = 1.0
+    share: float = 1.0
+    backward_share: float = 1.0
+    source: str
+
+    def over(self, *, backward: bool) -> tuple[float, float]:
+        """Return the passes over inputs and outputs."""
+        if backward:
+            return self.backward_inputs, self.backward_outputs
+        return self.inputs, self.outputs
+
+
+_ELEMENTWISE = (
+    "measured: 0.72 to 0.89 of nominal bandwidth, median 0.80, on P4, P100, V100, T4, A100 and "
+    "MI100, whatever the function (NeuSight, ASPLOS 2025, published tables)"
+)
+_KERNELS = "PyTorch 2 kernels, ATen/native/cuda"
+_GATHERED = "rows at random places; whole sectors are moved (cost.memory_bound.gathered_bytes)"
+
+_INPUT_KEPT = Passes(
+    source=f"backward reads the input and the gradient, writes a gradient; {_ELEMENTWISE}"
+)
+_OUTPUT_KEPT = Passes(
+    backward_inputs=1.0,
+    backward_outputs=2.0,
+    source=f"backward reads the output and its gradient, writes a gradient; {_ELEMENTWISE}",
+)
+_NOTHING_KEPT = Passes(
+    backward_inputs=1.0, source=f"backward reads a gradient and writes one; {_ELEMENTWISE}"
+)
+_LAYER_NORM = Passes(
+    backward_inputs=3.0,
+    backward_outputs=2.0,
+    share=0.66,
+    backward_share=0.65,
+    source="forward 0.44 to 0.59 of nominal bandwidth (NeuSight, ASPLOS 2025, published tables); "
+    "backward, eager, 0.24 to 0.31 for an input, a gradient and a result (cuDNN frontend "
+    "benchmarks, H200 and GB200): gradients of input and parameters take a kernel each",
+)
+_SOFTMAX = Passes(
+    backward_inputs=1.0,
+    backward_outputs=2.0,
+    share=0.73,
+    backward_share=0.73,
+    source="0.39 to 0.63 of nominal bandwidth, median 0.6 (NeuSight tables); backward as forward",
+)
+_MAX_POOL = Passes(
+    backward_outputs=1.0,
+    share=0.8,
+    backward_share=0.6,
+    source=f"windows overlap in cache; gradients are cleared, then written ({_KERNELS}, "
+    "DilatedMaxPool2d.cu); shares chosen",
+)
+_TABLE = Passes(
+    share=0.7,
+    backward_share=0.35,
+    source=f"{_GATHERED}; backward sorts the indices first ({_KERNELS}, "
+    "EmbeddingBackwardKernel.cu); shares chosen",
+)
+_SORT = Passes(
+    inputs=5.0,
+    outputs=4.0,
+    backward_inputs=2.0,
+    source="radix sort of 4-byte keys, 8 bits a pass, after counting (CUB DeviceRadixSort); "
+    "gradients are cleared, then scattered",
+)
+
+#: Functions by the names that operators carry, where their kind's row does not hold.
+BY_FUNCTION: Mapping[str, Passes] = {
+    **dict.fromkeys(("relu", "leaky_relu", "sigmoid", "tanh", "elu"), _OUTPUT_KEPT),
+    **dict.fromkeys(("dropout", "scale", "neg", "masked_fill"), _NOTHING_KEPT),
+    "add": Passes(
+        backward_inputs=1.0,
+        source="gradients of both inputs are the output's; where the tensor they share was read "
+        f"twice, the two are added up; {_ELEMENTWISE}",
+    ),
+    "mul": Passes(
+        backward_outputs=2.0,
+        source=f"each factor's gradient reads the other factor; {_ELEMENTWISE}",
+    ),
+    "layer_norm": _LAYER_NORM,
+    "group_norm": replace(
+        _LAYER_NORM,
+        inputs=2.0,
+        source=f"statistics, then the result ({_KERNELS}, group_norm_kernel.cu); shares of "
+        "layer_norm",
+    ),
+    "max_pool": _MAX_POOL,
+    "avg_pool": Passes(
+        backward_inputs=1.0,
+        share=0.8,
+        backward_share=0.8,
+        source="windows overlap in cache; chosen",
+    ),
+    "topk": replace(
+        _SORT,
+        outputs=1.0,
+        source=f"radix selection reads four digits and gathers ({_KERNELS}, TensorTopK.cu)",
+    ),
+}
+
+#: What holds for a kind where the function has no row.
+BY_KIND: Mapping[OperatorKind, Passes] = {
+    OperatorKind.ELEMENTWISE: _INPUT_KEPT,
+    OperatorKind.COPY: _NOTHING_KEPT,
+    OperatorKind.REDUCTION: Passes(
+        backward_inputs=1.0,
+        share=0.9,
+        source=f"one read, little written ({_KERNELS}, Reduce.cuh); share chosen",
+    ),
+    OperatorKind.NORM: _LAYER_NORM,
+    OperatorKind.SOFTMAX: _SOFTMAX,
+    OperatorKind.BATCH_NORM: Passes(
+        inputs=2.0,
+        backward_inputs=3.0,
+        backward_outputs=2.0,
+        share=0.95,
+        backward_share=0.95,
+        source="training: statistics, then the result; sums for the parameters' gradients, then "
+        "the input's (Ioffe and Szegedy 2015, section 3; cuDNN's spatial mode); share chosen "
+        "with published training rows in view",
+    ),
+    OperatorKind.POOL: _MAX_POOL,
+    OperatorKind.EMBEDDING: _TABLE,
+    OperatorKind.GATHER: Passes(
+        backward_inputs=2.0,
+        share=0.7,
+        backward_share=0.5,
+        source=f"{_GATHERED}; gradients are cleared, then added to; shares chosen",
+    ),
+    OperatorKind.SORT: _SORT,
+    OperatorKind.FFT: Passes(
+        inputs=2.0,
+        outputs=2.0,
+        backward_inputs=2.0,
+        backward_outputs=2.0,
+        source="two kernels a transform between 4,096 and 16,777,216 points or in two dims "
+        "(Govindaraju et al., SC 2008, section 4)",
+    ),
+    OperatorKind.OTHER: Passes(source="nothing is known of it: every operand moves once"),
+}
+
+
+#: What PyTorch's operators are called here, where dropping marks of the library is not enough.
+_ALIASES: Mapping[str, str] = {
+    "max_pool2d_with_indices": "max_pool",
+    "max_pool3d_with_indices": "max_pool",
+    "adaptive_max_pool": "max_pool",
+    "adaptive_avg_pool": "avg_pool",
+    "sub": "add",
+    "div": "mul",
+    "hardsigmoid": "sigmoid",
+}
+
+
+def passes_of(kind: OperatorKind, function: str) -> Passes | None:
+    """Return the passes of a function, or of its kind; None where memory is not what binds."""
+    return BY_FUNCTION.get(plain_function(function)) or BY_KIND.get(kind)
+
+
+def plain_function(function: str) -> str:
+    """Return our name of a function that may be called as PyTorch calls it.
+
+    `native_layer_norm` is `layer_norm`, `avg_pool2d` is `avg_pool`.
+    """
+    plain = function.removeprefix("_").removeprefix("native_")
+    plain = _ALIASES.get(plain, plain)
+    for ending in ("1d", "2d", "3d"):
+        plain = plain.removesuffix(ending)
+    return _ALIASES.get(plain, plain)
+
+
+def gathered_bytes(rows: Floats, row_bytes: Floats) -> Floats:
+    """Return what picking rows at random places moves. [B]
+
+    Rows are taken to begin where a sector does and move whole ones: a row of 4 bytes moves 32.
+
+    Args:
+        rows: Rows picked.
+        row_bytes: Length of one. [B]
+    """
+    sectors = np.ceil(row_bytes / SECTOR_BYTES)
+    return np.asarray(rows * sectors * SECTOR_BYTES)
