@@ -125,8 +125,13 @@ def record_source(
     return made
 
 
-def module_graph(source: ModuleSource, *, sequence: int | None) -> ModelGraph:
+def module_graph(source: ModuleSource, *, sequence: int | None, normal: bool = True) -> ModelGraph:
     """Return the graph of a named function's module; runs its file.
+
+    Args:
+        source: Names it.
+        sequence: Tokens per sample; None where a job gives none.
+        normal: See `convert.model_graph`.
 
     Raises:
         ModelError: It cannot be captured.
@@ -134,7 +139,7 @@ def module_graph(source: ModuleSource, *, sequence: int | None) -> ModelGraph:
     """
     from wattree.capture.convert import model_graph
 
-    return model_graph(record_source(source, sequence=sequence))
+    return model_graph(record_source(source, sequence=sequence), normal=normal)
 
 
 def check_torch(name: str) -> None:

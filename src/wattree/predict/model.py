@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wattree.capture import load_model, located_model, module_graph, transformer_from_mapping
 from wattree.capture.adapters import freeze, with_lora
+from wattree.cost.software import software_family
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.job import Job
@@ -83,8 +84,12 @@ def _built(job: Job) -> ModelGraph:
         graph = transformer_from_mapping(source.transformer, f"{job.source}: model.transformer")
     elif source.module is not None:
         data = job.data
+        software = software_family(job.software).with_traits(job.traits)
         graph = module_graph(
-            source.module, sequence=data.sequence_length if data.has_sequence else None
+            source.module,
+            sequence=data.sequence_length if data.has_sequence else None,
+            # Libraries run what is written out by hand kernel by kernel.
+            normal=software.compiled or not software.library_kernels,
         )
     else:
         assert source.name is not None

@@ -80,8 +80,9 @@ class Emitter:
         operands = {
             id(seen): self._operand(loops, seen, walks[id(seen)]) for seen in (*reads, *nest.writes)
         }
+        labels_written = {label for seen in nest.writes for label in seen.labels}
         weights = [
-            self._parameter(seen, walks[id(seen)], *parameters[seen.tensor])
+            self._parameter(seen, walks[id(seen)], *parameters[seen.tensor], written=labels_written)
             for seen in nest.reads
             if seen.tensor in parameters
         ]
@@ -214,12 +215,24 @@ class Emitter:
         return places, fraction
 
     def _parameter(
-        self, seen: Seen, walk: list[tuple[Atom, _Loop, float]], name: str, tied_to: str | None
+        self,
+        seen: Seen,
+        walk: list[tuple[Atom, _Loop, float]],
+        name: str,
+        tied_to: str | None,
+        *,
+        written: set[str | None],
     ) -> tuple[str, list[_Loop], int, bool, str | None]:
         tensor = self.trace.tensors[seen.tensor]
-        by_atom = {leaf: loop for leaf, loop, _ in walk}
+        # Both dims of a square weight may be one atom: that of the output is the first.
+        left = sorted(walk, key=lambda entry: entry[1].label not in written)
         leaves = [leaf for dim in tensor.dims for leaf in self.atoms.leaves(dim)]
-        used = [by_atom[leaf] for leaf in leaves if leaf in by_atom]
+        used: list[_Loop] = []
+        for leaf in leaves:
+            here = next((entry for entry in left if entry[0] == leaf), None)
+            if here is not None:
+                left.remove(here)
+                used.append(here[1])
         elements = sizes_product(self.atoms.size(leaf) for leaf in leaves).length
         return name, used, elements, tensor.grad, tied_to
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
 from dataclasses import replace
 
 from wattree.capture.convert.atoms import Size

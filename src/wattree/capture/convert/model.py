@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from wattree.capture.convert.blocks import Run, alive_at_cuts, runs_of
 from wattree.capture.convert.emit import Emitter
 from wattree.capture.convert.nests import Nest
 from wattree.capture.convert.normal import normal_form
 from wattree.capture.convert.operators import traced
+from wattree.capture.convert.regions import keep_inside_regions
 from wattree.capture.convert.roles import with_roles
 from wattree.capture.convert.siblings import with_joined_projections
 from wattree.capture.convert.trace import Trace
 from wattree.capture.recording import Recording, TensorSource
-from wattree.graph import Block, BlockInstance, ModelGraph, Operator, Tensor
+from wattree.graph import Block, BlockInstance, ModelGraph, Operator, Parameter, Tensor
 
 __all__ = ["model_graph"]
 
@@ -34,6 +36,7 @@ def model_graph(recording: Recording, *, normal: bool = True) -> ModelGraph:
     """
     trace = traced(recording)
     nests = [nest for nest in trace.nests if not nest.dead]
+    keep_inside_regions(trace, nests)
     if normal:
         nests = normal_form(trace, nests)
     graph = _Assembly(trace, nests).graph()
@@ -62,6 +65,7 @@ class _Assembly:
                     self.run_of[seen.tensor] = place
                     self.writer_at[seen.tensor] = at
         self.saved_by = self._savers()
+        self.unread = self._unread()
 
     def graph(self) -> ModelGraph:
         """Return the graph."""
@@ -90,8 +94,24 @@ class _Assembly:
                 )
             ),
             sources=(f"captured: {recording.how}",),
+            checkpointed=self._checkpointed(),
             warnings=(*recording.warnings, *self.trace.warnings),
         )
+
+    def _checkpointed(self) -> tuple[str, ...]:
+        """Return patterns of what lies in the model's own checkpointed regions."""
+        found: dict[str, None] = {}
+        for place, run in enumerate(self.runs):
+            nests = self.nests[run.start : run.end]
+            paths = _operator_paths(nests, run.path)
+            again = [p for n, p in zip(nests, paths, strict=True) if n.region is not None]
+            if len(again) == len(paths):
+                found[self.paths[place]] = None
+            else:
+                found |= dict.fromkeys(f"{self.paths[place]}.{path}" for path in again)
+        # A number stands for any number where nothing else is called so.
+        kept = {_general(path) for path in self.paths if path not in found}
+        return tuple(dict.fromkeys(p if _general(p) in kept else _general(p) for p in found))
 
     def _layers(self) -> list[bool]:
         """Return which instances count as layers: those that repeat; all where none does."""
@@ -133,6 +153,10 @@ class _Assembly:
             operators.append(
                 self.emitter.operator(nest, path, names, self._parameters(nest, place), saved)
             )
+        operators[0] = replace(
+            operators[0],
+            parameters=(*operators[0].parameters, *self.unread.get(place, ())),
+        )
         leaving = self.cuts.get(run.end)
         output = names[leaving] if leaving is not None else None
         return tuple(operators), tuple(inputs), output, tuple(given)
@@ -182,6 +206,25 @@ class _Assembly:
             found[seen.tensor] = name, tied_to
         return found
 
+    def _unread(self) -> dict[int, list[Parameter]]:
+        """Return the parameters that no operator reads, by the run whose module has them.
+
+        They have no gradient, so that optimisers skip them as if they were frozen.
+        """
+        read = {seen.tensor for nest in self.nests for seen in nest.reads}
+        found: dict[int, list[Parameter]] = {}
+        for tensor in self.trace.tensors:
+            if tensor.source is not TensorSource.PARAMETER or tensor.number in read:
+                continue
+            shared = [_shared(run.path, tensor.name) for run in self.runs]
+            place = shared.index(max(shared))
+            size = self.trace.atoms.length([atom for dim in tensor.dims for atom in dim])
+            name = _relative(tensor.name, self.runs[place].path)
+            found.setdefault(place, []).append(
+                Parameter(name=name, dims=(), elements=size.length, trainable=False)
+            )
+        return found
+
     def _savers(self) -> dict[int, list[int]]:
         """Return what each nest keeps, each storage once.
 
@@ -201,14 +244,25 @@ class _Assembly:
         run_at = [place for place, run in enumerate(self.runs) for _ in range(run.start, run.end)]
         entering = {self.cuts.get(run.start): place for place, run in enumerate(self.runs)}
         found: dict[int, list[int]] = {}
-        for tensor, at in savers.items():
+        for tensor, keepers in savers.items():
             home = self.run_of[tensor]
-            abroad = [a for a in at if run_at[a] == entering.get(tensor, home) != home]
+            abroad = [a for a in keepers if run_at[a] == entering.get(tensor, home) != home]
             # Tables that other blocks read are kept where they are made.
-            local = [a for a in at if run_at[a] == home] or [self.writer_at[tensor]]
+            local = [a for a in keepers if run_at[a] == home] or [self.writer_at[tensor]]
             for place in abroad or local:
                 found.setdefault(place, []).append(tensor)
         return found
+
+
+def _general(path: str) -> str:
+    """Return a path with any number in the place of each number."""
+    return ".".join("*" if part.isdigit() else part for part in path.split("."))
+
+
+def _shared(path: str, name: str) -> int:
+    """Return how many leading parts two dotted paths share."""
+    pairs = zip(path.split("."), name.split("."), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _relative(name: str, path: str) -> str:

@@ -84,6 +84,7 @@ class Nest:
         flop: Forward work as recorded, 0 for what has no products. [FLOP]
         region: Number of its checkpointed region.
         dead: Another nest does its work.
+        part_of: Number of what it is a part of, which is never cut apart; None: it is whole.
     """
 
     kind: OperatorKind
@@ -103,3 +104,4 @@ class Nest:
     flop: float = 0.0
     region: int | None = None
     dead: bool = False
+    part_of: int | None = None

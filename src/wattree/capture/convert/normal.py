@@ -94,23 +94,21 @@ def _rms_norm(chains: _Chains, nest: Nest) -> _Match | None:
     weights = [seen for seen in nest.reads if chains.is_parameter(seen)]
     rest = [seen for seen in nest.reads if seen not in weights]
     if len(weights) == 1 and len(rest) == 1:
-        normed, casts = chains.uncast(rest[0])
-        inner = chains.before(normed, "mul")
-        if inner is None:
-            return None
-        found = _normalised(chains, inner)
-        if found is None:
-            return None
-        x, parts = found
-        walked = replace(x, labels=rest[0].labels) if len(x.dims) == len(rest[0].dims) else None
-        if walked is None:
-            return None
-        return _norm(chains, nest, walked, weights, [*parts, *casts, nest])
-    if not weights and not _is_scaled(chains, nest):
-        found = _normalised(chains, nest)
-        if found is not None:
-            return _norm(chains, nest, found[0], [], found[1])
-    return None
+        return _scaled_norm(chains, nest, weights[0], rest[0])
+    if weights or _is_scaled(chains, nest):
+        return None
+    found = _normalised(chains, nest)
+    return None if found is None else _norm(chains, nest, found[0], [], found[1])
+
+
+def _scaled_norm(chains: _Chains, nest: Nest, weight: Seen, scaled: Seen) -> _Match | None:
+    normed, casts = chains.uncast(scaled)
+    inner = chains.before(normed, "mul")
+    found = _normalised(chains, inner) if inner is not None else None
+    if found is None or len(found[0].dims) != len(scaled.dims):
+        return None
+    x = replace(found[0], labels=scaled.labels)
+    return _norm(chains, nest, x, [weight], [*found[1], *casts, nest])
 
 
 def _is_scaled(chains: _Chains, nest: Nest) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from wattree.capture.convert.losses import FUSED
 from wattree.capture.convert.pointwise import POINTWISE, target_name
 from wattree.capture.convert.products import PRODUCTS
+from wattree.capture.convert.recurrent import RECURRENT
 from wattree.capture.convert.structured import STRUCTURED, add_unrelated
 from wattree.capture.convert.trace import Rule, Trace
 from wattree.capture.convert.views import VIEWS, unknown_view
@@ -15,7 +16,13 @@ from wattree.graph import OperatorKind
 
 __all__ = ["traced"]
 
-_RULES: Mapping[str, Rule] = {**POINTWISE, **STRUCTURED, **PRODUCTS, **FUSED}
+_RULES: Mapping[str, Rule] = {
+    **POINTWISE,
+    **STRUCTURED,
+    **PRODUCTS,
+    **FUSED,
+    **RECURRENT,
+}
 
 
 def traced(recording: Recording) -> Trace:
@@ -33,7 +40,7 @@ def _apply(trace: Trace, operator: RecordedOperator) -> None:
         rule = VIEWS.get(name, unknown_view)
     elif name in _RULES:
         rule = _RULES[name]
-    elif name in VIEWS and operator.inputs:  # a reshape that had to copy
+    elif name in VIEWS and operator.inputs:  # as views that change the tensor itself are
         rule = VIEWS[name]
     else:
         rule = _unknown

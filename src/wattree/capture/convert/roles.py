@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from wattree.capture.embedding import vocabulary_units
-from wattree.graph import Block, DimRole, Operator, OperatorKind, TensorRole
+from wattree.graph import Block, DimRole, IterationDim, Operator, OperatorKind, TensorRole
 
 __all__ = ["with_roles"]
 
@@ -51,16 +51,16 @@ def _with_roles(block: Block, table_rows: set[int]) -> Block:
             continue
         if losses:
             if all(_rows(block.operators[at], dim) >= _LEAST_ROWS for at, dim in strand.begins):
-                roles |= {at: TensorRole.VOCABULARY for at, _ in strand.begins}
-                roles |= {at: TensorRole.VOCABULARY for at in losses}
+                begins = {at for at, _ in strand.begins}
+                roles |= dict.fromkeys(begins | losses, TensorRole.VOCABULARY)
             continue
         columns = {at for at, dim in strand.begins if dim == "out"}
         rows = {at for at, dim in strand.ends if dim == "in"}
         # Every product is split by its first dim: of grouped heads, by groups.
         if len(columns) < len(strand.begins) or len(rows) < len(strand.ends):
             continue
-        roles |= {at: TensorRole.COLUMN for at in columns}
-        roles |= {at: TensorRole.ROW for at in rows}
+        roles |= dict.fromkeys(columns, TensorRole.COLUMN)
+        roles |= dict.fromkeys(rows, TensorRole.ROW)
         inside |= {at for at, _ in strand.passes}
     for at, operator in enumerate(block.operators):
         if _is_token_table(operator) or _is_plain_head(block, operator, table_rows):
@@ -144,29 +144,30 @@ def _strands(block: Block) -> list[_Strand]:
     strands: dict[object, _Strand] = {}
     outside = {tensor.name for tensor in block.inputs} | {block.output}
     for at, operator in enumerate(block.operators):
-        read = {d for operand in operator.inputs for d in operand.dims}
-        written = {d for operand in operator.outputs for d in operand.dims}
-        weighty = operator.kind is OperatorKind.MATMUL and bool(operator.parameters)
-        own = set(operator.parameters[0].dims) if operator.parameters else set()
         for operand in (*operator.inputs, *operator.outputs):
-            if operand.tensor in outside:
-                for place in range(len(operand.dims)):
-                    strands.setdefault(
-                        join.root((operand.tensor, place)), _Strand()
-                    ).is_loose = True
-        for dim in operator.dims:
-            strand = strands.setdefault(join.root((at, dim.name)), _Strand())
-            here = (at, dim.name)
-            is_loss = operator.kind is OperatorKind.CROSS_ENTROPY and dim.name == "vocab"
-            if weighty and dim.name in own & written - read:
-                strand.begins.add(here)
-            elif is_loss or (weighty and dim.name in own & read - written):
-                strand.ends.add(here)
-            elif dim.role is DimRole.SPLITTABLE and dim.name in read & written:
-                strand.passes.add(here)
-            else:
-                strand.is_loose = True
+            for place in range(len(operand.dims) if operand.tensor in outside else 0):
+                strands.setdefault(join.root((operand.tensor, place)), _Strand()).is_loose = True
+        for loop in operator.dims:
+            strand = strands.setdefault(join.root((at, loop.name)), _Strand())
+            _enter(strand, at, operator, loop)
     return list(strands.values())
+
+
+def _enter(strand: _Strand, at: int, operator: Operator, loop: IterationDim) -> None:
+    """Note what an operator does to a strand with one of its loops."""
+    read = {name for operand in operator.inputs for name in operand.dims}
+    written = {name for operand in operator.outputs for name in operand.dims}
+    is_product = operator.kind is OperatorKind.MATMUL and bool(operator.parameters)
+    own = set(operator.parameters[0].dims) if is_product else set()
+    is_loss = operator.kind is OperatorKind.CROSS_ENTROPY and loop.name == "vocab"
+    if loop.name in own & written - read:
+        strand.begins.add((at, loop.name))
+    elif is_loss or loop.name in own & read - written:
+        strand.ends.add((at, loop.name))
+    elif loop.role is DimRole.SPLITTABLE and loop.name in read & written:
+        strand.passes.add((at, loop.name))
+    else:
+        strand.is_loose = True
 
 
 class _Joined:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from os.path import commonprefix
 
 from wattree.graph import (
     Block,
@@ -74,7 +73,10 @@ def _features(operator: Operator) -> list[str]:
 
 
 def _joined(group: Sequence[Operator]) -> Operator:
-    """Return one product for several. Its features are `out`, and under it those of each in turn."""
+    """Return one product for several.
+
+    Its features are `out`, and under it those of each in turn.
+    """
     first = group[0]
     shares = [_share(operator) for operator in group]
     lead = [dim for dim in first.dims if dim.name not in _features(first)]
@@ -138,6 +140,9 @@ def _parameter(parameters: Sequence[Parameter]) -> Parameter:
 
 def _path(paths: Sequence[str]) -> str:
     """Return one path for several: what they share in front once, the rest side by side."""
-    shared = commonprefix([path.split(".") for path in paths])
-    front = "".join(f"{name}." for name in shared)
+    parts = [path.split(".") for path in paths]
+    shared = 0
+    while all(shared < len(part) - 1 and part[shared] == parts[0][shared] for part in parts):
+        shared += 1
+    front = "".join(f"{name}." for name in parts[0][:shared])
     return front + "+".join(path[len(front) :] for path in paths)

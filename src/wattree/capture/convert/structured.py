@@ -352,6 +352,11 @@ def _sort(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
+def _found(trace: Trace, operator: RecordedOperator) -> None:
+    """Add a search whose result has as many entries as values decide."""
+    add_unrelated(trace, operator, OperatorKind.SORT)
+
+
 def _fft(trace: Trace, operator: RecordedOperator) -> None:
     x, out = operator.inputs[0], operator.outputs[0]
     rank = len(trace.size(x))
@@ -476,6 +481,7 @@ STRUCTURED: Mapping[str, Rule] = {
         _put,
     ),
     **dict.fromkeys(("sort", "topk", "argsort", "kthvalue", "unique2", "_unique2", "msort"), _sort),
+    **dict.fromkeys(("nonzero", "unique_consecutive", "bincount", "histc", "searchsorted"), _found),
     **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _fft),
     "glu": _glu,
 }

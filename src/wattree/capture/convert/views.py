@@ -43,7 +43,14 @@ def unknown_view(trace: Trace, operator: RecordedOperator) -> None:
             left.remove(keeps)
             found.append(dims[keeps] if keeps == same else trace.atoms.fresh(size))
             labels.append(f"d{keeps}")
-        trace.add_part(operator, source, part, [f"d{i}" for i in range(len(dims))], labels, found)
+        trace.add_part(
+            operator,
+            source,
+            part,
+            labels_in=[f"d{i}" for i in range(len(dims))],
+            labels_out=labels,
+            dims=found,
+        )
 
 
 def _starts(trace: Trace, dim: Dim, size: Size) -> bool:
@@ -159,9 +166,9 @@ def _pick(
             operator,
             operator.inputs[0],
             out,
-            labels_in,
-            [labels_in[i] for i in left],
-            [dims[i] for i in left],
+            labels_in=labels_in,
+            labels_out=[labels_in[i] for i in left],
+            dims=[dims[i] for i in left],
             function="select",
         )
         return
@@ -169,7 +176,13 @@ def _pick(
     result = list(dims)
     result[place] = kept if kept is not None else trace.atoms.fresh(trace.size(out)[place])
     trace.add_part(
-        operator, operator.inputs[0], out, labels_in, labels_out, result, function="slice"
+        operator,
+        operator.inputs[0],
+        out,
+        labels_in=labels_in,
+        labels_out=labels_out,
+        dims=result,
+        function="slice",
     )
 
 
@@ -196,6 +209,13 @@ def _unbind(trace: Trace, operator: RecordedOperator) -> None:
         _pick(trace, operator, out, place, dims[place], drop=True)
 
 
+def _strided(trace: Trace, operator: RecordedOperator) -> None:
+    if trace.size(operator.outputs[0]) == trace.size(operator.inputs[0]):  # other strides alone
+        _same(trace, operator)
+    else:
+        unknown_view(trace, operator)
+
+
 VIEWS: Mapping[str, Rule] = {
     **dict.fromkeys(
         (
@@ -213,6 +233,7 @@ VIEWS: Mapping[str, Rule] = {
     ),
     **dict.fromkeys(("alias", "lift_fresh", "view_dtype", "_neg_view", "_conj"), _same),
     "detach": _detach,
+    "as_strided": _strided,
     **dict.fromkeys(("t", "transpose", "numpy_T", "swapaxes"), _transpose),
     "permute": _permute,
     "expand": _expand,

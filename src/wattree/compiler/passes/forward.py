@@ -466,6 +466,25 @@ def _at_width(
     )
 
 
+#: Who indexes a dim (moving operand, output, weight) → which side of a product it is on.
+_SIDES = {
+    (True, True, True): "groups",
+    (True, True, False): "m",
+    (False, True, True): "n",
+    (True, False, True): "k",
+    (False, False, True): "n",  # which of several projections side by side it is
+}
+
+
+def _part(operator: Operator, indexed_by: tuple[bool, bool, bool]) -> str | None:
+    """Return which side of a product a dim is on, None for a dim that adds no work."""
+    if operator.window is not None:
+        if indexed_by == (False, False, True):  # taps, each of which meets another position
+            return "n" if operator.window.transposed else "k"
+        return _SIDES.get(indexed_by, "m")  # positions that a reshape of one side has cut finer
+    return _SIDES.get(indexed_by)
+
+
 def _matmul(operator: Operator, split: Split, *, second_factor: bool) -> Matmul:
     """Sort the iteration dims into rows, columns, contraction and groups by who indexes them.
 
@@ -477,22 +496,9 @@ def _matmul(operator: Operator, split: Split, *, second_factor: bool) -> Matmul:
     in_w = set(weight[0].dims) if weight else set(operator.inputs[1].dims)
     parts = {"m": LocalSize(), "n": LocalSize(), "k": LocalSize(), "groups": LocalSize()}
     for dim in operator.dims:
-        x, y, w = dim.name in in_x, dim.name in in_y, dim.name in in_w
-        if x and y and w:
-            role = "groups"
-        elif x and y:
-            role = "m"
-        elif y and w:
-            role = "n"
-        elif x and w:
-            role = "k"
-        elif w and operator.window is not None:  # taps, each of which meets another position
-            role = "n" if operator.window.transposed else "k"
-        elif w:  # which of several projections side by side it is
-            role = "n"
-        else:
-            continue
-        parts[role] = parts[role].times(_dim(operator, split, dim.name))
+        part = _part(operator, (dim.name in in_x, dim.name in in_y, dim.name in in_w))
+        if part is not None:
+            parts[part] = parts[part].times(_dim(operator, split, dim.name))
     if owners := split.get(OWNER, ()):
         parts["m"] = parts["m"].over(owners).to_experts(routed=True)
     if expert_position(moving) is not None:

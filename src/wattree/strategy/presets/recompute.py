@@ -35,15 +35,16 @@ _PRODUCTS = (
 
 
 def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
-    """Return which layers or operators are recomputed.
+    """Return which layers or operators are recomputed, those that the model itself does among them.
 
     Args:
         options: `recompute` says how.
         model: For its layers.
     """
     kind = options.recompute
+    own = dict.fromkeys(model.checkpointed, _AGAIN)
     if kind == "none":
-        return StrategyTree(nodes={})
+        return StrategyTree(nodes=own)
     layers = layer_patterns(model)
     nodes: dict[str, TreeNode] = {}
     if kind == "full":
@@ -64,7 +65,7 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     elif kind.startswith("block_"):
         every = int(kind.removeprefix("block_"))
         nodes = dict.fromkeys(layer_paths(model)[::every], _AGAIN)
-    return StrategyTree(nodes=nodes)
+    return StrategyTree(nodes=own | nodes)
 
 
 def _attentions(model: ModelGraph) -> tuple[str, ...]:
