@@ -23,9 +23,19 @@ def operator_flop(operator: Operator, *, micro_batch: float, sequence: float) ->
     if operator.kind in (OperatorKind.MATMUL, OperatorKind.CONVOLUTION):
         return 2 * prod(extents.values())
     if operator.kind is OperatorKind.ATTENTION:
-        pairs = extents["batch"] * extents["seq"] * extents["kv_seq"]
+        pairs = prod(extents[name] for name in extents if _stem(name) in _PAIRS)
         return 2 * pairs * operator.query_heads * (operator.head_dim + operator.value_head_dim)
     return 0.0
+
+
+#: Dims of attention that count pairs of positions: samples, windows of them, queries and keys.
+_PAIRS = {"batch", "window", "seq", "kv_seq"}
+
+
+def _stem(name: str) -> str:
+    """Return the name of a dim without the number that tells it from others of the name."""
+    stem, _, number = name.rpartition("_")
+    return stem if number.isdigit() else name
 
 
 def dense_forward_flop(graph: ModelGraph, micro_batch: float, sequence: float) -> float:

@@ -170,16 +170,27 @@ def _pieces(nests: Sequence[Nest], cuts: Mapping[int, int], start: int, end: int
         else:
             pieces.append((a, b))
             weight = own
-    return [Run(start=a, end=b, path=_piece_path(nests[a:b]), is_unit=False) for a, b in pieces]
+    return [Run(start=a, end=b, path=_piece_path(nests, a, b), is_unit=False) for a, b in pieces]
 
 
-def _piece_path(nests: Sequence[Nest]) -> str:
-    """Return the module that a piece is known by: where its weight lies."""
-    weighty = [nest.module for nest in nests if nest.kind in _WEIGHTY] or [nests[0].module]
+def _piece_path(nests: Sequence[Nest], start: int, end: int) -> str:
+    """Return the module that a piece is known by: where its weight lies.
+
+    It is the smallest module with all of it, if nothing else lies there: choices for a path hold
+    for all below it. Otherwise it is known as (a part of) the model.
+    """
+    weighty = [n.module for n in nests[start:end] if n.kind in _WEIGHTY] or [nests[start].module]
     path = weighty[0]
-    while path and not all(m == path or m.startswith(f"{path}.") for m in weighty):
+    while path and not all(_lies_in(module, path) for module in weighty):
         path = path.rpartition(".")[0]
-    return path or "model"
+    elsewhere = (*nests[:start], *nests[end:])
+    if path and (len(set(weighty)) == 1 or not any(_lies_in(n.module, path) for n in elsewhere)):
+        return path
+    return "self" if any(_lies_in(nest.module, "model") for nest in nests) else "model"
+
+
+def _lies_in(module: str, path: str) -> bool:
+    return module == path or module.startswith(f"{path}.")
 
 
 def _repeats(nests: Sequence[Nest], cuts: Mapping[int, int], unit: Run) -> list[Run]:

@@ -103,7 +103,7 @@ class _Assembly:
         found: dict[str, None] = {}
         for place, run in enumerate(self.runs):
             nests = self.nests[run.start : run.end]
-            paths = _operator_paths(nests, run.path)
+            paths = _operator_paths(self.trace, nests, run.path)
             again = [p for n, p in zip(nests, paths, strict=True) if n.region is not None]
             if len(again) == len(paths):
                 found[self.paths[place]] = None
@@ -129,7 +129,7 @@ class _Assembly:
         self, place: int, run: Run
     ) -> tuple[tuple[Operator, ...], tuple[Tensor, ...], str | None, tuple[str, ...]]:
         nests = self.nests[run.start : run.end]
-        paths = _operator_paths(nests, run.path)
+        paths = _operator_paths(self.trace, nests, run.path)
         names: dict[int, str] = {}
         inputs: list[Tensor] = []
         if run.start in self.cuts:
@@ -280,17 +280,19 @@ def _unique_paths(runs: Sequence[Run]) -> list[str]:
     return paths
 
 
-def _operator_paths(nests: Sequence[Nest], path: str) -> list[str]:
+def _operator_paths(trace: Trace, nests: Sequence[Nest], path: str) -> list[str]:
     """Return the path of each nest in its block: its module, and what it does if that is more."""
     counts: Counter[str] = Counter(nest.module for nest in nests if nest.kernels)
     taken: Counter[str] = Counter()
     found = []
     for nest in nests:
         inside = nest.module == path or nest.module.startswith(f"{path}.")
-        where = nest.module[len(path) + 1 :] if inside else nest.module.rpartition(".")[2]
-        if not inside and where.isdigit():
-            where = ""
-        alone = inside and where and counts[nest.module] == 1 and nest.kernels
+        where = nest.module[len(path) + 1 :] if inside else nest.module
+        named = inside or trace.has_parameters(nest)
+        if not named:  # other instances of the block have other modules here
+            where = nest.module.rpartition(".")[2]
+            where = "" if where.isdigit() else where
+        alone = named and where and counts[nest.module] == 1 and nest.kernels
         name = where if alone else ".".join(part for part in (where, nest.function) if part)
         taken[name] += 1
         found.append(name if taken[name] == 1 else f"{name}_{taken[name]}")

@@ -135,6 +135,11 @@ class Trace:
         """Return whether a recorded tensor is (a view of) a parameter."""
         return self.tensors[self.view(index).tensor].source is TensorSource.PARAMETER
 
+    def has_parameters(self, nest: Nest) -> bool:
+        """Return whether a nest reads parameters."""
+        sources = (self.tensors[seen.tensor].source for seen in nest.reads)
+        return TensorSource.PARAMETER in sources
+
     # What operators become
 
     def add(

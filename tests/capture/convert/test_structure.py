@@ -1,0 +1,214 @@
+"""Blocks follow the module tree, operators say what they are, and known roles are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from tests.capture.convert.recordings import module, small_model
+from wattree.capture.convert import model_graph
+from wattree.capture.record import record
+from wattree.graph import DimRole, ModelGraph, Operator, OperatorKind, TensorRole
+
+
+def operators(graph: ModelGraph) -> list[Operator]:
+    """Return the operators of all blocks, each once."""
+    return [operator for block in graph.blocks.values() for operator in block.operators]
+
+
+def graph_of(build: Any, *shape: int, normal: bool = True) -> ModelGraph:
+    """Return the graph of a module that takes one tensor of floats, batch first."""
+    recording = record(
+        build, lambda batch, _: ((torch.zeros(batch, *shape),), {}), name="module under test"
+    )
+    return model_graph(recording, normal=normal)
+
+
+def test_a_resnet_has_an_instance_for_each_bottleneck(known_models: Path) -> None:
+    """Pipeline stages and recomputation go by layers, so that repeated modules must be found."""
+    graph = model_graph(module(known_models, "resnet50"))
+    layers = [instance for instance in graph.instances if instance.is_layer]
+
+    assert [layer.path for layer in layers] == [f"body.{index}" for index in range(16)]
+    assert layers[1].block == layers[2].block != layers[3].block
+    assert [(instance.path, instance.is_layer) for instance in graph.instances[::17]] == [
+        ("stem.0", False),
+        ("head", False),
+    ]
+
+
+def test_a_convolution_says_what_it_slides_over(known_models: Path) -> None:
+    """Costs go by window, channels and positions; halo exchanges by the names of positions."""
+    graph = model_graph(module(known_models, "resnet50"))
+    stem = graph.blocks["stem.0"].operators[0]
+    extents = {dim.name: dim.extent.coefficient for dim in stem.dims}
+
+    assert stem.kind is OperatorKind.CONVOLUTION
+    assert extents == {"batch": 1, "out": 64, "height": 112, "width": 112, "in": 3, "taps": 49}
+    assert stem.dim("taps").role is DimRole.OPAQUE
+    assert stem.parameters[0].dims == ("out", "in", "taps")
+    assert stem.inputs[0].fraction == 4.0  # stride 2 both ways
+    assert stem.window is not None
+    assert (stem.window.kernel, stem.window.stride) == ((7, 7), (2, 2))
+
+
+def test_tables_of_a_tied_head_are_counted_once(known_models: Path) -> None:
+    """The head computes with the table; the embedding stores it."""
+    graph = model_graph(module(known_models, "gpt_tied"))
+    ties = [p.tied_to for o in operators(graph) for p in o.parameters if p.tied_to]
+
+    assert ties == ["model/tok.weight"]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "rows"),
+    [
+        (
+            "llama",
+            ["self_attn.q_proj+k_proj+v_proj", "mlp.gate_proj+up_proj"],
+            ["self_attn.o_proj", "mlp.down_proj"],
+        ),
+        (
+            "bert",
+            ["attention.self.query+key+value", "intermediate.dense"],
+            ["attention.output.dense", "output.dense"],
+        ),
+        ("gpt2", ["attn.c_attn", "mlp.c_fc"], ["attn.c_proj", "mlp.c_proj"]),
+        (
+            "vit",
+            ["attention.q_proj+k_proj+v_proj", "mlp.fc1"],
+            ["attention.o_proj", "mlp.fc2"],
+        ),
+    ],
+)
+def test_column_and_row_pairs_are_found(name: str, columns: list[str], rows: list[str]) -> None:
+    """Whatever its modules are called: the strands of heads and of the feed-forward part."""
+    pytest.importorskip("transformers")
+    graph = model_graph(small_model(name))
+    layer = next(i.block for i in graph.instances if i.is_layer)
+    block = graph.blocks[layer]
+    found = {
+        role: [o.path for o in block.operators if o.role is role]
+        for role in (TensorRole.COLUMN, TensorRole.ROW)
+    }
+    attention = next(o for o in block.operators if o.kind is OperatorKind.ATTENTION)
+
+    assert found == {TensorRole.COLUMN: columns, TensorRole.ROW: rows}
+    assert attention.dim("heads").role is DimRole.SPLITTABLE
+    assert any(o.role is TensorRole.POSITIONWISE for o in block.operators)
+
+
+def test_a_large_vocabulary_is_split_at_both_ends() -> None:
+    """Token table and logits; 2,000 rows are asked as the 2,048 that they are padded to."""
+    pytest.importorskip("transformers")
+    graph = model_graph(small_model("llama"))
+    split = [o for o in operators(graph) if o.role is TensorRole.VOCABULARY]
+    table, logits = split
+
+    assert (table.kind, logits.kind) == (OperatorKind.EMBEDDING, OperatorKind.MATMUL)
+    assert table.dim("vocab").units == logits.dim("out").units == 2048
+
+
+def test_norms_rotations_and_gates_by_hand_become_one_operator_each() -> None:
+    """As the catalogue has them; kernel by kernel they are the same launches."""
+    pytest.importorskip("transformers")
+    recording = small_model("llama")
+    normal, plain = (model_graph(recording, normal=normal) for normal in (True, False))
+
+    def functions(graph: ModelGraph) -> list[str]:
+        return [o.function for o in graph.blocks["LlamaDecoderLayer"].operators if o.kernels]
+
+    assert functions(normal) == [
+        *("rms_norm", "linear", "rotary", "rotary"),
+        *("scaled_dot_product_attention", "linear", "add"),
+        *("rms_norm", "linear", "silu_gate", "linear", "add"),
+    ]
+    # Three projections and two became one each, which saves three launches.
+    launches = [
+        sum(o.kernels for o in graph.blocks["LlamaDecoderLayer"].operators)
+        for graph in (plain, normal)
+    ]
+    assert launches[0] - launches[1] == 3
+
+
+def test_recurrent_layers_are_products_in_turn() -> None:
+    """One over all steps, one step by step, and gates; of each layer a block of its own."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = torch.nn.LSTM(16, 32, num_layers=2, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.rnn(x)[0]
+
+    graph = graph_of(Net, 10, 16)
+    first = graph.blocks[graph.instances[0].block].operators
+    functions = [o.function for o in first]
+    recurrent = first[functions.index("recurrent_linear")]
+
+    assert [i.path for i in graph.instances] == ["rnn", "rnn@2"]
+    assert [f for f in functions if f != "fill"] == ["linear", "recurrent_linear", "lstm_cell"]
+    assert recurrent.in_turn == "seq"
+    assert recurrent.dim("seq").extent.coefficient == 10
+
+
+def test_checkpointed_regions_are_named(known_models: Path) -> None:
+    """Their operators run again in backward, as the presets learn by patterns."""
+    graph = model_graph(module(known_models, "checkpointed"))
+
+    assert graph.checkpointed == ("blocks.*",)
+
+
+def test_unread_parameters_are_counted_and_never_trained(known_models: Path) -> None:
+    """A layer for an input that is not given takes memory all the same."""
+    graph = model_graph(module(known_models, "dict_inputs"))
+    unread = [p for o in operators(graph) for p in o.parameters if not p.trainable]
+
+    assert sorted(p.name.rpartition(".")[2] for p in unread) == ["bias", "weight"]
+
+
+def test_unknown_operators_are_named_and_cost_their_bytes() -> None:
+    """Never nothing: what is not understood moves its operands once."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(6, 6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.cross(self.layer(x).view(-1, 2, 3), x.view(-1, 2, 3))
+
+    graph = graph_of(Net, 6)
+    other = next(o for o in operators(graph) if o.kind is OperatorKind.OTHER)
+
+    assert any("aten.linalg_cross.default" in warning for warning in graph.warnings)
+    assert other.kernels == 1
+    assert "batch" in other.outputs[0].dims
+    assert other.outputs[0].fraction == 1.0
+    assert [dim.extent.coefficient for dim in other.dims if dim.name != "batch"] == [2, 3] * 3
+
+
+def test_the_batch_survives_what_cannot_be_followed() -> None:
+    """Rolls, windows, padding and odd reshapes: samples stay independent all the way."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(6, 6), torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.roll(self.first(x), 1, dims=1)
+            y = torch.nn.functional.pad(y, (0, 0, 1, 1))
+            return self.last(y.reshape(y.shape[0], 9, 4).flip(1))
+
+    graph = graph_of(Net, 4, 6)
+
+    assert all(output.dims[0] == "batch" for o in operators(graph) for output in o.outputs)
+    assert not graph.warnings
