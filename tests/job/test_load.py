@@ -186,7 +186,8 @@ def test_the_load_of_experts_is_a_factor_or_a_draw(value: Any, expected: ExpertL
         ),
         (
             {"context": "rings"},
-            "strategy.context: found 'rings', expected one of overlapped, gather, ring, ulysses",
+            "strategy.context: found 'rings', expected one of overlapped, gather, ring, ulysses, "
+            "spatial",
         ),
         (
             {"tensor_pieces": 0},
@@ -295,7 +296,7 @@ def test_all_problems_come_at_once() -> None:
     ) == (
         (
             "unknown key 'modle'; did you mean 'model'? known keys: model, data, precision, "
-            "optimizer, cluster, strategy, software, traits, collectives, training, place, "
+            "optimizer, cluster, strategy, software, traits, compile, collectives, training, place, "
             "neighbours"
         ),
         "model: found 'train.py', expected the function in it, too, such as train.py:build",
@@ -358,7 +359,8 @@ def trait_problems() -> tuple[str, ...]:
             {"strategy": "zero4"},
             (
                 "strategy: unknown strategy preset 'zero4'; did you mean 'zero3'? known: auto, "
-                "ddp, fsdp, hsdp, megatron, tensor, zero1, zero2, zero3"
+                "data_parallel, ddp, dlrm, fsdp, hsdp, megatron, op_shard, spatial, tensor, "
+                "zero1, zero2, zero3"
             ),
         ),
         (
@@ -447,7 +449,7 @@ def test_the_message_of_several_problems_is_a_list() -> None:
         "job.yaml: 2 problems:\n"
         "  data.global_batch: is missing, expected a whole number, samples per step over all "
         "replicas\n"
-        "  precision: found 3, expected one of fp64, fp32, tf32, bf16, fp16, fp8, mxfp8, nvfp4"
+        "  precision: found 3, expected one of fp64, fp32, tf32, bf16, fp16, fp8, mxfp8, nvfp4, amp"
     )
 
 
@@ -627,6 +629,7 @@ def test_the_schema_lists_the_keys_of_a_job() -> None:
         "strategy",
         "software",
         "traits",
+        "compile",
         "collectives",
         "training",
         "place",
