@@ -296,8 +296,8 @@ def test_all_problems_come_at_once() -> None:
     ) == (
         (
             "unknown key 'modle'; did you mean 'model'? known keys: model, data, precision, "
-            "optimizer, cluster, strategy, software, traits, compile, collectives, training, place, "
-            "neighbours"
+            "optimizer, cluster, strategy, software, traits, compile, collectives, training, "
+            "place, neighbours"
         ),
         "model: found 'train.py', expected the function in it, too, such as train.py:build",
         "data.global_batch: is missing, expected a whole number, samples per step over all "
@@ -315,13 +315,14 @@ def test_all_problems_come_at_once() -> None:
             "strategy: unknown key 'fdsp'; did you mean 'fsdp'? known keys: preset, dp, fsdp, tp, "
             "cp, pp, ep, expert_over_tensor, micro_batch, sharding, sequence_parallel, recompute, "
             "schedule, virtual_stages, order, placement, stage_layers, context, context_order, "
+            "sync_batch_norm, op_shard, tables, single_process, "
             "expert_imbalance, expert_capacity, overlap_gradients, overlap_parameters, "
             "overlap_tensor, tensor_pieces, overlap_pipeline, overlap_optimizer, "
             "reduce_every_micro_batch, in_line, prefetch, reshard_after_forward, bucket, offload"
         ),
         (
-            "precision: unknown precision 'bf15'; did you mean 'bf16'? known: amp, bf16, fp16, fp32, "
-            "fp64, fp8, mxfp8, nvfp4, tf32"
+            "precision: unknown precision 'bf15'; did you mean 'bf16'? known: amp, bf16, fp16, "
+            "fp32, fp64, fp8, mxfp8, nvfp4, tf32"
         ),
         *trait_problems(),
         "training.checkpoint.dir: found 1, expected a folder",
