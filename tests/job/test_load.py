@@ -69,7 +69,7 @@ def test_what_a_job_leaves_out_is_filled_in() -> None:
         "bf16",
         "adamw",
         AUTO,
-        "megatron-core",
+        "auto",
         "job.yaml",
     )
     assert (job.cluster.devices, job.cluster.site.name) == (8, "world-average")
