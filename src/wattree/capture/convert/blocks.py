@@ -154,15 +154,16 @@ def _pieces(nests: Sequence[Nest], cuts: Mapping[int, int], start: int, end: int
         return []
     bounds = [start, *(p for p in sorted(cuts) if start < p < end), end]
     pieces: list[tuple[int, int]] = []
-    has_weight = False
+    weight: set[OperatorKind] = set()
     for a, b in pairwise(bounds):
-        weighty = any(nest.kind in _WEIGHTY for nest in nests[a:b])
-        if pieces and not (weighty and has_weight):
+        own = {nest.kind for nest in nests[a:b]} & _WEIGHTY
+        # Tables of one embedding stay together: tokens, positions, types.
+        if pieces and (not own or not weight or own | weight == {OperatorKind.EMBEDDING}):
             pieces[-1] = (pieces[-1][0], b)
-            has_weight = has_weight or weighty
+            weight |= own
         else:
             pieces.append((a, b))
-            has_weight = weighty
+            weight = own
     return [Run(start=a, end=b, path=_piece_path(nests[a:b]), is_unit=False) for a, b in pieces]
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from wattree.capture.convert.blocks import Run, alive_at_cuts, runs_of
 from wattree.capture.convert.emit import Emitter
 from wattree.capture.convert.nests import Nest
 from wattree.capture.convert.normal import normal_form
 from wattree.capture.convert.operators import traced
+from wattree.capture.convert.roles import with_roles
+from wattree.capture.convert.siblings import with_joined_projections
 from wattree.capture.convert.trace import Trace
 from wattree.capture.recording import Recording, TensorSource
 from wattree.graph import Block, BlockInstance, ModelGraph, Operator, Tensor
@@ -25,14 +28,19 @@ def model_graph(recording: Recording, *, normal: bool = True) -> ModelGraph:
 
     Args:
         recording: Of the module.
-        normal: Make norms, rotations and gates that are written out by hand one operator each, as
-            the catalogue's models have them; without, each kernel of eager PyTorch is one.
+        normal: Make norms, rotations and gates that are written out by hand one operator each, and
+            projections side by side one product, as the catalogue's models have them; without,
+            each kernel of eager PyTorch is one.
     """
     trace = traced(recording)
     nests = [nest for nest in trace.nests if not nest.dead]
     if normal:
         nests = normal_form(trace, nests)
-    return _Assembly(trace, nests).graph()
+    graph = _Assembly(trace, nests).graph()
+    if not normal:
+        return graph
+    blocks = {name: with_joined_projections(block) for name, block in graph.blocks.items()}
+    return replace(graph, blocks=blocks)
 
 
 class _Assembly:
@@ -74,7 +82,7 @@ class _Assembly:
         return ModelGraph(
             name=recording.name,
             architecture=recording.modules.get("", ""),
-            blocks=blocks,
+            blocks=with_roles(blocks),
             instances=tuple(
                 BlockInstance(path=path, block=block, is_layer=is_layer)
                 for path, (_, block), is_layer in zip(
