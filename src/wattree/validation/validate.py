@@ -102,6 +102,9 @@ class _Runner:
                 entry.expressed = express(row)
             except WattreeError as error:
                 entry.reason = str(error)
+            else:
+                samples = entry.expressed.job.data.global_batch
+                entry.measurement = measurement(row, samples=samples)
             self.entries.append(entry)
 
     def setting(self, job: Job, constants: Calibration) -> Setting:
