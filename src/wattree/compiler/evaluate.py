@@ -325,7 +325,7 @@ def _compute(
         software: Its habits.
         blocks: Of keys and values that an attention meets one after another; None for one.
     """
-    if step.kind is OperatorKind.MATMUL and step.matmul is not None:
+    if step.matmul is not None:
         return _product(step, scale, rates)
     if step.kind is OperatorKind.ATTENTION:
         return _attention(step, scale, rates, software, blocks)

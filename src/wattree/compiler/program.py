@@ -14,7 +14,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.graph import AttentionMask, Extent, OperatorKind
+from wattree.graph import AttentionMask, Extent, OperatorKind, Window
 
 __all__ = [
     "BlockProgram",
@@ -204,11 +204,18 @@ class ComputeStep:
         kind: Family of the cost formula.
         function: What it computes, for people.
         phase: Forward, input gradient, weight gradient (of recomputation: forward).
-        matmul: Shape, for MATMUL.
+        matmul: Shape, for MATMUL, and for CONVOLUTION as an implicit product.
         batch, queries, heads: Attention only: local samples, query positions and query heads.
         mask, head_dim, value_head_dim: Attention only.
         skewed_axes: Attention only: axes over which a causal mask leaves the last rank most to do.
-        traffic: Elements read and written, each operand once.
+        traffic: Elements read and written, each operand once, at the width of activations.
+        fixed_traffic: Operands that have a width of their own (indices, masks, statistics), and
+            that width; they are not in `traffic`. [B]
+        reads, writes: Of the activations of `traffic`, those read and those written, in the order
+            of the operator's operands.
+        weights: Its parameters, tables whole even where only rows of them are looked up.
+        window: Convolutions and pools only.
+        in_turn: How many times it runs one after another: the time steps of a recurrent product.
         kernels: Eager kernels it launches.
         depends: Indices of earlier steps in the same list whose results it reads.
         reads_block_input: It also reads what the block was given.
@@ -221,6 +228,12 @@ class ComputeStep:
     function: str
     phase: StepPhase
     traffic: tuple[LocalSize, ...]
+    fixed_traffic: tuple[tuple[LocalSize, float], ...] = ()
+    reads: tuple[LocalSize, ...] = ()
+    writes: tuple[LocalSize, ...] = ()
+    weights: tuple[LocalSize, ...] = ()
+    window: Window | None = None
+    in_turn: LocalSize | None = None
     matmul: Matmul | None = None
     batch: LocalSize = field(default_factory=LocalSize)
     queries: LocalSize = field(default_factory=LocalSize)

@@ -12,10 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from wattree.compiler.layout import Layout, expert_position, layout_of, local_size
-from wattree.compiler.passes.forward import Placed, StepList, compute_step, routed_copies
+from wattree.compiler.passes.forward import (
+    PRODUCTS,
+    Placed,
+    StepList,
+    compute_step,
+    routed_copies,
+)
 from wattree.compiler.passes.propagate import Split
 from wattree.compiler.program import StepPhase
-from wattree.graph import Block, Operator, OperatorKind
+from wattree.graph import Block, Operand, Operator, OperatorKind
 
 __all__ = ["backward_steps"]
 
@@ -131,18 +137,29 @@ def _add_gradients(
 ) -> None:
     trained = any(parameter.trainable for parameter in operator.parameters)
     reads = [operand for operand in operator.inputs if operand.tensor in wanted]
-    is_matmul = operator.kind is OperatorKind.MATMUL
+    is_matmul = operator.kind in PRODUCTS
     # A product's saved input serves its weight's gradient only, others' (attention) every gradient.
     needed = trained or (bool(reads) and not is_matmul)
     gathered = _gather_again(operator, split, forward, inputs, steps) if needed else []
-    step = -1
+    made: dict[str, int] = {}
     if reads or (trained and not is_matmul):
         phase = StepPhase.INPUT_GRADIENT if reads else StepPhase.WEIGHT_GRADIENT
-        waits = depends if is_matmul else depends + gathered
-        order = steps.order_of(operator)
-        step = steps.add(
-            compute_step(operator, split, phase, tuple(waits), given=given, order=order)
-        )
+        waits = tuple(depends) if is_matmul else tuple(depends + gathered)
+        for factor in _factors(operator, reads):
+            step = steps.add(
+                compute_step(
+                    operator,
+                    split,
+                    phase,
+                    waits,
+                    given=given,
+                    order=steps.order_of(operator),
+                    second_factor=factor == 1,
+                )
+            )
+            made |= {operand.tensor: step for operand in reads if operand.tensor not in made}
+            if factor == 1:
+                made[operator.inputs[1].tensor] = step
     if trained and is_matmul:
         steps.add(
             compute_step(
@@ -155,10 +172,21 @@ def _add_gradients(
             Placed(
                 layout=layout,
                 size=local_size(operator, operand, layout),
-                step=step,
+                step=made[operand.tensor],
                 experts_at=expert_position(operand),
             )
         )
+
+
+def _factors(operator: Operator, reads: Sequence[Operand]) -> list[int]:
+    """Return the inputs that each take a step of their own to derive: factors of a product.
+
+    Everything else, and a product with a parameter, derives all its inputs in one.
+    """
+    if operator.kind is not OperatorKind.MATMUL or operator.parameters:
+        return [0]
+    wanted = [operand in reads for operand in operator.inputs[:2]]
+    return [place for place, needed in enumerate(wanted) if needed] or [0]
 
 
 def _gather_again(

@@ -28,8 +28,10 @@ from wattree.compiler.program import (
 from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter
 from wattree.strategy import ContextExchange, PositionOrder
 
-__all__ = ["Placed", "StepList", "compute_step", "forward_steps", "routed_copies"]
+__all__ = ["PRODUCTS", "Placed", "StepList", "compute_step", "forward_steps", "routed_copies"]
 
+#: Operators whose work is a matrix product, plain or implicit.
+PRODUCTS = frozenset({OperatorKind.MATMUL, OperatorKind.CONVOLUTION})
 
 #: What goes round a ring instead.
 _AROUND = {
@@ -208,18 +210,38 @@ def compute_step(
     share: float = 1.0,
     given: bool = False,
     order: PositionOrder = PositionOrder.ZIGZAG,
+    second_factor: bool = False,
 ) -> ComputeStep:
-    """Return the step that runs `operator`, or its gradient, on one rank."""
-    moved = _moved(operator, split)
+    """Return the step that runs `operator`, or its gradient, on one rank.
+
+    `second_factor`: of a product of two activations, the gradient of the second.
+    """
     outputs = tuple(_local(operator, output, split) for output in operator.outputs)
+    reads, writes = (_at_width(operator, x, split) for x in (operator.inputs, operator.outputs))
+    weights = tuple(_local(operator, parameter, split) for parameter in operator.parameters)
+    is_table = operator.kind is OperatorKind.EMBEDDING  # moved only as far as it is looked up
     attention = operator.kind is OperatorKind.ATTENTION
     return ComputeStep(
         path=operator.path,
         kind=operator.kind,
         function=operator.function,
         phase=phase,
-        traffic=moved,
-        matmul=_matmul(operator, split) if operator.kind is OperatorKind.MATMUL else None,
+        traffic=(*reads, *writes, *(() if is_table else weights)),
+        fixed_traffic=tuple(
+            (_local(operator, operand, split), operand.element_bytes)
+            for operand in (*operator.inputs, *operator.outputs)
+            if operand.element_bytes is not None
+        ),
+        reads=reads,
+        writes=writes,
+        weights=weights,
+        window=operator.window,
+        in_turn=_dim(operator, split, operator.in_turn) if operator.in_turn else None,
+        matmul=(
+            _matmul(operator, split, second_factor=second_factor)
+            if operator.kind in PRODUCTS
+            else None
+        ),
         batch=_dim(operator, split, "batch") if attention else LocalSize(),
         queries=_dim(operator, split, "seq") if attention else LocalSize(),
         heads=_heads(operator, split) if attention else LocalSize(),
@@ -260,17 +282,21 @@ def _local(operator: Operator, operand: Operand | Parameter, split: Split) -> Lo
     return size
 
 
-def _moved(operator: Operator, split: Split) -> tuple[LocalSize, ...]:
-    """Elements read and written: every operand once, tables only as far as they are looked up."""
-    operands = [*operator.inputs, *operator.outputs]
-    sizes = [_local(operator, operand, split) for operand in operands]
-    if operator.kind is not OperatorKind.EMBEDDING:
-        sizes += [_local(operator, parameter, split) for parameter in operator.parameters]
-    return tuple(sizes)
+def _at_width(
+    operator: Operator, operands: Sequence[Operand], split: Split
+) -> tuple[LocalSize, ...]:
+    """Elements of the operands that are as wide as activations are."""
+    return tuple(
+        _local(operator, operand, split) for operand in operands if operand.element_bytes is None
+    )
 
 
-def _matmul(operator: Operator, split: Split) -> Matmul:
-    """Sort the iteration dims into rows, columns, contraction and groups by who indexes them."""
+def _matmul(operator: Operator, split: Split, *, second_factor: bool) -> Matmul:
+    """Sort the iteration dims into rows, columns, contraction and groups by who indexes them.
+
+    The gradient of a product's second factor is, in the terms of the first's, a product whose
+    parts have gone round by one.
+    """
     moving, output, weight = operator.inputs[0], operator.outputs[0], operator.parameters
     in_x, in_y = set(moving.dims), set(output.dims)
     in_w = set(weight[0].dims) if weight else set(operator.inputs[1].dims)
@@ -285,9 +311,14 @@ def _matmul(operator: Operator, split: Split) -> Matmul:
             role = "n"
         elif x and w:
             role = "k"
+        elif w and operator.window is not None:  # taps, each of which meets another position
+            role = "n" if operator.window.transposed else "k"
         else:
             continue
         parts[role] = parts[role].times(_dim(operator, split, dim.name))
     if expert_position(moving) is not None:
         parts["m"] = parts["m"].to_experts(routed=bool(split.get("expert")))
+    if second_factor:
+        m, n, k = (parts[role] for role in "mnk")
+        parts |= {"m": k, "n": m, "k": n}
     return Matmul(**parts)

@@ -1,0 +1,298 @@
+"""Time of convolutions: the fastest of the algorithms that cuDNN has. Pure functions over arrays.
+
+A convolution of `N` samples, `C` to `K` channels in `g` groups, `P x Q` positions and `R x S` taps
+is a product of `m = N P Q`, `n = K / g`, `k = R S C / g`. Its input gradient is one of as many
+rows as the input has positions, its weight gradient one with `N P Q` to be summed over. Without
+matrix units, 3 x 3 kernels of stride 1 run faster as Winograd products and large kernels as
+products of Fourier transforms; few channels per group leave only direct kernels, bound by memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "MATRIX_KERNELS",
+    "VECTOR_KERNELS",
+    "Convolution",
+    "ConvolutionPass",
+    "ConvolutionRates",
+    "Kernels",
+    "Product",
+    "convolution_product",
+    "convolution_time_s",
+]
+
+Floats = NDArray[np.float64]
+
+#: Above this many waves the last, partial one is averaged, as in `cost.matmul`.
+_WAVES_AVERAGED = 8.0
+#: Parts of a sum that is cut to fill the units are this many ramps long at least.
+_SPLIT_RAMPS = 4.0
+#: Channels that matrix units take at once: fewer are padded.
+_MATRIX_CHANNELS = 8
+#: Winograd's outputs per tile of F(4x4, 3x3), its transformed values, and channels below which
+#: transforms do not pay (Lavin and Gray, "Fast algorithms for convolutional neural networks",
+#: CVPR 2016, section 4): 36 products instead of 144.
+_WINOGRAD_OUTPUTS, _WINOGRAD_VALUES, _WINOGRAD_TAPS = 16.0, 36.0, 9
+#: F(2x2, 3x3) in one kernel: 16 products instead of 36, nothing through memory.
+_FUSED_SAVING = 2.25
+#: Fourier tiles of 32 x 32 with 17 x 32 complex values of 8 FLOP each and 32 - r + 1 outputs a
+#: side (Vasilache et al., "Fast convolutional nets with fbfft", ICLR 2015; cuDNN's `FFT_TILING`).
+_FFT_SIDE, _FFT_VALUES, _FFT_FLOP, _FFT_TAPS = 32.0, 544.0, 8.0, 25
+
+
+class ConvolutionPass(StrEnum):
+    """Which of the three products of a convolution."""
+
+    FORWARD = "forward"
+    INPUT_GRADIENT = "input_gradient"
+    WEIGHT_GRADIENT = "weight_gradient"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """Shape of a convolution; sizes are arrays of one length.
+
+    Attributes:
+        positions: Outputs per channel, all samples: `N P Q`.
+        in_channels, out_channels: Of one group: `C / g` and `K / g`.
+        groups: Groups of channels.
+        taps: `R S`.
+        stride_area: Input positions per output position.
+        square: Two-dimensional with a square kernel, not dilated.
+    """
+
+    positions: Floats
+    in_channels: Floats
+    out_channels: Floats
+    groups: Floats
+    taps: int
+    stride_area: float
+    square: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """What a library's convolution kernels are like.
+
+    Attributes:
+        tiles: Rows, columns and relative rate of output tiles.
+        ramp: Contraction length at which a tile reaches half its rate.
+        split_waves: A long sum is cut so that its parts fill the units this often.
+        roofs: Exponent of the smooth maximum of the two roofs: products do not hide all traffic.
+        matrix: Whether they use matrix units.
+    """
+
+    tiles: tuple[tuple[int, int, float], ...]
+    ramp: float
+    split_waves: float
+    roofs: float
+    matrix: bool
+
+
+#: With and without matrix units: `python -m benchmarks.operators --fit`, DeepBench (cuDNN 7.6) on
+#: V100 and T4, and on these, P100, M40, Titan X and Xp.
+MATRIX_KERNELS = Kernels(
+    tiles=((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.93), (128, 64, 0.78), (64, 64, 0.6)),
+    ramp=200.0,
+    split_waves=1.0,
+    roofs=2.0,
+    matrix=True,
+)
+VECTOR_KERNELS = Kernels(
+    tiles=((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.85), (128, 32, 0.75), (32, 32, 0.4)),
+    ramp=40.0,
+    split_waves=1.0,
+    roofs=2.0,
+    matrix=False,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvolutionRates:
+    """What convolutions reach on a device at a precision.
+
+    Attributes:
+        peak_flop_per_s: Dense peak at the precision. [FLOP/s]
+        kernels: That reach it.
+        compute_units: Units that tiles are spread over.
+        memory_bytes_per_s: Bandwidth that streaming reaches. [B/s]
+        element_bytes: Width of an operand. [B]
+        product: Share of the peak that large implicit products reach.
+        winograd: Share that Winograd's products reach.
+        input_gradient, weight_gradient: Rates of gradients over forward's.
+        strided: Rate of input gradients with a stride over those without.
+        unaligned: Rate of matrix units where channels are no multiple of 8.
+        direct: Share of the bandwidth that direct kernels of few channels per group reach.
+        direct_flop_per_s: What their arithmetic reaches, outside of matrix units. [FLOP/s]
+    """
+
+    peak_flop_per_s: float
+    kernels: Kernels
+    compute_units: int
+    memory_bytes_per_s: float
+    element_bytes: float
+    product: float
+    winograd: float
+    input_gradient: float
+    weight_gradient: float
+    strided: float
+    unaligned: float
+    direct: float
+    direct_flop_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """`groups` products of an (m x k) by a (k x n) matrix, arrays of one length."""
+
+    m: Floats
+    n: Floats
+    k: Floats
+    groups: Floats
+
+
+def convolution_product(shape: Convolution, which: ConvolutionPass) -> Product:
+    """Return the matrix product that a pass of a convolution is.
+
+    The FLOP are the same in all passes. An input gradient has `taps / stride_area` taps for each
+    input position, at least one: where kernels are smaller than strides, positions are left out.
+    """
+    n, c, pos, taps = shape.out_channels, shape.in_channels, shape.positions, float(shape.taps)
+    if which is ConvolutionPass.FORWARD:
+        return Product(m=pos, n=n, k=c * taps, groups=shape.groups)
+    if which is ConvolutionPass.WEIGHT_GRADIENT:
+        return Product(m=n, n=c * taps, k=pos, groups=shape.groups)
+    seen = min(shape.stride_area, taps)
+    return Product(m=pos * seen, n=c, k=n * taps / seen, groups=shape.groups)
+
+
+def convolution_time_s(
+    shape: Convolution,
+    which: ConvolutionPass,
+    rates: ConvolutionRates,
+    traffic_bytes: Floats,
+    converted_bytes: Floats | float = 0.0,
+) -> Floats:
+    """Return the time of one pass of a convolution. [s]
+
+    The least of implicit product, Winograd, Fourier transforms and, of grouped ones, a direct
+    kernel. Products take the smooth maximum `(math**p + memory**p)**(1/p)` of their two roofs.
+
+    Args:
+        shape: What is convolved.
+        which: Forward or one of its gradients.
+        rates: What the device reaches.
+        traffic_bytes: Operands read and written once. [B]
+        converted_bytes: Moved to bring operands into the layout that products need, and back. [B]
+    """
+    product = convolution_product(shape, which)
+    relative = _relative(shape, which, rates)
+    memory_s = traffic_bytes / rates.memory_bytes_per_s
+    rate = rates.peak_flop_per_s * rates.product * relative
+    best = _roofs(_product_s(product, shape, rates, rate), memory_s, rates)
+    if not rates.kernels.matrix and shape.square and shape.stride_area == 1.0:
+        if shape.taps == _WINOGRAD_TAPS:
+            best = np.minimum(best, _winograd_s(shape, which, rates, memory_s))
+        elif shape.taps >= _FFT_TAPS:
+            best = np.minimum(best, _fourier_s(shape, which, rates, memory_s))
+    best = best + converted_bytes / rates.memory_bytes_per_s
+    flop = 2.0 * product.m * product.n * product.k * product.groups
+    direct_s = _roofs(flop / rates.direct_flop_per_s, memory_s / rates.direct, rates) / relative
+    return np.asarray(np.where(shape.groups > 1, np.minimum(best, direct_s), best))
+
+
+def _relative(shape: Convolution, which: ConvolutionPass, rates: ConvolutionRates) -> float:
+    """Return a pass's rate over forward's."""
+    if which is ConvolutionPass.FORWARD:
+        return 1.0
+    if which is ConvolutionPass.WEIGHT_GRADIENT:
+        return rates.weight_gradient
+    return rates.input_gradient * (rates.strided if shape.stride_area > 1 else 1.0)
+
+
+def _roofs(math_s: Floats, memory_s: Floats, rates: ConvolutionRates) -> Floats:
+    power = rates.kernels.roofs
+    return np.asarray((math_s**power + memory_s**power) ** (1.0 / power))
+
+
+def _product_s(
+    product: Product, shape: Convolution, rates: ConvolutionRates, rate: float
+) -> Floats:
+    """Return the time of products on tiles: the fastest tile, cut along the sum where it pays."""
+    m, n, k, groups = product.m, product.n, product.k, product.groups
+    ramp, units = rates.kernels.ramp, rates.compute_units
+    padding = _padding(shape, rates)
+    best: Floats = np.full_like(m, np.inf)
+    for tile_m, tile_n, relative in rates.kernels.tiles:
+        area = np.ceil(m / tile_m) * np.ceil(n / tile_n) * groups
+        most = np.maximum(np.floor(k / (_SPLIT_RAMPS * ramp)), 1.0)
+        parts = np.clip(np.floor(rates.kernels.split_waves * units / area), 1.0, most)
+        for cut in (np.ones_like(m), parts):
+            waves = area * cut / units
+            whole = np.where(waves <= _WAVES_AVERAGED, np.ceil(waves), waves + 0.5)
+            done = np.maximum(whole, 1.0) * (2.0 * tile_m * tile_n * units)
+            math_s = done * (k / cut + ramp) / (rate * relative)
+            joined = np.where(cut > 1, (cut + 1.0) * m * n * groups * 4.0, 0.0)
+            best = np.minimum(best, math_s * padding + joined / rates.memory_bytes_per_s)
+    return best
+
+
+def _padding(shape: Convolution, rates: ConvolutionRates) -> Floats:
+    """Return how much longer matrix units take for channels that are no multiple of 8."""
+    factor: Floats = np.ones_like(shape.positions)
+    if rates.kernels.matrix:
+        for channels in (shape.in_channels, shape.out_channels):
+            whole = np.ceil(channels / _MATRIX_CHANNELS) * _MATRIX_CHANNELS
+            slow = whole / channels / rates.unaligned
+            factor = factor * np.where(whole > channels, slow, 1.0)
+    return factor
+
+
+def _winograd_s(
+    shape: Convolution, which: ConvolutionPass, rates: ConvolutionRates, memory_s: Floats
+) -> Floats:
+    """Return the time of Winograd's algorithm for 3 x 3 kernels: fused, or by way of memory."""
+    c, n, pos, width = shape.in_channels, shape.out_channels, shape.positions, rates.element_bytes
+    rate = rates.peak_flop_per_s * rates.winograd
+    if which is ConvolutionPass.WEIGHT_GRADIENT:
+        fused = np.full_like(pos, np.inf)
+    else:
+        product = convolution_product(shape, which)
+        fused = _product_s(product, shape, rates, rate * _FUSED_SAVING)
+        fused = _roofs(fused, memory_s, rates)
+    tiles = pos / _WINOGRAD_OUTPUTS
+    many = shape.groups * _WINOGRAD_VALUES
+    sides = {
+        ConvolutionPass.FORWARD: (tiles, n, c),
+        ConvolutionPass.INPUT_GRADIENT: (tiles, c, n),
+        ConvolutionPass.WEIGHT_GRADIENT: (n, c, tiles),
+    }[which]
+    product = Product(m=sides[0], n=sides[1], k=sides[2], groups=many)
+    moved = 2.0 * many * (tiles * (c + n) + c * n) * width / rates.memory_bytes_per_s
+    return np.minimum(fused, _product_s(product, shape, rates, rate) + memory_s + moved)
+
+
+def _fourier_s(
+    shape: Convolution, which: ConvolutionPass, rates: ConvolutionRates, memory_s: Floats
+) -> Floats:
+    """Return the time of products of Fourier transforms of tiles."""
+    c, n, pos = shape.in_channels, shape.out_channels, shape.positions
+    side = _FFT_SIDE - shape.taps**0.5 + 1.0
+    tiles = np.ceil(pos / side**2)
+    sides = {
+        ConvolutionPass.FORWARD: (tiles, n, c),
+        ConvolutionPass.INPUT_GRADIENT: (tiles, c, n),
+        ConvolutionPass.WEIGHT_GRADIENT: (n, c, tiles),
+    }[which]
+    many = shape.groups * _FFT_VALUES
+    product = Product(m=sides[0], n=sides[1], k=sides[2], groups=many)
+    rate = rates.peak_flop_per_s * rates.winograd * 2.0 / _FFT_FLOP
+    values = 2.0 * rates.element_bytes
+    moved = 2.0 * many * (tiles * (c + n) + c * n) * values / rates.memory_bytes_per_s
+    return np.asarray(_product_s(product, shape, rates, rate) + memory_s + moved)
