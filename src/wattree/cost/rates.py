@@ -188,7 +188,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         else 0.0,
         moe_permute_factor=calibration.general("moe_permute_factor") * fused,
         moe_exchange_factor=calibration.general("moe_exchange_factor") * fused,
-        step_overhead_s=calibration.general("step_overhead_s"),
+        step_overhead_s=calibration.family(software.name, "step_overhead_s"),
         straggling=calibration.general("straggling_per_doubling"),
     )
 

@@ -114,7 +114,7 @@ def _priors() -> dict[str, Prior]:
         "general.moe_host_s": (0.0045, 0.3, seen),
         "general.moe_host_graphed_s": (0.002, 0.5, seen),
         "general.moe_fused_rate": (0.35, 0.4, seen),
-        "general.step_overhead_s": (0.02, _UNKNOWN_SPREAD, seen),
+        "pooled.step_overhead_s": (0.02, _UNKNOWN_SPREAD, seen),
         "general.straggling_per_doubling": (0.005, _UNKNOWN_SPREAD, seen),
         "general.network_efficiency": (0.92, 0.03, "nccl-tests over InfiniBand and RoCE"),
         "pooled.launch_s": (6e-6, 0.4, "PyTorch launch on current hosts"),
