@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from wattree.errors import RowError
@@ -11,46 +10,52 @@ from wattree.validation.cells import Cells
 
 __all__ = ["row_network"]
 
-#: Printed names, lower case with `-` for `_`, whose built-in model has another name.
+#: Printed names that are no alias of their built-in model.
 _NAMES: Mapping[str, str] = {
-    "dlrm large": "dlrm-large",
-    "dlrm small": "dlrm-small",
-    "mobilenetv2-100": "mobilenet-v2",
-    "mobilenetv3-large-100": "mobilenet-v3-large",
-    "ncf (neumf)": "ncf",
-    "seresnet50": "se-resnet50",
-    "ssd": "ssd300-resnet50",
-    "vit-b/16": "vit-base-patch16-224",
+    "DLRM large": "dlrm-large",
+    "DLRM small": "dlrm-small",
+    "NCF (NeuMF)": "ncf",
+    "ViT-B/16": "vit-b-16",
 }
-_SIZE = re.compile(r"[1-9][0-9]{1,3}")
+_USUAL_SIZE = 224
+#: Built-in models whose images are of another size: printed name → size [pixels] → name.
+_OF_SIZE: Mapping[str, Mapping[int, str]] = {
+    "efficientnet-b4": {380: "efficientnet-b4"},
+    "efficientnet-widese-b4": {380: "efficientnet-widese-b4"},
+    "efficientnet_b1": {224: "efficientnet-b1-224"},
+    "efficientnet_b2": {256: "efficientnet-b2-256"},
+    "efficientnet_b3": {288: "efficientnet-b3-288"},
+    "efficientnet_b4": {320: "efficientnet-b4-320", 380: "efficientnet-b4"},
+    "efficientnet_b5": {456: "efficientnet-b5"},
+    "ssd": {300: "ssd300-resnet50"},
+    "vit_base_patch16_384": {384: "vit-b-16-384"},
+}
+_WITHOUT_IMAGES = ("dlrm", "recsys")
 
 
 def row_network(cells: Cells, *, size: int | None = None) -> ModelSource:
-    """Return the model of a row, at the row's image size.
+    """Return the model of a row, for images of the row's size.
 
     Args:
         cells: The row.
         size: Side of the images that the source trains with where its rows leave it out. [pixels]
 
     Raises:
-        RowError: Neither name nor size is stated.
+        RowError: Neither name nor size is stated, or no built-in model takes such images.
     """
     cells.need("model_name")
-    printed = str(cells.row.model_name).lower().replace("_", "-")
+    printed = str(cells.row.model_name)
     name = _NAMES.get(printed, printed)
-    if cells.row.arch_type in ("dlrm", "recsys"):
+    if cells.row.arch_type in _WITHOUT_IMAGES:
         return ModelSource(name=name)
     if cells.row.image_size is None and size is not None:
         cells.assume(f"image_size not stated: {size}")
+        stated = str(size)
     else:
         cells.need("image_size")
-        size = _pixels(cells)
-    return ModelSource(name=name, arguments={"image_size": size})
-
-
-def _pixels(cells: Cells) -> int:
-    row = cells.row
-    if not _SIZE.fullmatch(str(row.image_size)):
-        found = f"row {row.row_id}, column 'image_size': found '{row.image_size}'"
-        raise RowError(f"{found}, expected the pixels of a side")
-    return int(str(row.image_size))
+        stated = str(cells.row.image_size)
+    names = {str(side): n for side, n in _OF_SIZE.get(printed, {_USUAL_SIZE: name}).items()}
+    if stated not in names:
+        found = f"row {cells.row.row_id}: found images of {stated} pixels"
+        raise RowError(f"{found}, expected {' or '.join(names)} for the built-in '{printed}'")
+    return ModelSource(name=names[stated])
