@@ -9,6 +9,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiler.operator_costs import (
+    convolution_costs,
+    is_convolution,
+    library_passes,
+    memory_bound_costs,
+    weight_casts,
+)
 from wattree.compiler.program import (
     BlockProgram,
     CollectiveKind,
@@ -325,10 +332,14 @@ def _compute(
         software: Its habits.
         blocks: Of keys and values that an attention meets one after another; None for one.
     """
+    if is_convolution(step):
+        return convolution_costs(step, scale, rates, software)
     if step.matmul is not None:
-        return _product(step, scale, rates)
+        return _product(step, scale, rates, software)
     if step.kind is OperatorKind.ATTENTION:
         return _attention(step, scale, rates, software, blocks)
+    if (passes := library_passes(step, software)) is not None:
+        return memory_bound_costs(step, passes, scale, rates, software)
     sizes = [scale.value(size) for size in step.traffic]
     backward = step.phase in {StepPhase.INPUT_GRADIENT, StepPhase.WEIGHT_GRADIENT}
     if step.kind is OperatorKind.CROSS_ENTROPY:
@@ -345,7 +356,9 @@ def _compute(
     return traffic / rates.memory_bytes_per_s, np.zeros_like(traffic), traffic
 
 
-def _product(step: ComputeStep, scale: Scale, rates: Rates) -> tuple[Floats, Floats, Floats]:
+def _product(
+    step: ComputeStep, scale: Scale, rates: Rates, software: Software
+) -> tuple[Floats, Floats, Floats]:
     assert step.matmul is not None
     m, n, k, groups = (
         scale.value(size)
@@ -355,6 +368,12 @@ def _product(step: ComputeStep, scale: Scale, rates: Rates) -> tuple[Floats, Flo
         n, k = k, n
     elif step.phase is StepPhase.WEIGHT_GRADIENT:
         m, k = k, m
+    turns: Floats | float = 1.0
+    if step.in_turn is not None:
+        # One step after another: each is a product of its own rows, and reads the weights again.
+        # Gradients of the weights are taken for all of them at once.
+        turns = scale.value(step.in_turn) if step.phase is not StepPhase.WEIGHT_GRADIENT else 1.0
+        m = m / turns
     quantised = rates.quantised and step.path not in _PLAIN_PRODUCTS
     elements = groups * (m * k + k * n + m * n)
     time_s = matmul_time_s(
@@ -373,7 +392,11 @@ def _product(step: ComputeStep, scale: Scale, rates: Rates) -> tuple[Floats, Flo
         casts = _casts(step.phase, m, n, k, groups)
         time_s = time_s + casts / rates.memory_bytes_per_s
         traffic = traffic + casts
-    flop = 2.0 * m * n * k * groups * step.share
+    time_s, traffic = time_s * turns, traffic * turns
+    if step.weights and (copies := weight_casts(step, scale, rates, software)) is not None:
+        time_s = time_s + copies / rates.memory_bytes_per_s
+        traffic = traffic + copies
+    flop = 2.0 * m * n * k * groups * turns * step.share
     return time_s * step.share, flop, traffic * step.share
 
 

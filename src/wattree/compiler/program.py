@@ -214,6 +214,7 @@ class ComputeStep:
         reads, writes: Of the activations of `traffic`, those read and those written, in the order
             of the operator's operands.
         weights: Its parameters, tables whole even where only rows of them are looked up.
+        row: Elements of a row of its table, for EMBEDDING.
         window: Convolutions and pools only.
         in_turn: How many times it runs one after another: the time steps of a recurrent product.
         kernels: Eager kernels it launches.
@@ -232,6 +233,7 @@ class ComputeStep:
     reads: tuple[LocalSize, ...] = ()
     writes: tuple[LocalSize, ...] = ()
     weights: tuple[LocalSize, ...] = ()
+    row: LocalSize = field(default_factory=LocalSize)
     window: Window | None = None
     in_turn: LocalSize | None = None
     matmul: Matmul | None = None

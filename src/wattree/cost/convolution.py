@@ -98,17 +98,17 @@ class Kernels:
 #: With and without matrix units: `python -m benchmarks.operators --fit`, DeepBench (cuDNN 7.6) on
 #: V100 and T4, and on these, P100, M40, Titan X and Xp.
 MATRIX_KERNELS = Kernels(
-    tiles=((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.93), (128, 64, 0.78), (64, 64, 0.6)),
-    ramp=200.0,
-    split_waves=1.0,
-    roofs=2.0,
+    tiles=((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.93), (128, 64, 0.69), (64, 64, 0.34)),
+    ramp=20.0,
+    split_waves=2.7,
+    roofs=1.93,
     matrix=True,
 )
 VECTOR_KERNELS = Kernels(
-    tiles=((128, 128, 1.0), (128, 64, 0.95), (64, 64, 0.85), (128, 32, 0.75), (32, 32, 0.4)),
-    ramp=40.0,
-    split_waves=1.0,
-    roofs=2.0,
+    tiles=((128, 128, 1.0), (128, 64, 0.92), (128, 32, 0.84), (64, 64, 0.47), (32, 32, 0.5)),
+    ramp=4.0,
+    split_waves=2.8,
+    roofs=1.42,
     matrix=False,
 )
 

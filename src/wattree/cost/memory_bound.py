@@ -9,7 +9,7 @@ where a function has none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,31 +27,30 @@ SECTOR_BYTES = 32.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """How often a function reads and writes its operands, and how well.
+    """How often a function moves its operands, and how well. Backward counts the same operands.
 
     Attributes:
-        reads, writes: Forward: over all it reads, and all it writes.
-        backward_reads, backward_writes: Likewise of its gradient.
+        inputs, outputs: Forward: passes over what it reads, and over what it writes.
+        backward_inputs: Backward: over all its inputs and their gradients together.
+        backward_outputs: Backward: over all its outputs and their gradients together.
         share: Of the bandwidth that streaming reaches, forward.
-        backward_share: Likewise of its gradient.
+        backward_share: Likewise backward.
         source: Where the numbers come from.
     """
 
-    reads: float = 1.0
-    writes: float = 1.0
-    backward_reads: float = 1.0
-    backward_writes: float = 1.0
+    inputs: float = 1.0
+    outputs: float = 1.0
+    backward_inputs: float = 2.0
+    backward_outputs: float = 1.0
     share: float = 1.0
     backward_share: float = 1.0
     source: str
 
-    def effective(self, *, backward: bool) -> tuple[float, float]:
-        """Return the passes over what is read and what is written, over their share."""
+    def over(self, *, backward: bool) -> tuple[float, float]:
+        """Return the passes over inputs and outputs."""
         if backward:
-            return self.backward_reads / self.backward_share, (
-                self.backward_writes / self.backward_share
-            )
-        return self.reads / self.share, self.writes / self.share
+            return self.backward_inputs, self.backward_outputs
+        return self.inputs, self.outputs
 
 
 _ELEMENTWISE = (
@@ -61,101 +60,123 @@ _ELEMENTWISE = (
 _KERNELS = "PyTorch 2 kernels, ATen/native/cuda"
 _GATHERED = "rows at random places; whole sectors are moved (cost.memory_bound.gathered_bytes)"
 
-#: Functions by the names that captured operators carry.
+_INPUT_KEPT = Passes(
+    source=f"backward reads the input and the gradient, writes a gradient; {_ELEMENTWISE}"
+)
+_OUTPUT_KEPT = Passes(
+    backward_inputs=1.0,
+    backward_outputs=2.0,
+    source=f"backward reads the output and its gradient, writes a gradient; {_ELEMENTWISE}",
+)
+_NOTHING_KEPT = Passes(
+    backward_inputs=1.0, source=f"backward reads a gradient and writes one; {_ELEMENTWISE}"
+)
+_LAYER_NORM = Passes(
+    backward_inputs=3.0,
+    backward_outputs=2.0,
+    share=0.66,
+    backward_share=0.65,
+    source="forward 0.44 to 0.59 of nominal bandwidth (NeuSight, ASPLOS 2025, published tables); "
+    "backward, eager, 0.24 to 0.31 for an input, a gradient and a result (cuDNN frontend "
+    "benchmarks, H200 and GB200): gradients of input and parameters take a kernel each",
+)
+_SOFTMAX = Passes(
+    backward_inputs=1.0,
+    backward_outputs=2.0,
+    share=0.73,
+    backward_share=0.73,
+    source="0.39 to 0.63 of nominal bandwidth, median 0.6 (NeuSight tables); backward as forward",
+)
+_MAX_POOL = Passes(
+    backward_outputs=1.0,
+    share=0.8,
+    backward_share=0.6,
+    source=f"windows overlap in cache; gradients are cleared, then written ({_KERNELS}, "
+    "DilatedMaxPool2d.cu); shares chosen",
+)
+_TABLE = Passes(
+    share=0.7,
+    backward_share=0.35,
+    source=f"{_GATHERED}; backward sorts the indices first ({_KERNELS}, "
+    "EmbeddingBackwardKernel.cu); shares chosen",
+)
+_SORT = Passes(
+    inputs=5.0,
+    outputs=4.0,
+    backward_inputs=2.0,
+    source="radix sort of 4-byte keys, 8 bits a pass, after counting (CUB DeviceRadixSort); "
+    "gradients are cleared, then scattered",
+)
+
+#: Functions by the names that operators carry, where their kind's row does not hold.
 BY_FUNCTION: Mapping[str, Passes] = {
-    "layer_norm": Passes(
-        backward_reads=2.0,
-        share=0.66,
-        backward_share=0.65,
-        source="measured: forward 0.44 to 0.59 of nominal bandwidth (NeuSight tables), backward "
-        "0.24 to 0.31 for one pass each, eager (cuDNN frontend benchmarks, H200, GB200): inputs "
-        "and parameters get their gradients in two kernels",
+    **dict.fromkeys(("relu", "relu6", "leaky_relu", "sigmoid", "tanh", "elu"), _OUTPUT_KEPT),
+    **dict.fromkeys(("dropout", "scale", "clone", "cast"), _NOTHING_KEPT),
+    "add": Passes(
+        backward_inputs=1.0,
+        source="gradients of both inputs are the output's; where the tensor they share was read "
+        f"twice, the two are added up; {_ELEMENTWISE}",
     ),
-    "group_norm": Passes(
-        reads=2.0,
-        backward_reads=2.0,
-        share=0.66,
-        backward_share=0.65,
+    "mul": Passes(
+        backward_outputs=2.0,
+        source=f"each factor's gradient reads the other factor; {_ELEMENTWISE}",
+    ),
+    "layer_norm": _LAYER_NORM,
+    "group_norm": replace(
+        _LAYER_NORM,
+        inputs=2.0,
         source=f"statistics, then the result ({_KERNELS}, group_norm_kernel.cu); shares of "
         "layer_norm",
     ),
-    "instance_norm": Passes(
-        reads=2.0, backward_reads=2.0, source="batch norm over one sample's channels"
-    ),
-    "softmax": Passes(
-        share=0.73,
-        backward_share=0.73,
-        source="measured: 0.39 to 0.63 of nominal bandwidth, median 0.6 (NeuSight tables); "
-        "backward taken to be as forward",
-    ),
-    "max_pool": Passes(
-        backward_writes=2.0,
+    "max_pool": _MAX_POOL,
+    "avg_pool": Passes(
+        backward_inputs=1.0,
         share=0.8,
-        backward_share=0.6,
-        source=f"windows overlap in cache; gradients are cleared, then added to ({_KERNELS}, "
-        "DilatedMaxPool2d.cu); shares chosen",
+        backward_share=0.8,
+        source="windows overlap in cache; chosen",
     ),
-    "avg_pool": Passes(share=0.8, backward_share=0.8, source="windows overlap in cache; chosen"),
-    "embedding": Passes(
-        backward_reads=2.0,
-        backward_writes=1.0,
-        share=0.7,
-        backward_share=0.35,
-        source=f"{_GATHERED}; backward sorts the indices and adds up rows ({_KERNELS}, "
-        "EmbeddingBackwardKernel.cu); shares chosen",
-    ),
-    "embedding_bag": Passes(
-        backward_reads=2.0,
-        backward_writes=1.0,
-        share=0.7,
-        backward_share=0.35,
-        source=f"{_GATHERED}; {_KERNELS}, EmbeddingBag.cu; shares chosen",
-    ),
-    "topk": Passes(
-        reads=5.0,
-        backward_writes=2.0,
+    "topk": replace(
+        _SORT,
+        outputs=1.0,
         source=f"radix selection reads four digits and gathers ({_KERNELS}, TensorTopK.cu)",
-    ),
-    "sort": Passes(
-        reads=5.0,
-        writes=4.0,
-        backward_writes=2.0,
-        source="radix sort of 4-byte keys by 8 bits a pass after counting (CUB DeviceRadixSort)",
     ),
 }
 
 #: What holds for a kind where the function has no row.
 BY_KIND: Mapping[OperatorKind, Passes] = {
-    OperatorKind.ELEMENTWISE: Passes(source=_ELEMENTWISE),
-    OperatorKind.COPY: Passes(source=f"a read and a write of each value; {_ELEMENTWISE}"),
+    OperatorKind.ELEMENTWISE: _INPUT_KEPT,
+    OperatorKind.COPY: _NOTHING_KEPT,
     OperatorKind.REDUCTION: Passes(
-        share=0.9, source=f"one read, little written ({_KERNELS}, Reduce.cuh); share chosen"
+        backward_inputs=1.0,
+        share=0.9,
+        source=f"one read, little written ({_KERNELS}, Reduce.cuh); share chosen",
     ),
-    OperatorKind.NORM: BY_FUNCTION["layer_norm"],
-    OperatorKind.SOFTMAX: BY_FUNCTION["softmax"],
+    OperatorKind.NORM: _LAYER_NORM,
+    OperatorKind.SOFTMAX: _SOFTMAX,
     OperatorKind.BATCH_NORM: Passes(
-        reads=2.0,
-        backward_reads=2.0,
+        inputs=2.0,
+        backward_inputs=3.0,
+        backward_outputs=2.0,
         share=0.85,
         backward_share=0.85,
-        source="training: statistics and result each read the input, both gradients read input "
-        "and gradient (cuDNN's spatial mode; Ioffe and Szegedy 2015, eqs. of section 3); share "
-        "chosen between elementwise and layer_norm",
+        source="training: statistics, then the result; sums for the parameters' gradients, then "
+        "the input's (Ioffe and Szegedy 2015, section 3; cuDNN's spatial mode); share chosen "
+        "between elementwise and layer norm",
     ),
-    OperatorKind.POOL: BY_FUNCTION["max_pool"],
-    OperatorKind.EMBEDDING: BY_FUNCTION["embedding"],
+    OperatorKind.POOL: _MAX_POOL,
+    OperatorKind.EMBEDDING: _TABLE,
     OperatorKind.GATHER: Passes(
-        backward_writes=2.0,
+        backward_inputs=2.0,
         share=0.7,
         backward_share=0.5,
         source=f"{_GATHERED}; gradients are cleared, then added to; shares chosen",
     ),
-    OperatorKind.SORT: BY_FUNCTION["sort"],
+    OperatorKind.SORT: _SORT,
     OperatorKind.FFT: Passes(
-        reads=2.0,
-        writes=2.0,
-        backward_reads=2.0,
-        backward_writes=2.0,
+        inputs=2.0,
+        outputs=2.0,
+        backward_inputs=2.0,
+        backward_outputs=2.0,
         source="two kernels a transform between 4,096 and 16,777,216 points or in two dims "
         "(Govindaraju et al., SC 2008, section 4)",
     ),

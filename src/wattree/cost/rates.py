@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
+from wattree.cost.convolution import MATRIX_KERNELS, VECTOR_KERNELS, ConvolutionRates
 from wattree.cost.requests import CollectiveRequests
 from wattree.cost.software import Software
 from wattree.errors import CostError
-from wattree.hardware import Cluster, Pool, Precision
+from wattree.hardware import Cluster, Device, Pool, Precision
 
 __all__ = ["Rates", "pool_rates", "precision_class", "rates_of"]
 
@@ -24,6 +25,10 @@ _CLASSES = {
     Precision.MXFP8: "fp8",
     Precision.NVFP4: "nvfp4",
 }
+
+
+#: Architectures whose 16-bit rate is that of vector units.
+_WITHOUT_MATRIX_UNITS = frozenset({"kepler", "maxwell", "pascal"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,7 @@ class Rates:
         moe_exchange_factor: Time of expert exchanges over alpha-beta.
         step_overhead_s: Time per step that belongs to no operator.
         straggling: Slowdown per doubling of nodes.
+        convolution: What convolutions reach.
     """
 
     compute_units: int
@@ -80,6 +86,7 @@ class Rates:
     moe_exchange_factor: float
     step_overhead_s: float
     straggling: float
+    convolution: ConvolutionRates
 
 
 def precision_class(precision: Precision) -> str:
@@ -190,6 +197,39 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         moe_exchange_factor=calibration.general("moe_exchange_factor") * fused,
         step_overhead_s=calibration.family(software.name, "step_overhead_s"),
         straggling=calibration.general("straggling_per_doubling"),
+        convolution=_convolution(device, plain, calibration, math),
+    )
+
+
+def _convolution(
+    device: Device, precision: Precision, calibration: Calibration, math: float
+) -> ConvolutionRates:
+    """Return what convolutions reach, on matrix units where the device has any at `precision`."""
+    wide = precision in {Precision.FP32, Precision.TF32}
+    if precision is Precision.FP32:
+        matrix = False
+    elif precision is Precision.TF32:
+        matrix = Precision.TF32 in device.peak_flop_per_s
+    else:
+        matrix = device.architecture not in _WITHOUT_MATRIX_UNITS
+    units = "matrix" if matrix else "vector"
+    return ConvolutionRates(
+        peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
+        kernels=MATRIX_KERNELS if matrix else VECTOR_KERNELS,
+        compute_units=device.compute_units,
+        memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
+        * calibration.general("memory_efficiency"),
+        element_bytes=4.0 if wide else 2.0,
+        product=calibration.device(device, f"convolution.{units}") * math,
+        winograd=calibration.device(device, f"convolution.{units}")
+        * calibration.general("convolution_winograd")
+        * math,
+        input_gradient=calibration.general(f"convolution_{units}_input_gradient"),
+        weight_gradient=calibration.general(f"convolution_{units}_weight_gradient"),
+        strided=calibration.general(f"convolution_{units}_strided"),
+        unaligned=calibration.general("convolution_unaligned"),
+        direct=calibration.general("convolution_direct"),
+        direct_flop_per_s=device.vector_flop_per_s * calibration.general("convolution_direct_math"),
     )
 
 

@@ -66,6 +66,10 @@ class Software:
             (`expandable`), or the one of TensorFlow and JAX (`bfc`).
         channels_last: Activations of convolutions lie as matrix units read them (NHWC); otherwise
             (NCHW) they are converted before and after.
+        library_kernels: Norms, activations and the like run as the kernels of a library, each by
+            itself, with the passes of `cost.memory_bound`; otherwise they move every operand once,
+            as kernels made for training do.
+        sparse_gradients: Embedding tables get gradients for the rows that were looked up only.
         autocast: Parameters are kept in fp32 and cast to 16 bits where products need them, in
             each forward pass; layer norms, softmax and losses run in fp32 (PyTorch's AMP).
     """
@@ -97,6 +101,8 @@ class Software:
     cuda_graphs: str = "none"
     allocator: str = "caching"
     channels_last: bool = True
+    library_kernels: bool = False
+    sparse_gradients: bool = False
     autocast: bool = False
 
     def with_traits(self, traits: Mapping[str, Any]) -> Software:
@@ -136,6 +142,7 @@ _EAGER: dict[str, Any] = {
     "master_bytes": 0.0,
     "gather_bytes": 4.0,
     "channels_last": False,
+    "library_kernels": True,
     "autocast": True,
 }
 

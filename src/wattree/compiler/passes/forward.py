@@ -235,6 +235,7 @@ def compute_step(
         reads=reads,
         writes=writes,
         weights=weights,
+        row=_row(operator, split) if is_table else LocalSize(),
         window=operator.window,
         in_turn=_dim(operator, split, operator.in_turn) if operator.in_turn else None,
         matmul=(
@@ -279,6 +280,16 @@ def _local(operator: Operator, operand: Operand | Parameter, split: Split) -> Lo
         size = size.times(_dim(operator, split, name))
     if isinstance(operand, Operand) and expert_position(operand) is not None:
         size = size.to_experts(routed=bool(split.get("expert")))
+    return size
+
+
+def _row(operator: Operator, split: Split) -> LocalSize:
+    """Elements of a row of a table: of what indexes the table and the result."""
+    found = {name for output in operator.outputs for name in output.dims}
+    size = LocalSize()
+    for name in operator.parameters[0].dims if operator.parameters else ():
+        if name in found:
+            size = size.times(_dim(operator, split, name))
     return size
 
 
