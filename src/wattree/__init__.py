@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
+    from wattree.capture import Recording, capture_module
     from wattree.errors import WattreeError
     from wattree.interchange import Exported, Platform, Replay, export_chakra, replay
     from wattree.job import Job, job_from_mapping, load_job
@@ -21,12 +22,14 @@ __all__ = [
     "Plan",
     "Platform",
     "Prediction",
+    "Recording",
     "Replay",
     "Result",
     "Trace",
     "Validation",
     "WattreeError",
     "__version__",
+    "capture_module",
     "export_chakra",
     "job_from_mapping",
     "load_job",
@@ -42,11 +45,13 @@ _HOMES = {
     "Plan": "wattree.search",
     "Platform": "wattree.interchange",
     "Prediction": "wattree.predict",
+    "Recording": "wattree.capture",
     "Replay": "wattree.interchange",
     "Result": "wattree.trace",
     "Trace": "wattree.trace",
     "Validation": "wattree.validation",
     "WattreeError": "wattree.errors",
+    "capture_module": "wattree.capture",
     "export_chakra": "wattree.interchange",
     "job_from_mapping": "wattree.job",
     "load_job": "wattree.job",

@@ -65,9 +65,9 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
         load_model("lama-3.1-8b")
 
 
-def test_a_python_file_says_that_it_is_not_captured() -> None:
+def test_a_python_file_is_no_configuration() -> None:
     """Nothing from a file is executed by a reader of configurations."""
-    with pytest.raises(ModelError, match=r"modules in Python files are not captured"):
+    with pytest.raises(ModelError, match=r"taken only where a job's 'model' or wattree.capture_m"):
         load_model("net.py:build")
 
 

@@ -285,7 +285,7 @@ def test_all_problems_come_at_once() -> None:
     """Ten runs to find ten slips is nine too many."""
     assert problems(
         modle="llama",
-        model="train.py:build",
+        model="train.py",
         data={"sequence_length": 8192, "global_batches": 1},
         precision="bf15",
         cluster={"node": "dgx-h100", "power_limit": "400 GB", "slowdown": {"x": 2}},
@@ -298,10 +298,7 @@ def test_all_problems_come_at_once() -> None:
             "optimizer, cluster, strategy, software, traits, collectives, training, place, "
             "neighbours"
         ),
-        (
-            "model: found 'train.py:build': capturing a Python module is not available yet; use a "
-            "catalogue name, a config.json or a transformer block"
-        ),
+        "model: found 'train.py', expected the function in it, too, such as train.py:build",
         "data.global_batch: is missing, expected a whole number, samples per step over all "
         "replicas",
         (

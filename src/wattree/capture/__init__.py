@@ -10,14 +10,18 @@ from wattree.capture.huggingface import (
 )
 from wattree.capture.load import load_model, located_model
 from wattree.capture.mapping import TRANSFORMER_KEYS, transformer_from_mapping
+from wattree.capture.module import capture_module, module_graph, record_source
+from wattree.capture.recording import Recording
 from wattree.capture.shape import TransformerShape
 from wattree.capture.transformer import build_transformer
 
 __all__ = [
     "TRANSFORMER_KEYS",
     "CatalogueEntry",
+    "Recording",
     "TransformerShape",
     "build_transformer",
+    "capture_module",
     "catalogue_entry",
     "config_shape",
     "dense_forward_flop",
@@ -25,8 +29,10 @@ __all__ = [
     "load_model",
     "located_model",
     "model_names",
+    "module_graph",
     "operator_flop",
     "readable_model_types",
+    "record_source",
     "transformer_from_config",
     "transformer_from_mapping",
     "with_lora",

@@ -33,8 +33,8 @@ def load_model(name_or_path: str | Path) -> ModelGraph:
     text = os.fspath(name_or_path)
     if ".py:" in text or text.endswith(".py"):
         raise ModelError(
-            f"model '{text}': modules in Python files are not captured by this version; give a "
-            "catalogue name, a config.json, or a 'transformer:' block"
+            f"model '{text}': a Python module is run, and is taken only where a job's 'model' or "
+            "wattree.capture_module names it; expected a catalogue name or a config.json"
         )
     if _is_path(name_or_path):
         path = Path(text)

@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+from wattree.job.inputs import InputDeclaration, read_declaration
 from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, Neighbour, TrainingOptions
+from wattree.job.module import ModuleSource, module_source, names_module
 from wattree.job.naming import naming
 from wattree.job.ranges import ranges
 
@@ -14,16 +16,21 @@ if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
 __all__ = [
     "AUTO",
     "Data",
+    "InputDeclaration",
     "Job",
     "Lora",
     "ModelSource",
+    "ModuleSource",
     "Neighbour",
     "TrainingOptions",
     "job_from_mapping",
     "job_schema",
     "load_job",
+    "module_source",
+    "names_module",
     "naming",
     "ranges",
+    "read_declaration",
     "with_power_limit",
 ]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from wattree.cost.requests import CollectiveRequests
 from wattree.hardware import Cluster
+from wattree.job.module import ModuleSource
 from wattree.strategy import Strategy, StrategyOptions
 
 __all__ = ["AUTO", "Data", "Job", "Lora", "ModelSource", "Neighbour", "TrainingOptions"]
@@ -32,11 +33,12 @@ class Lora:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """Where the model comes from: exactly one of `name` and `transformer`.
+    """Where the model comes from: exactly one of `name`, `transformer` and `module`.
 
     Attributes:
         name: Catalogue name, or path of a `config.json`.
         transformer: Keys of a plain `transformer:` block.
+        module: A Python function that builds it; using it runs code.
         lora: Adapters to add, if any.
         freeze: Patterns of operators whose parameters are not trained.
         folder: Where a name that the catalogue does not have is looked for, as a file or folder.
@@ -44,6 +46,7 @@ class ModelSource:
 
     name: str | None = None
     transformer: Mapping[str, Any] | None = None
+    module: ModuleSource | None = None
     lora: Lora | None = None
     freeze: tuple[str, ...] = ()
     folder: Path = Path()
@@ -54,12 +57,14 @@ class Data:
     """What one step consumes.
 
     Attributes:
-        sequence_length: Tokens per sample.
+        sequence_length: Tokens per sample; 1 where samples have none.
         global_batch: Samples per step over all replicas.
+        has_sequence: The job gives a sequence length. Models of tokens need one.
     """
 
-    sequence_length: int
+    sequence_length: int = 1
     global_batch: int
+    has_sequence: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

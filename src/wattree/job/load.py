@@ -1,8 +1,11 @@
-"""Job files: YAML → `Job`. Every fault of a file is reported at once; nothing in it is executed."""
+"""Job files: YAML → `Job`. Every fault of a file is reported at once.
+
+Nothing is executed here. A job whose `model` names a Python function has it run where the model is
+needed (`wattree.capture`).
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,12 +14,13 @@ from typing import Any
 from wattree.cost.requests import AUTO_COLLECTIVES
 from wattree.cost.software import SOFTWARE, Software
 from wattree.errors import UnknownNameError
-from wattree.files import is_folder, read_yaml
+from wattree.files import read_yaml
 from wattree.hardware import Cluster, Precision
 from wattree.job.cluster import cluster_of
 from wattree.job.collectives import collective_requests
 from wattree.job.idle import warn_of_idle_capacity
-from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, TrainingOptions
+from wattree.job.job import AUTO, Data, Job, ModelSource, TrainingOptions
+from wattree.job.model import model_source, needs_sequence
 from wattree.job.neighbours import (
     Guest,
     guest_cluster,
@@ -26,12 +30,11 @@ from wattree.job.neighbours import (
 )
 from wattree.job.optimizers import OPTIMIZERS
 from wattree.job.place import Place, place_of
-from wattree.job.problems import Problems, seen, shown
+from wattree.job.problems import Problems, seen
 from wattree.job.schema import (
     ClusterSpec,
     DataSpec,
     JobFile,
-    ModelSpec,
     PlaceSpec,
     TrainingSpec,
 )
@@ -83,8 +86,10 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
         problems.check()
     assert isinstance(mapping, Mapping)
     problems.unknown_keys(mapping, JobFile.model_fields, "")
-    model = _model(mapping.get("model"), folder=folder, problems=problems)
-    data = _data(mapping.get("data"), problems=problems)
+    model = model_source(
+        mapping.get("model"), folder=folder, is_guest=guest is not None, problems=problems
+    )
+    data = _data(mapping.get("data"), model, problems=problems)
     cluster, place = _cluster_and_place(mapping, guest, folder=folder, problems=problems)
     strategy = chosen_strategy(
         mapping.get("strategy", AUTO),
@@ -187,54 +192,16 @@ def _beside(job: Job, value: object, *, folder: Path, problems: Problems) -> Job
     return replace(job, neighbours=neighbours, warnings=tuple(problems.warnings))
 
 
-def _model(value: object, *, folder: Path, problems: Problems) -> ModelSource | None:
-    if value is None:
-        expected = JobFile.model_fields["model"].description
-        problems.add("model", f"is missing, expected {expected}")
-        return None
-    spec = problems.read(ModelSpec, {"name": value} if isinstance(value, str) else value, "model")
-    if spec is None:
-        return None
-    if (spec.name is None) == (spec.transformer is None):
-        found = "neither" if spec.name is None else "both"
-        problems.add("model", f"found {found} of name and transformer, expected exactly one")
-        return None
-    name = None if spec.name is None else _model_name(spec.name, folder=folder, problems=problems)
-    lora = None
-    if spec.lora is not None:
-        targets = {} if spec.lora.targets is None else {"targets": tuple(spec.lora.targets)}
-        lora = Lora(rank=spec.lora.rank, **targets)
-    return ModelSource(
-        name=name,
-        transformer=spec.transformer,
-        lora=lora,
-        freeze=tuple(spec.freeze or ()),
-        folder=folder,
-    )
-
-
-def _model_name(name: str, *, folder: Path, problems: Problems) -> str:
-    """Return the name, with the path of a configuration file made relative to the job's folder."""
-    if not name.strip():
-        problems.add("model", "found an empty name, expected a catalogue name or a config.json")
-    elif re.search(r"\.py(:|$)", name):
-        problems.add(
-            "model",
-            f"found {shown(name)}: capturing a Python module is not available yet; use a catalogue "
-            "name, a config.json or a transformer block",
-        )
-    elif name.endswith(".json"):
-        return str(folder / name)
-    elif "/" in name and is_folder(folder / name):  # as downloaded model folders are
-        return str(folder / name / "config.json")
-    return name
-
-
-def _data(value: object, *, problems: Problems) -> Data | None:
+def _data(value: object, model: ModelSource | None, *, problems: Problems) -> Data | None:
     spec = problems.read(DataSpec, value, "data")
     if spec is None:
         return None
-    return Data(sequence_length=spec.sequence_length, global_batch=spec.global_batch)
+    if spec.sequence_length is not None:
+        return Data(sequence_length=spec.sequence_length, global_batch=spec.global_batch)
+    if model is not None and needs_sequence(model):
+        expected = DataSpec.model_fields["sequence_length"].description
+        problems.add("data.sequence_length", f"is missing, expected {expected}")
+    return Data(global_batch=spec.global_batch, has_sequence=False)
 
 
 def _choice(value: object, place: str, known: tuple[str, ...], *, problems: Problems) -> str:

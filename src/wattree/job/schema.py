@@ -88,6 +88,24 @@ class ModelSpec(Section):
     transformer: TransformerBlock | None = Field(
         None, description="a block of keys such as layers, hidden, heads and vocab"
     )
+    module: str | None = Field(
+        None,
+        description="a Python function that returns the nn.Module, such as 'model.py:build' or "
+        "'package.module:build', which is run",
+    )
+    arguments: dict[str, Any] | None = Field(
+        None, description="a mapping of keyword arguments of that function"
+    )
+    inputs: list[str] | dict[str, str] | None = Field(
+        None,
+        description="a list of the tensors the module takes, or a mapping of argument to tensor, "
+        "such as ['float32[batch, 3, 224, 224]']; by default example_inputs beside the function",
+    )
+    loss: Literal["auto", "none"] | None = Field(
+        None,
+        description="'auto' (the module's result, if it is a scalar) or 'none' (the sum of all "
+        "results), what backward starts from",
+    )
     lora: LoraSpec | None = Field(None, description="a mapping with rank and targets")
     freeze: list[str] | None = Field(
         None, description="a list of operator patterns whose parameters are not trained"
@@ -97,7 +115,9 @@ class ModelSpec(Section):
 class DataSpec(Section):
     """What one step consumes."""
 
-    sequence_length: Tokens = Field(description="a whole number, tokens per sample")
+    sequence_length: Tokens | None = Field(
+        None, description="a whole number, tokens per sample; left out where samples have none"
+    )
     global_batch: Samples = Field(description="a whole number, samples per step over all replicas")
 
 
@@ -456,7 +476,8 @@ class JobFile(Section):
     """A training job."""
 
     model: str | ModelSpec = Field(
-        description="a catalogue name, the path of a config.json, or a mapping with transformer"
+        description="a catalogue name, the path of a config.json, a Python function such as "
+        "model.py:build (which is run), or a mapping with transformer or module"
     )
     data: DataSpec = Field(description="a mapping with sequence_length and global_batch")
     precision: str = Field("bf16", description="a number format such as bf16")

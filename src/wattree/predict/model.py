@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wattree.capture import load_model, located_model, transformer_from_mapping
+from wattree.capture import load_model, located_model, module_graph, transformer_from_mapping
 from wattree.capture.adapters import freeze, with_lora
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph
@@ -44,6 +44,11 @@ def _built(job: Job) -> ModelGraph:
     source = job.model
     if source.transformer is not None:
         graph = transformer_from_mapping(source.transformer, f"{job.source}: model.transformer")
+    elif source.module is not None:
+        data = job.data
+        graph = module_graph(
+            source.module, sequence=data.sequence_length if data.has_sequence else None
+        )
     else:
         assert source.name is not None
         name = source.name
@@ -53,4 +58,18 @@ def _built(job: Job) -> ModelGraph:
         graph = with_lora(graph, rank=source.lora.rank, targets=source.lora.targets)
     if source.freeze:
         graph = freeze(graph, source.freeze)
+    if not job.data.has_sequence and _grows_with_sequence(graph):
+        raise ModelError(
+            f"{graph.name} works on sequences, but data.sequence_length is missing, expected a "
+            "whole number, tokens per sample"
+        )
     return graph
+
+
+def _grows_with_sequence(graph: ModelGraph) -> bool:
+    return any(
+        dim.extent.seq
+        for block in graph.blocks.values()
+        for operator in block.operators
+        for dim in operator.dims
+    )

@@ -1,26 +1,31 @@
-"""Several runs at different sizes → one recording with symbolic sizes."""
+"""A module and its inputs → a recording: built, run at several sizes, on real values if need be."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._pytree import tree_map_only
 
-from wattree.capture.record.run import Run, run_module
-from wattree.capture.recording import (
-    RecordedOperator,
-    RecordedTensor,
-    Recording,
-    TensorSource,
+from wattree.capture.record.merge import first_difference, merged
+from wattree.capture.record.module import (
+    REAL_LIMIT_BYTES,
+    build_on_meta,
+    build_real,
+    make_fake,
+    parameter_bytes,
 )
+from wattree.capture.record.private import DATA_DEPENDENT, UNSUPPORTED, fake_mode, fake_tensor
+from wattree.capture.record.refusal import build_refusal, needs_values, run_refusal
+from wattree.capture.record.run import run_module
+from wattree.capture.record.sizes import Point
+from wattree.capture.record.tracker import Limits, Run, Tracker
+from wattree.capture.record.trees import map_tensors
+from wattree.capture.recording import Recording
 from wattree.errors import ModelError
-from wattree.graph import Extent
 
-__all__ = ["record"]
+__all__ = ["Inputs", "record"]
 
 #: `(batch, sequence) → (positional arguments, keyword arguments)`; sequence None: the model's own.
 Inputs = Callable[[int, int | None], tuple[tuple[Any, ...], Mapping[str, Any]]]
@@ -33,112 +38,232 @@ def record(
     name: str,
     batch: int = 2,
     sequence: int | None = None,
+    attention: Literal["fused", "cpu", "math"] = "fused",
+    loss: Literal["auto", "none"] = "auto",
+    limits: Limits | None = None,
 ) -> Recording:
     """Return the recording of a module, without memory for its weights.
 
+    It is run on fake tensors at `(batch, sequence)`, with another batch, and with another
+    sequence length. Where a result depends on values, and the module is small enough, it is run on
+    real ones instead, drawn with seed 0; `Recording.how` and a warning say so.
+
     Args:
-        build: Makes the module; called on the meta device.
+        build: Makes the module; called on the meta device, and on the CPU if it needs values.
         inputs: Makes its arguments.
         name: For messages.
-        batch: Samples of the first run; the second has one more.
+        batch: Samples of the first run, where sizes are exact.
         sequence: Tokens per sample of the first run; None where inputs have no such dim.
+        attention: `fused`: scaled dot-product attention and recurrent layers are one operator
+            each, whatever their masks and dropout, as on GPUs; `cpu`: what eager PyTorch does on
+            a CPU; `math`: likewise, attention decomposed into products and softmax.
+        loss: `auto`: backward starts from the result if it is a scalar, or from its entry `loss`;
+            `none`: from the sum of all floating-point outputs, as it does where there is neither.
+        limits: When a run is given up.
+
+    Raises:
+        ModelError: The module cannot be built or run; with operator, module path and what to do.
     """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with torch.device("meta"):
-        module = build()
-    _faked(module, mode)
-
-    def run(samples: int, tokens: int | None) -> Run:
-        with torch.device("meta"):
-            args, kwargs = inputs(samples, tokens)
-        args, kwargs = tree_map_only(torch.Tensor, lambda t: _fake(t, mode), (args, dict(kwargs)))
-        with mode:
-            return run_module(module, args, kwargs)
-
-    runs = [run(batch, sequence), run(batch + 1, sequence)]
-    if sequence is not None:
-        runs.append(run(batch, sequence * 2))
-    return _merged(runs, name=name, batch=batch, sequence=sequence)
+    recorder = _Recorder(
+        build=build, inputs=inputs, name=name, attention=attention, loss=loss, limits=limits
+    )
+    return recorder.recording(Point(batch=batch, sequence=sequence))
 
 
-def _fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    return FakeTensor(mode, tensor.detach().to("meta"), torch.device("cpu"))
+class _Recorder:
+    """One module and how it is run; tries fake tensors first, real ones second."""
 
+    def __init__(
+        self,
+        *,
+        build: Callable[[], nn.Module],
+        inputs: Inputs,
+        name: str,
+        attention: str,
+        loss: str,
+        limits: Limits | None,
+    ) -> None:
+        self.build, self.inputs, self.name = build, inputs, name
+        self.attention, self.loss, self.limits = attention, loss, limits or Limits()
+        self.warnings: list[str] = []
 
-def _faked(module: nn.Module, mode: FakeTensorMode) -> None:
-    """Put fake tensors in the place of the module's parameters and buffers, tied ones once."""
-    fakes: dict[int, Any] = {}
-    for child in module.modules():
-        for key, parameter in child._parameters.items():
-            if parameter is not None:
-                if id(parameter) not in fakes:
-                    fakes[id(parameter)] = nn.Parameter(
-                        _fake(parameter, mode), requires_grad=parameter.requires_grad
-                    )
-                child._parameters[key] = fakes[id(parameter)]
-        for key, buffer in child._buffers.items():
-            if buffer is not None:
-                child._buffers[key] = fakes.setdefault(id(buffer), _fake(buffer, mode))
+    def recording(self, point: Point) -> Recording:
+        module = self._module()
+        size = parameter_bytes(module)
+        mode = fake_mode()
+        make_fake(module, mode)
 
+        def run(at: Point) -> Run:
+            return self._run(module, self._fake_arguments(at, mode), self.limits, mode)
 
-def _merged(runs: list[Run], *, name: str, batch: int, sequence: int | None) -> Recording:
-    first = runs[0]
-    targets = [[operator.target for operator in run.operators] for run in runs]
-    if any(other != targets[0] for other in targets[1:]):
-        raise ModelError(f"model {name}: it runs other operators with another batch or sequence")
+        try:
+            return self._merged(run, point, how="fake tensors")
+        except _NeedsValues as reason:
+            if size > REAL_LIMIT_BYTES:
+                raise ModelError(
+                    f"{reason.refusal}; it has {size / 2**30:.1f} GiB of parameters and buffers, "
+                    f"and models above {REAL_LIMIT_BYTES / 2**30:.0f} GiB are not run on real ones"
+                ) from reason.__cause__
+            return self._real(point, str(reason.refusal))
 
-    def extent(*values: float) -> Extent:
-        here = values[0]
-        by_batch = _power(here, values[1], (batch + 1) / batch)
-        by_seq = _power(here, values[2], 2.0) if len(values) > 2 else 0
-        scale = batch**by_batch * (sequence or 1) ** by_seq
-        return Extent(coefficient=here / scale, batch=by_batch, seq=by_seq)
+    def _module(self) -> nn.Module:
+        """Return the built module, on meta or, where building needs values, on the CPU."""
+        try:
+            module, warnings = build_on_meta(self.build, self.name)
+        except ModelError:
+            raise
+        except Exception as error:
+            if not needs_values(error):
+                raise build_refusal(error, self.name) from error
+            module, warnings = self._built_real()
+        self.warnings += warnings
+        return module
 
-    tensors = tuple(
-        RecordedTensor(
-            extents=tuple(extent(*sizes) for sizes in zip(*(t.shape for t in same), strict=True)),
-            dtype=same[0].dtype,
-            storage=same[0].storage,
-            storage_elements=extent(*(t.storage_elements for t in same)),
-            source=TensorSource(same[0].source),
-            name=same[0].name,
-            requires_grad=same[0].requires_grad,
+    def _built_real(self) -> tuple[nn.Module, tuple[str, ...]]:
+        try:
+            return build_real(self.build, self.name)
+        except ModelError:
+            raise
+        except Exception as error:
+            raise build_refusal(error, self.name) from error
+
+    def _real(self, point: Point, reason: str) -> Recording:
+        """Return the recording of runs on real values."""
+        module, _ = self._built_real()
+        module.to("cpu")
+        limits = Limits(
+            seconds=self.limits.seconds,
+            operators=self.limits.operators,
+            storage_bytes=REAL_LIMIT_BYTES,
         )
-        for same in zip(*(run.tensors for run in runs), strict=True)
-    )
-    operators = tuple(
-        RecordedOperator(
-            target=same[0].target,
-            module=same[0].module,
-            inputs=same[0].inputs,
-            outputs=same[0].outputs,
-            arguments=same[0].arguments,
-            flop=extent(*(o.flop for o in same)),
-            input_gradient_flop=extent(*(o.input_gradient_flop for o in same)),
-            weight_gradient_flop=extent(*(o.weight_gradient_flop for o in same)),
-            saved=tuple(dict.fromkeys(same[0].saved)),
-            is_view=same[0].is_view,
-            in_place=same[0].in_place,
-            region=same[0].region,
+
+        def run(at: Point) -> Run:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                return self._run(module, self._real_arguments(at), limits, None)
+
+        self.warnings.append(
+            f"{reason.removeprefix(f'model {self.name}: ').split('; ')[0]}: recorded on random "
+            "inputs with seed 0, so sizes that depend on values are those of one draw"
         )
-        for same in zip(*(run.operators for run in runs), strict=True)
-    )
-    return Recording(
-        name=name,
-        operators=operators,
-        tensors=tensors,
-        outputs=first.outputs,
-        modules=first.modules,
-        tied=first.tied,
-        batch=batch,
-        sequence=sequence,
-        recomputed_flop=extent(*(run.recomputed_flop for run in runs)),
-        loss=first.loss,
-    )
+        return self._merged(run, point, how="real values on the CPU")
+
+    def _run(self, module: nn.Module, arguments: Any, limits: Limits, mode: Any) -> Run:
+        args, kwargs = arguments
+        tracker = Tracker(limits)
+        try:
+            with mode if mode is not None else _nothing():
+                return run_module(
+                    module,
+                    args,
+                    kwargs,
+                    tracker=tracker,
+                    attention=self.attention,
+                    loss=self.loss,
+                )
+        except Exception as error:
+            refusal = run_refusal(error, self.name, module, tracker)
+            may_run = isinstance(error, (*DATA_DEPENDENT, *UNSUPPORTED)) or needs_values(error)
+            if mode is not None and may_run:
+                raise _NeedsValues(refusal) from error
+            raise refusal from error
+
+    def _fake_arguments(self, at: Point, mode: Any) -> Any:
+        try:
+            with torch.device("meta"):
+                made = self.inputs(at.batch, at.sequence)
+        except ModelError:
+            raise
+        except Exception as error:
+            if not needs_values(error):
+                raise _inputs_refusal(error, self.name) from error
+            made = self._real_arguments(at)
+        return map_tensors(made, lambda tensor: fake_tensor(mode, tensor))
+
+    def _real_arguments(self, at: Point) -> Any:
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                return map_tensors(self.inputs(at.batch, at.sequence), lambda t: t.cpu())
+        except ModelError:
+            raise
+        except Exception as error:
+            raise _inputs_refusal(error, self.name) from error
+
+    def _merged(self, run: Callable[[Point], Run], point: Point, *, how: str) -> Recording:
+        """Run at several sizes that do the same and merge the runs."""
+        first = run(point)
+        more = [self._other_batch(run, first, point, is_real=how != "fake tensors")]
+        if point.sequence is not None:
+            more += self._other_sequence(run, first, point)
+        runs, points = [first, *(r for r, _ in more)], [point, *(p for _, p in more)]
+        return merged(runs, points, name=self.name, how=how, warnings=self.warnings)
+
+    def _other_batch(
+        self, run: Callable[[Point], Run], first: Run, point: Point, *, is_real: bool
+    ) -> tuple[Run, Point]:
+        # Twice the batch where sizes are drawn: a bigger step tells their growth from their noise.
+        steps = (
+            (2 * point.batch, 3 * point.batch) if is_real else (point.batch + 1, 2 * point.batch)
+        )
+        different: Any = None
+        for batch in steps:
+            at = Point(batch=batch, sequence=point.sequence)
+            other = run(at)
+            found = first_difference(first, other)
+            if found is None:
+                return other, at
+            different = different or found
+        one = different[0] or different[1]
+        where = f"module '{one.module}'" if one.module else "the module"
+        raise ModelError(
+            f"model {self.name}: {where} does other work with a batch of {steps[0]} than with "
+            f"{point.batch}, from operator {one.target} on; let it do the same for every batch "
+            "(no loop over samples, no branch on the batch)"
+        )
+
+    def _other_sequence(
+        self, run: Callable[[Point], Run], first: Run, point: Point
+    ) -> list[tuple[Run, Point]]:
+        """Return a run at another sequence length; none, with a warning, where all differ."""
+        assert point.sequence is not None
+        half = [point.sequence // 2] if point.sequence % 2 == 0 else []
+        problem = ""
+        for sequence in (*half, point.sequence * 2, point.sequence + 1):
+            at = Point(batch=point.batch, sequence=sequence)
+            try:
+                other = run(at)
+            except ModelError as error:
+                problem = problem or str(error).removeprefix(f"model {self.name}: ")
+                continue
+            found = first_difference(first, other)
+            if found is None:
+                return [(other, at)]
+            one = found[0] or found[1]
+            assert one is not None
+            where = f"module '{one.module}'" if one.module else "the module"
+            problem = problem or f"{where} does other work, from operator {one.target} on"
+        self.warnings.append(
+            f"recorded for a sequence length of {point.sequence} alone, whose dim is not named: "
+            f"at others {problem}"
+        )
+        return []
 
 
-def _power(here: float, there: float, factor: float) -> int:
-    """Return 0, 1 or 2: how a size grows with a symbol that was made `factor` times as large."""
-    if here == there or here == 0:
-        return 0
-    return min((1, 2), key=lambda power: abs(there / here - factor**power))
+class _NeedsValues(Exception):  # noqa: N818 - a way out, no error by itself
+    """A run on fake tensors came to where values decide."""
+
+    def __init__(self, refusal: ModelError) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+def _inputs_refusal(error: Exception, name: str) -> ModelError:
+    text = str(build_refusal(error, name))
+    return ModelError(text.replace("its build function raised", "its example inputs raised"))
+
+
+def _nothing() -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext()

@@ -1,0 +1,171 @@
+"""A PyTorch module → its recording and its graph. Torch is loaded when one is captured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from wattree.capture.recording import Recording
+from wattree.errors import MissingExtraError, ModelError
+from wattree.graph import ModelGraph
+from wattree.job import InputDeclaration, ModuleSource, module_source, read_declaration
+
+__all__ = ["RECORDED_BATCH", "capture_module", "module_graph", "record_source"]
+
+#: Samples of the run whose sizes are exact: more than 1, which some layers treat apart.
+RECORDED_BATCH: Final = 2
+#: Recordings of a process, by what they were made of.
+_RECORDINGS: Final[dict[str, Recording]] = {}
+_MOST_RECORDINGS: Final = 32
+
+Declarations = Sequence[str] | Mapping[str, str]
+
+
+def capture_module(
+    model: str | Callable[[], Any],
+    *,
+    batch: int = RECORDED_BATCH,
+    sequence: int | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    inputs: Declarations | Callable[..., Any] | None = None,
+    loss: Literal["auto", "none"] = "auto",
+    attention: Literal["fused", "cpu", "math"] = "fused",
+) -> Recording:
+    """Return what a module does, operator by operator, without memory for its weights.
+
+    Args:
+        model: `file.py:build` or `package.module:build`, which is run, or a function that returns
+            the `nn.Module`.
+        batch: Samples of the run in which sizes are exact; they scale from there.
+        sequence: Tokens per sample, where inputs have such a dim.
+        arguments: Keyword arguments of the function that builds the module.
+        inputs: Tensors it takes, such as `["float32[batch, 3, 224, 224]"]`, by position or by
+            name; by default `example_inputs` beside `build`. For a function as `model` also a
+            function `(batch)` or `(batch, sequence)` that makes them.
+        loss: See `record`.
+        attention: See `record`.
+
+    Raises:
+        ModelError: It cannot be captured; with operator, module path and what to do.
+        MissingExtraError: PyTorch is not installed.
+    """
+    read = None if inputs is None or callable(inputs) else _declared(inputs)
+    if isinstance(model, str):
+        source = module_source(model, arguments=arguments or {}, inputs=read, loss=loss)
+        return record_source(source, batch=batch, sequence=sequence, attention=attention)
+    check_torch(getattr(model, "__name__", "model"))
+    from wattree.capture.record import record
+    from wattree.capture.record.source import declared, made_by
+
+    if inputs is None:
+        raise ModelError("a model given as a function needs inputs, such as ['float32[batch, 8]']")
+    made = made_by(inputs, None) if callable(inputs) else declared(read or ())
+    return record(
+        lambda: model(**(arguments or {})),
+        made,
+        name=getattr(model, "__name__", "model"),
+        batch=batch,
+        sequence=sequence,
+        attention=attention,
+        loss=loss,
+    )
+
+
+def record_source(
+    source: ModuleSource,
+    *,
+    batch: int = RECORDED_BATCH,
+    sequence: int | None = None,
+    attention: Literal["fused", "cpu", "math"] = "fused",
+) -> Recording:
+    """Return the recording of a named function's module; runs its file. Made once per process.
+
+    Args:
+        source: Names it.
+        batch: Samples of the first run.
+        sequence: Tokens per sample; None where a job gives none.
+        attention: See `record`.
+
+    Raises:
+        ModelError: It cannot be captured, or takes a sequence length and there is none.
+        MissingExtraError: PyTorch is not installed.
+    """
+    check_torch(source.name)
+    key = _key(source, batch, sequence, attention)
+    if key in _RECORDINGS:
+        return _RECORDINGS[key]
+    from wattree.capture.record import record
+    from wattree.capture.record.source import load_source
+
+    loaded = load_source(source)
+    if loaded.has_sequence and sequence is None:
+        raise ModelError(
+            f"{source.name}: its inputs have a sequence length, but data.sequence_length is missing"
+        )
+    made = record(
+        loaded.build,
+        loaded.inputs,
+        name=source.name,
+        batch=batch,
+        sequence=sequence if loaded.has_sequence else None,
+        attention=attention,
+        loss=source.loss,
+    )
+    if sequence is not None and not loaded.has_sequence:
+        told = "data.sequence_length: has no effect, as the model's inputs have no such dim"
+        made = replace(made, warnings=(*made.warnings, told))
+    while len(_RECORDINGS) >= _MOST_RECORDINGS:
+        del _RECORDINGS[next(iter(_RECORDINGS))]
+    _RECORDINGS[key] = made
+    return made
+
+
+def module_graph(source: ModuleSource, *, sequence: int | None) -> ModelGraph:
+    """Return the graph of a named function's module; runs its file.
+
+    Raises:
+        ModelError: It cannot be captured.
+        MissingExtraError: PyTorch is not installed.
+    """
+    recording = record_source(source, sequence=sequence)
+    graph: ModelGraph = import_module("wattree.capture.convert").model_graph(recording)
+    return graph
+
+
+def check_torch(name: str) -> None:
+    """Refuse to capture without PyTorch.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    if find_spec("torch") is None:
+        raise MissingExtraError(needed_for=f"model {name}", package="torch", extra="torch")
+
+
+def _declared(
+    inputs: Declarations,
+) -> tuple[InputDeclaration, ...] | dict[str, InputDeclaration]:
+    if isinstance(inputs, Mapping):
+        return {name: read_declaration(text) for name, text in inputs.items()}
+    return tuple(read_declaration(text) for text in inputs)
+
+
+def _key(source: ModuleSource, batch: int, sequence: int | None, attention: str) -> str:
+    """Return what two recordings that are the same have in common."""
+    content = ""
+    if source.file is not None:
+        try:
+            content = sha256(Path(source.file).read_bytes()).hexdigest()
+        except OSError:  # said properly where it is loaded
+            content = "unreadable"
+    given = (str(source.file and source.file.resolve()), source.package, source.function)
+    rest = (repr(source.inputs), source.loss, batch, sequence, attention)
+    return json.dumps(
+        [content, *given, dict(source.arguments), *rest], sort_keys=True, default=repr
+    )

@@ -1,0 +1,146 @@
+"""Attention and recurrent layers as one operator each, as GPUs run them.
+
+PyTorch makes them of other operators on a CPU (`bmm`, softmax; a product for every step), or of
+CPU kernels. While `fused_operators` is entered, whatever calls them gets an operator of
+`wattree::` instead: it has sizes on fake tensors, values on real ones, and keeps for backward what
+the kernels of GPUs keep. Their gradients have sizes and no values: nothing reads those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wattree.capture.record.private import implementing
+from wattree.capture.record.recurrent import recurrent_kernels
+
+__all__ = ["attention_flop", "fused_operators"]
+
+
+def attention_flop(q: Tensor, k: Tensor, v: Tensor) -> int:
+    """Return the FLOP of scores and weighted values, masked ones included."""
+    queries = prod(torch.broadcast_shapes(q.shape[:-3], k.shape[:-3])) * q.shape[-2]
+    heads = q.shape[-3] if q.ndim > 2 else 1
+    return int(2 * queries * heads * k.shape[-2] * (q.shape[-1] + v.shape[-1]))
+
+
+# ---------------------------------------------------------------------------------- attention
+
+
+@torch.library.custom_op("wattree::attention", mutates_args=())
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+    grouped: bool,
+) -> tuple[Tensor, Tensor]:
+    out = torch.nn.functional.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        dropout_p=dropout,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=grouped,
+    )
+    empty, sums = _attention_sizes(query, key, value, mask, dropout, is_causal, scale, grouped)
+    return empty.copy_(out), sums.zero_()
+
+
+@_attention.register_fake
+def _attention_sizes(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    shape = (*lead, *query.shape[-3:-1])
+    sums = query.new_empty(shape, dtype=torch.float32)
+    if (*shape, value.shape[-1]) == query.shape:
+        # Kernels lay the output out as the queries lie, so that merging heads moves nothing.
+        return torch.empty_like(query), sums
+    if len(shape) != 3:
+        return query.new_empty((*shape, value.shape[-1])), sums
+    batch, heads, positions = shape
+    out = query.new_empty((batch, positions, heads, value.shape[-1])).transpose(1, 2)
+    return out, sums
+
+
+@torch.library.custom_op("wattree::attention_backward", mutates_args=())
+def _attention_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    out: Tensor,
+    sums: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    made = [torch.zeros_like(t) for t in (query, key, value)]
+    return made[0], made[1], made[2], query.new_zeros(() if mask is None else mask.shape)
+
+
+@_attention_backward.register_fake
+def _(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *_: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    made = [torch.empty_like(t) for t in (query, key, value)]
+    return made[0], made[1], made[2], query.new_empty(() if mask is None else mask.shape)
+
+
+def _attention_keeps(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(*inputs[:4], *output)
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def _attention_gradient(ctx: Any, grad: Tensor | None, _: Any) -> Any:
+    if grad is None:
+        return (None,) * 8
+    query, key, value, mask, out, sums = ctx.saved_tensors
+    made = torch.ops.wattree.attention_backward(grad, query, key, value, mask, out, sums)
+    bias = made[3] if ctx.needs_input_grad[3] else None
+    return (*made[:3], bias, None, None, None, None)
+
+
+_attention.register_autograd(_attention_gradient, setup_context=_attention_keeps)
+
+
+def _any_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    made: Tensor = torch.ops.wattree.attention(
+        query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
+    )[0]
+    return made
+
+
+@contextmanager
+def fused_operators(*, attention: bool, recurrent: bool = True) -> Iterator[None]:
+    """Let attention and recurrent layers be one operator each while entered."""
+    kernels: dict[str, Any] = {}
+    if attention:
+        kernels["scaled_dot_product_attention"] = _any_attention
+    if recurrent:
+        kernels |= recurrent_kernels()
+    with implementing(kernels, "AutogradCPU"):
+        yield

@@ -1,0 +1,157 @@
+"""The parts of PyTorch without a public name that recording needs; nothing else here uses any.
+
+Each is one narrow function, so that a version of PyTorch that renames one is mended in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses import fake_tensor as fake
+from torch.utils import checkpoint
+
+__all__ = [
+    "DATA_DEPENDENT",
+    "UNSUPPORTED",
+    "current_node_sequence",
+    "fake_mode",
+    "fake_tensor",
+    "implementing",
+    "newest_sequence",
+    "original_module",
+    "own_tensors",
+    "storage_key",
+    "watching_checkpoints",
+]
+
+#: What fake tensors raise where a result depends on values.
+DATA_DEPENDENT: tuple[type[Exception], ...] = (
+    fake.DynamicOutputShapeException,
+    fake.DataDependentOutputException,
+)
+#: What they raise for operators without a rule.
+UNSUPPORTED: tuple[type[Exception], ...] = (
+    fake.UnsupportedFakeTensorException,
+    fake.UnsupportedOperatorException,
+)
+
+
+def fake_mode() -> Any:
+    """Return a mode under which operators on fake tensors compute sizes alone."""
+    return fake.FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def fake_tensor(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a fake CPU tensor of the same size and strides.
+
+    On the CPU and not on meta: which kernels an operator is made of depends on the device.
+    """
+    made: torch.Tensor = fake.FakeTensor(mode, tensor.detach().to("meta"), torch.device("cpu"))
+    return made
+
+
+def newest_sequence() -> int:
+    """Return the sequence number of autograd's newest node in this thread."""
+    return int(torch.autograd._get_sequence_nr()) - 1
+
+
+def current_node_sequence() -> int | None:
+    """Return the sequence number of the node whose backward runs; None outside of backward."""
+    node = torch._C._current_autograd_node()
+    return None if node is None else int(node._sequence_nr())
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Return what is the same for all views of one storage, as long as it lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def own_tensors(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
+    """Yield where each parameter, buffer and plain tensor attribute of one module lies."""
+    places: tuple[dict[str, Any], ...] = (
+        module._parameters,
+        module._buffers,
+        module.__dict__,
+    )
+    for place in places:
+        for key, value in list(place.items()):
+            if isinstance(value, torch.Tensor):
+                yield place, key, value
+
+
+def original_module(module: nn.Module) -> nn.Module | None:
+    """Return what `torch.compile` wrapped; None if it did not."""
+    found = module.__dict__.get("_modules", {}).get("_orig_mod")
+    return found if isinstance(found, nn.Module) else None
+
+
+@contextmanager
+def implementing(kernels: Mapping[str, Callable[..., Any]], key: str) -> Iterator[None]:
+    """Let operators of `aten` be carried out by other functions, under one dispatch key."""
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        for name, kernel in kernels.items():
+            library.impl(name, kernel, key)
+        yield
+
+
+@contextmanager
+def watching_checkpoints(
+    forward: Callable[[object], Any], backward: Callable[[object], Any]
+) -> Iterator[None]:
+    """Call back around each checkpointed region.
+
+    Args:
+        forward: Makes a context for the region's forward, of an object that identifies it.
+        backward: The same for running it again.
+    """
+    with ExitStack() as undo:
+        _around_hook(undo, checkpoint._checkpoint_hook, forward)
+        _around_hook(undo, checkpoint._recomputation_hook, backward)
+        _around_static(undo, checkpoint.CheckpointFunction, "forward", forward)
+        _around_static(undo, checkpoint.CheckpointFunction, "backward", backward)
+        yield
+
+
+def _around_hook(undo: ExitStack, hook: Any, around: Callable[[object], Any]) -> None:
+    """Enter `around(frame)` with a pair of hooks that is made for a frame."""
+    made, enter, leave = hook.__init__, hook.__enter__, hook.__exit__
+    open_: dict[int, list[Any]] = {}
+
+    def init(self: Any, frame: Any, *rest: Any) -> None:
+        # A recomputation gets a weak reference to the frame of the forward.
+        self.wattree_region = frame() if rest else frame
+        made(self, frame, *rest)
+
+    def entered(self: Any) -> Any:
+        context = around(self.wattree_region)
+        context.__enter__()
+        open_.setdefault(id(self), []).append(context)
+        return enter(self)
+
+    def left(self: Any, *error: Any) -> Any:
+        result = leave(self, *error)
+        open_[id(self)].pop().__exit__(None, None, None)
+        return result
+
+    for name, replacement in (("__init__", init), ("__enter__", entered), ("__exit__", left)):
+        _replace(undo, hook, name, replacement)
+
+
+def _around_static(undo: ExitStack, owner: Any, name: str, around: Callable[[object], Any]) -> None:
+    original = getattr(owner, name)
+
+    def wrapped(ctx: Any, *args: Any) -> Any:
+        with around(ctx):
+            return original(ctx, *args)
+
+    _replace(undo, owner, name, staticmethod(wrapped))
+
+
+def _replace(undo: ExitStack, owner: Any, name: str, value: Any) -> None:
+    had, before = name in vars(owner), vars(owner).get(name)
+    setattr(owner, name, value)
+    undo.callback(setattr if had else delattr, owner, name, *([before] if had else []))

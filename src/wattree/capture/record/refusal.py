@@ -1,0 +1,100 @@
+"""Exceptions of PyTorch and of the user's code → one clear `ModelError`."""
+
+from __future__ import annotations
+
+import traceback
+from types import TracebackType
+
+from torch import nn
+
+from wattree.capture.record.private import DATA_DEPENDENT, UNSUPPORTED
+from wattree.capture.record.tracker import Tracker
+from wattree.errors import ModelError
+
+__all__ = ["build_refusal", "needs_values", "run_refusal"]
+
+_VALUES = (
+    "cannot be called on meta tensors",
+    "Cannot copy out of meta tensor",
+    "data-dependent",
+    "Tensor.item()",
+    ".numpy() is not supported",
+    "tensor subclasses",
+    "data_ptr",
+    "meta tensors",
+)
+
+
+def needs_values(error: BaseException) -> bool:
+    """Return whether something failed because tensors had no values."""
+    if isinstance(error, DATA_DEPENDENT):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError | NotImplementedError | TypeError | ValueError) and any(
+        part in text for part in _VALUES
+    )
+
+
+def build_refusal(error: Exception, name: str) -> ModelError:
+    """Return what to say of a build function that raised."""
+    return ModelError(f"model {name}: its build function raised {_told(error)}{_line(error)}")
+
+
+def run_refusal(error: Exception, name: str, module: nn.Module, tracker: Tracker) -> ModelError:
+    """Return what to say of a module that cannot be run; a `ModelError` stays what it says."""
+    if isinstance(error, ModelError):
+        text = str(error)
+        return error if text.startswith("model ") else ModelError(f"model {name}: {text}")
+    operator, path = tracker.failed or ("", "")
+    path = path or _module_of(error.__traceback__, module)
+    where = f"module '{path}'" if path else "the module"
+    if isinstance(error, DATA_DEPENDENT) or needs_values(error):
+        operator = operator or "an operator"
+        return ModelError(
+            f"model {name}: {where} calls {operator}, whose result depends on values"
+            f"{_line(error)}; write it with sizes that do not depend on values, or give a model "
+            "small enough to be run on real ones"
+        )
+    if isinstance(error, UNSUPPORTED):
+        return ModelError(
+            f"model {name}: {where} calls {operator or error}, which has no rule for fake tensors"
+            f"{_line(error)}; register one (torch.library.register_fake) in the model's file"
+        )
+    if _asks_for_device(error):
+        return ModelError(
+            f"model {name}: {where} asks for a device of its own{_line(error)}: {_told(error)}; "
+            "use the device of its inputs (x.device)"
+        )
+    when = "" if tracker.forward else " in backward"
+    called = f" at {operator}" if operator else ""
+    return ModelError(f"model {name}: {where} raised{when}{called} {_told(error)}{_line(error)}")
+
+
+def _asks_for_device(error: Exception) -> bool:
+    text = str(error)
+    return any(part in text for part in ("CUDA", "NVIDIA driver", "'cuda", "no accelerator"))
+
+
+def _told(error: Exception) -> str:
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _line(error: BaseException) -> str:
+    """Return the last line of the traceback that is neither PyTorch's nor our own."""
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not any(part in frame.filename for part in ("/torch/", "/wattree/capture/", "<frozen"))
+    ]
+    return f" ({own[-1].filename}, line {own[-1].lineno}: {own[-1].line})" if own else ""
+
+
+def _module_of(trace: TracebackType | None, module: nn.Module) -> str:
+    """Return the path of the innermost module in whose code an exception was raised."""
+    paths = {id(child): path for path, child in module.named_modules()}
+    found = ""
+    while trace is not None:
+        found = paths.get(id(trace.tb_frame.f_locals.get("self")), found)
+        trace = trace.tb_next
+    return found

@@ -1,0 +1,54 @@
+"""Sizes of several runs → one size in batch and sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wattree.graph import Extent
+
+__all__ = ["Point", "Sizes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Batch and sequence of one run; sequence None where inputs have no such dim."""
+
+    batch: int
+    sequence: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Sizes:
+    """Makes extents of the sizes found at several points; the first is where they are exact.
+
+    Attributes:
+        points: The first has the reference sizes, the second another batch, the third (if there
+            is one) another sequence.
+        approximate: Sizes seen that are no power of batch and sequence, such as `S + 1`.
+    """
+
+    points: Sequence[Point]
+    approximate: set[tuple[float, ...]] = field(default_factory=set)
+
+    def extent(self, *values: float) -> Extent:
+        """Return `c · B^b · S^s` through the value of the first point, powers as found."""
+        first = self.points[0]
+        by_batch = self._power(values, 1, self.points[1].batch / first.batch)
+        by_seq = 0
+        if len(values) > 2:
+            assert first.sequence is not None
+            assert self.points[2].sequence is not None
+            by_seq = self._power(values, 2, self.points[2].sequence / first.sequence)
+        scale = first.batch**by_batch * (first.sequence or 1) ** by_seq
+        return Extent(coefficient=values[0] / scale, batch=by_batch, seq=by_seq)
+
+    def _power(self, values: Sequence[float], other: int, factor: float) -> int:
+        """Return 0, 1 or 2: how a size grows with what was made `factor` times as large."""
+        here, there = values[0], values[other]
+        if here in {there, 0}:
+            return 0
+        power = min((0, 1, 2), key=lambda power: abs(there / here - factor**power))
+        if abs(there - here * factor**power) > 1e-9 * max(here, there):
+            self.approximate.add(tuple(values))
+        return power

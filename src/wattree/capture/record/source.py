@@ -1,0 +1,216 @@
+"""A Python function that a job names → how to build its module and make its inputs.
+
+The only place where a user's code is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from wattree.capture.record.recorder import Inputs
+from wattree.errors import ModelError
+from wattree.job import InputDeclaration, ModuleSource
+
+__all__ = ["Loaded", "declared", "load_source", "made_by"]
+
+#: What the second parameter of `example_inputs` is called where it is the sequence length.
+_SEQUENCE_NAMES: Final = ("sequence_length", "sequence", "seq_len", "seq_length", "seqlen", "seq")
+#: Function beside the builder that makes inputs.
+_EXAMPLE: Final = "example_inputs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What a named function needs to be recorded.
+
+    Attributes:
+        build: Makes the module.
+        inputs: Makes its inputs.
+        has_sequence: Inputs have a dim of the sequence length.
+    """
+
+    build: Callable[[], Any]
+    inputs: Inputs
+    has_sequence: bool
+
+
+def load_source(source: ModuleSource) -> Loaded:
+    """Import the file or package that `source` names and find the functions in it.
+
+    Raises:
+        ModelError: There is no such file, package or function, it cannot be imported, or nothing
+            says what the module takes.
+    """
+    code = _of_file(source.file) if source.file is not None else _of_package(source)
+    folder = None if source.file is None else source.file.parent
+    function = getattr(code, source.function, None)
+    if not callable(function):
+        known = [name for name, value in vars(code).items() if inspect.isfunction(value)]
+        raise ModelError(
+            f"{source.name}: there is no function '{source.function}'; functions there: "
+            f"{', '.join(known) or 'none'}"
+        )
+
+    def build() -> Any:
+        with _importing_from(folder):
+            return function(**source.arguments)
+
+    if source.inputs is not None:
+        return Loaded(
+            build=build,
+            inputs=declared(source.inputs),
+            has_sequence=any(one.has_sequence for one in _all(source.inputs)),
+        )
+    example = getattr(code, _EXAMPLE, None)
+    if not callable(example):
+        raise ModelError(
+            f"{source.name}: nothing says what the module takes; define {_EXAMPLE}(batch) or "
+            f"{_EXAMPLE}(batch, sequence_length) beside it, or give 'inputs', such as "
+            "['float32[batch, 3, 224, 224]']"
+        )
+    has_sequence = _takes_sequence(example, source.name)
+    return Loaded(build=build, inputs=made_by(example, folder), has_sequence=has_sequence)
+
+
+def declared(
+    declarations: tuple[InputDeclaration, ...] | Mapping[str, InputDeclaration],
+) -> Inputs:
+    """Return what makes tensors as declared: normal floats, whole numbers below their bound.
+
+    Whole numbers without a bound, and flags, are 0.
+    """
+
+    def inputs(batch: int, sequence: int | None) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        def tensor(one: InputDeclaration) -> torch.Tensor:
+            return _drawn(one, one.shape(batch=batch, sequence=sequence))
+
+        if isinstance(declarations, Mapping):
+            return (), {name: tensor(one) for name, one in declarations.items()}
+        return tuple(tensor(one) for one in declarations), {}
+
+    return inputs
+
+
+def _drawn(declaration: InputDeclaration, shape: tuple[int, ...]) -> torch.Tensor:
+    dtype = getattr(torch, declaration.dtype)
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(shape, dtype=dtype)
+    if declaration.below is None:
+        return torch.zeros(shape, dtype=dtype)
+    return torch.randint(0, declaration.below, shape, dtype=dtype)
+
+
+def _all(inputs: Any) -> tuple[InputDeclaration, ...]:
+    return tuple(inputs.values()) if isinstance(inputs, Mapping) else inputs
+
+
+def made_by(example: Callable[..., Any], folder: Path | None) -> Inputs:
+    """Return the inputs that a function `(batch)` or `(batch, sequence)` makes.
+
+    A tuple are positional arguments, a mapping keyword arguments, anything else is the only one.
+    """
+    has_sequence = _takes_sequence(example, getattr(example, "__name__", _EXAMPLE))
+
+    def inputs(batch: int, sequence: int | None) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        given = (batch, sequence) if has_sequence and sequence is not None else (batch,)
+        with _importing_from(folder):
+            made = example(*given)
+        if isinstance(made, tuple):
+            return made, {}
+        if isinstance(made, dict) and all(isinstance(key, str) for key in made):
+            return (), made
+        return (made,), {}
+
+    return inputs
+
+
+def _takes_sequence(example: Callable[..., Any], name: str) -> bool:
+    parameters = list(inspect.signature(example).parameters.values())
+    if not parameters:
+        raise ModelError(
+            f"{name}: {_EXAMPLE}() takes no batch; let it be {_EXAMPLE}(batch), so that sizes that "
+            "grow with the batch can be told"
+        )
+    if len(parameters) < 2:
+        return False
+    second = parameters[1]
+    return second.name in _SEQUENCE_NAMES or (
+        second.default is second.empty
+        and second.kind in {second.POSITIONAL_ONLY, second.POSITIONAL_OR_KEYWORD}
+    )
+
+
+def _of_file(file: Path) -> Any:
+    """Return the module of a file, imported anew if its content changed."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{file}: cannot be read ({error.strerror})") from error
+    digest = sha256(str(file.resolve()).encode() + b"\0" + content).hexdigest()[:16]
+    name = f"wattree_model_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    code = importlib.util.module_from_spec(spec)
+    sys.modules[name] = code  # dataclasses look their module up while it is being imported
+    try:
+        with _importing_from(file.parent):
+            spec.loader.exec_module(code)
+    except BaseException as error:
+        del sys.modules[name]
+        if not isinstance(error, Exception | SystemExit):
+            raise
+        raise ModelError(f"{file}: importing it raised {_told(error, file)}") from error
+    return code
+
+
+def _of_package(source: ModuleSource) -> Any:
+    assert source.package is not None
+    try:
+        return importlib.import_module(source.package)
+    except ModuleNotFoundError as error:
+        raise ModelError(
+            f"{source.name}: there is no package '{error.name}' among those installed; for a file "
+            "give its path, such as path/to/model.py:build"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise ModelError(f"{source.name}: importing it raised {_told(error, None)}") from error
+
+
+def _told(error: BaseException, file: Path | None) -> str:
+    text = str(error).strip().split("\n")[0]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if file is not None and frame.filename == str(file)
+    ]
+    where = f" (line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
+
+
+@contextmanager
+def _importing_from(folder: Path | None) -> Iterator[None]:
+    """Let a file import what lies beside it, as if it were run itself."""
+    if folder is None:
+        yield
+        return
+    place = str(folder.resolve())
+    sys.path.insert(0, place)
+    try:
+        yield
+    finally:
+        sys.path.remove(place)

@@ -1,0 +1,331 @@
+"""What is dispatched while a module runs: operators, tensors, storages, what autograd keeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from wattree.capture.record.flop import flop_of, gradient_flop_of
+from wattree.capture.record.private import current_node_sequence, newest_sequence, storage_key
+from wattree.errors import ModelError
+
+__all__ = ["Again", "Limits", "Run", "RunOperator", "RunTensor", "Tracker"]
+
+
+@dataclass(slots=True)
+class RunTensor:
+    """As `RecordedTensor`, with sizes of this run."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    storage: int
+    storage_elements: int
+    source: str = "operator"
+    name: str = ""
+    requires_grad: bool = False
+
+
+@dataclass(slots=True)
+class RunOperator:
+    """As `RecordedOperator`, with sizes of this run."""
+
+    target: str
+    module: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    arguments: dict[str, Any]
+    flop: int = 0
+    input_gradient_flop: int = 0
+    weight_gradient_flop: int = 0
+    saved: list[int] = field(default_factory=list)
+    is_view: bool = False
+    in_place: bool = False
+    region: int | None = None
+
+
+@dataclass(slots=True)
+class Run:
+    """Everything one run tells."""
+
+    operators: list[RunOperator] = field(default_factory=list)
+    tensors: list[RunTensor] = field(default_factory=list)
+    outputs: tuple[int, ...] = ()
+    loss: int | None = None
+    modules: dict[str, str] = field(default_factory=dict)
+    tied: dict[str, str] = field(default_factory=dict)
+    recomputed_flop: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a run is given up.
+
+    Attributes:
+        seconds: Wall-clock time of one run. [s]
+        operators: Of its forward.
+        storage_bytes: Of all tensors made in forward; only where they are real. [B]
+    """
+
+    seconds: float = 300.0
+    operators: int = 1_000_000
+    storage_bytes: float = float("inf")
+
+
+@dataclass(slots=True, eq=False)
+class Again:
+    """A region that backward runs forward again.
+
+    Attributes:
+        operators: Those of the forward, in order.
+        node: Sequence number of the node whose backward asked for it.
+    """
+
+    operators: Iterator[RunOperator]
+    node: int | None
+
+
+class Tracker(TorchDispatchMode):
+    """Numbers tensors and storages, and writes operators down."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        super().__init__()
+        self.run = Run()
+        self.limits = limits or Limits()
+        self.paths: list[str] = [""]
+        self.forward = True
+        self.region: int | None = None
+        self.again: list[Again] = []
+        self.failed: tuple[str, str] | None = None  # operator and module that raised
+        self._numbers: dict[int, int] = {}  # id of a tensor object → index of its newest value
+        self._storages: dict[int, int] = {}  # storage → its number
+        self._newest: dict[int, int] = {}  # number of a storage → its newest value
+        self._alive: list[Any] = []  # so that no id is given twice
+        self._by_sequence: dict[int, list[RunOperator]] = {}
+        self._weights: set[int] = set()  # storages of parameters and of what is made of them alone
+        self._weight_numbers: set[int] = set()  # the same by number
+        self._constants: set[int] = set()  # storages of buffers and of what comes from no tensor
+        self._saves: list[tuple[int, int]] = []  # sequence number and tensor
+        self._bytes = 0
+        self._end = time.monotonic() + self.limits.seconds
+
+    def number(self, tensor: torch.Tensor, **known: Any) -> int:
+        """Return the index of `tensor`, entering it if it is new."""
+        if id(tensor) in self._numbers:
+            return self._numbers[id(tensor)]
+        return self._enter(tensor, **known)
+
+    def save(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note that autograd keeps `tensor` for the operator at hand."""
+        number = self._storages.get(storage_key(tensor))
+        if number is not None:
+            index = self._numbers.get(id(tensor), self._newest[number])
+            self._saves.append((newest_sequence(), index))
+        return tensor
+
+    def end_forward(self) -> None:
+        """Tell that what follows is backward; give each operator what was kept for it."""
+        self.forward = False
+        for sequence, index in self._saves:
+            if found := self._by_sequence.get(sequence):
+                makers = [operator for operator in found if not operator.is_view]
+                (makers or found)[0].saved.append(index)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace in {"prim", "profiler"}:
+            return func(*args, **kwargs)
+        if time.monotonic() > self._end:
+            raise ModelError(
+                _ENDLESS.format(f"in {self.limits.seconds:.0f} s", _at(self.paths[-1]))
+            )
+        try:
+            return (self._forward if self.forward else self._backward)(func, args, kwargs)
+        except ModelError:
+            raise
+        except Exception:
+            self.failed = self.failed or (str(func), self.paths[-1])
+            raise
+
+    def _forward(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        sequence = newest_sequence()
+        given = list(_flat((args, kwargs.values())))
+        inputs = tuple(self.number(t) for t in given)
+        out = func(*args, **kwargs)
+        in_place = func._schema.is_mutable  # noqa: SLF001
+        before = {self.run.tensors[i].storage for i in inputs}
+        outputs = tuple(self._enter(t) for t in _flat(out))
+        operator = RunOperator(
+            target=_name(func),
+            module=self.paths[-1],
+            inputs=inputs,
+            outputs=outputs,
+            arguments=_arguments(func, args, kwargs),
+            flop=flop_of(func, args, kwargs, out),
+            is_view=not in_place
+            and bool(outputs)
+            and all(self.run.tensors[i].storage in before for i in outputs),
+            in_place=in_place,
+            region=self.region,
+        )
+        self.run.operators.append(operator)
+        if len(self.run.operators) > self.limits.operators:
+            raise ModelError(
+                _ENDLESS.format(f"in {self.limits.operators:,} operators", _at(self.paths[-1]))
+            )
+        self._by_sequence.setdefault(sequence, []).append(operator)
+        self._follow_weights(given, out)
+        return out
+
+    def _backward(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        out = func(*args, **kwargs)
+        node = current_node_sequence()
+        again = self.again[-1] if self.again and self.again[-1].node == node else None
+        if again is not None:
+            self._repeat(func, again, out, args, kwargs)
+            return out
+        found = self._by_sequence.get(node, []) if node is not None else []
+        operator = max(found, key=lambda o: o.flop, default=None)
+        split = gradient_flop_of(func, args)
+        if split is None:
+            flop = flop_of(func, args, kwargs, out)
+            if not flop:
+                return out
+            split = (0, flop) if self._is_of_weight(found, args) else (flop, 0)
+        if operator is None and torch.is_grad_enabled():
+            # A backward that runs a forward of its own, as reversible layers do.
+            self.run.recomputed_flop += sum(split)
+            return out
+        operator = operator or self.run.operators[-1]
+        operator.input_gradient_flop += split[0]
+        operator.weight_gradient_flop += split[1]
+        return out
+
+    def _repeat(
+        self, func: Any, again: Again, out: Any, args: Any, kwargs: Mapping[str, Any]
+    ) -> None:
+        """Count forward work done again, and let its new nodes stand for the first ones."""
+        self.run.recomputed_flop += flop_of(func, args, kwargs, out)
+        name = _name(func)
+        operator = next((o for o in again.operators if o.target == name), None)
+        if operator is not None:
+            self._by_sequence.setdefault(newest_sequence(), []).append(operator)
+        self._follow_weights(list(_flat((args, kwargs.values()))), out)
+
+    def _is_of_weight(self, operators: list[RunOperator], args: Any) -> bool:
+        """Return whether a product of backward makes the gradient of a weight.
+
+        A weight's gradient is made of the output's gradient and the other operand; the other
+        operand's is made of the output's gradient and the weight.
+        """
+        of_weights = [
+            self._is_weight(i) for o in operators if o.flop for i in o.inputs if not o.is_view
+        ]
+        if not any(of_weights):
+            return False
+        reads = any(storage_key(t) in self._weights for t in _flat(args))
+        return not reads or all(of_weights)
+
+    def _is_weight(self, index: int) -> bool:
+        return self.run.tensors[index].storage in self._weight_numbers
+
+    def _follow_weights(self, given: list[torch.Tensor], out: Any) -> None:
+        """Note tensors that are made of parameters and constants alone: casts, fused weights."""
+        keys = {storage_key(t) for t in given}
+        is_weight = bool(keys & self._weights)
+        is_fixed = keys <= self._weights | self._constants if is_weight else keys <= self._constants
+        for tensor in _flat(out):
+            key = storage_key(tensor)
+            self._alive.append(tensor)
+            if not is_fixed:  # written in place, perhaps
+                self._constants.discard(key)
+                continue
+            (self._weights if is_weight else self._constants).add(key)
+            if is_weight and (number := self._storages.get(key)) is not None:
+                self._weight_numbers.add(number)
+
+    def _enter(self, tensor: torch.Tensor, **known: Any) -> int:
+        """Enter a new value of `tensor` and return its index."""
+        storage = tensor.untyped_storage()
+        key = storage_key(tensor)
+        is_new = key not in self._storages
+        number = self._storages.setdefault(key, len(self._storages))
+        self._alive += [tensor, storage]
+        self.run.tensors.append(
+            RunTensor(
+                shape=tuple(tensor.shape),
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                storage=number,
+                storage_elements=storage.nbytes() // tensor.element_size(),
+                requires_grad=tensor.requires_grad,
+                **known,
+            )
+        )
+        index = len(self.run.tensors) - 1
+        self._numbers[id(tensor)] = index
+        self._newest[number] = index
+        if known.get("source") == "parameter":
+            self._weights.add(key)
+            self._weight_numbers.add(number)
+        if known.get("source") == "buffer":
+            self._constants.add(key)
+        if is_new:
+            self._grow(storage.nbytes())
+        return index
+
+    def _grow(self, size_bytes: int) -> None:
+        self._bytes += size_bytes
+        if self._bytes > self.limits.storage_bytes:
+            raise ModelError(
+                f"its tensors take more than {self.limits.storage_bytes / 2**30:.0f} GiB, too much "
+                f"to run it on real values{_at(self.paths[-1])}; give smaller example inputs"
+            )
+
+
+_ENDLESS = (
+    "the module did not end {}{}; look for a loop without an end, or one over samples or steps "
+    "that should be one operator"
+)
+
+
+def _at(path: str) -> str:
+    return f", in module '{path}'" if path else ""
+
+
+def _name(func: Any) -> str:
+    return str(func).removesuffix(".default") if func.namespace == "wattree" else str(func)
+
+
+def _flat(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors among an operator's arguments or results."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple | type({}.values())):
+        for item in value:
+            yield from _flat(item)
+
+
+def _arguments(func: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments by the names of the schema, tensors as their place among the inputs."""
+    count = -1
+
+    def plain(value: Any) -> Any:
+        nonlocal count
+        if isinstance(value, torch.Tensor):
+            count += 1
+            return {"tensor": count}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        return str(value)
+
+    names = [argument.name for argument in func._schema.arguments]  # noqa: SLF001
+    found = {name: plain(value) for name, value in zip(names, args, strict=False)}
+    return found | {name: plain(value) for name, value in kwargs.items()}

@@ -1,0 +1,136 @@
+"""The `model` of a job file → where it comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from wattree.errors import ModelError
+from wattree.files import is_folder
+from wattree.job.inputs import InputDeclaration, read_declaration
+from wattree.job.job import Lora, ModelSource
+from wattree.job.module import ModuleSource, module_source, names_module
+from wattree.job.problems import Problems, shown
+from wattree.job.schema import JobFile, ModelSpec
+
+__all__ = ["model_source", "needs_sequence"]
+
+_SOURCES = ("name", "transformer", "module")
+#: Keys of the mapping that say something of a Python function.
+_OF_MODULES = ("arguments", "inputs", "loss")
+
+
+def model_source(
+    value: object, *, folder: Path, is_guest: bool, problems: Problems
+) -> ModelSource | None:
+    """Return where the model comes from; None after noting what is wrong with it.
+
+    Args:
+        value: Of the key `model`.
+        folder: Where relative paths start.
+        is_guest: The job is another one's neighbour, whose file nobody named to be run.
+        problems: Where faults are noted.
+    """
+    if value is None:
+        expected = JobFile.model_fields["model"].description
+        problems.add("model", f"is missing, expected {expected}")
+        return None
+    spec = problems.read(ModelSpec, _as_mapping(value), "model")
+    if spec is None:
+        return None
+    given = [key for key in _SOURCES if getattr(spec, key) is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "none of name, transformer and module"
+        problems.add("model", f"found {found}, expected exactly one of name, transformer, module")
+        return None
+    name = None if spec.name is None else _name(spec.name, folder=folder, problems=problems)
+    return ModelSource(
+        name=name,
+        transformer=spec.transformer,
+        module=_module(spec, folder=folder, is_guest=is_guest, problems=problems),
+        lora=_lora(spec),
+        freeze=tuple(spec.freeze or ()),
+        folder=folder,
+    )
+
+
+def needs_sequence(source: ModelSource) -> bool:
+    """Return whether a source is known, before it is read, to be a model of tokens."""
+    return source.transformer is not None or (source.name or "").endswith(".json")
+
+
+def _as_mapping(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return {"module" if names_module(value) else "name": value}
+
+
+def _lora(spec: ModelSpec) -> Lora | None:
+    if spec.lora is None:
+        return None
+    targets = {} if spec.lora.targets is None else {"targets": tuple(spec.lora.targets)}
+    return Lora(rank=spec.lora.rank, **targets)
+
+
+def _module(
+    spec: ModelSpec, *, folder: Path, is_guest: bool, problems: Problems
+) -> ModuleSource | None:
+    if spec.module is None:
+        for key in _OF_MODULES:
+            if getattr(spec, key) is not None:
+                problems.add(f"model.{key}", "only a model given by 'module' has it")
+        return None
+    if is_guest:
+        problems.add(
+            "model",
+            f"found {shown(spec.module)}: a neighbour's Python is not run, as only its job's file "
+            "was named; use a catalogue name, a config.json or a transformer block",
+        )
+        return None
+    rest: dict[str, Any] = {}
+    if spec.arguments is not None:
+        rest["arguments"] = spec.arguments
+    if spec.loss is not None:
+        rest["loss"] = spec.loss
+    if spec.inputs is not None:
+        rest["inputs"] = _declared_inputs(spec.inputs, problems=problems)
+    try:
+        return module_source(spec.module, folder, **rest)
+    except ModelError as error:
+        problems.add("model.module", str(error))
+        return None
+
+
+def _name(name: str, *, folder: Path, problems: Problems) -> str:
+    """Return the name, with the path of a configuration file made relative to the job's folder."""
+    if not name.strip():
+        problems.add("model", "found an empty name, expected a catalogue name or a config.json")
+    elif name.endswith(".py"):
+        problems.add(
+            "model", f"found {shown(name)}, expected the function in it, too, such as {name}:build"
+        )
+    elif names_module(name):
+        problems.add(
+            "model.name", f"found {shown(name)}, expected it under 'module': it names Python code"
+        )
+    elif name.endswith(".json"):
+        return str(folder / name)
+    elif "/" in name and is_folder(folder / name):  # as downloaded model folders are
+        return str(folder / name / "config.json")
+    return name
+
+
+def _declared_inputs(
+    given: list[str] | dict[str, str], *, problems: Problems
+) -> tuple[InputDeclaration, ...] | dict[str, InputDeclaration] | None:
+    """Return the declarations of `model.inputs`; None after noting what is wrong with one."""
+    items = given.items() if isinstance(given, dict) else enumerate(given)
+    read: dict[Any, InputDeclaration] = {}
+    for key, text in items:
+        try:
+            read[key] = read_declaration(text)
+        except ModelError as error:
+            problems.add(f"model.inputs.{key}", str(error))
+    if len(read) < len(given):
+        return None
+    return read if isinstance(given, dict) else tuple(read.values())
