@@ -1,0 +1,121 @@
+"""Built-in models: parameters and multiply-adds agree with those that were published."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from functools import cache
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from wattree.capture.recording import Recording, TensorSource  # noqa: E402 - torch may be absent
+from wattree.capture.zoo import BuiltInModel, built_in_models  # noqa: E402
+from wattree.capture.zoo.recorded import built, options_of, recorded  # noqa: E402
+from wattree.errors import ModelError  # noqa: E402
+
+MODELS = built_in_models()
+
+#: One of each family, the smallest: running all of them takes minutes.
+QUICK = (
+    "vgg-11", "resnet-18", "resnext-50-32x4d", "se-resnet-50", "mobilenet-v1", "mobilenet-v2",
+    "mobilenet-v3-large", "efficientnet-b0", "vit-b-16", "swin-t", "shufflenet-v2-1.0",
+    "ssd300-vgg16", "ncf", "dlrm-proteus", "lstm-lm", "ffn",
+)  # fmt: skip
+
+
+def parameters(model: BuiltInModel) -> int:
+    """Return the number of the model's parameters, tied ones once, without memory for them."""
+    with torch.device("meta"):
+        module = built(model)
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@cache
+def recording(name: str) -> Recording:
+    """Return the recording of the model called `name`."""
+    return recorded(MODELS[name])
+
+
+def gmac(of: Recording) -> float:
+    """Return the multiply-adds of one sample's forward pass, in units of 1e9."""
+    size: dict[str, Any] = {"micro_batch": 1, "sequence": of.sequence or 1}
+    return sum(operator.flop.value(**size) for operator in of.operators) / 2e9
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].published_parameters])
+def test_parameters_agree_with_the_published_digits(name: str) -> None:
+    """An exact count must be met to the last digit, a rounded one to its last."""
+    published = Decimal(MODELS[name].published_parameters)
+    digits = int(published.as_tuple().exponent)
+    found = Decimal(parameters(MODELS[name]))
+
+    assert (found.quantize(published) if digits >= 0 else found) == published
+
+
+@pytest.mark.parametrize("name", [name for name in QUICK if MODELS[name].published_gmac])
+def test_multiply_adds_agree_with_the_published_digits(name: str) -> None:
+    """They are those of one image in the forward pass; within 0.5 % or the last digit."""
+    published = Decimal(MODELS[name].published_gmac)
+    last_digit = 10.0 ** int(published.as_tuple().exponent)
+
+    assert gmac(recording(name)) == pytest.approx(float(published), rel=5e-3, abs=last_digit / 2)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_recording_scales_with_the_batch(name: str) -> None:
+    """No size of a model depends on values, so its work is proportional to its samples."""
+    of = recording(name)
+    work = [
+        sum(o.flop.value(micro_batch=batch, sequence=of.sequence or 1) for o in of.operators)
+        for batch in (1, 5)
+    ]
+
+    assert math.isclose(work[1], 5 * work[0])
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_every_parameter_is_in_the_recording(name: str) -> None:
+    """What the recorder misses would have no gradient and no optimiser state."""
+    of = recording(name)
+    found = sum(
+        math.prod(int(extent.value(micro_batch=1, sequence=1)) for extent in tensor.extents)
+        for tensor in of.tensors
+        if tensor.source is TensorSource.PARAMETER
+    )
+
+    assert found == parameters(MODELS[name])
+
+
+def test_losses_are_scalars_where_a_model_has_one() -> None:
+    """A sum of logits of the size of a vocabulary would miss the softmax over it."""
+    scalars = {name for name in QUICK if recording(name).loss is not None}
+
+    assert scalars == {"ssd300-vgg16", "ncf", "dlrm-proteus", "lstm-lm"}
+
+
+def test_a_model_runs_at_another_size() -> None:
+    """The options of an entry are only defaults."""
+    large = recorded(MODELS["resnet-18"], {"image_size": 448, "classes": 10})
+
+    assert gmac(large) == pytest.approx(gmac(recording("resnet-18")) * 4, rel=1e-3)
+
+
+def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
+    """A misspelt option would else be ignored."""
+    with pytest.raises(ModelError, match=r"found 'imagesize', expected options among .*image_size"):
+        recorded(MODELS["resnet-18"], {"imagesize": 112})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_options_of_an_entry_exist(name: str) -> None:
+    """Else an entry would not be what it says."""
+    assert set(MODELS[name].options) <= set(options_of(MODELS[name]))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_has_a_source(name: str) -> None:
+    """A number without a source cannot be checked by anyone."""
+    assert len(MODELS[name].source) > 20
