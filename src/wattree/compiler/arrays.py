@@ -46,6 +46,10 @@ _STREAM_KINDS = {
     Stream.HOST_UPDATE: StreamKind.HOST,
     Stream.COPY_OUT: StreamKind.COPY,
     Stream.COPY_IN: StreamKind.COPY,
+    Stream.STORAGE: StreamKind.STORAGE,
+    Stream.WORKERS: StreamKind.HOST,
+    Stream.INPUT_COPY: StreamKind.COPY,
+    Stream.DECODER: StreamKind.COPY,
 }
 
 

@@ -12,6 +12,7 @@ from wattree.compiler.arrays import execution_graph
 from wattree.compiler.block import ModelProgram
 from wattree.compiler.evaluate import BlockCosts
 from wattree.compiler.ledger import Items, MemoryLedger, StageLedger
+from wattree.compiler.loading import Loading
 from wattree.compiler.offload import (
     check_shared_tiers,
 )
@@ -24,6 +25,7 @@ from wattree.compiler.step_tasks import BuiltStage, stages_and_ranks, with_level
 from wattree.compiler.tasks import Names
 from wattree.compiler.topology import MeshTopology
 from wattree.cost import Software
+from wattree.cost.loading import Loader
 from wattree.cost.rates import Rates
 from wattree.errors import StrategyError
 from wattree.graph import (
@@ -52,6 +54,7 @@ class Compilation:
         ledger: What the memory of the graph's tasks and rank classes is made of.
         axes: Sets of mesh axes that collectives run over.
         class_pools: Pool of each rank class's devices, `(C,)`.
+        loading: What loading data is to the ranks of each pool; empty where nothing is known.
     """
 
     graph: ExecutionGraph
@@ -61,6 +64,7 @@ class Compilation:
     ledger: MemoryLedger
     axes: tuple[tuple[str, ...], ...]
     class_pools: NDArray[np.int64]
+    loading: tuple[Loading, ...] = ()
 
 
 def compile_job(
@@ -76,6 +80,7 @@ def compile_job(
     fold: bool = True,
     detail: bool = True,
     devices: NDArray[np.int64] | None = None,
+    loader: Loader | None = None,
 ) -> Compilation:
     """Return the execution graph of one training step.
 
@@ -92,6 +97,7 @@ def compile_job(
         detail: A task per operator; otherwise runs of undisturbed compute are merged, which
             changes no time.
         devices: Device of each rank; None puts rank r on device r.
+        loader: How its data is loaded; None where nothing is known of that.
 
     Raises:
         StrategyError: The strategy fits neither the model nor the cluster; every misfit listed.
@@ -105,8 +111,9 @@ def compile_job(
         sequence=sequence,
         global_batch=global_batch,
         devices=devices,
+        loader=loader,
     )
-    steps = steps_of(job, cluster, _tiers([job]))
+    steps = steps_of(job, cluster, _tiers([job]), loader)
     made = _graph([steps], fold=fold, detail=detail)
     step = steps.of_kind[0]
     return Compilation(
@@ -117,6 +124,7 @@ def compile_job(
         ledger=made.ledger,
         axes=tuple(made.jobs[0].axes_index),
         class_pools=made.class_pools,
+        loading=steps.loading,
     )
 
 
@@ -144,7 +152,8 @@ def compile_jobs(
                 "one kind"
             }
         )
-    steps = [steps_of(job, cluster, _tiers(jobs)) for job in jobs]
+    storage = _storage(jobs)
+    steps = [steps_of(job, cluster, _tiers(jobs), storage) for job in jobs]
     check_shared_tiers([each.topology for each in steps], _tiers(jobs))
     made = _graph(steps, fold=fold, detail=detail)
     return made.graph, tasks_of_jobs(made.graph, made.classes)
@@ -154,6 +163,24 @@ def _tiers(jobs: Sequence[JobToCompile]) -> tuple[str, ...]:
     """Return the memory behind the devices that any of the jobs uses."""
     used = [job.strategy.traffic.offload.tiers for job in jobs]
     return tuple(dict.fromkeys(tier for tiers in used for tier in tiers))
+
+
+def _storage(jobs: Sequence[JobToCompile]) -> Loader | None:
+    """Return a loader that reads the storage which all jobs share; None if none reads any.
+
+    Raises:
+        StrategyError: They say different things of it.
+    """
+    loaders = [job.loader for job in jobs if job.loader is not None]
+    said = {(loader.storage_bytes_per_s, loader.storage_shared) for loader in loaders}
+    if len(said) > 1:
+        raise StrategyError(
+            {
+                "data.loader.storage": "found jobs that say different things of the storage they "
+                "share; expected the same bandwidth and per in all of them"
+            }
+        )
+    return loaders[0] if loaders else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

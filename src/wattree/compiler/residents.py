@@ -31,11 +31,24 @@ def stage_holdings(
     software: Software,
     stages: int,
     items: Items,
+    *,
+    input_bytes: float = 0.0,
 ) -> tuple[Holding, ...]:
-    """Return what a stage holds for the whole step, by category and block."""
+    """Return what a stage holds for the whole step, by category and block.
+
+    Args:
+        blocks: Of the stage.
+        moves: How data moves in this job.
+        software: Its habits.
+        stages: Of the pipeline.
+        items: Item → number.
+        input_bytes: Of input batches. [B]
+    """
     sync = [group for block in blocks for group in block.storage.sync]
     buffers = buffer_bytes(sync, software, stages)
     held = {items(Item("communication", "buffer", "", "buffers of a sharded optimiser")): [buffers]}
+    if input_bytes:
+        held[items(Item("input", "buffer", "", "input batches"))] = [input_bytes]
     for block in blocks:
         storage = block.storage
         sizes = {"parameters": moves.device_parameters(storage)}

@@ -19,6 +19,7 @@ from wattree.compiler.chunk import (
 )
 from wattree.compiler.chunk_tables import ChunkTables, turns_of
 from wattree.compiler.ledger import Piece, entries
+from wattree.compiler.loading import Loading
 from wattree.compiler.pairs import PairedTables
 from wattree.compiler.tasks import TASK, Stream, TaskTable, concatenated, joined
 from wattree.compiler.update import gradients_out, update_tasks
@@ -69,13 +70,16 @@ class Update:
 
     Attributes:
         overhead_s: Host time per step that belongs to no operator. [s]
-        input_s: Time to read, decode and copy the first micro-batch. [s]
+        input_s: Time to read, decode and copy the first micro-batch; only where nothing more is
+            known of how data is loaded. [s]
         gradient_bytes: Gradients of what it updates, as they are sent. [B]
+        loading: How data is loaded, if that is known.
     """
 
     overhead_s: float
     input_s: float
     gradient_bytes: float
+    loading: Loading | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +158,12 @@ def stage_program(
         pairs: Tables of slots that run side by side.
     """
     begins = [Place(stage, c) not in placement.before for c in range(len(chunks))]
-    tables: list[TaskTable] = [_input_table(context, update)] if any(begins) else []
+    firsts = [slot for slot in order if slot.work is Work.FORWARD and begins[slot.chunk]]
+    tables: list[TaskTable] = []
+    if firsts and update.loading is not None:
+        tables = _loading_tables(context, update.loading, len(firsts))
+    elif firsts:
+        tables = [_input_table(context, update)]
     keeps = not context.moves.reshard_after_forward
     placed = _place(
         order, chunks, tables, stage=stage, placement=placement, pairs=pairs, keeps_gathered=keeps
@@ -172,8 +181,11 @@ def stage_program(
     sends = _sends(placed, tasks, offsets, stage=stage, placement=placement)
     extra += _slot_edges(placed, tasks, offsets, receives, stage=stage, placement=placement)
     extra.append(_return_edges(placed, offsets))
-    if any(begins):
-        extra.append(_input_edges(order, begins, placed, offsets, receives))
+    if firsts and update.loading is None:
+        extra.append(_input_edges(firsts[:1], placed, offsets, receives))
+    elif firsts and len(tables[1].tasks):
+        extra.append(_input_edges(firsts, placed, offsets, receives, first=int(offsets[1])))
+        extra.append(_copy_edges(firsts, placed, offsets, first=int(offsets[1])))
     tail = int(offsets[tail_at])
     if placement.copies > 1:
         mirror = int(offsets[mirrored_at])
@@ -181,6 +193,7 @@ def stage_program(
         receives[MIRROR] = (tail,)
         sends.append(Send(mirror, placement.stages - 1 - stage, 0, MIRROR))
     extra.append(_tail_edges(tasks, tail))
+    extra.append(_last_edges(tasks, tail))
     if blocking_transfers:
         extra.append(_blocking_edges(tasks, sends))
     return StageProgram(
@@ -420,22 +433,44 @@ def _input_table(context: ChunkContext, update: Update) -> TaskTable:
     return TaskTable(tasks=task, edges=np.zeros((0, 2), np.int64), exit=0)
 
 
+def _loading_tables(context: ChunkContext, loading: Loading, count: int) -> list[TaskTable]:
+    """Return what loaders do beside the step, and the copies that the step waits for."""
+    parts = [loading.ahead(count, context.name), loading.waited_for(count, context.name)]
+    return [TaskTable(tasks=part, edges=np.zeros((0, 2), np.int64)) for part in parts]
+
+
 def _input_edges(
-    order: Order,
-    begins: Sequence[bool],
+    firsts: Sequence[Slot],
     placed: Sequence[_Placed],
     offsets: NDArray[np.int64],
     receives: Mapping[Handover, tuple[int, ...]],
+    *,
+    first: int = 0,
 ) -> NDArray[np.int64]:
-    """The first forward that begins the model waits for its input; later ones are prefetched."""
-    first = next((slot for slot in order if not slot.backward and begins[slot.chunk]), None)
-    if first is None:
-        return np.zeros((0, 2), np.int64)
-    waits = receives[Handover(first.chunk, first.micro_batch, False)]
-    if not waits:
-        item = next(item for item in placed if item.slot == first)
-        waits = (int(offsets[item.at]),)
-    return np.array([(0, entry) for entry in waits], dtype=np.int64)
+    """Let forwards that begin the model wait for their input: task `first` and those behind it."""
+    at = {item.slot: int(offsets[item.at]) for item in placed}
+    pairs = []
+    for number, slot in enumerate(firsts):
+        waits = receives[Handover(slot.chunk, slot.micro_batch, False)] or (at[slot],)
+        pairs += [(first + number, entry) for entry in waits]
+    return np.array(pairs, dtype=np.int64)
+
+
+def _copy_edges(
+    firsts: Sequence[Slot],
+    placed: Sequence[_Placed],
+    offsets: NDArray[np.int64],
+    *,
+    first: int,
+) -> NDArray[np.int64]:
+    """Let each copy that is waited for begin when the computation before it has ended."""
+    numbers, pairs, tail = {slot: number for number, slot in enumerate(firsts)}, [], -1
+    for item in placed:
+        if item.slot in numbers and tail >= 0:
+            pairs.append((tail, first + numbers[item.slot]))
+        if item.table.tails:
+            tail = _row(item, int(offsets[item.at]), item.table.tails[-1])
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
 def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -> TaskTable:
@@ -460,10 +495,19 @@ def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -
 
 
 def _tail_edges(tasks: NDArray[np.void], tail: int) -> NDArray[np.int64]:
-    """The step's end waits for the last task on each stream before it."""
-    streams = tasks["stream"][:tail]
-    lasts = [int(np.flatnonzero(streams == s)[-1]) for s in np.unique(streams)]
+    """The step's end waits for the last of its own tasks on each stream before it."""
+    streams = tasks["stream"][:tail].copy()
+    streams[tasks["phase"][:tail] == Phase.PREFETCH] = -1
+    lasts = [int(np.flatnonzero(streams == s)[-1]) for s in np.unique(streams) if s >= 0]
     return np.array([(last, tail) for last in lasts], dtype=np.int64).reshape(-1, 2)
+
+
+def _last_edges(tasks: NDArray[np.void], tail: int) -> NDArray[np.int64]:
+    """The very last task of a step waits for what later ones need."""
+    ahead = np.flatnonzero(tasks["phase"][:tail] == Phase.PREFETCH)
+    streams = tasks["stream"][ahead]
+    lasts = [int(ahead[np.flatnonzero(streams == s)[-1]]) for s in np.unique(streams)]
+    return np.array([(last, len(tasks) - 1) for last in lasts], dtype=np.int64).reshape(-1, 2)
 
 
 def _blocking_edges(tasks: NDArray[np.void], sends: Sequence[Send]) -> NDArray[np.int64]:

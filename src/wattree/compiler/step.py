@@ -12,6 +12,7 @@ from wattree.compiler.block import ModelProgram, compile_model
 from wattree.compiler.evaluate import BlockCosts, GroupShapes, Placement, block_costs
 from wattree.compiler.fits import check_fits, check_ring
 from wattree.compiler.kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
+from wattree.compiler.loading import Loading, check_host_memory, loading_of, storage_links
 from wattree.compiler.movement import Movement, movement_of
 from wattree.compiler.offload import (
     offload_misfits,
@@ -26,6 +27,7 @@ from wattree.compiler.tiers import tier_links, tiers_of
 from wattree.compiler.token_load import RankLevels, rank_levels
 from wattree.compiler.topology import MeshTopology
 from wattree.cost import GroupShape, Software
+from wattree.cost.loading import Loader
 from wattree.cost.rates import Rates
 from wattree.errors import StrategyError
 from wattree.graph import (
@@ -51,6 +53,7 @@ class JobToCompile:
 
     Attributes:
         label: What the names of its rank classes begin with.
+        loader: How its data is loaded; None where nothing is known of that.
     """
 
     model: ModelGraph
@@ -62,6 +65,7 @@ class JobToCompile:
     global_batch: int
     devices: NDArray[np.int64] | None = None
     label: str = ""
+    loader: Loader | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,7 @@ class Step:
     software: Software
     moves: Movement
     input_bytes: float  # of one micro-batch on one rank
+    loading: Loading | None
     levels: RankLevels | None
 
     @property
@@ -100,11 +105,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """One job's step on each kind of its ranks, and its rates by pool."""
+    """One job's step on each kind of its ranks, its rates and its loading by pool."""
 
     of_kind: tuple[Step, ...]
     kinds: RankKinds
     rates: tuple[Rates, ...]
+    loading: tuple[Loading, ...]
     label: str
 
     @property
@@ -113,8 +119,17 @@ class Steps:
         return self.of_kind[0].topology
 
 
-def steps_of(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> Steps:
-    """Return what a job's step is made of on each kind of its ranks."""
+def steps_of(
+    job: JobToCompile, cluster: Cluster, tiers: Sequence[str], storage: Loader | None = None
+) -> Steps:
+    """Return what a job's step is made of on each kind of its ranks.
+
+    Args:
+        job: The job.
+        cluster: On what.
+        tiers: Memory behind the devices that it or jobs beside it use.
+        storage: A loader whose storage it or jobs beside it read; None if none does.
+    """
     model, strategy, software = job.model, job.strategy, job.software
     sequence, global_batch = job.sequence, job.global_batch
     active = frozenset(axis for axis, degree in strategy.mesh.axes if degree > 1)
@@ -132,7 +147,7 @@ def steps_of(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> Steps
     given = (job.rates,) if isinstance(job.rates, Rates) else job.rates
     by_pool = tuple(replace(r, collectives=replace(r.collectives, refuses=True)) for r in given)
     assert len(by_pool) == len(cluster.pools), "rates of every pool"
-    topology = _topology(job, cluster, tiers)
+    topology = _topology(job, cluster, tiers, storage)
     _check_place(topology, by_pool)
     program = compile_model(model, strategy.tree, active)
     load, dropless = strategy.expert_load, software.moe_dropless
@@ -155,6 +170,11 @@ def steps_of(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> Steps
     devices = topology.device_of(np.arange(strategy.mesh.ranks))
     used = strategy.traffic.offload.tiers
     behind = tiers_of(cluster.node, used, devices) if used else {}
+    loading: tuple[Loading, ...] = ()
+    if job.loader is not None:
+        samples = float(scale.micro_batch[0])
+        loading = loading_of(job.loader, topology, strategy.schedule, samples)
+        check_host_memory(loading)
     steps = []
     for kind in kinds.kinds:
         rates, placement = by_pool[kind.pool], _placement(topology, kind, active)
@@ -181,14 +201,17 @@ def steps_of(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> Steps
                 software=software,
                 moves=moves,
                 input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
+                loading=loading[kind.pool] if loading else None,
                 levels=levels,
             )
         )
-    return Steps(of_kind=tuple(steps), kinds=kinds, rates=by_pool, label=job.label)
+    return Steps(of_kind=tuple(steps), kinds=kinds, rates=by_pool, loading=loading, label=job.label)
 
 
-def _topology(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> MeshTopology:
-    """Return the mesh on the cluster, with links to memory behind its devices."""
+def _topology(
+    job: JobToCompile, cluster: Cluster, tiers: Sequence[str], storage: Loader | None
+) -> MeshTopology:
+    """Return the mesh on the cluster, with links to memory behind its devices and to storage."""
     topology = MeshTopology(mesh=job.strategy.mesh, cluster=cluster, devices=job.devices)
     given = {"place": job.devices is not None, "strategy.offload": bool(tiers)}
     if cluster.is_mixed and any(given.values()):
@@ -196,10 +219,14 @@ def _topology(job: JobToCompile, cluster: Cluster, tiers: Sequence[str]) -> Mesh
         raise StrategyError({key: reason for key, is_given in given.items() if is_given})
     if misfits := offload_misfits(job.strategy, job.model, cluster.pools[0].node):
         raise StrategyError(misfits)
-    if not tiers:
+    if cluster.is_mixed or (not tiers and storage is None):
         return topology
     devices = topology.device_of(np.arange(job.strategy.mesh.ranks))
-    return replace(topology, behind=tier_links(cluster.node, tiers, devices))
+    if storage is None:
+        return replace(topology, behind=tier_links(cluster.node, tiers, devices))
+    used = (*tiers, *(() if "host" in tiers else ("host",)))
+    behind = tier_links(cluster.node, used, devices)
+    return replace(topology, behind=(*behind, *storage_links(storage, cluster, devices)))
 
 
 def _placement(topology: MeshTopology, kind: RankKind, active: frozenset[str]) -> GroupShapes:

@@ -14,6 +14,7 @@ from wattree.compiler.chunk import BlockParts, ChunkContext
 from wattree.compiler.chunk_tables import ChunkTables
 from wattree.compiler.ledger import Holding, Items
 from wattree.compiler.links import alone_s, rank_rates
+from wattree.compiler.loading import loading_stages
 from wattree.compiler.merge import merged
 from wattree.compiler.offload import (
     check_capacity,
@@ -222,10 +223,24 @@ def _stages(
         )
         found[stage] = BuiltStage(
             program=program,
-            holdings=stage_holdings(blocks, step.moves, software, stages, items),
+            holdings=stage_holdings(
+                blocks,
+                step.moves,
+                software,
+                stages,
+                items,
+                input_bytes=_input_bytes(step, stage),
+            ),
             waiting=waiting_bytes(step.moves, held, orders[stage]),
         )
     return found
+
+
+def _input_bytes(step: Step, stage: int) -> float:
+    """Return what input batches take on a device of a stage. [B]"""
+    strategy = step.strategy
+    begins = loading_stages(strategy.schedule, strategy.mesh.degree("pp"))
+    return 0.0 if step.loading is None or stage not in begins else step.loading.device_bytes
 
 
 def _stored(step: Step, parts: Sequence[BlockParts], level: int) -> list[BlockParts]:
@@ -266,7 +281,7 @@ def _check_count(step: Step, per_micro_batch: int) -> None:
 
 
 def _update(step: Step, blocks: Sequence[BlockParts]) -> Update:
-    """Return the end of a stage's step."""
+    """Return the end of a stage's step, and how its data gets there."""
     updated = np.array(sum(block.storage.updated_elements[0] for block in blocks))
     node = step.topology.cluster.pools[step.kind.pool].node
     read_s = step.input_bytes * node.devices / node.host.storage_read_bytes_per_s
@@ -274,6 +289,7 @@ def _update(step: Step, blocks: Sequence[BlockParts]) -> Update:
         overhead_s=step.rates.step_overhead_s,
         input_s=read_s + step.input_bytes / node.device.host_link_bytes_per_s,
         gradient_bytes=float(updated) * step.software.reduce_bytes,
+        loading=step.loading,
     )
 
 

@@ -27,7 +27,15 @@ __all__ = [
 ]
 
 #: Memory categories of tasks and residents; a task's own `category` is ACTIVATIONS unless set.
-CATEGORIES = ("activations", "parameters", "gradients", "optimizer", "gathered", "communication")
+CATEGORIES = (
+    "activations",
+    "parameters",
+    "gradients",
+    "optimizer",
+    "gathered",
+    "communication",
+    "input",
+)
 GATHERED = CATEGORIES.index("gathered")
 GRADIENTS = CATEGORIES.index("gradients")
 
@@ -65,9 +73,12 @@ _BYTES = np.dtype((np.void, TASK.itemsize))
 
 
 class Copy:
-    """Copies between a device and a tier of memory behind it; `wire_bytes` are what it moves."""
+    """Copies between a device and a tier of memory behind it; `wire_bytes` are what it moves.
 
-    NONE, TO_HOST, FROM_HOST, TO_CXL, FROM_CXL = range(5)
+    Reads from storage into host memory are counted among them.
+    """
+
+    NONE, TO_HOST, FROM_HOST, TO_CXL, FROM_CXL, FROM_STORAGE = range(6)
 
 
 #: Kind of link behind a device → the copies that go over it.
@@ -77,6 +88,7 @@ COPY_LOADS = {
     "host_memory_bytes": (Copy.TO_HOST, Copy.FROM_HOST),
     "cxl_out_bytes": (Copy.TO_CXL,),
     "cxl_in_bytes": (Copy.FROM_CXL,),
+    "storage_bytes": (Copy.FROM_STORAGE,),
 }
 
 
@@ -84,7 +96,7 @@ class Stream:
     """Streams of one rank, as frameworks have them: one for compute, one per communicator."""
 
     COMPUTE, TENSOR, CONTEXT, EXPERT, GATHER, REDUCE, SEND_NEXT, SEND_PREVIOUS, HOST = range(9)
-    COPY_OUT, COPY_IN, HOST_UPDATE = range(9, 12)
+    COPY_OUT, COPY_IN, HOST_UPDATE, STORAGE, WORKERS, INPUT_COPY, DECODER = range(9, 16)
 
 
 STREAMS = (
@@ -100,6 +112,10 @@ STREAMS = (
     "copy out",
     "copy in",
     "host update",
+    "storage",
+    "workers",
+    "input copy",
+    "decoder",
 )
 
 

@@ -72,6 +72,7 @@ class StreamKind(IntEnum):
     COMMUNICATION = 1
     COPY = 2
     HOST = 3
+    STORAGE = 4
 
 
 class Phase(IntEnum):
@@ -83,6 +84,7 @@ class Phase(IntEnum):
     OPTIMIZER = 3
     MATERIALS = 4
     SYNCHRONIZATION = 5  # gradients and parameters between replicas
+    PREFETCH = 6  # materials of later steps, made beside this one; its end waits for them
 
 
 class StageLabel(IntEnum):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from wattree.cost.loading import Loader
 from wattree.cost.requests import CollectiveRequests
 from wattree.hardware import Cluster
 from wattree.job.module import ModuleSource
@@ -60,11 +61,13 @@ class Data:
         sequence_length: Tokens per sample; 1 where samples have none.
         global_batch: Samples per step over all replicas.
         has_sequence: The job gives a sequence length. Models of tokens need one.
+        loader: How samples get to the devices; None where the job does not say.
     """
 
     sequence_length: int = 1
     global_batch: int
     has_sequence: bool = True
+    loader: Loader | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from wattree.job.cluster import cluster_of
 from wattree.job.collectives import collective_requests
 from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.job import AUTO, Data, Job, ModelSource, TrainingOptions
+from wattree.job.loader import loader_of, warn_of_loader
 from wattree.job.model import model_source, needs_sequence
 from wattree.job.neighbours import (
     Guest,
@@ -91,6 +92,8 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
     )
     data = _data(mapping.get("data"), model, problems=problems)
     cluster, place = _cluster_and_place(mapping, guest, folder=folder, problems=problems)
+    if data is not None and data.loader is not None and cluster is not None:
+        warn_of_loader(data.loader, cluster, problems=problems)
     strategy = chosen_strategy(
         mapping.get("strategy", AUTO),
         cluster=cluster if place is None or cluster is None else place.allotment(cluster),
@@ -196,12 +199,20 @@ def _data(value: object, model: ModelSource | None, *, problems: Problems) -> Da
     spec = problems.read(DataSpec, value, "data")
     if spec is None:
         return None
-    if spec.sequence_length is not None:
-        return Data(sequence_length=spec.sequence_length, global_batch=spec.global_batch)
-    if model is not None and needs_sequence(model):
+    sequence = spec.sequence_length
+    if sequence is None and model is not None and needs_sequence(model):
         expected = DataSpec.model_fields["sequence_length"].description
         problems.add("data.sequence_length", f"is missing, expected {expected}")
-    return Data(global_batch=spec.global_batch, has_sequence=False)
+    length = 1 if sequence is None else sequence
+    loader = None
+    if spec.loader is not None:
+        loader = loader_of(spec.loader, sequence_length=length, problems=problems)
+    return Data(
+        sequence_length=length,
+        global_batch=spec.global_batch,
+        has_sequence=sequence is not None,
+        loader=loader,
+    )
 
 
 def _choice(value: object, place: str, known: tuple[str, ...], *, problems: Problems) -> str:

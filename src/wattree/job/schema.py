@@ -14,9 +14,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from wattree.job.values import (
     Axes,
     Backward,
+    Bandwidth,
     Degree,
     Depth,
     DeviceList,
+    Duration,
     Factor,
     Imbalance,
     Index,
@@ -25,6 +27,7 @@ from wattree.job.values import (
     Pieces,
     Power,
     Rate,
+    SampleBytes,
     Samples,
     Seed,
     Size,
@@ -45,6 +48,7 @@ __all__ = [
     "CollectiveSpec",
     "DataSpec",
     "JobFile",
+    "LoaderSpec",
     "LoraSpec",
     "MemorySpec",
     "ModelSpec",
@@ -57,6 +61,7 @@ __all__ = [
     "PoolSpec",
     "PrefetchSpec",
     "ScheduleSpec",
+    "StorageSpec",
     "TrainingSpec",
     "TreeSpec",
     "job_schema",
@@ -112,6 +117,58 @@ class ModelSpec(Section):
     )
 
 
+class StorageSpec(Section):
+    """Where stored samples are read from."""
+
+    bandwidth: Bandwidth | None = Field(
+        None, description="a rate with its unit, such as '2 GB/s'; the node's own if not given"
+    )
+    per: Literal["node", "cluster"] = Field(
+        "node", description="'node' or 'cluster', who shares that bandwidth"
+    )
+    latency: Duration | None = Field(
+        None, description="a time with its unit, such as '5 ms', that a worker waits per sample"
+    )
+
+
+class LoaderSpec(Section):
+    """How samples get from storage to the devices."""
+
+    preset: str | None = Field(
+        None, description="a known input pipeline, such as imagenet-jpeg, that the keys change"
+    )
+    workers: Degree | None = Field(
+        None, description="a whole number, processes per device that read, decode and augment"
+    )
+    decode: Duration | None = Field(
+        None, description="a time with its unit, such as '2 ms', of one core for one sample"
+    )
+    augment: Duration | None = Field(
+        None, description="a time with its unit, such as '2 ms', of one core for one sample"
+    )
+    sample_bytes: SampleBytes | None = Field(
+        None, description="a size with its unit, such as '110 kB', of one stored sample"
+    )
+    tensor_bytes: SampleBytes | None = Field(
+        None, description="a size with its unit, such as '588 KiB', that is copied of one sample"
+    )
+    prefetch: Degree | None = Field(
+        None, description="a whole number, micro-batches that each worker makes ahead"
+    )
+    storage: StorageSpec | None = Field(
+        None, description="a mapping with bandwidth, per and latency"
+    )
+    pinned: bool | None = Field(
+        None, description="true or false, whether copies run beside computation"
+    )
+    cores: Degree | None = Field(
+        None, description="a whole number, cores of a node that its workers share"
+    )
+    device_decode: Duration | None = Field(
+        None, description="a time with its unit, such as '0.2 ms', of the device's own decoder"
+    )
+
+
 class DataSpec(Section):
     """What one step consumes."""
 
@@ -119,6 +176,11 @@ class DataSpec(Section):
         None, description="a whole number, tokens per sample; left out where samples have none"
     )
     global_batch: Samples = Field(description="a whole number, samples per step over all replicas")
+    loader: str | LoaderSpec | None = Field(
+        None,
+        description="a known input pipeline, such as imagenet-jpeg, or a mapping with workers, "
+        "decode and sample_bytes",
+    )
 
 
 class StragglersSpec(Section):

@@ -17,9 +17,11 @@ from wattree.units import parse_quantity
 __all__ = [
     "Axes",
     "Backward",
+    "Bandwidth",
     "Degree",
     "Depth",
     "DeviceList",
+    "Duration",
     "Factor",
     "Imbalance",
     "Index",
@@ -28,6 +30,7 @@ __all__ = [
     "Pieces",
     "Power",
     "Rate",
+    "SampleBytes",
     "Samples",
     "Seed",
     "Size",
@@ -56,6 +59,10 @@ LEAST_POWER_W, MOST_POWER_W = 1.0, 20_000.0
 LEAST_BUCKET_BYTES, MOST_BUCKET_BYTES = 1.0, 2.0**40
 #: A day: no step takes that long. [s]
 MOST_OFFSET_S = 86_400.0
+#: An hour for one sample, a TiB of it, a petabyte of it in a second: slips, not wishes.
+MOST_SAMPLE_S = 3600.0
+MOST_SAMPLE_BYTES = 2.0**40
+LEAST_STORAGE, MOST_STORAGE = 1e3, 1e15
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?", re.ASCII)
 
 
@@ -181,6 +188,21 @@ def _offset(value: object) -> float:
     if not 0 <= found <= MOST_OFFSET_S:
         raise ValueError(f"found {shown(value)}, expected a time from '0 s' to '24 h'")
     return found
+
+
+def _from_zero(dimension: str, *, most: float, span: str) -> Callable[[object], float]:
+    """Return a reader of quantities from 0; arguments as for `_quantity`."""
+
+    def read(value: object) -> float:
+        try:
+            found = parse_quantity(value, dimension, positive=False)
+        except UnitError as error:
+            raise ValueError(str(error)) from error
+        if found > most:
+            raise ValueError(f"found {shown(value)}, expected {span}")
+        return found
+
+    return read
 
 
 def _numbers(value: object) -> object:
@@ -320,6 +342,27 @@ Size = Annotated[
     float,
     BeforeValidator(read_size),
     WithJsonSchema({"type": "string", "examples": ["25 MiB"]}),
+]
+Duration = Annotated[
+    float,
+    BeforeValidator(_from_zero("s", most=MOST_SAMPLE_S, span="a time from '0 s' to '1 h'")),
+    WithJsonSchema({"type": "string", "examples": ["4 ms"]}),
+]
+SampleBytes = Annotated[
+    float,
+    BeforeValidator(
+        _from_zero("bytes", most=MOST_SAMPLE_BYTES, span="a size from '0 B' to '1 TiB'")
+    ),
+    WithJsonSchema({"type": "string", "examples": ["110 kB"]}),
+]
+Bandwidth = Annotated[
+    float,
+    BeforeValidator(
+        _quantity(
+            "bytes_per_s", least=LEAST_STORAGE, most=MOST_STORAGE, span="'1 kB/s' to '1 PB/s'"
+        )
+    ),
+    WithJsonSchema({"type": "string", "examples": ["2 GB/s"]}),
 ]
 Imbalance = Annotated[
     dict[str, float | int],

@@ -13,6 +13,7 @@ __all__ = [
     "covered_s",
     "membership_class",
     "slowest_class",
+    "starved_span",
     "tasks_by_class",
     "tasks_of",
     "time_parts",
@@ -60,20 +61,45 @@ def slowest_class(trace: Trace) -> int:
     return int(np.argmax(total))
 
 
-def time_parts(trace: Trace, rank_class: int, mine: Integers | None = None) -> TimeParts:
+def starved_span(trace: Trace) -> Floats:
+    """Return when the whole job waits for materials of later steps: rows (start, end), or none. [s]
+
+    From the end of everything else that begins before the last of them is there, until then.
+    """
+    graph = trace.graph
+    ahead = graph.phase == Phase.PREFETCH
+    if not ahead.any():
+        return np.zeros((0, 2))
+    there_s = float(trace.end_s[ahead].max())
+    others = ~ahead & (trace.start_s < there_s)
+    done_s = float(trace.end_s[others].max(initial=0.0))
+    return np.array([(done_s, there_s)]) if done_s < there_s else np.zeros((0, 2))
+
+
+def time_parts(
+    trace: Trace,
+    rank_class: int,
+    mine: Integers | None = None,
+    *,
+    starved: Floats | None = None,
+) -> TimeParts:
     """Return where the step goes on `rank_class`; the parts add up to the makespan. [s]
 
     Time with a compute task running is compute, recomputation or optimizer by its phase. Of the
     rest, time with communication in flight on this class is exposed communication, then time
-    with input work is exposed materials, then time with other host work is `other`; what is left
-    is the bubble. Who asks for many classes gives each one's tasks, `mine`, from `tasks_by_class`.
+    with input work that computation waits for is exposed materials, then time with other host
+    work is `other`. In what is left the job waits for materials of later steps, and that is
+    exposed materials too, or there is a bubble. Who asks for many classes gives each one's tasks,
+    `mine`, from `tasks_by_class`, and `starved`, from `starved_span`.
     """
     graph = trace.graph
     if mine is None:
         mine = tasks_of(trace, rank_class)
+    mine = mine[graph.phase[mine] != Phase.PREFETCH]
     kind, phase = graph.kind[mine], graph.phase[mine]
     computing = kind == TaskKind.COMPUTE
     host = kind == TaskKind.HOST
+    materials = phase == Phase.MATERIALS
 
     def spans(chosen: NDArray[np.bool_]) -> Floats:
         return busy_spans(trace, mine[chosen])
@@ -85,9 +111,10 @@ def time_parts(trace: Trace, rank_class: int, mine: Integers | None = None) -> T
     optimizing = computing & (phase == Phase.OPTIMIZER)
     layers = [
         spans(computing),
-        spans(~computing & ~host),
-        spans(host & (phase == Phase.MATERIALS)),
-        spans(host & (phase != Phase.MATERIALS)),
+        spans(~computing & ~host & ~materials),
+        spans(~computing & materials),
+        spans(host & ~materials),
+        starved_span(trace) if starved is None else starved,
     ]
     reached = covered_s(layers)
     exposed = np.diff([0.0, *reached])
@@ -96,7 +123,7 @@ def time_parts(trace: Trace, rank_class: int, mine: Integers | None = None) -> T
         "recomputation": busy(recomputing),
         "optimizer": busy(optimizing),
         "exposed_communication": float(exposed[1]),
-        "exposed_materials": float(exposed[2]),
+        "exposed_materials": float(exposed[2] + exposed[4]),
         "other": float(exposed[3]),
         "bubble": max(makespan - float(reached[-1]), 0.0),
     }

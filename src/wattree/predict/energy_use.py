@@ -8,10 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.energy import dynamic_energy_j, rated_dynamic_w
-from wattree.graph import StageLabel, StreamKind, TaskKind
+from wattree.energy import dynamic_energy_j, loading_energy_j, rated_dynamic_w
+from wattree.graph import Phase, StageLabel, StreamKind, TaskKind
 from wattree.hardware import Cluster, Pool, Precision
-from wattree.predict.breakdown import membership_class, tasks_by_class, time_parts
+from wattree.predict.breakdown import (
+    membership_class,
+    starved_span,
+    tasks_by_class,
+    time_parts,
+)
 from wattree.trace import EnergyUse, Trace
 
 __all__ = ["StepEnergy", "device_energy_j", "standing_w", "step_energy"]
@@ -49,6 +54,7 @@ def step_energy(
     *,
     class_pools: Integers | None = None,
     nodes: Sequence[float] | None = None,
+    core_s: Sequence[float] = (),
 ) -> StepEnergy:
     """Return the energy of a step.
 
@@ -63,6 +69,8 @@ def step_energy(
         ranks: Of the job.
         class_pools: Pool of each rank class; may be left out where there is one.
         nodes: That the job pays for, by pool, if not all it needs.
+        core_s: Core time of loading one micro-batch for one rank, by pool; empty where nothing is
+            known of it. [s]
     """
     if class_pools is None:
         only = cluster.pools.index(cluster.pool)
@@ -71,12 +79,13 @@ def step_energy(
     graph = trace.graph
     step_s = trace.makespan_s
     dynamic = own * graph.class_ranks[owner]
-    by_stage = np.bincount(graph.stage[task], weights=dynamic, minlength=3)
+    loading = _loading(trace, task, class_pools[owner], core_s) * graph.class_ranks[owner]
+    by_stage = np.bincount(graph.stage[task], weights=dynamic + loading, minlength=3)
     resting_w = standing_w(cluster, cluster.pool_nodes(ranks) if nodes is None else nodes)
     at_rest_w = sum(resting_w)
     pool = class_pools[owner]
     pools = len(cluster.pools)
-    dynamic_j = np.bincount(pool, weights=dynamic, minlength=pools)
+    dynamic_j = np.bincount(pool, weights=dynamic + loading, minlength=pools)
     moves = graph.stage[task] == StageLabel.COMMUNICATING
     moving_j = np.bincount(pool[moves], weights=dynamic[moves], minlength=pools)
     curves = []
@@ -90,6 +99,8 @@ def step_energy(
         excess_j = _mean_excess_w(asked, granted) * step_s
         by_stage[StageLabel.COMMUNICATING] -= excess_j
         dynamic_j[kind] -= excess_j * moving_j[kind] / max(moving_j[kind].sum(), 1e-30)
+    if loading.any():  # hosts and storage draw it, under no limit of the devices
+        curves.append(_curve(trace, loading, task, 0.0))
     static_j = at_rest_w * step_s
     exposed = _exposed_shares(trace, _weights(cluster, ranks, resting_w)[class_pools])
     stages = np.maximum(by_stage + static_j * exposed, 0.0)  # rounding of an empty stage
@@ -202,7 +213,7 @@ def _dynamic(
     task, owner = membership_class(trace)
     busy_s = trace.end_s - trace.start_s
     # A copy engine moves bytes of device memory; no core spins for it as in a collective.
-    copies = graph.stream_kind[graph.stream_ids] == StreamKind.COPY
+    copies = np.isin(graph.stream_kind[graph.stream_ids], (StreamKind.COPY, StreamKind.STORAGE))
     moves = np.isin(graph.kind[task], (TaskKind.COLLECTIVE, TaskKind.TRANSFER)) & ~copies
     energy = np.zeros(len(task))
     for number, pool in enumerate(cluster.pools):
@@ -219,6 +230,23 @@ def _dynamic(
     return energy, owner, task
 
 
+def _loading(trace: Trace, task: Integers, pool: Integers, core_s: Sequence[float]) -> Floats:
+    """Return what hosts and storage draw above rest for tasks that load data, for one rank. [J]"""
+    graph = trace.graph
+    # Who says nothing of loading has one task of the host for all of it.
+    if not core_s or not np.isin(graph.stage[task], StageLabel.MATERIALS).any():
+        return np.zeros(len(task))
+    stream = graph.stream_kind[graph.stream_ids]
+    materials = graph.stage[task] == StageLabel.MATERIALS
+    moved = np.where(materials, graph.link_traffic_bytes[task], 0.0)
+    works = materials & (graph.phase[task] == Phase.PREFETCH) & (stream == StreamKind.HOST)
+    return loading_energy_j(
+        core_s=np.where(works, np.array(core_s)[pool], 0.0),
+        read_bytes=np.where(stream == StreamKind.STORAGE, moved, 0.0),
+        copied_bytes=np.where(stream == StreamKind.COPY, moved, 0.0),
+    )
+
+
 def _exposed_shares(trace: Trace, weights: Floats) -> Floats:
     """Return the share of the step in which each stage is exposed, averaged over ranks.
 
@@ -229,8 +257,9 @@ def _exposed_shares(trace: Trace, weights: Floats) -> Floats:
     shares = np.zeros(3)
     ranks = trace.graph.class_ranks * weights
     tasks = tasks_by_class(trace, len(ranks[:_BINS]))
+    starved = starved_span(trace)
     for rank_class, (count, mine) in enumerate(zip(ranks[:_BINS], tasks, strict=True)):
-        parts = time_parts(trace, rank_class, mine)
+        parts = time_parts(trace, rank_class, mine, starved=starved)
         shares[StageLabel.MATERIALS] += count * parts.exposed_materials
         shares[StageLabel.COMMUNICATING] += count * parts.exposed_communication
     shares /= max(trace.makespan_s, 1e-30) * ranks[:_BINS].sum()

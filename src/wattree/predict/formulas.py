@@ -11,6 +11,7 @@ from wattree.compiler.compile import update_traffic_bytes
 from wattree.predict.beside import Beside
 from wattree.predict.energy_use import standing_w
 from wattree.predict.hidden import gathered_copies, hidden_traffic
+from wattree.predict.inputs import Inputs
 from wattree.predict.memory_use import process_bytes
 from wattree.predict.pipeline import FOLLOWING, SPLIT, Held, in_flight, split_bubble_s
 from wattree.predict.tables import Tables
@@ -32,6 +33,7 @@ class Formulas:
         self.by_pool = tables
         self.tables = tables[0]  # what depends on no device
         self._copies = gathered_copies(self.tables.switches)
+        self._inputs = Inputs(tables)
 
     def _of_blocks(self, held: Held, name: str, index: Integers) -> Floats:
         """Return a table of blocks summed over those of each kind of stage, `(kinds, n)`."""
@@ -74,7 +76,7 @@ class Formulas:
         # A gather that waits for the block before starts with its reduction, and shares links.
         in_line = in_line + np.minimum(waited, every)
         beside = Beside(rates.overlap_compute_rate, rates.overlap_communication_rate)
-        forward_pass = np.maximum(
+        forward_pass = self._inputs.waited_s(index, held) + np.maximum(
             forward + beside.lost_s(gather), gather + beside.waited_s(forward)
         )
         backward_pass = np.maximum(
@@ -113,7 +115,10 @@ class Formulas:
             time_s = time_s + self._transfers(index, held, virtual, micro_batches)
         time_s = time_s + beside.added_s(once, backward, overlap=hidden.gradients).max(axis=0)
         time_s = time_s + beside.added_s(update, forward, overlap=hidden.updates).max(axis=0)
-        return np.asarray(time_s + self._update_s(index, held) + rates.step_overhead_s)
+        time_s = np.maximum(
+            time_s + self._update_s(index, held), self._inputs.period_s(index, held)
+        )
+        return np.asarray(time_s + rates.step_overhead_s)
 
     def _update_s(self, index: Integers, held: Held) -> Floats:
         """Return the time of the longest update of a stage's parameters. [s]"""
@@ -200,7 +205,8 @@ class Formulas:
             working = working + self._of_storage(held, "gathered", index)
         if held.stages == 1:
             working = working + self.tables.buffers[held.counts[0] > 0].max(initial=0.0)
-        return np.asarray(resident + saved + working)
+        inputs = self._inputs.device_bytes(index, held)
+        return np.asarray(resident + saved + working + inputs)
 
     def fullest(self, index: Integers, held: Held) -> tuple[Floats, Integers]:
         """Return the live tensors of the fullest rank, and the pool of its device. [B]"""
@@ -232,7 +238,8 @@ class Formulas:
         stage = stage + np.take(self._over_pools(held, "often_j"), storage, axis=1)
         rarely = np.take(self._over_pools(held, "rarely_j"), storage, axis=1)
         stage = micro_batches * stage + rarely
-        return np.asarray(held.stages_of_kind @ stage * self.tables.ranks[index] / held.stages)
+        all_j = held.stages_of_kind @ stage * self.tables.ranks[index] / held.stages
+        return np.asarray(all_j + self._inputs.energy_j(index, held))
 
     def energy_j(self, time_s: Floats, dynamic_j: Floats) -> Floats:
         """Return the energy of a step: what stands through it, and what its work adds. [J]"""

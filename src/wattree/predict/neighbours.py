@@ -77,6 +77,7 @@ def beside(
     fold: bool = True,
     detail: bool = True,
     rules: Rules | None = None,
+    core_s: Sequence[float] = (),
 ) -> Beside:
     """Return what a job's neighbours do to its step.
 
@@ -87,6 +88,7 @@ def beside(
         fold: Play one rank for all that do the same.
         detail: As for `predicted`.
         rules: Of play; the default ones if None.
+        core_s: As for `step_energy`.
 
     Raises:
         JobError: A neighbour's strategy does not fit it, or its steps are too many to play.
@@ -108,7 +110,7 @@ def beside(
     graph, jobs = compile_jobs(compiled, job.cluster, fold=fold, detail=detail)
     fabric = Fabric(graph=graph, jobs=jobs, sources=sources, alone_s=alone_s, rules=rules)
     plays = [fabric.played(offsets) for offsets in _phases(job.neighbours, alone_s[1:])]
-    return _beside(setting, alone, fabric, plays)
+    return _beside(setting, alone, fabric, plays, core_s)
 
 
 def _labels(sources: Sequence[str]) -> list[str]:
@@ -148,6 +150,7 @@ def _to_compile(setting: Setting, strategy: Strategy, label: str) -> JobToCompil
         global_batch=job.data.global_batch,
         devices=None if job.devices is None else np.array(job.devices, dtype=np.int64),
         label=label,
+        loader=job.data.loader,
     )
 
 
@@ -169,13 +172,19 @@ def _phases(neighbours: Sequence[Neighbour], alone_s: Sequence[float]) -> list[t
     ]
 
 
-def _beside(setting: Setting, alone: Trace, fabric: Fabric, plays: Sequence[Played]) -> Beside:
+def _beside(
+    setting: Setting,
+    alone: Trace,
+    fabric: Fabric,
+    plays: Sequence[Played],
+    core_s: Sequence[float],
+) -> Beside:
     """Return the figures of all plays against the step alone."""
     job, ranks = setting.job, alone.graph.ranks
     nodes = occupied_nodes(job, ranks)
 
     def energy(trace: Trace) -> StepEnergy:
-        return step_energy(trace, job.cluster, setting.precision, ranks, nodes=nodes)
+        return step_energy(trace, job.cluster, setting.precision, ranks, nodes=nodes, core_s=core_s)
 
     energies = [energy(played.own) for played in plays]
     results = tuple(_play(played, used) for played, used in zip(plays, energies, strict=True))

@@ -11,18 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler import Compilation, MemoryLedger, compile_job
+from wattree.compiler.loading import Loading
 from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.graph import TaskKind
 from wattree.hardware import Cluster
 from wattree.job import AUTO, Job, naming
 from wattree.predict.alive import with_alive
-from wattree.predict.breakdown import slowest_class, time_parts
+from wattree.predict.breakdown import (
+    slowest_class,
+    starved_span,
+    tasks_by_class,
+    time_parts,
+)
 from wattree.predict.described import describe
 from wattree.predict.energy_use import StepEnergy, step_energy
 from wattree.predict.evidence import provenance_of
 from wattree.predict.fabric import Rules
 from wattree.predict.idle import has_experts, idle_choices
+from wattree.predict.materials import core_times_s, materials_use, notes_of_loading
 from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
 from wattree.predict.model import check_recomputation
 from wattree.predict.neighbours import Beside, beside, occupied_nodes
@@ -36,6 +43,9 @@ from wattree.strategy.presets import strategy_of
 from wattree.trace import MemoryUse, NeighbourEffect, PoolUse, Result, SimulationSize, Trace
 
 __all__ = ["Prediction", "compilation_of", "predicted", "simulate"]
+
+#: Rank classes that are asked how long they wait: the first, as others wait alike.
+_MOST_CLASSES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +61,7 @@ class Prediction:
             `Job.warnings`.
         ledger: What the memory of the trace's tasks is made of; None if nobody kept it.
         beside: The step beside the job's neighbours; None if it has none.
+        loading: What loading data is to the ranks of each pool; empty where nothing is known.
     """
 
     result: Result
@@ -60,6 +71,7 @@ class Prediction:
     warnings: tuple[str, ...] = ()
     ledger: MemoryLedger | None = None
     beside: Beside | None = None
+    loading: tuple[Loading, ...] = ()
 
 
 def simulate(
@@ -157,6 +169,7 @@ def predicted(
         ranks,
         class_pools=class_pools,
         nodes=occupied_nodes(job, ranks),
+        core_s=core_times_s(compilation.loading),
     )
     groups = communicators(compilation)
     peak = peak_memory(trace, setting.calibration, job.cluster, class_pools, groups)
@@ -195,10 +208,16 @@ def predicted(
         pools=pools,
         energy=energy,
         size=size,
+        loading=compilation.loading,
         rules=_rule_notes(sharing, mutual_slowdown=mutual_slowdown),
     )
     return Prediction(
-        result=result, trace=trace, power=energy.curve, peak=peak, ledger=compilation.ledger
+        result=result,
+        trace=trace,
+        power=energy.curve,
+        peak=peak,
+        ledger=compilation.ledger,
+        loading=compilation.loading,
     )
 
 
@@ -229,6 +248,7 @@ def compilation_of(
         fold=fold,
         detail=detail,
         devices=None if job.devices is None else np.array(job.devices, dtype=np.int64),
+        loader=job.data.loader,
     )
 
 
@@ -249,7 +269,14 @@ def _beside_neighbours(
     rules: Rules,
 ) -> Prediction:
     """Return the prediction with the step beside the job's neighbours."""
-    there = beside(setting, _written_out(setting, strategy), found.trace, fold=fold, rules=rules)
+    there = beside(
+        setting,
+        _written_out(setting, strategy),
+        found.trace,
+        fold=fold,
+        rules=rules,
+        core_s=core_times_s(found.loading),
+    )
     result = replace(
         found.result,
         neighbours=there.effect,
@@ -276,6 +303,7 @@ def _result(
     class_pools: NDArray[np.int64],
     pools: tuple[PoolUse, ...],
     size: SimulationSize,
+    loading: tuple[Loading, ...],
     rules: tuple[str, ...],
 ) -> Result:
     job = setting.job
@@ -286,6 +314,9 @@ def _result(
     available = step_s * peak_flop_per_s(job.cluster, ranks, setting.precision)
     nodes = occupied_nodes(job, ranks)
     carbon = job.cluster.site.carbon_gco2e_per_j
+    parts = time_parts(trace, slowest_class(trace))
+    schedule = strategy.schedule
+    loaded = schedule.micro_batches / schedule.placed(strategy.mesh.degree("pp")).copies
     return Result(
         model=setting.model.name,
         cluster=_used(job.cluster, nodes),
@@ -301,7 +332,7 @@ def _result(
         model_flop_per_step=needed,
         parameters=setting.model.parameters,
         memory=memory,
-        time_s=time_parts(trace, slowest_class(trace)),
+        time_s=parts,
         energy_j=energy.use,
         average_power_w=energy.average_w,
         peak_power_w=energy.peak_w,
@@ -311,8 +342,35 @@ def _result(
             trace, setting.calibration, job, setting.software, class_pools=class_pools
         ),
         simulation=size,
-        assumptions=(*_assumptions(setting, strategy), *rules),
+        assumptions=(
+            *_assumptions(setting, strategy),
+            *notes_of_loading(loading, loaded),
+            *_idle_pools(setting, strategy),
+            *rules,
+        ),
         pools=pools,
+        materials=materials_use(
+            loading,
+            global_batch=batch,
+            micro_batches=loaded,
+            step_s=step_s,
+            exposed_s=_starved_s(trace, loading, parts.exposed_materials),
+        ),
+    )
+
+
+def _starved_s(trace: Trace, loading: Sequence[Loading], slowest_s: float) -> float:
+    """Return what the ranks wait for data that wait longest. [s]
+
+    All wait alike for what is made ahead; only those that load wait for copies in their line.
+    """
+    if not loading or loading[0].loader.pinned:
+        return slowest_s
+    starved = starved_span(trace)
+    classes = min(len(trace.graph.class_ranks), _MOST_CLASSES)
+    return max(
+        time_parts(trace, number, mine, starved=starved).exposed_materials
+        for number, mine in enumerate(tasks_by_class(trace, classes))
     )
 
 
@@ -351,8 +409,11 @@ def _assumptions(setting: Setting, strategy: Strategy) -> tuple[str, ...]:
         notes.append(
             "memory behind the devices and the links to it draw no energy beyond the host's own"
         )
-    notes.append("inputs are prefetched; only the first micro-batch waits for its data")
-    cluster = setting.job.cluster
+    return tuple(notes)
+
+
+def _idle_pools(setting: Setting, strategy: Strategy) -> tuple[str, ...]:
+    notes, cluster = [], setting.job.cluster
     for number, used in enumerate(cluster.pool_nodes(strategy.mesh.ranks), start=1):
         if not used:
             idle = cluster.pools[number - 1].label

@@ -47,6 +47,7 @@ _KIND_ORDER = {
     StreamKind.COMMUNICATION: 1,
     StreamKind.COPY: 2,
     StreamKind.HOST: 3,
+    StreamKind.STORAGE: 4,
 }
 
 

@@ -1,5 +1,6 @@
 """What happened (or would happen) in a step, and the figures drawn from it."""
 
+from wattree.trace.materials import MaterialsFix, MaterialsUse
 from wattree.trace.neighbours import (
     CrowdedLinks,
     NeighbourEffect,
@@ -26,6 +27,8 @@ __all__ = [
     "CrowdedLinks",
     "EnergyUse",
     "Evidence",
+    "MaterialsFix",
+    "MaterialsUse",
     "MemoryFix",
     "MemoryUse",
     "NeighbourEffect",

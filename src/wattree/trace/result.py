@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from wattree.trace.materials import MaterialsUse
 from wattree.trace.neighbours import NeighbourEffect
 
 __all__ = [
@@ -202,6 +203,7 @@ class Result:
         neighbours: The same step beside other jobs; None if the job has no neighbours. All other
             figures are of the job alone.
         pools: The pools of a cluster that has several; empty where all nodes are alike.
+        materials: The input pipeline; None where the job says nothing of it.
     """
 
     model: str
@@ -229,10 +231,16 @@ class Result:
     assumptions: tuple[str, ...] = field(default=())
     neighbours: NeighbourEffect | None = None
     pools: tuple[PoolUse, ...] = ()
+    materials: MaterialsUse | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain dictionaries and lists, ready for JSON; `pools` where there are several."""
+        """Return plain dictionaries and lists, ready for JSON.
+
+        `pools` is there where there are several, `materials` where the job has a loader.
+        """
         fields = asdict(self)
         if not self.pools:
             del fields["pools"]
+        if self.materials is None:
+            del fields["materials"]
         return fields

@@ -1,0 +1,219 @@
+"""The input pipeline of the ranks that begin the model: reads, workers, copies, as tasks of a step.
+
+One step of many is compiled, in which nothing begins cold. Storage, workers and copies each do
+their share of a step, all at once on batches that are needed later, so their tasks wait for each
+other as little as for the step's own work; the end of the step waits for all of them. In steady
+state the step so takes as long as the slowest of them, if its own work does not take longer.
+Copies out of pageable memory are no part of that: computation waits for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.tasks import CATEGORIES, TASK, Copy, Stream
+from wattree.compiler.topology import LinkUse, MeshTopology
+from wattree.cost.loading import Loader, copy_bytes_per_s, part_times_s, storage_bytes_per_s
+from wattree.errors import StrategyError
+from wattree.graph import Phase, StageLabel, TaskKind
+from wattree.hardware import Cluster, Node
+from wattree.strategy import Schedule
+from wattree.units import format_bytes
+
+__all__ = [
+    "BUFFERS",
+    "Loading",
+    "check_host_memory",
+    "loading_of",
+    "loading_stages",
+    "storage_links",
+]
+
+Integers = NDArray[np.int64]
+
+_INPUT = CATEGORIES.index("input")
+#: Input batches on the device: the one in use, and (out of pinned memory) the one that comes.
+BUFFERS = {True: 2, False: 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """What loading is to the ranks of one pool.
+
+    Attributes:
+        loader: How it is done.
+        node: What they sit on.
+        samples: Of one micro-batch and rank.
+        on_node: Ranks that load on the fullest node of the pool.
+        everywhere: Ranks of the job that load.
+        plays_links: Its transfers share links with others; else they take the time that they have
+            when all ranks load.
+    """
+
+    loader: Loader
+    node: Node
+    samples: float
+    on_node: int
+    everywhere: int
+    plays_links: bool = True
+
+    def times_s(self, micro_batches: float = 1.0) -> Mapping[str, float]:
+        """Return how long each part takes for so many micro-batches of every rank. [s]"""
+        parts = part_times_s(
+            self.loader,
+            self.node,
+            np.array([self.samples * micro_batches]),
+            on_node=np.array([float(self.on_node)]),
+            everywhere=np.array([float(self.everywhere)]),
+        )
+        return {name: float(value[0]) for name, value in parts.items()}
+
+    @property
+    def device_bytes(self) -> float:
+        """What input batches take on a device, those in use included. [B]"""
+        return BUFFERS[self.loader.pinned] * self.samples * self.loader.tensor_bytes
+
+    @property
+    def host_bytes(self) -> float:
+        """What batches made ahead for one rank take in host memory. [B]"""
+        return self.loader.batches_ahead * self.samples * self.loader.held_bytes
+
+    def ahead(self, count: int, name: Callable[[str], int]) -> NDArray[np.void]:
+        """Return the tasks of a step beside its own work, for so many micro-batches."""
+        parts = self.times_s()
+        rows = [self._read(parts["storage"], name), self._workers(parts, name)]
+        if self.loader.pinned:
+            rows.append(self._copy(parts["copies"], name, Phase.PREFETCH))
+        if "decoder" in parts:
+            rows.append(_host(name("input.decode on device"), Stream.DECODER, parts["decoder"]))
+        rows = [row for row in rows if row["work_s"][0] > 0]
+        if not rows:
+            return np.zeros(0, TASK)
+        tasks = np.tile(np.concatenate(rows), count)
+        tasks["micro_batch"] = np.repeat(np.arange(count), len(rows))
+        return tasks
+
+    def waited_for(self, count: int, name: Callable[[str], int]) -> NDArray[np.void]:
+        """Return the copies that computation waits for, one each micro-batch."""
+        if self.loader.pinned or not self.loader.copied_bytes:
+            return np.zeros(0, TASK)
+        return np.tile(self._copy(self.times_s()["copies"], name, Phase.MATERIALS), count)
+
+    def _read(self, shared_s: float, name: Callable[[str], int]) -> NDArray[np.void]:
+        size = self.samples * self.loader.sample_bytes
+        alone_s = size / storage_bytes_per_s(self.loader, self.node)
+        task = _moving(name("input.read"), Stream.STORAGE, size, Phase.PREFETCH)
+        task["copy"] = Copy.FROM_STORAGE if self.plays_links else Copy.NONE
+        task["work_s"] = alone_s if self.plays_links else shared_s
+        return task
+
+    def _workers(self, parts: Mapping[str, float], name: Callable[[str], int]) -> NDArray[np.void]:
+        # Workers wait for reads and for cores; with more of them than cores, these decide.
+        busy_s = max(parts["workers"], parts["cores"])
+        return _host(name("input.decode"), Stream.WORKERS, busy_s)
+
+    def _copy(self, shared_s: float, name: Callable[[str], int], phase: Phase) -> NDArray[np.void]:
+        size = self.samples * self.loader.copied_bytes
+        task = _moving(name("input.copy"), Stream.INPUT_COPY, size, phase)
+        task["copy"] = Copy.FROM_HOST if self.plays_links else Copy.NONE
+        alone_s = size / copy_bytes_per_s(self.loader, self.node)
+        task["work_s"] = alone_s if self.plays_links else shared_s
+        task["traffic_bytes"] = size
+        return task
+
+
+def _host(name: int, stream: int, work_s: float) -> NDArray[np.void]:
+    task = np.zeros(1, TASK)
+    task["kind"], task["stream"], task["axes"] = TaskKind.HOST, stream, -1
+    task["phase"], task["stage"] = Phase.PREFETCH, StageLabel.MATERIALS
+    task["name"], task["work_s"] = name, work_s
+    return task
+
+
+def _moving(name: int, stream: int, size_bytes: float, phase: Phase) -> NDArray[np.void]:
+    task = np.zeros(1, TASK)
+    task["kind"], task["stream"], task["axes"] = TaskKind.TRANSFER, stream, -1
+    task["phase"], task["stage"] = phase, StageLabel.MATERIALS
+    task["category"], task["name"], task["wire_bytes"] = _INPUT, name, size_bytes
+    return task
+
+
+def loading_stages(schedule: Schedule, stages: int) -> tuple[int, ...]:
+    """Return the pipeline stages whose ranks begin the model."""
+    return tuple(sorted({route[0].stage for route in schedule.placed(stages).routes}))
+
+
+def loading_of(
+    loader: Loader, topology: MeshTopology, schedule: Schedule, samples: float
+) -> tuple[Loading, ...]:
+    """Return what loading is to the ranks of each pool.
+
+    Args:
+        loader: How every rank that begins the model gets its data.
+        topology: Where ranks are.
+        schedule: Which stages begin the model.
+        samples: Of one micro-batch and rank.
+    """
+    stages = loading_stages(schedule, topology.mesh.degree("pp"))
+    ranks = np.concatenate([topology.stage_ranks(stage) for stage in stages])
+    node, pool = _nodes_of(topology, ranks), topology.pool_of(ranks)
+    found = []
+    for number, each in enumerate(topology.cluster.pools):
+        counts = np.bincount(node[pool == number])
+        found.append(
+            Loading(
+                loader=loader,
+                node=each.node,
+                samples=samples,
+                on_node=max(int(counts.max(initial=0)), 1),
+                everywhere=len(ranks),
+                plays_links=not topology.cluster.is_mixed,
+            )
+        )
+    return tuple(found)
+
+
+def _nodes_of(topology: MeshTopology, ranks: Integers) -> Integers:
+    devices = topology.device_of(ranks)
+    if topology.cluster.is_mixed:
+        return topology.places.node[devices]
+    return devices // topology.cluster.node.devices
+
+
+def storage_links(loader: Loader, cluster: Cluster, devices: Integers) -> tuple[LinkUse, ...]:
+    """Return the links from storage: one into each node, or one that all share.
+
+    Args:
+        loader: How data is loaded.
+        cluster: Of equal nodes.
+        devices: Device of each rank.
+    """
+    node = devices // cluster.node.devices
+    return (
+        LinkUse(
+            name="storage",
+            load="storage_bytes",
+            of_rank=np.zeros_like(node) if loader.storage_shared else node,
+            bandwidth_bytes_per_s=storage_bytes_per_s(loader, cluster.node),
+            one_way=True,
+        ),
+    )
+
+
+def check_host_memory(loading: Sequence[Loading]) -> None:
+    """Raise a StrategyError if batches made ahead find no room in a node's memory."""
+    for each in loading:
+        held, room = each.on_node * each.host_bytes, each.node.host.memory_bytes
+        if held > room:
+            raise StrategyError(
+                {
+                    "data.loader.prefetch": f"{each.loader.workers} workers of {each.on_node} "
+                    f"ranks make {each.loader.prefetch} micro-batches each ahead: "
+                    f"{format_bytes(held)} of host memory on a {each.node.name}, which has "
+                    f"{format_bytes(room)}; use fewer workers or a lower prefetch"
+                }
+            )

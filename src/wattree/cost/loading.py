@@ -1,0 +1,178 @@
+"""What loading training data costs: how long each part of an input pipeline takes for a step.
+
+A pipeline reads stored samples, decodes and augments them on cores of the host (or decodes them on
+the device), and copies the tensors to the device. Its parts work at the same time on different
+batches, so in steady state it makes a step's samples in the time of its slowest part; the step
+takes that long or longer. That holds where batches made ahead suffice to keep all parts busy:
+`batches_ahead` tells how many there are.
+
+The bounds are those of a closed queueing network (Denning and Buzen, ACM Computing Surveys 10(3),
+1978): customers over their whole way, and each server alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.hardware import Node
+
+__all__ = [
+    "PAGEABLE_SHARE",
+    "PARTS",
+    "Loader",
+    "copy_bytes_per_s",
+    "first_batch_s",
+    "part_times_s",
+    "storage_bytes_per_s",
+]
+
+Floats = NDArray[np.float64]
+
+#: Parts of a pipeline, in the order of a sample's way.
+PARTS = ("storage", "workers", "cores", "copies", "decoder")
+#: Copies out of pageable memory go through a pinned buffer of the driver. M. Harris, "How to
+#: optimize data transfers in CUDA C/C++", NVIDIA developer blog, 2012: 2.31 of 5.77 GB/s.
+PAGEABLE_SHARE = 0.40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loader:
+    """How training data gets to the devices; every rank that begins the model has one.
+
+    Attributes:
+        workers: Processes (or threads) that read, decode and augment, of each rank.
+        decode_s, augment_s: Time of one core for one sample. [s]
+        sample_bytes: What storage holds of a sample. [B]
+        tensor_bytes: What the device gets of it. [B]
+        prefetch: Batches that each worker makes ahead, the one in the making included.
+        storage_bytes_per_s: What storage delivers; None for what the node says. [B/s]
+        storage_shared: One storage for the whole cluster, not one in each node.
+        storage_latency_s: A worker waits so long for each sample besides. [s]
+        pinned: Copies run beside the computation, out of page-locked memory.
+        cores: Cores of a node that workers have; None for all.
+        device_decode_s: Time of the device's own decoder for one sample; None where cores decode.
+            [s]
+    """
+
+    workers: int
+    decode_s: float = 0.0
+    augment_s: float = 0.0
+    sample_bytes: float = 0.0
+    tensor_bytes: float = 0.0
+    prefetch: int = 2
+    storage_bytes_per_s: float | None = None
+    storage_shared: bool = False
+    storage_latency_s: float = 0.0
+    pinned: bool = True
+    cores: int | None = None
+    device_decode_s: float | None = None
+
+    @property
+    def core_s(self) -> float:
+        """Core time of one sample. [s]"""
+        return self.augment_s + (self.decode_s if self.device_decode_s is None else 0.0)
+
+    @property
+    def copied_bytes(self) -> float:
+        """What crosses the host link for one sample: still encoded if the device decodes. [B]"""
+        return self.tensor_bytes if self.device_decode_s is None else self.sample_bytes
+
+    @property
+    def held_bytes(self) -> float:
+        """What one sample takes in host memory once a worker has made it. [B]"""
+        return self.copied_bytes
+
+    @property
+    def batches_ahead(self) -> int:
+        """Micro-batches of a rank that are made or in the making."""
+        return self.workers * self.prefetch
+
+    def cores_of(self, node: Node) -> int:
+        """Return the cores of a node that all workers on it share."""
+        return node.host.cpu_cores if self.cores is None else self.cores
+
+
+def storage_bytes_per_s(loader: Loader, node: Node) -> float:
+    """Return what the storage delivers, to a node or (if shared) to all. [B/s]"""
+    given = loader.storage_bytes_per_s
+    return node.host.storage_read_bytes_per_s if given is None else given
+
+
+def copy_bytes_per_s(loader: Loader, node: Node) -> float:
+    """Return the rate of copies to one device when no other rank copies. [B/s]"""
+    link, memory = node.device.host_link_bytes_per_s, node.host.memory_bytes_per_s
+    link *= 1.0 if loader.pinned else PAGEABLE_SHARE
+    return link if memory is None else min(link, memory)
+
+
+def part_times_s(
+    loader: Loader, node: Node, samples: Floats, *, on_node: Floats, everywhere: Floats
+) -> Mapping[str, Floats]:
+    """Return how long each part takes for a step's samples of every rank: part → `(n,)`. [s]
+
+    With `s` samples of a rank, `k` ranks on a node, `W` workers each, `C` cores, core time `t` and
+    reading time `r` of a sample: workers take `s (r + t) / W`, cores `s t k / C`, storage
+    `s k bytes / bandwidth`, and copies `s bytes / rate` times the ranks that share it.
+
+    Args:
+        loader: The pipeline.
+        node: What its ranks sit on.
+        samples: Of one rank and step. `(n,)`
+        on_node: Ranks of a node that load. `(n,)`
+        everywhere: Ranks of the job that load. `(n,)`
+    """
+    storage = storage_bytes_per_s(loader, node)
+    readers = everywhere if loader.storage_shared else on_node
+    core_s = samples * loader.core_s
+    times = {
+        "storage": samples * readers * loader.sample_bytes / storage,
+        "workers": (samples * _read_s(loader, node) + core_s) / loader.workers,
+        "cores": core_s * on_node / loader.cores_of(node),
+        "copies": samples * loader.copied_bytes / _shared_copy(loader, node, on_node),
+    }
+    if loader.device_decode_s is not None:
+        times["decoder"] = samples * loader.device_decode_s
+    return times
+
+
+def _read_s(loader: Loader, node: Node) -> float:
+    """Return how long a worker waits for one sample when nobody else reads. [s]"""
+    if loader.sample_bytes == 0:
+        return loader.storage_latency_s
+    return loader.storage_latency_s + loader.sample_bytes / storage_bytes_per_s(loader, node)
+
+
+def first_batch_s(loader: Loader, node: Node, samples: float, *, on_node: int) -> float:
+    """Return how long the first micro-batch of a job takes, when nothing is ready yet. [s]
+
+    All workers begin at once, each with a micro-batch of its own, and share the cores.
+
+    Args:
+        loader: The pipeline.
+        node: What its ranks sit on.
+        samples: Of the micro-batch.
+        on_node: Ranks of a node that load.
+    """
+    crowd = max(on_node * loader.workers / loader.cores_of(node), 1.0)
+    reading_s = loader.storage_latency_s
+    if loader.sample_bytes:
+        readers = on_node * loader.workers
+        reading_s += loader.sample_bytes * readers / storage_bytes_per_s(loader, node)
+    of_one_s = reading_s + loader.core_s * crowd + (loader.device_decode_s or 0.0)
+    rate = float(_shared_copy(loader, node, np.array(float(on_node))))
+    return samples * (of_one_s + loader.copied_bytes / rate)
+
+
+def _shared_copy(loader: Loader, node: Node, on_node: Floats) -> Floats:
+    """Return the rate of one rank's copies while all ranks of a node copy. [B/s]"""
+    link = node.device.host_link_bytes_per_s / np.minimum(
+        on_node, float(node.scale_up.devices_per_switch)
+    )
+    rate = np.minimum(link, copy_bytes_per_s(loader, node))
+    if node.host.memory_bytes_per_s is not None:
+        rate = np.minimum(rate, node.host.memory_bytes_per_s / on_node)
+    return np.asarray(rate)

@@ -1,0 +1,115 @@
+"""The input pipeline in closed form, for arrays of strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.loading import BUFFERS
+from wattree.cost.loading import Loader, part_times_s
+from wattree.energy import loading_energy_j
+from wattree.predict.energy_use import device_energy_j
+from wattree.predict.pipeline import Held
+from wattree.predict.tables import Tables
+
+__all__ = ["Inputs"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class Inputs:
+    """What loading data adds to strategies; nothing where the job does not say how it is done.
+
+    Args:
+        by_pool: Costs of blocks, by pool.
+    """
+
+    def __init__(self, by_pool: Sequence[Tables]) -> None:
+        self.by_pool = by_pool
+        # Nothing: no bytes, and no time of any core.
+        self.loader = by_pool[0].setting.job.data.loader or Loader(workers=1)
+        self.is_known = by_pool[0].setting.job.data.loader is not None
+
+    def period_s(self, index: Integers, held: Held) -> Floats:
+        """Return how long a step's data takes the slowest part beside the step. [s]"""
+        if not self.is_known:
+            return np.zeros(len(index))
+        return self._slowest(
+            index, held, micro_batches=self._micro_batches(index, held), ahead=True
+        )
+
+    def waited_s(self, index: Integers, held: Held) -> Floats:
+        """Return what a micro-batch waits for its copy on each kind of stage, `(kinds, n)`. [s]"""
+        begins = (held.first == 0)[:, None]
+        if self.loader.pinned or not self.is_known:
+            return np.zeros((len(held.first), len(index)))
+        one = np.ones(len(index))
+        return np.asarray(begins * self._slowest(index, held, micro_batches=one, ahead=False))
+
+    def device_bytes(self, index: Integers, held: Held) -> Floats:
+        """Return what input batches take on a device of each kind of stage, `(kinds, n)`. [B]"""
+        micro_batch = self.by_pool[0].degrees.micro_batch[index]
+        size = BUFFERS[self.loader.pinned] * micro_batch * self.loader.tensor_bytes
+        return np.asarray((held.first == 0)[:, None] * size)
+
+    def energy_j(self, index: Integers, held: Held) -> Floats:
+        """Return what hosts, storage and copies draw above rest for the data of a step. [J]"""
+        samples = self._micro_batches(index, held) * self.by_pool[0].degrees.micro_batch[index]
+        samples = samples * self._loading(index, held)
+        copied = samples * self.loader.copied_bytes
+        hosts_j = loading_energy_j(
+            core_s=samples * self.loader.core_s,
+            read_bytes=samples * self.loader.sample_bytes,
+            copied_bytes=copied,
+        )
+        setting, none = self.by_pool[0].setting, np.zeros(len(index))
+        for tables, share in zip(self.by_pool, held.pools[:, 0], strict=True):
+            hosts_j = hosts_j + device_energy_j(  # bytes that their memory takes in
+                setting.job.cluster,
+                tables.pool,
+                setting.precision,
+                flop=none,
+                traffic_bytes=share * copied,
+                busy_s=none + np.inf,
+                communicates=none > 0,
+            )
+        return hosts_j
+
+    def _micro_batches(self, index: Integers, held: Held) -> Floats:
+        return np.asarray(self.by_pool[0].degrees.micro_batches[index] / held.copies)
+
+    def _loading(self, index: Integers, held: Held) -> Floats:
+        """Return the ranks that begin the model: a stage, or both ends of a two-way pipeline."""
+        ends = min(held.copies, held.stages)
+        return np.asarray(self.by_pool[0].ranks[index] / held.stages * ends)
+
+    def _slowest(
+        self, index: Integers, held: Held, *, micro_batches: Floats, ahead: bool
+    ) -> Floats:
+        """Return the time of the slowest part, of those beside the step or the others. [s]"""
+        samples = micro_batches * self.by_pool[0].degrees.micro_batch[index]
+        everywhere, slowest = self._loading(index, held), np.zeros(len(index))
+        stage = self.by_pool[0].ranks[index] / held.stages
+        loading = held.pools[:, 0] > 0
+        if held.copies > 1:
+            loading = loading | (held.pools[:, -1] > 0)
+        for tables, used in zip(self.by_pool, loading, strict=True):
+            if not used:
+                continue
+            devices = float(tables.pool.node.devices)
+            # Stages are neighbouring ranks; of small ones, both ends may lie on one node.
+            near = np.where(self.by_pool[0].ranks[index] <= devices, everywhere, stage)
+            parts = part_times_s(
+                self.loader,
+                tables.pool.node,
+                samples,
+                on_node=np.minimum(near, devices),
+                everywhere=everywhere,
+            )
+            for name, time_s in parts.items():
+                if ahead == (self.loader.pinned or name != "copies"):
+                    slowest = np.maximum(slowest, time_s)
+        return slowest
