@@ -41,6 +41,8 @@ __all__ = ["JobToCompile", "Step", "Steps", "steps_of", "update_traffic_bytes"]
 #: Bytes the optimiser moves per updated parameter besides reading and writing its state: fp32
 #: gradient read and cleared, 16-bit parameter written.
 _UPDATE_BYTES = 10.0
+#: And to scale a gradient back: read and written once more.
+_UNSCALE_BYTES = 8.0
 #: Bytes of one token id as loaders hand it to the device (int64).
 _TOKEN_BYTES = 8.0
 
@@ -272,7 +274,8 @@ def _check_place(topology: MeshTopology, rates: Sequence[Rates]) -> None:
 
 def update_traffic_bytes(elements: Floats, state_bytes: float, software: Software) -> Floats:
     """Return the memory traffic of updating `elements` parameters. [B]"""
-    return elements * (2 * (state_bytes + software.master_bytes) + _UPDATE_BYTES)
+    unscale = _UNSCALE_BYTES if software.loss_scaling else 0.0
+    return elements * (2 * (state_bytes + software.master_bytes) + _UPDATE_BYTES + unscale)
 
 
 def _scale(

@@ -17,9 +17,17 @@ from wattree.cost.collective import (
 )
 from wattree.cost.matmul import alignment_factor, matmul_time_s, tile_efficiency
 from wattree.cost.ring_pass import ring_pass_latency_s, ring_pass_loads, ring_pass_work_s
-from wattree.cost.software import SOFTWARE, Software, at_precision, software_family
+from wattree.cost.software import (
+    AUTOCAST,
+    SOFTWARE,
+    Software,
+    at_precision,
+    matrix_precision,
+    software_family,
+)
 
 __all__ = [
+    "AUTOCAST",
     "SOFTWARE",
     "Calibration",
     "Constant",
@@ -34,6 +42,7 @@ __all__ = [
     "fused_attention_time_s",
     "load_calibration",
     "matmul_time_s",
+    "matrix_precision",
     "port_loads",
     "ring_pass_latency_s",
     "ring_pass_loads",

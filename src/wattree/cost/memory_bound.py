@@ -110,8 +110,8 @@ _SORT = Passes(
 
 #: Functions by the names that operators carry, where their kind's row does not hold.
 BY_FUNCTION: Mapping[str, Passes] = {
-    **dict.fromkeys(("relu", "relu6", "leaky_relu", "sigmoid", "tanh", "elu"), _OUTPUT_KEPT),
-    **dict.fromkeys(("dropout", "scale", "clone", "cast"), _NOTHING_KEPT),
+    **dict.fromkeys(("relu", "leaky_relu", "sigmoid", "tanh", "elu"), _OUTPUT_KEPT),
+    **dict.fromkeys(("dropout", "scale", "neg", "masked_fill"), _NOTHING_KEPT),
     "add": Passes(
         backward_inputs=1.0,
         source="gradients of both inputs are the output's; where the tensor they share was read "
@@ -184,9 +184,31 @@ BY_KIND: Mapping[OperatorKind, Passes] = {
 }
 
 
+#: What PyTorch's operators are called here, where dropping marks of the library is not enough.
+_ALIASES: Mapping[str, str] = {
+    "max_pool2d_with_indices": "max_pool",
+    "max_pool3d_with_indices": "max_pool",
+    "adaptive_max_pool": "max_pool",
+    "adaptive_avg_pool": "avg_pool",
+    "sub": "add",
+    "div": "mul",
+    "hardsigmoid": "sigmoid",
+}
+
+
 def passes_of(kind: OperatorKind, function: str) -> Passes | None:
-    """Return the passes of a function, or of its kind; None where memory is not what binds."""
-    return BY_FUNCTION.get(function) or BY_KIND.get(kind)
+    """Return the passes of a function, or of its kind; None where memory is not what binds.
+
+    Args:
+        kind: Of the operator.
+        function: Ours, or PyTorch's name of it: `native_layer_norm` is `layer_norm`, `avg_pool2d`
+            is `avg_pool`.
+    """
+    plain = function.removeprefix("_").removeprefix("native_")
+    plain = _ALIASES.get(plain, plain)
+    for ending in ("1d", "2d", "3d"):
+        plain = plain.removesuffix(ending)
+    return BY_FUNCTION.get(_ALIASES.get(plain, plain)) or BY_KIND.get(kind)
 
 
 def gathered_bytes(rows: Floats, row_bytes: Floats) -> Floats:

@@ -13,7 +13,7 @@ from wattree.cost.software import Software
 from wattree.errors import CostError
 from wattree.hardware import Cluster, Device, Pool, Precision
 
-__all__ = ["Rates", "pool_rates", "precision_class", "rates_of"]
+__all__ = ["Rates", "convolution_rates", "pool_rates", "precision_class", "rates_of"]
 
 _CLASSES = {
     Precision.BF16: "bf16",
@@ -197,14 +197,32 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         moe_exchange_factor=calibration.general("moe_exchange_factor") * fused,
         step_overhead_s=calibration.family(software.name, "step_overhead_s"),
         straggling=calibration.general("straggling_per_doubling"),
-        convolution=_convolution(device, plain, calibration, math),
+        convolution=convolution_rates(
+            device, plain, calibration, math=math, tuned=software.tuned_convolutions
+        ),
     )
 
 
-def _convolution(
-    device: Device, precision: Precision, calibration: Calibration, math: float
+def convolution_rates(
+    device: Device,
+    precision: Precision,
+    calibration: Calibration,
+    *,
+    math: float = 1.0,
+    tuned: bool = True,
 ) -> ConvolutionRates:
-    """Return what convolutions reach, on matrix units where the device has any at `precision`."""
+    """Return what convolutions reach, on matrix units where the device has any at `precision`.
+
+    Args:
+        device: Datasheet.
+        precision: Of products: fp32, tf32, or a format of 16 bits.
+        calibration: Constants.
+        math: Rate of the software's products over the reference family's.
+        tuned: Algorithms were chosen by trying them.
+
+    Raises:
+        CostError: The device has no rate for `precision`.
+    """
     wide = precision in {Precision.FP32, Precision.TF32}
     if precision is Precision.FP32:
         matrix = False
@@ -213,6 +231,9 @@ def _convolution(
     else:
         matrix = device.architecture not in _WITHOUT_MATRIX_UNITS
     units = "matrix" if matrix else "vector"
+    product = calibration.device(device, f"convolution.{units}") * math
+    if not tuned:
+        product *= calibration.general("convolution_untuned")
     return ConvolutionRates(
         peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
         kernels=MATRIX_KERNELS if matrix else VECTOR_KERNELS,
@@ -220,10 +241,8 @@ def _convolution(
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
         * calibration.general("memory_efficiency"),
         element_bytes=4.0 if wide else 2.0,
-        product=calibration.device(device, f"convolution.{units}") * math,
-        winograd=calibration.device(device, f"convolution.{units}")
-        * calibration.general("convolution_winograd")
-        * math,
+        product=product,
+        winograd=product * calibration.general("convolution_winograd"),
         input_gradient=calibration.general(f"convolution_{units}_input_gradient"),
         weight_gradient=calibration.general(f"convolution_{units}_weight_gradient"),
         strided=calibration.general(f"convolution_{units}_strided"),

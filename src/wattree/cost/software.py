@@ -13,7 +13,18 @@ from typing import Any
 from wattree.errors import JobError, UnknownNameError, nearest
 from wattree.hardware import Precision
 
-__all__ = ["SOFTWARE", "Software", "at_precision", "software_family"]
+__all__ = [
+    "AUTOCAST",
+    "SOFTWARE",
+    "Software",
+    "at_precision",
+    "matrix_precision",
+    "software_family",
+]
+
+#: The training precision that is no number format: products in fp16, parameters and what needs
+#: range in fp32, losses scaled (PyTorch's automatic mixed precision).
+AUTOCAST = "amp"
 
 
 #: Traits that take one of a few words.
@@ -66,12 +77,16 @@ class Software:
             (`expandable`), or the one of TensorFlow and JAX (`bfc`).
         channels_last: Activations of convolutions lie as matrix units read them (NHWC); otherwise
             (NCHW) they are converted before and after.
+        tuned_convolutions: The library tries its algorithms and keeps the fastest
+            (`torch.backends.cudnn.benchmark`); otherwise it goes by heuristics.
         library_kernels: Norms, activations and the like run as the kernels of a library, each by
             itself, with the passes of `cost.memory_bound`; otherwise they move every operand once,
             as kernels made for training do.
         sparse_gradients: Embedding tables get gradients for the rows that were looked up only.
         autocast: Parameters are kept in fp32 and cast to 16 bits where products need them, in
             each forward pass; layer norms, softmax and losses run in fp32 (PyTorch's AMP).
+        loss_scaling: Gradients are scaled back before the update, in a pass of their own, as fp16
+            needs.
     """
 
     name: str
@@ -101,9 +116,11 @@ class Software:
     cuda_graphs: str = "none"
     allocator: str = "caching"
     channels_last: bool = True
+    tuned_convolutions: bool = True
     library_kernels: bool = False
     sparse_gradients: bool = False
     autocast: bool = False
+    loss_scaling: bool = False
 
     def with_traits(self, traits: Mapping[str, Any]) -> Software:
         """Return a copy with single habits replaced.
@@ -247,24 +264,34 @@ SOFTWARE: Mapping[str, Software] = {
 }
 
 
-def at_precision(software: Software, precision: Precision) -> Software:
-    """Return the habits that hold at `precision`.
+#: Nothing is kept twice: parameters are fp32 in the optimiser, as gradients and on the wire.
+_FULL: dict[str, Any] = {
+    "parameter_bytes": 4.0,
+    "master_bytes": 0.0,
+    "master_gradient_bytes": 0.0,
+    "gradient_bytes": 4.0,
+    "gather_bytes": 4.0,
+    "reduce_bytes": 4.0,
+}
 
-    Without mixed precision nothing is kept twice: parameters are fp32 in compute, in the
-    optimiser and on the wire.
+
+def at_precision(software: Software, precision: Precision | str) -> Software:
+    """Return the habits that hold at `precision`, which may be `amp`.
+
+    Without mixed precision, and with autocast, parameters have no copy in the optimiser.
     """
-    if precision not in {Precision.FP32, Precision.TF32}:
-        return software
-    return replace(
-        software,
-        parameter_bytes=4.0,
-        master_bytes=0.0,
-        master_gradient_bytes=0.0,
-        gradient_bytes=4.0,
-        gather_bytes=4.0,
-        reduce_bytes=4.0,
-        autocast=False,
-    )
+    if precision == AUTOCAST:
+        return replace(software, autocast=True, loss_scaling=True, **_FULL)
+    if precision in {Precision.FP32, Precision.TF32}:
+        return replace(software, autocast=False, loss_scaling=False, **_FULL)
+    if precision == Precision.FP16 and software.autocast:
+        return replace(software, loss_scaling=True)
+    return software
+
+
+def matrix_precision(precision: str) -> Precision:
+    """Return the number format of matrix work at a training precision, which may be `amp`."""
+    return Precision.FP16 if precision == AUTOCAST else Precision(precision)
 
 
 def software_family(name: str) -> Software:

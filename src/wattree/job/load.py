@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wattree.cost.requests import AUTO_COLLECTIVES
-from wattree.cost.software import SOFTWARE, Software
+from wattree.cost.software import AUTOCAST, SOFTWARE, Software
 from wattree.errors import UnknownNameError
 from wattree.files import read_yaml
 from wattree.hardware import Cluster, Precision
@@ -103,7 +103,7 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
     named: dict[str, Any] = {
         key: _choice(mapping.get(key, default), key, known, problems=problems)
         for key, default, known in (
-            ("precision", "bf16", tuple(precision.value for precision in Precision)),
+            ("precision", "bf16", (*(precision.value for precision in Precision), AUTOCAST)),
             ("optimizer", "adamw", OPTIMIZERS),
             ("software", "megatron-core", tuple(SOFTWARE)),
         )

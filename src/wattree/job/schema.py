@@ -542,7 +542,9 @@ class JobFile(Section):
         "model.py:build (which is run), or a mapping with transformer or module"
     )
     data: DataSpec = Field(description="a mapping with sequence_length and global_batch")
-    precision: str = Field("bf16", description="a number format such as bf16")
+    precision: str = Field(
+        "bf16", description="a number format such as bf16, or amp: fp16 by autocast"
+    )
     optimizer: str = Field("adamw", description="an optimizer such as adamw")
     cluster: ClusterSpec = Field(description="a mapping with node and nodes, or with pools")
     strategy: str | OptionsSpec | TreeSpec = Field(

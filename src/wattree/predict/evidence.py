@@ -7,10 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost import Calibration, Software, device_names
+from wattree.cost import Calibration, Software, device_names, matrix_precision
 from wattree.cost.rates import precision_class
 from wattree.graph import TaskKind
-from wattree.hardware import Precision
 from wattree.job import Job
 from wattree.trace import Evidence, Trace
 
@@ -32,7 +31,7 @@ def provenance_of(
     busy = trace.end_s - trace.start_s
     computing = busy * (graph.kind == TaskKind.COMPUTE)
     moving = busy * np.isin(graph.kind, (TaskKind.COLLECTIVE, TaskKind.TRANSFER))
-    width = precision_class(Precision(job.precision))
+    width = precision_class(matrix_precision(job.precision))
     family = calibration.evidence(f"family.{software.name}.math", "pooled.math")
     shares: dict[str, float] = {}
     notes: dict[str, None] = {}

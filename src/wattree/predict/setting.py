@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from wattree.cost import Calibration, Software, at_precision, software_family
+from wattree.cost import (
+    AUTOCAST,
+    Calibration,
+    Software,
+    at_precision,
+    matrix_precision,
+    software_family,
+)
 from wattree.cost.rates import Rates, pool_rates
 from wattree.energy import cap_slowdown
 from wattree.errors import CostError, JobError, UnknownNameError
@@ -60,7 +67,7 @@ class Setting:
 
 
 #: Precisions that training software runs matrix work at; fp64 is none.
-_TRAINED_AT = tuple(precision for precision in Precision if precision is not Precision.FP64)
+_TRAINED_AT = (*(str(name) for name in Precision if name is not Precision.FP64), AUTOCAST)
 
 
 def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None = None) -> Setting:
@@ -80,8 +87,8 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
         raise UnknownNameError(
             kind="training precision", name=job.precision, known=_TRAINED_AT, where=job.source
         )
-    precision = Precision(job.precision)
-    software = at_precision(software, precision)
+    precision = matrix_precision(job.precision)
+    software = at_precision(software, job.precision)
     try:
         by_pool = pool_rates(
             job.cluster, software, precision, calibration, collectives=job.collectives
@@ -110,4 +117,9 @@ def _capped(rates: Rates, slow: float) -> Rates:
         linear_flop_per_s=rates.linear_flop_per_s / slow,
         plain_flop_per_s=rates.plain_flop_per_s / slow,
         attention_flop_per_s=rates.attention_flop_per_s / slow,
+        convolution=replace(
+            rates.convolution,
+            peak_flop_per_s=rates.convolution.peak_flop_per_s / slow,
+            direct_flop_per_s=rates.convolution.direct_flop_per_s / slow,
+        ),
     )

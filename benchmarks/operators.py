@@ -1,0 +1,144 @@
+"""Convolutions and memory-bound operators against measurements: the shipped formulas and constants.
+
+    python -m benchmarks.operators [DIR] [--fit] [--worst N] [--json P]
+
+DIR holds `conv.csv` and, where pyarrow is installed (extra `fit`), the table
+`elementwise_norm_softmax.parquet`; by default `../shared/opdata`. Errors are of the time, positive
+where the prediction is too long. `--fit` remakes the constants of convolutions on every other row
+and scores them on the rows between, and on each device with what the others gave.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.operator_fit import print_fit
+from benchmarks.operator_rows import (
+    LAUNCH_S,
+    Convolutions,
+    Streams,
+    predicted_s,
+    read_convolutions,
+    read_streams,
+    shipped_rates,
+)
+from wattree.cost import load_calibration
+from wattree.cost.memory_bound import passes_of
+from wattree.files import write_atomic
+
+Floats = NDArray[np.float64]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables; write JSON on request."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    default = Path(__file__).parents[2] / "shared" / "opdata"
+    parser.add_argument("dir", nargs="?", type=Path, default=default, help="folder of tables")
+    parser.add_argument("--fit", action="store_true", help="remake the constants and score them")
+    parser.add_argument("--worst", type=int, default=8, help="rows to list")
+    parser.add_argument("--json", type=Path, dest="json_path")
+    options = parser.parse_args(arguments)
+    console = Console(width=120)
+    groups = read_convolutions(options.dir / "conv.csv")
+    if options.fit:
+        print_fit(groups, console)
+        return 0
+    rows = _convolution_errors(groups)
+    parts = [_table("Convolutions", ("source", "device", "precision", "pass"), rows)]
+    streams = read_streams(options.dir / "elementwise_norm_softmax.parquet")
+    if streams is None:
+        print("pyarrow is not installed: no elementwise, norm and softmax rows", file=sys.stderr)
+    else:
+        rows |= (more := _stream_errors(streams))
+        parts.append(_table("Memory-bound forward, 64 MB and more", ("operator", "device"), more))
+    for part in parts:
+        console.print(part)
+    _print_worst(groups, console, options.worst)
+    if options.json_path:
+        summary = [{"group": list(key), **_summary(errors)} for key, errors in rows.items()]
+        write_atomic(options.json_path, json.dumps(summary, indent=1) + "\n")
+    return 0
+
+
+def _convolution_errors(groups: Sequence[Convolutions]) -> dict[tuple[str, ...], Floats]:
+    rates = shipped_rates(load_calibration())
+    found: dict[tuple[str, ...], list[Floats]] = {}
+    for group in groups:
+        key = (group.source, group.device.name, group.precision, group.which.value)
+        error = predicted_s(group, rates(group), LAUNCH_S[group.source, group.precision])
+        found.setdefault(key, []).append(error / group.measured_s - 1.0)
+    return {key: np.concatenate(found[key]) for key in sorted(found)}
+
+
+def _stream_errors(streams: Sequence[Streams]) -> dict[tuple[str, ...], Floats]:
+    efficiency = load_calibration().general("memory_efficiency")
+    found = {}
+    for stream in streams:
+        passes = passes_of(stream.kind, stream.function)
+        assert passes is not None
+        moved = (passes.inputs * stream.inputs + passes.outputs) * stream.bytes
+        rate = stream.device.memory_bandwidth_bytes_per_s * efficiency * passes.share
+        found[stream.function, stream.device.name] = moved / rate / stream.measured_s - 1.0
+    return dict(sorted(found.items()))
+
+
+def _summary(errors: Floats) -> dict[str, float]:
+    return {
+        "count": len(errors),
+        "mean_abs_error": float(np.mean(abs(errors))),
+        "median_abs_error": float(np.median(abs(errors))),
+        "bias": float(np.median(errors)),
+    }
+
+
+def _table(title: str, names: Sequence[str], rows: dict[tuple[str, ...], Floats]) -> Table:
+    table = Table(title=title)
+    for name in names:
+        table.add_column(name)
+    for name in ("rows", "mean |error|", "median |error|", "median error"):
+        table.add_column(name, justify="right")
+    percent: Callable[[float], str] = "{:.1%}".format
+    for key, errors in rows.items():
+        found = _summary(errors)
+        figures = (found["mean_abs_error"], found["median_abs_error"], found["bias"])
+        table.add_row(*key, str(len(errors)), *map(percent, figures))
+    return table
+
+
+def _print_worst(groups: Sequence[Convolutions], console: Console, count: int) -> None:
+    rates = shipped_rates(load_calibration())
+    found = []
+    for group in groups:
+        times = predicted_s(group, rates(group), LAUNCH_S[group.source, group.precision])
+        ratios = np.log(times / group.measured_s)
+        found += [
+            (abs(ratio), float(np.expm1(ratio)), group, line)
+            for ratio, line in zip(ratios, group.lines, strict=True)
+        ]
+    found.sort(key=lambda row: -row[0])
+    table = Table(title="Largest errors of convolutions")
+    for name in ("line of conv.csv", "device", "precision", "pass", "taps", "error"):
+        table.add_column(name)
+    for _, error, group, line in found[:count]:
+        table.add_row(
+            str(line),
+            group.device.name,
+            group.precision,
+            group.which.value,
+            str(group.shape.taps),
+            f"{error:+.0%}",
+        )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,50 @@
+"""Passes over operands: every kind has a row with a source, and none moves less than its bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from wattree.cost.memory_bound import BY_FUNCTION, BY_KIND, gathered_bytes, passes_of
+from wattree.graph import OperatorKind
+
+ROWS = {**BY_FUNCTION, **BY_KIND}
+
+
+@pytest.mark.parametrize("name", sorted(ROWS, key=str))
+def test_a_row_moves_each_operand_at_least_once_forward(name: str) -> None:
+    """A kernel reads what it is given and writes its result, at no more than the bandwidth."""
+    row = ROWS[name]
+    assert min(row.inputs, row.outputs, row.backward_inputs, row.backward_outputs) >= 1.0
+    assert 0.0 < row.share <= 1.0
+    assert 0.0 < row.backward_share <= 1.0
+    assert row.source
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "same"),
+    [
+        (OperatorKind.NORM, "native_layer_norm", "layer_norm"),
+        (OperatorKind.NORM, "native_group_norm", "group_norm"),
+        (OperatorKind.POOL, "max_pool2d_with_indices", "max_pool"),
+        (OperatorKind.POOL, "avg_pool2d", "avg_pool"),
+        (OperatorKind.POOL, "_adaptive_avg_pool2d", "avg_pool"),
+        (OperatorKind.ELEMENTWISE, "native_dropout", "dropout"),
+        (OperatorKind.ELEMENTWISE, "sub", "add"),
+    ],
+)
+def test_names_of_the_library_find_their_row(kind: OperatorKind, function: str, same: str) -> None:
+    """Captured operators are called as they were dispatched."""
+    assert passes_of(kind, function) is BY_FUNCTION[same]
+
+
+def test_what_has_no_row_goes_by_its_kind() -> None:
+    """Unknown functions cost their bytes; products cost none here."""
+    assert passes_of(OperatorKind.ELEMENTWISE, "mish") is BY_KIND[OperatorKind.ELEMENTWISE]
+    assert passes_of(OperatorKind.MATMUL, "linear") is None
+
+
+def test_short_rows_move_whole_sectors() -> None:
+    """A row of one fp32 value moves 32 bytes; rows of 128 values move themselves."""
+    rows = np.array([10.0, 10.0, 10.0])
+    assert gathered_bytes(rows, np.array([4.0, 40.0, 512.0])).tolist() == [320.0, 640.0, 5120.0]
