@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from wattree.cost import AUTOCAST
 from wattree.errors import RowError
 from wattree.hardware import Cluster, Precision
 from wattree.job import Data, Job, ModelSource
@@ -57,7 +58,7 @@ def replicas_job(
     return Job(
         model=model,
         data=Data(global_batch=samples * devices),
-        precision=_precision(cells, cluster).value,
+        precision=_precision(cells, cluster),
         optimizer=optimizer,
         cluster=cluster,
         strategy=StrategyOptions(dp=devices, micro_batch=samples, **(options or {})),
@@ -67,11 +68,13 @@ def replicas_job(
     )
 
 
-def _precision(cells: Cells, cluster: Cluster) -> Precision:
-    """Return the number format of products: fp32 becomes TF32 by itself where it can and may."""
-    printed = cells.precision()
+def _precision(cells: Cells, cluster: Cluster) -> str:
+    """Return the precision as a job names it; fp32 becomes TF32 where it can and may by itself."""
+    format_, printed = cells.precision(), str(cells.row.precision).lower()
+    if format_ is Precision.FP16 and printed.startswith(AUTOCAST):
+        return AUTOCAST
     has_tf32 = Precision.TF32 in cluster.node.device.peak_flop_per_s
-    if printed is Precision.FP32 and has_tf32 and "tf32" in str(cells.row.precision).lower():
+    if format_ is Precision.FP32 and has_tf32 and "tf32" in printed:
         cells.assume(f"precision '{cells.row.precision}': TF32, the library's default there")
-        return Precision.TF32
-    return printed
+        return str(Precision.TF32)
+    return str(format_)
