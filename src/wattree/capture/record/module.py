@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from wattree.capture.record.private import fake_tensor, original_module, own_tensors
+from wattree.capture.record.trees import map_tensors
 from wattree.errors import ModelError
 
 __all__ = ["REAL_LIMIT_BYTES", "build_on_meta", "build_real", "make_fake", "parameter_bytes"]
@@ -47,14 +48,19 @@ def build_real(build: Callable[[], Any], name: str) -> tuple[nn.Module, tuple[st
 def make_fake(module: nn.Module, mode: Any) -> None:
     """Put fake tensors in the place of parameters, buffers and plain attributes, tied ones once."""
     fakes: dict[int, Any] = {}
+
+    def made(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in fakes:
+            fake: Any = fake_tensor(mode, tensor)
+            if isinstance(tensor, nn.Parameter):
+                fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+            fakes[id(tensor)] = fake
+        found: torch.Tensor = fakes[id(tensor)]
+        return found
+
     for child in module.modules():
-        for place, key, tensor in own_tensors(child):
-            if id(tensor) not in fakes:
-                made: Any = fake_tensor(mode, tensor)
-                if isinstance(tensor, nn.Parameter):
-                    made = nn.Parameter(made, requires_grad=tensor.requires_grad)
-                fakes[id(tensor)] = made
-            place[key] = fakes[id(tensor)]
+        for place, key, value in own_tensors(child):
+            place[key] = map_tensors(value, made)
 
 
 def parameter_bytes(module: nn.Module) -> int:

@@ -5,6 +5,7 @@ Each is one narrow function, so that a version of PyTorch that renames one is me
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -24,6 +25,7 @@ __all__ = [
     "newest_sequence",
     "original_module",
     "own_tensors",
+    "quiet",
     "storage_key",
     "watching_checkpoints",
 ]
@@ -70,22 +72,34 @@ def storage_key(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def own_tensors(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
-    """Yield where each parameter, buffer and plain tensor attribute of one module lies."""
-    places: tuple[dict[str, Any], ...] = (
-        module._parameters,
-        module._buffers,
-        module.__dict__,
-    )
+def own_tensors(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
+    """Yield where one module's parameters, buffers and other tensors lie: place, key, value.
+
+    The value is a tensor, or a list, tuple or mapping that may hold some.
+    """
+    places: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, module.__dict__)
     for place in places:
         for key, value in list(place.items()):
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor) or (
+                isinstance(value, list | tuple | dict) and not key.startswith("_")
+            ):
                 yield place, key, value
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PyTorch from logging what a refusal says anyway."""
+    logger = logging.getLogger(fake.__name__)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def original_module(module: nn.Module) -> nn.Module | None:
     """Return what `torch.compile` wrapped; None if it did not."""
-    found = module.__dict__.get("_modules", {}).get("_orig_mod")
+    found = getattr(module, "_orig_mod", None)
     return found if isinstance(found, nn.Module) else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -16,7 +17,13 @@ from wattree.capture.record.module import (
     make_fake,
     parameter_bytes,
 )
-from wattree.capture.record.private import DATA_DEPENDENT, UNSUPPORTED, fake_mode, fake_tensor
+from wattree.capture.record.private import (
+    DATA_DEPENDENT,
+    UNSUPPORTED,
+    fake_mode,
+    fake_tensor,
+    quiet,
+)
 from wattree.capture.record.refusal import build_refusal, needs_values, run_refusal
 from wattree.capture.record.run import run_module
 from wattree.capture.record.sizes import Point
@@ -152,7 +159,7 @@ class _Recorder:
         args, kwargs = arguments
         tracker = Tracker(limits)
         try:
-            with mode if mode is not None else _nothing():
+            with mode if mode is not None else nullcontext(), quiet():
                 return run_module(
                     module,
                     args,
@@ -261,9 +268,3 @@ class _NeedsValues(Exception):  # noqa: N818 - a way out, no error by itself
 def _inputs_refusal(error: Exception, name: str) -> ModelError:
     text = str(build_refusal(error, name))
     return ModelError(text.replace("its build function raised", "its example inputs raised"))
-
-
-def _nothing() -> Any:
-    from contextlib import nullcontext
-
-    return nullcontext()

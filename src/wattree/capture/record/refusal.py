@@ -67,12 +67,12 @@ def run_refusal(error: Exception, name: str, module: nn.Module, tracker: Tracker
         )
     when = "" if tracker.forward else " in backward"
     called = f" at {operator}" if operator else ""
-    return ModelError(f"model {name}: {where} raised{when}{called} {_told(error)}{_line(error)}")
+    return ModelError(f"model {name}: {where} raised{when}{called}: {_told(error)}{_line(error)}")
 
 
 def _asks_for_device(error: Exception) -> bool:
     text = str(error)
-    return any(part in text for part in ("CUDA", "NVIDIA driver", "'cuda", "no accelerator"))
+    return any(part in text for part in ("CUDA", "cuda", "NVIDIA driver", "same device"))
 
 
 def _told(error: Exception) -> str:

@@ -44,7 +44,7 @@ class Regions:
         tracker = self.tracker
         number = self.numbers.get(id(key))
         of_region = [o for o in tracker.run.operators if o.region == number]
-        again = Again(operators=iter(of_region), node=current_node_sequence())
+        again = Again(operators=of_region, node=current_node_sequence())
         tracker.again.append(again)
         try:
             yield

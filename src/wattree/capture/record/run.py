@@ -14,6 +14,7 @@ from wattree.capture.record.fused import fused_operators
 from wattree.capture.record.regions import Regions
 from wattree.capture.record.tracker import Run, Tracker
 from wattree.capture.record.trees import tensors_in
+from wattree.errors import ModelError
 
 __all__ = ["run_module"]
 
@@ -52,6 +53,10 @@ def run_module(
         with torch.autograd.graph.saved_tensors_hooks(tracker.save, _same):
             out = module(*args, **kwargs)
         run.outputs = tuple(tracker.number(t) for t in tensors_in(out))
+        if not run.outputs:
+            raise ModelError(
+                f"it returned {type(out).__name__} without a tensor; let forward return its result"
+            )
         tracker.end_forward()
         start = _start(out, loss)
         if start is not None and start.ndim == 0 and any(start is t for t in tensors_in(out)):

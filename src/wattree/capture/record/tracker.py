@@ -81,12 +81,20 @@ class Again:
     """A region that backward runs forward again.
 
     Attributes:
-        operators: Those of the forward, in order.
+        operators: Those of the forward that were not met again yet, in order.
         node: Sequence number of the node whose backward asked for it.
     """
 
-    operators: Iterator[RunOperator]
+    operators: list[RunOperator]
     node: int | None
+
+    def next_called(self, target: str) -> RunOperator | None:
+        """Return the next operator of a name; None, passing by none, if there is no more."""
+        for place, operator in enumerate(self.operators):
+            if operator.target == target:
+                del self.operators[: place + 1]
+                return operator
+        return None
 
 
 class Tracker(TorchDispatchMode):
@@ -212,8 +220,7 @@ class Tracker(TorchDispatchMode):
     ) -> None:
         """Count forward work done again, and let its new nodes stand for the first ones."""
         self.run.recomputed_flop += flop_of(func, args, kwargs, out)
-        name = _name(func)
-        operator = next((o for o in again.operators if o.target == name), None)
+        operator = again.next_called(_name(func))
         if operator is not None:
             self._by_sequence.setdefault(newest_sequence(), []).append(operator)
         self._follow_weights(list(_flat((args, kwargs.values()))), out)

@@ -1,0 +1,185 @@
+"""Where a module is cut into blocks: at one tensor that needs a gradient, along its module tree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from wattree.capture.convert.nests import Nest
+from wattree.capture.convert.trace import Trace
+from wattree.graph import OperatorKind
+
+__all__ = ["Run", "alive_at_cuts", "runs_of"]
+
+_WEIGHTY = {
+    OperatorKind.MATMUL,
+    OperatorKind.CONVOLUTION,
+    OperatorKind.EMBEDDING,
+    OperatorKind.ATTENTION,
+}
+_CONTAINERS = {"Sequential", "ModuleList", "ModuleDict"}
+_NUMBERED = re.compile(r"\d$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Nests that become one instance of a block.
+
+    Attributes:
+        start, end: Their places.
+        path: Of the module.
+        is_unit: It is a module that comes several times.
+    """
+
+    start: int
+    end: int
+    path: str
+    is_unit: bool
+
+
+def alive_at_cuts(trace: Trace, nests: Sequence[Nest]) -> dict[int, int]:
+    """Return where the model may be cut: place of a nest → the one tensor alive before it."""
+    written: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for place, nest in enumerate(nests):
+        for seen in nest.reads:
+            if not seen.detached:
+                last[seen.tensor] = place
+        for seen in nest.writes:
+            written.setdefault(seen.tensor, place)
+    recording = trace.recording
+    ends = (recording.loss,) if recording.loss is not None else recording.outputs
+    for index in ends:
+        last[trace.view(index).tensor] = len(nests)
+    begins: dict[int, list[int]] = {}
+    for tensor, place in written.items():
+        if trace.tensors[tensor].grad and tensor in last:
+            begins.setdefault(place, []).append(tensor)
+    alive: set[int] = set()
+    cuts: dict[int, int] = {}
+    for place in range(len(nests)):
+        alive |= set(begins.get(place, ()))
+        alive = {tensor for tensor in alive if last[tensor] > place}
+        if len(alive) == 1 and place + 1 < len(nests):
+            cuts[place + 1] = next(iter(alive))
+    return cuts
+
+
+def runs_of(nests: Sequence[Nest], cuts: Mapping[int, int], modules: Mapping[str, str]) -> list[Run]:
+    """Return the runs of nests between chosen cuts, in order."""
+    tree = _Tree(nests, cuts, modules)
+    units = sorted(tree.units(""), key=lambda run: run.start)
+    runs: list[Run] = []
+    place = 0
+    for unit in units:
+        runs += _pieces(nests, cuts, place, unit.start)
+        runs += _repeats(nests, cuts, unit)
+        place = unit.end
+    runs += _pieces(nests, cuts, place, len(nests))
+    return runs
+
+
+class _Tree:
+    """Modules and the nests they ran."""
+
+    def __init__(
+        self, nests: Sequence[Nest], cuts: Mapping[int, int], modules: Mapping[str, str]
+    ) -> None:
+        self.modules = modules
+        self.legal = {0, len(nests), *cuts}
+        self.ranges: dict[str, tuple[int, int, int]] = {}
+        for place, nest in enumerate(nests):
+            path = nest.module
+            while True:
+                start, _, count = self.ranges.get(path, (place, place, 0))
+                self.ranges[path] = (start, place + 1, count + 1)
+                if not path:
+                    break
+                path = path.rpartition(".")[0]
+        self.children: dict[str, list[str]] = {}
+        for path in self.ranges:
+            if path:
+                self.children.setdefault(path.rpartition(".")[0], []).append(path)
+        self._descends: dict[str, bool] = {}
+
+    def is_whole(self, path: str) -> bool:
+        """Whether a module's nests are all there is between two cuts."""
+        start, end, count = self.ranges[path]
+        return count == end - start and start in self.legal and end in self.legal
+
+    def is_unit(self, path: str) -> bool:
+        """Whether a module can be an instance: numbered, made of others, between cuts."""
+        compound = path in self.children or any(p.startswith(f"{path}.") for p in self.modules)
+        return compound and bool(_NUMBERED.search(path)) and self.is_whole(path)
+
+    def nearest(self, path: str) -> list[str]:
+        """Return the nearest units below a module."""
+        found = []
+        for child in self.children.get(path, ()):
+            found += [child] if self.is_unit(child) else self.nearest(child)
+        return found
+
+    def descends(self, path: str) -> bool:
+        """Whether what lies below a unit makes better instances than itself."""
+        kind = self.modules.get(path, "ModuleList")
+        if kind in _CONTAINERS:
+            return bool(self.nearest(path))
+        if kind not in self._descends:
+            alike = [p for p, k in self.modules.items() if k == kind and p in self.ranges]
+            self._descends[kind] = all(len(self.nearest(p)) > 1 for p in alike)
+        return self._descends[kind]
+
+    def units(self, path: str) -> list[Run]:
+        """Return the instances among the modules below `path`."""
+        found = []
+        for child in self.nearest(path):
+            if self.descends(child):
+                found += self.units(child)
+            else:
+                start, end, _ = self.ranges[child]
+                found.append(Run(start=start, end=end, path=child, is_unit=True))
+        return found
+
+
+def _pieces(nests: Sequence[Nest], cuts: Mapping[int, int], start: int, end: int) -> list[Run]:
+    """Cut what lies between units so that each piece has one operator of weight, or several that
+    cannot be parted."""
+    if start == end:
+        return []
+    bounds = [start, *(p for p in sorted(cuts) if start < p < end), end]
+    pieces: list[tuple[int, int]] = []
+    has_weight = False
+    for a, b in zip(bounds, bounds[1:], strict=False):
+        weighty = any(nest.kind in _WEIGHTY for nest in nests[a:b])
+        if pieces and not (weighty and has_weight):
+            pieces[-1] = (pieces[-1][0], b)
+            has_weight = has_weight or weighty
+        else:
+            pieces.append((a, b))
+            has_weight = weighty
+    return [
+        Run(start=a, end=b, path=_piece_path(nests[a:b]), is_unit=False) for a, b in pieces
+    ]
+
+
+def _piece_path(nests: Sequence[Nest]) -> str:
+    """Return the module that a piece is known by: where its weight lies."""
+    weighty = [nest.module for nest in nests if nest.kind in _WEIGHTY] or [nests[0].module]
+    path = weighty[0]
+    while path and not all(m == path or m.startswith(f"{path}.") for m in weighty):
+        path = path.rpartition(".")[0]
+    return path or "model"
+
+
+def _repeats(nests: Sequence[Nest], cuts: Mapping[int, int], unit: Run) -> list[Run]:
+    """Part a module that was run several times in a row into its runs."""
+    signature = [(n.module, n.function, len(n.reads)) for n in nests[unit.start : unit.end]]
+    count = len(signature)
+    starts = [p - unit.start for p in sorted(cuts) if unit.start < p < unit.end]
+    for period in starts:
+        if count % period == 0 and signature[period:] == signature[:-period]:
+            at = range(unit.start, unit.end, period)
+            if all(p == unit.start or p in cuts for p in at):
+                return [Run(start=p, end=p + period, path=unit.path, is_unit=True) for p in at]
+    return [unit]

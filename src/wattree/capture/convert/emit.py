@@ -1,0 +1,245 @@
+"""Nests → operators with named iteration dims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from wattree.capture.convert.atoms import ONE, Atom, Dim, Size, sizes_product
+from wattree.capture.convert.nests import Nest, Seen
+from wattree.capture.convert.trace import Trace
+from wattree.graph import DimRole, IterationDim, Operand, Operator, Parameter
+
+__all__ = ["Emitter"]
+
+_STEMS_OF_ATTENTION = ("heads", "head_dim", "seq", "window")
+
+
+@dataclass(slots=True)
+class _Loop:
+    """One iteration dim to be."""
+
+    label: str
+    size: Size
+    atom: Atom | None
+    opaque: bool = False
+    name: str = ""
+
+
+@dataclass(slots=True)
+class _Loops:
+    """Iteration dims of one nest, and how operands map to them."""
+
+    nest: Nest
+    loops: list[_Loop] = field(default_factory=list)
+
+    def of(self, label: str) -> list[_Loop]:
+        return [loop for loop in self.loops if loop.label == label]
+
+    def new(self, label: str, size: Size, atom: Atom | None, *, opaque: bool) -> _Loop:
+        self.loops.append(_Loop(label, size, atom, opaque or label in self.nest.opaque))
+        return self.loops[-1]
+
+
+class Emitter:
+    """Makes operators of the nests of a finished trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.atoms = trace.atoms
+        self.stem_of: dict[Atom, str] = {}
+        for important in (True, False):
+            for dim, stem in trace.stems:
+                if (stem in _STEMS_OF_ATTENTION) == important:
+                    for atom in self.atoms.leaves(dim):
+                        self.stem_of.setdefault(Atom(atom.node), stem)
+        self.slots = {
+            Atom(atom.node) for dim in trace.slots for atom in self.atoms.leaves(dim)
+        }
+
+    def operator(
+        self,
+        nest: Nest,
+        path: str,
+        names: Mapping[int, str],
+        parameters: Mapping[int, tuple[str, str | None]],
+        saved: tuple[str, ...],
+    ) -> Operator:
+        """Return the operator of a nest.
+
+        Args:
+            nest: To write down.
+            path: Of the operator in its block.
+            names: Of canonical tensors in the block.
+            parameters: Name in the block, and what it is tied to, of parameters it reads.
+            saved: Names of what autograd keeps for it.
+        """
+        loops = _Loops(nest)
+        order = [*nest.writes, *nest.reads] if nest.outputs_lead else [*nest.reads, *nest.writes]
+        walks = {id(seen): self._walk(loops, seen) for seen in order}
+        reads = [s for s in nest.reads if s.tensor not in parameters]
+        operands = {
+            id(seen): self._operand(loops, seen, walks[id(seen)])
+            for seen in (*reads, *nest.writes)
+        }
+        weights = [
+            self._parameter(seen, walks[id(seen)], *parameters[seen.tensor])
+            for seen in nest.reads
+            if seen.tensor in parameters
+        ]
+        self._name(loops)
+        written = {loop.name for seen in nest.writes for loop, _ in operands[id(seen)][0]}
+
+        def operand(seen: Seen) -> Operand:
+            places, fraction = operands[id(seen)]
+            return Operand(
+                tensor=names[seen.tensor],
+                dims=tuple(loop.name for loop, _ in places),
+                fraction=fraction,
+                element_bytes=self.trace.tensors[seen.tensor].width,
+            )
+
+        return Operator(
+            path=path,
+            kind=nest.kind,
+            function=nest.function,
+            dims=tuple(
+                IterationDim(
+                    name=loop.name,
+                    extent=self.atoms.extent(loop.size),
+                    role=(
+                        DimRole.OPAQUE
+                        if loop.opaque
+                        else DimRole.SPLITTABLE
+                        if loop.name in written
+                        else DimRole.CONTRACTED
+                    ),
+                )
+                for loop in loops.loops
+            ),
+            inputs=tuple(operand(seen) for seen in reads),
+            outputs=tuple(operand(seen) for seen in nest.writes),
+            parameters=tuple(
+                Parameter(
+                    name=name,
+                    dims=tuple(dict.fromkeys(loop.name for loop in used)),
+                    elements=elements,
+                    trainable=trainable,
+                    tied_to=tied_to,
+                )
+                for name, used, elements, trainable, tied_to in weights
+            ),
+            saved=saved,
+            saved_mask_bytes=nest.mask_bytes,
+            kernels=nest.kernels,
+            in_turn=next((loop.name for loop in loops.loops if loop.label == nest.in_turn), None)
+            if nest.in_turn
+            else None,
+            **nest.more,
+        )
+
+    def _walk(self, loops: _Loops, seen: Seen) -> list[tuple[Atom, _Loop, float]]:
+        """Return each atom that an operand walks, its loop, and how much of the loop it has."""
+        found: list[tuple[Atom, _Loop, float]] = []
+        for dim, label in zip(seen.dims, seen.labels, strict=True):
+            if label is not None:
+                found += self._walk_dim(loops, label, self.atoms.leaves(dim))
+        return found
+
+    def _walk_dim(
+        self, loops: _Loops, label: str, leaves: Dim
+    ) -> list[tuple[Atom, _Loop, float]]:
+        known = loops.of(label)
+        if label in loops.nest.merged:
+            size = sizes_product(self.atoms.size(leaf) for leaf in leaves)
+            if not known:
+                known = [loops.new(label, size, None, opaque=True)]
+            elif known[0].size.length % size.length or leaves:
+                known[0].size = sizes_product((known[0].size, size))
+            return [(leaf, known[0], 1.0) for leaf in leaves]
+        if not known:
+            return [
+                (leaf, loops.new(label, self.atoms.size(leaf), leaf, opaque=False), 1.0)
+                for leaf in leaves
+            ]
+        free = [loop for loop in known if loop.atom not in leaves]
+        found = []
+        for leaf in leaves:
+            same = next((loop for loop in known if loop.atom == leaf), None)
+            if same is not None:
+                found.append((leaf, same, 1.0))
+                continue
+            size = self.atoms.size(leaf)
+            like = next((loop for loop in free if loop.size[1:] == size[1:]), None)
+            if like is not None:
+                free.remove(like)
+                found.append((leaf, like, size.length / like.size.length))
+            else:
+                found.append(self._unwalked(loops, leaf))
+        return found
+
+    def _unwalked(self, loops: _Loops, leaf: Atom) -> tuple[Atom, _Loop, float]:
+        """Return the loop of a position that nothing else walks; it adds no work if it can."""
+        size = self.atoms.size(leaf)
+        if size.batch or size.seq:
+            return leaf, loops.new("rest", size, leaf, opaque=True), 1.0
+        return leaf, loops.new("unit", ONE, None, opaque=True), float(size.length)
+
+    def _operand(
+        self, loops: _Loops, seen: Seen, walk: list[tuple[Atom, _Loop, float]]
+    ) -> tuple[list[tuple[_Loop, float]], float]:
+        """Return the loop of each position of the tensor, and its share of what they index."""
+        left = list(walk)
+        places: list[tuple[_Loop, float]] = []
+        fraction = 1.0
+        for dim in self.trace.tensors[seen.tensor].dims:
+            for leaf in self.atoms.leaves(dim):
+                here = next((entry for entry in left if entry[0] == leaf), None)
+                if here is None:
+                    here = self._unwalked(loops, leaf)
+                else:
+                    left.remove(here)
+                places.append((here[1], here[2]))
+                fraction *= here[2]
+        return places, fraction
+
+    def _parameter(
+        self, seen: Seen, walk: list[tuple[Atom, _Loop, float]], name: str, tied_to: str | None
+    ) -> tuple[str, list[_Loop], int, bool, str | None]:
+        tensor = self.trace.tensors[seen.tensor]
+        by_atom = {leaf: loop for leaf, loop, _ in walk}
+        leaves = [leaf for dim in tensor.dims for leaf in self.atoms.leaves(dim)]
+        used = [by_atom[leaf] for leaf in leaves if leaf in by_atom]
+        elements = sizes_product(self.atoms.size(leaf) for leaf in leaves).length
+        return name, used, elements, tensor.grad, tied_to
+
+    def _name(self, loops: _Loops) -> None:
+        groups: dict[str, list[_Loop]] = {}
+        for loop in loops.loops:
+            groups.setdefault(self._stem(loops.nest, loop), []).append(loop)
+        for stem, members in groups.items():
+            # A split of `out` is one by heads, and never by which of q, k and v it is.
+            members.sort(key=lambda loop: self._rank(loop))
+            for place, loop in enumerate(members):
+                loop.name = stem if place == 0 else f"{stem}_{place}"
+
+    def _rank(self, loop: _Loop) -> int:
+        node = Atom(loop.atom.node) if loop.atom else None
+        if node in self.slots:
+            return 2
+        return 0 if node is not None and self.stem_of.get(node) == "heads" else 1
+
+    def _stem(self, nest: Nest, loop: _Loop) -> str:
+        if loop.size.batch:
+            return "batch"
+        given = nest.stems.get(loop.label)
+        if given is not None:
+            return given
+        if loop.label == "unit":
+            return "unit"
+        known = self.stem_of.get(Atom(loop.atom.node)) if loop.atom else None
+        if known is not None and known != "batch":
+            return known
+        if loop.size.seq:
+            return "seq"
+        return "part" if loop.label == "part" else "hidden"

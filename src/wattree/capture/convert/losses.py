@@ -1,0 +1,177 @@
+"""Attention and cross-entropy as nests: one operator of the graph for several recorded ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from wattree.capture.convert.atoms import Size
+from wattree.capture.convert.nests import Nest, Seen
+from wattree.capture.convert.pointwise import target_name
+from wattree.capture.convert.trace import Label, Trace
+from wattree.capture.recording import RecordedOperator
+from wattree.graph import AttentionMask, OperatorKind
+
+__all__ = ["FUSED"]
+
+_ORDERED = ("le", "lt", "ge", "gt", "tril", "triu")
+
+
+def _attention(trace: Trace, operator: RecordedOperator) -> None:
+    q, k, v, *masks = operator.inputs
+    (*lead, heads, queries, width) = trace.size(q)
+    kv_heads, value_width = trace.size(k)[-3], trace.size(v)[-1]
+    shared = heads.over(kv_heads) or Size(1)
+    batch: list[Label] = [f"batch{i}" for i in range(len(lead))]
+    head: Label = "heads"
+    if shared.length > 1 and heads != kv_heads:
+        head = (("heads", kv_heads), ("heads_alike", shared))
+    y, *statistics = operator.outputs
+    causal = bool(operator.arguments.get("is_causal")) or any(_is_causal(trace, m) for m in masks)
+    nest = trace.add(
+        operator,
+        OperatorKind.ATTENTION,
+        "scaled_dot_product_attention",
+        [
+            (q, [*batch, head, "seq", "head_dim"]),
+            (k, [*batch, "heads", "kv_seq", "head_dim"]),
+            (v, [*batch, "heads", "kv_seq", "value_dim"]),
+        ],
+        [
+            (y, [*batch, head, "seq", "value_dim"]),
+            *(
+                (out, [*batch, head, "seq"])
+                for out in statistics
+                if len(trace.size(out)) == len(lead) + 2
+            ),
+        ],
+        stems={
+            "heads": "heads",
+            "heads_alike": "heads",
+            "seq": "seq",
+            "kv_seq": "kv_seq",
+            "head_dim": "head_dim",
+            "value_dim": "value_dim",
+        },
+        opaque=frozenset({"head_dim", "value_dim"}),
+        more={
+            "mask": AttentionMask(causal=causal),
+            "query_heads": heads.length,
+            "kv_heads": kv_heads.length,
+            "head_dim": width.length,
+            "value_head_dim": value_width.length,
+        },
+    )
+    del queries
+    names = (*(("batch", "window", "window")[: len(lead)]), "heads", "seq", "head_dim")
+    for index in (q, k, v, y):
+        trace.name_dims(index, names)
+    _read_unrepeated(trace, nest)
+
+
+def _is_causal(trace: Trace, mask: int) -> bool:
+    """Whether a mask was made by comparing positions with each other."""
+    left, seen = [trace.view(mask).tensor], set()
+    while left:
+        number = left.pop()
+        writer = trace.tensors[number].writer
+        if number in seen or writer is None:
+            continue
+        seen.add(number)
+        nest = trace.nests[writer]
+        if nest.function in _ORDERED:
+            return True
+        left += [operand.tensor for operand in nest.reads]
+    return False
+
+
+def _read_unrepeated(trace: Trace, nest: Nest) -> None:
+    """Let attention read keys and values as they were before they were repeated for its heads.
+
+    Fused kernels share them between query heads; only the CPU's needs copies.
+    """
+    for place in (1, 2):
+        seen = nest.reads[place]
+        writer = trace.tensors[seen.tensor].writer
+        copy = trace.nests[writer] if writer is not None else None
+        if copy is None or copy.kind is not OperatorKind.COPY or len(copy.reads) != 1:
+            continue
+        source = copy.reads[0]
+        root = {a for dim in trace.tensors[source.tensor].dims for a in trace.atoms.leaves(dim)}
+        repeated = {a for dim in source.dims for a in trace.atoms.leaves(dim)} - root
+        if not repeated or copy.function == "view":
+            continue
+        copy.dead = True
+        nest.reads[place] = Seen(
+            tensor=source.tensor, dims=seen.dims, labels=seen.labels, detached=source.detached
+        )
+        kv_heads = trace.atoms.length(
+            [a for a in trace.atoms.leaves(seen.dims[-3]) if a not in repeated]
+        ).length
+        nest.more["kv_heads"] = kv_heads
+
+
+def _cross_entropy(trace: Trace, operator: RecordedOperator) -> None:
+    scores, targets = operator.inputs[:2]
+    before = trace.writer_of(scores)
+    out = operator.outputs[0]
+    rank = len(trace.size(scores))
+    place = 1 if rank > 1 else 0
+    labels: list[Label] = [f"d{i}" for i in range(rank)]
+    labels[place] = "vocab"
+    rows = [label for i, label in enumerate(labels) if i != place]
+    if before is None or before.function != "log_softmax" or before.dead:
+        trace.add(
+            operator,
+            OperatorKind.REDUCTION,
+            target_name(operator),
+            [(scores, labels), (targets, rows)],
+            [(out, rows if len(trace.size(out)) == len(rows) else [])],
+        )
+        return
+    before.dead = True
+    logits = _before_cast(trace, before.reads[0])
+    number = logits.tensor
+    nest = trace.add(
+        operator,
+        OperatorKind.CROSS_ENTROPY,
+        "cross_entropy",
+        [(scores, labels), (targets, rows)],
+        [(out, rows if len(trace.size(out)) == len(rows) else [])],
+        stems={"vocab": "vocab"},
+        kernels=3,  # to float32, log-softmax, pick
+    )
+    walk = nest.reads[0]
+    nest.reads[0] = replace(walk, tensor=number, detached=logits.detached)
+    tensor = trace.tensors[nest.writes[0].tensor]
+    tensor.grad = trace.tensors[number].grad
+    if not nest.writes[0].dims:  # the loss of each row: what is summed up is no work
+        dims = tuple(d for d, label in zip(walk.dims, walk.labels, strict=True) if label != "vocab")
+        tensor.dims = dims
+        nest.writes[0] = Seen(tensor=tensor.number, dims=dims, labels=tuple(str(r) for r in rows))
+    nest.saved.append(trace.storage_of(number))
+    trace.replaced[trace.storage_at(scores)] = trace.storage_of(number)
+
+
+def _before_cast(trace: Trace, seen: Seen) -> Seen:
+    """Return the scores as they were before they were made float32 for the loss."""
+    writer = trace.tensors[seen.tensor].writer
+    cast = trace.nests[writer] if writer is not None else None
+    if cast is None or cast.function != "cast" or len(cast.reads) != 1:
+        return seen
+    cast.dead = True
+    return cast.reads[0]
+
+
+FUSED = {
+    **dict.fromkeys(
+        (
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_flash_attention",
+            "_scaled_dot_product_efficient_attention",
+            "_scaled_dot_product_cudnn_attention",
+            "attention",
+        ),
+        _attention,
+    ),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _cross_entropy),
+}

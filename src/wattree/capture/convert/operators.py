@@ -1,0 +1,51 @@
+"""The table of rules, and the walk that applies them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from wattree.capture.convert.losses import FUSED
+from wattree.capture.convert.pointwise import POINTWISE, target_name
+from wattree.capture.convert.products import PRODUCTS
+from wattree.capture.convert.structured import STRUCTURED, add_unrelated
+from wattree.capture.convert.trace import Trace
+from wattree.capture.convert.views import VIEWS, unknown_view
+from wattree.capture.recording import RecordedOperator, Recording
+from wattree.graph import OperatorKind
+
+__all__ = ["traced"]
+
+Rule = Callable[[Trace, RecordedOperator], None]
+
+_RULES: Mapping[str, Rule] = {**POINTWISE, **STRUCTURED, **PRODUCTS, **FUSED}
+
+
+def traced(recording: Recording) -> Trace:
+    """Return the trace of a whole recording."""
+    trace = Trace(recording)
+    for operator in recording.operators:
+        _apply(trace, operator)
+        trace.note_saved(operator)
+    return trace
+
+
+def _apply(trace: Trace, operator: RecordedOperator) -> None:
+    name = target_name(operator)
+    if operator.is_view:
+        rule = VIEWS.get(name, unknown_view)
+    elif name in _RULES:
+        rule = _RULES[name]
+    elif name in VIEWS and operator.inputs:  # a reshape that had to copy
+        rule = VIEWS[name]
+    else:
+        rule = _unknown
+    rule(trace, operator)
+
+
+def _unknown(trace: Trace, operator: RecordedOperator) -> None:
+    """Add an operator of which only its bytes are known."""
+    trace.warn(
+        f"operator {operator.target} in {operator.module or 'the model itself'} is not known: it "
+        "counts as one that moves its bytes once"
+    )
+    add_unrelated(trace, operator, OperatorKind.OTHER)

@@ -1,0 +1,127 @@
+"""Matrix products and convolutions as nests."""
+
+from __future__ import annotations
+
+from wattree.capture.convert.atoms import Size
+from wattree.capture.convert.trace import Label, Trace
+from wattree.capture.recording import RecordedOperator
+from wattree.graph import OperatorKind, Window
+
+__all__ = ["PRODUCTS"]
+
+_STEMS = {"k": "in", "n": "out", "in": "in", "out": "out"}
+#: What the positions of convolutions and pools of each rank are called.
+SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
+
+
+def _product(trace: Trace, operator: RecordedOperator, *factors: str) -> None:
+    """Add a product whose operands have the given labels, the last those of the output."""
+    *reads, write = factors
+    inputs = list(zip(operator.inputs, reads, strict=True))
+    # The moving operand comes first, an addend last: it is the bias.
+    inputs = inputs[-2:] + inputs[:-2]
+    rank_of = {index: len(trace.size(index)) for index, _ in inputs}
+    is_linear = trace.is_parameter(inputs[1][0]) or trace.is_parameter(inputs[0][0])
+    trace.add(
+        operator,
+        OperatorKind.MATMUL,
+        "linear" if is_linear else "product",
+        [(index, tuple(labels[-rank_of[index] :])) for index, labels in inputs],
+        [(operator.outputs[0], tuple(write))],
+        stems=_STEMS,
+    )
+
+
+def _mm(trace: Trace, operator: RecordedOperator) -> None:
+    _product(trace, operator, "mk", "kn", "mn")
+
+
+def _addmm(trace: Trace, operator: RecordedOperator) -> None:
+    _product(trace, operator, "mn", "mk", "kn", "mn")
+
+
+def _bmm(trace: Trace, operator: RecordedOperator) -> None:
+    _product(trace, operator, "gmk", "gkn", "gmn")
+
+
+def _baddbmm(trace: Trace, operator: RecordedOperator) -> None:
+    _product(trace, operator, "gmn", "gmk", "gkn", "gmn")
+
+
+def _mv(trace: Trace, operator: RecordedOperator) -> None:
+    _product(trace, operator, "mk", "k", "m")
+
+
+def _addmv(trace: Trace, operator: RecordedOperator) -> None:
+    _product(trace, operator, "m", "mk", "k", "m")
+
+
+def _dot(trace: Trace, operator: RecordedOperator) -> None:
+    _product(trace, operator, "k", "k", "")
+
+
+def _numbers(value: object, count: int) -> tuple[int, ...]:
+    """Return one number for each dim; lists of one stand for all."""
+    numbers = [int(v) for v in value] if isinstance(value, list) else [int(str(value))]
+    return tuple(numbers * count if len(numbers) == 1 else numbers)
+
+
+def _convolution(trace: Trace, operator: RecordedOperator) -> None:
+    x, weight, *bias = operator.inputs
+    kernel = tuple(size.length for size in trace.size(weight)[2:])
+    rank = len(kernel)
+    spatial = SPATIAL.get(rank, tuple(f"position{i}" for i in range(rank)))
+    get = operator.arguments.get
+    transposed = bool(get("transposed", False))
+    groups = int(get("groups", 1))
+    first, second = trace.size(weight)[0].length // groups, trace.size(weight)[1].length
+    inner, outer = (first, second) if transposed else (second, first)
+
+    def channels(label: str, count: int) -> Label:
+        if groups == 1:
+            return label
+        return (("group", Size(groups)), (label, Size(count)))
+
+    lead: tuple[Label, ...] = ("batch",) if len(trace.size(x)) == rank + 2 else ()
+    x_labels = (*lead, channels("in", inner), *spatial)
+    taps = ("taps",) * rank
+    if transposed:
+        weight_labels = (channels("in", inner), "out", *taps)
+    else:
+        weight_labels = (channels("out", outer), "in", *taps)
+    out_labels = (*lead, channels("out", outer), *spatial)
+    trace.add(
+        operator,
+        OperatorKind.CONVOLUTION,
+        "convolution",
+        [(x, x_labels), (weight, weight_labels), *((b, (channels("out", outer),)) for b in bias)],
+        [(operator.outputs[0], out_labels)],
+        stems={name: name for name in ("group", "in", "out", "taps", *spatial)},
+        opaque=frozenset({"taps"}),
+        merged=frozenset({"taps"}),
+        outputs_lead=not transposed,
+        more={
+            "window": Window(
+                kernel=kernel,
+                stride=_numbers(get("stride", 1), rank),
+                dilation=_numbers(get("dilation", 1), rank),
+                groups=groups,
+                transposed=transposed,
+            )
+        },
+    )
+    names = (*(("batch",) if lead else ()), "channel", *spatial)
+    trace.name_dims(operator.outputs[0], names)
+    trace.name_dims(x, names)
+
+
+PRODUCTS = {
+    "mm": _mm,
+    "addmm": _addmm,
+    "bmm": _bmm,
+    "baddbmm": _baddbmm,
+    "mv": _mv,
+    "addmv": _addmv,
+    **dict.fromkeys(("dot", "vdot"), _dot),
+    **dict.fromkeys(("convolution", "_convolution"), _convolution),
+}

@@ -1,0 +1,444 @@
+"""Norms, softmax, pools, tables, gathers, sorts, transforms and concatenations as nests."""
+
+from __future__ import annotations
+
+from wattree.capture.convert.atoms import ONE, Size
+from wattree.capture.convert.pointwise import aligned, at, target_name
+from wattree.capture.convert.products import SPATIAL
+from wattree.capture.convert.trace import Label, Trace
+from wattree.capture.recording import RecordedOperator
+from wattree.graph import OperatorKind, Window
+
+__all__ = ["STRUCTURED"]
+
+
+def _plain(trace: Trace, index: int) -> list[Label]:
+    return [None if size == ONE else f"d{i}" for i, size in enumerate(trace.size(index))]
+
+
+def _layer_norm(trace: Trace, operator: RecordedOperator) -> None:
+    x, *parameters = operator.inputs
+    rank = len(trace.size(x))
+    over = len(operator.arguments.get("normalized_shape", [0]))
+    trace.add(
+        operator,
+        OperatorKind.NORM,
+        "rms_norm" if "rms" in operator.target else "layer_norm",
+        [(index, aligned(trace, index, rank)) for index in (x, *parameters)],
+        [(out, _plain(trace, out)) for out in operator.outputs],
+        opaque=frozenset(f"d{i}" for i in range(rank - over, rank)),
+    )
+
+
+def _batch_norm(trace: Trace, operator: RecordedOperator) -> None:
+    x, *others = operator.inputs
+    own = [i for i in others if trace.is_parameter(i)]
+    rank = len(trace.size(x))
+    places = ["d0", "channel", *(f"d{i}" for i in range(2, rank))]
+
+    def labels(index: int) -> list[Label]:
+        return list(places) if len(trace.size(index)) == rank else ["channel"] * len(trace.size(index))
+
+    trace.add(
+        operator,
+        OperatorKind.BATCH_NORM,
+        "batch_norm",
+        [(index, labels(index)) for index in (x, *own)],
+        [(out, labels(out)) for out in operator.outputs if trace.size(out) != (Size(0),)],
+        stems={"channel": "channel"},
+    )
+
+
+def _group_norm(trace: Trace, operator: RecordedOperator) -> None:
+    x, *parameters = operator.inputs
+    rank = len(trace.size(x))
+    channels, groups = trace.size(x)[1].length, int(operator.arguments.get("group", 1))
+    split: Label = (("group", Size(groups)), ("channel", Size(channels // groups)))
+    whole: list[Label] = ["d0", split, *(f"d{i}" for i in range(2, rank))]
+    y, *statistics = operator.outputs
+    trace.add(
+        operator,
+        OperatorKind.NORM,
+        "group_norm",
+        [(x, whole), *((index, [split]) for index in parameters)],
+        [(y, whole), *((out, ["d0", "group"]) for out in statistics)],
+        stems={"group": "group", "channel": "channel"},
+        opaque=frozenset({"channel", *(f"d{i}" for i in range(2, rank))}),
+    )
+
+
+def _softmax(trace: Trace, operator: RecordedOperator) -> None:
+    x, y = operator.inputs[0], operator.outputs[0]
+    place = at(int(operator.arguments.get("dim", -1)), len(trace.size(x)))
+    trace.add(
+        operator,
+        OperatorKind.SOFTMAX,
+        target_name(operator).removeprefix("_"),
+        [(x, _plain(trace, x))],
+        [(y, _plain(trace, y))],
+        opaque=frozenset({f"d{place}"}),
+    )
+
+
+def _pool(trace: Trace, operator: RecordedOperator) -> None:
+    x, y = operator.inputs[0], operator.outputs[0]
+    name = target_name(operator)
+    rank = next((r for r in (1, 2, 3) if f"{r}d" in name), 2)
+    spatial = SPATIAL[rank]
+    lengths = [s.length for s in trace.size(x)[-rank:]]
+    outs = [s.length for s in trace.size(y)[-rank:]]
+    fitted = [max(1, a // max(1, b)) for a, b in zip(lengths, outs, strict=True)]
+
+    def each(key: str, default: list[int]) -> tuple[int, ...]:
+        value = operator.arguments.get(key) or default
+        value = value if isinstance(value, list) else [value]
+        return tuple(int(v) for v in (value * rank if len(value) == 1 else value))
+
+    kernel = each("kernel_size", fitted)
+    lead: list[Label] = [f"d{i}" for i in range(len(trace.size(x)) - rank)]
+    labels: list[Label] = [*lead, *spatial]
+    trace.add(
+        operator,
+        OperatorKind.POOL,
+        "max_pool" if "max" in name else "avg_pool",
+        [(x, labels)],
+        [(out, labels) for out in operator.outputs],
+        stems={stem: stem for stem in spatial},
+        outputs_lead=True,
+        more={
+            "window": Window(
+                kernel=kernel,
+                stride=each("stride", list(kernel)),
+                dilation=each("dilation", [1]),
+            )
+        },
+    )
+
+
+def _embedding(trace: Trace, operator: RecordedOperator) -> None:
+    table, rows = operator.inputs[:2]
+    labels = [f"d{i}" for i in range(len(trace.size(rows)))]
+    trace.add(
+        operator,
+        OperatorKind.EMBEDDING,
+        "embedding",
+        [(rows, labels), (table, ["vocab", "hidden"])],
+        [(operator.outputs[0], [*labels, "hidden"])],
+        stems={"vocab": "vocab", "hidden": "hidden"},
+    )
+
+
+def _embedding_bag(trace: Trace, operator: RecordedOperator) -> None:
+    table, rows, *others = operator.inputs
+    y, *sides = operator.outputs
+    bags = trace.size(y)[0]
+    per_bag = trace.size(rows)[0].over(bags)
+    looked_up: list[Label] = ["lookups"] if per_bag is None else [(("d0", bags), ("lookups", per_bag))]
+    trace.add(
+        operator,
+        OperatorKind.EMBEDDING,
+        "embedding_bag",
+        [
+            (rows, looked_up),
+            *((i, ["d0" if trace.size(i)[0] == bags else "bag_ends"]) for i in others if i != rows),
+            (table, ["vocab", "hidden"]),
+        ],
+        [
+            (y, ["d0", "hidden"]),
+            *((i, ["d0"]) for i in sides if trace.size(i) == (bags,)),
+        ],
+        stems={"vocab": "vocab", "hidden": "hidden", "lookups": "lookups", "bag_ends": "bag_ends"},
+        opaque=frozenset({"lookups", "bag_ends"}),
+    )
+
+
+def _cat(trace: Trace, operator: RecordedOperator) -> None:
+    out = operator.outputs[0]
+    parts = [i for i in operator.inputs if len(trace.size(i)) == len(trace.size(out))]
+    rank = len(trace.size(out))
+    place = at(int(operator.arguments.get("dim", 0)), rank)
+    labels: list[Label] = [f"d{i}" for i in range(rank)]
+    sizes = {trace.size(i)[place] for i in parts}
+    out_labels = list(labels)
+    if len(sizes) == 1 and len(parts) > 1:
+        out_labels[place] = (("part", Size(len(parts))), (f"d{place}", sizes.pop()))
+    trace.add(
+        operator,
+        OperatorKind.COPY,
+        "cat",
+        [(i, labels) for i in parts],
+        [(out, out_labels)],
+        opaque=frozenset({"part"}) if len(out_labels) > 1 and out_labels != labels else frozenset({f"d{place}"}),
+        outputs_lead=True,
+    )
+
+
+def _stack(trace: Trace, operator: RecordedOperator) -> None:
+    out = operator.outputs[0]
+    rank = len(trace.size(out))
+    place = at(int(operator.arguments.get("dim", 0)), rank)
+    labels: list[Label] = [f"d{i}" for i in range(rank - 1)]
+    trace.add(
+        operator,
+        OperatorKind.COPY,
+        "cat",
+        [(i, labels) for i in operator.inputs],
+        [(out, [*labels[:place], "part", *labels[place:]])],
+        opaque=frozenset({"part"}),
+    )
+
+
+def _moved(trace: Trace, operator: RecordedOperator) -> None:
+    """Add a copy that shifts, pads or turns round some dims."""
+    x, out = operator.inputs[0], operator.outputs[0]
+    rank = len(trace.size(out))
+    if len(trace.size(x)) != rank:
+        _unrelated_copy(trace, operator)
+        return
+    dims = operator.arguments.get("dims")
+    changed = {i for i in range(rank) if trace.size(x)[i] != trace.size(out)[i]}
+    if isinstance(dims, list):
+        changed |= {at(int(d), rank) for d in dims}
+    name = target_name(operator)
+    trace.add(
+        operator,
+        OperatorKind.COPY,
+        "pad" if "pad" in name else name,
+        [(x, [f"d{i}" for i in range(rank)])],
+        [(out, [f"d{i}" for i in range(rank)])],
+        opaque=frozenset(f"d{i}" for i in changed),
+        outputs_lead=True,
+    )
+
+
+def _unrelated_copy(trace: Trace, operator: RecordedOperator) -> None:
+    add_unrelated(trace, operator, OperatorKind.COPY)
+
+
+def add_unrelated(trace: Trace, operator: RecordedOperator, kind: OperatorKind) -> None:
+    """Add a nest of which only what grows with the batch is followed; all else is opaque."""
+    stands_for_batch = "batch"
+
+    def labels(index: int, prefix: str) -> list[Label]:
+        found: list[Label] = []
+        for place, size in enumerate(trace.size(index)):
+            batch = size.batch and stands_for_batch not in found
+            found.append(stands_for_batch if batch else f"{prefix}{place}")
+        return found
+
+    inputs = [(i, labels(i, f"i{n}_")) for n, i in enumerate(operator.inputs)]
+    outputs = [(i, labels(i, f"o{n}_")) for n, i in enumerate(operator.outputs)]
+    trace.add(
+        operator,
+        kind,
+        target_name(operator),
+        inputs,
+        outputs,
+        opaque=frozenset(
+            str(label)
+            for _, of_tensor in (*inputs, *outputs)
+            for label in of_tensor
+            if label != stands_for_batch
+        ),
+        outputs_lead=True,
+    )
+
+
+def _upsample(trace: Trace, operator: RecordedOperator) -> None:
+    _moved(trace, operator)
+
+
+def _index(trace: Trace, operator: RecordedOperator) -> None:
+    x, out = operator.inputs[0], operator.outputs[0]
+    places = operator.arguments.get("indices")
+    if not isinstance(places, list):
+        add_unrelated(trace, operator, OperatorKind.GATHER)
+        return
+    sizes = trace.size(x)
+    picked = [i for i, p in enumerate(places) if p is not None]
+    indices = [operator.inputs[places[i]["tensor"]] for i in picked]
+    depth = max((len(trace.size(i)) for i in indices), default=0)
+    index_labels: list[Label] = [f"i{j}" for j in range(depth)]
+    x_labels: list[Label] = [f"rows{i}" if i in picked else f"d{i}" for i in range(len(sizes))]
+    kept: list[Label] = [label for i, label in enumerate(x_labels) if i not in picked]
+    together = picked == list(range(picked[0], picked[0] + len(picked))) if picked else True
+    first = sum(i not in picked for i in range(picked[0])) if picked and together else 0
+    out_labels = [*kept[:first], *index_labels, *kept[first:]]
+    if len(out_labels) != len(trace.size(out)):
+        add_unrelated(trace, operator, OperatorKind.GATHER)
+        return
+    trace.add(
+        operator,
+        OperatorKind.GATHER,
+        "index",
+        [
+            (x, x_labels),
+            *((i, index_labels[depth - len(trace.size(i)) :]) for i in indices),
+        ],
+        [(out, out_labels)],
+        opaque=frozenset(f"rows{i}" for i in picked),
+        outputs_lead=True,
+    )
+
+
+def _index_select(trace: Trace, operator: RecordedOperator) -> None:
+    x, index = operator.inputs[:2]
+    rank = len(trace.size(x))
+    place = at(int(operator.arguments.get("dim", 0)), rank)
+    labels: list[Label] = [f"d{i}" for i in range(rank)]
+    labels[place] = "rows"
+    out_labels = list(labels)
+    out_labels[place] = "picked"
+    trace.add(
+        operator,
+        OperatorKind.GATHER,
+        "index",
+        [(x, labels), (index, ["picked"])],
+        [(operator.outputs[0], out_labels)],
+        opaque=frozenset({"rows"}),
+        outputs_lead=True,
+    )
+
+
+def _gather(trace: Trace, operator: RecordedOperator) -> None:
+    """Add a gather or scatter along one dim; the others are walked together."""
+    out = operator.outputs[0]
+    rank = len(trace.size(out))
+    place = at(int(operator.arguments.get("dim", 0)), rank) if rank else 0
+    tensors = [i for i in operator.inputs if len(trace.size(i)) == rank]
+    name = target_name(operator)
+    trace.add(
+        operator,
+        OperatorKind.GATHER,
+        "scatter" if "scatter" in name else "index",
+        [(i, [f"d{p}" for p in range(rank)]) for i in tensors],
+        [(out, [f"d{p}" for p in range(rank)])],
+        opaque=frozenset({f"d{place}"}),
+        outputs_lead=True,
+    )
+
+
+def _put(trace: Trace, operator: RecordedOperator) -> None:
+    add_unrelated(trace, operator, OperatorKind.GATHER)
+    trace.nests[-1].function = "scatter"
+
+
+def _sort(trace: Trace, operator: RecordedOperator) -> None:
+    x = operator.inputs[0]
+    rank = len(trace.size(x))
+    place = at(int(operator.arguments.get("dim", -1) or -1), rank) if rank else 0
+    trace.add(
+        operator,
+        OperatorKind.SORT,
+        target_name(operator),
+        [(x, [f"d{i}" for i in range(rank)])],
+        [(out, [f"d{i}" for i in range(rank)]) for out in operator.outputs if len(trace.size(out)) == rank],
+        opaque=frozenset({f"d{place}"}),
+    )
+
+
+def _fft(trace: Trace, operator: RecordedOperator) -> None:
+    x, out = operator.inputs[0], operator.outputs[0]
+    rank = len(trace.size(x))
+    over = [at(int(d), rank) for d in operator.arguments.get("dim", [-1])]
+    labels: list[Label] = [f"d{i}" for i in range(rank)]
+    trace.add(
+        operator,
+        OperatorKind.FFT,
+        "fft",
+        [(x, labels)],
+        [(out, labels)],
+        opaque=frozenset(f"d{i}" for i in over),
+    )
+
+
+def _glu(trace: Trace, operator: RecordedOperator) -> None:
+    """Add a gate: half of a dim scales the other half."""
+    x, out = operator.inputs[0], operator.outputs[0]
+    rank = len(trace.size(x))
+    place = at(int(operator.arguments.get("dim", -1)), rank)
+    labels: list[Label] = [f"d{i}" for i in range(rank)]
+    halves = list(labels)
+    halves[place] = (("half", Size(2)), (f"d{place}", trace.size(out)[place]))
+    trace.add(
+        operator,
+        OperatorKind.ELEMENTWISE,
+        "glu",
+        [(x, halves)],
+        [(out, labels)],
+        opaque=frozenset({"half"}),
+    )
+
+
+STRUCTURED = {
+    **dict.fromkeys(
+        ("native_layer_norm", "_fused_rms_norm", "rms_norm", "layer_norm"), _layer_norm
+    ),
+    **dict.fromkeys(
+        (
+            "native_batch_norm",
+            "_native_batch_norm_legit",
+            "_native_batch_norm_legit_functional",
+            "_batch_norm_with_update",
+            "cudnn_batch_norm",
+            "batch_norm",
+        ),
+        _batch_norm,
+    ),
+    "native_group_norm": _group_norm,
+    **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax", "softmax"), _softmax),
+    **dict.fromkeys(
+        (
+            *(f"max_pool{r}d_with_indices" for r in (1, 2, 3)),
+            *(f"max_pool{r}d" for r in (1, 2, 3)),
+            *(f"avg_pool{r}d" for r in (1, 2, 3)),
+            *(f"{prefix}adaptive_avg_pool{r}d" for r in (1, 2, 3) for prefix in ("", "_")),
+            *(f"adaptive_max_pool{r}d" for r in (1, 2, 3)),
+            *(f"fractional_max_pool{r}d" for r in (2, 3)),
+        ),
+        _pool,
+    ),
+    "embedding": _embedding,
+    "_embedding_bag": _embedding_bag,
+    "cat": _cat,
+    "stack": _stack,
+    **dict.fromkeys(
+        (
+            "constant_pad_nd",
+            "roll",
+            "flip",
+            *(f"reflection_pad{r}d" for r in (1, 2, 3)),
+            *(f"replication_pad{r}d" for r in (1, 2, 3)),
+        ),
+        _moved,
+    ),
+    **dict.fromkeys(
+        ("repeat", "tile", "repeat_interleave", "unfold_copy", "im2col", "col2im", "pixel_shuffle", "pixel_unshuffle"),
+        _unrelated_copy,
+    ),
+    **dict.fromkeys(
+        (
+            "upsample_nearest1d",
+            "upsample_nearest2d",
+            "upsample_nearest3d",
+            "_upsample_nearest_exact2d",
+            "upsample_linear1d",
+            "upsample_bilinear2d",
+            "upsample_bicubic2d",
+            "upsample_trilinear3d",
+            "_upsample_bilinear2d_aa",
+            "_upsample_bicubic2d_aa",
+        ),
+        _upsample,
+    ),
+    **dict.fromkeys(("index", "_unsafe_index"), _index),
+    "index_select": _index_select,
+    **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce", "take_along_dim"), _gather),
+    **dict.fromkeys(
+        ("index_put", "_unsafe_index_put", "index_add", "index_copy", "index_fill", "masked_scatter", "masked_select", "take", "select_scatter", "slice_scatter"),
+        _put,
+    ),
+    **dict.fromkeys(("sort", "topk", "argsort", "kthvalue", "unique2", "_unique2", "msort"), _sort),
+    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _fft),
+    "glu": _glu,
+}
