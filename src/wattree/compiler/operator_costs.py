@@ -117,8 +117,8 @@ def convolution_costs(
     cast = weight_casts(step, scale, rates, software)
     cast = np.zeros_like(m) if cast is None else cast
     flop = 2.0 * m * n * k * groups * step.share
-    time_s = (time_s + cast / rates.memory_bytes_per_s) * step.share
-    return time_s, flop, np.asarray((traffic + converted + cast) * step.share)
+    time_s = np.maximum(time_s + cast / rates.memory_bytes_per_s, step.kernels * rates.kernel_s)
+    return time_s * step.share, flop, np.asarray((traffic + converted + cast) * step.share)
 
 
 def weight_casts(
@@ -158,13 +158,11 @@ def memory_bound_costs(
     else:
         over_reads, over_writes = passes.over(backward=backward)
         moved = moved + (over_reads * read + over_writes * written) * width
-    traffic = np.asarray((moved + fixed) * step.share)
+    traffic = np.asarray(moved + fixed)
     share = passes.backward_share if backward else passes.share
-    return (
-        traffic / (rates.memory_bytes_per_s * share),
-        np.zeros_like(traffic),
-        traffic,
-    )
+    time_s = traffic / (rates.memory_bytes_per_s * share)
+    time_s = np.maximum(time_s, step.kernels * rates.kernel_s)
+    return time_s * step.share, np.zeros_like(traffic), traffic * step.share
 
 
 def _table_bytes(step: ComputeStep, scale: Scale, rates: Rates, software: Software) -> Floats:

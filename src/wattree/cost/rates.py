@@ -45,6 +45,7 @@ class Rates:
         memory_bytes_per_s: Streaming device memory.
         elementwise_factor: Memory traffic of elementwise work over its operands, as launched.
         launch_s: Host time per kernel.
+        kernel_s: Device time of the shortest kernel.
         blocking_s: Time that each kernel adds where launches block, 0 elsewhere.
         element_bytes: Width of an activation.
         quantised: Linear layers run at 8 or 4 bit and pay for casts.
@@ -71,6 +72,7 @@ class Rates:
     memory_bytes_per_s: float
     elementwise_factor: float
     launch_s: float
+    kernel_s: float
     blocking_s: float
     element_bytes: float
     quantised: bool
@@ -177,6 +179,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         * calibration.general("memory_efficiency"),
         elementwise_factor=elementwise,
         launch_s=calibration.family(software.name, "launch_s"),
+        kernel_s=calibration.general("kernel_s"),
         blocking_s=calibration.general("blocking_launch_s") if software.launch_blocking else 0.0,
         element_bytes=4.0 if plain in {Precision.FP32, Precision.TF32} else 2.0,
         quantised=precision in {Precision.FP8, Precision.MXFP8, Precision.NVFP4},

@@ -82,6 +82,8 @@ class Software:
         library_kernels: Norms, activations and the like run as the kernels of a library, each by
             itself, with the passes of `cost.memory_bound`; otherwise they move every operand once,
             as kernels made for training do.
+        fused_optimizer: An update reads and writes all it needs once; otherwise each of its
+            operations passes over memory.
         sparse_gradients: Embedding tables get gradients for the rows that were looked up only.
         autocast: Parameters are kept in fp32 and cast to 16 bits where products need them, in
             each forward pass; layer norms, softmax and losses run in fp32 (PyTorch's AMP).
@@ -118,6 +120,7 @@ class Software:
     channels_last: bool = True
     tuned_convolutions: bool = True
     library_kernels: bool = False
+    fused_optimizer: bool = True
     sparse_gradients: bool = False
     autocast: bool = False
     loss_scaling: bool = False
@@ -160,7 +163,15 @@ _EAGER: dict[str, Any] = {
     "gather_bytes": 4.0,
     "channels_last": False,
     "library_kernels": True,
+    "fused_optimizer": False,
     "autocast": True,
+}
+
+#: What a compiler of the whole step makes of it.
+_FUSING: dict[str, Any] = {
+    "channels_last": True,
+    "library_kernels": False,
+    "fused_optimizer": True,
 }
 
 #: Sources of the habits: the projects' documentation and source, as cited in docs/accuracy.md.
@@ -251,14 +262,14 @@ SOFTWARE: Mapping[str, Software] = {
             title="TensorFlow with XLA and Horovod",
             allocator="bfc",
             compiled=True,
-            **_EAGER | {"channels_last": True},
+            **_EAGER | _FUSING,
         ),
         Software(
             name="jax",
             title="JAX with jit (scenic, T5X)",
             allocator="bfc",
             compiled=True,
-            **_EAGER | {"channels_last": True},
+            **_EAGER | _FUSING,
         ),
     )
 }
