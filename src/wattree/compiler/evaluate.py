@@ -416,14 +416,15 @@ def _attention(
     backward = step.phase is not StepPhase.FORWARD and step.phase is not StepPhase.RECOMPUTATION
     head_dim = (step.head_dim + step.value_head_dim) / 2
     full = scale.value(step.batch) * scale.value(step.queries) * scale.value(step.heads)
-    full = full * scale.sequence
+    keys = float(scale.value(step.keys)[0])  # the same for all: no axis splits it
+    full = full * keys
     products = 5.0 if backward else 2.0
     if software.fused_attention:
-        scores = full * step.mask.visible_share(scale.sequence)
+        scores = full * step.mask.visible_share(keys)
         time_s = fused_attention_time_s(
             scores=scores,
             head_dim=head_dim,
-            keys=scale.sequence if blocks is None else scale.sequence / blocks,
+            keys=keys if blocks is None else keys / blocks,
             flop_per_s=rates.attention_flop_per_s,
             ramp_tokens=rates.attention_ramp_tokens,
             backward=backward,

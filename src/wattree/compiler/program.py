@@ -206,6 +206,7 @@ class ComputeStep:
         phase: Forward, input gradient, weight gradient (of recomputation: forward).
         matmul: Shape, for MATMUL, and for CONVOLUTION as an implicit product.
         batch, queries, heads: Attention only: local samples, query positions and query heads.
+        keys: Attention only: key positions, those of other ranks included.
         mask, head_dim, value_head_dim: Attention only.
         skewed_axes: Attention only: axes over which a causal mask leaves the last rank most to do.
         traffic: Elements read and written, each operand once, at the width of activations.
@@ -240,6 +241,7 @@ class ComputeStep:
     batch: LocalSize = field(default_factory=LocalSize)
     queries: LocalSize = field(default_factory=LocalSize)
     heads: LocalSize = field(default_factory=LocalSize)
+    keys: LocalSize = field(default_factory=LocalSize)
     mask: AttentionMask | None = None
     head_dim: int = 0
     value_head_dim: int = 0

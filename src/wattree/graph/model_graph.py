@@ -39,8 +39,8 @@ class Block:
         inputs: Tensors from earlier blocks; the first is the previous block's output, further
             ones are named by `ModelGraph.side_inputs`. Empty for a block that reads the data.
         output: Name of the tensor handed to the next block; None for the last block.
-        given: Tensors that it reads and no operator makes: samples of the batch, masks, tables of
-            positions. They have no gradient, and no block keeps them.
+        given: Tensors without a gradient. What its operators do not make themselves was there
+            before: samples of the batch, masks, tables of positions; no block keeps those.
     """
 
     name: str

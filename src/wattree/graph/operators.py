@@ -201,7 +201,8 @@ class Operator:
         saved_mask_bytes: Extra bytes kept per output element (1 for a dropout mask).
         mask: Attention only.
         query_heads, kv_heads, head_dim, value_head_dim: Attention only.
-        kernels: Kernels an eager framework launches for the forward pass.
+        kernels: Kernels an eager framework launches for the forward pass; 0 where it only sees a
+            part of a tensor as a tensor of its own, which takes no time.
         window: Convolutions and pools only.
         in_turn: Dim whose indices run one after another: the time steps of a recurrent product.
         role: In tensor parallelism, where presets cannot tell it from the path.

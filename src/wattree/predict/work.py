@@ -56,5 +56,6 @@ def _flop(step: ComputeStep, scale: Scale) -> float:
     forward = step.phase is StepPhase.FORWARD
     products = FORWARD_PRODUCTS if forward else _BACKWARD_PRODUCTS
     pairs = [scale.value(size) for size in (step.batch, step.queries, step.heads)]
-    scores = float(np.prod(pairs)) * scale.sequence * step.mask.visible_share(scale.sequence)
+    keys = float(scale.value(step.keys)[0])
+    scores = float(np.prod(pairs)) * keys * step.mask.visible_share(keys)
     return products * 2.0 * scores * (step.head_dim + step.value_head_dim) / 2

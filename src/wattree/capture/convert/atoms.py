@@ -51,7 +51,9 @@ Dim = tuple[Atom, ...]
 def sizes_product(sizes: Iterable[Size]) -> Size:
     """Return the length of dims walked together."""
     sizes = list(sizes)
-    return Size(prod(s.length for s in sizes), sum(s.batch for s in sizes), sum(s.seq for s in sizes))
+    return Size(
+        prod(s.length for s in sizes), sum(s.batch for s in sizes), sum(s.seq for s in sizes)
+    )
 
 
 @dataclass(slots=True)

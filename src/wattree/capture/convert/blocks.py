@@ -66,7 +66,9 @@ def alive_at_cuts(trace: Trace, nests: Sequence[Nest]) -> dict[int, int]:
     return cuts
 
 
-def runs_of(nests: Sequence[Nest], cuts: Mapping[int, int], modules: Mapping[str, str]) -> list[Run]:
+def runs_of(
+    nests: Sequence[Nest], cuts: Mapping[int, int], modules: Mapping[str, str]
+) -> list[Run]:
     """Return the runs of nests between chosen cuts, in order."""
     tree = _Tree(nests, cuts, modules)
     units = sorted(tree.units(""), key=lambda run: run.start)
@@ -158,9 +160,7 @@ def _pieces(nests: Sequence[Nest], cuts: Mapping[int, int], start: int, end: int
         else:
             pieces.append((a, b))
             has_weight = weighty
-    return [
-        Run(start=a, end=b, path=_piece_path(nests[a:b]), is_unit=False) for a, b in pieces
-    ]
+    return [Run(start=a, end=b, path=_piece_path(nests[a:b]), is_unit=False) for a, b in pieces]
 
 
 def _piece_path(nests: Sequence[Nest]) -> str:

@@ -53,9 +53,7 @@ class Emitter:
                 if (stem in _STEMS_OF_ATTENTION) == important:
                     for atom in self.atoms.leaves(dim):
                         self.stem_of.setdefault(Atom(atom.node), stem)
-        self.slots = {
-            Atom(atom.node) for dim in trace.slots for atom in self.atoms.leaves(dim)
-        }
+        self.slots = {Atom(atom.node) for dim in trace.slots for atom in self.atoms.leaves(dim)}
 
     def operator(
         self,
@@ -79,8 +77,7 @@ class Emitter:
         walks = {id(seen): self._walk(loops, seen) for seen in order}
         reads = [s for s in nest.reads if s.tensor not in parameters]
         operands = {
-            id(seen): self._operand(loops, seen, walks[id(seen)])
-            for seen in (*reads, *nest.writes)
+            id(seen): self._operand(loops, seen, walks[id(seen)]) for seen in (*reads, *nest.writes)
         }
         weights = [
             self._parameter(seen, walks[id(seen)], *parameters[seen.tensor])
@@ -146,9 +143,7 @@ class Emitter:
                 found += self._walk_dim(loops, label, self.atoms.leaves(dim))
         return found
 
-    def _walk_dim(
-        self, loops: _Loops, label: str, leaves: Dim
-    ) -> list[tuple[Atom, _Loop, float]]:
+    def _walk_dim(self, loops: _Loops, label: str, leaves: Dim) -> list[tuple[Atom, _Loop, float]]:
         known = loops.of(label)
         if label in loops.nest.merged:
             size = sizes_product(self.atoms.size(leaf) for leaf in leaves)

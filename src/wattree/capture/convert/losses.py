@@ -18,13 +18,17 @@ _ORDERED = ("le", "lt", "ge", "gt", "tril", "triu")
 
 def _attention(trace: Trace, operator: RecordedOperator) -> None:
     q, k, v, *masks = operator.inputs
-    (*lead, heads, queries, width) = trace.size(q)
-    kv_heads, value_width = trace.size(k)[-3], trace.size(v)[-1]
+    *lead, heads, _, width = (Size(1), *trace.size(q))[-max(3, len(trace.size(q))) :]
+    kv_heads, value_width = (Size(1), *trace.size(k))[-3], trace.size(v)[-1]
+    if heads.batch:  # samples and heads in one dim, or no heads at all
+        lead, heads, kv_heads = [*lead, heads], Size(1), Size(1)
     shared = heads.over(kv_heads) or Size(1)
     batch: list[Label] = [f"batch{i}" for i in range(len(lead))]
     head: Label = "heads"
     if shared.length > 1 and heads != kv_heads:
         head = (("heads", kv_heads), ("heads_alike", shared))
+    heads_of = [head] if len(lead) + 2 < len(trace.size(q)) else []
+    kv_of: list[Label] = ["heads"] if heads_of else []
     y, *statistics = operator.outputs
     causal = bool(operator.arguments.get("is_causal")) or any(_is_causal(trace, m) for m in masks)
     nest = trace.add(
@@ -32,19 +36,20 @@ def _attention(trace: Trace, operator: RecordedOperator) -> None:
         OperatorKind.ATTENTION,
         "scaled_dot_product_attention",
         [
-            (q, [*batch, head, "seq", "head_dim"]),
-            (k, [*batch, "heads", "kv_seq", "head_dim"]),
-            (v, [*batch, "heads", "kv_seq", "value_dim"]),
+            (q, [*batch, *heads_of, "seq", "head_dim"]),
+            (k, [*batch, *kv_of, "kv_seq", "head_dim"]),
+            (v, [*batch, *kv_of, "kv_seq", "value_dim"]),
         ],
         [
-            (y, [*batch, head, "seq", "value_dim"]),
+            (y, [*batch, *heads_of, "seq", "value_dim"]),
             *(
-                (out, [*batch, head, "seq"])
+                (out, [*batch, *heads_of, "seq"])
                 for out in statistics
-                if len(trace.size(out)) == len(lead) + 2
+                if len(trace.size(out)) == len(trace.size(q)) - 1
             ),
         ],
         stems={
+            **{str(label): "window" for label in batch},
             "heads": "heads",
             "heads_alike": "heads",
             "seq": "seq",
@@ -61,10 +66,15 @@ def _attention(trace: Trace, operator: RecordedOperator) -> None:
             "value_head_dim": value_width.length,
         },
     )
-    del queries
-    names = (*(("batch", "window", "window")[: len(lead)]), "heads", "seq", "head_dim")
+    names = (
+        *("batch" if i == 0 else "window" for i in range(len(lead))),
+        *("heads" for _ in heads_of),
+        "seq",
+        "head_dim",
+    )
     for index in (q, k, v, y):
         trace.name_dims(index, names)
+    trace.note_statistics(nest)
     _read_unrepeated(trace, nest)
 
 

@@ -110,9 +110,7 @@ class _Assembly:
         operators = []
         for at, (nest, path) in enumerate(zip(nests, paths, strict=True)):
             saved = tuple(
-                dict.fromkeys(
-                    names[t] for t in self.saved_by.get(run.start + at, ()) if t in names
-                )
+                dict.fromkeys(names[t] for t in self.saved_by.get(run.start + at, ()) if t in names)
             )
             operators.append(
                 self.emitter.operator(nest, path, names, self._parameters(nest, place), saved)
@@ -205,7 +203,11 @@ class _Assembly:
                 continue
             local = [at for at in savers if run_at[at] == home]
             if not local:  # tables that other blocks read: kept where they are made
-                local = [trace_at for trace_at, n in enumerate(self.nests) if any(s.tensor == tensor for s in n.writes)]
+                local = [
+                    trace_at
+                    for trace_at, n in enumerate(self.nests)
+                    if any(s.tensor == tensor for s in n.writes)
+                ]
             for at in local:
                 found.setdefault(at, []).append(tensor)
         return found

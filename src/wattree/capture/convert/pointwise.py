@@ -89,7 +89,10 @@ def _copy(trace: Trace, operator: RecordedOperator) -> None:
             [(operator.outputs[0], aligned(trace, operator.outputs[0], rank))],
         )
         return
-    cast = trace.recording.tensors[operator.inputs[0]].dtype != trace.recording.tensors[operator.outputs[0]].dtype
+    cast = (
+        trace.recording.tensors[operator.inputs[0]].dtype
+        != trace.recording.tensors[operator.outputs[0]].dtype
+    )
     _elementwise(trace, operator, kind=OperatorKind.COPY, function="cast" if cast else "copy")
 
 
@@ -142,7 +145,9 @@ def _reduction(trace: Trace, operator: RecordedOperator) -> None:
 def _loss(trace: Trace, operator: RecordedOperator) -> None:
     rank = max(len(trace.size(index)) for index in operator.inputs)
     out = operator.outputs[0]
-    labels = aligned(trace, out, rank) if len(trace.size(out)) == rank else [None] * len(trace.size(out))
+    labels = (
+        aligned(trace, out, rank) if len(trace.size(out)) == rank else [None] * len(trace.size(out))
+    )
     kind = OperatorKind.ELEMENTWISE if len(trace.size(out)) == rank else OperatorKind.REDUCTION
     trace.add(
         operator,

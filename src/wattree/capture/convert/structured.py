@@ -20,7 +20,7 @@ def _layer_norm(trace: Trace, operator: RecordedOperator) -> None:
     x, *parameters = operator.inputs
     rank = len(trace.size(x))
     over = len(operator.arguments.get("normalized_shape", [0]))
-    trace.add(
+    nest = trace.add(
         operator,
         OperatorKind.NORM,
         "rms_norm" if "rms" in operator.target else "layer_norm",
@@ -28,6 +28,7 @@ def _layer_norm(trace: Trace, operator: RecordedOperator) -> None:
         [(out, _plain(trace, out)) for out in operator.outputs],
         opaque=frozenset(f"d{i}" for i in range(rank - over, rank)),
     )
+    trace.note_statistics(nest)
 
 
 def _batch_norm(trace: Trace, operator: RecordedOperator) -> None:
@@ -37,9 +38,11 @@ def _batch_norm(trace: Trace, operator: RecordedOperator) -> None:
     places = ["d0", "channel", *(f"d{i}" for i in range(2, rank))]
 
     def labels(index: int) -> list[Label]:
-        return list(places) if len(trace.size(index)) == rank else ["channel"] * len(trace.size(index))
+        return (
+            list(places) if len(trace.size(index)) == rank else ["channel"] * len(trace.size(index))
+        )
 
-    trace.add(
+    nest = trace.add(
         operator,
         OperatorKind.BATCH_NORM,
         "batch_norm",
@@ -47,6 +50,7 @@ def _batch_norm(trace: Trace, operator: RecordedOperator) -> None:
         [(out, labels(out)) for out in operator.outputs if trace.size(out) != (Size(0),)],
         stems={"channel": "channel"},
     )
+    trace.note_statistics(nest)
 
 
 def _group_norm(trace: Trace, operator: RecordedOperator) -> None:
@@ -56,7 +60,7 @@ def _group_norm(trace: Trace, operator: RecordedOperator) -> None:
     split: Label = (("group", Size(groups)), ("channel", Size(channels // groups)))
     whole: list[Label] = ["d0", split, *(f"d{i}" for i in range(2, rank))]
     y, *statistics = operator.outputs
-    trace.add(
+    nest = trace.add(
         operator,
         OperatorKind.NORM,
         "group_norm",
@@ -65,6 +69,7 @@ def _group_norm(trace: Trace, operator: RecordedOperator) -> None:
         stems={"group": "group", "channel": "channel"},
         opaque=frozenset({"channel", *(f"d{i}" for i in range(2, rank))}),
     )
+    trace.note_statistics(nest)
 
 
 def _softmax(trace: Trace, operator: RecordedOperator) -> None:
@@ -133,7 +138,9 @@ def _embedding_bag(trace: Trace, operator: RecordedOperator) -> None:
     y, *sides = operator.outputs
     bags = trace.size(y)[0]
     per_bag = trace.size(rows)[0].over(bags)
-    looked_up: list[Label] = ["lookups"] if per_bag is None else [(("d0", bags), ("lookups", per_bag))]
+    looked_up: list[Label] = (
+        ["lookups"] if per_bag is None else [(("d0", bags), ("lookups", per_bag))]
+    )
     trace.add(
         operator,
         OperatorKind.EMBEDDING,
@@ -168,7 +175,9 @@ def _cat(trace: Trace, operator: RecordedOperator) -> None:
         "cat",
         [(i, labels) for i in parts],
         [(out, out_labels)],
-        opaque=frozenset({"part"}) if len(out_labels) > 1 and out_labels != labels else frozenset({f"d{place}"}),
+        opaque=frozenset({"part"})
+        if len(out_labels) > 1 and out_labels != labels
+        else frozenset({f"d{place}"}),
         outputs_lead=True,
     )
 
@@ -332,7 +341,11 @@ def _sort(trace: Trace, operator: RecordedOperator) -> None:
         OperatorKind.SORT,
         target_name(operator),
         [(x, [f"d{i}" for i in range(rank)])],
-        [(out, [f"d{i}" for i in range(rank)]) for out in operator.outputs if len(trace.size(out)) == rank],
+        [
+            (out, [f"d{i}" for i in range(rank)])
+            for out in operator.outputs
+            if len(trace.size(out)) == rank
+        ],
         opaque=frozenset({f"d{place}"}),
     )
 
@@ -413,7 +426,16 @@ STRUCTURED = {
         _moved,
     ),
     **dict.fromkeys(
-        ("repeat", "tile", "repeat_interleave", "unfold_copy", "im2col", "col2im", "pixel_shuffle", "pixel_unshuffle"),
+        (
+            "repeat",
+            "tile",
+            "repeat_interleave",
+            "unfold_copy",
+            "im2col",
+            "col2im",
+            "pixel_shuffle",
+            "pixel_unshuffle",
+        ),
         _unrelated_copy,
     ),
     **dict.fromkeys(
@@ -433,9 +455,22 @@ STRUCTURED = {
     ),
     **dict.fromkeys(("index", "_unsafe_index"), _index),
     "index_select": _index_select,
-    **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce", "take_along_dim"), _gather),
     **dict.fromkeys(
-        ("index_put", "_unsafe_index_put", "index_add", "index_copy", "index_fill", "masked_scatter", "masked_select", "take", "select_scatter", "slice_scatter"),
+        ("gather", "scatter", "scatter_add", "scatter_reduce", "take_along_dim"), _gather
+    ),
+    **dict.fromkeys(
+        (
+            "index_put",
+            "_unsafe_index_put",
+            "index_add",
+            "index_copy",
+            "index_fill",
+            "masked_scatter",
+            "masked_select",
+            "take",
+            "select_scatter",
+            "slice_scatter",
+        ),
         _put,
     ),
     **dict.fromkeys(("sort", "topk", "argsort", "kthvalue", "unique2", "_unique2", "msort"), _sort),

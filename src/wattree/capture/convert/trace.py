@@ -90,7 +90,9 @@ class Trace:
         )
         return View(tensor=part.number, dims=view.dims, detached=view.detached)
 
-    def set_view(self, index: int, like: int, dims: Sequence[Dim], *, detached: bool = False) -> None:
+    def set_view(
+        self, index: int, like: int, dims: Sequence[Dim], *, detached: bool = False
+    ) -> None:
         """Note that `index` walks the storage of `like` by `dims`."""
         view = self.view(like)
         self.views[index] = View(
@@ -100,6 +102,12 @@ class Trace:
     def name_dims(self, index: int, stems: Sequence[str]) -> None:
         """Note what the dims of a recorded tensor are."""
         self.stems += zip(self.view(index).dims, stems, strict=True)
+
+    def note_statistics(self, nest: Nest) -> None:
+        """Note that all outputs but the first are float32, whatever activations are."""
+        for seen in nest.writes[1:]:
+            tensor = self.tensors[seen.tensor]
+            tensor.width = tensor.width or 4.0
 
     def writer_of(self, index: int) -> Nest | None:
         """Return the nest that wrote a recorded tensor, if one did."""
@@ -175,11 +183,23 @@ class Trace:
             tensor=view.tensor, dims=tuple(dims), labels=tuple(plain), detached=view.detached
         )
 
-    def add_part(self, operator: RecordedOperator, source: int, part: int, labels_in: Labels, labels_out: Labels, dims: Sequence[Dim], *, function: str = "view") -> None:
+    def add_part(
+        self,
+        operator: RecordedOperator,
+        source: int,
+        part: int,
+        labels_in: Labels,
+        labels_out: Labels,
+        dims: Sequence[Dim],
+        *,
+        function: str = "view",
+    ) -> None:
         """Add a view that picks out a part of a tensor: a nest that costs nothing."""
         view = self.view(source)
         base = self.tensors[view.tensor]
-        canonical = self._canonical(tuple(dims), base.width, base.storage, grad=base.grad and not view.detached)
+        canonical = self._canonical(
+            tuple(dims), base.width, base.storage, grad=base.grad and not view.detached
+        )
         canonical.base = base.number if base.base is None else base.base
         canonical.version = base.version
         canonical.writer = len(self.nests)
@@ -192,8 +212,17 @@ class Trace:
                 kind=OperatorKind.COPY,
                 function=function,
                 module=operator.module,
-                reads=[Seen(tensor=view.tensor, dims=view.dims, labels=_plain(labels_in), detached=view.detached)],
-                writes=[Seen(tensor=canonical.number, dims=canonical.dims, labels=_plain(labels_out))],
+                reads=[
+                    Seen(
+                        tensor=view.tensor,
+                        dims=view.dims,
+                        labels=_plain(labels_in),
+                        detached=view.detached,
+                    )
+                ],
+                writes=[
+                    Seen(tensor=canonical.number, dims=canonical.dims, labels=_plain(labels_out))
+                ],
                 kernels=0,
                 region=operator.region,
             )
@@ -228,7 +257,9 @@ class Trace:
             if tensor.source is not TensorSource.OPERATOR:
                 continue
             for nest in reversed([n for n in self.nests[-64:] if not n.dead]):
-                if any(self.storage_of(s.tensor) == tensor.storage for s in (*nest.reads, *nest.writes)):
+                if any(
+                    self.storage_of(s.tensor) == tensor.storage for s in (*nest.reads, *nest.writes)
+                ):
                     nest.saved.append(tensor.storage)
                     break
 
@@ -252,13 +283,18 @@ class Trace:
         if source is TensorSource.OPERATOR:
             source = TensorSource.INPUT
         canonical = self._canonical(
-            dims, self._width(tensor.dtype), tensor.storage, grad=tensor.requires_grad and source is TensorSource.PARAMETER
+            dims,
+            self._width(tensor.dtype),
+            tensor.storage,
+            grad=tensor.requires_grad and source is TensorSource.PARAMETER,
         )
         canonical.source, canonical.name = source, tensor.name
         self.current[tensor.storage] = canonical.number
         self.views[index] = View(tensor=canonical.number, dims=dims)
 
-    def _canonical(self, dims: tuple[Dim, ...], width: float | None, storage: int, *, grad: bool) -> Canonical:
+    def _canonical(
+        self, dims: tuple[Dim, ...], width: float | None, storage: int, *, grad: bool
+    ) -> Canonical:
         made = Canonical(
             number=len(self.tensors),
             dims=dims,

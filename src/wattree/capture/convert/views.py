@@ -68,9 +68,7 @@ def _same(trace: Trace, operator: RecordedOperator) -> None:
 
 
 def _detach(trace: Trace, operator: RecordedOperator) -> None:
-    trace.set_view(
-        operator.outputs[0], operator.inputs[0], _dims(trace, operator), detached=True
-    )
+    trace.set_view(operator.outputs[0], operator.inputs[0], _dims(trace, operator), detached=True)
 
 
 def _transpose(trace: Trace, operator: RecordedOperator) -> None:
@@ -131,7 +129,12 @@ def _pick_range(
     if start is not None and start < 0:
         start += whole.length
     parts = whole.over(size)
-    if parts is not None and parts.batch == parts.seq == 0 and start is not None and not start % size.length:
+    if (
+        parts is not None
+        and parts.batch == parts.seq == 0
+        and start is not None
+        and not start % size.length
+    ):
         cut = trace.atoms.regroup(dims[place], [parts, size])
         if cut is not None:
             trace.slots.append(cut[0])
@@ -195,9 +198,21 @@ def _unbind(trace: Trace, operator: RecordedOperator) -> None:
         _pick(trace, operator, out, place, dims[place], drop=True)
 
 
-
 VIEWS: Mapping[str, Rule] = {
-    **dict.fromkeys(("view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "flatten", "unflatten", "view_as"), _reshape),
+    **dict.fromkeys(
+        (
+            "view",
+            "_unsafe_view",
+            "reshape",
+            "_reshape_alias",
+            "unsqueeze",
+            "squeeze",
+            "flatten",
+            "unflatten",
+            "view_as",
+        ),
+        _reshape,
+    ),
     **dict.fromkeys(("alias", "lift_fresh", "view_dtype", "_neg_view", "_conj"), _same),
     "detach": _detach,
     **dict.fromkeys(("t", "transpose", "numpy_T", "swapaxes"), _transpose),
@@ -208,5 +223,3 @@ VIEWS: Mapping[str, Rule] = {
     **dict.fromkeys(("split", "split_with_sizes", "chunk"), _split),
     "unbind": _unbind,
 }
-
-

@@ -81,6 +81,8 @@ def _is_end(operator: Operator, block: Block) -> bool:
     """Whether backward starts here: a loss, or whatever else a model ends in."""
     read = {operand.tensor for other in block.operators for operand in other.inputs}
     written = {output.tensor for output in operator.outputs}
+    if written <= set(block.given):
+        return False
     return operator.kind is OperatorKind.CROSS_ENTROPY or (
         block.output is None and not written & read
     )
@@ -95,6 +97,7 @@ def _tensors_to_train(
         trained = any(parameter.trainable for parameter in operator.parameters)
         if trained or any(operand.tensor in reached for operand in operator.inputs):
             reached.update(output.tensor for output in operator.outputs)
+            reached.difference_update(block.given)
     return reached
 
 

@@ -28,7 +28,15 @@ from wattree.compiler.program import (
 from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter
 from wattree.strategy import ContextExchange, PositionOrder
 
-__all__ = ["PRODUCTS", "Placed", "StepList", "compute_step", "forward_steps", "routed_copies"]
+__all__ = [
+    "PRODUCTS",
+    "Placed",
+    "StepList",
+    "compute_step",
+    "forward_steps",
+    "routed_copies",
+    "together",
+]
 
 #: Operators whose work is a matrix product, plain or implicit.
 PRODUCTS = frozenset({OperatorKind.MATMUL, OperatorKind.CONVOLUTION})
@@ -220,6 +228,8 @@ def compute_step(
     reads, writes = (_at_width(operator, x, split) for x in (operator.inputs, operator.outputs))
     weights = tuple(_local(operator, parameter, split) for parameter in operator.parameters)
     is_table = operator.kind is OperatorKind.EMBEDDING  # moved only as far as it is looked up
+    if operator.kernels == 0:  # another look at what is there
+        reads, writes, outputs = (), (), ()
     attention = operator.kind is OperatorKind.ATTENTION
     return ComputeStep(
         path=operator.path,
@@ -230,7 +240,7 @@ def compute_step(
         fixed_traffic=tuple(
             (_local(operator, operand, split), operand.element_bytes)
             for operand in (*operator.inputs, *operator.outputs)
-            if operand.element_bytes is not None
+            if operand.element_bytes is not None and operator.kernels > 0
         ),
         reads=reads,
         writes=writes,
@@ -243,8 +253,9 @@ def compute_step(
             if operator.kind in PRODUCTS
             else None
         ),
-        batch=_dim(operator, split, "batch") if attention else LocalSize(),
-        queries=_dim(operator, split, "seq") if attention else LocalSize(),
+        batch=together(operator, split, "batch", "window") if attention else LocalSize(),
+        queries=together(operator, split, "seq") if attention else LocalSize(),
+        keys=together(operator, {}, "kv_seq") if attention else LocalSize(),
         heads=_heads(operator, split) if attention else LocalSize(),
         mask=operator.mask,
         head_dim=operator.head_dim,
@@ -268,6 +279,16 @@ def routed_copies(operator: Operator, operand: Operand) -> float:
 
 def _dim(operator: Operator, split: Split, name: str) -> LocalSize:
     return LocalSize.of(operator.dim(name).extent, split.get(name, ()))
+
+
+def together(operator: Operator, split: Split, *stems: str) -> LocalSize:
+    """Return the product of the dims that are called `stem`, `stem_1`, …."""
+    size = LocalSize()
+    for dim in operator.dims:
+        name, _, number = dim.name.rpartition("_")
+        if dim.name in stems or (name in stems and number.isdigit()):
+            size = size.times(_dim(operator, split, dim.name))
+    return size
 
 
 def _heads(operator: Operator, split: Split) -> LocalSize:

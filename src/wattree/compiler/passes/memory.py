@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wattree.compiler.layout import layout_of
-from wattree.compiler.passes.forward import Placed, StepList
+from wattree.compiler.passes.forward import Placed, StepList, together
 from wattree.compiler.passes.propagate import Split
 from wattree.compiler.program import (
     CollectiveKind,
@@ -37,6 +37,12 @@ def saved_tensors(
     share_of = {o.path: c.recompute for o, c in zip(block.operators, choices, strict=True)}
     inside = {o.path: c.inside_region for o, c in zip(block.operators, choices, strict=True)}
     producer = {out.tensor: o for o in block.operators for out in o.outputs}
+    widths = {
+        operand.tensor: operand.element_bytes
+        for operator in block.operators
+        for operand in operator.outputs
+        if operand.element_bytes is not None
+    }
     savers: dict[str, list[Operator]] = {}
     for operator in block.operators:
         names = list(operator.saved)
@@ -63,6 +69,7 @@ def saved_tensors(
                 size=placed.size,
                 producer=placed.step,
                 consumer=operators[0].path,
+                mask_bytes=widths.get(name, 0.0),
                 recomputed=again > 0,
                 share=again if again > 0 else 1.0,
                 kind="logits" if is_logits else "activation",
@@ -156,9 +163,7 @@ def _mask(operator: Operator, forward: StepList, share: float) -> SavedTensor:
 def _scores(operator: Operator, split: Split, forward: StepList, share: float) -> SavedTensor:
     """Return the score matrix that unfused attention keeps; the cost model drops it if fused."""
     heads = LocalSize(float(operator.query_heads)).over(split.get("heads", ()))
-    size = heads
-    for name in ("batch", "seq", "kv_seq"):
-        size = size.times(LocalSize.of(operator.dim(name).extent, split.get(name, ())))
+    size = heads.times(together(operator, split, "batch", "window", "seq", "kv_seq"))
     return SavedTensor(
         name=f"{operator.path}.scores",
         size=size,
