@@ -14,8 +14,8 @@ from tests.capture.sizes import SIZES
 from wattree.capture import (
     TRANSFORMER_KEYS,
     catalogue_entry,
+    configuration_names,
     load_model,
-    model_names,
     readable_model_types,
     transformer_from_config,
     transformer_from_mapping,
@@ -216,7 +216,7 @@ def test_an_oversized_file_is_refused_before_reading(tmp_path: Path) -> None:
 @given(data=st.data())
 def test_no_value_of_a_config_escapes_the_reader(data: st.DataObject) -> None:
     """Any key of any model with any value: a graph or a `ModelError`, nothing else, at once."""
-    config = dict(catalogue_entry(data.draw(st.sampled_from(model_names()))).config)
+    config = dict(catalogue_entry(data.draw(st.sampled_from(configuration_names()))).config)
     keys = st.sampled_from([*sorted(config), "head_dim", "layer_types", "attention_bias",
                             "sliding_window", "mlp_only_layers", "attn_config"])  # fmt: skip
     config |= data.draw(st.dictionaries(keys, anything, min_size=1, max_size=3))

@@ -16,8 +16,8 @@ import pytest
 from tests.capture.sizes import SIZES
 from wattree.capture import (
     catalogue_entry,
+    configuration_names,
     load_model,
-    model_names,
     readable_model_types,
     transformer_from_config,
 )
@@ -214,7 +214,7 @@ def reference(torch: ModuleType) -> Iterator[Reference]:
 
 def test_the_models_without_a_reference_are_in_the_catalogue() -> None:
     """A renamed model would drop out of both comparisons."""
-    assert set(FORMULA_ONLY) <= set(model_names())
+    assert set(FORMULA_ONLY) <= set(configuration_names())
 
 
 @pytest.mark.parametrize("name", FORMULA_ONLY)
@@ -223,7 +223,7 @@ def test_a_model_without_a_reference_has_the_count_of_the_closed_formula(name: s
     assert load_model(name).parameters == closed_formula(catalogue_entry(name).config)
 
 
-@pytest.mark.parametrize("name", sorted(set(model_names()) - set(FORMULA_ONLY)))
+@pytest.mark.parametrize("name", sorted(set(configuration_names()) - set(FORMULA_ONLY)))
 def test_a_catalogue_model_has_the_parameters_of_the_reference(
     name: str, reference: Reference, torch: ModuleType
 ) -> None:

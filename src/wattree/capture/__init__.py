@@ -1,8 +1,14 @@
 """Models in: a name, a configuration file or a description becomes a `ModelGraph`."""
 
 from wattree.capture.adapters import freeze, with_lora
-from wattree.capture.catalogue import CatalogueEntry, catalogue_entry, model_names
+from wattree.capture.catalogue import (
+    CatalogueEntry,
+    catalogue_entry,
+    configuration_names,
+    model_names,
+)
 from wattree.capture.counts import dense_forward_flop, operator_flop
+from wattree.capture.figures import ModelFigures, model_figures
 from wattree.capture.huggingface import (
     config_shape,
     readable_model_types,
@@ -18,16 +24,19 @@ from wattree.capture.transformer import build_transformer
 __all__ = [
     "TRANSFORMER_KEYS",
     "CatalogueEntry",
+    "ModelFigures",
     "Recording",
     "TransformerShape",
     "build_transformer",
     "capture_module",
     "catalogue_entry",
     "config_shape",
+    "configuration_names",
     "dense_forward_flop",
     "freeze",
     "load_model",
     "located_model",
+    "model_figures",
     "model_names",
     "module_graph",
     "operator_flop",

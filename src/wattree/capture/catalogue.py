@@ -1,4 +1,8 @@
-"""The models that ship with Wattree, by name. Each file of `catalog/` holds one group of them."""
+"""The models that ship with Wattree, by name.
+
+Each file of `catalog/` holds one group of language models as configurations; the models of other
+fields are those of `zoo`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,16 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
+from wattree.capture.zoo import built_in_models
 from wattree.errors import UnknownNameError
 
-__all__ = ["CatalogueEntry", "catalogue_entry", "is_model_name", "model_names"]
+__all__ = [
+    "CatalogueEntry",
+    "catalogue_entry",
+    "configuration_names",
+    "is_model_name",
+    "model_names",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,17 +35,21 @@ class CatalogueEntry:
         aliases: Other names, such as that of its public repository.
         source: Paper, model card or weight file that the numbers come from.
         published_parameters: Published parameter count with the digits it was published with,
-            such as `8.03e9`.
-        config: As in a `config.json`; keys left out have the library's defaults.
+            such as `8.03e9`; empty if none is known.
+        config: As in a `config.json`; keys left out have the library's defaults. None for a model
+            that ships as a graph.
         remark: What the numbers leave out or where a source contradicts itself.
+        field: What it is for: `language`, `vision`, `detection`, `recommendation`, `speech`,
+            `other`.
     """
 
     name: str
     aliases: tuple[str, ...]
     source: str
     published_parameters: str
-    config: Mapping[str, Any]
+    config: Mapping[str, Any] | None
     remark: str = ""
+    field: str = "language"
 
 
 @cache
@@ -47,6 +62,16 @@ def _entries() -> Mapping[str, CatalogueEntry]:
             for name, entry in json.loads(path.read_text(encoding="utf-8")).items():
                 entry["aliases"] = tuple(entry["aliases"])
                 entries[name] = CatalogueEntry(name=name, **entry)
+    for name, model in built_in_models().items():
+        entries[name] = CatalogueEntry(
+            name=name,
+            aliases=model.aliases,
+            source=model.source,
+            published_parameters=model.published_parameters,
+            config=None,
+            remark=model.remark,
+            field=model.field,
+        )
     return MappingProxyType(entries)
 
 
@@ -62,6 +87,11 @@ def _names() -> Mapping[str, str]:
 def model_names() -> tuple[str, ...]:
     """Return the names of the catalogue's models, in order."""
     return tuple(sorted(_entries()))
+
+
+def configuration_names() -> tuple[str, ...]:
+    """Return the names of the models that the catalogue holds as configurations, in order."""
+    return tuple(sorted(name for name, entry in _entries().items() if entry.config is not None))
 
 
 def is_model_name(name: str) -> bool:

@@ -11,16 +11,16 @@ __all__ = ["dense_forward_flop", "operator_flop"]
 
 
 def operator_flop(operator: Operator, *, micro_batch: float, sequence: float) -> float:
-    """Return the FLOP of one operator's matrix products, attention counted dense. [FLOP]
+    """Return the FLOP of one operator's products, attention counted dense. [FLOP]
 
-    Two per multiply-add: `2 prod(dims)` for a matrix product, `2 b s_q s_k h (d_qk + d_v)` for
-    attention. Nothing for other operators, as `torch.utils.flop_counter` counts.
+    Two per multiply-add: `2 prod(dims)` for a matrix product or a convolution, `2 b s_q s_k h
+    (d_qk + d_v)` for attention. Nothing for other operators, as `torch.utils.flop_counter` counts.
     """
     extents = {
         dim.name: dim.extent.value(micro_batch=micro_batch, sequence=sequence)
         for dim in operator.dims
     }
-    if operator.kind is OperatorKind.MATMUL:
+    if operator.kind in (OperatorKind.MATMUL, OperatorKind.CONVOLUTION):
         return 2 * prod(extents.values())
     if operator.kind is OperatorKind.ATTENTION:
         pairs = extents["batch"] * extents["seq"] * extents["kv_seq"]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from wattree.capture.catalogue import catalogue_entry, is_model_name
 from wattree.capture.huggingface import transformer_from_config
+from wattree.capture.zoo.graph import built_in_graph
 from wattree.errors import ModelError
 from wattree.files import read_json
 from wattree.graph import ModelGraph
@@ -19,16 +21,23 @@ __all__ = ["CONFIG_LIMIT_BYTES", "load_model", "located_model"]
 CONFIG_LIMIT_BYTES: Final = 4 * 2**20
 
 
-def load_model(name_or_path: str | Path) -> ModelGraph:
+def load_model(
+    name_or_path: str | Path, *, arguments: Mapping[str, Any] | None = None
+) -> ModelGraph:
     """Return the graph of a model of the catalogue, or of a `config.json` or its folder.
 
     What ends in `.json`, or names an existing file or folder with a separator in it, is a path.
     Everything else is a name; of the catalogue first, then of a file or folder.
 
+    Args:
+        name_or_path: Which.
+        arguments: Options of a model of the catalogue that has some, such as `image_size`.
+
     Raises:
         UnknownNameError: No such name in the catalogue; the nearest is suggested.
-        ModelError: The file describes no model that can be read.
+        ModelError: The file describes no model that can be read, or there are no such arguments.
         JobError: The file cannot be read at all.
+        MissingExtraError: The arguments ask for another graph than ships, and PyTorch is missing.
     """
     text = os.fspath(name_or_path)
     if ".py:" in text or text.endswith(".py"):
@@ -37,11 +46,15 @@ def load_model(name_or_path: str | Path) -> ModelGraph:
             "wattree.capture_module names it; expected a catalogue name or a config.json"
         )
     if _is_path(name_or_path):
+        _refuse(arguments, text)
         path = Path(text)
         file = path / "config.json" if path.is_dir() else path
         config = read_json(file, limit_bytes=CONFIG_LIMIT_BYTES)
         return transformer_from_config(config, str(file))
     entry = catalogue_entry(text)
+    if entry.config is None:
+        return built_in_graph(entry.name, arguments or {})
+    _refuse(arguments, entry.name)
     return transformer_from_config(
         entry.config, f"catalogue model {entry.name}", name=entry.name, sources=(entry.source,)
     )
@@ -61,6 +74,15 @@ def located_model(name: str, folder: Path) -> str:
     if is_model_name(name) or not _exists(path):
         return name
     return str(path / "config.json" if path.is_dir() else path)
+
+
+def _refuse(arguments: Mapping[str, Any] | None, name: str) -> None:
+    """Refuse arguments of a model that is a configuration."""
+    if arguments:
+        raise ModelError(
+            f"{name}: found arguments {', '.join(arguments)}, expected none: it is read from a "
+            "configuration"
+        )
 
 
 def _is_path(name_or_path: str | Path) -> bool:

@@ -40,6 +40,7 @@ class ModelSource:
         name: Catalogue name, or path of a `config.json`.
         transformer: Keys of a plain `transformer:` block.
         module: A Python function that builds it; using it runs code.
+        arguments: Options of the catalogue's model called `name`.
         lora: Adapters to add, if any.
         freeze: Patterns of operators whose parameters are not trained.
         folder: Where a name that the catalogue does not have is looked for, as a file or folder.
@@ -48,6 +49,7 @@ class ModelSource:
     name: str | None = None
     transformer: Mapping[str, Any] | None = None
     module: ModuleSource | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     lora: Lora | None = None
     freeze: tuple[str, ...] = ()
     folder: Path = Path()

@@ -17,7 +17,7 @@ __all__ = ["model_source", "needs_sequence"]
 
 _SOURCES = ("name", "transformer", "module")
 #: Keys of the mapping that say something of a Python function.
-_OF_MODULES = ("arguments", "inputs", "loss")
+_OF_MODULES = ("inputs", "loss")
 
 
 def model_source(
@@ -48,6 +48,7 @@ def model_source(
         name=name,
         transformer=spec.transformer,
         module=_module(spec, folder=folder, is_guest=is_guest, problems=problems),
+        arguments={} if spec.module is not None else spec.arguments or {},
         lora=_lora(spec),
         freeze=tuple(spec.freeze or ()),
         folder=folder,
@@ -76,6 +77,8 @@ def _module(
     spec: ModelSpec, *, folder: Path, is_guest: bool, problems: Problems
 ) -> ModuleSource | None:
     if spec.module is None:
+        if spec.name is None and spec.arguments is not None:
+            problems.add("model.arguments", "only a model given by 'module' or 'name' has it")
         for key in _OF_MODULES:
             if getattr(spec, key) is not None:
                 problems.add(f"model.{key}", "only a model given by 'module' has it")

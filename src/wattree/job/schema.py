@@ -99,7 +99,9 @@ class ModelSpec(Section):
         "'package.module:build', which is run",
     )
     arguments: dict[str, Any] | None = Field(
-        None, description="a mapping of keyword arguments of that function"
+        None,
+        description="a mapping of keyword arguments of that function, or of options of a "
+        "catalogue model, such as {image_size: 256}",
     )
     inputs: list[str] | dict[str, str] | None = Field(
         None,

@@ -53,7 +53,8 @@ def _built(job: Job) -> ModelGraph:
         assert source.name is not None
         name = source.name
         # One with a slash has been made a path when the job was read.
-        graph = load_model(name if "/" in name else located_model(name, source.folder))
+        located = name if "/" in name else located_model(name, source.folder)
+        graph = load_model(located, arguments=source.arguments)
     if source.lora is not None:
         graph = with_lora(graph, rank=source.lora.rank, targets=source.lora.targets)
     if source.freeze:

@@ -157,19 +157,28 @@ def _node(name: str) -> Entry:
 
 
 def _model(name: str) -> Entry:
-    from wattree.capture import load_model
+    from wattree.capture import catalogue_entry, model_figures
 
-    graph = load_model(name)
+    entry = catalogue_entry(name)
+    figures = model_figures(entry.name)
     summary = {
-        "name": graph.name,
-        "architecture": graph.architecture,
-        "parameters": graph.parameters,
-        "layers": graph.layers,
-        "vocabulary": graph.vocabulary,
-        "sequence": graph.max_sequence_length,
+        "name": entry.name,
+        "field": entry.field,
+        "parameters": figures.parameters,
+        "layers": figures.layers,
+        "forward_flop": figures.forward_flop,
+        "input": figures.inputs,
     }
-    details = {**summary, "blocks": sorted(graph.blocks)}
-    return Entry(summary=summary, details=details, citations=graph.sources)
+    details = {
+        **summary,
+        "architecture": figures.architecture,
+        "vocabulary": figures.vocabulary,
+        "sequence": figures.max_sequence_length,
+        "blocks": figures.blocks,
+        "remark": entry.remark or None,
+    }
+    unsaid = frozenset(key for key in details if details[key] is None)
+    return Entry(summary=summary, details=details, citations=(entry.source,), unsaid=unsaid)
 
 
 def _fabric(name: str) -> Entry:
@@ -276,6 +285,7 @@ _UNITS: tuple[tuple[str, Callable[[float], str]], ...] = (
         for ending, (unit, factor) in _PER.items()
     ),
     ("_bytes", format_bytes),
+    ("_flop", lambda value: quantity(value, "FLOP")),
     ("_w", lambda value: quantity(value, "W")),
     ("_s", format_time),
 )

@@ -1,6 +1,7 @@
 """DLRM [1] with dot products, and with the low-rank cross network of DCN-V2 [2].
 
-Tables are looked up by ids `(B, hot)`; the rows of a bag are added up.
+Tables are looked up by ids `(B, hot)`; the rows of a bag are added up. Their gradients are sparse,
+as in the public implementations: only rows that were looked up are written.
 
 References:
     [1] M. Naumov et al., "Deep Learning Recommendation Model for Personalization and
@@ -79,7 +80,9 @@ class DLRM(nn.Module):
     ) -> None:
         super().__init__()
         features = len(rows) + 1
-        self.embeddings = nn.ModuleList(nn.EmbeddingBag(n, width, mode="sum") for n in rows)
+        self.embeddings = nn.ModuleList(
+            nn.EmbeddingBag(n, width, mode="sum", sparse=True) for n in rows
+        )
         self.bottom_mlp = _mlp((*bottom, width), ends_linear=False)
         self.interaction: _Dot | _LowRankCross = (
             _Dot(features, width, multiple)

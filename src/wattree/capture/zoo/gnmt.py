@@ -26,9 +26,9 @@ class _Attention(nn.Module):
         super().__init__()
         self.linear_q = nn.Linear(width, width, bias=False)
         self.linear_k = nn.Linear(width, width, bias=False)
-        self.linear_att = nn.Parameter(torch.empty(width))
-        self.normalize_scalar = nn.Parameter(torch.empty(1))
-        self.normalize_bias = nn.Parameter(torch.empty(width))
+        self.linear_att = nn.Parameter(torch.randn(width))
+        self.normalize_scalar = nn.Parameter(torch.full((1,), width**-0.5))
+        self.normalize_bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         q, k = self.linear_q(query), self.linear_k(keys)

@@ -143,7 +143,7 @@ class _AdaptiveSoftmax(nn.Module):
         )
         # The projections of rarer clusters are those of the embedding; the first has its own.
         self.out_projs = nn.ParameterList(
-            projection.weight if number else nn.Parameter(torch.empty_like(projection.weight))
+            projection.weight if number else nn.Parameter(torch.randn_like(projection.weight))
             for number, projection in enumerate(embedding.emb_projs)
         )
 

@@ -1,0 +1,70 @@
+"""What lists show of the catalogue's models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wattree.capture.catalogue import catalogue_entry
+from wattree.capture.counts import dense_forward_flop
+from wattree.capture.load import load_model
+from wattree.capture.zoo.shipped import shipped_models
+
+__all__ = ["ModelFigures", "model_figures"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFigures:
+    """Sizes of a model.
+
+    Attributes:
+        architecture: Family, such as `llama` or `resnet`.
+        parameters: Tied ones once.
+        layers: Blocks that count as layers when stages of a pipeline are cut.
+        forward_flop: Matrix products and convolutions of one sample's forward pass, attention
+            counted dense; of language models at the longest sequence, None if that is unlimited.
+            [FLOP]
+        inputs: What it reads: shape of a sample, or tokens.
+        blocks: Kinds of blocks, in alphabetic order.
+        vocabulary: Size of the token table; None if there is none.
+        max_sequence_length: Longest sequence; None if unlimited, or if there is none.
+    """
+
+    architecture: str
+    parameters: int
+    layers: int
+    forward_flop: float | None
+    inputs: str
+    blocks: tuple[str, ...]
+    vocabulary: int | None = None
+    max_sequence_length: int | None = None
+
+
+def model_figures(name: str) -> ModelFigures:
+    """Return the sizes of the catalogue's model called `name`.
+
+    Raises:
+        UnknownNameError: The catalogue has no such model.
+    """
+    entry = catalogue_entry(name)
+    if entry.config is None:
+        shipped = shipped_models()[entry.name]
+        return ModelFigures(
+            architecture=shipped.architecture,
+            parameters=shipped.parameters,
+            layers=shipped.layers,
+            forward_flop=shipped.forward_flop,
+            inputs=", ".join(shipped.inputs),
+            blocks=shipped.blocks,
+        )
+    graph = load_model(entry.name)
+    longest = graph.max_sequence_length
+    return ModelFigures(
+        architecture=graph.architecture,
+        parameters=graph.parameters,
+        layers=graph.layers,
+        forward_flop=None if longest is None else dense_forward_flop(graph, 1, longest),
+        inputs="tokens" if longest is None else f"{longest:,} tokens",
+        blocks=tuple(sorted(graph.blocks)),
+        vocabulary=graph.vocabulary or None,
+        max_sequence_length=longest,
+    )

@@ -1,0 +1,90 @@
+"""Built-in models with other options than those that ship."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from wattree.capture import dense_forward_flop, load_model
+from wattree.capture.zoo import graph as zoo_graph
+from wattree.errors import JobError, MissingExtraError, ModelError
+from wattree.job import load_job
+
+
+def written(folder: Path, model: str) -> Path:
+    """Return a job file with the given `model`."""
+    job = folder / "job.yaml"
+    job.write_text(
+        f"model: {model}\ndata: {{global_batch: 256}}\ncluster: {{node: dgx-a100}}\n",
+        encoding="utf-8",
+    )
+    return job
+
+
+def test_options_of_the_entry_give_the_graph_that_ships(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saying what is so anyway must not need torch."""
+    monkeypatch.setattr(zoo_graph, "find_spec", lambda _: None)
+
+    assert load_model("resnet18", arguments={"layers": 18}) == load_model("resnet-18")
+
+
+def test_other_options_are_recorded() -> None:
+    """Four times the pixels are four times the work of convolutions."""
+    pytest.importorskip("torch")
+    large = load_model("resnet18", arguments={"image_size": 448})
+    work = [dense_forward_flop(graph, 1, 1) for graph in (load_model("resnet-18"), large)]
+
+    assert work[1] == pytest.approx(4 * work[0], rel=1e-3)
+    assert large.name == "resnet-18 with image_size 448"
+
+
+def test_other_options_need_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names what to install."""
+    monkeypatch.setattr(zoo_graph, "find_spec", lambda _: None)
+
+    with pytest.raises(MissingExtraError, match=r"resnet-18 with other image_size.*torch"):
+        load_model("resnet-18", arguments={"image_size": 448})
+
+
+def test_a_value_that_the_model_cannot_have_is_refused() -> None:
+    """What PyTorch says of it is no message for the user of a job file."""
+    pytest.importorskip("torch")
+
+    with pytest.raises(ModelError, match="resnet-18 with layers 17"):
+        load_model("resnet-18", arguments={"layers": 17})
+
+
+def test_arguments_of_a_configuration_are_refused() -> None:
+    """Its sizes are in the file."""
+    with pytest.raises(ModelError, match="gpt2: found arguments layers, expected none"):
+        load_model("gpt2", arguments={"layers": 3})
+
+
+def test_a_job_hands_its_arguments_on(tmp_path: Path) -> None:
+    """`arguments` belong to a name as they do to a module."""
+    job = load_job(written(tmp_path, "{name: resnet50, arguments: {image_size: 256}}"))
+
+    assert job.model.arguments == {"image_size": 256}
+
+
+def test_arguments_without_a_name_are_refused(tmp_path: Path) -> None:
+    """They would have no effect."""
+    block = "{layers: 2, hidden: 64, heads: 2, vocab: 100}"
+
+    with pytest.raises(JobError, match=r"model\.arguments: only a model given by"):
+        load_job(written(tmp_path, f"{{transformer: {block}, arguments: {{layers: 3}}}}"))
+
+
+def test_torch_stays_out_of_the_base_install() -> None:
+    """Loading a graph that ships must not import it."""
+    import subprocess
+    import sys
+
+    program = (
+        "import sys; from wattree.capture import load_model; load_model('ncf'); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert importlib.util.find_spec("wattree") is not None
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

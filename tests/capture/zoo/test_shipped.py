@@ -1,0 +1,97 @@
+"""The graphs that ship: one for each built-in model, and what recording it anew gives."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import math
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from wattree.capture import catalogue_entry, load_model
+from wattree.capture.zoo import built_in_models
+from wattree.capture.zoo.shipped import Shipped, shipped_models, write_graph, write_summary
+
+MODELS = built_in_models()
+
+#: Remade in the test, because that takes a second or two for each; the families differ in what
+#: operators they have.
+REMADE = ("ffn", "ncf", "resnet-18", "dlrm-proteus", "lstm-lm", "vit-ti-16", "mobilenet-v1")
+
+
+def test_every_built_in_model_ships() -> None:
+    """The base install has no torch to make a graph with."""
+    assert list(shipped_models()) == list(MODELS)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_graph_has_the_published_parameters(name: str) -> None:
+    """Conversion must lose none of them, and the list must say what the graph holds."""
+    graph, shipped = load_model(name), shipped_models()[name]
+    published = Decimal(MODELS[name].published_parameters or shipped.parameters)
+    digits = int(published.as_tuple().exponent)
+    found = Decimal(graph.parameters)
+
+    assert graph.parameters == shipped.parameters
+    assert (found.quantize(published) if digits >= 0 else found) == published
+    assert (graph.name, graph.sources) == (name, (catalogue_entry(name).source,))
+    assert (graph.layers, tuple(sorted(graph.blocks))) == (shipped.layers, shipped.blocks)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].published_gmac])
+def test_the_forward_work_is_the_published_one(name: str) -> None:
+    """Within 0.5 %, or the last digit; two FLOP to a multiply-add."""
+    published = Decimal(MODELS[name].published_gmac)
+    last_digit = 10.0 ** int(published.as_tuple().exponent)
+    found = shipped_models()[name].forward_flop / 2e9
+
+    assert found == pytest.approx(float(published), rel=5e-3, abs=last_digit / 2)
+
+
+@pytest.mark.parametrize("name", REMADE)
+def test_recording_a_model_anew_gives_the_file_that_ships(name: str, tmp_path: Path) -> None:
+    """Else the file would be of an older recorder; `python -m wattree.capture.zoo` remakes it."""
+    pytest.importorskip("torch")
+    from wattree.capture.zoo.graph import captured, figures_of
+    from wattree.capture.zoo.recorded import recorded
+
+    recording = recorded(MODELS[name])
+    graph = captured(MODELS[name], recording)
+    write_graph(graph, tmp_path)
+
+    spec = importlib.util.find_spec("wattree.capture.zoo")
+    assert spec is not None
+    assert spec.origin is not None
+    packaged = Path(spec.origin).parent / "graphs" / f"{name}.json.gz"
+    remade = (tmp_path / f"{name}.json.gz").read_bytes()
+    assert figures_of(graph, recording) == shipped_models()[name]
+    # Compressed bytes may differ from one version of zlib to the next.
+    assert gzip.decompress(remade) == gzip.decompress(packaged.read_bytes())
+
+
+def test_the_summary_keeps_what_it_is_given(tmp_path: Path) -> None:
+    """A list is read from it without any graph."""
+    figures = Shipped(
+        architecture="ffn",
+        parameters=3,
+        layers=1,
+        inputs=("float32[batch, 3]",),
+        forward_flop=6.0,
+        blocks=("layer",),
+    )
+    write_summary({"tiny": figures}, tmp_path)
+
+    text = (tmp_path / "summary.json").read_text(encoding="utf-8")
+    assert '"tiny": {"architecture": "ffn", "parameters": 3' in text
+
+
+def test_graphs_are_small() -> None:
+    """They are in every installation."""
+    spec = importlib.util.find_spec("wattree.capture.zoo")
+    assert spec is not None
+    assert spec.origin is not None
+    sizes = [path.stat().st_size for path in (Path(spec.origin).parent / "graphs").iterdir()]
+
+    assert math.fsum(sizes) < 4 * 2**20
