@@ -188,9 +188,7 @@ def step_times_of() -> Callable[[Job], tuple[dict[str, float], bool]]:
     def _step_times(job: Job, model: ModelGraph) -> tuple[dict[str, float], bool]:
         setting = setting_of(job, constants, model=model)
         assert isinstance(job.strategy, StrategyOptions)
-        strategy = strategy_of(
-            job.strategy, layers=model.layers, global_batch=job.data.global_batch
-        )
+        strategy = strategy_of(job.strategy, model=model, global_batch=job.data.global_batch)
         merged = compilation_of(setting, strategy, detail=False).graph
         ends = exposure(merged)
         # Rules that slow whole tasks are meant for operators, not for runs of them.

@@ -125,9 +125,7 @@ def compiled(text: str, *, repeats: int) -> tuple[ExecutionGraph, float]:
 
     job = job_of(text)
     setting = setting_of(job, load_calibration())
-    strategy = strategy_of(
-        job.strategy, layers=setting.model.layers, global_batch=job.data.global_batch
-    )
+    strategy = strategy_of(job.strategy, model=setting.model, global_batch=job.data.global_batch)
 
     def build() -> ExecutionGraph:
         return compilation_of(setting, strategy, fold=False).graph

@@ -155,7 +155,7 @@ class Job:
         **rest: object,
     ) -> Job:
         """Return the job of a preset."""
-        strategy = strategy_of(options, layers=model.layers, global_batch=global_batch)
+        strategy = strategy_of(options, model=model, global_batch=global_batch)
         return cls(
             model=model,
             strategy=strategy,

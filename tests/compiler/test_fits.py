@@ -34,7 +34,7 @@ def found(
     """Return the misfits of a preset on a cluster of eight-device nodes."""
     return misfits(
         model,
-        strategy_of(options, layers=model.layers, global_batch=batch),
+        strategy_of(options, model=model, global_batch=batch),
         small_cluster(devices or options.ranks, per_node=min(devices or options.ranks, 8)),
         global_batch=batch,
         sequence=sequence,
@@ -165,7 +165,7 @@ def test_a_batch_that_does_not_split() -> None:
 def test_a_preset_s_batch_that_does_not_split() -> None:
     """Presets work the number of micro-batches out, and say so earlier."""
     with pytest.raises(StrategyError) as caught:
-        strategy_of(StrategyOptions(dp=4, micro_batch=3), layers=2, global_batch=16)
+        strategy_of(StrategyOptions(dp=4, micro_batch=3), model=dense(2), global_batch=16)
 
     assert str(caught.value) == (
         "strategy rejected, 1 problem(s):\n  at data.global_batch: 16 samples do not split into "
@@ -203,7 +203,7 @@ def test_an_inner_chunk_without_layers() -> None:
 
 def test_virtual_stages_that_the_schedule_does_not_know() -> None:
     """1F1B would leave every second chunk out."""
-    strategy = strategy_of(StrategyOptions(pp=2), layers=4, global_batch=16)
+    strategy = strategy_of(StrategyOptions(pp=2), model=dense(4), global_batch=16)
     strategy = replace(strategy, schedule=replace(strategy.schedule, virtual_stages=2))
 
     problems = misfits(dense(4), strategy, small_cluster(2), global_batch=16, sequence=64)

@@ -80,7 +80,7 @@ def is_legal(job: Setting, options: StrategyOptions) -> bool:
         return False
     if options.cp > 1 and data.sequence_length % (2 * options.cp):
         return False
-    strategy = strategy_of(options, layers=job.model.layers, global_batch=data.global_batch)
+    strategy = strategy_of(options, model=job.model, global_batch=data.global_batch)
     return not misfits(
         job.model,
         strategy,

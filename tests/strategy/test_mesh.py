@@ -8,8 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattree.errors import StrategyError, UnknownNameError
+from wattree.graph import ModelGraph
 from wattree.strategy import AXES, Mesh, StrategyOptions
 from wattree.strategy.presets import options_of_preset, preset_names, strategy_of
+
+#: Degrees are checked against no model here.
+NO_MODEL = ModelGraph(name="none", architecture="none", blocks={}, instances=())
 
 meshes = st.dictionaries(st.sampled_from(AXES), st.integers(1, 4), max_size=4).map(Mesh.of)
 
@@ -87,7 +91,7 @@ def test_every_preset_makes_a_strategy_of_the_ranks_asked_for(name: str) -> None
     """Replicas times micro-batches times samples make the batch."""
     options = options_of_preset(name, {"dp": 2, "fsdp": 2, "tp": 2, "micro_batch": 2})
 
-    found = strategy_of(options, layers=4, global_batch=32)
+    found = strategy_of(options, model=NO_MODEL, global_batch=32)
 
     assert found.mesh.ranks == 8
     assert found.schedule.micro_batches * options.replicas * options.micro_batch == 32

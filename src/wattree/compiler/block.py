@@ -12,9 +12,18 @@ from wattree.compiler.passes.context import exchanges_of
 from wattree.compiler.passes.forward import Placed, StepList, forward_steps
 from wattree.compiler.passes.memory import parameter_groups, saved_tensors
 from wattree.compiler.passes.propagate import Split, operator_splits, required_layout
-from wattree.compiler.program import BlockProgram, ExpertPlace, LocalSize, StepPhase
+from wattree.compiler.passes.statistics import statistics_axes
+from wattree.compiler.passes.window import window_parts
+from wattree.compiler.program import (
+    BlockProgram,
+    ExpertPlace,
+    LocalSize,
+    OwnedOperator,
+    StepPhase,
+)
 from wattree.graph import Block, BlockInstance, Extent, ModelGraph
-from wattree.strategy import Choices, StrategyTree, TreeNode
+from wattree.strategy import OWNER, Choices, StrategyTree, TreeNode
+from wattree.strategy.parts import is_sample_table, looked_up
 
 __all__ = ["ModelProgram", "compile_model"]
 
@@ -36,6 +45,11 @@ class ModelProgram:
     programs: tuple[BlockProgram, ...]
     instances: tuple[int, ...]
     batch_axes: tuple[str, ...]
+
+    @property
+    def owned(self) -> tuple[OwnedOperator, ...]:
+        """Operators that are whole on one rank, of all instances in forward order."""
+        return tuple(each for number in self.instances for each in self.programs[number].owned)
 
     @property
     def expert_places(self) -> tuple[ExpertPlace, ...]:
@@ -170,8 +184,15 @@ def _compile_block(
     splits = operator_splits(block, choices, layouts, active, instance.path)
     boundary = handed_on if block.output is not None else None
     exchanges, orders = exchanges_of(block, choices)
+    synced = statistics_axes(block.operators, splits, choices)
     forward = forward_steps(
-        block, splits, inputs, boundary=boundary, exchanges=exchanges, orders=orders
+        block,
+        splits,
+        inputs,
+        boundary=boundary,
+        exchanges=exchanges,
+        orders=orders,
+        synced=synced,
     )
     shares = [choice.recompute for choice in choices]
     again = StepList(phase=StepPhase.RECOMPUTATION)
@@ -184,6 +205,7 @@ def _compile_block(
             shares=shares,
             exchanges=exchanges,
             orders=orders,
+            synced=synced,
         )
     backward, backward_exit = backward_steps(
         block, splits, forward, inputs, boundary=boundary, input_gradient=input_gradient
@@ -201,6 +223,22 @@ def _compile_block(
         forward_exit=forward.tensors[block.output].step if block.output else len(forward.steps) - 1,
         backward_exit=backward_exit,
         expert_places=_expert_places(block, splits),
+        window_parts=window_parts(block.operators, splits, instance.path),
+        owned=_owned(block, splits, instance.path),
+    )
+
+
+def _owned(block: Block, splits: Sequence[Split], where: str) -> tuple[OwnedOperator, ...]:
+    return tuple(
+        OwnedOperator(
+            path=f"{where}.{operator.path}",
+            axes=split[OWNER],
+            elements=float(sum(parameter.elements for parameter in operator.parameters)),
+            lookups=looked_up(operator) if is_sample_table(operator) else 1.0,
+            shared_out=is_sample_table(operator),
+        )
+        for operator, split in zip(block.operators, splits, strict=True)
+        if split.get(OWNER)
     )
 
 

@@ -27,10 +27,12 @@ __all__ = [
     "ChunkContext",
     "copy_of_kept",
     "dropped_gradients",
+    "from_first_rank",
     "gathers",
     "gradients_of",
     "reductions",
     "release",
+    "rows_of_tables",
     "staging_lines",
     "sync_tasks",
     "update_portions",
@@ -170,6 +172,44 @@ def gathers(storage: Storage, context: ChunkContext) -> np.ndarray:
     return joined(tasks)
 
 
+def rows_of_tables(storage: Storage, context: ChunkContext, *, out: bool) -> np.ndarray:
+    """Copy the rows of tables behind the device that were looked up in, or their gradients out."""
+    moves, size = context.moves, storage.rows_out if out else storage.rows_in
+    if size is None or moves.offload.tables is None:
+        return np.zeros(0, TASK)
+    task = moves.tiers[moves.offload.tables].copy(
+        float(size[0]),
+        out=out,
+        name=context.name("tables.gradients out" if out else "tables.rows in"),
+        phase=Phase.BACKWARD if out else Phase.FORWARD,
+        category=GRADIENTS if out else GATHERED,
+    )
+    if not out:
+        task["alloc_bytes"] = float(size[0])
+    return task
+
+
+def from_first_rank(storages: Sequence[Storage], context: ChunkContext) -> np.ndarray:
+    """Return what the process of `nn.DataParallel` sends before each forward.
+
+    Samples from the first device to all (as much through its port as in a gather of all of them),
+    then the parameters.
+    """
+    if not context.moves.single_process:
+        return np.zeros(0, TASK)
+    parameters = float(sum(storage.parameters[0] for storage in storages))
+    sent = (
+        (CollectiveKind.ALL_GATHER, context.moves.sample_bytes, "samples.scatter"),
+        (CollectiveKind.BROADCAST, parameters, "parameters.broadcast"),
+    )
+    return joined(
+        [
+            sync_tasks(kind, ("dp",), size, context, label=label, stream=Stream.GATHER)
+            for kind, size, label in sent
+        ]
+    )
+
+
 def update_portions(storages: Sequence[Storage], context: ChunkContext) -> list[NDArray[np.void]]:
     """Return all-gathers of what sharded optimisers updated, as many lists as blocks.
 
@@ -254,7 +294,9 @@ def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray
             tasks.append(task)
         if rest:
             shard = size / float(context.group(scatter).ranks[0])
-            tasks.append(_reduction(CollectiveKind.ALL_REDUCE, rest, shard, context))
+            to_first = context.moves.single_process
+            kind = CollectiveKind.REDUCE if to_first else CollectiveKind.ALL_REDUCE
+            tasks.append(_reduction(kind, rest, shard, context))
     return joined(tasks)
 
 

@@ -24,13 +24,15 @@ from wattree.compiler.program import (
     Scale,
     Step,
     StepPhase,
-    TokenLoad,
 )
 from wattree.compiler.ring import Ring, buffered_blocks, rings_of
 from wattree.cost import (
     GroupShape,
     Software,
     fused_attention_time_s,
+    halo_bytes,
+    halo_loads,
+    halo_work_s,
     matmul_time_s,
     ring_pass_latency_s,
     ring_pass_loads,
@@ -67,6 +69,11 @@ _HOST_SMOOTHNESS = 4.0
 #: Collectives that pass blocks from neighbour to neighbour. Gradients ride with the keys and
 #: values of all turns but the last, so only that one has a latency of its own.
 _AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
+#: Collectives with a root, and those that send as much.
+_ROOTED = {
+    CollectiveKind.BROADCAST: CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE: CollectiveKind.REDUCE_SCATTER,
+}
 #: Matrix products that stay at 16 bit when linear layers are quantised.
 _PLAIN_PRODUCTS = frozenset({"logits", "moe.router"})
 
@@ -172,8 +179,9 @@ def block_costs(
     forward = _phase(program.forward, scale, placement, rates, software)
     again = _phase(program.recomputation, scale, placement, rates, software)
     backward = _phase(program.backward, scale, placement, rates, software)
-    _stretch_to_host([forward], rates, scale.load)
-    _stretch_to_host([again, backward], rates, scale.load)
+    # Threads of one interpreter launch forwards in turn; backward has a thread of C++ by device.
+    _stretch_to_host([forward], rates, scale, launches=scale.launches)
+    _stretch_to_host([again, backward], rates, scale)
     return BlockCosts(
         program=program,
         forward=forward,
@@ -216,6 +224,10 @@ def collective_costs(
     """Return the costs of a collective."""
     if kind in _AROUND:
         return _ring_pass_costs(kind, size_bytes, group, rates)
+    if kind is CollectiveKind.HALO:
+        return _halo_costs(size_bytes, group, rates)
+    if kind in _ROOTED:
+        return _rooted_costs(kind, size_bytes, group, rates)
     played = rates.collectives.played(kind.value, size_bytes, group, rates.links, copies=copies)
     loads = played.loads
     factor = rates.moe_exchange_factor if copies > 1 else 1.0
@@ -251,6 +263,33 @@ def _ring_pass_costs(
     )
 
 
+def _rooted_costs(
+    kind: CollectiveKind, size_bytes: Floats, group: GroupShape, rates: Rates
+) -> CollectiveCosts:
+    """Return the costs of what one rank has and all get, or the other way round.
+
+    In a ring the whole goes through the port of every rank but the last: as much as in a gather
+    whose whole is `n / (n - 1)` times as large.
+    """
+    factor = np.where(group.ranks > 1, group.ranks / np.maximum(group.ranks - 1.0, 1.0), 0.0)
+    return collective_costs(_ROOTED[kind], size_bytes * factor, group, rates)
+
+
+def _halo_costs(size_bytes: Floats, group: GroupShape, rates: Rates) -> CollectiveCosts:
+    """Return the costs of rows that go to both neighbours at once."""
+    stretch = rates.collectives.neighbour_stretch(group)
+    loads = halo_loads(size_bytes, group, stretch=stretch)
+    return CollectiveCosts(
+        latency_s=ring_pass_latency_s(group, rates.links),
+        work_s=halo_work_s(size_bytes, group, rates.links, stretch=stretch),
+        wire_bytes=halo_bytes(size_bytes, group),
+        scale_up_bytes=loads.scale_up,
+        adapter_bytes=loads.adapter,
+        uplink_bytes=loads.uplink,
+        in_turn=np.zeros_like(size_bytes),
+    )
+
+
 def _phase(
     steps: Sequence[Step], scale: Scale, placement: GroupShapes, rates: Rates, software: Software
 ) -> PhaseCosts:
@@ -261,7 +300,7 @@ def _phase(
         table[10, ring.attention] = scale.degree(_collective(steps[ring.keys]).axes)
     for index, step in enumerate(steps):
         if isinstance(step, CollectiveStep):
-            size = scale.value(step.size) * rates.element_bytes
+            size = scale.value(step.size) * (step.element_bytes or rates.element_bytes)
             group = placement.group(step.axes, scale)
             latency, work, wire, *loads, in_turn = collective_costs(
                 step.kind, size, group, rates, copies=step.copies
@@ -449,7 +488,9 @@ def _attention(
     return time_s * step.share, flop * step.share, np.asarray(traffic) * step.share
 
 
-def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates, load: TokenLoad | None) -> None:
+def _stretch_to_host(
+    phases: Sequence[PhaseCosts], rates: Rates, scale: Scale, *, launches: float = 1.0
+) -> None:
     """Stretch compute so that a block takes the smooth maximum of device and host time, in place.
 
     A launch-bound block's kernels run in gaps: `(device**4 + host**4)**(1/4)` over the block.
@@ -466,15 +507,26 @@ def _stretch_to_host(phases: Sequence[PhaseCosts], rates: Rates, load: TokenLoad
         return
     device: Floats = np.zeros(phases[0].work_s.shape[1])
     for phase, index, step in computes:
-        phase.work_s[index] += step.kernels * rates.blocking_s * (step.share > 0)
+        own = _launched(step, scale) * step.kernels
+        phase.work_s[index] += own * rates.blocking_s * (step.share > 0)
         device = device + phase.work_s[index]
-    host = sum(_host_time_s(step, rates) for _, _, step in computes)
+    host = np.zeros_like(device)
+    for _, _, step in computes:
+        host = host + launches * _launched(step, scale) * _host_time_s(step, rates)
     ratio = host / np.maximum(device, 1e-12)
     stretch = (1.0 + ratio**_HOST_SMOOTHNESS) ** (1.0 / _HOST_SMOOTHNESS)
-    if load is not None:
-        stretch = stretch[load.leader]
+    if scale.load is not None:
+        stretch = stretch[scale.load.leader]
     for phase, index, _ in computes:
         phase.work_s[index] *= stretch
+
+
+def _launched(step: ComputeStep, scale: Scale) -> Floats | float:
+    """Return on which share of ranks a step is launched: one has it whole, or all have part."""
+    if not step.owners:
+        return 1.0
+    share = 1.0 / scale.degree(step.owners)
+    return share if scale.load is None else share * scale.load.tokens
 
 
 def _host_time_s(step: ComputeStep, rates: Rates) -> float:

@@ -10,7 +10,15 @@ from wattree.cost import Software
 from wattree.errors import StrategyError, nearest
 from wattree.graph import DimRole, IterationDim, ModelGraph, Operator, OperatorKind
 from wattree.hardware import Cluster
-from wattree.strategy import AXES, ContextExchange, Strategy, StrategyTree, TreeNode
+from wattree.strategy import (
+    AXES,
+    OWNER,
+    ContextExchange,
+    Strategy,
+    StrategyTree,
+    TreeNode,
+)
+from wattree.strategy.parts import is_sample_table, row_dim
 
 __all__ = ["check_fits", "check_ring", "misfits"]
 
@@ -155,9 +163,10 @@ def _dim_misfits(reached: Sequence[_Reached], strategy: Strategy, sequence: int)
         used: dict[str, str] = {}
         for dim, axes in compute.items():
             degree = strategy.mesh.size(axes)
-            if degree == 1 or not at.operator.has_dim(dim):
+            if degree == 1 or not (dim == OWNER or at.operator.has_dim(dim)):
                 continue
-            reason = _misfit(at.operator, dim, degree, axes, sequence)
+            owned = dim == OWNER
+            reason = None if owned else _misfit(at.operator, dim, degree, axes, sequence)
             for axis in axes:
                 if strategy.mesh.degree(axis) > 1 and axis in used:
                     reason = f"axis '{axis}' splits both '{used[axis]}' and '{dim}'; choose one"
@@ -223,6 +232,12 @@ def _misfit(
     if loop.role is DimRole.OPAQUE:
         may = ", ".join(d.name for d in operator.dims if d.role is not DimRole.OPAQUE)
         return f"dim '{dim}' cannot be split (over {over}, {degree}); dims that can: {may}"
+    if operator.in_turn == dim:
+        return f"runs over '{dim}' step by step, so no axis can split it (found {over}, {degree})"
+    if operator.window is not None and dim == "seq":
+        return f"slides a window over '{dim}', which is not split (found {over}, {degree})"
+    if is_sample_table(operator) and dim == row_dim(operator):
+        return None  # rows of tables are dealt out, the last rank has some fewer
     units = _units(loop, sequence)
     if dim == "batch" or units % degree == 0:
         return None
@@ -294,7 +309,7 @@ def _unknown_dims(
 ) -> str | None:
     have = dict.fromkeys(dim.name for operator in operators for dim in operator.dims)
     for dim in compute:
-        if dim not in have:
+        if dim not in have and dim != OWNER:
             guess = nearest(dim, have)
             hint = f"did you mean '{guess}'? " if guess else ""
             return f"no operator here has a dim '{dim}'; {hint}they have {', '.join(have)}"

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from wattree.compiler.program import CollectiveKind, LocalSize
 from wattree.graph import Operand, Operator
+from wattree.strategy import OWNER
 
 __all__ = [
+    "OWNED",
     "PARTIAL",
     "REPLICATED",
     "Conversion",
@@ -24,10 +26,12 @@ __all__ = [
     "local_size",
 ]
 
-#: Axis → position of the dim it shards, or PARTIAL. Absent axes hold replicas.
+#: Axis → position of the dim it shards, PARTIAL or OWNED. Absent axes hold replicas.
 Layout = Mapping[str, int]
 
 PARTIAL = -1
+#: Whole on one rank of the axis, which one the operator's owner says.
+OWNED = -2
 REPLICATED: Layout = {}
 
 
@@ -58,7 +62,9 @@ def layout_of(operand: Operand, split: Mapping[str, tuple[str, ...]], *, partial
     layout: dict[str, int] = {}
     for dim, axes in split.items():
         for axis in axes:
-            if dim in operand.dims:
+            if dim == OWNER:
+                layout[axis] = OWNED
+            elif dim in operand.dims:
                 layout[axis] = operand.dims.index(dim)
             elif partial:
                 layout[axis] = PARTIAL
@@ -66,12 +72,13 @@ def layout_of(operand: Operand, split: Mapping[str, tuple[str, ...]], *, partial
 
 
 def local_size(operator: Operator, operand: Operand, layout: Layout) -> LocalSize:
-    """Return the elements of `operand` that one rank holds under `layout`."""
+    """Return the elements of `operand` that one rank holds under `layout`, on average."""
     size = LocalSize(operand.fraction)
     for dim in operand.dims:
         size = size.times(LocalSize.of(operator.dim(dim).extent))
     size = size.over(tuple(axis for axis, position in layout.items() if position != PARTIAL))
-    return size.to_experts(routed=expert_position(operand) in layout.values())
+    routed = expert_position(operand) in layout.values() or OWNED in layout.values()
+    return size.to_experts(routed=routed)
 
 
 def expert_position(operand: Operand) -> int | None:

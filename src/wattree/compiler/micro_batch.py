@@ -17,10 +17,12 @@ from wattree.compiler.chunk import (
     ChunkContext,
     copy_of_kept,
     dropped_gradients,
+    from_first_rank,
     gathers,
     gradients_of,
     reductions,
     release,
+    rows_of_tables,
     staging_lines,
     update_portions,
 )
@@ -58,13 +60,15 @@ def chunk_forward(
     if first_micro_batch and moves.overlap_parameters:
         updated = update_portions([block.storage for block in blocks], context)
     stored = moves.offload.prefetch + 1
+    sent = from_first_rank([block.storage for block in blocks], context)
     for place, (block, update) in enumerate(zip(blocks, updated, strict=True)):
         gather = np.zeros(0, TASK) if gathered else gathers(block.storage, context)
+        gather = joined([rows_of_tables(block.storage, context, out=False), gather])
         start = _add_block(
             builder,
             block,
             block.tasks.forward,
-            joined([gather, update]),
+            joined([sent, gather, update] if place == 0 else [gather, update]),
             context,
             place=place,
             ahead=moves.forward_ahead,
@@ -199,6 +203,8 @@ def _fetch_and_add(
     )
     if start >= 0:
         builder.link(copy, start)
+    if len(rows := rows_of_tables(block.storage, context, out=True)):
+        builder.link(builder.tails[-1], builder.append(rows))
 
 
 def _take_gradients(

@@ -37,6 +37,9 @@ class Movement:
         memory_bytes_per_s: Of the device. [B/s]
         update_traffic_bytes: Parameters → what their update moves through memory. [B]
         gradient_bytes, parameter_bytes: Stored, per element. [B]
+        single_process: Samples and parameters come from the first rank before forward, gradients
+            go there after backward.
+        sample_bytes: Of all replicas together, where one process scatters them. [B]
     """
 
     in_line: frozenset[str]
@@ -56,6 +59,8 @@ class Movement:
     update_traffic_bytes: Callable[[float], float]
     gradient_bytes: float
     parameter_bytes: float
+    single_process: bool = False
+    sample_bytes: float = 0.0
 
     @property
     def reach(self) -> int:
@@ -83,6 +88,7 @@ def movement_of(
     *,
     memory_bytes_per_s: float,
     update_traffic_bytes: Callable[[float], float],
+    sample_bytes: float = 0.0,
 ) -> Movement:
     """Return what holds where the strategy chooses, or else what the software does."""
     traffic = strategy.traffic
@@ -98,7 +104,8 @@ def movement_of(
     return Movement(
         in_line=in_line,
         # In line, or updated at once, gradients leave where they are made.
-        overlap_gradients=overlap_gradients or "gradients" in in_line or early,
+        overlap_gradients=(overlap_gradients or "gradients" in in_line or early)
+        and not strategy.single_process,
         overlap_parameters=overlap_parameters,
         overlap_pipeline=overlap_pipeline and "pipeline" not in in_line,
         forward_ahead=prefetch.ahead(prefetch.forward),
@@ -114,6 +121,8 @@ def movement_of(
         update_traffic_bytes=update_traffic_bytes,
         gradient_bytes=software.gradient_bytes,
         parameter_bytes=software.parameter_bytes,
+        single_process=strategy.single_process,
+        sample_bytes=sample_bytes,
     )
 
 

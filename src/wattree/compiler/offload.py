@@ -7,19 +7,22 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiler.block import ModelProgram
 from wattree.compiler.chunk import BlockParts
 from wattree.compiler.evaluate import BlockCosts
 from wattree.compiler.movement import Movement
 from wattree.compiler.tiers import capacity_misfits
 from wattree.compiler.topology import MeshTopology
+from wattree.cost import Software
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
 from wattree.hardware import Node
-from wattree.strategy import Strategy
+from wattree.strategy import Strategy, Traffic
 from wattree.strategy.schedules import Order, alive_by_chunk
 
 __all__ = [
     "check_capacity",
+    "check_far_tables",
     "check_shared_tiers",
     "kept_bytes",
     "offload_misfits",
@@ -68,6 +71,8 @@ def waiting_bytes(
         held[offload.optimizer] += float(sum(s.optimizer[0] for s in storages) + gradients)
     if offload.parameters is not None:
         held[offload.parameters] += float(sum(s.parameters[0] for s in storages))
+    if offload.tables is not None:
+        held[offload.tables] += float(sum(s.far[0] for s in storages if s.far is not None))
     if offload.activations is not None:
         alive = alive_by_chunk(order, len(chunks))
         for chunk, count in zip(chunks, alive, strict=True):
@@ -128,6 +133,38 @@ def check_shared_tiers(topologies: Sequence[MeshTopology], used: Sequence[str]) 
         )
 
 
+def check_far_tables(program: ModelProgram, software: Software, traffic: Traffic) -> None:
+    """Refuse tables behind the device where not just the rows that are looked up would move.
+
+    Raises:
+        StrategyError: There are none, gradients are dense, replicas hold the same tables, or what
+            was brought in is kept for backward.
+    """
+    tables = [g for each in program.programs for g in each.parameters if g.touched is not None]
+    where = "strategy.offload.tables"
+    found = {}
+    if not tables:
+        found[where] = (
+            f"found with {program.model.name}, which has no tables that samples look up in"
+        )
+    elif not software.sparse_gradients:
+        found[where] = (
+            f"'{software.name}' makes gradients of whole tables, which would all cross the link; "
+            "set traits: {sparse_gradients: true}, or leave it out"
+        )
+    elif any(group.partial_axes for group in tables):
+        found[where] = (
+            "found with tables that replicas hold alike; spread them: tables: auto, table-wise, "
+            "row-wise or column-wise"
+        )
+    if not traffic.reshard_after_forward:
+        found["strategy.reshard_after_forward"] = (
+            "found false with offload.tables, whose rows are dropped after forward; leave it out"
+        )
+    if found:
+        raise StrategyError(found)
+
+
 def offload_misfits(strategy: Strategy, model: ModelGraph, node: Node) -> dict[str, str]:
     """Return path → what the node or the schedule lacks for what moves beside the computation."""
     found: dict[str, str] = {}
@@ -137,8 +174,9 @@ def offload_misfits(strategy: Strategy, model: ModelGraph, node: Node) -> dict[s
             f"found 'cxl', but a {node.name} has no memory over CXL; describe one under `cxl` in "
             "the node's file, or use 'host'"
         )
-    elif offload.optimizer == "host" and node.host.memory_bytes_per_s is None:
-        found["strategy.offload.optimizer"] = (
+    elif "host" in (offload.optimizer, offload.tables) and node.host.memory_bytes_per_s is None:
+        item = "optimizer" if offload.optimizer == "host" else "tables"
+        found[f"strategy.offload.{item}"] = (
             f"the update on the host takes its memory bandwidth, which {node.name} does not "
             "give; add `memory_bandwidth` under `host` in the node's file"
         )

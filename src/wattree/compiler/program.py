@@ -24,6 +24,7 @@ __all__ = [
     "ExpertPlace",
     "LocalSize",
     "Matmul",
+    "OwnedOperator",
     "ParameterGroup",
     "Payload",
     "SavedTensor",
@@ -31,6 +32,7 @@ __all__ = [
     "Step",
     "StepPhase",
     "TokenLoad",
+    "WindowPart",
 ]
 
 
@@ -43,6 +45,9 @@ class CollectiveKind(StrEnum):
     ALL_TO_ALL = "all_to_all"
     RING_GATHER = "ring_gather"  # an all-gather whose blocks go from neighbour to neighbour
     RING_REDUCE = "ring_reduce"  # a reduce-scatter likewise
+    BROADCAST = "broadcast"  # from the first rank to all
+    REDUCE = "reduce"  # of all to the first rank
+    HALO = "halo"  # rows at the edges of a part, between neighbours
 
 
 class Payload(StrEnum):
@@ -115,19 +120,23 @@ class LocalSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLoad:
-    """How unevenly tokens are spread over the ranks that hold experts, `(n,)` each.
+    """How unevenly work is spread over the ranks that hold experts, or own operators, `(n,)` each.
 
     Attributes:
-        tokens: That a rank's experts get, over the mean.
+        tokens: That a rank's experts get, or lookups in its tables, over the mean.
         ports: What exchanging them sends through the rank's ports, over an even exchange.
         busiest: The largest of `ports` in its group, which ends the exchange.
         leader: Entry of the busiest rank, for which the others wait.
+        held: Parameters of what a rank owns, over the mean; None where nothing is owned.
+        first: 1 for the first rank where it alone updates, 0 for others; None where all update.
     """
 
     tokens: NDArray[np.float64]
     ports: NDArray[np.float64]
     busiest: NDArray[np.float64]
     leader: NDArray[np.int64]
+    held: NDArray[np.float64] | None = None
+    first: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +162,7 @@ class Scale:
         degrees: Axis → degree, shape `(n,)` each. Absent axes have degree 1.
         batch_axes: Axes over which samples are spread: `B = micro_batch * their degrees`.
         load: Tokens of experts; None: all ranks get the same.
+        launches: Replicas whose forward one process launches, one after another.
     """
 
     micro_batch: NDArray[np.float64]
@@ -160,6 +170,7 @@ class Scale:
     degrees: Mapping[str, NDArray[np.float64]]
     batch_axes: tuple[str, ...]
     load: TokenLoad | None = None
+    launches: float = 1.0
     _cache: dict[LocalSize, NDArray[np.float64]] = field(default_factory=dict, repr=False)
 
     def value(self, size: LocalSize) -> NDArray[np.float64]:
@@ -219,6 +230,7 @@ class ComputeStep:
         window: Convolutions and pools only.
         in_turn: How many times it runs one after another: the time steps of a recurrent product.
         kernels: Eager kernels it launches.
+        owners: Axes of which one rank runs it, the others not at all.
         depends: Indices of earlier steps in the same list whose results it reads.
         reads_block_input: It also reads what the block was given.
         share: Share of the work that is done (recomputation of part of an operator).
@@ -247,6 +259,7 @@ class ComputeStep:
     value_head_dim: int = 0
     skewed_axes: tuple[str, ...] = ()
     kernels: int = 1
+    owners: tuple[str, ...] = ()
     depends: tuple[int, ...] = ()
     reads_block_input: bool = False
     share: float = 1.0
@@ -270,6 +283,7 @@ class CollectiveStep:
         reads_block_input: It converts what the block was given.
         exposed: Nothing hides it, whatever the software overlaps.
         uneven: It brings tokens to their experts, or back.
+        element_bytes: Width of an element, where it is not that of activations. [B]
     """
 
     path: str
@@ -283,6 +297,7 @@ class CollectiveStep:
     reads_block_input: bool = False
     exposed: bool = False
     uneven: bool = False
+    element_bytes: float | None = None
 
 
 Step = ComputeStep | CollectiveStep
@@ -325,6 +340,9 @@ class ParameterGroup:
         parameter_axes, gradient_axes, optimizer_axes: Axes the three are stored sharded over.
         trainable: Whether they are updated.
         tied: Shares storage with another group's parameters: computed with, not stored again.
+        owned: They are of operators that one rank has whole, the others not at all.
+        touched: Of a table, local elements that a micro-batch reads; where gradients are sparse
+            only those are updated.
     """
 
     elements: LocalSize
@@ -334,6 +352,48 @@ class ParameterGroup:
     optimizer_axes: tuple[str, ...]
     trainable: bool
     tied: bool = False
+    owned: bool = False
+    touched: LocalSize | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedOperator:
+    """An operator that is whole on one rank.
+
+    Attributes:
+        path: Operator, block included.
+        axes: Mesh axes of whose ranks one has it.
+        elements: Its parameters.
+        lookups: Elements of them that a sample reads.
+        shared_out: Which rank has it is free to choose; otherwise it is the first.
+    """
+
+    path: str
+    axes: tuple[str, ...]
+    elements: float
+    lookups: float
+    shared_out: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowPart:
+    """A window over a dim that is split, for checks against degrees.
+
+    Attributes:
+        path: Operator, block included.
+        dim: Over which it slides.
+        axes: Mesh axes that split it.
+        outputs: Output rows of all ranks together.
+        stride: Input rows from one output row to the next.
+        edge_rows: Input rows that one neighbour has to have, at most.
+    """
+
+    path: str
+    dim: str
+    axes: tuple[str, ...]
+    outputs: float
+    stride: float
+    edge_rows: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,6 +410,8 @@ class BlockProgram:
         forward_exit, backward_exit: Step whose end completes the output, or the gradient of the
             input; -1 where there is none.
         expert_places: The ways in which it spreads experts over ranks.
+        window_parts: Windows over dims that are split.
+        owned: Operators that are whole on one rank.
     """
 
     block: str
@@ -363,3 +425,5 @@ class BlockProgram:
     forward_exit: int
     backward_exit: int
     expert_places: tuple[ExpertPlace, ...] = ()
+    window_parts: tuple[WindowPart, ...] = ()
+    owned: tuple[OwnedOperator, ...] = ()

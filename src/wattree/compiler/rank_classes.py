@@ -60,7 +60,7 @@ class RanksOfJob:
     Attributes:
         topology: The mesh on the cluster.
         axes_index: Axes sets that collectives run over → their numbers.
-        residents: Memory held for the whole step, by stage and category. [B]
+        residents: Memory held for the whole step, by stage, then level and category. [B]
         boundary_bytes: What a stage hands to the next for one micro-batch. [B]
         rates: What links reach, by pool.
         kinds: Kinds of ranks, whose times differ.
@@ -213,6 +213,11 @@ def _stage_classes(
         place[ranks] = inverse
 
         of_stage = np.array(job.kinds.of_stage(ranks))
+        level = (
+            np.searchsorted(of_stage, job.kinds.of_rank[chosen])
+            if job.levels is None
+            else job.levels[chosen]
+        )
 
         def costs(
             reach: Integers, size: float, peers: Integers, chosen: Integers = chosen
@@ -228,7 +233,7 @@ def _stage_classes(
                 previous_class=local[(stage - 1) % stages][2][first],
                 to_next=costs(places.reach_ahead, job.boundary_bytes, places.ahead),
                 to_previous=costs(places.reach_behind, job.boundary_bytes, places.behind),
-                resident=np.tile(job.residents[stage], (len(chosen), 1)),
+                resident=job.residents[stage][level],
                 name=job.label + (f"stage {stage}" if stages > 1 else "ranks"),
                 mirror_class=local[stages - 1 - stage][2][first] if job.mirrored else None,
                 to_mirror_per_byte=costs(places.reach_mirror, 1.0, places.mirror)
@@ -239,9 +244,7 @@ def _stage_classes(
                 }
                 if shares
                 else None,
-                level=np.searchsorted(of_stage, job.kinds.of_rank[chosen])
-                if job.levels is None
-                else job.levels[chosen],
+                level=level,
                 pool=places.pools[chosen],
                 devices=tuple(devices[pool] for pool in places.pools[chosen].tolist()),
             )

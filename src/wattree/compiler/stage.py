@@ -22,7 +22,7 @@ from wattree.compiler.ledger import Piece, entries
 from wattree.compiler.loading import Loading
 from wattree.compiler.pairs import PairedTables
 from wattree.compiler.tasks import TASK, Stream, TaskTable, concatenated, joined
-from wattree.compiler.update import gradients_out, update_tasks
+from wattree.compiler.update import gradients_out, table_updates, update_tasks
 from wattree.graph import Phase, StageLabel, TaskKind
 from wattree.strategy.schedules import ChunkPlacement, Order, Place, Slot, Work
 
@@ -486,6 +486,7 @@ def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -
             lines += dropped_gradients(blocks, len(parts[0]), context)
     if not moves.early_updates:
         parts += update_tasks(storages, moves, context.name, frees=False)
+    parts += table_updates(storages, moves, context.name)
     if not moves.overlap_parameters:
         parts += update_portions(storages, context)
     parts.append(_host_task(context, "step overhead", update.overhead_s, materials=False))

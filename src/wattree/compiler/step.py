@@ -12,11 +12,12 @@ from wattree.compiler.block import ModelProgram, compile_model
 from wattree.compiler.evaluate import BlockCosts, GroupShapes, Placement, block_costs
 from wattree.compiler.fits import check_fits, check_ring
 from wattree.compiler.kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
+from wattree.compiler.layout import local_size
 from wattree.compiler.loading import Loading, check_host_memory, loading_of, storage_links
 from wattree.compiler.movement import Movement, movement_of
-from wattree.compiler.offload import (
-    offload_misfits,
-)
+from wattree.compiler.offload import check_far_tables, offload_misfits
+from wattree.compiler.owners import first_rank_levels, owner_levels
+from wattree.compiler.passes.window import window_part_misfits
 from wattree.compiler.program import Scale
 from wattree.compiler.storage import (
     Storage,
@@ -156,20 +157,49 @@ def steps_of(
     topology = _topology(job, cluster, tiers, storage)
     _check_place(topology, by_pool)
     program = compile_model(model, strategy.tree, active)
+    parts = [part for each in program.programs for part in each.window_parts]
+    if beyond := window_part_misfits(parts, dict(strategy.mesh.axes)):
+        raise StrategyError(beyond)
+    if strategy.traffic.offload.tables is not None:
+        check_far_tables(program, software, strategy.traffic)
     load, dropless = strategy.expert_load, software.moe_dropless
     levels = rank_levels(load, program, strategy.mesh, dropless=dropless)
+    owners = owner_levels(program, strategy.mesh)
+    if strategy.single_process:
+        if misfit := single_process_misfits(strategy, cluster):
+            raise StrategyError(misfit)
+        owners = first_rank_levels(("dp",), strategy.mesh) if strategy.mesh.ranks > 1 else None
+    if levels is not None and owners is not None:
+        raise StrategyError(
+            {
+                "strategy.expert_imbalance": "found beside operators that one rank has whole; "
+                "expected one or the other: which ranks are busiest is not added up"
+            }
+        )
+    levels = levels or owners
     if levels is not None and cluster.is_mixed:
         raise StrategyError(
             {
-                "strategy.expert_imbalance": "found experts of unequal load beside cluster.pools "
-                "of different nodes; expected nodes of one kind, or equal loads"
+                "strategy.expert_imbalance" if owners is None else "strategy.tree": "found ranks "
+                "of unequal load beside cluster.pools of different nodes; expected nodes of one "
+                "kind, or equal loads"
             }
         )
     scale = _scale(strategy, program, sequence, global_batch, levels)
+    if strategy.single_process:
+        scale = replace(scale, launches=float(strategy.mesh.ranks))
     state = optimizer_state_bytes(job.optimizer)
     often = strategy.reduce_every_micro_batch
     storages = tuple(
-        block_storage(p, scale, software, state, reduce_every_micro_batch=often)
+        block_storage(
+            p,
+            scale,
+            software,
+            state,
+            reduce_every_micro_batch=often,
+            samples=float(global_batch),
+            offload=strategy.traffic.offload,
+        )
         for p in program.programs
     )
     kinds = rank_kinds(topology, axes_sets(program, storages), [each.links for each in by_pool])
@@ -192,6 +222,7 @@ def steps_of(
             update_traffic_bytes=lambda elements: float(
                 update_traffic_bytes(np.array(elements), state, software)
             ),
+            sample_bytes=given_bytes(model, scale, rates.element_bytes),
         )
         steps.append(
             Step(
@@ -212,6 +243,41 @@ def steps_of(
             )
         )
     return Steps(of_kind=tuple(steps), kinds=kinds, rates=by_pool, loading=loading, label=job.label)
+
+
+def given_bytes(model: ModelGraph, scale: Scale, element_bytes: float) -> float:
+    """Return the samples of a micro-batch of all replicas: what blocks read that none makes. [B]"""
+    total, seen = 0.0, set()
+    for name, block in model.blocks.items():
+        for operator in block.operators:
+            for operand in operator.inputs:
+                if operand.tensor in block.given and (name, operand.tensor) not in seen:
+                    seen.add((name, operand.tensor))
+                    elements = scale.value(local_size(operator, operand, {}))[0]
+                    total += float(elements) * (operand.element_bytes or element_bytes)
+    return total
+
+
+def single_process_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
+    """Return path → why one process cannot drive the ranks."""
+    found = {
+        f"strategy.mesh.{axis}": f"found {degree} with single_process, which knows replicas only; "
+        "use dp"
+        for axis, degree in strategy.mesh.axes
+        if axis != "dp" and degree > 1
+    }
+    devices = cluster.pools[0].node.devices
+    if strategy.mesh.ranks > devices:
+        found["strategy.mesh.dp"] = (
+            f"found {strategy.mesh.ranks} with single_process, but a process drives the devices of "
+            f"one node, {devices} of {cluster.pools[0].node.name}; use ddp"
+        )
+    if strategy.schedule.micro_batches > 1:
+        found["strategy.schedule.micro_batches"] = (
+            f"found {strategy.schedule.micro_batches} with single_process, which sends the whole "
+            "batch at once; use 1"
+        )
+    return found
 
 
 def _topology(

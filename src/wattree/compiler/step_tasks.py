@@ -82,8 +82,10 @@ def stages_and_ranks(
     ranks = RanksOfJob(
         topology=topology,
         axes_index=axes_index,
-        # Whoever gets more tokens, or has another device, holds no more parameters.
-        residents=[resident_bytes(played[0].holdings, items) for played in found],
+        residents=[
+            np.stack([resident_bytes(level.holdings, items) for level in played])
+            for played in found
+        ],
         boundary_bytes=step.boundary_bytes,
         rates=steps.rates,
         kinds=steps.kinds,
@@ -161,7 +163,8 @@ def _parts(
         tasks = block_tasks(costs, pipelining, names, axes_index, level, items=items, split=split)
         if not detail:
             tasks = tasks.changed(merged)
-        parts.append(BlockParts(tasks=tasks, storage=storage, name=costs.program.block))
+        own = storage.at(level)
+        parts.append(BlockParts(tasks=tasks, storage=own, name=costs.program.block))
     return tuple(parts)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from wattree.compiler.program import BlockProgram, ParameterGroup, Scale
 from wattree.cost import Software
 from wattree.errors import UnknownNameError
 from wattree.job.optimizers import OPTIMIZER_STATE_BYTES
+from wattree.strategy import Offload
 
 __all__ = [
     "Storage",
@@ -67,6 +68,10 @@ class Storage:
         parameters, gradients, optimizer: Resident bytes.
         updated_elements: Parameters this rank's optimiser updates.
         sync: Traffic.
+        far: Parameters and optimiser state of tables that wait behind the device.
+        rows_in, rows_out: Looked-up rows of those that a micro-batch brings in, and their gradients
+            that it sends out.
+        far_elements: Parameters of those that the host updates.
     """
 
     parameters: Floats
@@ -74,6 +79,34 @@ class Storage:
     optimizer: Floats
     updated_elements: Floats
     sync: tuple[SyncGroup, ...]
+    far: Floats | None = None
+    rows_in: Floats | None = None
+    rows_out: Floats | None = None
+    far_elements: Floats | None = None
+
+    def at(self, level: int) -> Storage:
+        """Return what it takes on ranks of one level alone."""
+        if len(self.parameters) == 1:
+            return self
+        own = slice(level, level + 1)
+        return Storage(
+            parameters=self.parameters[own],
+            gradients=self.gradients[own],
+            optimizer=self.optimizer[own],
+            updated_elements=self.updated_elements[own],
+            **{
+                name: None if (part := getattr(self, name)) is None else part[own]
+                for name in ("far", "rows_in", "rows_out", "far_elements")
+            },
+            sync=tuple(
+                replace(
+                    group,
+                    gather_bytes=group.gather_bytes[own],
+                    reduce_bytes=group.reduce_bytes[own],
+                )
+                for group in self.sync
+            ),
+        )
 
 
 def block_storage(
@@ -83,25 +116,44 @@ def block_storage(
     state_bytes: float,
     *,
     reduce_every_micro_batch: bool | None = None,
+    samples: float | None = None,
+    offload: Offload | None = None,
 ) -> Storage:
     """Return what the parameters of one block take and move.
 
     Args:
         program: Of the block.
+        offload: Whether tables wait behind the device.
         scale: Values of its symbols.
         software: Habits.
         state_bytes: Optimiser state of a parameter. [B]
         reduce_every_micro_batch: Gradients leave after each micro-batch, or only after the last,
             until when each rank sums them up whole (`no_sync` of PyTorch's FSDP); None: after each
             if they are sharded.
+        samples: Of a step, which touch rows of tables; None: those of a micro-batch.
     """
     zero = np.zeros_like(scale.micro_batch)
     parameters, gradients, optimizer, updated = zero, zero, zero, zero
+    is_far = offload is not None and offload.tables is not None
+    is_far = is_far and any(group.touched is not None for group in program.parameters)
+    far, rows_in, rows_out, far_elements = zero, zero, zero, zero
     sync = []
     for group in program.parameters:
         elements = scale.value(group.elements)
+        if group.owned and scale.load is not None and scale.load.held is not None:
+            elements = elements * scale.load.held
+        near = 1.0
+        if is_far and offload is not None and group.touched is not None:
+            near, missed = offload.cached, 1.0 - offload.hits
+            rows = scale.value(group.touched) * missed
+            state = software.master_bytes + software.master_gradient_bytes + state_bytes
+            width = software.parameter_bytes + (state if group.trainable else 0.0)
+            far = far + (1.0 - near) * elements * width
+            rows_in = rows_in + rows * software.parameter_bytes
+            if group.trainable:
+                rows_out = rows_out + rows * software.gradient_bytes
         if not group.tied:
-            parameters = parameters + software.parameter_bytes * elements / scale.degree(
+            parameters = parameters + near * software.parameter_bytes * elements / scale.degree(
                 group.parameter_axes
             )
         if group.trainable and not group.tied:
@@ -109,22 +161,44 @@ def block_storage(
             kept_over = group.gradient_axes or group.parameter_axes
             if reduce_every_micro_batch is False:
                 kept_over = ()
-            gradients = gradients + software.gradient_bytes * elements / scale.degree(kept_over)
+            touched = elements
+            sparse = software.sparse_gradients and not group.partial_axes
+            if group.touched is not None and sparse:
+                batch = scale.micro_batch * scale.degree(scale.batch_axes)
+                often_each = 1.0 if samples is None else samples / batch
+                touched = np.minimum(elements, often_each * scale.value(group.touched))
+            own = touched / scale.degree(kept_over)
+            if (first := _first(scale)) is not None:
+                own = own * (1.0 + first)  # the sum beside those of its replica
+            gradients = gradients + software.gradient_bytes * own
             optimizer = (
                 optimizer
-                + (software.master_bytes + software.master_gradient_bytes + state_bytes)
+                + near
+                * (software.master_bytes + software.master_gradient_bytes + state_bytes)
                 * elements
                 / shards
             )
-            updated = updated + elements / shards
+            here = touched if near == 1.0 or offload is None else touched * offload.hits
+            updated = updated + here / shards
+            far_elements = far_elements + (touched - here) / shards
         sync.append(_sync(group, elements, software, often=reduce_every_micro_batch))
+    first = _first(scale)
     return Storage(
         parameters=parameters,
         gradients=gradients,
-        optimizer=optimizer,
-        updated_elements=updated,
+        optimizer=optimizer if first is None else optimizer * first,
+        updated_elements=updated if first is None else updated * first,
         sync=tuple(sync),
+        far=far if is_far else None,
+        rows_in=rows_in if is_far else None,
+        rows_out=rows_out if is_far else None,
+        far_elements=far_elements if is_far else None,
     )
+
+
+def _first(scale: Scale) -> Floats | None:
+    """Return 1 for ranks that update and 0 for others, where the first alone updates."""
+    return None if scale.load is None else scale.load.first
 
 
 def _optimizer_axes(group: ParameterGroup) -> tuple[str, ...]:
@@ -140,12 +214,13 @@ def _sync(
     kept_as_shards = bool(group.gradient_axes) or sharded
     if often is None:
         often = kept_as_shards
+    shared = 0.0 * elements if group.owned else elements  # nobody else has what a rank owns
     return SyncGroup(
         gather_axes=group.parameter_axes,
-        gather_bytes=elements * software.gather_bytes,
+        gather_bytes=shared * software.gather_bytes,
         scatter_axes=scatter,
         reduce_axes=rest if group.trainable else (),
-        reduce_bytes=elements * software.reduce_bytes,
+        reduce_bytes=shared * software.reduce_bytes,
         update_axes=() if sharded or not group.trainable else scatter,
         every_micro_batch=often,
         kept_as_shards=kept_as_shards and often,

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.block import ModelProgram
-from wattree.compiler.program import ExpertPlace, TokenLoad
+from wattree.compiler.program import TokenLoad
 from wattree.errors import StrategyError
 from wattree.strategy import ExpertLoad, Mesh
 
-__all__ = ["RankLevels", "port_factors", "rank_levels", "tokens_of"]
+__all__ = ["RankLevels", "members_of", "port_factors", "rank_levels", "tokens_of"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -82,7 +82,7 @@ def rank_levels(
     tokens = load.taken(experts=place.experts, ranks=ranks, dropless=dropless)
     if (tokens == 1.0).all():
         return None
-    member = _members(place, mesh)
+    member = members_of(place.axes, mesh)
     ports = port_factors(tokens)
     pairs, level = np.unique(np.stack([-tokens, ports], axis=1), axis=0, return_inverse=True)
     count = len(pairs)
@@ -119,10 +119,10 @@ def tokens_of(
     return np.stack([most, mean])
 
 
-def _members(place: ExpertPlace, mesh: Mesh) -> Integers:
-    """Return which part of the experts each rank holds."""
+def members_of(axes: tuple[str, ...], mesh: Mesh) -> Integers:
+    """Return the number of each rank among those of its group over `axes`."""
     coordinates = mesh.coordinates()
     member = np.zeros(mesh.ranks, dtype=np.int64)
-    for axis in place.axes:
+    for axis in axes:
         member = member * mesh.degree(axis) + coordinates[axis]
     return member

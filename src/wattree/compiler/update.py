@@ -12,7 +12,7 @@ from wattree.compiler.storage import Storage
 from wattree.compiler.tasks import CATEGORIES, GRADIENTS, TASK, Stream
 from wattree.graph import Phase, StageLabel, TaskKind
 
-__all__ = ["gradients_out", "gradients_taken", "update_tasks"]
+__all__ = ["gradients_out", "gradients_taken", "table_updates", "update_tasks"]
 
 _PARAMETERS = CATEGORIES.index("parameters")
 
@@ -61,6 +61,24 @@ def update_tasks(
         category=_PARAMETERS,
     )
     return [task, back]
+
+
+def table_updates(
+    storages: Sequence[Storage], moves: Movement, name: Names
+) -> list[NDArray[np.void]]:
+    """Return the host's update of rows of tables that wait behind the device, if any do."""
+    far = [float(s.far_elements[0]) for s in storages if s.far_elements is not None]
+    if not far or moves.offload.tables is None:
+        return []
+    rate = moves.tiers[moves.offload.tables].update_bytes_per_s
+    assert rate is not None
+    task = np.zeros(1, TASK)
+    task["axes"], task["micro_batch"] = -1, -1
+    task["phase"], task["stage"] = Phase.OPTIMIZER, StageLabel.COMPUTING
+    task["name"] = name("tables.update")
+    task["kind"], task["stream"] = TaskKind.HOST, Stream.HOST_UPDATE
+    task["work_s"] = moves.update_traffic_bytes(sum(far)) / rate
+    return [task]
 
 
 def gradients_out(storages: Sequence[Storage], moves: Movement, name: Names) -> NDArray[np.void]:

@@ -15,6 +15,7 @@ from wattree.cost.collective import (
     port_loads,
     volume_factor,
 )
+from wattree.cost.halo import halo_bytes, halo_loads, halo_work_s
 from wattree.cost.matmul import alignment_factor, matmul_time_s, tile_efficiency
 from wattree.cost.ring_pass import ring_pass_latency_s, ring_pass_loads, ring_pass_work_s
 from wattree.cost.software import (
@@ -40,6 +41,9 @@ __all__ = [
     "collective_latency_s",
     "device_names",
     "fused_attention_time_s",
+    "halo_bytes",
+    "halo_loads",
+    "halo_work_s",
     "load_calibration",
     "matmul_time_s",
     "matrix_precision",

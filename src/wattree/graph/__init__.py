@@ -19,6 +19,7 @@ from wattree.graph.operators import (
     Parameter,
     TensorRole,
     Window,
+    window_dims,
 )
 from wattree.graph.repeat import (
     JobTasks,
@@ -54,5 +55,6 @@ __all__ = [
     "part_of",
     "repeated",
     "tasks_of_jobs",
+    "window_dims",
     "with_links_apart",
 ]

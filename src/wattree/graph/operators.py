@@ -23,6 +23,7 @@ __all__ = [
     "Parameter",
     "TensorRole",
     "Window",
+    "window_dims",
 ]
 
 
@@ -257,3 +258,20 @@ class Operator:
     def has_dim(self, name: str) -> bool:
         """Return whether the operator loops over `name`."""
         return name in self._by_name
+
+
+#: Names of the dims that windows slide over, outermost first.
+_POSITIONS = ("depth", "height", "width", "length")
+
+
+def window_dims(operator: Operator) -> tuple[str, ...]:
+    """Return the dims that an operator's window slides over, in the window's order.
+
+    Empty where they cannot be told apart: positions that a later reshape cut into several dims, or
+    that are the sequence.
+    """
+    if operator.window is None:
+        return ()
+    read = operator.inputs[0].dims if operator.inputs else ()
+    found = tuple(name for name in read if name in _POSITIONS)
+    return found if len(found) == len(operator.window.kernel) else ()

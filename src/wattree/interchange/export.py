@@ -92,7 +92,7 @@ def export_chakra(
         check_recomputation(strategy, setting.model)
         if isinstance(strategy, StrategyOptions):
             strategy = strategy_of(
-                strategy, layers=setting.model.layers, global_batch=job.data.global_batch
+                strategy, model=setting.model, global_batch=job.data.global_batch
             )
         _check_size(setting, strategy)
         compilation = compilation_of(setting, strategy, fold=False)

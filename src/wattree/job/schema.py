@@ -315,6 +315,18 @@ class ActivationsSpec(Section):
     prefetch: Depth = Field(1, description="a whole number, layers that copies run ahead")
 
 
+class TablesSpec(Section):
+    """Tables of which only the rows that are looked up come to the device."""
+
+    to: Literal["host", "cxl"] = Field("host", description="'host' or 'cxl', where they wait")
+    cached: float = Field(
+        0.0, ge=0, le=1, description="a number from 0 to 1, share of each table kept on the device"
+    )
+    hits: float = Field(
+        0.0, ge=0, le=1, description="a number from 0 to 1, share of lookups that it serves"
+    )
+
+
 class OffloadSpec(Section):
     """What waits outside of the devices."""
 
@@ -323,6 +335,9 @@ class OffloadSpec(Section):
     )
     parameters: Literal["host", "cxl"] | None = Field(
         None, description="'host' or 'cxl', where parameters wait for each use"
+    )
+    tables: TablesSpec | None = Field(
+        None, description="a mapping with to, and cached and hits of what the device keeps"
     )
     activations: ActivationsSpec | None = Field(
         None, description="a mapping with layers, to and prefetch"
@@ -427,10 +442,28 @@ class _PresetKeys(Section):
     )
     context: str | None = Field(
         None,
-        description="'overlapped', 'gather', 'ring' or 'ulysses', how attention reaches across cp",
+        description="'overlapped', 'gather', 'ring' or 'ulysses', how attention reaches across cp; "
+        "or 'spatial': cp splits rows of images, and windows reach into neighbours' rows",
     )
     context_order: str | None = Field(
         None, description="'zigzag' or 'contiguous', which positions each rank of cp holds"
+    )
+    sync_batch_norm: bool | None = Field(
+        None,
+        description="true or false, whether batch norm takes its statistics over all replicas",
+    )
+    op_shard: bool | None = Field(
+        None,
+        description="true or false, whether fully connected layers are split over replicas",
+    )
+    tables: str | None = Field(
+        None,
+        description="'table-wise', 'row-wise', 'column-wise', 'data-parallel' or 'auto', how "
+        "tables that samples look up in are spread over replicas",
+    )
+    single_process: bool | None = Field(
+        None,
+        description="true or false, whether one process drives all devices (nn.DataParallel)",
     )
 
 
@@ -493,6 +526,11 @@ class NodeSpec(Section):
     context_order: Literal["zigzag", "contiguous"] | None = Field(
         None, description="'zigzag' or 'contiguous', which positions each rank holds"
     )
+    sync_batch_norm: bool | None = Field(
+        None,
+        description="true or false, whether batch norm takes its statistics over all ranks that "
+        "share its channels",
+    )
 
 
 class _TreeKeys(Section):
@@ -504,6 +542,10 @@ class _TreeKeys(Section):
     schedule: ScheduleSpec | None = Field(None, description="a mapping with name and micro_batches")
     tree: dict[str, NodeSpec] = Field(
         description='module pattern → choices, such as {"": {compute: {batch: dp}}}'
+    )
+    single_process: bool | None = Field(
+        None,
+        description="true or false, whether one process drives all devices (nn.DataParallel)",
     )
 
 

@@ -192,6 +192,7 @@ def _strategy(
         expert_load=_expert_load(spec.expert_imbalance, spec.expert_capacity),
         reduce_every_micro_batch=spec.reduce_every_micro_batch,
         tensor_pieces=spec.tensor_pieces,
+        single_process=bool(spec.single_process),
     )
     warn_of_idle_traffic(strategy, spec, problems=problems)
     warn_of_idle_load(strategy, problems=problems)
@@ -262,6 +263,7 @@ def _node(spec: NodeSpec, *, axes: tuple[str, ...], place: str, to: Problems) ->
         memory=_memory(memory),
         context=None if spec.context is None else ContextExchange(spec.context),
         context_order=None if spec.context_order is None else PositionOrder(spec.context_order),
+        sync_batch_norm=spec.sync_batch_norm,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from wattree.job.problems import Problems
 from wattree.job.schema import MovementSpec, OffloadSpec, PrefetchSpec
@@ -16,7 +17,7 @@ from wattree.strategy import (
     StrategyTree,
     Traffic,
 )
-from wattree.strategy.presets import tree_of
+from wattree.strategy.presets.data import data_parallel
 
 __all__ = ["MOVEMENT_KEYS", "traffic_of", "warn_of_idle_traffic"]
 
@@ -69,16 +70,17 @@ def _prefetch(spec: PrefetchSpec) -> Prefetch:
 
 
 def _offload(spec: OffloadSpec) -> Offload:
-    activations = spec.activations
-    if activations is None:
-        return Offload(optimizer=spec.optimizer, parameters=spec.parameters)
-    return Offload(
-        optimizer=spec.optimizer,
-        parameters=spec.parameters,
-        activations=activations.to,
-        layers=activations.layers,
-        prefetch=activations.prefetch,
-    )
+    activations, tables = spec.activations, spec.tables
+    kept: dict[str, Any] = {}
+    if activations is not None:
+        kept = {
+            "activations": activations.to,
+            "layers": activations.layers,
+            "prefetch": activations.prefetch,
+        }
+    if tables is not None:
+        kept |= {"tables": tables.to, "cached": tables.cached, "hits": tables.hits}
+    return Offload(optimizer=spec.optimizer, parameters=spec.parameters, **kept)
 
 
 def _check(spec: MovementSpec, *, problems: Problems) -> None:
@@ -100,6 +102,12 @@ def _check(spec: MovementSpec, *, problems: Problems) -> None:
             "found with overlap_parameters false, which is a prefetch of 0; leave one of them out",
         )
     offload = spec.offload
+    if offload is not None and offload.tables is not None and offload.parameters is not None:
+        problems.add(
+            "strategy.offload.tables",
+            "found beside offload.parameters, which brings whole tables in for each use; leave one "
+            "of them out",
+        )
     if offload is not None and offload.parameters is not None and offload.optimizer is None:
         problems.add(
             "strategy.offload.parameters",
@@ -142,7 +150,7 @@ def _setting(strategy: Strategy | StrategyOptions) -> _Setting:
     if isinstance(strategy, Strategy):
         tree, degrees = strategy.tree, dict(strategy.mesh.axes)
     else:
-        tree = tree_of(strategy, 1)
+        tree = data_parallel(strategy)  # nothing else shards what is stored
         degrees = {axis: getattr(strategy, axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
     gathers = _shards(tree, degrees, ("parameters",))
     return _Setting(

@@ -59,7 +59,11 @@ def _overlap(strategy: Strategy) -> dict[str, object]:
         "reduce_every_micro_batch",
         "tensor_pieces",
     )
-    found = {name: value for name in names if (value := getattr(strategy, name)) is not None}
+    found: dict[str, object] = {
+        name: value for name in names if (value := getattr(strategy, name)) is not None
+    }
+    if strategy.single_process:
+        found["single_process"] = True
     return found | _tokens(strategy.expert_load) | _traffic(strategy.traffic)
 
 
@@ -108,6 +112,8 @@ def _offload(offload: Offload) -> dict[str, object]:
         for name in ("optimizer", "parameters")
         if (tier := getattr(offload, name)) is not None
     }
+    if offload.tables is not None:
+        found["tables"] = {"to": offload.tables, "cached": offload.cached, "hits": offload.hits}
     if offload.activations is not None:
         found["activations"] = {
             "layers": offload.layers,
@@ -153,4 +159,6 @@ def _node(node: TreeNode, axes: set[str], split: set[str]) -> dict[str, object]:
     chosen: dict[str, object] = {"compute": compute, "memory": memory}
     if "cp" in axes:
         chosen |= {"context": node.context, "context_order": node.context_order}
-    return {key: value for key, value in chosen.items() if value}
+    if node.sync_batch_norm is not None:
+        chosen["sync_batch_norm"] = node.sync_batch_norm
+    return {key: value for key, value in chosen.items() if value or value is False}

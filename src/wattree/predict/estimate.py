@@ -9,6 +9,7 @@ spaces too large to simulate and serves as the smooth model that calibration lin
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +21,9 @@ from wattree.predict.formulas import Formulas
 from wattree.predict.pipeline import Held, held_by_stages, known_schedule
 from wattree.predict.setting import Setting
 from wattree.predict.tables import Tables
-from wattree.strategy import StrategyOptions
+from wattree.strategy import SPATIAL, StrategyOptions
 from wattree.strategy.presets import tree_of
+from wattree.strategy.presets.data import REPLICAS
 
 __all__ = [
     "Degrees",
@@ -188,12 +190,22 @@ def screened(
     wide = _wide(switches, degrees)
     key = replace(wide, tp=min(wide.tp, 2), schedule="1f1b"), active
     if key not in shared.programs:
-        tree = tree_of(wide, setting.model.layers)
+        tree = tree_of(wide, setting.model)
         shared.programs[key] = compile_model(setting.model, tree, active)
     return Screened(switches=switches, degrees=degrees, program=shared.programs[key], shared=shared)
 
 
 def _wide(switches: StrategyOptions, degrees: Degrees) -> StrategyOptions:
-    """Return the switches with a tensor degree above 1, so that its splits are in the tree."""
-    tensor = int(degrees.axes["tp"].max())
-    return replace(switches, tp=tensor, virtual_stages=1, stage_layers=None)
+    """Return the switches with a tensor degree above 1, so that its splits are in the tree.
+
+    Under spatial parallelism the degree of `cp` says which layers are split, and the number of
+    replicas says which fully connected layers and tables are.
+    """
+    own: dict[str, Any] = {"tp": int(degrees.axes["tp"].max())}
+    told = (("cp",) if switches.context == SPATIAL else ()) + (
+        REPLICAS if switches.op_shard or switches.tables == "auto" else ()
+    )
+    for axis in told:
+        own[axis] = int(degrees.axes[axis].max())
+        assert (degrees.axes[axis] == own[axis]).all(), "such trees differ with the degree"
+    return replace(switches, **own, virtual_stages=1, stage_layers=None)

@@ -61,8 +61,14 @@ def gathered_copies(switches: StrategyOptions) -> float:
 
 
 def is_expressible(switches: StrategyOptions) -> bool:
-    """Return whether the closed form knows all settings: not what is offloaded or freed early."""
-    return not switches.traffic.overlap_optimizer and switches.traffic.offload == Offload()
+    """Return whether the closed form knows all settings.
+
+    Not what is offloaded or freed early, and not what makes ranks differ: owners of tables, or a
+    first device that does more than the others.
+    """
+    alike = switches.tables == "data-parallel" and not switches.single_process
+    moves_plainly = not switches.traffic.overlap_optimizer
+    return alike and moves_plainly and switches.traffic.offload == Offload()
 
 
 def habit(*, choice: bool | None, default: bool) -> bool:

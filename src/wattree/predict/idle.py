@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wattree.graph import ModelGraph
+from wattree.graph import ModelGraph, OperatorKind
 from wattree.job import Job
-from wattree.strategy import StrategyOptions
+from wattree.strategy import Strategy, StrategyOptions
 
 __all__ = ["has_experts", "idle_choices"]
 
@@ -12,9 +12,11 @@ __all__ = ["has_experts", "idle_choices"]
 def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
     """Return a line `key: why` for each choice of the job's strategy that does nothing here."""
     options = job.strategy
-    if isinstance(options, str) or has_experts(model):
+    if isinstance(options, str):
         return ()
-    found = []
+    found = _idle_statistics(options, model)
+    if has_experts(model):
+        return tuple(found)
     if (load := options.expert_load) is not None:
         key = "imbalance" if load.capacity is None else "capacity"
         found.append(f"strategy.expert_{key}: has no effect: {model.name} has no experts")
@@ -31,6 +33,16 @@ def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
             "it out"
         )
     return tuple(found)
+
+
+def _idle_statistics(strategy: Strategy | StrategyOptions, model: ModelGraph) -> list[str]:
+    """Statistics of batch norm that are asked for where there is none."""
+    if not isinstance(strategy, StrategyOptions) or not strategy.sync_batch_norm:
+        return []
+    kinds = {o.kind for block in model.blocks.values() for o in block.operators}
+    if OperatorKind.BATCH_NORM in kinds:
+        return []
+    return [f"strategy.sync_batch_norm: true has no effect: {model.name} has no batch norm"]
 
 
 def has_experts(model: ModelGraph) -> bool:

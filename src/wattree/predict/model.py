@@ -5,11 +5,15 @@ from __future__ import annotations
 from wattree.capture import load_model, located_model, module_graph, transformer_from_mapping
 from wattree.capture.adapters import freeze, with_lora
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
-from wattree.graph import ModelGraph
+from wattree.graph import ModelGraph, OperatorKind
 from wattree.job import Job
 from wattree.strategy import Strategy, StrategyOptions
+from wattree.strategy.parts import is_own_family
 
 __all__ = ["check_recomputation", "model_of"]
+
+#: Ways of recomputation that tell products apart by name.
+_OF_TRANSFORMERS = ("selective_operator", "selective_qkv")
 
 
 def model_of(job: Job) -> ModelGraph:
@@ -27,17 +31,50 @@ def model_of(job: Job) -> ModelGraph:
 
 
 def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph) -> None:
-    """Refuse `recompute: block_N` where the model has no N-th layer.
+    """Refuse a `recompute` that names what the model does not have.
 
     Raises:
-        StrategyError: It would recompute the first layer alone, which nobody means.
+        StrategyError: Operators of transformers in a model of others, no layers or attention at
+            all, or `block_N` without an N-th layer: the first alone is what nobody means.
     """
-    if not isinstance(strategy, StrategyOptions) or not strategy.recompute.startswith("block_"):
+    if not isinstance(strategy, StrategyOptions) or strategy.recompute == "none":
         return
-    layers, every = model.layers, int(strategy.recompute.removeprefix("block_"))
+    layers, kind = model.layers, strategy.recompute
+    if kind in _OF_TRANSFORMERS and not is_own_family(model):
+        raise StrategyError(
+            {
+                "strategy.recompute": f"'{kind}' names operators of the catalogue's transformers, "
+                f"which {model.name} is not one of; use none, full, selective or block_N"
+            }
+        )
+    if kind == "selective" and not _has_attention(model):
+        raise StrategyError(
+            {
+                "strategy.recompute": f"'selective' recomputes attention, of which {model.name} "
+                "has none; use none, full or block_N"
+            }
+        )
+    if not layers:
+        raise StrategyError(
+            {
+                "strategy.recompute": f"'{kind}' recomputes layers, but no blocks of {model.name} "
+                "repeat; give a tree with memory: {activations: recompute} where wanted"
+            }
+        )
+    if not kind.startswith("block_"):
+        return
+    every = int(kind.removeprefix("block_"))
     if every > layers:
         problem = f"found '{strategy.recompute}', every {every}th layer, but the model has {layers}"
         raise StrategyError({"strategy.recompute": f"{problem}; use block_1 to block_{layers}"})
+
+
+def _has_attention(model: ModelGraph) -> bool:
+    return any(
+        operator.kind is OperatorKind.ATTENTION
+        for block in model.blocks.values()
+        for operator in block.operators
+    )
 
 
 def _built(job: Job) -> ModelGraph:

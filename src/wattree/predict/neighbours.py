@@ -132,9 +132,7 @@ def _neighbour(host: Setting, job: Job, label: str) -> JobToCompile:
     assert not isinstance(strategy, str)  # refused where its file was read
     check_recomputation(strategy, setting.model)
     if isinstance(strategy, StrategyOptions):
-        strategy = strategy_of(
-            strategy, layers=setting.model.layers, global_batch=job.data.global_batch
-        )
+        strategy = strategy_of(strategy, model=setting.model, global_batch=job.data.global_batch)
     return _to_compile(setting, strategy, label)
 
 

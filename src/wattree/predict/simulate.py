@@ -257,7 +257,7 @@ def _written_out(setting: Setting, strategy: Strategy | StrategyOptions) -> Stra
     if isinstance(strategy, Strategy):
         return strategy
     batch = setting.job.data.global_batch
-    return strategy_of(strategy, layers=setting.model.layers, global_batch=batch)
+    return strategy_of(strategy, model=setting.model, global_batch=batch)
 
 
 def _beside_neighbours(

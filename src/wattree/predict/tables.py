@@ -99,6 +99,7 @@ class Tables:
                 software,
                 self.state_bytes,
                 reduce_every_micro_batch=switches.reduce_every_micro_batch,
+                samples=float(setting.job.data.global_batch),
             )
             for p in program.programs
         ]

@@ -5,17 +5,23 @@ The same checks as `compiler.fits`, once for a whole space instead of once for e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.graph import DimRole, IterationDim, ModelGraph
+from wattree.graph import DimRole, IterationDim, ModelGraph, Operator, OperatorKind
 from wattree.strategy import StrategyOptions, StrategyTree
 from wattree.strategy.presets import tree_of
 
-__all__ = ["SplitRule", "illegal_by_rule", "split_rules"]
+__all__ = [
+    "SplitRule",
+    "has_attention",
+    "has_split_positions",
+    "illegal_by_rule",
+    "split_rules",
+]
 
 Integers = NDArray[np.int64]
 
@@ -43,6 +49,26 @@ class SplitRule:
         return f"{self.units} {self.what} do not divide over {over}"
 
 
+def has_attention(model: ModelGraph) -> bool:
+    """Return whether any operator is attention."""
+    return any(o.kind is OperatorKind.ATTENTION for o in _operators(model))
+
+
+def has_split_positions(model: ModelGraph) -> bool:
+    """Return whether positions of a sample can be spread: attention says how they reach others.
+
+    Not where anything runs over positions in turn, or slides over them.
+    """
+    positional = [o for o in _operators(model) if o.has_dim("seq")]
+    return any(o.kind is OperatorKind.ATTENTION for o in positional) and not any(
+        o.in_turn == "seq" or o.window is not None for o in positional
+    )
+
+
+def _operators(model: ModelGraph) -> Iterator[Operator]:
+    return (operator for block in model.blocks.values() for operator in block.operators)
+
+
 def split_rules(
     model: ModelGraph, switches: StrategyOptions, sequence: int
 ) -> tuple[SplitRule, ...]:
@@ -53,7 +79,7 @@ def split_rules(
         switches: Sequence and expert parallelism; its degrees say which axes split at all.
         sequence: Tokens per sample.
     """
-    tree = tree_of(switches, model.layers)
+    tree = tree_of(switches, model)
     found: set[SplitRule] = set()
     for path, name in {instance.block: instance.path for instance in model.instances}.items():
         near = StrategyTree(nodes={pattern: tree.nodes[pattern] for pattern in tree.reaching(name)})

@@ -23,7 +23,7 @@ from wattree.compiler.stages import stage_misfits
 from wattree.graph import ModelGraph
 from wattree.predict import Degrees, Setting, Shared
 from wattree.search.balance import balanced_cuts
-from wattree.search.legality import illegal_by_rule, split_rules
+from wattree.search.legality import has_attention, has_split_positions, illegal_by_rule, split_rules
 from wattree.strategy import AXES, ULYSSES, Schedule, StrategyOptions
 from wattree.strategy.presets import schedule_name
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
@@ -189,7 +189,7 @@ def _axis_limits(model: ModelGraph, sequence: int, limits: Limits) -> dict[str, 
     experts = [rule for rule in rules if rule.what == "experts"]
     most = {
         "tp": min((rule.units for rule in rules if rule.axes == ("tp",)), default=1),
-        "cp": sequence // 2 if any("cp" in rule.axes for rule in rules) else 1,
+        "cp": sequence // 2 if has_split_positions(model) else 1,
         "ep": max((rule.units for rule in experts), default=1),
         "pp": model.layers + 2,
     }
@@ -321,8 +321,9 @@ def _switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
     """Yield every combination of switches; `1f1b` stands for interleaved schedules too."""
     recomputations = limits.recomputations
     if recomputations is None:
-        selective = () if setting.software.fused_attention else ("selective",)
-        recomputations = ("none", *selective, "full")
+        scores = has_attention(setting.model) and not setting.software.fused_attention
+        selective = ("selective",) if scores else ()
+        recomputations = ("none", *selective, "full") if setting.model.layers else ("none",)
     has_experts = any(
         operator.has_dim("expert")
         for block in setting.model.blocks.values()

@@ -1,4 +1,4 @@
-"""Strategies: meshes, trees, presets, schedules. Knows no model and no hardware."""
+"""Strategies: meshes, trees, presets, schedules. Knows models as data, and no hardware."""
 
 from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.mesh import AXES, Mesh
@@ -7,12 +7,15 @@ from wattree.strategy.options import (
     RECOMPUTATIONS,
     SCHEDULES,
     SHARDINGS,
+    SPATIAL,
+    TABLES,
     ULYSSES,
     StrategyOptions,
 )
 from wattree.strategy.strategy import CUSTOM, Schedule, Strategy
 from wattree.strategy.traffic import IN_LINE, TIERS, Offload, Prefetch, Traffic
 from wattree.strategy.tree import (
+    OWNER,
     ActivationStore,
     Choices,
     ContextExchange,
@@ -28,9 +31,12 @@ __all__ = [
     "CONTEXTS",
     "CUSTOM",
     "IN_LINE",
+    "OWNER",
     "RECOMPUTATIONS",
     "SCHEDULES",
     "SHARDINGS",
+    "SPATIAL",
+    "TABLES",
     "TIERS",
     "ULYSSES",
     "ActivationStore",

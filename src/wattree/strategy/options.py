@@ -16,6 +16,8 @@ __all__ = [
     "RECOMPUTATIONS",
     "SCHEDULES",
     "SHARDINGS",
+    "SPATIAL",
+    "TABLES",
     "ULYSSES",
     "StrategyOptions",
 ]
@@ -29,7 +31,12 @@ SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
 RECOMPUTATIONS = ("none", "selective", "selective_operator", "selective_qkv", "full")
 #: Ways of context parallelism: how keys and values are exchanged, or heads for positions.
 ULYSSES = "ulysses"
-CONTEXTS = (*(way.value for way in ContextExchange), ULYSSES)
+#: Rows of images instead of positions of sequences: edges are exchanged with neighbours.
+SPATIAL = "spatial"
+CONTEXTS = (*(way.value for way in ContextExchange), ULYSSES, SPATIAL)
+#: How tables are spread over replicas: each whole on one of them, by rows, by columns, not at all,
+#: or whole but for those larger than an even share, which are split by rows.
+TABLES = ("table-wise", "row-wise", "column-wise", "data-parallel", "auto")
 ORDERS = tuple(order.value for order in PositionOrder)
 #: Those of Wattree, and orders that users bring.
 SCHEDULES = (*PIPELINE_SCHEDULES, CUSTOM)
@@ -60,6 +67,10 @@ class StrategyOptions:
         context, context_order: How attention reaches across `cp`, and which positions each rank
             of it holds.
         expert_load, reduce_every_micro_batch, tensor_pieces: As those of `Strategy`.
+        sync_batch_norm: Statistics of batch norm are taken over all replicas (and parts of images).
+        tables: How tables that samples look up in are spread over replicas, one of `TABLES`.
+        op_shard: Fully connected layers are split over replicas, by their outputs.
+        single_process: One process drives all devices, as `torch.nn.DataParallel` does.
     """
 
     dp: int = 1
@@ -87,6 +98,10 @@ class StrategyOptions:
     expert_load: ExpertLoad | None = None
     reduce_every_micro_batch: bool | None = None
     tensor_pieces: int | None = None
+    sync_batch_norm: bool = False
+    tables: str = "data-parallel"
+    op_shard: bool = False
+    single_process: bool = False
 
     def __post_init__(self) -> None:
         misfits: dict[str, str] = {}
@@ -99,6 +114,7 @@ class StrategyOptions:
             ("schedule", SCHEDULES),
             ("context", CONTEXTS),
             ("context_order", ORDERS),
+            ("tables", TABLES),
         ):
             if getattr(self, name) not in allowed:
                 misfits[f"strategy.{name}"] = (

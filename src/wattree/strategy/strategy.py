@@ -116,6 +116,8 @@ class Strategy:
         expert_load: How many tokens the experts of each rank get; None: all the same.
         reduce_every_micro_batch: Reduce gradients after each micro-batch, or only after the last
             (PyTorch's `no_sync`), which keeps them whole; None: after each if they are sharded.
+        single_process: One process drives all devices (`nn.DataParallel`): parameters are sent from
+            the first device before each forward, gradients summed and used there alone.
         tensor_pieces: Pieces that a product is cut into to hide tensor-parallel traffic; None: as
             the calibration says.
     """
@@ -131,3 +133,4 @@ class Strategy:
     expert_load: ExpertLoad | None = None
     reduce_every_micro_batch: bool | None = None
     tensor_pieces: int | None = None
+    single_process: bool = False

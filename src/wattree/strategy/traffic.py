@@ -47,6 +47,10 @@ class Offload:
         activations: What the first layers of each stage keep for backward.
         layers: How many layers of a stage.
         prefetch: Layers ahead of the one that computes, for copies of activations both ways.
+        tables: Those that samples look up in, with their optimiser state: rows that are looked up
+            come in, gradients of rows go out, and the host updates.
+        cached: Share of each table that the device keeps nevertheless.
+        hits: Share of the lookups that what it keeps serves.
     """
 
     optimizer: str | None = None
@@ -54,11 +58,14 @@ class Offload:
     activations: str | None = None
     layers: int = 0
     prefetch: int = 1
+    tables: str | None = None
+    cached: float = 0.0
+    hits: float = 0.0
 
     @property
     def tiers(self) -> tuple[str, ...]:
         """Tiers in use."""
-        used = {self.optimizer, self.parameters, self.activations}
+        used = {self.optimizer, self.parameters, self.activations, self.tables}
         return tuple(tier for tier in TIERS if tier in used)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
 __all__ = [
+    "OWNER",
     "ActivationStore",
     "Choices",
     "ContextExchange",
@@ -21,6 +22,12 @@ __all__ = [
     "StrategyTree",
     "TreeNode",
 ]
+
+
+#: Stands among the dims of `compute` for the operators themselves: an operator that is split over
+#: axes by its `owner` is whole on one of their ranks. Tables of samples are shared out evenly, any
+#: other operator lies on the first rank.
+OWNER = "owner"
 
 
 class ActivationStore(StrEnum):
@@ -77,12 +84,14 @@ class TreeNode:
         memory: How tensors are stored.
         context: Attention only: how it gets keys and values that other ranks hold.
         context_order: Attention only: which positions each rank holds.
+        sync_batch_norm: Batch norm only: statistics are those of all ranks that share its channels.
     """
 
     compute: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     memory: MemoryChoice = field(default_factory=MemoryChoice)
     context: ContextExchange | None = None
     context_order: PositionOrder | None = None
+    sync_batch_norm: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +105,7 @@ class Choices:
         inside_region: It lies in a module that is recomputed, even if it is itself kept.
         context: How attention gets keys and values that other ranks hold.
         context_order: Which positions each rank holds.
+        sync_batch_norm: Statistics of batch norm are those of all ranks that share its channels.
     """
 
     compute: Mapping[str, tuple[str, ...]]
@@ -106,6 +116,7 @@ class Choices:
     inside_region: bool
     context: ContextExchange = ContextExchange.OVERLAPPED
     context_order: PositionOrder = PositionOrder.ZIGZAG
+    sync_batch_norm: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +154,7 @@ class StrategyTree:
         stored: dict[str, tuple[str, ...]] = {"parameters": (), "gradients": (), "optimizer": ()}
         recompute, region, share = False, False, 1.0
         context, order = ContextExchange.OVERLAPPED, PositionOrder.ZIGZAG
+        synced = False
         for pattern in patterns:
             node = self.nodes[pattern]
             compute.update(node.compute)
@@ -157,12 +169,14 @@ class StrategyTree:
                 share = node.memory.recompute_share
             context = node.context or context
             order = node.context_order or order
+            synced = synced if node.sync_batch_norm is None else node.sync_batch_norm
         return Choices(
             compute=compute,
             recompute=share if recompute else 0.0,
             inside_region=region,
             context=context,
             context_order=order,
+            sync_batch_norm=synced,
             **stored,
         )
 
@@ -176,6 +190,11 @@ class StrategyTree:
                 memory=_laid_over(ours.memory, theirs.memory),
                 context=theirs.context or ours.context,
                 context_order=theirs.context_order or ours.context_order,
+                sync_batch_norm=(
+                    ours.sync_batch_norm
+                    if theirs.sync_batch_norm is None
+                    else theirs.sync_batch_norm
+                ),
             )
         return StrategyTree(nodes=nodes)
 

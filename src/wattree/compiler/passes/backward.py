@@ -17,11 +17,15 @@ from wattree.compiler.passes.forward import (
     Placed,
     StepList,
     compute_step,
+    halo_size,
+    like,
     routed_copies,
 )
 from wattree.compiler.passes.propagate import Split
+from wattree.compiler.passes.window import halos_of
 from wattree.compiler.program import StepPhase
 from wattree.graph import Block, Operand, Operator, OperatorKind
+from wattree.strategy.parts import is_sample_table
 
 __all__ = ["backward_steps"]
 
@@ -46,7 +50,10 @@ def backward_steps(
         input_gradient: Whether anything before this block is trained.
     """
     steps = StepList(
-        phase=StepPhase.INPUT_GRADIENT, exchanges=forward.exchanges, orders=forward.orders
+        phase=StepPhase.INPUT_GRADIENT,
+        exchanges=forward.exchanges,
+        orders=forward.orders,
+        statistics=forward.statistics,
     )
     found: dict[str, list[Placed]] = {}
     if block.output is not None and boundary is not None:
@@ -57,6 +64,8 @@ def backward_steps(
         given = any(found.get(output.tensor) for output in operator.outputs)
         if not given and not _is_end(operator, block):
             continue
+        if is_sample_table(operator):
+            _exchange_gradients(block, splits, found, steps)
         depends, given = _arrived(operator, split, found, steps)
         _add_gradients(
             operator,
@@ -75,6 +84,30 @@ def backward_steps(
             moved = steps.convert(f"{name}.gradient", gradient, placed.layout)
             last = max(last, moved.step)
     return steps, last
+
+
+def _exchange_gradients(
+    block: Block, splits: Sequence[Split], found: dict[str, list[Placed]], steps: StepList
+) -> None:
+    """Send the gradients of what tables gave back in one exchange, as many as there are by now."""
+    alike: list[tuple[Layout, dict[str, Placed]]] = []
+    for operator, split in zip(block.operators, splits, strict=True):
+        if not is_sample_table(operator):
+            continue
+        for output in operator.outputs:
+            gradients = found.get(output.tensor, [])
+            want = layout_of(output, split, partial=False)
+            if len(gradients) != 1 or gradients[0].layout == want:
+                continue
+            for wanted, group in alike:
+                if wanted == want and like(gradients[0], next(iter(group.values()))):
+                    group[output.tensor] = gradients[0]
+                    break
+            else:
+                alike.append((want, {output.tensor: gradients[0]}))
+    for want, group in alike:
+        for name, placed in steps.convert_together("tables.gradient", group, want).items():
+            found[name] = [placed]
 
 
 def _is_end(operator: Operator, block: Block) -> bool:
@@ -149,7 +182,9 @@ def _add_gradients(
         phase = StepPhase.INPUT_GRADIENT if reads else StepPhase.WEIGHT_GRADIENT
         waits = tuple(depends) if is_matmul else tuple(depends + gathered)
         for factor in _factors(operator, reads):
-            step = steps.add(
+            step = steps.add_compute(
+                operator,
+                split,
                 compute_step(
                     operator,
                     split,
@@ -158,7 +193,7 @@ def _add_gradients(
                     given=given,
                     order=steps.order_of(operator),
                     second_factor=factor == 1,
-                )
+                ),
             )
             made |= {operand.tensor: step for operand in reads if operand.tensor not in made}
             if factor == 1:
@@ -171,11 +206,16 @@ def _add_gradients(
         )
     for operand in reads:
         layout = layout_of(operand, split, partial=True)
+        whole = made[operand.tensor]
+        if operand is operator.inputs[0]:  # what belongs to neighbours goes back, and is added
+            for halo in halos_of(operator, split):
+                size = halo_size(operator, split, halo)
+                whole = steps.add_edges(f"{operand.tensor}.gradient.edges", halo, size, whole)
         found.setdefault(operand.tensor, []).append(
             Placed(
                 layout=layout,
                 size=local_size(operator, operand, layout),
-                step=made[operand.tensor],
+                step=whole,
                 experts_at=expert_position(operand),
             )
         )
@@ -202,8 +242,8 @@ def _gather_again(
     """Gather a saved input once more where forward gathered it: only the shard was kept."""
     again = []
     for operand in operator.inputs:
-        if operand.tensor not in operator.saved:
-            continue
+        if operand.tensor not in operator.saved or is_sample_table(operator):
+            continue  # indices are not sent
         kept = forward.tensors.get(operand.tensor) or inputs.get(operand.tensor)
         want = layout_of(operand, split, partial=False)
         if kept is None or not _only_gathers(kept.layout, want):

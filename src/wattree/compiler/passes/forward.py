@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wattree.compiler.layout import (
+    OWNED,
     PARTIAL,
     Layout,
     conversions,
@@ -15,6 +16,8 @@ from wattree.compiler.layout import (
 )
 from wattree.compiler.passes.context import skewed_axes
 from wattree.compiler.passes.propagate import Split
+from wattree.compiler.passes.statistics import STATISTICS_BYTES, statistics
+from wattree.compiler.passes.window import Halo, halos_of
 from wattree.compiler.program import (
     CollectiveKind,
     CollectiveStep,
@@ -26,7 +29,8 @@ from wattree.compiler.program import (
     StepPhase,
 )
 from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter
-from wattree.strategy import ContextExchange, PositionOrder
+from wattree.strategy import OWNER, ContextExchange, PositionOrder
+from wattree.strategy.parts import is_sample_table
 
 __all__ = [
     "PRODUCTS",
@@ -34,6 +38,9 @@ __all__ = [
     "StepList",
     "compute_step",
     "forward_steps",
+    "halo_size",
+    "like",
+    "looked_up_tensors",
     "routed_copies",
     "together",
 ]
@@ -41,6 +48,10 @@ __all__ = [
 #: Operators whose work is a matrix product, plain or implicit.
 PRODUCTS = frozenset({OperatorKind.MATMUL, OperatorKind.CONVOLUTION})
 
+#: Share of a batch norm's passes that make its statistics: in forward one of three (the input is
+#: read; then it is read again and the output written), in backward two of five (input and gradient
+#: are read; then both are read again and a gradient is written).
+_STATISTICS_FORWARD, _STATISTICS_BACKWARD = 1 / 3, 2 / 5
 #: What goes round a ring instead.
 _AROUND = {
     CollectiveKind.ALL_GATHER: CollectiveKind.RING_GATHER,
@@ -65,7 +76,9 @@ class Placed:
     experts_at: int | None = None
 
     def by_experts(self, layout: Layout) -> bool:
-        """Return whether `layout` would give a rank the tokens of its own experts."""
+        """Return whether `layout` gives a rank what is its own: tokens of its experts, tables."""
+        if OWNED in layout.values():
+            return True
         return self.experts_at is not None and self.experts_at in layout.values()
 
 
@@ -74,7 +87,9 @@ class StepList:
     """Steps under construction and where each tensor is to be found.
 
     `exchanges` says of keys and values how they reach other ranks, `orders` of attention which
-    positions ranks hold (`passes.context`).
+    positions ranks hold (`passes.context`), `statistics` of batch norm over which ranks it takes
+    them (`passes.statistics`). `edges` are the rows of neighbours that windows reach into, `tables`
+    the tensors that are looked up in tables, and sent together.
     """
 
     phase: StepPhase
@@ -83,6 +98,9 @@ class StepList:
     exchanges: Mapping[str, ContextExchange] = field(default_factory=dict)
     orders: Mapping[str, PositionOrder] = field(default_factory=dict)
     converted: dict[tuple[str, tuple[tuple[str, int], ...]], Placed] = field(default_factory=dict)
+    statistics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    edges: dict[tuple[str, Halo], Placed] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
 
     def add(self, step: Step) -> int:
         """Append `step` and return its index."""
@@ -93,20 +111,114 @@ class StepList:
         """Return which positions the ranks of an attention hold."""
         return self.orders.get(operator.path, PositionOrder.ZIGZAG)
 
+    def edges_of(self, operator: Operator, split: Split) -> list[int]:
+        """Exchange the rows of its input that an operator needs of neighbours; return the steps."""
+        read = operator.inputs[0] if operator.inputs else None
+        if read is None or read.tensor not in self.tensors:
+            return []  # samples: each rank reads what it needs
+        found = []
+        for halo in halos_of(operator, split):
+            key = read.tensor, halo
+            if key not in self.edges:
+                want = layout_of(read, split, partial=False)
+                made = self.in_layout(read.tensor, want).step
+                size = halo_size(operator, split, halo)
+                step = self.add_edges(f"{read.tensor}.edges", halo, size, made)
+                self.edges[key] = Placed(layout=want, size=size, step=step)
+            found.append(self.edges[key].step)
+        return found
+
+    def add_edges(self, label: str, halo: Halo, size: LocalSize, after: int) -> int:
+        """Add an exchange of rows with neighbours, or of their gradients."""
+        return self.add(
+            CollectiveStep(
+                path=label,
+                kind=CollectiveKind.HALO,
+                axes=halo.axes,
+                size=size,
+                payload=Payload.ACTIVATION,
+                phase=self.phase,
+                depends=(after,) if after >= 0 else (),
+                reads_block_input=after < 0,
+            )
+        )
+
+    def add_compute(self, operator: Operator, split: Split, step: ComputeStep) -> int:
+        """Add the step of an operator; where batch norm sums statistics over ranks, in two parts.
+
+        Statistics take one of forward's three passes over a tensor, and two of backward's five.
+        """
+        axes = self.statistics.get(operator.path)
+        if axes is None:
+            return self.add(step)
+        backward = step.phase is StepPhase.INPUT_GRADIENT
+        part = _STATISTICS_BACKWARD if backward else _STATISTICS_FORWARD
+        first = self.add(replace(step, share=step.share * part, transient=()))
+        summed = self.add(
+            CollectiveStep(
+                path=f"{operator.path}.statistics",
+                kind=CollectiveKind.ALL_REDUCE,
+                axes=axes,
+                size=statistics(operator, split),
+                payload=Payload.ACTIVATION,
+                phase=step.phase,
+                depends=(first,),
+                element_bytes=STATISTICS_BYTES,
+            )
+        )
+        rest = step.share * (1.0 - part)
+        return self.add(replace(step, share=rest, depends=(*step.depends, summed)))
+
     def in_layout(self, name: str, want: Layout, *, copies: float = 1.0, label: str = "") -> Placed:
         """Return tensor `name` laid out as `want`, adding collectives if it is not yet."""
         have = self.tensors[name]
         key = (name, tuple(sorted(want.items())))
         if key in self.converted:
             return self.converted[key]
+        if name in self.tables and have.layout != want:
+            alike = [
+                n for n in self.tables if n in self.tensors and (n, key[1]) not in self.converted
+            ]
+            group = {n: self.tensors[n] for n in alike if like(self.tensors[n], have)}
+            for other, placed in self.convert_together("tables", group, want).items():
+                self.converted[other, key[1]] = placed
+            return self.converted[key]
         placed = self.convert(label or name, have, want, copies=copies, tensor=name)
         self.converted[key] = placed
         return placed
 
+    def convert_together(
+        self, label: str, group: Mapping[str, Placed], want: Layout
+    ) -> dict[str, Placed]:
+        """Turn tensors that lie alike into `want` in one exchange, as tables send theirs."""
+        first = next(iter(group.values()))
+        size = first.size.scaled(
+            sum(p.size.coefficient for p in group.values()) / first.size.coefficient
+        )
+        made = tuple(sorted({p.step for p in group.values() if p.step >= 0}))
+        have = replace(first, size=size, step=made[-1] if made else -1)
+        moved = self.convert(label, have, want, also=made[:-1])
+        found = {}
+        for name, placed in group.items():
+            own = conversions(placed.size, placed.layout, want)[1]
+            own = own.to_experts(routed=placed.by_experts(want))
+            found[name] = replace(placed, layout=want, size=own, step=moved.step)
+        return found
+
     def convert(
-        self, label: str, have: Placed, want: Layout, *, copies: float = 1.0, tensor: str = ""
+        self,
+        label: str,
+        have: Placed,
+        want: Layout,
+        *,
+        copies: float = 1.0,
+        tensor: str = "",
+        also: tuple[int, ...] = (),
     ) -> Placed:
-        """Add the collectives that turn `have`, which is `tensor` or its gradient, into `want`."""
+        """Add the collectives that turn `have`, which is `tensor` or its gradient, into `want`.
+
+        They wait for the step that makes it, and for those in `also`.
+        """
         exchange = self.exchanges.get(tensor, ContextExchange.OVERLAPPED)
         around = _AROUND if exchange is ContextExchange.RING else {}
         needed, size = conversions(have.size, have.layout, want)
@@ -121,7 +233,7 @@ class StepList:
                     size=conversion.size.to_experts(routed=gets and has),
                     payload=Payload.ACTIVATION,
                     phase=self.phase,
-                    depends=(step,) if step >= 0 else (),
+                    depends=(*also, step) if step >= 0 else (),
                     copies=copies if conversion.kind is CollectiveKind.ALL_TO_ALL else 1.0,
                     reads_block_input=step < 0,
                     exposed=exchange is ContextExchange.GATHER,
@@ -142,6 +254,7 @@ def forward_steps(
     boundary: Layout | None = None,
     exchanges: Mapping[str, ContextExchange] | None = None,
     orders: Mapping[str, PositionOrder] | None = None,
+    synced: Mapping[str, tuple[str, ...]] | None = None,
 ) -> StepList:
     """Return the steps of `block`'s forward pass (or of what is recomputed of it).
 
@@ -154,9 +267,15 @@ def forward_steps(
             given. None does everything.
         boundary: Layout in which the block's output is handed on.
         exchanges, orders: From `passes.context`.
+        synced: From `passes.statistics`.
     """
     steps = StepList(
-        phase=phase, tensors=dict(inputs), exchanges=exchanges or {}, orders=orders or {}
+        phase=phase,
+        tensors=dict(inputs),
+        exchanges=exchanges or {},
+        orders=orders or {},
+        statistics=synced or {},
+        tables=looked_up_tensors(block),
     )
     for index, (operator, split) in enumerate(zip(block.operators, splits, strict=True)):
         share = 1.0 if shares is None else shares[index]
@@ -164,8 +283,8 @@ def forward_steps(
         given = False
         if share > 0:
             for operand in operator.inputs:
-                if operand.tensor not in steps.tensors:
-                    continue  # token ids: nothing computes them
+                if operand.tensor not in steps.tensors or is_sample_table(operator):
+                    continue  # token ids: nothing computes them, loaders bring them
                 placed = steps.in_layout(
                     operand.tensor,
                     layout_of(operand, split, partial=False),
@@ -173,7 +292,10 @@ def forward_steps(
                 )
                 depends.append(placed.step)
                 given = given or placed.step < 0
-            step = steps.add(
+            depends += steps.edges_of(operator, split)
+            step = steps.add_compute(
+                operator,
+                split,
                 compute_step(
                     operator,
                     split,
@@ -182,7 +304,7 @@ def forward_steps(
                     share=share,
                     given=given,
                     order=steps.order_of(operator),
-                )
+                ),
             )
         else:
             step = -1
@@ -262,11 +384,30 @@ def compute_step(
         value_head_dim=operator.value_head_dim,
         skewed_axes=skewed_axes(operator, split, order),
         kernels=operator.kernels,
+        owners=split.get(OWNER, ()),
         depends=tuple(sorted({step for step in depends if step >= 0})),
         reads_block_input=given,
         share=share,
         transient=outputs,
     )
+
+
+def looked_up_tensors(block: Block) -> tuple[str, ...]:
+    """Return the tensors that tables of samples give."""
+    return tuple(o.outputs[0].tensor for o in block.operators if is_sample_table(o))
+
+
+def like(placed: Placed, other: Placed) -> bool:
+    """Return whether two tensors lie alike, so that one exchange can move both."""
+    same = replace(placed.size, coefficient=other.size.coefficient) == other.size
+    return same and placed.layout == other.layout
+
+
+def halo_size(operator: Operator, split: Split, halo: Halo) -> LocalSize:
+    """Return the elements of an operator's input that lie beyond both edges of a rank's part."""
+    read = operator.inputs[0]
+    own = local_size(operator, read, layout_of(read, split, partial=False))
+    return own.without(halo.axes).scaled(halo.share)
 
 
 def routed_copies(operator: Operator, operand: Operand) -> float:
@@ -301,6 +442,8 @@ def _local(operator: Operator, operand: Operand | Parameter, split: Split) -> Lo
         size = size.times(_dim(operator, split, name))
     if isinstance(operand, Operand) and expert_position(operand) is not None:
         size = size.to_experts(routed=bool(split.get("expert")))
+    if owners := split.get(OWNER, ()):
+        size = size.over(owners).to_experts(routed=True)
     return size
 
 
@@ -348,6 +491,8 @@ def _matmul(operator: Operator, split: Split, *, second_factor: bool) -> Matmul:
         else:
             continue
         parts[role] = parts[role].times(_dim(operator, split, dim.name))
+    if owners := split.get(OWNER, ()):
+        parts["m"] = parts["m"].over(owners).to_experts(routed=True)
     if expert_position(moving) is not None:
         parts["m"] = parts["m"].to_experts(routed=bool(split.get("expert")))
     if second_factor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from wattree.compiler.layout import layout_of
 from wattree.compiler.passes.forward import Placed, StepList, together
@@ -15,7 +16,8 @@ from wattree.compiler.program import (
     SavedTensor,
 )
 from wattree.graph import Block, Operator, OperatorKind, Parameter
-from wattree.strategy import Choices
+from wattree.strategy import OWNER, Choices
+from wattree.strategy.parts import is_sample_table, looked_up
 
 __all__ = ["parameter_groups", "saved_tensors"]
 
@@ -77,6 +79,7 @@ def saved_tensors(
             )
         )
     found += _own_copies(block, found, forward, share_of)
+    found += _edges(block, found, forward)
     found += [
         _mask(operator, forward, share_of[operator.path])
         for operator in block.operators
@@ -88,6 +91,32 @@ def saved_tensors(
         if operator.kind is OperatorKind.ATTENTION
     ]
     return tuple(found)
+
+
+def _edges(block: Block, kept: Sequence[SavedTensor], forward: StepList) -> list[SavedTensor]:
+    """Return the rows of neighbours that gradients of windows need, kept with the rank's own."""
+    by_name = {tensor.name: tensor for tensor in kept}
+    found = []
+    for number, ((name, _), placed) in enumerate(forward.edges.items()):
+        tensor = by_name.get(name)
+        savers = tuple(
+            o.path
+            for o in block.operators
+            if o.window is not None and o.inputs[0].tensor == name and name in o.saved
+        )
+        if tensor is None or not savers:
+            continue
+        found.append(
+            replace(
+                tensor,
+                name=f"{name}.edges.{number}",
+                size=placed.size,
+                producer=placed.step,
+                consumer=savers[0],
+                savers=savers,
+            )
+        )
+    return found
 
 
 def _own_copies(
@@ -178,11 +207,15 @@ def parameter_groups(
     block: Block, splits: Sequence[Split], choices: Sequence[Choices]
 ) -> tuple[ParameterGroup, ...]:
     """Return the parameters of a block, those stored and synchronised alike summed up."""
-    elements: dict[tuple[tuple[str, ...], ParameterGroup], float] = {}
+    elements: dict[tuple[tuple[str, ...], ParameterGroup, str], float] = {}
     for operator, split, choice in zip(block.operators, splits, choices, strict=True):
         for parameter in operator.parameters:
             group = _group(parameter, split, choice)
-            key = (group.elements.divisors, group)
+            if is_sample_table(operator):
+                group = replace(group, touched=_touched(operator, split))
+            # How much of a table is touched follows from its own size.
+            own = "" if group.touched is None else operator.path
+            key = (group.elements.divisors, group, own)
             elements[key] = elements.get(key, 0.0) + float(parameter.elements)
     return tuple(
         ParameterGroup(
@@ -193,15 +226,30 @@ def parameter_groups(
             optimizer_axes=group.optimizer_axes,
             trainable=group.trainable,
             tied=group.tied,
+            owned=group.owned,
+            touched=group.touched,
         )
-        for (divisors, group), count in elements.items()
+        for (divisors, group, _), count in elements.items()
     )
 
 
+def _touched(operator: Operator, split: Split) -> LocalSize:
+    """Return the elements of a table that the samples of a micro-batch read on one rank."""
+    owners = split.get(OWNER, ())
+    size = LocalSize(looked_up(operator), 1, 0, split.get("batch", ()))
+    for name in operator.parameters[0].dims:
+        size = size.over(split.get(name, ()))
+    return size.over(owners).to_experts(routed=bool(owners))
+
+
 def _group(parameter: Parameter, split: Split, choice: Choices) -> ParameterGroup:
-    over = tuple(axis for dim in parameter.dims for axis in split.get(dim, ()))
+    owners = split.get(OWNER, ())
+    over = (*(axis for dim in parameter.dims for axis in split.get(dim, ())), *owners)
     partial = tuple(
-        axis for dim, axes in split.items() if dim not in parameter.dims for axis in axes
+        axis
+        for dim, axes in split.items()
+        if dim not in parameter.dims and dim != OWNER
+        for axis in axes
     )
 
     def sharded(axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -216,4 +264,5 @@ def _group(parameter: Parameter, split: Split, choice: Choices) -> ParameterGrou
         optimizer_axes=sharded(choice.optimizer),
         trainable=parameter.trainable,
         tied=parameter.tied_to is not None,
+        owned=bool(owners),
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wattree.compiler.layout import PARTIAL, Layout, layout_of
+from wattree.compiler.layout import OWNED, PARTIAL, Layout, layout_of
 from wattree.errors import StrategyError
-from wattree.graph import Block, DimRole, Operator
-from wattree.strategy import Choices
+from wattree.graph import Block, DimRole, Operator, window_dims
+from wattree.strategy import OWNER, Choices
 
 __all__ = ["Split", "operator_splits", "required_layout"]
 
@@ -39,7 +39,7 @@ def operator_splits(
     misfits: dict[str, str] = {}
     for operator, choice in zip(block.operators, choices, strict=True):
         split = _explicit(operator, choice, active, f"{where}.{operator.path}", misfits)
-        _inherit(operator, split, layouts)
+        _inherit(operator, split, layouts, whole=_kept_whole(operator, choice))
         splits.append({dim: axes for dim, axes in split.items() if axes})
         for output in operator.outputs:
             layouts[output.tensor] = layout_of(output, split, partial=True)
@@ -66,28 +66,46 @@ def _explicit(
 ) -> dict[str, tuple[str, ...]]:
     split: dict[str, tuple[str, ...]] = {}
     seen: dict[str, str] = {}
-    for dim in operator.dims:
-        axes = tuple(axis for axis in choice.compute.get(dim.name, ()) if axis in active)
-        if axes and dim.role is DimRole.OPAQUE:
-            misfits[path] = f"dim '{dim.name}' cannot be split (over {', '.join(axes)})"
+    for name in (*(dim.name for dim in operator.dims), OWNER):
+        axes = tuple(axis for axis in choice.compute.get(name, ()) if axis in active)
+        if axes and name != OWNER and operator.dim(name).role is DimRole.OPAQUE:
+            misfits[path] = f"dim '{name}' cannot be split (over {', '.join(axes)})"
         for axis in axes:
             if axis in seen:
-                misfits[path] = f"axis '{axis}' splits both '{seen[axis]}' and '{dim.name}'"
-            seen[axis] = dim.name
-        split[dim.name] = axes
+                misfits[path] = f"axis '{axis}' splits both '{seen[axis]}' and '{name}'"
+            seen[axis] = name
+        split[name] = axes
     return split
 
 
+def _kept_whole(operator: Operator, choice: Choices) -> frozenset[str]:
+    """Return the dims that are not to be split: the strategy says so, or steps follow each other.
+
+    Nor are windows over a sequence split, whose rows no pass exchanges.
+    """
+    whole = {dim for dim, axes in choice.compute.items() if not axes}
+    if operator.in_turn is not None:
+        whole.add(operator.in_turn)
+    if operator.window is not None and not window_dims(operator):
+        read = operator.inputs[0].dims if operator.inputs else ()
+        whole.update(read[-len(operator.window.kernel) :])
+    return frozenset(whole)
+
+
 def _inherit(
-    operator: Operator, split: dict[str, tuple[str, ...]], layouts: Mapping[str, Layout]
+    operator: Operator,
+    split: dict[str, tuple[str, ...]],
+    layouts: Mapping[str, Layout],
+    *,
+    whole: frozenset[str],
 ) -> None:
-    """Let axes the operator says nothing about follow its inputs."""
+    """Let axes the operator says nothing about follow its inputs, but for dims kept `whole`."""
     used = {axis for axes in split.values() for axis in axes}
     for operand in operator.inputs:
         for axis, position in layouts.get(operand.tensor, {}).items():
-            if axis in used or position == PARTIAL:
+            if axis in used or position in (PARTIAL, OWNED):
                 continue
             dim = operand.dims[position]
-            if operator.dim(dim).role is not DimRole.OPAQUE:
+            if operator.dim(dim).role is not DimRole.OPAQUE and dim not in whole:
                 split[dim] = (*split[dim], axis)
                 used.add(axis)

@@ -7,12 +7,21 @@ from dataclasses import fields, replace
 from typing import Any
 
 from wattree.errors import StrategyError, UnknownNameError, nearest
+from wattree.graph import ModelGraph
 from wattree.strategy.mesh import Mesh
-from wattree.strategy.options import StrategyOptions
+from wattree.strategy.options import SPATIAL, StrategyOptions
 from wattree.strategy.presets.context import context_parallel
 from wattree.strategy.presets.data import data_parallel
 from wattree.strategy.presets.expert import expert_parallel
+from wattree.strategy.presets.op_shard import split_products
 from wattree.strategy.presets.recompute import recomputation
+from wattree.strategy.presets.single_process import (
+    check_single_process,
+    samples_of_a_device,
+    single_process,
+)
+from wattree.strategy.presets.spatial import spatial_dim
+from wattree.strategy.presets.tables import sharded_tables
 from wattree.strategy.presets.tensor import sequence_parallel, tensor_parallel
 from wattree.strategy.strategy import Schedule, Strategy
 from wattree.strategy.tree import StrategyTree
@@ -36,6 +45,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "hsdp": {"sharding": "hybrid"},
     "tensor": {"sharding": "none", "sequence_parallel": False},
     "megatron": {"sharding": "zero1", "sequence_parallel": True},
+    "spatial": {"sharding": "none", "context": "spatial"},
+    "data_parallel": {"sharding": "none", "single_process": True},
+    "op_shard": {"sharding": "none", "op_shard": True},
+    "dlrm": {"sharding": "none", "tables": "auto"},
 }
 
 #: Schedules that stand for the interleaved one where there are several chunks.
@@ -67,14 +80,18 @@ def options_of_preset(name: str, overrides: Mapping[str, Any]) -> StrategyOption
     return replace(StrategyOptions(), **{**PRESETS[name], **overrides})
 
 
-def tree_of(options: StrategyOptions, layers: int) -> StrategyTree:
-    """Return the tree that `options` combine to, for a model of `layers` layers."""
-    tree = data_parallel(options).merged(context_parallel(options))
-    tree = tree.merged(tensor_parallel(options))
+def tree_of(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
+    """Return the tree that `options` combine to for `model`."""
+    tree = data_parallel(options).merged(context_parallel(options, model))
+    tree = tree.merged(tensor_parallel(options, model))
     if options.sequence_parallel:
-        tree = tree.merged(sequence_parallel(options))
-    tree = tree.merged(expert_parallel(options))
-    return tree.merged(recomputation(options, layers))
+        tree = tree.merged(sequence_parallel(options, model))
+    tree = tree.merged(expert_parallel(options, model))
+    tree = tree.merged(sharded_tables(options, model))
+    tree = tree.merged(split_products(options, model))
+    if options.single_process:
+        tree = tree.merged(single_process(model))
+    return tree.merged(recomputation(options, model))
 
 
 def schedule_name(options: StrategyOptions) -> str:
@@ -83,23 +100,25 @@ def schedule_name(options: StrategyOptions) -> str:
     return "interleaved" if several and options.schedule in _ONE_CHUNK else options.schedule
 
 
-def strategy_of(options: StrategyOptions, *, layers: int, global_batch: int) -> Strategy:
+def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: int) -> Strategy:
     """Return the strategy that `options` describe.
 
     Args:
         options: Degrees and switches.
-        layers: Layers of the model.
+        model: What is trained.
         global_batch: Samples per step.
 
     Raises:
         StrategyError: The batch does not split into whole micro-batches.
     """
-    share = options.replicas * options.micro_batch
+    check_single_process(options, global_batch)
+    micro_batch = max(1, samples_of_a_device(options, global_batch))
+    share = options.replicas * micro_batch
     if global_batch % share:
         raise StrategyError(
             {
                 "data.global_batch": f"{global_batch} samples do not split into micro-batches of "
-                f"{options.micro_batch} on {options.replicas} replicas; use a multiple of {share}"
+                f"{micro_batch} on {options.replicas} replicas; use a multiple of {share}"
             }
         )
     if options.sharding == "hybrid" and options.fsdp == 1:
@@ -107,6 +126,13 @@ def strategy_of(options: StrategyOptions, *, layers: int, global_batch: int) -> 
             {
                 "strategy.sharding": "'hybrid' shards over the axis 'fsdp', found degree 1; "
                 "set fsdp above 1, or use zero3 to shard over all replicas"
+            }
+        )
+    if options.context == SPATIAL and options.cp > 1 and spatial_dim(model) is None:
+        raise StrategyError(
+            {
+                "strategy.context": f"'spatial' splits rows of images, but nothing in {model.name} "
+                "slides a window over any; use dp or tp"
             }
         )
     degrees = {axis: getattr(options, axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
@@ -120,7 +146,7 @@ def strategy_of(options: StrategyOptions, *, layers: int, global_batch: int) -> 
             order=options.order,
             placement=options.placement,
         ),
-        tree=tree_of(options, layers),
+        tree=tree_of(options, model),
         preset=(options.sharding,),
         overlap_gradients=options.overlap_gradients,
         overlap_parameters=options.overlap_parameters,
@@ -129,4 +155,5 @@ def strategy_of(options: StrategyOptions, *, layers: int, global_batch: int) -> 
         expert_load=options.expert_load,
         reduce_every_micro_batch=options.reduce_every_micro_batch,
         tensor_pieces=options.tensor_pieces,
+        single_process=options.single_process,
     )

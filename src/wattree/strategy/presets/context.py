@@ -14,8 +14,10 @@
 
 from __future__ import annotations
 
-from wattree.strategy.options import ULYSSES, StrategyOptions
-from wattree.strategy.presets.tensor import LAYERS
+from wattree.graph import ModelGraph, OperatorKind
+from wattree.strategy.options import SPATIAL, ULYSSES, StrategyOptions
+from wattree.strategy.parts import is_own_family, layer_patterns, operator_patterns
+from wattree.strategy.presets.spatial import spatial_parallel
 from wattree.strategy.tree import ContextExchange, PositionOrder, StrategyTree, TreeNode
 
 __all__ = ["context_parallel"]
@@ -23,13 +25,23 @@ __all__ = ["context_parallel"]
 _CORES = ("attention.core", "cross_attention.core")
 
 
-def context_parallel(options: StrategyOptions) -> StrategyTree:
+def context_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return the root's split of positions, and what attention does about it."""
+    if options.context == SPATIAL:
+        return spatial_parallel(options, model)
     nodes = {"": TreeNode(compute={"seq": ("cp",)})}
     core = _core(options)
     if core != TreeNode():
-        nodes |= {f"{layer}.{path}": core for layer in LAYERS for path in _CORES}
+        nodes |= dict.fromkeys(_attentions(model), core)
     return StrategyTree(nodes=nodes)
+
+
+def _attentions(model: ModelGraph) -> tuple[str, ...]:
+    """Return patterns of what reads keys and values of all positions."""
+    if is_own_family(model):
+        return tuple(f"{layer}.{path}" for layer in layer_patterns(model) for path in _CORES)
+    found = operator_patterns(model, lambda o: o.kind is OperatorKind.ATTENTION)
+    return tuple(pattern for pattern, _ in found)
 
 
 def _core(options: StrategyOptions) -> TreeNode:

@@ -25,4 +25,9 @@ def data_parallel(options: StrategyOptions) -> StrategyTree:
         "zero3": MemoryChoice(optimizer=replicas, gradients=replicas, parameters=replicas),
         "hybrid": MemoryChoice(optimizer=("fsdp",), gradients=("fsdp",), parameters=("fsdp",)),
     }[options.sharding]
-    return StrategyTree(nodes={"": TreeNode(compute={"batch": REPLICAS}, memory=stored)})
+    root = TreeNode(
+        compute={"batch": REPLICAS},
+        memory=stored,
+        sync_batch_norm=True if options.sync_batch_norm else None,
+    )
+    return StrategyTree(nodes={"": root})

@@ -7,8 +7,9 @@ own share of the positions; otherwise each expert is split like a dense layer.
 
 from __future__ import annotations
 
+from wattree.graph import ModelGraph
 from wattree.strategy.options import StrategyOptions
-from wattree.strategy.presets.tensor import LAYERS
+from wattree.strategy.parts import is_own_family, layer_patterns
 from wattree.strategy.tree import StrategyTree, TreeNode
 
 __all__ = ["expert_parallel"]
@@ -16,15 +17,17 @@ __all__ = ["expert_parallel"]
 _ROUTING = ("moe.router", "moe.topk", "moe.dispatch", "moe.combine")
 
 
-def expert_parallel(options: StrategyOptions) -> StrategyTree:
+def expert_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return the splits of routers, exchanges and experts."""
+    if not is_own_family(model):
+        return StrategyTree(nodes={})
     over_tensor = options.expert_over_tensor
     experts = ("ep", "tp") if over_tensor else ("ep",)
     inner = TreeNode(compute={"batch": ("dp", "fsdp"), "seq": ("cp",), "expert": experts})
     up = dict(inner.compute) if over_tensor else {**inner.compute, "out": ("tp",)}
     down = dict(inner.compute) if over_tensor else {**inner.compute, "in": ("tp",)}
     nodes = {}
-    for layer in LAYERS:
+    for layer in layer_patterns(model):
         nodes[f"{layer}.moe.experts"] = inner
         nodes[f"{layer}.moe.experts.up"] = TreeNode(compute=up)
         nodes[f"{layer}.moe.experts.down"] = TreeNode(compute=down)

@@ -9,8 +9,14 @@ product. `selective_qkv`: all but the query, key and value projections (MaxText'
 
 from __future__ import annotations
 
+from wattree.graph import ModelGraph, OperatorKind
 from wattree.strategy.options import StrategyOptions
-from wattree.strategy.presets.tensor import LAYERS
+from wattree.strategy.parts import (
+    is_own_family,
+    layer_paths,
+    layer_patterns,
+    operator_patterns,
+)
 from wattree.strategy.tree import ActivationStore, MemoryChoice, StrategyTree, TreeNode
 
 __all__ = ["recomputation"]
@@ -28,31 +34,41 @@ _PRODUCTS = (
 )
 
 
-def recomputation(options: StrategyOptions, layers: int) -> StrategyTree:
+def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return which layers or operators are recomputed.
 
     Args:
         options: `recompute` says how.
-        layers: Layers of the model, for `block_N`.
+        model: For its layers.
     """
     kind = options.recompute
+    if kind == "none":
+        return StrategyTree(nodes={})
+    layers = layer_patterns(model)
     nodes: dict[str, TreeNode] = {}
     if kind == "full":
-        nodes = dict.fromkeys(LAYERS, _AGAIN)
+        nodes = dict.fromkeys(layers, _AGAIN)
     elif kind == "selective":
-        nodes = {f"{layer}.attention.core": _AGAIN for layer in LAYERS}
+        nodes = dict.fromkeys(_attentions(model), _AGAIN)
     elif kind == "selective_operator":
-        nodes = dict.fromkeys(LAYERS, _AGAIN)
-        for layer in LAYERS:
+        nodes = dict.fromkeys(layers, _AGAIN)
+        for layer in layers:
             nodes[f"{layer}.attention.core"] = _KEEP
             nodes |= {f"{layer}.{path}": _HALF for path in _PRODUCTS}
     elif kind == "selective_qkv":
-        nodes = dict.fromkeys(LAYERS, _AGAIN)
-        for layer in LAYERS:
+        nodes = dict.fromkeys(layers, _AGAIN)
+        for layer in layers:
             # Backward needs neither product's output: only what the next operator saved.
             for path in ("attention.qkv", "mlp.down", "moe.experts.down"):
                 nodes[f"{layer}.{path}"] = _KEEP
     elif kind.startswith("block_"):
         every = int(kind.removeprefix("block_"))
-        nodes = {f"layers.{index}": _AGAIN for index in range(0, layers, every)}
+        nodes = dict.fromkeys(layer_paths(model)[::every], _AGAIN)
     return StrategyTree(nodes=nodes)
+
+
+def _attentions(model: ModelGraph) -> tuple[str, ...]:
+    if is_own_family(model):
+        return tuple(f"{layer}.attention.core" for layer in layer_patterns(model))
+    found = operator_patterns(model, lambda o: o.kind is OperatorKind.ATTENTION)
+    return tuple(pattern for pattern, _ in found)

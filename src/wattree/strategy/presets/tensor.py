@@ -4,17 +4,26 @@ Shoeybi et al., "Megatron-LM", 2019: the first product of each pair is split by 
 the second by input features, so one all-reduce per pair and direction is left. Korthikanti et
 al., "Reducing Activation Recomputation in Large Transformer Models", 2022: with sequence
 parallelism the operators in between are split by sequence over the same ranks.
+
+Operators of our own families are known by name; of other models, those are split that say what
+part they play (`Operator.role`).
 """
 
 from __future__ import annotations
 
+from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.strategy.options import StrategyOptions
+from wattree.strategy.parts import (
+    column_dim,
+    is_own_family,
+    layer_patterns,
+    operator_patterns,
+    row_dim,
+)
 from wattree.strategy.tree import StrategyTree, TreeNode
 
-__all__ = ["LAYERS", "sequence_parallel", "tensor_parallel"]
+__all__ = ["sequence_parallel", "tensor_parallel"]
 
-#: Paths of layers: of a plain stack, and of an encoder and a decoder.
-LAYERS = ("layers.*", "encoder.layers.*", "decoder.layers.*")
 _COLUMN = ("attention.qkv", "attention.q_up", "attention.kv_up", "mlp.up", "moe.shared.up")
 _COLUMN_CROSS = ("cross_attention.q", "cross_attention.kv")
 _ROW = ("attention.out", "cross_attention.out", "mlp.down", "moe.shared.down")
@@ -37,11 +46,13 @@ _POSITIONWISE = (
 )
 
 
-def tensor_parallel(options: StrategyOptions) -> StrategyTree:
+def tensor_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return column/row splits of every layer, and the vocabulary split of both tables."""
     del options
+    if not is_own_family(model):
+        return _by_roles(model)
     nodes = {}
-    for layer in LAYERS:
+    for layer in layer_patterns(model):
         for path in (*_COLUMN, *_COLUMN_CROSS):
             nodes[f"{layer}.{path}"] = TreeNode(compute={"out": ("tp",)})
         for path in _ROW:
@@ -52,14 +63,41 @@ def tensor_parallel(options: StrategyOptions) -> StrategyTree:
     return StrategyTree(nodes=nodes)
 
 
-def sequence_parallel(options: StrategyOptions) -> StrategyTree:
+def sequence_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return the splits by sequence of norms, dropout and residuals."""
     del options
     split = TreeNode(compute={"seq": ("cp", "tp")})
-    nodes = {f"{layer}.{path}": split for layer in LAYERS for path in _POSITIONWISE}
+    if not is_own_family(model):
+        return StrategyTree(nodes={path: split for path, _ in operator_patterns(model, _by_place)})
+    nodes = {f"{layer}.{path}": split for layer in layer_patterns(model) for path in _POSITIONWISE}
     for norm in ("encoder.final.final_norm", "head.final_norm"):
         nodes[norm] = split
     for stack in ("", "encoder.", "decoder."):
         for name in ("dropout", "norm", "sum"):
             nodes[f"{stack}embedding.embedding.{name}"] = split
     return StrategyTree(nodes=nodes)
+
+
+def _by_place(operator: Operator) -> bool:
+    return operator.role is TensorRole.POSITIONWISE and operator.has_dim("seq")
+
+
+def _by_roles(model: ModelGraph) -> StrategyTree:
+    nodes = {}
+    for path, operator in operator_patterns(model, lambda o: _split_dim(o) is not None):
+        dim = _split_dim(operator)
+        assert dim is not None
+        nodes[path] = TreeNode(compute={dim: ("tp",)})
+    return StrategyTree(nodes=nodes)
+
+
+def _split_dim(operator: Operator) -> str | None:
+    """Return the dim that tensor parallelism splits; None for operators that have no such part."""
+    if operator.role is TensorRole.COLUMN:
+        return column_dim(operator)
+    if operator.role is TensorRole.ROW:
+        return row_dim(operator)
+    if operator.role is TensorRole.VOCABULARY:
+        is_table = operator.kind is OperatorKind.EMBEDDING
+        return row_dim(operator) if is_table else column_dim(operator)
+    return None

@@ -1,0 +1,186 @@
+"""What presets ask of a model: its layers, the parts its operators play, its tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from wattree.graph import (
+    BlockInstance,
+    DimRole,
+    ModelGraph,
+    Operator,
+    OperatorKind,
+)
+
+__all__ = [
+    "EmbeddingTable",
+    "column_dim",
+    "has_roles",
+    "is_own_family",
+    "is_sample_table",
+    "layer_paths",
+    "layer_patterns",
+    "looked_up",
+    "operator_patterns",
+    "row_dim",
+    "tables_of",
+    "weighted_products",
+]
+
+#: Paths of layers of our own families: of a plain stack, and of an encoder and a decoder.
+_OWN_LAYERS = ("layers.*", "encoder.layers.*", "decoder.layers.*")
+
+
+def has_roles(model: ModelGraph) -> bool:
+    """Return whether the model says what part its operators play in tensor parallelism."""
+    return any(o.role is not None for block in model.blocks.values() for o in block.operators)
+
+
+def is_own_family(model: ModelGraph) -> bool:
+    """Return whether its operators are called as those of our own transformers."""
+    paths = {_general(path) for path in layer_paths(model)}
+    return bool(paths) and paths <= set(_OWN_LAYERS) and not has_roles(model)
+
+
+def layer_paths(model: ModelGraph) -> tuple[str, ...]:
+    """Return the paths of its layers, in forward order."""
+    return tuple(instance.path for instance in model.instances if instance.is_layer)
+
+
+def layer_patterns(model: ModelGraph) -> tuple[str, ...]:
+    """Return patterns of its layers: those of our own families, or what its modules are called.
+
+    A number in a path stands for any number where nothing but layers is called so.
+    """
+    if is_own_family(model):
+        return _OWN_LAYERS
+    others = {_general(i.path) for i in model.instances if not i.is_layer}
+    found: dict[str, None] = {}
+    for path in layer_paths(model):
+        found[path if _general(path) in others else _general(path)] = None
+    return tuple(found)
+
+
+def operator_patterns(
+    model: ModelGraph, chosen: Callable[[Operator], bool]
+) -> tuple[tuple[str, Operator], ...]:
+    """Return patterns of the operators that are `chosen`, each with the first that it matches.
+
+    Paths that differ in the number of a layer share a pattern, if all that it matches is chosen.
+    """
+    matches: dict[str, bool] = {}
+    first: dict[str, Operator] = {}
+    paths: dict[str, list[tuple[str, Operator]]] = {}
+    for instance, operator in _operators(model):
+        pattern = f"{_general(instance.path)}.{operator.path}"
+        is_chosen = chosen(operator)
+        matches[pattern] = matches.get(pattern, True) and is_chosen
+        if is_chosen:
+            first.setdefault(pattern, operator)
+            path = f"{instance.path}.{operator.path}"
+            paths.setdefault(pattern, []).append((path, operator))
+    found: list[tuple[str, Operator]] = []
+    for pattern, operator in first.items():
+        found += [(pattern, operator)] if matches[pattern] else paths[pattern]
+    return tuple(found)
+
+
+def column_dim(operator: Operator) -> str | None:
+    """Return the output features of a product: what its weight and its output have in common.
+
+    Of several, that called `out`: in a fused projection the heads, not which of q, k and v.
+    """
+    return _first(operator, "out", inside=True)
+
+
+def row_dim(operator: Operator) -> str | None:
+    """Return the dim that a product sums over, or that indexes the rows of a table."""
+    return _first(operator, "in", inside=False)
+
+
+def _first(operator: Operator, wanted: str, *, inside: bool) -> str | None:
+    if not operator.parameters:
+        return None
+    indexed = {name for operand in operator.outputs for name in operand.dims}
+    found = [
+        name
+        for name in operator.parameters[0].dims
+        if operator.dim(name).role is not DimRole.OPAQUE and (name in indexed) is inside
+    ]
+    return wanted if wanted in found else next(iter(found), None)
+
+
+def weighted_products(model: ModelGraph) -> tuple[tuple[str, Operator], ...]:
+    """Return the fully connected layers, by pattern."""
+    return operator_patterns(
+        model, lambda o: o.kind is OperatorKind.MATMUL and bool(o.parameters) and not o.in_turn
+    )
+
+
+# ---------------------------------------------------------------- tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingTable:
+    """A table of vectors looked up by samples.
+
+    Attributes:
+        path: Of its operator.
+        elements: Rows times width.
+        row_dim, column_dim: Its two dims; None where it cannot be split so.
+        lookups: Elements read for one sample: rows looked up times width.
+    """
+
+    path: str
+    elements: int
+    row_dim: str | None
+    column_dim: str | None
+    lookups: float
+
+
+def tables_of(model: ModelGraph) -> tuple[EmbeddingTable, ...]:
+    """Return the tables that samples, not positions, look up in, in forward order."""
+    return tuple(
+        EmbeddingTable(
+            path=f"{instance.path}.{operator.path}",
+            elements=operator.parameters[0].elements,
+            row_dim=row_dim(operator),
+            column_dim=column_dim(operator),
+            lookups=looked_up(operator),
+        )
+        for instance, operator in _operators(model)
+        if is_sample_table(operator)
+    )
+
+
+def is_sample_table(operator: Operator) -> bool:
+    """Return whether an operator looks vectors up for whole samples."""
+    return (
+        operator.kind is OperatorKind.EMBEDDING
+        and bool(operator.parameters)
+        and operator.has_dim("batch")
+        and not operator.has_dim("seq")
+    )
+
+
+def looked_up(operator: Operator) -> float:
+    """Return the elements that a table gives for one sample: rows looked up times width."""
+    weight, indices = operator.parameters[0], operator.inputs[:1]
+    rows = set(indices[0].dims) if indices else set(operator.outputs[0].dims)
+    names = (rows | set(weight.dims)) - {"batch", row_dim(operator)}
+    return math.prod(operator.dim(name).extent.coefficient for name in names)
+
+
+# ---------------------------------------------------------------- paths
+
+
+def _operators(model: ModelGraph) -> Iterator[tuple[BlockInstance, Operator]]:
+    for instance in model.instances:
+        for operator in model.blocks[instance.block].operators:
+            yield instance, operator
+
+
+def _general(path: str) -> str:
+    return ".".join("*" if segment.isdigit() else segment for segment in path.split("."))

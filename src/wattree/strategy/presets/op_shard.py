@@ -1,0 +1,48 @@
+"""Fully connected layers split over replicas, everything else data-parallel.
+
+Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014: convolutions
+have most of the work and few parameters, fully connected layers most of the parameters. So a fully
+connected layer computes a part of its outputs for the samples of all replicas, which are gathered
+before it, and its gradients need no reduction. Layers that say that they sum over what another has
+split (`Operator.role`) are split by their inputs.
+"""
+
+from __future__ import annotations
+
+from wattree.graph import DimRole, ModelGraph, Operator, OperatorKind, TensorRole
+from wattree.strategy.options import StrategyOptions
+from wattree.strategy.parts import column_dim, operator_patterns, row_dim
+from wattree.strategy.presets.data import REPLICAS
+from wattree.strategy.tree import StrategyTree, TreeNode
+
+__all__ = ["split_products"]
+
+
+def split_products(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
+    """Return the splits of fully connected layers whose features divide by the replicas."""
+    if not options.op_shard:
+        return StrategyTree(nodes={})
+    degree = options.replicas
+
+    def divides(operator: Operator) -> bool:
+        return _dim(operator, degree) is not None
+
+    nodes = {}
+    for pattern, operator in operator_patterns(model, divides):
+        dim = _dim(operator, degree)
+        assert dim is not None
+        nodes[pattern] = TreeNode(compute={"batch": (), dim: REPLICAS})
+    return StrategyTree(nodes=nodes)
+
+
+def _dim(operator: Operator, degree: int) -> str | None:
+    """Return the features that are split; None for what is no such layer, or does not divide."""
+    plain = operator.kind is OperatorKind.MATMUL and operator.parameters
+    if not plain or operator.in_turn is not None or not operator.has_dim("batch"):
+        return None
+    name = row_dim(operator) if operator.role is TensorRole.ROW else column_dim(operator)
+    if name is None or operator.dim(name).role is DimRole.OPAQUE:
+        return None
+    loop = operator.dim(name)
+    units = loop.units if loop.units is not None else loop.extent.coefficient
+    return name if units % degree == 0 else None
