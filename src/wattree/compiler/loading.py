@@ -2,8 +2,9 @@
 
 One step of many is compiled, in which nothing begins cold. Storage, workers and copies each do
 their share of a step, all at once on batches that are needed later, so their tasks wait for each
-other as little as for the step's own work; the end of the step waits for all of them. In steady
-state the step so takes as long as the slowest of them, if its own work does not take longer.
+other as little as for the step's own work, and nothing in it waits for them; but it is over when
+all of them are. In steady state the step so takes as long as the slowest of them, if its own work
+does not take longer.
 Copies out of pageable memory are no part of that: computation waits for each.
 """
 
@@ -48,8 +49,10 @@ class Loading:
         loader: How it is done.
         node: What they sit on.
         samples: Of one micro-batch and rank.
-        on_node: Ranks that load on the fullest node of the pool.
-        everywhere: Ranks of the job that load.
+        on_node: Loaders on the fullest node of the pool.
+        everywhere: Loaders of the job.
+        ranks: Ranks that one loader serves. Each plays its part of what the loader takes from
+            storage, host and links.
         plays_links: Its transfers share links with others; else they take the time that they have
             when all ranks load.
     """
@@ -59,16 +62,23 @@ class Loading:
     samples: float
     on_node: int
     everywhere: int
+    ranks: int = 1
     plays_links: bool = True
 
+    @property
+    def core_s(self) -> float:
+        """Core time of one micro-batch, one rank's part of it. [s]"""
+        return self.samples * self.loader.core_s / self.ranks
+
     def times_s(self, micro_batches: float = 1.0) -> Mapping[str, float]:
-        """Return how long each part takes for so many micro-batches of every rank. [s]"""
+        """Return how long each part takes for so many micro-batches of every loader. [s]"""
         parts = part_times_s(
             self.loader,
             self.node,
             np.array([self.samples * micro_batches]),
             on_node=np.array([float(self.on_node)]),
             everywhere=np.array([float(self.everywhere)]),
+            serves=np.array([float(self.ranks)]),
         )
         return {name: float(value[0]) for name, value in parts.items()}
 
@@ -79,7 +89,7 @@ class Loading:
 
     @property
     def host_bytes(self) -> float:
-        """What batches made ahead for one rank take in host memory. [B]"""
+        """What batches that one loader makes ahead take in host memory. [B]"""
         return self.loader.batches_ahead * self.samples * self.loader.held_bytes
 
     def ahead(self, count: int, name: Callable[[str], int]) -> NDArray[np.void]:
@@ -106,7 +116,7 @@ class Loading:
     def _read(self, shared_s: float, name: Callable[[str], int]) -> NDArray[np.void]:
         size = self.samples * self.loader.sample_bytes
         alone_s = size / storage_bytes_per_s(self.loader, self.node)
-        task = _moving(name("input.read"), Stream.STORAGE, size, Phase.PREFETCH)
+        task = _moving(name("input.read"), Stream.STORAGE, size / self.ranks, Phase.PREFETCH)
         task["copy"] = Copy.FROM_STORAGE if self.plays_links else Copy.NONE
         task["work_s"] = alone_s if self.plays_links else shared_s
         return task
@@ -118,7 +128,7 @@ class Loading:
 
     def _copy(self, shared_s: float, name: Callable[[str], int], phase: Phase) -> NDArray[np.void]:
         size = self.samples * self.loader.copied_bytes
-        task = _moving(name("input.copy"), Stream.INPUT_COPY, size, phase)
+        task = _moving(name("input.copy"), Stream.INPUT_COPY, size / self.ranks, phase)
         task["copy"] = Copy.FROM_HOST if self.plays_links else Copy.NONE
         alone_s = size / copy_bytes_per_s(self.loader, self.node)
         task["work_s"] = alone_s if self.plays_links else shared_s
@@ -148,7 +158,12 @@ def loading_stages(schedule: Schedule, stages: int) -> tuple[int, ...]:
 
 
 def loading_of(
-    loader: Loader, topology: MeshTopology, schedule: Schedule, samples: float
+    loader: Loader,
+    topology: MeshTopology,
+    schedule: Schedule,
+    samples: float,
+    *,
+    broadcasts: bool = False,
 ) -> tuple[Loading, ...]:
     """Return what loading is to the ranks of each pool.
 
@@ -157,7 +172,9 @@ def loading_of(
         topology: Where ranks are.
         schedule: Which stages begin the model.
         samples: Of one micro-batch and rank.
+        broadcasts: One rank of each tensor-parallel group loads for all of it.
     """
+    each_serves = topology.mesh.degree("tp") if broadcasts else 1
     stages = loading_stages(schedule, topology.mesh.degree("pp"))
     ranks = np.concatenate([topology.stage_ranks(stage) for stage in stages])
     node, pool = _nodes_of(topology, ranks), topology.pool_of(ranks)
@@ -169,8 +186,9 @@ def loading_of(
                 loader=loader,
                 node=each.node,
                 samples=samples,
-                on_node=max(int(counts.max(initial=0)), 1),
-                everywhere=len(ranks),
+                on_node=max(int(counts.max(initial=0)) // each_serves, 1),
+                everywhere=len(ranks) // each_serves,
+                ranks=each_serves,
                 plays_links=not topology.cluster.is_mixed,
             )
         )
@@ -212,7 +230,7 @@ def check_host_memory(loading: Sequence[Loading]) -> None:
             raise StrategyError(
                 {
                     "data.loader.prefetch": f"{each.loader.workers} workers of {each.on_node} "
-                    f"ranks make {each.loader.prefetch} micro-batches each ahead: "
+                    f"loaders make {each.loader.prefetch} micro-batches each ahead: "
                     f"{format_bytes(held)} of host memory on a {each.node.name}, which has "
                     f"{format_bytes(room)}; use fewer workers or a lower prefetch"
                 }

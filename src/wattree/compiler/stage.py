@@ -193,7 +193,6 @@ def stage_program(
         receives[MIRROR] = (tail,)
         sends.append(Send(mirror, placement.stages - 1 - stage, 0, MIRROR))
     extra.append(_tail_edges(tasks, tail))
-    extra.append(_last_edges(tasks, tail))
     if blocking_transfers:
         extra.append(_blocking_edges(tasks, sends))
     return StageProgram(
@@ -496,19 +495,15 @@ def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -
 
 
 def _tail_edges(tasks: NDArray[np.void], tail: int) -> NDArray[np.int64]:
-    """The step's end waits for the last of its own tasks on each stream before it."""
+    """The step's end waits for the last task on each stream before it.
+
+    Not for what later steps need, which may go on until the end of all tasks: the next step begins
+    when all of them are done.
+    """
     streams = tasks["stream"][:tail].copy()
     streams[tasks["phase"][:tail] == Phase.PREFETCH] = -1
     lasts = [int(np.flatnonzero(streams == s)[-1]) for s in np.unique(streams) if s >= 0]
     return np.array([(last, tail) for last in lasts], dtype=np.int64).reshape(-1, 2)
-
-
-def _last_edges(tasks: NDArray[np.void], tail: int) -> NDArray[np.int64]:
-    """The very last task of a step waits for what later ones need."""
-    ahead = np.flatnonzero(tasks["phase"][:tail] == Phase.PREFETCH)
-    streams = tasks["stream"][ahead]
-    lasts = [int(ahead[np.flatnonzero(streams == s)[-1]]) for s in np.unique(streams)]
-    return np.array([(last, len(tasks) - 1) for last in lasts], dtype=np.int64).reshape(-1, 2)
 
 
 def _blocking_edges(tasks: NDArray[np.void], sends: Sequence[Send]) -> NDArray[np.int64]:

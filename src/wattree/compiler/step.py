@@ -209,7 +209,13 @@ def steps_of(
     loading: tuple[Loading, ...] = ()
     if job.loader is not None:
         samples = float(scale.micro_batch[0])
-        loading = loading_of(job.loader, topology, strategy.schedule, samples)
+        loading = loading_of(
+            job.loader,
+            topology,
+            strategy.schedule,
+            samples,
+            broadcasts=software.broadcasts_data,
+        )
         check_host_memory(loading)
     steps = []
     for kind in kinds.kinds:

@@ -41,10 +41,10 @@ PAGEABLE_SHARE = 0.40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loader:
-    """How training data gets to the devices; every rank that begins the model has one.
+    """How training data gets to the devices that begin the model.
 
     Attributes:
-        workers: Processes (or threads) that read, decode and augment, of each rank.
+        workers: Processes (or threads) that read, decode and augment, of each rank that loads.
         decode_s, augment_s: Time of one core for one sample. [s]
         sample_bytes: What storage holds of a sample. [B]
         tensor_bytes: What the device gets of it. [B]
@@ -110,20 +110,27 @@ def copy_bytes_per_s(loader: Loader, node: Node) -> float:
 
 
 def part_times_s(
-    loader: Loader, node: Node, samples: Floats, *, on_node: Floats, everywhere: Floats
+    loader: Loader,
+    node: Node,
+    samples: Floats,
+    *,
+    on_node: Floats,
+    everywhere: Floats,
+    serves: Floats,
 ) -> Mapping[str, Floats]:
-    """Return how long each part takes for a step's samples of every rank: part → `(n,)`. [s]
+    """Return how long each part takes for a step's samples of every loader: part → `(n,)`. [s]
 
-    With `s` samples of a rank, `k` ranks on a node, `W` workers each, `C` cores, core time `t` and
-    reading time `r` of a sample: workers take `s (r + t) / W`, cores `s t k / C`, storage
-    `s k bytes / bandwidth`, and copies `s bytes / rate` times the ranks that share it.
+    With `s` samples of a loader, `k` loaders on a node, `W` workers each, `C` cores, core time `t`
+    and reading time `r` of a sample: workers take `s (r + t) / W`, cores `s t k / C`, storage
+    `s k bytes / bandwidth`, and copies `s bytes / rate` times the loaders that share it.
 
     Args:
         loader: The pipeline.
         node: What its ranks sit on.
-        samples: Of one rank and step. `(n,)`
-        on_node: Ranks of a node that load. `(n,)`
-        everywhere: Ranks of the job that load. `(n,)`
+        samples: Of one loader and step. `(n,)`
+        on_node: Loaders of a node. `(n,)`
+        everywhere: Loaders of the job. `(n,)`
+        serves: Ranks that one loader hands its data to, itself included. `(n,)`
     """
     storage = storage_bytes_per_s(loader, node)
     readers = everywhere if loader.storage_shared else on_node
@@ -132,7 +139,7 @@ def part_times_s(
         "storage": samples * readers * loader.sample_bytes / storage,
         "workers": (samples * _read_s(loader, node) + core_s) / loader.workers,
         "cores": core_s * on_node / loader.cores_of(node),
-        "copies": samples * loader.copied_bytes / _shared_copy(loader, node, on_node),
+        "copies": samples * loader.copied_bytes / _shared_copy(loader, node, on_node, serves),
     }
     if loader.device_decode_s is not None:
         times["decoder"] = samples * loader.device_decode_s
@@ -155,7 +162,7 @@ def first_batch_s(loader: Loader, node: Node, samples: float, *, on_node: int) -
         loader: The pipeline.
         node: What its ranks sit on.
         samples: Of the micro-batch.
-        on_node: Ranks of a node that load.
+        on_node: Loaders of a node.
     """
     crowd = max(on_node * loader.workers / loader.cores_of(node), 1.0)
     reading_s = loader.storage_latency_s
@@ -163,15 +170,15 @@ def first_batch_s(loader: Loader, node: Node, samples: float, *, on_node: int) -
         readers = on_node * loader.workers
         reading_s += loader.sample_bytes * readers / storage_bytes_per_s(loader, node)
     of_one_s = reading_s + loader.core_s * crowd + (loader.device_decode_s or 0.0)
-    rate = float(_shared_copy(loader, node, np.array(float(on_node))))
-    return samples * (of_one_s + loader.copied_bytes / rate)
+    copying_s = loader.copied_bytes / copy_bytes_per_s(loader, node)
+    return samples * (of_one_s + copying_s)
 
 
-def _shared_copy(loader: Loader, node: Node, on_node: Floats) -> Floats:
-    """Return the rate of one rank's copies while all ranks of a node copy. [B/s]"""
-    link = node.device.host_link_bytes_per_s / np.minimum(
-        on_node, float(node.scale_up.devices_per_switch)
-    )
+def _shared_copy(loader: Loader, node: Node, on_node: Floats, serves: Floats) -> Floats:
+    """Return the rate of one loader's copies while all of a node copy. [B/s]"""
+    # Ranks that one loader serves are neighbours, and share switches with each other.
+    behind = np.minimum(on_node * serves, float(node.scale_up.devices_per_switch)) / serves
+    link = node.device.host_link_bytes_per_s / np.maximum(behind, 1.0)
     rate = np.minimum(link, copy_bytes_per_s(loader, node))
     if node.host.memory_bytes_per_s is not None:
         rate = np.minimum(rate, node.host.memory_bytes_per_s / on_node)

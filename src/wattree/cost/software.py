@@ -89,6 +89,8 @@ class Software:
             each forward pass; layer norms, softmax and losses run in fp32 (PyTorch's AMP).
         loss_scaling: Gradients are scaled back before the update, in a pass of their own, as fp16
             needs.
+        broadcasts_data: One rank of each tensor-parallel group loads data and hands it to the
+            others; otherwise each rank loads for itself.
     """
 
     name: str
@@ -124,6 +126,7 @@ class Software:
     sparse_gradients: bool = False
     autocast: bool = False
     loss_scaling: bool = False
+    broadcasts_data: bool = False
 
     def with_traits(self, traits: Mapping[str, Any]) -> Software:
         """Return a copy with single habits replaced.
@@ -174,6 +177,9 @@ _FUSING: dict[str, Any] = {
     "fused_optimizer": True,
 }
 
+#: `get_batch_on_this_tp_rank` of Megatron-LM: only tensor rank 0 has an iterator over the data.
+_MEGATRON: dict[str, Any] = {"broadcasts_data": True}
+
 #: Sources of the habits: the projects' documentation and source, as cited in docs/accuracy.md.
 SOFTWARE: Mapping[str, Software] = {
     family.name: family
@@ -182,6 +188,7 @@ SOFTWARE: Mapping[str, Software] = {
             name="megatron-core",
             title="Megatron-Core / NeMo / Megatron-Bridge",
             overlap_tensor=True,
+            **_MEGATRON,
         ),
         Software(
             name="megatron-lm-2021",
@@ -191,6 +198,7 @@ SOFTWARE: Mapping[str, Software] = {
             overlap_gradients=False,
             overlap_parameters=False,
             overlap_pipeline=False,
+            **_MEGATRON,
         ),
         Software(
             name="megatron-deepspeed",
@@ -208,12 +216,14 @@ SOFTWARE: Mapping[str, Software] = {
             overlap_gradients=False,
             overlap_parameters=False,
             overlap_pipeline=False,
+            **_MEGATRON,
         ),
         Software(
             name="megatron-te",
             title="Megatron-LM + Transformer Engine, no communication overlap",
             overlap_tensor=False,
             overlap_pipeline=False,
+            **_MEGATRON,
         ),
         Software(
             name="llm-foundry",

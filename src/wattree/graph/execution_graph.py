@@ -84,7 +84,7 @@ class Phase(IntEnum):
     OPTIMIZER = 3
     MATERIALS = 4
     SYNCHRONIZATION = 5  # gradients and parameters between replicas
-    PREFETCH = 6  # materials of later steps, made beside this one; its end waits for them
+    PREFETCH = 6  # materials of later steps, made beside this one, which is over when they are
 
 
 class StageLabel(IntEnum):

@@ -36,6 +36,7 @@ from wattree.job.schema import (
     ClusterSpec,
     DataSpec,
     JobFile,
+    LoaderSpec,
     PlaceSpec,
     TrainingSpec,
 )
@@ -196,19 +197,24 @@ def _beside(job: Job, value: object, *, folder: Path, problems: Problems) -> Job
 
 
 def _data(value: object, model: ModelSource | None, *, problems: Problems) -> Data | None:
-    spec = problems.read(DataSpec, value, "data")
+    given, plain = None, value
+    if isinstance(value, Mapping):
+        given = value.get("loader")
+        plain = {key: item for key, item in value.items() if key != "loader"}
+    spec = problems.read(DataSpec, plain, "data")
+    named = {"preset": given} if isinstance(given, str) else given
+    how = None if given is None else problems.read(LoaderSpec, named, "data.loader")
     if spec is None:
         return None
     sequence = spec.sequence_length
     if sequence is None and model is not None and needs_sequence(model):
         expected = DataSpec.model_fields["sequence_length"].description
         problems.add("data.sequence_length", f"is missing, expected {expected}")
-    length = 1 if sequence is None else sequence
     loader = None
-    if spec.loader is not None:
-        loader = loader_of(spec.loader, sequence_length=length, problems=problems)
+    if how is not None:
+        loader = loader_of(how, sequence_length=sequence, problems=problems)
     return Data(
-        sequence_length=length,
+        sequence_length=1 if sequence is None else sequence,
         global_batch=spec.global_batch,
         has_sequence=sequence is not None,
         loader=loader,

@@ -20,20 +20,19 @@ _PLACE = "data.loader"
 
 
 def loader_of(
-    value: str | LoaderSpec, *, sequence_length: int | None, problems: Problems
+    spec: LoaderSpec, *, sequence_length: int | None, problems: Problems
 ) -> Loader | None:
     """Return how data is loaded; None after noting what is wrong with it.
 
     Args:
-        value: Name of a preset, or the section.
+        spec: The section; of a bare name, that of the preset.
         sequence_length: Tokens of a sample, where it has any.
         problems: Where faults go.
     """
-    spec = LoaderSpec(preset=value) if isinstance(value, str) else value
     given = _given(spec)
     if spec.preset is not None:
         if spec.preset not in LOADER_PRESETS:
-            with problems.at(_PLACE if isinstance(value, str) else f"{_PLACE}.preset"):
+            with problems.at(_PLACE):
                 raise UnknownNameError(
                     kind="data loader", name=spec.preset, known=tuple(LOADER_PRESETS)
                 )

@@ -64,15 +64,14 @@ def slowest_class(trace: Trace) -> int:
 def starved_span(trace: Trace) -> Floats:
     """Return when the whole job waits for materials of later steps: rows (start, end), or none. [s]
 
-    From the end of everything else that begins before the last of them is there, until then.
+    From the end of everything else, on any rank, until the last of them is there.
     """
     graph = trace.graph
     ahead = graph.phase == Phase.PREFETCH
     if not ahead.any():
         return np.zeros((0, 2))
     there_s = float(trace.end_s[ahead].max())
-    others = ~ahead & (trace.start_s < there_s)
-    done_s = float(trace.end_s[others].max(initial=0.0))
+    done_s = float(trace.end_s[~ahead].max(initial=0.0))
     return np.array([(done_s, there_s)]) if done_s < there_s else np.zeros((0, 2))
 
 
@@ -87,10 +86,10 @@ def time_parts(
 
     Time with a compute task running is compute, recomputation or optimizer by its phase. Of the
     rest, time with communication in flight on this class is exposed communication, then time
-    with input work that computation waits for is exposed materials, then time with other host
-    work is `other`. In what is left the job waits for materials of later steps, and that is
-    exposed materials too, or there is a bubble. Who asks for many classes gives each one's tasks,
-    `mine`, from `tasks_by_class`, and `starved`, from `starved_span`.
+    with input work that computation waits for, and time in which the whole job waits for
+    materials of later steps, is exposed materials, then time with other host work is `other`;
+    what is left is the bubble. Who asks for many classes gives each one's tasks, `mine`, from
+    `tasks_by_class`, and `starved`, from `starved_span`.
     """
     graph = trace.graph
     if mine is None:
@@ -113,8 +112,8 @@ def time_parts(
         spans(computing),
         spans(~computing & ~host & ~materials),
         spans(~computing & materials),
-        spans(host & ~materials),
         starved_span(trace) if starved is None else starved,
+        spans(host & ~materials),
     ]
     reached = covered_s(layers)
     exposed = np.diff([0.0, *reached])
@@ -123,8 +122,8 @@ def time_parts(
         "recomputation": busy(recomputing),
         "optimizer": busy(optimizing),
         "exposed_communication": float(exposed[1]),
-        "exposed_materials": float(exposed[2] + exposed[4]),
-        "other": float(exposed[3]),
+        "exposed_materials": float(exposed[2] + exposed[3]),
+        "other": float(exposed[4]),
         "bubble": max(makespan - float(reached[-1]), 0.0),
     }
     # What is left is compute; so the parts add up exactly, rounding of interval sums included.

@@ -115,10 +115,8 @@ class Formulas:
             time_s = time_s + self._transfers(index, held, virtual, micro_batches)
         time_s = time_s + beside.added_s(once, backward, overlap=hidden.gradients).max(axis=0)
         time_s = time_s + beside.added_s(update, forward, overlap=hidden.updates).max(axis=0)
-        time_s = np.maximum(
-            time_s + self._update_s(index, held), self._inputs.period_s(index, held)
-        )
-        return np.asarray(time_s + rates.step_overhead_s)
+        time_s = time_s + self._update_s(index, held) + rates.step_overhead_s
+        return np.asarray(np.maximum(time_s, self._inputs.period_s(index, held)))
 
     def _update_s(self, index: Integers, held: Held) -> Floats:
         """Return the time of the longest update of a stage's parameters. [s]"""

@@ -19,9 +19,11 @@ __all__ = ["Inputs"]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+_NOTHING = np.zeros(())
+
 
 class Inputs:
-    """What loading data adds to strategies; nothing where the job does not say how it is done.
+    """What loading data adds to strategies; a plain 0 where the job does not say how it is done.
 
     Args:
         by_pool: Costs of blocks, by pool.
@@ -36,7 +38,7 @@ class Inputs:
     def period_s(self, index: Integers, held: Held) -> Floats:
         """Return how long a step's data takes the slowest part beside the step. [s]"""
         if not self.is_known:
-            return np.zeros(len(index))
+            return _NOTHING
         return self._slowest(
             index, held, micro_batches=self._micro_batches(index, held), ahead=True
         )
@@ -45,20 +47,24 @@ class Inputs:
         """Return what a micro-batch waits for its copy on each kind of stage, `(kinds, n)`. [s]"""
         begins = (held.first == 0)[:, None]
         if self.loader.pinned or not self.is_known:
-            return np.zeros((len(held.first), len(index)))
+            return _NOTHING
         one = np.ones(len(index))
         return np.asarray(begins * self._slowest(index, held, micro_batches=one, ahead=False))
 
     def device_bytes(self, index: Integers, held: Held) -> Floats:
         """Return what input batches take on a device of each kind of stage, `(kinds, n)`. [B]"""
+        if not self.is_known:
+            return _NOTHING
         micro_batch = self.by_pool[0].degrees.micro_batch[index]
         size = BUFFERS[self.loader.pinned] * micro_batch * self.loader.tensor_bytes
         return np.asarray((held.first == 0)[:, None] * size)
 
     def energy_j(self, index: Integers, held: Held) -> Floats:
         """Return what hosts, storage and copies draw above rest for the data of a step. [J]"""
+        if not self.is_known:
+            return _NOTHING
         samples = self._micro_batches(index, held) * self.by_pool[0].degrees.micro_batch[index]
-        samples = samples * self._loading(index, held)
+        samples = samples * self._loaders(index, held)
         copied = samples * self.loader.copied_bytes
         hosts_j = loading_energy_j(
             core_s=samples * self.loader.core_s,
@@ -72,7 +78,7 @@ class Inputs:
                 tables.pool,
                 setting.precision,
                 flop=none,
-                traffic_bytes=share * copied,
+                traffic_bytes=share * copied * self._served(index),
                 busy_s=none + np.inf,
                 communicates=none > 0,
             )
@@ -81,18 +87,26 @@ class Inputs:
     def _micro_batches(self, index: Integers, held: Held) -> Floats:
         return np.asarray(self.by_pool[0].degrees.micro_batches[index] / held.copies)
 
-    def _loading(self, index: Integers, held: Held) -> Floats:
-        """Return the ranks that begin the model: a stage, or both ends of a two-way pipeline."""
-        ends = min(held.copies, held.stages)
-        return np.asarray(self.by_pool[0].ranks[index] / held.stages * ends)
+    def _served(self, index: Integers) -> Floats:
+        """Return the ranks that one loader serves."""
+        tables = self.by_pool[0]
+        if not tables.setting.software.broadcasts_data:
+            return np.ones(len(index))
+        return np.asarray(tables.degrees.axes["tp"][index].astype(np.float64))
+
+    def _loaders(self, index: Integers, held: Held) -> Floats:
+        """Return the loaders of ranks that begin the model: a stage, or both ends of two ways."""
+        ranks = self.by_pool[0].ranks[index] * min(held.copies, held.stages) / held.stages
+        return np.asarray(ranks / self._served(index))
 
     def _slowest(
         self, index: Integers, held: Held, *, micro_batches: Floats, ahead: bool
     ) -> Floats:
         """Return the time of the slowest part, of those beside the step or the others. [s]"""
         samples = micro_batches * self.by_pool[0].degrees.micro_batch[index]
-        everywhere, slowest = self._loading(index, held), np.zeros(len(index))
-        stage = self.by_pool[0].ranks[index] / held.stages
+        everywhere, slowest = self._loaders(index, held), np.zeros(len(index))
+        served = self._served(index)
+        stage = self.by_pool[0].ranks[index] / held.stages / served
         loading = held.pools[:, 0] > 0
         if held.copies > 1:
             loading = loading | (held.pools[:, -1] > 0)
@@ -106,8 +120,9 @@ class Inputs:
                 self.loader,
                 tables.pool.node,
                 samples,
-                on_node=np.minimum(near, devices),
+                on_node=np.maximum(np.minimum(near, devices // served), 1.0),
                 everywhere=everywhere,
+                serves=served,
             )
             for name, time_s in parts.items():
                 if ahead == (self.loader.pinned or name != "copies"):

@@ -18,7 +18,7 @@ _NOTHING = 1e-6
 
 def core_times_s(loading: Sequence[Loading]) -> tuple[float, ...]:
     """Return the core time of loading one micro-batch for one rank, by pool. [s]"""
-    return tuple(each.samples * each.loader.core_s for each in loading)
+    return tuple(each.core_s for each in loading)
 
 
 def materials_use(
@@ -120,8 +120,9 @@ def notes_of_loading(loading: Sequence[Loading], micro_batches: float) -> tuple[
         return ("inputs are prefetched; only the first micro-batch waits for its data",)
     loader = loading[0].loader
     notes: tuple[str, ...] = (
-        "data is loaded in steady state, by every rank that begins the model; batches made ahead "
-        "last over the uneven pace of a step",
+        "data is loaded in steady state, by "
+        + ("every rank" if loading[0].ranks == 1 else f"one in {loading[0].ranks} ranks")
+        + " that begins the model; batches made ahead last over the uneven pace of a step",
     )
     if loader.batches_ahead < micro_batches:
         notes += (

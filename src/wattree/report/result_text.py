@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from wattree.report.materials_text import loading_table, loading_title
 from wattree.report.memory_text import show_alive
 from wattree.report.neighbours_text import show_neighbours
 from wattree.report.pools_text import pool_table
@@ -40,6 +41,9 @@ def show_result(result: Result, console: Console, *, memory: bool = False) -> No
     """
     _headline(result, console)
     _section("Where the step goes (slowest rank)", _time_table(result, console), console)
+    if result.materials is not None:
+        table = loading_table(result.materials, result.step_time_s)
+        _section(loading_title(result.materials), table, console)
     _memory(result.memory, console, fullest=_fullest(result.pools))
     if memory:
         show_alive(result.memory, console)

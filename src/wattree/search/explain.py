@@ -13,7 +13,7 @@ from wattree.predict import Setting
 from wattree.search.objective import objective_of
 from wattree.search.plan_result import RankedStrategy
 from wattree.strategy import StrategyOptions
-from wattree.trace import Result
+from wattree.trace import PART_WORDS, Result
 from wattree.units import format_bytes, format_quantity, format_time
 
 __all__ = ["explanation"]
@@ -53,7 +53,7 @@ def explanation(
         rivals: Hand choices by name; None for one that the model or the cluster does not admit.
     """
     winner = ranked[0]
-    sentences = [_summary(winner)]
+    sentences = [_summary(winner), *_input_bound(winner.result)]
     if len(ranked) > 1:
         sentences.append(_against(setting, objective, winner, ranked[1], "the runner-up"))
     else:
@@ -87,6 +87,22 @@ def _summary(winner: RankedStrategy) -> str:
         f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.capacity_bytes)}, "
         f"{format_bytes(memory.by_category[category])} of it {category}."
     )
+
+
+def _input_bound(result: Result) -> Iterator[str]:
+    """Yield a sentence on a step that waits for its data, and what would end that."""
+    materials = result.materials
+    if materials is None or not materials.is_input_bound:
+        return
+    share = 100 * materials.exposed_s / result.step_time_s
+    told = (
+        f"It is input-bound: {PART_WORDS[materials.bound]} give "
+        f"{materials.samples_per_s[materials.bound]:,.4g} samples/s, and {share:.1f} % of the step "
+        "waits for them."
+    )
+    if materials.fixes:
+        told += f" It would take {'; '.join(fix.change for fix in materials.fixes)}."
+    yield told
 
 
 def _does_not_fit(name: str, rival: RankedStrategy) -> str:

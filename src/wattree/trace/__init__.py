@@ -1,6 +1,6 @@
 """What happened (or would happen) in a step, and the figures drawn from it."""
 
-from wattree.trace.materials import MaterialsFix, MaterialsUse
+from wattree.trace.materials import PART_WORDS, MaterialsFix, MaterialsUse
 from wattree.trace.neighbours import (
     CrowdedLinks,
     NeighbourEffect,
@@ -22,6 +22,7 @@ from wattree.trace.result import (
 from wattree.trace.trace import Trace
 
 __all__ = [
+    "PART_WORDS",
     "AliveTensors",
     "AllocatorUse",
     "CrowdedLinks",

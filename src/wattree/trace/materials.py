@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-__all__ = ["MaterialsFix", "MaterialsUse"]
+__all__ = ["PART_WORDS", "MaterialsFix", "MaterialsUse"]
+
+#: Parts of an input pipeline as people call them.
+PART_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "storage": "reads from storage",
+        "workers": "worker processes",
+        "cores": "host cores",
+        "copies": "copies to the devices",
+        "decoder": "the devices' decoders",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
