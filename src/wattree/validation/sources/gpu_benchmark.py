@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from wattree.cost.loading import Loader
 from wattree.job import Job
 from wattree.validation.cells import Cells
 from wattree.validation.clusters import row_cluster
@@ -13,6 +14,8 @@ from wattree.validation.sources.replicas import replicas_job
 
 __all__ = ["express"]
 
+#: Of its data loader, and of one image.
+_WORKERS, _VALUES = 8, 3 * 224 * 224
 #: `model.half()`: everything in 16 bits, nothing kept beside it.
 _PURE_HALF: dict[str, Any] = {
     "autocast": False,
@@ -26,7 +29,9 @@ _PURE_HALF: dict[str, Any] = {
 @SOURCES.register("pytorch-gpu-benchmark")
 def express(cells: Cells) -> Job:
     """Return a row of the result files as a job."""
-    printed = str(cells.row.precision)
+    printed, devices = str(cells.row.precision), cells.whole("n_accel")
+    half = "pure half" in printed
+    cells.assume("images copied from pageable memory within the step (the source's code)")
     cells.assume("no optimizer step in the source: counted as plain SGD, the cheapest")
     return replicas_job(
         cells,
@@ -34,5 +39,9 @@ def express(cells: Cells) -> Job:
         cluster=row_cluster(cells),
         software="pytorch",
         optimizer="sgd",
-        traits=_PURE_HALF if "pure half" in printed else {},
+        loader=Loader(
+            workers=_WORKERS, tensor_bytes=_VALUES * (2.0 if half else 4.0), pinned=False
+        ),
+        options={"single_process": devices > 1},
+        traits=_PURE_HALF if half else {},
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wattree.cost import AUTOCAST
+from wattree.cost.loading import Loader
 from wattree.errors import RowError
 from wattree.hardware import Cluster, Precision
 from wattree.job import Data, Job, ModelSource
@@ -32,6 +33,7 @@ def replicas_job(
     software: str,
     optimizer: str,
     micro_batch: int | None = None,
+    loader: Loader | None = None,
     options: Mapping[str, Any] | None = None,
     traits: Mapping[str, Any] | None = None,
 ) -> Job:
@@ -44,6 +46,7 @@ def replicas_job(
         software: Family.
         optimizer: As a job names it.
         micro_batch: Samples per device; None: as the row says.
+        loader: How samples get to the devices, where that takes time of theirs.
         options: Of the strategy, besides its degree and micro-batch.
         traits: Overrides of the family's habits.
 
@@ -57,7 +60,7 @@ def replicas_job(
         raise RowError(f"row {row.row_id}: {message} give {samples * devices}")
     return Job(
         model=model,
-        data=Data(global_batch=samples * devices),
+        data=Data(global_batch=samples * devices, has_sequence=False, loader=loader),
         precision=_precision(cells, cluster),
         optimizer=optimizer,
         cluster=cluster,
