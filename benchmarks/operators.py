@@ -1,6 +1,6 @@
 """Convolutions and memory-bound operators against measurements: the shipped formulas and constants.
 
-    python -m benchmarks.operators [DIR] [--fit] [--worst N] [--json P]
+    python -m benchmarks.operators [DIR] [--fit] [--worst N] [--json P] [--page PAGE]
 
 DIR holds `conv.csv` and, where pyarrow is installed (extra `fit`), the table
 `elementwise_norm_softmax.parquet`; by default `../shared/opdata`. Errors are of the time, positive
@@ -37,6 +37,8 @@ from wattree.files import write_atomic
 
 Floats = NDArray[np.float64]
 
+_STREAM_NAMES = 2  # that a memory-bound row has: operator and device
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; write JSON on request."""
@@ -46,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--fit", action="store_true", help="remake the constants and score them")
     parser.add_argument("--worst", type=int, default=8, help="rows to list")
     parser.add_argument("--json", type=Path, dest="json_path")
+    parser.add_argument("--page", type=Path, help="page to put the table into")
     options = parser.parse_args(arguments)
     console = Console(width=120)
     groups = read_convolutions(options.dir / "conv.csv")
@@ -63,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for part in parts:
         console.print(part)
     _print_worst(groups, console, options.worst)
+    if options.page:
+        _fill(options.page, rows)
     if options.json_path:
         summary = [{"group": list(key), **_summary(errors)} for key, errors in rows.items()]
         write_atomic(options.json_path, json.dumps(summary, indent=1) + "\n")
@@ -80,13 +85,17 @@ def _convolution_errors(groups: Sequence[Convolutions]) -> dict[tuple[str, ...],
 
 
 def _stream_errors(streams: Sequence[Streams]) -> dict[tuple[str, ...], Floats]:
-    efficiency = load_calibration().general("memory_efficiency")
+    calibration = load_calibration()
     found = {}
     for stream in streams:
         passes = passes_of(stream.kind, stream.function)
         assert passes is not None
         moved = (passes.inputs * stream.inputs + passes.outputs) * stream.bytes
-        rate = stream.device.memory_bandwidth_bytes_per_s * efficiency * passes.share
+        rate = (
+            stream.device.memory_bandwidth_bytes_per_s
+            * calibration.device(stream.device, "library_bandwidth")
+            * passes.share
+        )
         found[stream.function, stream.device.name] = moved / rate / stream.measured_s - 1.0
     return dict(sorted(found.items()))
 
@@ -112,6 +121,25 @@ def _table(title: str, names: Sequence[str], rows: dict[tuple[str, ...], Floats]
         figures = (found["mean_abs_error"], found["median_abs_error"], found["bias"])
         table.add_row(*key, str(len(errors)), *map(percent, figures))
     return table
+
+
+def _fill(page: Path, rows: dict[tuple[str, ...], Floats]) -> None:
+    """Put the table between the markers of a page."""
+    lines = ["| measured | rows | mean abs. error | median abs. error | median error |"]
+    lines.append("|---|---:|---:|---:|---:|")
+    by_kind: dict[tuple[str, ...], list[Floats]] = {}
+    for key, errors in rows.items():  # of what memory binds, all devices together
+        by_kind.setdefault(key if len(key) > _STREAM_NAMES else key[:1], []).append(errors)
+    for key, parts in by_kind.items():
+        errors = np.concatenate(parts)
+        found = _summary(errors)
+        figures = (found["mean_abs_error"], found["median_abs_error"], found["bias"])
+        cells = " | ".join(f"{figure:.1%}" for figure in figures)
+        lines.append(f"| {', '.join(key).replace('_', ' ')} | {len(errors)} | {cells} |")
+    begin, end = "<!-- operators:begin -->", "<!-- operators:end -->"
+    head, rest = page.read_text(encoding="utf-8").split(begin)
+    _, tail = rest.split(end)
+    write_atomic(page, "\n".join([head + begin, "", *lines, "", end + tail]))
 
 
 def _print_worst(groups: Sequence[Convolutions], console: Console, count: int) -> None:

@@ -18,7 +18,7 @@ from wattree.cost.convolution import (
     ConvolutionPass,
     convolution_time_s,
 )
-from wattree.cost.memory_bound import Passes, gathered_bytes, passes_of
+from wattree.cost.memory_bound import Passes, gathered_bytes, passes_of, plain_function
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
 
@@ -105,8 +105,10 @@ def convolution_costs(
     activations = _total(step.reads, scale) + _total(step.writes, scale)
     weights = _total(step.weights, scale)
     traffic = (activations + weights) * width
-    matrix = rates.convolution.kernels.matrix
-    converted = 0.0 if software.channels_last or not matrix else 2.0 * activations * width
+    converted: Floats | float = 0.0
+    if not software.channels_last and rates.convolution.kernels.matrix and width < _FULL_BYTES:
+        # Kernels of 16 bits read NHWC alone; those of TF32 have NCHW forms.
+        converted = 2.0 * activations * width
     time_s = convolution_time_s(
         shape,
         _OPPOSITE[which] if window.transposed else which,
@@ -117,7 +119,7 @@ def convolution_costs(
     cast = weight_casts(step, scale, rates, software)
     cast = np.zeros_like(m) if cast is None else cast
     flop = 2.0 * m * n * k * groups * step.share
-    time_s = np.maximum(time_s + cast / rates.memory_bytes_per_s, step.kernels * rates.kernel_s)
+    time_s = np.maximum(time_s + cast / rates.stream_bytes_per_s, step.kernels * rates.kernel_s)
     return time_s * step.share, flop, np.asarray((traffic + converted + cast) * step.share)
 
 
@@ -150,7 +152,8 @@ def memory_bound_costs(
     fixed = sum((scale.value(size) * width for size, width in step.fixed_traffic), 0.0)
     read, written = _total(step.reads, scale), _total(step.writes, scale)
     width, cast = rates.element_bytes, 0.0
-    if software.autocast and width < _FULL_BYTES and step.function in _FULL_WIDTH:
+    runs_wide = plain_function(step.function) in _FULL_WIDTH
+    if software.autocast and width < _FULL_BYTES and runs_wide:
         width, cast = _FULL_BYTES, _CAST_BYTES
     moved = written * cast
     if step.kind in _TABLES:
@@ -160,7 +163,7 @@ def memory_bound_costs(
         moved = moved + (over_reads * read + over_writes * written) * width
     traffic = np.asarray(moved + fixed)
     share = passes.backward_share if backward else passes.share
-    time_s = traffic / (rates.memory_bytes_per_s * share)
+    time_s = traffic / (rates.stream_bytes_per_s * share)
     time_s = np.maximum(time_s, step.kernels * rates.kernel_s)
     return time_s * step.share, np.zeros_like(traffic), traffic * step.share
 

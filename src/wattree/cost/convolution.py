@@ -105,10 +105,10 @@ MATRIX_KERNELS = Kernels(
     matrix=True,
 )
 VECTOR_KERNELS = Kernels(
-    tiles=((128, 128, 1.0), (128, 64, 0.92), (128, 32, 0.84), (64, 64, 0.47), (32, 32, 0.5)),
-    ramp=4.0,
-    split_waves=2.8,
-    roofs=1.42,
+    tiles=((128, 128, 1.0), (128, 64, 0.857), (128, 32, 0.759), (64, 64, 0.469), (32, 32, 0.5)),
+    ramp=3.8,
+    split_waves=3.75,
+    roofs=1.28,
     matrix=False,
 )
 

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from wattree.graph import OperatorKind
 
-__all__ = ["BY_FUNCTION", "BY_KIND", "SECTOR_BYTES", "Passes", "gathered_bytes", "passes_of"]
+__all__ = [
+    "BY_FUNCTION",
+    "BY_KIND",
+    "SECTOR_BYTES",
+    "Passes",
+    "gathered_bytes",
+    "passes_of",
+    "plain_function",
+]
 
 Floats = NDArray[np.float64]
 
@@ -157,11 +165,11 @@ BY_KIND: Mapping[OperatorKind, Passes] = {
         inputs=2.0,
         backward_inputs=3.0,
         backward_outputs=2.0,
-        share=0.85,
-        backward_share=0.85,
+        share=0.95,
+        backward_share=0.95,
         source="training: statistics, then the result; sums for the parameters' gradients, then "
         "the input's (Ioffe and Szegedy 2015, section 3; cuDNN's spatial mode); share chosen "
-        "between elementwise and layer norm",
+        "with published training rows in view",
     ),
     OperatorKind.POOL: _MAX_POOL,
     OperatorKind.EMBEDDING: _TABLE,
@@ -197,18 +205,20 @@ _ALIASES: Mapping[str, str] = {
 
 
 def passes_of(kind: OperatorKind, function: str) -> Passes | None:
-    """Return the passes of a function, or of its kind; None where memory is not what binds.
+    """Return the passes of a function, or of its kind; None where memory is not what binds."""
+    return BY_FUNCTION.get(plain_function(function)) or BY_KIND.get(kind)
 
-    Args:
-        kind: Of the operator.
-        function: Ours, or PyTorch's name of it: `native_layer_norm` is `layer_norm`, `avg_pool2d`
-            is `avg_pool`.
+
+def plain_function(function: str) -> str:
+    """Return our name of a function that may be called as PyTorch calls it.
+
+    `native_layer_norm` is `layer_norm`, `avg_pool2d` is `avg_pool`.
     """
     plain = function.removeprefix("_").removeprefix("native_")
     plain = _ALIASES.get(plain, plain)
     for ending in ("1d", "2d", "3d"):
         plain = plain.removesuffix(ending)
-    return BY_FUNCTION.get(_ALIASES.get(plain, plain)) or BY_KIND.get(kind)
+    return _ALIASES.get(plain, plain)
 
 
 def gathered_bytes(rows: Floats, row_bytes: Floats) -> Floats:

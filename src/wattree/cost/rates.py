@@ -42,7 +42,8 @@ class Rates:
         peak_flop_per_s: 16-bit (or 32-bit) dense peak, for unfused attention.
         attention_flop_per_s: Fused attention, forward, long sequences.
         attention_ramp_tokens: Sequence length at half that rate.
-        memory_bytes_per_s: Streaming device memory.
+        memory_bytes_per_s: Streaming device memory, as language models' steps do on average.
+        stream_bytes_per_s: The same in one library kernel by itself.
         elementwise_factor: Memory traffic of elementwise work over its operands, as launched.
         launch_s: Host time per kernel.
         kernel_s: Device time of the shortest kernel.
@@ -70,6 +71,7 @@ class Rates:
     attention_flop_per_s: float
     attention_ramp_tokens: float
     memory_bytes_per_s: float
+    stream_bytes_per_s: float
     elementwise_factor: float
     launch_s: float
     kernel_s: float
@@ -177,6 +179,8 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         attention_ramp_tokens=calibration.device(device, "attention_ramp_tokens"),
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
         * calibration.general("memory_efficiency"),
+        stream_bytes_per_s=device.memory_bandwidth_bytes_per_s
+        * calibration.device(device, "library_bandwidth"),
         elementwise_factor=elementwise,
         launch_s=calibration.family(software.name, "launch_s"),
         kernel_s=calibration.general("kernel_s"),
@@ -234,7 +238,8 @@ def convolution_rates(
     else:
         matrix = device.architecture not in _WITHOUT_MATRIX_UNITS
     units = "matrix" if matrix else "vector"
-    product = calibration.device(device, f"convolution.{units}") * math
+    width = ("tf32" if wide else "bf16") if matrix else "fp32"
+    product = calibration.device(device, f"convolution.{width}") * math
     if not tuned:
         product *= calibration.general("convolution_untuned")
     return ConvolutionRates(
@@ -242,7 +247,7 @@ def convolution_rates(
         kernels=MATRIX_KERNELS if matrix else VECTOR_KERNELS,
         compute_units=device.compute_units,
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
-        * calibration.general("memory_efficiency"),
+        * calibration.device(device, "library_bandwidth"),
         element_bytes=4.0 if wide else 2.0,
         product=product,
         winograd=product * calibration.general("convolution_winograd"),

@@ -1,0 +1,241 @@
+"""Costs of captured operators in a step: phases, software habits, and rows of tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from wattree.compiler.operator_costs import (
+    convolution_costs,
+    library_passes,
+    memory_bound_costs,
+    weight_casts,
+)
+from wattree.compiler.program import ComputeStep, LocalSize, Matmul, Scale, StepPhase
+from wattree.cost import Software, at_precision, load_calibration, matrix_precision, software_family
+from wattree.cost.rates import Rates, rates_of
+from wattree.graph import OperatorKind, Window
+from wattree.hardware import (
+    Cluster,
+    Pool,
+    default_fabric_name,
+    load_fabric,
+    load_node,
+    load_site,
+    site_names,
+)
+
+SCALE = Scale(micro_batch=np.array([64.0]), sequence=1.0, degrees={}, batch_axes=())
+PHASES = (StepPhase.FORWARD, StepPhase.INPUT_GRADIENT, StepPhase.WEIGHT_GRADIENT)
+
+
+@cache
+def rates_at(precision: str, family: str = "pytorch", node: str = "dgx-a100") -> Rates:
+    """Return what a node's devices reach."""
+    found = load_node(node)
+    cluster = Cluster(
+        pools=(Pool(node=found, nodes=1),),
+        fabric=load_fabric(default_fabric_name(node)),
+        site=load_site(site_names()[0]),
+    )
+    software = at_precision(software_family(family), precision)
+    return rates_of(cluster, software, matrix_precision(precision), load_calibration())
+
+
+def software_at(precision: str, family: str = "pytorch") -> Software:
+    """Return a family's habits."""
+    return at_precision(software_family(family), precision)
+
+
+def per_sample(elements: float) -> LocalSize:
+    """Return a size that grows with the batch."""
+    return LocalSize(elements, 1)
+
+
+def convolution(phase: StepPhase, *, transposed: bool = False, stride: int = 1) -> ComputeStep:
+    """Return 3 x 3 taps from 64 channels of 56 x 56 positions to 128."""
+    positions, c, k, taps = 56.0 * 56, 64.0, 128.0, 9.0
+    sides = (k * taps, c) if transposed else (k, c * taps)
+    area = stride**2
+    return ComputeStep(
+        path="conv",
+        kind=OperatorKind.CONVOLUTION,
+        function="convolution",
+        phase=phase,
+        traffic=(),
+        reads=(per_sample(positions * c * (1 if transposed else area)),),
+        writes=(per_sample(positions * k * (area if transposed else 1)),),
+        weights=(LocalSize(c * k * taps),),
+        window=Window(
+            kernel=(3, 3), stride=(stride, stride), dilation=(1, 1), transposed=transposed
+        ),
+        matmul=Matmul(
+            m=per_sample(positions),
+            n=LocalSize(sides[0]),
+            k=LocalSize(sides[1]),
+            groups=LocalSize(),
+        ),
+    )
+
+
+def elementwise(
+    kind: OperatorKind,
+    function: str,
+    phase: StepPhase = StepPhase.FORWARD,
+    elements: float = 1e6,
+    **facts: object,
+) -> ComputeStep:
+    """Return an operator of one input and one output of the same size."""
+    size = per_sample(elements)
+    given = {"reads": (size,), "writes": (size,), "traffic": (size, size)}
+    return ComputeStep(path=function, kind=kind, function=function, phase=phase, **given | facts)
+
+
+def traffic_bytes(step: ComputeStep, precision: str, family: str = "pytorch") -> float:
+    """Return what a memory-bound step moves."""
+    software = software_at(precision, family)
+    passes = library_passes(step, software)
+    assert passes is not None
+    rates = rates_at(precision, family)
+    return float(memory_bound_costs(step, passes, SCALE, rates, software)[2][0])
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_convolution_does_its_multiplications_in_every_phase(
+    phase: StepPhase, *, transposed: bool
+) -> None:
+    """2 FLOP for each pair of positions, channels and taps."""
+    step = convolution(phase, transposed=transposed)
+    software = software_at("tf32")
+    _, flop, _ = convolution_costs(step, SCALE, rates_at("tf32"), software)
+    assert flop[0] == 2.0 * 64 * 56 * 56 * 64 * 128 * 9
+
+
+def test_a_transposed_convolution_is_the_input_gradient_of_another() -> None:
+    """Its forward pass spreads positions out, as the other's gradient does."""
+    software = software_at("fp32")
+    up = convolution(StepPhase.FORWARD, transposed=True, stride=2)
+    down = convolution(StepPhase.INPUT_GRADIENT, stride=2)
+    # The other one goes from 128 channels to 64: what is written here is read there.
+    mirrored = replace(
+        down,
+        reads=up.writes,
+        writes=up.reads,
+        matmul=Matmul(
+            m=per_sample(56.0 * 56),
+            n=LocalSize(64.0),
+            k=LocalSize(128.0 * 9),
+            groups=LocalSize(),
+        ),
+    )
+    times = [convolution_costs(s, SCALE, rates_at("fp32"), software)[0] for s in (up, mirrored)]
+    assert times[0] == pytest.approx(times[1])
+
+
+def test_nchw_costs_conversions_at_16_bits_only() -> None:
+    """TF32 and fp32 kernels read NCHW."""
+    nchw, step = software_at("amp"), convolution(StepPhase.FORWARD)
+    nhwc = replace(nchw, channels_last=True)
+    by_layout = {
+        precision: [
+            convolution_costs(step, SCALE, rates_at(precision), software)[0][0]
+            for software in (nchw, nhwc)
+        ]
+        for precision in ("amp", "tf32", "fp32")
+    }
+    assert by_layout["amp"][0] > 1.2 * by_layout["amp"][1]
+    assert by_layout["tf32"][0] == by_layout["tf32"][1]
+    assert by_layout["fp32"][0] == by_layout["fp32"][1]
+
+
+def test_autocast_casts_weights_forward_and_their_gradients_backward() -> None:
+    """4 bytes read and 2 written, or the other way round; without autocast nothing."""
+    amp, rates = software_at("amp"), rates_at("amp")
+    found = [weight_casts(convolution(phase), SCALE, rates, amp) for phase in PHASES]
+    weights = 64 * 128 * 9
+    assert [None if cast is None else float(cast[0]) for cast in found] == [
+        6.0 * weights,
+        None,
+        6.0 * weights,
+    ]
+    assert (
+        weight_casts(convolution(PHASES[0]), SCALE, rates_at("tf32"), software_at("tf32")) is None
+    )
+
+
+def test_batch_norm_reads_its_input_twice_in_each_direction() -> None:
+    """Statistics before the result, and sums before the gradient."""
+    forward, backward = (
+        traffic_bytes(elementwise(OperatorKind.BATCH_NORM, "batch_norm", phase), "tf32")
+        for phase in PHASES[:2]
+    )
+    tensor = 64e6 * 4
+    assert forward == 3 * tensor
+    assert backward == 5 * tensor
+
+
+def test_layer_norm_runs_in_fp32_under_autocast_and_batch_norm_does_not() -> None:
+    """fp32 in and out, and a cast of the result."""
+    size = 64e6
+    norm = elementwise(OperatorKind.NORM, "native_layer_norm")
+    assert traffic_bytes(norm, "amp") == size * (4 + 4 + 6)
+    assert traffic_bytes(elementwise(OperatorKind.BATCH_NORM, "batch_norm"), "amp") == size * 2 * 3
+
+
+def test_kernels_made_for_training_keep_their_own_formula() -> None:
+    """Language models' families move each operand once; captured kinds have passes everywhere."""
+    norm, pool = (elementwise(kind, "x") for kind in (OperatorKind.NORM, OperatorKind.BATCH_NORM))
+    megatron = software_at("bf16", "megatron-core")
+    assert library_passes(norm, megatron) is None
+    assert library_passes(pool, megatron) is not None
+
+
+def test_no_kernel_is_shorter_than_the_shortest() -> None:
+    """A thousand values take as long as one."""
+    software, rates = software_at("tf32"), rates_at("tf32")
+    step = elementwise(OperatorKind.COPY, "copy", elements=1.0)
+    passes = library_passes(step, software)
+    assert passes is not None
+    time_s = memory_bound_costs(step, passes, SCALE, rates, software)[0]
+    assert time_s[0] == rates.kernel_s
+
+
+def lookup(row: float, phase: StepPhase) -> ComputeStep:
+    """Return 26 lookups per sample in a table of a million rows."""
+    return elementwise(
+        OperatorKind.EMBEDDING,
+        "embedding",
+        phase,
+        reads=(),
+        writes=(per_sample(26 * row),),
+        traffic=(),
+        fixed_traffic=((per_sample(26.0), 8.0),),
+        weights=(LocalSize(1e6 * row),),
+        row=LocalSize(row),
+    )
+
+
+def test_lookups_move_rows_in_whole_sectors() -> None:
+    """Indices, the rows, and the result; a row of one fp32 value moves 32 bytes."""
+    rows = 64 * 26
+    long, short = (traffic_bytes(lookup(row, StepPhase.FORWARD), "tf32") for row in (128.0, 1.0))
+    assert long == rows * (8 + 512 + 512)
+    assert short == rows * (8 + 32 + 4)
+
+
+def test_dense_gradients_of_a_table_clear_it_and_sparse_ones_do_not() -> None:
+    """A million rows of 512 bytes against the 1,664 that were looked up."""
+    step, dense = lookup(128.0, StepPhase.WEIGHT_GRADIENT), software_at("tf32")
+    sparse = replace(dense, sparse_gradients=True)
+    passes = library_passes(step, dense)
+    assert passes is not None
+    moved = [
+        float(memory_bound_costs(step, passes, SCALE, rates_at("tf32"), software)[2][0])
+        for software in (dense, sparse)
+    ]
+    assert moved[0] - moved[1] == 1e6 * 128 * 4
+    assert moved[1] == 64 * 26 * (8 + 512 + 2 * 512)
