@@ -1,4 +1,4 @@
-"""Put the table of built-in models into docs/models.md; `--check` only says if it is out of date."""
+"""Put the table of built-in models into docs/models.md; `--check` only compares it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def table() -> str:
         others = ", ".join(f"`{alias}`" for alias in entry.aliases)
         flop = quantity(figures.forward_flop, "FLOP")
         cells = (
-            f"`{name}`", entry.field, count(figures.parameters), flop, figures.inputs, others
+            f"`{name}`", entry.field, count(figures.parameters), flop, figures.first_input, others
         )  # fmt: skip
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from wattree.capture import catalogue_entry, load_model, model_names
+from wattree.capture import catalogue_entry, configuration_names, load_model, model_names
 from wattree.errors import ModelError, UnknownNameError
 
 #: What the issue asks for by name, one of each group.
@@ -17,6 +17,10 @@ WANTED = (
     "llama-2-7b", "llama-3-70b", "llama-3.1-405b", "llama-3.1-70b", "llama-3.1-8b", "megatron-1.7b",
     "megatron-1t", "mistral-7b", "mixtral-8x22b", "mixtral-8x7b", "opt-125m", "opt-175b",
     "qwen2.5-0.5b", "qwen2.5-72b", "qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-8b", "t5-11b",
+    "deepspeech2", "deit-base", "densenet121", "dlrm-dcnv2", "dlrm-mlperf", "efficientnet-b0",
+    "gnmt", "inception_v3", "lstm", "mobilenet_v2", "ncf", "resnet18", "resnext50_32x4d",
+    "retinanet", "seresnet50", "shufflenet_v2_x1_0", "ssd", "swin_t", "transformer-xl", "unet",
+    "vgg19", "vit_h_14", "wide-and-deep", "wide_resnet50_2",
 )  # fmt: skip
 
 
@@ -26,7 +30,7 @@ def rounded_to(value: int, digits: Decimal) -> Decimal:
     return exact.quantize(digits) if int(digits.as_tuple().exponent) >= 0 else exact
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", configuration_names())
 def test_parameters_agree_with_the_published_digits(name: str) -> None:
     """An exact count must be met to the last digit, a rounded one to its last."""
     published = Decimal(catalogue_entry(name).published_parameters)
@@ -57,6 +61,21 @@ def test_no_name_or_alias_stands_for_two_models() -> None:
 def test_a_repository_name_finds_the_same_model() -> None:
     """People paste what they know."""
     assert load_model("meta-llama/Llama-3.1-8B").name == "llama-3.1-8b"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("resnet50", "resnet-50"),
+        ("vit_base_patch16_224", "vit-b-16"),
+        ("wide_resnet101_2", "wide-resnet-101-2"),
+        ("swin_tiny_patch4_window7_224", "swin-t"),
+        ("transformer-1t", "megatron-1008b"),
+    ],
+)
+def test_a_name_of_a_library_finds_the_same_model(name: str, found: str) -> None:
+    """People know torchvision's and timm's spellings, and the names that studies use."""
+    assert catalogue_entry(name).name == found
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:

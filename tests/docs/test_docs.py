@@ -359,3 +359,15 @@ def test_the_picture_is_what_its_script_draws() -> None:
     drawn = (ROOT / "docs" / "pictures" / "data-flow.svg").read_text(encoding="utf-8")
 
     assert drawn == module.picture()
+
+
+def test_the_page_on_models_has_the_table_of_the_built_in_ones() -> None:
+    """`python docs/model_tables.py` remakes it."""
+    spec = importlib.util.spec_from_file_location("model_tables", ROOT / "docs" / "model_tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tables = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tables)
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+
+    assert tables.filled(page) == page

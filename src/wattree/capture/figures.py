@@ -23,7 +23,7 @@ class ModelFigures:
         forward_flop: Matrix products and convolutions of one sample's forward pass, attention
             counted dense; of language models at the longest sequence, None if that is unlimited.
             [FLOP]
-        inputs: What it reads: shape of a sample, or tokens.
+        inputs: What it reads: shapes of its inputs, or tokens.
         blocks: Kinds of blocks, in alphabetic order.
         vocabulary: Size of the token table; None if there is none.
         max_sequence_length: Longest sequence; None if unlimited, or if there is none.
@@ -33,10 +33,15 @@ class ModelFigures:
     parameters: int
     layers: int
     forward_flop: float | None
-    inputs: str
+    inputs: tuple[str, ...]
     blocks: tuple[str, ...]
     vocabulary: int | None = None
     max_sequence_length: int | None = None
+
+    @property
+    def first_input(self) -> str:
+        """The first input, and a sign that there are more."""
+        return self.inputs[0] + (", …" if len(self.inputs) > 1 else "")
 
 
 def model_figures(name: str) -> ModelFigures:
@@ -53,7 +58,7 @@ def model_figures(name: str) -> ModelFigures:
             parameters=shipped.parameters,
             layers=shipped.layers,
             forward_flop=shipped.forward_flop,
-            inputs=", ".join(shipped.inputs),
+            inputs=shipped.inputs,
             blocks=shipped.blocks,
         )
     graph = load_model(entry.name)
@@ -63,7 +68,7 @@ def model_figures(name: str) -> ModelFigures:
         parameters=graph.parameters,
         layers=graph.layers,
         forward_flop=None if longest is None else dense_forward_flop(graph, 1, longest),
-        inputs="tokens" if longest is None else f"{longest:,} tokens",
+        inputs=("tokens" if longest is None else f"{longest:,} tokens",),
         blocks=tuple(sorted(graph.blocks)),
         vocabulary=graph.vocabulary or None,
         max_sequence_length=longest,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
+from rich.markup import escape  # `float32[batch, 3]` is no markup
 from rich.table import Table
 from rich.text import Text
 
@@ -78,7 +79,7 @@ def overview_table(kind: str, entries: Sequence[Entry]) -> Table:
         )
         columns.append(texts)
     for row in zip(*columns, strict=True):
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     table.caption = Text(
         f"{len(entries)} {kind}; wattree catalog {kind} NAME shows one with its sources.", "dim"
     )
@@ -112,9 +113,10 @@ def detail_table(entry: Entry) -> Table:
     for name, value in _flat(entry.details):
         source = entry.sources.get(name, "")
         if source or name not in entry.unsaid:
-            table.add_row(_title(name), entry.words.get(name) or _worded(name, value), source)
+            words = entry.words.get(name) or _worded(name, value)
+            table.add_row(_title(name), escape(words), escape(source))
     if entry.citations:
-        table.add_row("sources", "; ".join(entry.citations), "")
+        table.add_row("sources", escape("; ".join(entry.citations)), "")
     return table
 
 
@@ -167,16 +169,18 @@ def _model(name: str) -> Entry:
         "parameters": figures.parameters,
         "layers": figures.layers,
         "forward_flop": figures.forward_flop,
-        "input": figures.inputs,
+        "input": figures.first_input,
     }
     details = {
         **summary,
+        "inputs": figures.inputs,
         "architecture": figures.architecture,
         "vocabulary": figures.vocabulary,
         "sequence": figures.max_sequence_length,
         "blocks": figures.blocks,
         "remark": entry.remark or None,
     }
+    del details["input"]
     unsaid = frozenset(key for key in details if details[key] is None)
     return Entry(summary=summary, details=details, citations=(entry.source,), unsaid=unsaid)
 

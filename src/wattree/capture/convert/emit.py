@@ -74,7 +74,8 @@ class Emitter:
         """
         loops = _Loops(nest)
         order = [*nest.writes, *nest.reads] if nest.outputs_lead else [*nest.reads, *nest.writes]
-        walks = {id(seen): self._walk(loops, seen) for seen in order}
+        single = self._single(nest)
+        walks = {id(seen): self._walk(loops, seen, single) for seen in order}
         reads = [s for s in nest.reads if s.tensor not in parameters]
         operands = {
             id(seen): self._operand(loops, seen, walks[id(seen)]) for seen in (*reads, *nest.writes)
@@ -135,11 +136,25 @@ class Emitter:
             **nest.more,
         )
 
-    def _walk(self, loops: _Loops, seen: Seen) -> list[tuple[Atom, _Loop, float]]:
+    def _single(self, nest: Nest) -> frozenset[str]:
+        """Return the labels of which a leading output has one index: no loop, though inputs go on.
+
+        A convolution whose kernel covers its whole input has one position, not the input's.
+        """
+        if not nest.outputs_lead:
+            return frozenset()
+        pairs = [pair for seen in nest.writes for pair in zip(seen.dims, seen.labels, strict=True)]
+        return frozenset(
+            label for dim, label in pairs if label is not None and not self.atoms.leaves(dim)
+        )
+
+    def _walk(
+        self, loops: _Loops, seen: Seen, single: frozenset[str]
+    ) -> list[tuple[Atom, _Loop, float]]:
         """Return each atom that an operand walks, its loop, and how much of the loop it has."""
         found: list[tuple[Atom, _Loop, float]] = []
         for dim, label in zip(seen.dims, seen.labels, strict=True):
-            if label is not None:
+            if label is not None and label not in single:
                 found += self._walk_dim(loops, label, self.atoms.leaves(dim))
         return found
 
