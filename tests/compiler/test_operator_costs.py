@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from wattree.compiler.evaluate import _product
 from wattree.compiler.operator_costs import (
     convolution_costs,
     library_passes,
@@ -239,3 +240,23 @@ def test_dense_gradients_of_a_table_clear_it_and_sparse_ones_do_not() -> None:
     ]
     assert moved[0] - moved[1] == 1e6 * 128 * 4
     assert moved[1] == 64 * 26 * (8 + 512 + 2 * 512)
+
+
+def test_products_in_turn_do_the_same_work_one_step_after_another() -> None:
+    """50 steps of a recurrent layer: as many FLOP, but weights are read each time."""
+    software, rates = software_at("tf32"), rates_at("tf32")
+    whole = ComputeStep(
+        path="rnn",
+        kind=OperatorKind.MATMUL,
+        function="linear",
+        phase=StepPhase.FORWARD,
+        traffic=(),
+        matmul=Matmul(
+            m=per_sample(50.0), n=LocalSize(4096.0), k=LocalSize(1024.0), groups=LocalSize()
+        ),
+    )
+    in_turn = replace(whole, in_turn=LocalSize(50.0))
+    once, steps = (_product(step, SCALE, rates, software) for step in (whole, in_turn))
+    assert steps[1] == once[1]
+    assert steps[2] - once[2] == pytest.approx(49 * 4096 * 1024 * 4)
+    assert steps[0] > 2 * once[0]

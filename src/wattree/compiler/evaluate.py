@@ -431,6 +431,8 @@ def _product(
         casts = _casts(step.phase, m, n, k, groups)
         time_s = time_s + casts / rates.memory_bytes_per_s
         traffic = traffic + casts
+    if step.in_turn is not None:
+        time_s = np.maximum(time_s, rates.kernel_s)
     time_s, traffic = time_s * turns, traffic * turns
     if step.weights and (copies := weight_casts(step, scale, rates, software)) is not None:
         time_s = time_s + copies / rates.memory_bytes_per_s
