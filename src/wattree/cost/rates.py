@@ -257,6 +257,7 @@ def convolution_rates(
         unaligned=calibration.general("convolution_unaligned"),
         direct=calibration.general("convolution_direct"),
         direct_flop_per_s=device.vector_flop_per_s * calibration.general("convolution_direct_math"),
+        direct_weight_gradient=calibration.general("convolution_direct_weight_gradient"),
     )
 
 

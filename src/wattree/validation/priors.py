@@ -114,10 +114,61 @@ def _priors() -> dict[str, Prior]:
 FITTED: Mapping[str, Prior] = _priors()
 
 
+#: Spread of what a device reaches in convolutions and products of library kernels, over the tiles
+#: that fit DeepBench's tables: clocks differ, and libraries have improved since.
+_CONVOLUTION_SPREAD = 0.4
+#: Spread of the bandwidth that library kernels reach on a device, around what was measured.
+_BANDWIDTH_SPREAD = 0.1
+
+
 def _network_priors() -> dict[str, Prior]:
-    return {}
+    deep_bench = "pooled share of DeepBench's convolutions"
+    tables = "medians of elementwise operators (published tables), nominal where there are none"
+    host = "eager PyTorch: one module after another in Python, order of magnitude"
+    chosen = "order of magnitude; chosen with the rows in view"
+    datasheet = "clocks of such cards lie above the datasheet's; seen in rows of one of them"
+    devices = {
+        "a10": (("bf16", "tf32"), 0.9),
+        "a100-pcie-40gb": (("bf16", "tf32"), 0.83),
+        "a100-pcie-80gb": (("bf16", "tf32"), 0.87),
+        "a100-sxm-40gb": (("bf16", "tf32"), 0.83),
+        "a100-sxm-80gb": (("bf16", "tf32"), 0.87),
+        "rtx-2080-ti": (("bf16", "fp32"), 0.74),
+        "rtx-3090": (("bf16", "tf32"), 0.92),
+        "rtx-a6000": (("bf16", "tf32"), 0.92),
+    }
+    usual = {"bf16": 0.8, "tf32": 0.6, "fp32": 0.9}
+    table: dict[str, tuple[float, float, str]] = {}
+    for device, (widths, bandwidth) in devices.items():
+        for width in widths:
+            name = f"device.{device}.convolution.{width}"
+            fast = 1.4 if device == "rtx-3090" else 1.0
+            source = datasheet if fast > 1 else deep_bench
+            table[name] = (usual[width] * fast, _CONVOLUTION_SPREAD, source)
+        table[f"device.{device}.library_bandwidth"] = (bandwidth, _BANDWIDTH_SPREAD, tables)
+    table |= {
+        # Boards of one chip, whose rows agree.
+        "architecture.volta.convolution.bf16": (0.955, _CONVOLUTION_SPREAD, deep_bench),
+        "architecture.volta.convolution.fp32": (1.0, _CONVOLUTION_SPREAD, deep_bench),
+        "architecture.volta.library_bandwidth": (0.87, _BANDWIDTH_SPREAD, tables),
+        "general.convolution_direct": (0.35, 0.3, chosen),
+        "general.convolution_direct_math": (0.2, 0.3, chosen),
+        "general.convolution_direct_weight_gradient": (0.5, 0.5, chosen),
+        "general.convolution_unaligned": (0.6, 0.2, "DeepBench, first layers"),
+        "family.pytorch.launch_s": (5.5e-5, 0.3, host),
+        "family.pytorch-ngc.launch_s": (2e-5, 0.5, host),
+        "family.jax.math": (0.8, 0.3, chosen),
+        "family.tensorflow-xla.math": (1.0, 0.1, "the same libraries"),
+        "family.paddle.math": (1.0, 0.1, "the same libraries"),
+        "family.pytorch.step_overhead_s": (5e-4, _UNKNOWN_SPREAD, chosen),
+        "family.pytorch-ngc.step_overhead_s": (5e-4, _UNKNOWN_SPREAD, chosen),
+    }
+    return {
+        name: Prior(value=value, spread=spread, source=source)
+        for name, (value, spread, source) in table.items()
+    }
 
 
-#: Constants of convolutions, memory-bound operators and eager hosts: those that rows of vision and
+#: Constants of convolutions, library kernels and eager hosts: those that rows of vision and
 #: recommendation training remake. No row of a language model depends on them.
 FITTED_NETWORKS: Mapping[str, Prior] = _network_priors()
