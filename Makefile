@@ -9,13 +9,14 @@ MANIFEST := pyproject.toml constraints.txt
 EXAMPLE := examples/llama-3.1-8b-dgx-h100.yaml
 
 .DELETE_ON_ERROR:
-.PHONY: help plan test format-check lint types layers format bench models docs gpu clean
+.PHONY: help plan test format-check lint types layers format bench bench-models models docs gpu clean
 
 help:
 	@echo 'make plan     set up, then plan Llama-3.1-8B on one node of eight H100'
 	@echo 'make test     set up, then run every check that CI runs'
 	@echo 'make format   rewrite the code as the format check wants it'
 	@echo 'make bench    print the benchmark table'
+	@echo 'make bench-models  compare captured models with known counts'
 	@echo 'make models   record the built-in models of other fields anew'
 	@echo 'make docs     write the reference of the Python functions to build/docs'
 	@echo 'make gpu      run the tests that need an accelerator'
@@ -49,6 +50,9 @@ format: $(VENV)/.dev-installed
 
 bench: $(VENV)/.base-installed
 	$(BIN)/python -m benchmarks.main
+
+bench-models: $(VENV)/.test-torch-installed
+	$(BIN)/python -m benchmarks.models
 
 # Some minutes. The graphs change when the recorder, the conversion or a module does.
 models: $(VENV)/.test-torch-installed

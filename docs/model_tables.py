@@ -16,7 +16,7 @@ BEGIN, END = "<!-- built-in models:begin -->", "<!-- built-in models:end -->"
 def table() -> str:
     """Return a row for each built-in model, in Markdown."""
     rows = [
-        "| model | field | parameters | forward, one sample | input | also called |",
+        "| model | field | parameters | forward, one sample | first input | also called |",
         "|---|---|---:|---:|---|---|",
     ]
     for name in built_in_models():

@@ -48,8 +48,8 @@ def gpt_like(
 
 LLAMA_7B = sized("llama", 4096, 32, 32, 32000, ffn=11008)
 
-#: Counts of `shared/models/expected.json` (PyTorch 2.13, transformers 5.23, meta device), so that a
-#: check remains where that data is absent. Keys other than sizes have their family's defaults.
+#: Counts of `validation/models/expected.json` (PyTorch 2.13, transformers 5.23, meta device). Keys
+#: other than sizes have their family's defaults, which the files there mostly spell out.
 BUNDLED: list[tuple[dict[str, Any], int]] = [
     (gpt_like("gpt2", 768, 12, 12, 50257, n_positions=1024), 124_439_808),
     (gpt_like("gptj", 4096, 28, 16, 50400), 6_050_882_784),
@@ -102,12 +102,12 @@ BUNDLED: list[tuple[dict[str, Any], int]] = [
 
 
 @pytest.fixture(scope="module")
-def published(shared: Path) -> Models:
+def published(known_models: Path) -> Models:
     """Return the readable configurations of the reference data with their answers."""
-    expected = json.loads((shared / "models" / "expected.json").read_text(encoding="utf-8"))
+    expected = json.loads((known_models / "expected.json").read_text(encoding="utf-8"))
     found = {}
     for name, answers in expected["configs"].items():
-        path = shared / "models" / answers["config"]
+        path = known_models / answers["config"]
         config = json.loads(path.read_text(encoding="utf-8"))
         if config["model_type"] in readable_model_types():
             found[name] = {**answers, "path": path, "config": config}
@@ -186,6 +186,6 @@ def test_an_image_model_is_sent_to_module_capture() -> None:
     message = str(caught.value)
     assert message.startswith(
         "a/config.json: model_type 'vit' is not read from its configuration, since it is no plain "
-        "language transformer; such a model comes in by capturing its module. Read from "
-        "config.json: bart, bert, bloom,"
+        "language transformer; such a model is captured, which needs the extra 'hf' (load_model "
+        "does it). Read from config.json: bart, bert, bloom,"
     )

@@ -207,10 +207,11 @@ def test_every_tie_leads_to_a_parameter_of_its_size() -> None:
         }
         broken += [
             (name, p.name)
-            for block in graph.blocks.values()
-            for op in block.operators
+            for instance in graph.instances
+            for op in graph.blocks[instance.block].operators
             for p in op.parameters
-            if p.tied_to is not None and owned.get(p.tied_to) != p.elements
+            if p.tied_to is not None
+            and owned.get(p.tied_to.replace("./", f"{instance.path}/")) != p.elements
         ]
 
     assert broken == []

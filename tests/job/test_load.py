@@ -303,7 +303,7 @@ def test_all_problems_come_at_once() -> None:
         "replicas",
         (
             "data: unknown key 'global_batches'; did you mean 'global_batch'? known keys: "
-            "sequence_length, global_batch"
+            "sequence_length, global_batch, loader"
         ),
         (
             "cluster.power_limit: unknown unit 'GB' in '400 GB'; expected one of W, kW, MW, GW, "
@@ -319,7 +319,7 @@ def test_all_problems_come_at_once() -> None:
             "reduce_every_micro_batch, in_line, prefetch, reshard_after_forward, bucket, offload"
         ),
         (
-            "precision: unknown precision 'bf15'; did you mean 'bf16'? known: bf16, fp16, fp32, "
+            "precision: unknown precision 'bf15'; did you mean 'bf16'? known: amp, bf16, fp16, fp32, "
             "fp64, fp8, mxfp8, nvfp4, tf32"
         ),
         *trait_problems(),
@@ -392,7 +392,8 @@ def trait_problems() -> tuple[str, ...]:
         ),
         (
             {"model": {"lora": {"rank": 4}}},
-            "model: found neither of name and transformer, expected exactly one",
+            "model: found none of name, transformer and module, expected exactly one of name, "
+            "transformer, module",
         ),
         (
             {"model": {"transformer": {"layers": [[1]]}}},
@@ -408,7 +409,7 @@ def trait_problems() -> tuple[str, ...]:
         ),
         (
             {"data": None},
-            "data: is missing, expected a mapping of sequence_length, global_batch",
+            "data: is missing, expected a mapping of sequence_length, global_batch, loader",
         ),
     ],
 )
@@ -440,13 +441,24 @@ def test_an_unknown_node_suggests_the_nearest() -> None:
 def test_the_message_of_several_problems_is_a_list() -> None:
     """One line each, the file in front."""
     with pytest.raises(JobError) as caught:
-        job_from_mapping(mapping(data={}), "job.yaml")
+        job_from_mapping(mapping(data={}, precision=3), "job.yaml")
 
     assert str(caught.value) == (
         "job.yaml: 2 problems:\n"
-        "  data.sequence_length: is missing, expected a whole number, tokens per sample\n"
         "  data.global_batch: is missing, expected a whole number, samples per step over all "
-        "replicas"
+        "replicas\n"
+        "  precision: found 3, expected one of fp64, fp32, tf32, bf16, fp16, fp8, mxfp8, nvfp4"
+    )
+
+
+def test_a_model_of_tokens_needs_a_sequence_length() -> None:
+    """Said with all other problems where the file shows it; else where the model is read.
+
+    A `config.json` may be one of an image model.
+    """
+    assert problems(model={"transformer": {"layers": 2}}, data={"global_batch": 8}) == (
+        "data.sequence_length: is missing, expected a whole number, tokens per sample; left out "
+        "where samples have none",
     )
 
 

@@ -247,6 +247,7 @@ def test_input_batches_take_memory_on_the_device_and_on_the_host() -> None:
     assert found.materials.host_memory_bytes == 8 * 4 * 2 * of_a_sample
     listed = {row.name: row.bytes for row in found.memory.alive if row.category == "input"}
     assert listed == {"input batches": found.memory.by_category["input"]}
+    assert found.memory.alive_bytes == pytest.approx(slowed("copies", "ddp").peak.tensors)
 
 
 def test_batches_that_find_no_room_in_host_memory_are_refused() -> None:

@@ -89,7 +89,10 @@ def test_an_unknown_preset_and_an_unknown_option_are_refused_with_the_nearest() 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_makes_a_strategy_of_the_ranks_asked_for(name: str) -> None:
     """Replicas times micro-batches times samples make the batch."""
-    options = options_of_preset(name, {"dp": 2, "fsdp": 2, "tp": 2, "micro_batch": 2})
+    degrees = {"dp": 2, "fsdp": 2, "tp": 2, "micro_batch": 2}
+    if name == "data_parallel":  # one process knows replicas alone, and one micro-batch
+        degrees = {"dp": 8, "micro_batch": 4}
+    options = options_of_preset(name, degrees)
 
     found = strategy_of(options, model=NO_MODEL, global_batch=32)
 

@@ -9,6 +9,7 @@ from wattree.capture.catalogue import (
 )
 from wattree.capture.counts import dense_forward_flop, operator_flop
 from wattree.capture.figures import ModelFigures, model_figures
+from wattree.capture.fusion import fused
 from wattree.capture.huggingface import (
     config_shape,
     readable_model_types,
@@ -19,12 +20,14 @@ from wattree.capture.mapping import TRANSFORMER_KEYS, transformer_from_mapping
 from wattree.capture.module import capture_module, module_graph, record_source
 from wattree.capture.recording import Recording
 from wattree.capture.shape import TransformerShape
+from wattree.capture.summary import ModuleRow, module_rows
 from wattree.capture.transformer import build_transformer
 
 __all__ = [
     "TRANSFORMER_KEYS",
     "CatalogueEntry",
     "ModelFigures",
+    "ModuleRow",
     "Recording",
     "TransformerShape",
     "build_transformer",
@@ -34,11 +37,13 @@ __all__ = [
     "configuration_names",
     "dense_forward_flop",
     "freeze",
+    "fused",
     "load_model",
     "located_model",
     "model_figures",
     "model_names",
     "module_graph",
+    "module_rows",
     "operator_flop",
     "readable_model_types",
     "record_source",

@@ -40,8 +40,11 @@ class ModelFigures:
 
     @property
     def first_input(self) -> str:
-        """The first input, and a sign that there are more."""
-        return self.inputs[0] + (", …" if len(self.inputs) > 1 else "")
+        """Shape of a sample's first input, and whether there are more: `3×224×224`."""
+        _, bracket, dims = self.inputs[0].partition("[")
+        lengths = [length for length in dims.rstrip("]").split(", ") if length != "batch"]
+        shape = "×".join(lengths) or "1" if bracket else self.inputs[0]
+        return f"{shape} and more" if len(self.inputs) > 1 else shape
 
 
 def model_figures(name: str) -> ModelFigures:

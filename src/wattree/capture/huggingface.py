@@ -118,8 +118,8 @@ def _model_type(config: Mapping[str, Any], where: str) -> str:
     if model_type in _CAPTURED:
         raise ModelError(
             f"{where}: model_type '{model_type}' is not read from its configuration, since it is "
-            "no plain language transformer; such a model comes in by capturing its module. "
-            f"Read from config.json: {readable}"
+            "no plain language transformer; such a model is captured, which needs the extra 'hf' "
+            f"(load_model does it). Read from config.json: {readable}"
         )
     guess = nearest(model_type, readable_model_types())
     hint = f"did you mean '{guess}'? " if guess else ""

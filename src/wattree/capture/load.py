@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from wattree.capture.catalogue import catalogue_entry, is_model_name
-from wattree.capture.huggingface import transformer_from_config
+from wattree.capture.configuration import model_from_config
 from wattree.capture.zoo.graph import built_in_graph
 from wattree.errors import ModelError
 from wattree.files import read_json
@@ -22,7 +22,11 @@ CONFIG_LIMIT_BYTES: Final = 4 * 2**20
 
 
 def load_model(
-    name_or_path: str | Path, *, arguments: Mapping[str, Any] | None = None
+    name_or_path: str | Path,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    sequence: int | None = None,
+    capture: bool = False,
 ) -> ModelGraph:
     """Return the graph of a model of the catalogue, or of a `config.json` or its folder.
 
@@ -32,8 +36,11 @@ def load_model(
     Args:
         name_or_path: Which.
         arguments: Options of a model of the catalogue that has some, such as `image_size`.
+        sequence: Tokens per sample at which sizes of a captured model are exact; None: its own.
+        capture: Build and capture it with transformers even where its family can be read.
 
     Raises:
+        MissingExtraError: It has to be captured, and torch or transformers are missing.
         UnknownNameError: No such name in the catalogue; the nearest is suggested.
         ModelError: The file describes no model that can be read, or there are no such arguments.
         JobError: The file cannot be read at all.
@@ -50,13 +57,18 @@ def load_model(
         path = Path(text)
         file = path / "config.json" if path.is_dir() else path
         config = read_json(file, limit_bytes=CONFIG_LIMIT_BYTES)
-        return transformer_from_config(config, str(file))
+        return model_from_config(config, str(file), sequence=sequence, capture=capture)
     entry = catalogue_entry(text)
     if entry.config is None:
         return built_in_graph(entry.name, arguments or {})
     _refuse(arguments, entry.name)
-    return transformer_from_config(
-        entry.config, f"catalogue model {entry.name}", name=entry.name, sources=(entry.source,)
+    return model_from_config(
+        entry.config,
+        f"catalogue model {entry.name}",
+        name=entry.name,
+        sources=(entry.source,),
+        sequence=sequence,
+        capture=capture,
     )
 
 

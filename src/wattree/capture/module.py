@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -133,9 +132,9 @@ def module_graph(source: ModuleSource, *, sequence: int | None) -> ModelGraph:
         ModelError: It cannot be captured.
         MissingExtraError: PyTorch is not installed.
     """
-    recording = record_source(source, sequence=sequence)
-    graph: ModelGraph = import_module("wattree.capture.convert").model_graph(recording)
-    return graph
+    from wattree.capture.convert import model_graph
+
+    return model_graph(record_source(source, sequence=sequence))
 
 
 def check_torch(name: str) -> None:

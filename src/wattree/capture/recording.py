@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from wattree.graph import Extent
 
@@ -48,6 +48,31 @@ class RecordedTensor:
     source: TensorSource = TensorSource.OPERATOR
     name: str = ""
     requires_grad: bool = False
+
+    @property
+    def element_bytes(self) -> float:
+        """Width of an element. [B]"""
+        return _ELEMENT_BYTES.get(self.dtype, 4)
+
+
+#: Width of the elements of PyTorch's types that are not four bytes wide. [B]
+_ELEMENT_BYTES: Final = {
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+    "int64": 8,
+    "uint64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "int16": 2,
+    "uint16": 2,
+    "complex32": 4,
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

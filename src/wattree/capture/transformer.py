@@ -50,6 +50,7 @@ def build_transformer(shape: TransformerShape) -> ModelGraph:
     if (head := head_block(shape, seq=decoder_seq)) is not None:
         add("head", head)
     return ModelGraph(
+        own_family=True,
         name=shape.name,
         architecture=shape.architecture,
         blocks=blocks,

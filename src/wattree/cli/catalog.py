@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from wattree.cli.job_file import tell_warnings
 from wattree.cli.output import JsonPath, deliver
 
 __all__ = ["catalog"]
@@ -22,25 +24,48 @@ class Kind(StrEnum):
     SITES = "sites"
 
 
-def catalog(
+def catalog(  # noqa: PLR0917 - typer passes options by name
     kind: Annotated[Kind, typer.Argument(help="What to list.", show_default=False)],
     name: Annotated[
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="One of them, with the source of each number.",
+            help="One of them, with the source of each number. Of models also a PyTorch module, "
+            "such as model.py:build, which is run.",
             show_default=False,
         ),
     ] = None,
     json_path: JsonPath = None,
+    batch: Annotated[
+        int, typer.Option(min=2, metavar="N", help="Samples a PyTorch module is shown with.")
+    ] = 2,
+    sequence: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Tokens per sample, where its inputs have such a dim.",
+            show_default=False,
+        ),
+    ] = None,
+    depth: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Levels of its module tree to show.")
+    ] = 2,
 ) -> None:
     """List models, devices, nodes, fabrics or sites; show one with its sources.
 
-    These are the names that a job file may use.
+    These are the names that a job file may use. A PyTorch module (FILE.py:FUNCTION or
+    PACKAGE.MODULE:FUNCTION) is imported, built and run on tensors without values, and shown
+    module by module: parameters, FLOP, bytes moved and kept.
 
     Example: wattree catalog devices h100-sxm-80gb
     """
+    from wattree.job import names_module
     from wattree.report.catalog_text import detail_table, entries_of, overview_table
+
+    if kind is Kind.MODELS and name is not None and names_module(name):
+        _show_module(name, json_path, batch=batch, sequence=sequence, depth=depth)
+        return
 
     entries = entries_of(kind.value, name)
     if name is None:
@@ -55,3 +80,19 @@ def catalog(
             json_path,
             lambda console: console.print(detail_table(entries[0])),
         )
+
+
+def _show_module(
+    name: str, json_path: Path | None, *, batch: int, sequence: int | None, depth: int
+) -> None:
+    """Capture a module and print its tree."""
+    from wattree.capture import capture_module
+    from wattree.report.module_text import as_json, module_table
+
+    recording = capture_module(name, batch=batch, sequence=sequence)
+    tell_warnings(Path(name), recording.warnings)
+    deliver(
+        as_json(recording),
+        json_path,
+        lambda console: console.print(module_table(recording, depth=depth)),
+    )

@@ -44,7 +44,13 @@ _LINE_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
 Progress = Callable[[str, int, int], None]
 
 JobPath = Annotated[
-    Path, typer.Argument(metavar="JOB", help="Job file (YAML).", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="JOB",
+        help="Job file (YAML). If its model names a Python file (model: file.py:build) or package, "
+        "that is run.",
+        show_default=False,
+    ),
 ]
 JsonPath = Annotated[
     Path | None,

@@ -79,7 +79,8 @@ def _parted(model: ModelGraph, counts: Sequence[int]) -> tuple[str, str] | None:
 def _empty_chunks(model: ModelGraph, counts: Sequence[int]) -> list[int]:
     """Return the chunks that would do nothing: no layer, and neither embedding nor head."""
     busy = {0} if not model.instances[0].is_layer else set()
-    busy |= {len(counts) - 1} if not model.instances[-1].is_layer else set()
+    is_own = len(model.instances) > 1 or len(counts) == 1  # not the first one once more
+    busy |= {len(counts) - 1} if is_own and not model.instances[-1].is_layer else set()
     return [index for index, count in enumerate(counts) if count < 1 and index not in busy]
 
 

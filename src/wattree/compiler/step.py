@@ -162,29 +162,7 @@ def steps_of(
         raise StrategyError(beyond)
     if strategy.traffic.offload.tables is not None:
         check_far_tables(program, software, strategy.traffic)
-    load, dropless = strategy.expert_load, software.moe_dropless
-    levels = rank_levels(load, program, strategy.mesh, dropless=dropless)
-    owners = owner_levels(program, strategy.mesh)
-    if strategy.single_process:
-        if misfit := single_process_misfits(strategy, cluster):
-            raise StrategyError(misfit)
-        owners = first_rank_levels(("dp",), strategy.mesh) if strategy.mesh.ranks > 1 else None
-    if levels is not None and owners is not None:
-        raise StrategyError(
-            {
-                "strategy.expert_imbalance": "found beside operators that one rank has whole; "
-                "expected one or the other: which ranks are busiest is not added up"
-            }
-        )
-    levels = levels or owners
-    if levels is not None and cluster.is_mixed:
-        raise StrategyError(
-            {
-                "strategy.expert_imbalance" if owners is None else "strategy.tree": "found ranks "
-                "of unequal load beside cluster.pools of different nodes; expected nodes of one "
-                "kind, or equal loads"
-            }
-        )
+    levels = _uneven(job, program, cluster)
     scale = _scale(strategy, program, sequence, global_batch, levels)
     if strategy.single_process:
         scale = replace(scale, launches=float(strategy.mesh.ranks))
@@ -243,12 +221,46 @@ def steps_of(
                 rates=rates,
                 software=software,
                 moves=moves,
-                input_bytes=float(scale.micro_batch[0]) * sequence * _TOKEN_BYTES,
+                input_bytes=_input_bytes(model, scale, rates.element_bytes),
                 loading=loading[kind.pool] if loading else None,
                 levels=levels,
             )
         )
     return Steps(of_kind=tuple(steps), kinds=kinds, rates=by_pool, loading=loading, label=job.label)
+
+
+def _uneven(job: JobToCompile, program: ModelProgram, cluster: Cluster) -> RankLevels | None:
+    """Return how unequally the ranks are loaded; None where all do the same.
+
+    Raises:
+        StrategyError: More than one thing makes them unequal, or their nodes differ besides.
+    """
+    strategy = job.strategy
+    load, dropless = strategy.expert_load, job.software.moe_dropless
+    levels = rank_levels(load, program, strategy.mesh, dropless=dropless)
+    owners = owner_levels(program, strategy.mesh)
+    if strategy.single_process:
+        if misfit := single_process_misfits(strategy, cluster):
+            raise StrategyError(misfit)
+        owners = first_rank_levels(("dp",), strategy.mesh) if strategy.mesh.ranks > 1 else None
+    if levels is not None and owners is not None:
+        raise StrategyError(
+            {
+                "strategy.expert_imbalance": "found beside operators that one rank has whole; "
+                "expected one or the other: which ranks are busiest is not added up"
+            }
+        )
+    levels = levels or owners
+    if levels is not None and cluster.is_mixed:
+        what = "experts" if owners is None else "ranks"
+        key = "strategy.expert_imbalance" if owners is None else "strategy.tree"
+        raise StrategyError(
+            {
+                key: f"found {what} of unequal load beside cluster.pools of different nodes; "
+                "expected nodes of one kind, or equal loads"
+            }
+        )
+    return levels
 
 
 def given_bytes(model: ModelGraph, scale: Scale, element_bytes: float) -> float:
@@ -262,6 +274,14 @@ def given_bytes(model: ModelGraph, scale: Scale, element_bytes: float) -> float:
                     elements = scale.value(local_size(operator, operand, {}))[0]
                     total += float(elements) * (operand.element_bytes or element_bytes)
     return total
+
+
+def _input_bytes(model: ModelGraph, scale: Scale, element_bytes: float) -> float:
+    """Return what a replica is given for a micro-batch: token ids, images, …. [B]"""
+    if model.own_family:
+        return float(scale.micro_batch[0]) * scale.sequence * _TOKEN_BYTES
+    replicas = float(scale.degree(scale.batch_axes)[0])
+    return given_bytes(model, scale, element_bytes) / replicas
 
 
 def single_process_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:

@@ -104,6 +104,8 @@ class ModelGraph:
         sources: Where the figures come from.
         checkpointed: Patterns of operators whose activations the model itself recomputes.
         warnings: What could not be told of it for certain, one line each; commands print them.
+        own_family: Its operators are those of Wattree's own transformers, several kernels each and
+            called the same in every model; otherwise they are what a module dispatched.
     """
 
     name: str
@@ -116,6 +118,7 @@ class ModelGraph:
     sources: tuple[str, ...] = ()
     checkpointed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    own_family: bool = False
 
     def __post_init__(self) -> None:
         for instance in self.instances:

@@ -152,7 +152,8 @@ class Parameter:
         dims: Iteration dims that index it, by position.
         elements: Exact number of values. Equal to the product of extents unless stated.
         trainable: False for frozen parameters: no weight gradient, no optimiser state.
-        tied_to: Global name `block_path/parameter` of the table it shares storage with. A tied
+        tied_to: Global name `block_path/parameter` of the table it shares storage with, or
+            `./parameter` of one in its own block. A tied
             parameter is computed with but counted and updated only once.
     """
 

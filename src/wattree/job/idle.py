@@ -103,6 +103,7 @@ def warn_of_idle_options(
             "model's state with; set dp or fsdp above 1",
         )
     _of_context(options, chosen, problems=problems)
+    _of_replicas(options, chosen, problems=problems)
     over = options.ep * (options.tp if options.expert_over_tensor else 1)
     _of_load(options.expert_load, over, problems=problems)
     _of_pipeline(
@@ -122,6 +123,25 @@ def warn_of_idle_options(
         sharded=options.sharding != "none" and holders > 1,
         problems=problems,
     )
+
+
+def _of_replicas(
+    options: StrategyOptions, chosen: Mapping[str, Any], *, problems: Problems
+) -> None:
+    """Warn of what is spread over replicas where there is one."""
+    if options.replicas > 1:
+        return
+    for key in ("op_shard", "tables", "single_process"):
+        if chosen.get(key, False) not in (False, "data-parallel"):
+            problems.warn(
+                f"strategy.{key}",
+                "has no effect with one replica: there are no others; set dp above 1",
+            )
+    if chosen.get("sync_batch_norm") and options.cp == 1:
+        problems.warn(
+            "strategy.sync_batch_norm",
+            "true has no effect with one replica: its statistics are those of all; set dp above 1",
+        )
 
 
 def _of_context(options: StrategyOptions, chosen: Mapping[str, Any], *, problems: Problems) -> None:

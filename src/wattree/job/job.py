@@ -40,6 +40,7 @@ class ModelSource:
         name: Catalogue name, or path of a `config.json`.
         transformer: Keys of a plain `transformer:` block.
         module: A Python function that builds it; using it runs code.
+        capture: A named one is built and captured even where its family can be read.
         arguments: Options of the catalogue's model called `name`.
         lora: Adapters to add, if any.
         freeze: Patterns of operators whose parameters are not trained.
@@ -49,6 +50,7 @@ class ModelSource:
     name: str | None = None
     transformer: Mapping[str, Any] | None = None
     module: ModuleSource | None = None
+    capture: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
     lora: Lora | None = None
     freeze: tuple[str, ...] = ()

@@ -113,6 +113,7 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
         mapping.get("collectives", AUTO_COLLECTIVES), cluster=cluster, problems=problems
     )
     traits = _traits(mapping.get("traits", {}), problems=problems)
+    _compile(mapping.get("compile"), traits, problems=problems)
     if isinstance(strategy, Strategy | StrategyOptions) and named["software"] in SOFTWARE:
         own = SOFTWARE[named["software"]].moe_dropless
         warn_of_idle_capacity(
@@ -206,17 +207,17 @@ def _data(value: object, model: ModelSource | None, *, problems: Problems) -> Da
     how = None if given is None else problems.read(LoaderSpec, named, "data.loader")
     if spec is None:
         return None
-    sequence = spec.sequence_length
-    if sequence is None and model is not None and needs_sequence(model):
-        expected = DataSpec.model_fields["sequence_length"].description
-        problems.add("data.sequence_length", f"is missing, expected {expected}")
+    length = spec.sequence_length
     loader = None
     if how is not None:
-        loader = loader_of(how, sequence_length=sequence, problems=problems)
+        loader = loader_of(how, sequence_length=length or 1, problems=problems)
+    if length is None and model is not None and needs_sequence(model):
+        expected = DataSpec.model_fields["sequence_length"].description
+        problems.add("data.sequence_length", f"is missing, expected {expected}")
     return Data(
-        sequence_length=1 if sequence is None else sequence,
+        sequence_length=length or 1,
         global_batch=spec.global_batch,
-        has_sequence=sequence is not None,
+        has_sequence=length is not None,
         loader=loader,
     )
 
@@ -228,6 +229,16 @@ def _choice(value: object, place: str, known: tuple[str, ...], *, problems: Prob
         with problems.at(place):
             raise UnknownNameError(kind=place, name=value, known=known)
     return str(value)
+
+
+def _compile(value: object, traits: dict[str, Any], *, problems: Problems) -> None:
+    """Enter the key `compile` among the traits, where it is called `compiled`."""
+    if value is None:
+        return
+    if not isinstance(value, bool):
+        problems.add("compile", f"{seen(value)}, expected {_EXPECTED['bool']}")
+    elif traits.setdefault("compiled", value) is not value:
+        problems.add("compile", f"{seen(value)}, but traits.compiled says otherwise; give one")
 
 
 def _traits(value: object, *, problems: Problems) -> dict[str, Any]:

@@ -43,11 +43,14 @@ def model_source(
         found = " and ".join(given) or "none of name, transformer and module"
         problems.add("model", f"found {found}, expected exactly one of name, transformer, module")
         return None
+    if spec.capture is not None and spec.name is None:
+        problems.add("model.capture", "only a model given by 'name' has it")
     name = None if spec.name is None else _name(spec.name, folder=folder, problems=problems)
     return ModelSource(
         name=name,
         transformer=spec.transformer,
         module=_module(spec, folder=folder, is_guest=is_guest, problems=problems),
+        capture=bool(spec.capture),
         arguments={} if spec.module is not None else spec.arguments or {},
         lora=_lora(spec),
         freeze=tuple(spec.freeze or ()),
@@ -57,7 +60,7 @@ def model_source(
 
 def needs_sequence(source: ModelSource) -> bool:
     """Return whether a source is known, before it is read, to be a model of tokens."""
-    return source.transformer is not None or (source.name or "").endswith(".json")
+    return source.transformer is not None
 
 
 def _as_mapping(value: object) -> object:

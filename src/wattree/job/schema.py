@@ -90,6 +90,11 @@ class ModelSpec(Section):
     """Where the model comes from."""
 
     name: str | None = Field(None, description="a catalogue name or the path of a config.json")
+    capture: bool | None = Field(
+        None,
+        description="true or false, whether the named model is built by the transformers library "
+        "and captured even where it can be read without; needs the extra 'hf'",
+    )
     transformer: TransformerBlock | None = Field(
         None, description="a block of keys such as layers, hidden, heads and vocab"
     )
@@ -597,6 +602,9 @@ class JobFile(Section):
     software: str = Field("megatron-core", description="a software family such as megatron-core")
     traits: dict[str, Any] = Field(
         default_factory=dict, description="habits of the software to replace, by trait name"
+    )
+    compile: bool | None = Field(
+        None, description="true or false, whether a compiler merges operators; the software's habit"
     )
     collectives: str | dict[CollectiveKind, str | CollectiveSpec] = Field(
         "auto",

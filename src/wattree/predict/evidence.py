@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from wattree.cost import Calibration, Software, device_names, matrix_precision
 from wattree.cost.rates import precision_class
-from wattree.graph import TaskKind
+from wattree.graph import StageLabel, TaskKind
 from wattree.job import Job
 from wattree.trace import Evidence, Trace
 
@@ -31,6 +31,7 @@ def provenance_of(
     busy = trace.end_s - trace.start_s
     computing = busy * (graph.kind == TaskKind.COMPUTE)
     moving = busy * np.isin(graph.kind, (TaskKind.COLLECTIVE, TaskKind.TRANSFER))
+    moving[graph.stage == StageLabel.MATERIALS] = 0.0  # rests on what the job says of loading
     width = precision_class(matrix_precision(job.precision))
     family = calibration.evidence(f"family.{software.name}.math", "pooled.math")
     shares: dict[str, float] = {}
@@ -44,6 +45,8 @@ def provenance_of(
         for kind, seconds in ((matmul, computing), (link, moving)):
             shares[kind] = shares.get(kind, 0.0) + float(seconds[mine].sum()) / total
         notes[f"matrix rates of {device.name}: {matmul}; links: {link}"] = None
+    if job.data.loader is not None:
+        notes["loading: figures of the job or its preset, and the node's datasheet"] = None
     time = Evidence(
         evidence=_weakest(shares),
         share=shares,

@@ -90,8 +90,12 @@ def _built(job: Job) -> ModelGraph:
         assert source.name is not None
         name = source.name
         # One with a slash has been made a path when the job was read.
-        located = name if "/" in name else located_model(name, source.folder)
-        graph = load_model(located, arguments=source.arguments)
+        graph = load_model(
+            name if "/" in name else located_model(name, source.folder),
+            arguments=source.arguments,
+            sequence=job.data.sequence_length if job.data.has_sequence else None,
+            capture=source.capture,
+        )
     if source.lora is not None:
         graph = with_lora(graph, rank=source.lora.rank, targets=source.lora.targets)
     if source.freeze:

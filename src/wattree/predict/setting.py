@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from wattree.capture import fused
 from wattree.cost import (
     AUTOCAST,
     Calibration,
@@ -89,6 +90,7 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
         )
     precision = matrix_precision(job.precision)
     software = at_precision(software, job.precision)
+    model, software = _compiled(model_of(job) if model is None else model, software)
     try:
         by_pool = pool_rates(
             job.cluster, software, precision, calibration, collectives=job.collectives
@@ -97,7 +99,7 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
         raise JobError(job.source, [f"precision: {error}"]) from error
     return Setting(
         job=job,
-        model=model_of(job) if model is None else model,
+        model=model,
         software=software,
         precision=precision,
         calibration=calibration,
@@ -106,6 +108,17 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
             for rates, pool in zip(by_pool, job.cluster.pools, strict=True)
         ),
     )
+
+
+def _compiled(model: ModelGraph, software: Software) -> tuple[ModelGraph, Software]:
+    """Return what a compiler makes of a model of single operators, and the habits left for it.
+
+    The catalogue's transformers have operators of several kernels each; how far a compiler merges
+    those is a fitted factor of the software family.
+    """
+    if not software.compiled or model.own_family:
+        return model, software
+    return fused(model), replace(software, compiled=False, library_kernels=False)
 
 
 def _capped(rates: Rates, slow: float) -> Rates:

@@ -57,8 +57,8 @@ class Prediction:
         trace: When everything happened.
         power: Power of the job over the step: (time, W) pairs. [s, W]
         peak: Peak memory as three tools would report it. [B]
-        warnings: What the job says to no effect on this model; what its file alone tells is in
-            `Job.warnings`.
+        warnings: What the job says to no effect on this model, and what could not be told of it
+            for certain; what the job's file alone tells is in `Job.warnings`.
         ledger: What the memory of the trace's tasks is made of; None if nobody kept it.
         beside: The step beside the job's neighbours; None if it has none.
         loading: What loading data is to the ranks of each pool; empty where nothing is known.
@@ -126,7 +126,8 @@ def simulate(
                 fold=fold,
                 rules=Rules(sharing=sharing, mutual_slowdown=mutual_slowdown),
             )
-    return replace(prediction, warnings=idle_choices(job, setting.model))
+    told = (*idle_choices(job, setting.model), *setting.model.warnings)
+    return replace(prediction, warnings=told)
 
 
 def predicted(
@@ -308,7 +309,8 @@ def _result(
 ) -> Result:
     job = setting.job
     step_s, ranks = trace.makespan_s, strategy.mesh.ranks
-    batch, sequence = job.data.global_batch, job.data.sequence_length
+    batch, has_tokens = job.data.global_batch, job.data.has_sequence
+    tokens_per_s = batch * job.data.sequence_length / step_s
     needed = setting.model_flop
     executed = max(_executed_flop(trace), needed)
     available = step_s * peak_flop_per_s(job.cluster, ranks, setting.precision)
@@ -324,8 +326,8 @@ def _result(
         ranks=ranks,
         step_time_s=step_s,
         samples_per_s=batch / step_s,
-        tokens_per_s=batch * sequence / step_s,
-        tokens_per_s_per_device=batch * sequence / step_s / ranks,
+        tokens_per_s=tokens_per_s if has_tokens else None,
+        tokens_per_s_per_device=tokens_per_s / ranks if has_tokens else None,
         mfu=needed / available,
         hfu=executed / available,
         mfu_precision=setting.precision.value,

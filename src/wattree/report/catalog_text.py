@@ -74,7 +74,7 @@ def overview_table(kind: str, entries: Sequence[Entry]) -> Table:
         table.add_column(
             f"{_title(head)}\n{unit}" if has_units else _title(head),
             justify="left" if is_text else "right",
-            no_wrap=head == "name" or not is_text,
+            no_wrap=head in ("name", "field") or not is_text,
             overflow="fold",
         )
         columns.append(texts)

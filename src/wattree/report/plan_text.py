@@ -44,7 +44,7 @@ def ranking(entries: Sequence[RankedStrategy]) -> Table:
     results = [entry.result for entry in entries]
     columns = [
         ("step", *column([r.step_time_s for r in results], "s")),
-        ("tokens", *column([_rate(entry) for entry in entries], "/s")),
+        (_counted(entries[0]), *column([_rate(entry) for entry in entries], "/s")),
         ("MFU", "%", [f"{100 * r.mfu:.1f}" for r in results]),
         ("memory", *column([r.memory.peak_bytes for r in results], "B", binary=True)),
         ("power", *column([r.average_power_w for r in results], "W")),
@@ -85,6 +85,10 @@ def _rate(entry: RankedStrategy) -> float:
     return entry.result.samples_per_s if tokens_per_s is None else tokens_per_s
 
 
+def _counted(entry: RankedStrategy) -> str:
+    return "samples" if entry.result.tokens_per_s is None else "tokens"
+
+
 def _headline(plan: Plan, console: Console) -> None:
     first = plan.best or (plan.ranked[0] if plan.ranked else None)
     if first is not None:
@@ -103,7 +107,7 @@ def _headline(plan: Plan, console: Console) -> None:
 
 def _legend(entries: Sequence[RankedStrategy], console: Console) -> None:
     result = entries[0].result
-    rate = "samples" if result.tokens_per_s is None else "tokens"
+    rate = _counted(entries[0])
     console.print(
         Text(
             f"\nPer step: {rate} of the whole job; memory of the fullest device (it has "

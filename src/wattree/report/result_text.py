@@ -93,7 +93,7 @@ def _headline(result: Result, console: Console) -> None:
 def _throughput(result: Result) -> str:
     samples = f"{count(result.samples_per_s)} samples/s"
     if result.tokens_per_s is None:
-        return samples
+        return f"{samples}, {count(result.samples_per_s / result.ranks)} per device"
     return (
         f"{count(result.tokens_per_s)} tokens/s, "
         f"{count(result.tokens_per_s_per_device)} per device, {samples}"
@@ -160,7 +160,7 @@ def _bill(result: Result) -> Table:
         f"{quantity(result.average_power_w, 'W')} on average, "
         f"{quantity(result.peak_power_w, 'W')} at the peak, before PUE",
     )
-    cost = f"{money(result.cost_usd)} per step{_per_tokens(result)}"
+    cost = f"{money(result.cost_usd)} per step{_per_unit(result)}"
     carbon = f"{quantity(result.carbon_gco2e, 'g')} CO2e per step"
     is_priced, is_located = result.cost_usd is not None, result.carbon_gco2e is not None
     facts.add_row("Cost", cost if is_priced else "no price is known for these nodes")
@@ -168,9 +168,13 @@ def _bill(result: Result) -> Table:
     return facts
 
 
-def _per_tokens(result: Result) -> str:
-    if result.cost_usd is None or not result.tokens_per_s:
+def _per_unit(result: Result) -> str:
+    """Return the cost of a billion tokens, or of a million samples where they have none."""
+    if result.cost_usd is None:
         return ""
+    if result.tokens_per_s is None:
+        samples = result.samples_per_s * result.step_time_s
+        return f", {money(result.cost_usd / samples * 1e6)} per million samples"
     tokens = result.tokens_per_s * result.step_time_s
     return f", {money(result.cost_usd / tokens * 1e9)} per billion tokens"
 

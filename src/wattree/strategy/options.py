@@ -33,7 +33,7 @@ RECOMPUTATIONS = ("none", "selective", "selective_operator", "selective_qkv", "f
 ULYSSES = "ulysses"
 #: Rows of images instead of positions of sequences: edges are exchanged with neighbours.
 SPATIAL = "spatial"
-CONTEXTS = (*(way.value for way in ContextExchange), ULYSSES, SPATIAL)
+CONTEXTS = (*(way.value for way in ContextExchange), ULYSSES)
 #: How tables are spread over replicas: each whole on one of them, by rows, by columns, not at all,
 #: or whole but for those larger than an even share, which are split by rows.
 TABLES = ("table-wise", "row-wise", "column-wise", "data-parallel", "auto")
@@ -51,7 +51,7 @@ class StrategyOptions:
         dp, fsdp, tp, cp, pp, ep: Degrees of the mesh axes. `ep` divides the replicas that share
             experts: dense layers see `dp * fsdp * ep` replicas.
         expert_over_tensor: Experts are spread over `ep * tp` ranks instead of splitting each.
-        context: Over `cp`, one of `CONTEXTS`.
+        context: Over `cp`, one of `CONTEXTS`, or `SPATIAL`.
         context_order: Which positions each rank of `cp` holds, one of `ORDERS`.
         expert_load: How many tokens the experts of each rank get; None: all the same.
         reduce_every_micro_batch, tensor_pieces: As in `Strategy`.
@@ -112,7 +112,7 @@ class StrategyOptions:
         for name, allowed in (
             ("sharding", SHARDINGS),
             ("schedule", SCHEDULES),
-            ("context", CONTEXTS),
+            ("context", (*CONTEXTS, SPATIAL)),
             ("context_order", ORDERS),
             ("tables", TABLES),
         ):

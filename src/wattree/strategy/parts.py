@@ -40,8 +40,7 @@ def has_roles(model: ModelGraph) -> bool:
 
 def is_own_family(model: ModelGraph) -> bool:
     """Return whether its operators are called as those of our own transformers."""
-    paths = {_general(path) for path in layer_paths(model)}
-    return bool(paths) and paths <= set(_OWN_LAYERS) and not has_roles(model)
+    return model.own_family
 
 
 def layer_paths(model: ModelGraph) -> tuple[str, ...]:

@@ -27,6 +27,16 @@ def options_in_words(options: StrategyOptions) -> str:
         words.append(options.schedule + chunks)
     if options.stage_layers is not None:
         words.append(f"{'+'.join(map(str, options.stage_layers))} layers")
+    words += [
+        said
+        for said, holds in (
+            ("one process", options.single_process),
+            ("split fully connected layers", options.op_shard),
+            (f"{options.tables} tables", options.tables != "data-parallel"),
+            ("synchronised batch norm", options.sync_batch_norm),
+        )
+        if holds
+    ]
     words.append(f"micro-batch {options.micro_batch}")
     if options.recompute != "none":
         words.append(f"{options.recompute} recomputation")

@@ -49,23 +49,10 @@ def merged(
         for same in zip(*(run.tensors for run in runs), strict=True)
     )
     operators = tuple(
-        RecordedOperator(
-            target=same[0].target,
-            module=same[0].module,
-            inputs=same[0].inputs,
-            outputs=same[0].outputs,
-            arguments=same[0].arguments,
-            flop=sizes.extent(*(o.flop for o in same)),
-            input_gradient_flop=sizes.extent(*(o.input_gradient_flop for o in same)),
-            weight_gradient_flop=sizes.extent(*(o.weight_gradient_flop for o in same)),
-            saved=tuple(dict.fromkeys(same[0].saved)),
-            is_view=same[0].is_view,
-            in_place=same[0].in_place,
-            region=same[0].region,
-        )
-        for same in zip(*(run.operators for run in runs), strict=True)
+        _operator(same, sizes) for same in zip(*(run.operators for run in runs), strict=True)
     )
-    recomputed = sizes.extent(*(run.recomputed_flop for run in runs))
+    again = sizes.extent(*(_region_flop(run) for run in runs))
+    recomputed = sizes.growing_like(again, first.recomputed_flop)
     told = list(warnings)
     if sizes.approximate:
         told.append(_approximate(sizes, points[0]))
@@ -83,6 +70,36 @@ def merged(
         warnings=tuple(told),
         how=how,
     )
+
+
+def _operator(same: Sequence[RunOperator], sizes: Sizes) -> RecordedOperator:
+    """Return one operator of all runs.
+
+    Only the first run has a backward. A gradient of a product loops over what the product does,
+    so it grows as that.
+    """
+    first = same[0]
+    flop = sizes.extent(*(o.flop for o in same))
+    return RecordedOperator(
+        target=first.target,
+        module=first.module,
+        inputs=first.inputs,
+        outputs=first.outputs,
+        arguments=first.arguments,
+        flop=flop,
+        input_gradient_flop=sizes.growing_like(flop, first.input_gradient_flop),
+        weight_gradient_flop=sizes.growing_like(flop, first.weight_gradient_flop),
+        saved=tuple(dict.fromkeys(first.saved)),
+        is_view=first.is_view,
+        in_place=first.in_place,
+        region=first.region,
+    )
+
+
+def _region_flop(run: Run) -> int:
+    """Return the FLOP in checkpointed regions; of all operators, where there is none."""
+    inside = sum(o.flop for o in run.operators if o.region is not None)
+    return inside or sum(o.flop for o in run.operators)
 
 
 def _approximate(sizes: Sizes, point: Point) -> str:

@@ -51,9 +51,10 @@ def record(
 ) -> Recording:
     """Return the recording of a module, without memory for its weights.
 
-    It is run on fake tensors at `(batch, sequence)`, with another batch, and with another
-    sequence length. Where a result depends on values, and the module is small enough, it is run on
-    real ones instead, drawn with seed 0; `Recording.how` and a warning say so.
+    It is run on fake tensors forward and backward at `(batch, sequence)`, and forward with
+    another batch and with another sequence length. Where a result depends on values, and the
+    module is small enough, it is run on real ones instead, drawn with seed 0; `Recording.how` and
+    a warning say so.
 
     Args:
         build: Makes the module; called on the meta device, and on the CPU if it needs values.
@@ -101,7 +102,8 @@ class _Recorder:
         make_fake(module, mode)
 
         def run(at: Point) -> Run:
-            return self._run(module, self._fake_arguments(at, mode), self.limits, mode)
+            arguments = self._fake_arguments(at, mode)
+            return self._run(module, arguments, self.limits, mode, backward=at == point)
 
         try:
             return self._merged(run, point, how="fake tensors")
@@ -147,7 +149,8 @@ class _Recorder:
         def run(at: Point) -> Run:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                return self._run(module, self._real_arguments(at), limits, None)
+                arguments = self._real_arguments(at)
+                return self._run(module, arguments, limits, None, backward=at == point)
 
         self.warnings.append(
             f"{reason.removeprefix(f'model {self.name}: ').split('; ')[0]}: recorded on random "
@@ -155,7 +158,9 @@ class _Recorder:
         )
         return self._merged(run, point, how="real values on the CPU")
 
-    def _run(self, module: nn.Module, arguments: Any, limits: Limits, mode: Any) -> Run:
+    def _run(
+        self, module: nn.Module, arguments: Any, limits: Limits, mode: Any, *, backward: bool
+    ) -> Run:
         args, kwargs = arguments
         tracker = Tracker(limits)
         try:
@@ -167,6 +172,7 @@ class _Recorder:
                     tracker=tracker,
                     attention=self.attention,
                     loss=self.loss,
+                    backward=backward,
                 )
         except Exception as error:
             refusal = run_refusal(error, self.name, module, tracker)

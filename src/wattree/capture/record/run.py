@@ -27,6 +27,7 @@ def run_module(
     tracker: Tracker,
     attention: str = "fused",
     loss: str = "auto",
+    backward: bool = True,
 ) -> Run:
     """Run `module` forward and backward and return what happened.
 
@@ -38,6 +39,7 @@ def run_module(
         attention: `fused`, `cpu` or `math`; see `record`.
         loss: `auto`: backward starts from the result if that is a scalar, or from its entry
             `loss`; `none`: always from the sum of all floating-point outputs.
+        backward: Whether backward is run, too.
     """
     run = tracker.run
     run.modules = {path: type(m).__name__ for path, m in module.named_modules()}
@@ -61,7 +63,7 @@ def run_module(
         start = _start(out, loss)
         if start is not None and start.ndim == 0 and any(start is t for t in tensors_in(out)):
             run.loss = tracker.number(start)
-        if start is not None:
+        if start is not None and backward:
             start.backward()
     _forget_gradients(module)
     return run

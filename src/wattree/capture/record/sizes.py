@@ -43,6 +43,12 @@ class Sizes:
         scale = first.batch**by_batch * (first.sequence or 1) ** by_seq
         return Extent(coefficient=values[0] / scale, batch=by_batch, seq=by_seq)
 
+    def growing_like(self, extent: Extent, value: float) -> Extent:
+        """Return the size that is `value` at the first point and grows as another does."""
+        first = self.points[0]
+        scale = first.batch**extent.batch * (first.sequence or 1) ** extent.seq
+        return Extent(coefficient=value / scale, batch=extent.batch, seq=extent.seq)
+
     def _power(self, values: Sequence[float], other: int, factor: float) -> int:
         """Return 0, 1 or 2: how a size grows with what was made `factor` times as large."""
         here, there = values[0], values[other]

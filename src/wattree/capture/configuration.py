@@ -1,0 +1,81 @@
+"""A parsed `config.json` → its graph: by its family's reader, or captured with transformers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+
+from wattree.capture.huggingface import readable_model_types, transformer_from_config
+from wattree.errors import MissingExtraError
+from wattree.graph import ModelGraph
+
+__all__ = ["captured_from_config", "model_from_config"]
+
+_GRAPHS: Final[dict[tuple[str, str, int | None], ModelGraph]] = {}
+_MOST_GRAPHS: Final = 16
+
+
+def model_from_config(
+    config: Mapping[str, Any],
+    where: str,
+    *,
+    name: str = "",
+    sources: tuple[str, ...] = (),
+    sequence: int | None = None,
+    capture: bool = False,
+) -> ModelGraph:
+    """Return the model graph of a parsed `config.json`.
+
+    Language models of the known families are read without any library. Every other type is built by
+    the transformers library and captured: without weights, without network, and never with code of
+    its repository.
+
+    Args:
+        config: Parsed.
+        where: The file, for messages.
+        name: Of the model; the file if empty.
+        sources: Where the figures come from.
+        sequence: Tokens per sample at which a captured model's sizes are exact; None: the model's.
+        capture: Capture it even where it can be read.
+
+    Raises:
+        ModelError: It cannot be read, built or recorded.
+        MissingExtraError: It has to be captured, and torch or transformers are missing.
+    """
+    model_type = config.get("model_type")
+    is_plain = not isinstance(model_type, str) or model_type in readable_model_types()
+    if is_plain and not capture:
+        return transformer_from_config(config, where, name=name, sources=sources)
+    graph = captured_from_config(config, where, sequence=sequence)
+    return replace(
+        graph, name=name or where, architecture=str(model_type), sources=(*sources, *graph.sources)
+    )
+
+
+def captured_from_config(
+    config: Mapping[str, Any], where: str, *, sequence: int | None = None
+) -> ModelGraph:
+    """Return the graph of what the library's module of a configuration does in training.
+
+    Raises:
+        ModelError: It cannot be built or recorded.
+        MissingExtraError: Torch or transformers are missing.
+    """
+    for package in ("torch", "transformers"):
+        if find_spec(package) is None:
+            needed_for = f"{where} (model_type '{config.get('model_type')}')"
+            raise MissingExtraError(needed_for=needed_for, package=package, extra="hf")
+    key = (json.dumps(config, sort_keys=True, default=repr), where, sequence)
+    if key not in _GRAPHS:
+        modules = import_module("wattree.capture.huggingface_modules")
+        graph = import_module("wattree.capture.convert").model_graph(
+            modules.recorded_config(config, where, sequence=sequence)
+        )
+        while len(_GRAPHS) >= _MOST_GRAPHS:
+            del _GRAPHS[next(iter(_GRAPHS))]
+        _GRAPHS[key] = graph
+    return _GRAPHS[key]

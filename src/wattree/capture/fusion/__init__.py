@@ -1,0 +1,5 @@
+"""Operators merged as a compiler of kernels merges them: fewer launches, fewer bytes."""
+
+from wattree.capture.fusion.fuse import fused
+
+__all__ = ["fused"]

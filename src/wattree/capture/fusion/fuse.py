@@ -1,0 +1,228 @@
+"""The graph of a compiled model: kernels of several operators become operators of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from wattree.capture.fusion.groups import groups_of, space_of
+from wattree.graph import (
+    Block,
+    DimRole,
+    IterationDim,
+    ModelGraph,
+    Operand,
+    Operator,
+    OperatorKind,
+    Parameter,
+)
+
+__all__ = ["fused"]
+
+#: What a kernel of several operators counts as: the first of these that is among them.
+_NAMING = (
+    OperatorKind.CROSS_ENTROPY,
+    OperatorKind.BATCH_NORM,
+    OperatorKind.NORM,
+    OperatorKind.SOFTMAX,
+    OperatorKind.REDUCTION,
+)
+#: A saved tensor with fewer elements than this share of the kernel's is kept as it is.
+_SMALL = 1 / 16
+
+
+def fused(graph: ModelGraph) -> ModelGraph:
+    """Return the graph with chains of memory-bound operators merged.
+
+    A merged operator reads what comes from outside and writes what is used outside. Backward makes
+    what is inside again from what the kernel read, as a compiler's partitioner decides where that
+    costs no more than loading it.
+    """
+    return replace(graph, blocks={name: _block(block) for name, block in graph.blocks.items()})
+
+
+def _block(block: Block) -> Block:
+    readers: dict[str, set[int]] = {}
+    for index, operator in enumerate(block.operators):
+        for name in (*(operand.tensor for operand in operator.inputs), *operator.saved):
+            readers.setdefault(name, set()).add(index)
+    merged = []
+    for group in groups_of(block.operators):
+        inside = set(group)
+        outside = {name for name, indices in readers.items() if indices - inside}
+        if block.output is not None:
+            outside.add(block.output)
+        kept = {
+            name
+            for index, operator in enumerate(block.operators)
+            if index not in inside
+            for name in operator.saved
+        }
+        merged.append(_merged([block.operators[index] for index in group], outside, kept))
+    return replace(block, operators=tuple(merged))
+
+
+def _merged(operators: Sequence[Operator], outside: set[str], kept: set[str]) -> Operator:
+    """Return one operator for a kernel of `operators`.
+
+    Args:
+        operators: In the order in which they run.
+        outside: Tensors that others read or keep, or the block hands on.
+        kept: Tensors that others keep.
+    """
+    if len(operators) == 1:
+        return _alone(operators[0])
+    names = _Names()
+    renamed = [names.renamed(operator) for operator in operators]
+    last = renamed[-1]
+    made = {output.tensor for operator in renamed for output in operator.outputs}
+    reads = _first_of_each(
+        operand for operator in renamed for operand in operator.inputs if operand.tensor not in made
+    )
+    writes = _first_of_each(
+        output for operator in renamed for output in operator.outputs if output.tensor in outside
+    )
+    kinds = {operator.kind for operator in operators}
+    writes = _with_small_saved(renamed, writes or last.outputs)
+    saved, written = _saved(renamed, reads, writes, kept)
+    return Operator(
+        path=last.path,
+        kind=next((kind for kind in _NAMING if kind in kinds), OperatorKind.ELEMENTWISE),
+        function="+".join(operator.function for operator in operators),
+        dims=tuple(names.dims.values()),
+        inputs=reads,
+        outputs=(*writes, *written),
+        parameters=tuple(parameter for operator in renamed for parameter in operator.parameters),
+        saved=saved,
+        saved_mask_bytes=sum(operator.saved_mask_bytes for operator in operators),
+        role=last.role,
+    )
+
+
+def _alone(operator: Operator) -> Operator:
+    """Return an operator that stays alone, in one kernel if a compiler makes it."""
+    compiled = operator.kind in {OperatorKind.ELEMENTWISE, *_NAMING}
+    return replace(operator, kernels=1) if compiled and operator.kernels > 1 else operator
+
+
+def _first_of_each(operands: Iterable[Operand]) -> tuple[Operand, ...]:
+    found: dict[str, Operand] = {}
+    for operand in operands:
+        found.setdefault(operand.tensor, operand)
+    return tuple(found.values())
+
+
+def _saved(
+    operators: Sequence[Operator],
+    reads: Sequence[Operand],
+    writes: Sequence[Operand],
+    kept: set[str],
+) -> tuple[tuple[str, ...], tuple[Operand, ...]]:
+    """Return what backward of the kernel keeps, and what of it has to be written for that.
+
+    What was saved inside is made again from what the kernel read, unless keeping that takes more
+    tensors than keeping what is inside.
+    """
+    free = {operand.tensor for operand in (*reads, *writes)}
+    saved = dict.fromkeys(name for operator in operators for name in operator.saved)
+    inside = [name for name in saved if name not in free]
+    if not inside:
+        return tuple(saved), ()
+    needed = [operand.tensor for operand in reads]
+    if len(set(needed) - kept - saved.keys()) > len(inside):
+        made = {out.tensor: out for operator in operators for out in operator.outputs}
+        return tuple(saved), tuple(made[name] for name in inside)
+    return tuple(dict.fromkeys([*(name for name in saved if name in free), *needed])), ()
+
+
+def _with_small_saved(
+    operators: Sequence[Operator], writes: Sequence[Operand]
+) -> tuple[Operand, ...]:
+    """Return what a kernel writes, statistics that its backward keeps among it."""
+    saved = {name for operator in operators for name in operator.saved}
+    written = {output.tensor for output in writes}
+    return (
+        *writes,
+        *(
+            output
+            for operator in operators
+            for output in operator.outputs
+            if output.tensor in saved
+            and output.tensor not in written
+            and _is_small(output.tensor, operators)
+        ),
+    )
+
+
+def _is_small(name: str, operators: Sequence[Operator]) -> bool:
+    for operator in operators:
+        for output in operator.outputs:
+            if output.tensor == name:
+                whole = space_of(operator)
+                own = space_of(replace(operator, inputs=(), outputs=(output,)))
+                return own[1:] != whole[1:] or own[0] < _SMALL * whole[0]
+    return False
+
+
+@dataclass(slots=True)
+class _Names:
+    """Names of iteration dims that several operators share: one name for each loop of the kernel.
+
+    Attributes:
+        dims: The kernel's loops by name.
+        of_tensor: Tensor → names of its positions.
+    """
+
+    dims: dict[str, IterationDim] = field(default_factory=dict)
+    of_tensor: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def renamed(self, operator: Operator) -> Operator:
+        """Return `operator` with the names that its tensors have in the kernel."""
+        names: dict[str, str] = {}
+        for operand in operator.inputs:
+            for own, shared in zip(
+                operand.dims, self.of_tensor.get(operand.tensor, ()), strict=False
+            ):
+                # A broadcast operand's dims of length 1 say nothing about the loop.
+                if operator.dim(own).extent == self.dims[shared].extent:
+                    names.setdefault(own, shared)
+        for dim in operator.dims:
+            if dim.name not in names:
+                names[dim.name] = self._fresh(dim, taken=set(names.values()))
+            self._enter(names[dim.name], dim)
+        result = replace(
+            operator,
+            dims=tuple(replace(dim, name=names[dim.name]) for dim in operator.dims),
+            inputs=tuple(_with_names(operand, names) for operand in operator.inputs),
+            outputs=tuple(_with_names(operand, names) for operand in operator.outputs),
+            parameters=tuple(_parameter(parameter, names) for parameter in operator.parameters),
+        )
+        for operand in (*result.inputs, *result.outputs):
+            self.of_tensor.setdefault(operand.tensor, operand.dims)
+        return result
+
+    def _fresh(self, dim: IterationDim, taken: set[str]) -> str:
+        """Return a name for a loop that no tensor has named yet."""
+        known = self.dims.get(dim.name)
+        if dim.name not in taken and (known is None or known.extent == dim.extent):
+            return dim.name
+        count = 1
+        while f"{dim.name}_{count}" in self.dims:
+            count += 1
+        return f"{dim.name}_{count}"
+
+    def _enter(self, name: str, dim: IterationDim) -> None:
+        known = self.dims.get(name)
+        if known is None:
+            self.dims[name] = replace(dim, name=name)
+        elif known.role is not dim.role:
+            # Summed over by one and kept by another: no part of the kernel can do without the rest.
+            self.dims[name] = replace(known, role=DimRole.OPAQUE)
+
+
+def _with_names(operand: Operand, names: Mapping[str, str]) -> Operand:
+    return replace(operand, dims=tuple(names[name] for name in operand.dims))
+
+
+def _parameter(parameter: Parameter, names: Mapping[str, str]) -> Parameter:
+    return replace(parameter, dims=tuple(names[name] for name in parameter.dims))

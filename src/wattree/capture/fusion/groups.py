@@ -1,0 +1,136 @@
+"""Which operators of a block run as one kernel.
+
+The rules are those of TorchInductor's scheduler [1] as far as sizes decide: operators that move
+bytes rather than compute, over the same iteration space, where one reads what another writes, and
+nothing in between would have to run inside the kernel. Products, convolutions, attention, pools
+and gathers stay kernels of their own.
+
+References:
+    [1] J. Ansel et al., "PyTorch 2: faster machine learning through dynamic Python bytecode
+        transformation and graph compilation", ASPLOS 2024, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from wattree.graph import Operand, Operator, OperatorKind
+
+__all__ = ["Space", "groups_of", "space_of"]
+
+#: Elements as (coefficient, power of the batch, power of the sequence).
+Space = tuple[int, int, int]
+
+_POINTWISE: Final = frozenset({OperatorKind.ELEMENTWISE})
+#: These read rows more than once, so a kernel begins or goes on with them, row by row.
+_ROWWISE: Final = frozenset({OperatorKind.NORM, OperatorKind.SOFTMAX})
+#: Their statistics need the whole input first: what makes it has ended before.
+_FIRST_ONLY: Final = frozenset({OperatorKind.BATCH_NORM})
+#: Their output is smaller than what they run over: a kernel ends with them.
+_LAST_ONLY: Final = frozenset({OperatorKind.REDUCTION, OperatorKind.CROSS_ENTROPY})
+_FUSIBLE: Final = _POINTWISE | _ROWWISE | _FIRST_ONLY | _LAST_ONLY
+
+
+def groups_of(operators: Sequence[Operator]) -> list[list[int]]:
+    """Return the operators of each kernel by index, kernels in an order in which they can run."""
+    kernels = _Kernels(operators)
+    for index in range(len(operators)):
+        kernels.place(index)
+    return [kernels.groups[group] for group in _in_order(kernels.groups, kernels.reads)]
+
+
+def space_of(operator: Operator) -> Space:
+    """Return how many elements the largest operand of an operator has."""
+    return max(_elements(operator, operand) for operand in (*operator.inputs, *operator.outputs))
+
+
+def _elements(operator: Operator, operand: Operand) -> Space:
+    coefficient, batch, seq = operand.fraction, 0, 0
+    for name in operand.dims:
+        extent = operator.dim(name).extent
+        coefficient *= extent.coefficient
+        batch, seq = batch + extent.batch, seq + extent.seq
+    return round(coefficient), batch, seq
+
+
+@dataclass(slots=True)
+class _Kernels:
+    """Kernels under construction.
+
+    Attributes:
+        operators: Of the block.
+        groups: Operators of each kernel, by index.
+        reads: Kernel → kernels whose tensors it reads.
+        group_of: Operator → its kernel.
+        producer: Tensor → the operator that writes it.
+    """
+
+    operators: Sequence[Operator]
+    groups: list[list[int]] = field(default_factory=list)
+    reads: list[set[int]] = field(default_factory=list)
+    group_of: list[int] = field(default_factory=list)
+    producer: dict[str, int] = field(default_factory=dict)
+
+    def place(self, index: int) -> None:
+        """Put the next operator into a kernel."""
+        operator = self.operators[index]
+        made = [operand for operand in operator.inputs if operand.tensor in self.producer]
+        makers = {self.group_of[self.producer[operand.tensor]] for operand in made}
+        group = self._to_join(operator, made, makers)
+        if group is None:
+            group = len(self.groups)
+            self.groups.append([])
+            self.reads.append(set())
+        self.groups[group].append(index)
+        self.group_of.append(group)
+        self.reads[group] |= makers - {group}
+        self.producer |= {output.tensor: index for output in operator.outputs}
+
+    def _to_join(self, operator: Operator, made: Sequence[Operand], makers: set[int]) -> int | None:
+        """Return the latest kernel that can go on with `operator`; None for one of its own.
+
+        It reads from that kernel all that the kernel runs over, and nothing that waits for it.
+        """
+        if operator.kind not in _FUSIBLE - _FIRST_ONLY:
+            return None
+        space = space_of(operator)
+        for operand in sorted(made, key=lambda operand: -self.producer[operand.tensor]):
+            maker = self.producer[operand.tensor]
+            group, before = self.group_of[maker], self.operators[maker]
+            last = self.operators[self.groups[group][-1]]
+            if (
+                before.kind in _FUSIBLE
+                and last.kind not in _LAST_ONLY
+                and _elements(operator, operand) == space == space_of(before)
+                and not any(_waits_for(other, group, self.reads) for other in makers - {group})
+            ):
+                return group
+        return None
+
+
+def _waits_for(group: int, other: int, reads: Sequence[set[int]]) -> bool:
+    """Return whether `group` reads, directly or not, what `other` writes."""
+    seen, rest = set(), [group]
+    while rest:
+        at = rest.pop()
+        if at == other:
+            return True
+        if at not in seen:
+            seen.add(at)
+            rest += reads[at]
+    return False
+
+
+def _in_order(groups: Sequence[Sequence[int]], reads: Sequence[set[int]]) -> list[int]:
+    """Return the groups so that each follows those it reads, else as their first operators do."""
+    order: list[int] = []
+    placed: set[int] = set()
+    pending = list(range(len(groups)))
+    while pending:
+        group = next(group for group in pending if reads[group] <= placed)
+        pending.remove(group)
+        placed.add(group)
+        order.append(group)
+    return order

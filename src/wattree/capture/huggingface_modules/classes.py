@@ -1,0 +1,127 @@
+"""From a parsed `config.json` to the library's configuration and class, offline."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import transformers
+from huggingface_hub import constants
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from wattree.capture.huggingface_modules.choices import Choices
+from wattree.errors import ModelError, nearest
+
+__all__ = ["library_class", "library_config", "offline"]
+
+#: Keys that would make a run depend on chance, keep what training does not keep, or fetch weights:
+#: layers dropped at random, masks drawn over features, a cache of keys and values, extra outputs.
+_SWITCHED_OFF: Final[Mapping[str, Any]] = {
+    "use_cache": False,
+    "layerdrop": 0.0,
+    "encoder_layerdrop": 0.0,
+    "decoder_layerdrop": 0.0,
+    "apply_spec_augment": False,
+    "gradient_checkpointing": False,
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "use_pretrained_backbone": False,
+}
+
+_OWN_CODE: Final = (
+    "auto_map: found {!r}: the model is code in its repository, which is never run from a "
+    "configuration. If you trust that code, give its module: 'model: file.py:build'"
+)
+
+
+@contextmanager
+def offline() -> Iterator[None]:
+    """Keep the library from asking a repository for anything, and from its running comments."""
+    before = constants.HF_HUB_OFFLINE
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    constants.HF_HUB_OFFLINE = True
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+        logger.setLevel(level)
+
+
+def library_config(config: Mapping[str, Any], where: str, choices: Choices) -> Any:
+    """Return the library's configuration of a parsed `config.json`.
+
+    Raises:
+        ModelError: It asks for code of its own, is of a type that this release of the library does
+            not have, or holds values that the library refuses.
+    """
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING:
+        raise ModelError(f"{where}: {_unknown_type(config)}")
+    keys = {key: value for key, value in config.items() if key not in ("model_type", "auto_map")}
+    keys.pop("quantization_config", None)  # how weights lie on disk says nothing about training
+    try:
+        with offline():
+            found = CONFIG_MAPPING[model_type](**keys)
+    except Exception as error:
+        raise ModelError(f"{where}: transformers refuses it: {_line(error)}") from error
+    for part in _parts(found):
+        for key, value in _SWITCHED_OFF.items():
+            if getattr(part, key, None):
+                setattr(part, key, value)
+    found._attn_implementation = choices.attention  # also of the parts
+    return found
+
+
+def library_class(config: Mapping[str, Any], found: Any, where: str) -> Any:
+    """Return the class that `architectures` names, else the base model of the type.
+
+    Raises:
+        ModelError: The library has no such class, or it is no model.
+    """
+    names = config.get("architectures")
+    if names:
+        name = names[0] if isinstance(names, list) else names
+        chosen = getattr(transformers, name, None) if isinstance(name, str) else None
+        if not (isinstance(chosen, type) and issubclass(chosen, transformers.PreTrainedModel)):
+            if "auto_map" in config:
+                raise ModelError(f"{where}: {_OWN_CODE.format(config['auto_map'])}")
+            raise ModelError(
+                f"{where}: architectures: found {name!r}, which is no model of transformers "
+                f"{transformers.__version__}; leave the key out for the base model"
+            )
+        return chosen
+    try:
+        chosen = transformers.AutoModel._model_mapping[type(found)]
+    except KeyError as error:
+        raise ModelError(
+            f"{where}: no architectures, and model_type '{found.model_type}' has no base model"
+        ) from error
+    return chosen[0] if isinstance(chosen, list | tuple) else chosen
+
+
+def _unknown_type(config: Mapping[str, Any]) -> str:
+    if "auto_map" in config:
+        return _OWN_CODE.format(config["auto_map"])
+    model_type = config.get("model_type")
+    guess = nearest(model_type, tuple(CONFIG_MAPPING)) if isinstance(model_type, str) else None
+    hint = f"; did you mean '{guess}'?" if guess else ""
+    release = transformers.__version__
+    return f"model_type: found {model_type!r}, which transformers {release} does not have{hint}"
+
+
+def _parts(config: Any) -> Iterator[Any]:
+    """Yield a configuration and those nested in it."""
+    yield config
+    for key in getattr(config, "sub_configs", {}):
+        part = getattr(config, key, None)
+        if part is not None and not isinstance(part, dict):
+            yield from _parts(part)
+
+
+def _line(error: BaseException) -> str:
+    """Return what an error says, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

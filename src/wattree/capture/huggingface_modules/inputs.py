@@ -1,0 +1,187 @@
+"""Made-up arguments of the right shapes, from what a class takes and its configuration says."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from wattree.capture.huggingface_modules.labels import labels_of
+from wattree.errors import ModelError
+
+__all__ = ["InputSizes", "left_out", "longest_sequence", "model_inputs", "takes_tokens"]
+
+#: Where the configuration says nothing. Image and audio sizes are those of the library's own
+#: feature extractors: ImageNet crops, and 5 s of speech at 16 kHz (wav2vec 2.0 trains on crops of
+#: up to 15.6 s, arXiv:2006.11477, section 4.2).
+_IMAGE: Final = 224
+_CHANNELS: Final = 3
+_SAMPLES: Final = 80_000
+_FRAMES: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSizes:
+    """Sizes of inputs that are not what the configuration says.
+
+    Attributes:
+        image: Height and width in pixels.
+        channels: Of images.
+        samples: Of a waveform.
+        frames, mel: Of a spectrogram: time steps, and bins.
+        decoder_share: Length of the decoder's sequence for each token of the encoder's.
+        text: Tokens beside another input, such as the captions of images.
+    """
+
+    image: int | None = None
+    channels: int | None = None
+    samples: int | None = None
+    frames: int | None = None
+    mel: int | None = None
+    decoder_share: float = 1.0
+    text: int | None = None
+
+
+def takes_tokens(model: type) -> bool:
+    """Return whether the sequence of the main input is as long as the user wants."""
+    return _main_input(model) == "input_ids" and "pixel_values" not in _taken(model)
+
+
+def longest_sequence(config: Any) -> int | None:
+    """Return how many tokens the model admits; None where nothing says so."""
+    limit = _setting(config, "max_position_embeddings", "n_positions", "max_seq_len")
+    if limit is None or limit <= 0:
+        return None
+    # RoBERTa and its kin start to count positions behind the padding token.
+    pad = getattr(config, "pad_token_id", None)
+    return int(limit) - (pad + 1 if pad == 1 and limit % 2 == 0 and limit % 8 == 2 else 0)
+
+
+def left_out(model: type, config: Any) -> tuple[str, ...]:
+    """Return the images and sounds that the model may get among its tokens, and does not."""
+    if _main_input(model) != "input_ids" or _has_two_towers(model, config):
+        return ()
+    return tuple(name for name in _MAKERS if name in _taken(model))
+
+
+def model_inputs(
+    model: type, config: Any, sizes: InputSizes, *, batch: int, sequence: int | None, loss: bool
+) -> dict[str, Any]:
+    """Return the arguments of one forward pass, all of them named.
+
+    Raises:
+        ModelError: The class takes something else than tokens, images, video or sound.
+    """
+    taken = _taken(model)
+    main = _main_input(model)
+    found: dict[str, Any] = {}
+    if main in _MAKERS:
+        found[main] = _MAKERS[main](config, sizes, batch)
+    elif main != "input_ids":
+        raise ModelError(
+            f"{model.__name__} takes '{main}', for which no inputs can be made up; give its module "
+            "and inputs instead: 'model: {module: file.py:build, inputs: {…}}'"
+        )
+    if "input_ids" in taken and (main == "input_ids" or not _is_optional(model, "input_ids")):
+        tokens = sequence if takes_tokens(model) else sizes.text
+        found["input_ids"] = _ids(batch, tokens or longest_sequence(config) or 1, model)
+    if main == "input_ids" and "pixel_values" in taken and _has_two_towers(model, config):
+        found["pixel_values"] = _image(config, sizes, batch)
+    if "decoder_input_ids" in taken and getattr(config, "is_encoder_decoder", False):
+        found["decoder_input_ids"] = _ids(batch, _decoder_length(config, sizes, sequence), model)
+    if loss:
+        found |= labels_of(model, taken, config, found)
+    return found
+
+
+def _taken(model: Any) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(model.forward).parameters
+
+
+def _main_input(model: Any) -> str:
+    name = model.main_input_name
+    return str(name[0] if isinstance(name, list | tuple) else name)
+
+
+def _is_optional(model: Any, name: str) -> bool:
+    return _taken(model)[name].default is not inspect.Parameter.empty
+
+
+def _has_two_towers(model: type, config: Any) -> bool:
+    """Return whether images are compared with texts, rather than put among the tokens."""
+    return "return_loss" in _taken(model) or hasattr(config, "projection_dim")
+
+
+def _ids(batch: int, tokens: int, model: type) -> torch.Tensor:
+    shape = (batch, 2, tokens) if model.__name__.endswith("ForMultipleChoice") else (batch, tokens)
+    return torch.zeros(shape, dtype=torch.long)
+
+
+def _decoder_length(config: Any, sizes: InputSizes, sequence: int | None) -> int:
+    if sequence is not None:
+        return max(1, round(sequence * sizes.decoder_share))
+    return int(sizes.text or _setting(config, "max_target_positions") or 128)
+
+
+def _image(config: Any, sizes: InputSizes, batch: int) -> torch.Tensor:
+    size = sizes.image or _setting(config, "image_size", "input_size") or _IMAGE
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    channels = sizes.channels or _setting(config, "num_channels", "in_channels") or _CHANNELS
+    frames = _setting(config, "num_frames")
+    # Video models take frames before channels.
+    shape = (batch, frames, channels) if frames else (batch, channels)
+    return torch.zeros(*shape, int(height), int(width))
+
+
+def _video(config: Any, sizes: InputSizes, batch: int) -> torch.Tensor:
+    image = _image(config, sizes, batch)
+    if image.ndim == 5:
+        return image
+    frames = _setting(config, "frames_per_clip") or _FRAMES
+    return image.unsqueeze(1).expand(-1, frames, -1, -1, -1).contiguous()
+
+
+def _waveform(config: Any, sizes: InputSizes, batch: int) -> torch.Tensor:
+    bins = sizes.mel or _setting(config, "num_mel_bins")
+    if bins:  # a spectrogram under the name of a waveform
+        return torch.zeros(batch, sizes.frames or _setting(config, "max_length") or 1024, bins)
+    samples = sizes.samples or _SAMPLES
+    channels = _setting(config, "audio_channels")
+    return torch.zeros(batch, channels, samples) if channels else torch.zeros(batch, samples)
+
+
+def _spectrogram(config: Any, sizes: InputSizes, batch: int) -> torch.Tensor:
+    bins = sizes.mel or _setting(config, "num_mel_bins", "feature_size", "input_feat_per_channel")
+    frames = sizes.frames or 2 * (_setting(config, "max_source_positions") or 1500)
+    if _setting(config, "input_feat_per_channel"):  # time before bins, as Speech2Text takes it
+        return torch.zeros(batch, frames, bins)
+    return torch.zeros(batch, bins or 80, frames)
+
+
+_MAKERS: Final = {
+    "pixel_values": _image,
+    "pixel_values_videos": _video,
+    "input_values": _waveform,
+    "input_features": _spectrogram,
+}
+
+
+def _setting(config: Any, *names: str) -> Any:
+    """Return the first of some settings, of a configuration or of one nested in it."""
+    for part in _nested(config):
+        for name in names:
+            value = getattr(part, name, None)
+            if value is not None:
+                return value
+    return None
+
+
+def _nested(config: Any) -> Iterator[Any]:
+    yield config
+    for key in getattr(config, "sub_configs", {}):
+        part = getattr(config, key, None)
+        if part is not None and not isinstance(part, dict):
+            yield from _nested(part)

@@ -1,0 +1,200 @@
+"""A configuration → a module to be built, with its inputs, and its recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import torch
+from torch import nn
+
+from wattree.capture.huggingface_modules.choices import Choices
+from wattree.capture.huggingface_modules.classes import library_class, library_config, offline
+from wattree.capture.huggingface_modules.experts import (
+    count_grouped_products,
+    grouped_products,
+)
+from wattree.capture.huggingface_modules.inputs import (
+    InputSizes,
+    left_out,
+    longest_sequence,
+    model_inputs,
+    takes_tokens,
+)
+from wattree.capture.huggingface_modules.scan import fused_scans
+from wattree.capture.record import record
+from wattree.capture.recording import Recording
+from wattree.errors import ModelError
+
+__all__ = ["HuggingFaceModule", "huggingface_module", "recorded_config"]
+
+#: What backward starts from where there is no loss, the first that the output has.
+_MAIN_OUTPUTS: Final = ("logits", "logits_per_image", "last_hidden_state")
+
+#: Tokens at which models are recorded where nobody asks for a length and they admit that many.
+_SEQUENCE: Final = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HuggingFaceModule:
+    """What the recorder needs of a model of the library.
+
+    Attributes:
+        name: For messages.
+        class_name: Of the library.
+        build: Makes the module; called on the meta device.
+        inputs: `(batch, sequence) → (positional arguments, keyword arguments)`.
+        has_sequence: The sequence may be of any length up to `longest_sequence`.
+        longest_sequence: Most tokens that it admits; None where nothing says so.
+        left_out: Inputs that it may get and does not.
+    """
+
+    name: str
+    class_name: str
+    build: Callable[[], nn.Module]
+    inputs: Callable[[int, int | None], tuple[tuple[Any, ...], Mapping[str, Any]]]
+    has_sequence: bool
+    longest_sequence: int | None = None
+    left_out: tuple[str, ...] = ()
+
+
+def huggingface_module(
+    config: Mapping[str, Any],
+    where: str,
+    *,
+    choices: Choices | None = None,
+    sizes: InputSizes | None = None,
+) -> HuggingFaceModule:
+    """Return how to build and run the model of a parsed `config.json`.
+
+    Raises:
+        ModelError: It is not a model of the library, or needs code or inputs of its own.
+    """
+    choices, sizes = choices or Choices(), sizes or InputSizes()
+    count_grouped_products()
+    found = library_config(config, where, choices)
+    model = library_class(config, found, where)
+    if not getattr(model, "_supports_sdpa", True):
+        found._attn_implementation = "eager"
+
+    def build() -> nn.Module:
+        try:
+            with offline():
+                module: nn.Module = model(found)
+        except Exception as error:
+            if isinstance(error, ValueError) and found._attn_implementation == "sdpa":
+                found._attn_implementation = "eager"
+                return build()
+            raise ModelError(
+                f"{where}: {model.__name__} cannot be built: {type(error).__name__}: {error}"
+            ) from error
+        if config.get("tie_word_embeddings") is False:
+            _give_a_head_of_its_own(module)
+        module.train(choices.training)
+        _return_main_output(module, loss=choices.loss)
+        return module
+
+    def inputs(batch: int, sequence: int | None) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        named = model_inputs(model, found, sizes, batch=batch, sequence=sequence, loss=choices.loss)
+        return (), named
+
+    return HuggingFaceModule(
+        name=where,
+        class_name=model.__name__,
+        build=build,
+        inputs=inputs,
+        has_sequence=takes_tokens(model),
+        longest_sequence=longest_sequence(found),
+        left_out=left_out(model, found),
+    )
+
+
+def recorded_config(
+    config: Mapping[str, Any],
+    where: str,
+    *,
+    choices: Choices | None = None,
+    sizes: InputSizes | None = None,
+    sequence: int | None = None,
+    attention: Literal["fused", "cpu", "math"] = "fused",
+) -> Recording:
+    """Return the recording of the model of a parsed `config.json`.
+
+    Where its loss cannot be recorded, it is recorded without, and a warning says so.
+
+    Args:
+        config: Parsed.
+        where: The file, for messages.
+        choices: How to run it.
+        sizes: Of inputs, where they are not what the configuration says.
+        sequence: Tokens at which sizes are exact; None: up to 2,048, as the model admits them.
+        attention: As `record` has it; matters where `choices` ask for `sdpa`.
+
+    Raises:
+        ModelError: It cannot be built or run; the message says where and what to do.
+    """
+    choices = choices or Choices()
+    module = huggingface_module(config, where, choices=choices, sizes=sizes)
+    length = _length(module, sequence) if module.has_sequence else None
+    try:
+        found = record(
+            module.build, module.inputs, name=where, sequence=length, attention=attention
+        )
+    except ModelError as error:
+        if not choices.loss:
+            raise
+        without = replace(choices, loss=False)
+        found = recorded_config(
+            config, where, choices=without, sizes=sizes, sequence=sequence, attention=attention
+        )
+        note = f"its loss is left out, since it cannot be recorded: {error}"
+        return replace(found, warnings=(*found.warnings, note))
+    if not module.left_out:
+        return found
+    note = f"recorded on tokens alone; what it does with {', '.join(module.left_out)} is left out"
+    return replace(found, warnings=(*found.warnings, note))
+
+
+def _length(module: HuggingFaceModule, sequence: int | None) -> int:
+    """Return the length to record at, where sizes are exact; the other is half of it."""
+    longest = module.longest_sequence
+    if longest is None:
+        return sequence or _SEQUENCE
+    if sequence is not None and sequence > longest:
+        raise ModelError(f"{module.name}: admits {longest} tokens, found a sequence of {sequence}")
+    wanted = sequence or min(_SEQUENCE, longest)
+    # A table of positions that is read whole is not cut: one operator fewer than at half of it.
+    return wanted if wanted < longest else max(1, wanted // 2)
+
+
+def _give_a_head_of_its_own(module: Any) -> None:
+    """Untie a head that the library ties although the file says otherwise, as in Flan-T5."""
+    table, head = module.get_input_embeddings(), module.get_output_embeddings()
+    if table is not None and head is not None and head.weight is table.weight:
+        head.weight = nn.Parameter(torch.empty_like(table.weight))
+
+
+def _return_main_output(module: nn.Module, *, loss: bool) -> None:
+    """Let `module` return the one tensor that backward starts from."""
+    original = module.forward
+
+    def forward(*args: Any, **kwargs: Any) -> torch.Tensor:
+        with offline(), fused_scans(module), grouped_products():
+            out = original(*args, **kwargs)
+        found = getattr(out, "loss", None) if loss else None
+        return found if found is not None else _main_output(out)
+
+    module.forward = forward
+
+
+def _main_output(out: Any) -> torch.Tensor:
+    for name in _MAIN_OUTPUTS:
+        if isinstance(found := getattr(out, name, None), torch.Tensor):
+            return found
+    values = out.values() if isinstance(out, Mapping) else out
+    if isinstance(values, torch.Tensor):
+        return values
+    return next(
+        value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()
+    )

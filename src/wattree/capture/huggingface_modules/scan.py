@@ -1,0 +1,127 @@
+"""The selective scan of state-space models as one operator, as its fused kernel runs it.
+
+Without that kernel the library loops over the time steps in Python, with some operators for each
+token, and keeps every state. Nobody trains so. Here the scan is one operator that reads and keeps
+what the published kernel does: its inputs, and the state at the end of every chunk.
+
+References:
+    [1] A. Gu, T. Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", 2023,
+        arXiv:2312.00752, section 3.3.2 and appendix D.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+__all__ = ["fused_scans"]
+
+_NAME: Final = "mamba_selective_scan"
+_CHUNK: Final = 2048  # time steps per state that is kept; `kChunkSize` of the published kernel
+_FLOP: Final = 2  # of one multiply-add
+
+
+@torch.library.custom_op("wattree::selective_scan", mutates_args=())
+def _scan(
+    x_BDS: torch.Tensor,
+    dt: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    d: torch.Tensor | None,
+    z: torch.Tensor | None,
+    bias: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    raise NotImplementedError("only shapes are known")
+
+
+@_scan.register_fake
+def _(x_BDS, dt, a, b, c, d, z, bias):  # type: ignore[no-untyped-def]
+    batch, width, steps = x_BDS.shape
+    states = x_BDS.new_empty(
+        (batch, width, -(-steps // _CHUNK), 2 * a.shape[-1]), dtype=torch.float32
+    )
+    return torch.empty_like(x_BDS, memory_format=torch.contiguous_format), states
+
+
+@torch.library.custom_op("wattree::selective_scan_backward", mutates_args=())
+def _scan_backward(
+    gradient: torch.Tensor, states: torch.Tensor, operands: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    raise NotImplementedError("only shapes are known")
+
+
+@_scan_backward.register_fake
+def _(gradient, states, operands):  # type: ignore[no-untyped-def]
+    return [torch.empty_like(operand) for operand in operands]
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.present = [one is not None for one in inputs]
+    ctx.save_for_backward(output[1], *(one for one in inputs if one is not None))
+    ctx.mark_non_differentiable(output[1])
+
+
+def _backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> tuple[Any, ...]:
+    states, *operands = ctx.saved_tensors
+    found = iter(torch.ops.wattree.selective_scan_backward(gradient, states, list(operands)))
+    return tuple(next(found) if present else None for present in ctx.present)
+
+
+_scan.register_autograd(_backward, setup_context=_keep)
+
+
+def _products(x: Any, a: Any) -> int:
+    """Return the FLOP of reading a scan's outputs off its states, its only product."""
+    batch, width, steps = x
+    return int(_FLOP * batch * width * steps * a[-1])
+
+
+if torch.ops.wattree.selective_scan not in flop_registry:
+
+    @register_flop_formula(torch.ops.wattree.selective_scan)
+    def _(x_shape, dt_shape, a_shape, *_, **__) -> int:  # type: ignore[no-untyped-def]
+        return _products(x_shape, a_shape)
+
+    @register_flop_formula(torch.ops.wattree.selective_scan_backward, get_raw=True)
+    def _(gradient, states, operands, *_, **__) -> int:  # type: ignore[no-untyped-def]
+        return 2 * _products(operands[0].shape, operands[2].shape)
+
+
+def _instead(  # the arguments of the library's function
+    hidden_states: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None = None,
+    z: torch.Tensor | None = None,
+    delta_bias: torch.Tensor | None = None,
+    return_last_state: bool = False,
+    **_: Any,
+) -> Any:
+    out, states = torch.ops.wattree.selective_scan(hidden_states, dt, A, B, C, D, z, delta_bias)
+    return (out, states[:, :, -1, 1::2]) if return_last_state else out
+
+
+@contextmanager
+def fused_scans(module: nn.Module) -> Iterator[bool]:
+    """Put the one operator in the place of the library's loops while `module` runs.
+
+    Yields whether the module's code has such a loop.
+    """
+    files = {sys.modules[type(child).__module__] for child in module.modules()}
+    changed = {file: getattr(file, _NAME) for file in files if hasattr(file, _NAME)}
+    for file in changed:
+        setattr(file, _NAME, _instead)
+    try:
+        yield bool(changed)
+    finally:
+        for file, original in changed.items():
+            setattr(file, _NAME, original)

@@ -1,0 +1,200 @@
+"""Models of the transformers library from their configuration: counts, safety, refusals."""
+
+from __future__ import annotations
+
+import json
+import socket
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from wattree.capture import configuration, dense_forward_flop, load_model
+from wattree.capture.huggingface_modules import Choices, InputSizes, recorded_config
+from wattree.capture.recording import Recording, TensorSource
+from wattree.capture.summary import module_rows
+from wattree.errors import MissingExtraError, ModelError
+
+COUNTS = Choices(attention="eager", training=False, loss=False)
+TINY = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 64}
+
+#: A type each of what differs: inputs, loops over time, experts, two towers, two stacks.
+SMALL: dict[str, dict[str, Any]] = {
+    "vit": {**TINY, "intermediate_size": 64, "architectures": ["ViTForImageClassification"]},
+    "clip": {
+        "text_config": {**TINY, "intermediate_size": 64, "max_position_embeddings": 16},
+        "vision_config": {**TINY, "intermediate_size": 64, "image_size": 32, "patch_size": 16},
+        "projection_dim": 16,
+        "architectures": ["CLIPModel"],
+    },
+    "wav2vec2": {
+        **TINY, "intermediate_size": 64, "num_conv_pos_embedding_groups": 4,
+        "num_conv_pos_embeddings": 8, "layerdrop": 0.1, "architectures": ["Wav2Vec2ForCTC"],
+    },
+    "whisper": {
+        "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+        "vocab_size": 64, "encoder_layerdrop": 0.1, "pad_token_id": 0,
+        "decoder_start_token_id": 1, "architectures": ["WhisperForConditionalGeneration"],
+    },
+    "mamba": {
+        "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64, "state_size": 4,
+        "architectures": ["MambaForCausalLM"],
+    },
+    "mixtral": {
+        **TINY, "num_key_value_heads": 2, "intermediate_size": 64, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "architectures": ["MixtralForCausalLM"],
+    },
+}  # fmt: skip
+WITHOUT_LOSS = ("wav2vec2",)  # its loss looks into its labels
+
+
+def small(model_type: str) -> dict[str, Any]:
+    """Return a small configuration."""
+    return {"model_type": model_type, **SMALL[model_type]}
+
+
+def forward_flop(recording: Recording) -> float:
+    """Return the FLOP of a recording where its sizes are exact."""
+    return module_rows(recording)[0].forward_flop
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every connection fail: nothing may be fetched."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.mark.parametrize("model_type", SMALL)
+def test_training_runs_the_products_of_the_plain_forward(model_type: str) -> None:
+    """Fused attention, dropout and a loss add and leave out nothing that is counted."""
+    plain = recorded_config(small(model_type), "a/config.json", choices=COUNTS, sequence=16)
+
+    trained = recorded_config(small(model_type), "a/config.json", sequence=16)
+
+    assert (trained.loss is not None) == (model_type not in WITHOUT_LOSS)
+    assert forward_flop(trained) == forward_flop(plain) > 0
+
+
+@pytest.mark.parametrize("model_type", ["vit", "clip", "mamba", "mixtral"])
+def test_the_graph_of_a_captured_model_has_its_parameters(model_type: str, tmp_path: Path) -> None:
+    """Every tensor finds an operator that reads it, tied ones once."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(small(model_type)))
+
+    graph = load_model(path, sequence=16, capture=True)
+
+    recording = recorded_config(small(model_type), "a", sequence=16)
+    parameters = [t for t in recording.tensors if t.source is TensorSource.PARAMETER]
+    assert graph.parameters == sum(prod(e.coefficient for e in t.extents) for t in parameters)
+    assert graph.architecture == model_type
+
+
+def test_a_scan_is_one_operator_whatever_the_length() -> None:
+    """A loop over tokens would be as long as the text and keep every state."""
+    recording = recorded_config(small("mamba"), "a", sequence=64)
+
+    scans = [o for o in recording.operators if o.target.startswith("wattree.selective_scan")]
+    assert len(scans) == 2
+    # 2 FLOP for each of 64 features, 4 states and 64 steps of 2 samples.
+    assert {o.flop.value(micro_batch=2, sequence=64) for o in scans} == {2 * 64 * 4 * 64 * 2}
+
+
+def test_experts_take_the_tokens_that_are_sent_to_them() -> None:
+    """Each token meets two experts of three matrices, however the rows are grouped."""
+    recording = recorded_config(small("mixtral"), "a", choices=COUNTS, sequence=16)
+
+    grouped = [o for o in recording.operators if "grouped_mm" in o.target]
+    total = sum(o.flop.value(micro_batch=2, sequence=16) for o in grouped)
+    assert total == 2 * (2 * 16) * 2 * 3 * 32 * 64 * 2  # FLOP, rows, experts, matrices, layers
+
+
+def test_both_roads_give_the_same_model(known_models: Path) -> None:
+    """A captured Llama and the reader of its family count the same work."""
+    path = known_models / "config" / "meta-llama--Llama-3.2-1B" / "config.json"
+    config = json.loads(path.read_text()) | {"num_hidden_layers": 2}
+
+    recording = recorded_config(config, "a", choices=COUNTS, sequence=512)
+
+    graph = configuration.model_from_config(config, "a")
+    whole = module_rows(recording)[0]
+    assert whole.parameters == graph.parameters
+    assert whole.forward_flop == dense_forward_flop(graph, recording.batch, 512)
+
+
+def test_a_head_that_the_file_unties_is_untied() -> None:
+    """The library's release ties the head of every T5."""
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4}
+    kind = {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}
+    tied, untied = (
+        recorded_config({**kind, **sizes, "vocab_size": 64, "tie_word_embeddings": is_tied}, "a")
+        for is_tied in (True, False)
+    )
+
+    assert module_rows(untied)[0].parameters - module_rows(tied)[0].parameters == 64 * 32
+
+
+def test_sizes_of_images_may_be_given() -> None:
+    """A benchmark runs a configuration at the size it states."""
+    config = {"model_type": "resnet", "depths": [1, 1], "hidden_sizes": [32, 64]}
+    half, usual = (
+        recorded_config(config, "a", choices=COUNTS, sizes=InputSizes(image=image))
+        for image in (112, None)
+    )
+
+    assert 4 * forward_flop(half) == pytest.approx(forward_flop(usual))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"model_type": "mine", "auto_map": {"AutoModel": "modeling_mine.Mine"}},
+            "a: auto_map: found {'AutoModel': 'modeling_mine.Mine'}: the model is code in its "
+            "repository, which is never run from a configuration. If you trust that code, give "
+            "its module: 'model: file.py:build'",
+        ),
+        ({"model_type": "vitt"}, "a: model_type: found 'vitt', which transformers "),
+        (
+            {"model_type": "vit", "architectures": ["AutoConfig"]},
+            "a: architectures: found 'AutoConfig', which is no model of transformers ",
+        ),
+        ({"model_type": "vit", "hidden_size": "wide"}, "a: transformers refuses it: "),
+    ],
+    ids=["own code", "unknown type", "no model", "bad value"],
+)
+def test_what_is_no_model_of_the_library_is_refused(config: dict[str, Any], message: str) -> None:
+    """One line: the key, what was found, what to do."""
+    with pytest.raises(ModelError) as caught:
+        recorded_config(config, "a")
+
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_more_tokens_than_a_model_admits_are_refused() -> None:
+    """A table of positions has so many rows and no more."""
+    config = {"model_type": "bert", **TINY, "max_position_embeddings": 32}
+
+    with pytest.raises(ModelError, match="admits 32 tokens, found a sequence of 64"):
+        recorded_config(config, "a", sequence=64)
+
+
+def test_without_the_library_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message is the command to type."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(small("vit")))
+    monkeypatch.setattr(configuration, "find_spec", lambda _: None)
+
+    with pytest.raises(MissingExtraError, match=r"pip install 'wattree\[hf\]'"):
+        load_model(path)
