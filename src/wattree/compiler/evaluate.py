@@ -502,6 +502,10 @@ def _attention(
     return time_s * step.share, flop * step.share, np.asarray(traffic) * step.share
 
 
+#: Tensors of a module beside its parameters: running mean, variance and count.
+_BUFFERS = {OperatorKind.BATCH_NORM: 3}
+
+
 def _stretch_to_host(
     phases: Sequence[PhaseCosts], rates: Rates, scale: Scale, *, launches: float = 1.0
 ) -> None:
@@ -526,7 +530,10 @@ def _stretch_to_host(
         device = device + phase.work_s[index]
     host = np.zeros_like(device)
     for _, _, step in computes:
-        host = host + launches * _launched(step, scale) * _host_time_s(step, rates)
+        once_s = _host_time_s(step, rates)
+        if launches > 1:  # one process makes a replica of each module before it launches it
+            once_s += (len(step.weights) + _BUFFERS.get(step.kind, 0)) * rates.replicate_s
+        host = host + launches * _launched(step, scale) * once_s
     ratio = host / np.maximum(device, 1e-12)
     stretch = (1.0 + ratio**_HOST_SMOOTHNESS) ** (1.0 / _HOST_SMOOTHNESS)
     if scale.load is not None:

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost import Calibration, software_family
-from wattree.predict import Degrees, Setting
+from wattree.predict import Degrees, Setting, predicted
 from wattree.predict.estimate import Screened, screened
+from wattree.predict.hidden import is_expressible
 from wattree.strategy import StrategyOptions
 from wattree.validation.express import Expressed
 from wattree.validation.priors import Prior
@@ -38,6 +39,8 @@ _ROW_NOISE = 0.05
 _HUBER = 4.0
 _STEP = 0.02
 _ROUNDS = 4
+#: Logarithmic steps of constants below which estimates are not made again.
+_MOVED = 0.005
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,11 +62,16 @@ class FitRow:
     screen: Screened | None = field(default=None, repr=False)
 
     def estimate_s(self, calibration: Calibration) -> float:
-        """Return the estimated step time under `calibration`. [s]"""
-        setting = self.setting(calibration)
+        """Return the estimated step time under `calibration`; what has no closed form is played.
+
+        [s]
+        """
+        setting, options = self.setting(calibration), self.expressed.job.strategy
+        assert isinstance(options, StrategyOptions)
+        if not is_expressible(options):
+            played = predicted(setting, options, detail=False)
+            return self.ratio * played.result.step_time_s
         if self.screen is None:
-            options = self.expressed.job.strategy
-            assert isinstance(options, StrategyOptions)
             degrees = Degrees.of([options], self.expressed.job.data.global_batch)
             self.screen = screened(setting, options, degrees)
         return self.ratio * float(self.screen.estimates(setting).step_time_s[0])
@@ -136,7 +144,12 @@ def fit(
     )
 
 
-def leave_sources_out(rows: Sequence[FitRow], full: Fit) -> dict[str, Calibration]:
+def leave_sources_out(
+    rows: Sequence[FitRow],
+    full: Fit,
+    *,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Calibration]:
     """Return, for each source, a calibration fitted without its rows.
 
     Starts from the priors' side of the full fit: two Gauss-Newton steps with the left-out rows
@@ -144,20 +157,39 @@ def leave_sources_out(rows: Sequence[FitRow], full: Fit) -> dict[str, Calibratio
     """
     result = {}
     sources = sorted({row.expressed.row.source_id for row in rows})
-    names, priors = tuple(full.priors), full.priors
-    for source in sources:
+    logs = np.log([row.estimate_s(full.calibration) for row in rows])
+    for done, source in enumerate(sources):
         keep = np.array([row.expressed.row.source_id != source for row in rows])
         kept = [row for row, inside in zip(rows, keep, strict=True) if inside]
-        weights = row_weights(kept)
-        logs = np.log([row.estimate_s(full.calibration) for row in kept])
-        theta = _solve(
-            kept, logs, full.jacobian[keep], weights, calibration=full.calibration, priors=priors
-        )
-        left = full.calibration.replaced(dict(zip(names, np.exp(theta), strict=True)))
-        logs = np.log([row.estimate_s(left) for row in kept])
-        theta = _solve(kept, logs, full.jacobian[keep], weights, calibration=left, priors=priors)
-        result[source] = left.replaced(dict(zip(names, np.exp(theta), strict=True)))
+        weights, jacobian, left = row_weights(kept), full.jacobian[keep], full.calibration
+        here = logs[keep]
+        for again in (True, False):
+            theta = _solve(kept, here, jacobian, weights, calibration=left, priors=full.priors)
+            before, values = left, dict(zip(full.priors, map(float, np.exp(theta)), strict=True))
+            left = before.replaced(values)
+            if again:
+                moved = [
+                    name
+                    for name, value in values.items()
+                    if abs(math.log(value / before.constants[name].value)) > _MOVED
+                ]
+                here = _again(kept, here, left, moved)
+        result[source] = left
+        if progress is not None:
+            progress("leaving sources out", done + 1, len(sources))
     return result
+
+
+def _again(
+    rows: Sequence[FitRow], logs: Floats, calibration: Calibration, moved: Sequence[str]
+) -> Floats:
+    """Return log estimates, made again for rows that depend on constants that moved."""
+    return np.array(
+        [
+            math.log(row.estimate_s(calibration)) if any(_touches(n, row) for n in moved) else log
+            for row, log in zip(rows, logs, strict=True)
+        ]
+    )
 
 
 def row_weights(rows: Sequence[FitRow]) -> Floats:
@@ -191,6 +223,8 @@ def _touches(name: str, row: FitRow) -> bool:
         return rest.startswith(f"{job.software}.")
     if scope == "architecture":
         return rest.startswith(f"{job.cluster.node.device.architecture}.")
+    if name == "general.replicate_s":
+        return isinstance(job.strategy, StrategyOptions) and job.strategy.single_process
     if name == "general.blocking_launch_s":
         return software_family(job.software).with_traits(job.traits).launch_blocking
     if ".moe_" in name:

@@ -157,6 +157,7 @@ def _network_priors() -> dict[str, Prior]:
         "general.convolution_unaligned": (0.6, 0.2, "DeepBench, first layers"),
         "family.pytorch.launch_s": (5.5e-5, 0.3, host),
         "family.pytorch-ngc.launch_s": (2e-5, 0.5, host),
+        "general.replicate_s": (2e-5, 0.5, "some Python for each tensor of a module"),
         "family.jax.math": (0.8, 0.3, chosen),
         "family.tensorflow-xla.math": (1.0, 0.1, "the same libraries"),
         "family.paddle.math": (1.0, 0.1, "the same libraries"),

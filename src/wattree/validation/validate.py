@@ -250,7 +250,9 @@ def _fitted(runner: _Runner, output: Path) -> Validation:
         result = fit(rows, constants, _GROUPS[is_network], progress=runner.progress)
         constants = result.calibration
         results.append(result)
-        left_out.setdefault("step_time_s", {}).update(_left_out_times(rows, result))
+        left_out.setdefault("step_time_s", {}).update(
+            _left_out_times(rows, result, runner.progress)
+        )
     memory, memory_errors = _memory_fit(runner, predictions, constants)
     constants = _recorded(memory, results)
     left_out.setdefault("peak_memory_bytes", {}).update(memory_errors)
@@ -332,10 +334,10 @@ def _recorded(constants: Calibration, results: Sequence[Fit]) -> Calibration:
     return replace(constants, constants=table)
 
 
-def _left_out_times(rows: Sequence[FitRow], result: Fit) -> dict[str, float]:
+def _left_out_times(rows: Sequence[FitRow], result: Fit, progress: Progress) -> dict[str, float]:
     """Return the mean absolute error of each source's rows after a fit to all others."""
     errors: dict[str, list[float]] = {}
-    calibrations = leave_sources_out(rows, result)
+    calibrations = leave_sources_out(rows, result, progress=progress)
     for row in rows:
         source = row.expressed.row.source_id
         error = abs(row.estimate_s(calibrations[source]) / row.measured_s - 1)
