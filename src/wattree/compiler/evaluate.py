@@ -419,7 +419,7 @@ def _product(
     elements = groups * (m * k + k * n + m * n)
     traffic = elements * rates.element_bytes
     if software.library_kernels and not quantised:
-        time_s = library_product_s(m, n, k, groups, rates, traffic)
+        time_s = library_product_s(m=m, n=n, k=k, groups=groups, rates=rates, traffic_bytes=traffic)
     else:
         time_s = matmul_time_s(
             m=m,

@@ -125,7 +125,7 @@ def convolution_costs(
 
 
 def library_product_s(
-    m: Floats, n: Floats, k: Floats, groups: Floats, rates: Rates, traffic_bytes: Floats
+    *, m: Floats, n: Floats, k: Floats, groups: Floats, rates: Rates, traffic_bytes: Floats
 ) -> Floats:
     """Return the time of a product by a library's kernels: a convolution of one tap. [s]
 

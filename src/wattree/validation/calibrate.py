@@ -217,19 +217,15 @@ def _touches(name: str, row: FitRow) -> bool:
     """Whether a constant can matter to a row: its device, its family, or all."""
     scope, rest = name.split(".", 1)
     job = row.expressed.job
-    if scope == "device":
-        return rest.startswith(f"{job.cluster.node.device.name}.")
-    if scope == "family":
-        return rest.startswith(f"{job.software}.")
-    if scope == "architecture":
-        return rest.startswith(f"{job.cluster.node.device.architecture}.")
+    device = job.cluster.node.device
+    scopes = {"device": device.name, "family": job.software, "architecture": device.architecture}
+    if scope in scopes:
+        return rest.startswith(f"{scopes[scope]}.")
     if name == "general.replicate_s":
         return isinstance(job.strategy, StrategyOptions) and job.strategy.single_process
     if name == "general.blocking_launch_s":
         return software_family(job.software).with_traits(job.traits).launch_blocking
-    if ".moe_" in name:
-        return bool(row.expressed.row.n_experts)
-    return True
+    return bool(row.expressed.row.n_experts) or ".moe_" not in name
 
 
 def _solve(
