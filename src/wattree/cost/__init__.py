@@ -1,6 +1,10 @@
 """Time, traffic and memory of operators and collectives: evidence first, then formula."""
 
-from wattree.cost.attention import fused_attention_time_s, unfused_attention_time_s
+from wattree.cost.attention import (
+    fused_attention_time_s,
+    unfused_attention_time_s,
+    unfused_score_bytes,
+)
 from wattree.cost.calibration import (
     Calibration,
     Constant,
@@ -56,5 +60,6 @@ __all__ = [
     "software_family",
     "tile_efficiency",
     "unfused_attention_time_s",
+    "unfused_score_bytes",
     "volume_factor",
 ]
