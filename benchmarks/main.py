@@ -146,17 +146,15 @@ def screening() -> list[Figure]:
 def accuracy(folder: Path | None) -> list[Figure]:
     """Errors against measured rows, with the record of left-out sources beside them."""
     import wattree
-    from wattree.cost import load_calibration
-    from wattree.validation.calibrate import FITTED
+    from wattree.validation.priors import FITTED
 
     files = [] if folder is None else [folder / "throughput_llm.csv", folder / "memory.csv"]
     validation = wattree.validate(files)
     Console(width=150).print(validation.table())
     summary = validation.summary
-    constants = load_calibration()
     lines = []
     speed = summary["step_time_s"]["all"]
-    out = constants.left_out.get("step_time_s", {}).get("all", float("nan"))
+    out = validation.left_out_of("step_time_s").get("all", float("nan"))
     fitted = len(FITTED)
     mean, median = speed.mean_abs_error or 1, speed.median_abs_error or 1
     lines.append(

@@ -33,7 +33,7 @@ def _tables(validation: Validation, *, worst_rows: int) -> str:
     parts = []
     for quantity, sources in validation.summary.items():
         if quantity in TITLES:
-            left_out = validation.left_out.get(quantity)
+            left_out = validation.left_out_of(quantity) or None
             parts += [f"**{TITLES[quantity]}**", summary_markdown(sources, left_out=left_out)]
     parts += ["**Largest errors**", worst_markdown(worst(validation.scored, count=worst_rows))]
     return "\n\n".join(part.strip() for part in parts)

@@ -13,6 +13,7 @@ from wattree.cost import (
     matmul_time_s,
     tile_efficiency,
     unfused_attention_time_s,
+    unfused_score_bytes,
 )
 from wattree.graph import AttentionMask
 
@@ -163,21 +164,54 @@ def test_fused_attention_is_under_the_roof(
     head_dim=st.integers(1, 512),
     bytes_per_s=bandwidths_bytes_per_s,
     backward=st.booleans(),
+    library_kernels=st.booleans(),
+    autocast=st.booleans(),
 )
 def test_unfused_attention_moves_its_scores(
-    scores: float, head_dim: int, bytes_per_s: float, *, backward: bool
+    scores: float,
+    head_dim: int,
+    bytes_per_s: float,
+    *,
+    backward: bool,
+    library_kernels: bool,
+    autocast: bool,
 ) -> None:
     """At least written and read once in 16 bit, whatever the matrix rate."""
+    per_score = unfused_score_bytes(
+        backward=backward,
+        library_kernels=library_kernels,
+        autocast=autocast,
+        element_bytes=2.0,
+    )
     time_s = unfused_attention_time_s(
         scores=one(scores),
         head_dim=float(head_dim),
         peak_flop_per_s=1e30,
         memory_bytes_per_s=bytes_per_s,
         misaligned_factor=1.0,
+        score_bytes=per_score,
         backward=backward,
     )
 
     assert float(time_s[0]) >= 4.0 * scores / bytes_per_s
+
+
+def test_softmax_in_fp32_and_its_casts_cost_more_than_kernels_made_for_training() -> None:
+    """Backward moves more than forward, autocast more than fp16 alone and less than twice fp32."""
+
+    def moved(*, backward: bool, library: bool, autocast: bool, width: float) -> float:
+        return unfused_score_bytes(
+            backward=backward, library_kernels=library, autocast=autocast, element_bytes=width
+        )
+
+    for backward in (False, True):
+        fused = moved(backward=backward, library=False, autocast=True, width=2.0)
+        half = moved(backward=backward, library=True, autocast=False, width=2.0)
+        mixed = moved(backward=backward, library=True, autocast=True, width=2.0)
+        full = moved(backward=backward, library=True, autocast=False, width=4.0)
+        assert fused < mixed
+        assert half < full <= mixed < 2 * full
+    assert moved(backward=False, library=True, autocast=True, width=2.0) < mixed
 
 
 @given(sequence=st.integers(1, 1_000_000))

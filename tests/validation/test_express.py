@@ -24,7 +24,8 @@ from wattree.validation import (
     read_rows,
 )
 
-ROWS = {row.row_id: row for row in bundled_rows()}
+#: Of language models; other networks have tests of their own.
+ROWS = {row.row_id: row for row in bundled_rows() if not row.row_id.startswith("V")}
 CORE = [row for row in ROWS.values() if row.core]
 
 
@@ -111,7 +112,7 @@ def test_the_model_of_a_row_has_the_stated_parameters(row: MeasuredRow) -> None:
 
 def test_every_source_of_the_bundle_has_its_own_convention() -> None:
     """The general one knows no source's habits."""
-    assert {row.source_id for row in CORE} == set(SOURCES)
+    assert {row.source_id for row in bundled_rows() if row.core} == set(SOURCES)
 
 
 def test_a_stated_cell_leaves_no_assumption() -> None:

@@ -122,7 +122,7 @@ def test_a_validation_prints_and_exports_every_row() -> None:
 
     assert [row["row_id"] for row in exported["rows"]] == ["A", "B", "C"]
     assert exported["rows"][0]["assumptions"] == ["optimizer not stated: adamw"]
-    assert exported["mean_abs_error_source_left_out"] == {"step_time_s": {"one": 0.09}}
+    assert exported["mean_abs_error_source_left_out"] == {"step_time_s": {"one": 0.09, "all": 0.09}}
     json.dumps(exported, allow_nan=False)
     assert "not stated: hidden" in stream.getvalue()
     assert "mean, source left out" in stream.getvalue()

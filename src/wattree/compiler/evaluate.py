@@ -13,6 +13,7 @@ from wattree.compiler.operator_costs import (
     convolution_costs,
     is_convolution,
     library_passes,
+    library_product_s,
     memory_bound_costs,
     weight_casts,
 )
@@ -38,6 +39,7 @@ from wattree.cost import (
     ring_pass_loads,
     ring_pass_work_s,
     unfused_attention_time_s,
+    unfused_score_bytes,
     volume_factor,
 )
 from wattree.cost.rates import Rates
@@ -415,18 +417,21 @@ def _product(
         m = m / turns
     quantised = rates.quantised and step.path not in _PLAIN_PRODUCTS
     elements = groups * (m * k + k * n + m * n)
-    time_s = matmul_time_s(
-        m=m,
-        n=n,
-        k=k,
-        groups=groups,
-        flop_per_s=rates.linear_flop_per_s if quantised else rates.plain_flop_per_s,
-        compute_units=rates.compute_units,
-        traffic_bytes=elements * rates.element_bytes,
-        memory_bytes_per_s=rates.memory_bytes_per_s,
-        alignment_penalty=rates.alignment_penalty,
-    )
     traffic = elements * rates.element_bytes
+    if software.library_kernels and not quantised:
+        time_s = library_product_s(m=m, n=n, k=k, groups=groups, rates=rates, traffic_bytes=traffic)
+    else:
+        time_s = matmul_time_s(
+            m=m,
+            n=n,
+            k=k,
+            groups=groups,
+            flop_per_s=rates.linear_flop_per_s if quantised else rates.plain_flop_per_s,
+            compute_units=rates.compute_units,
+            traffic_bytes=traffic,
+            memory_bytes_per_s=rates.memory_bytes_per_s,
+            alignment_penalty=rates.alignment_penalty,
+        )
     if quantised:
         casts = _casts(step.phase, m, n, k, groups)
         time_s = time_s + casts / rates.memory_bytes_per_s
@@ -473,21 +478,32 @@ def _attention(
         traffic = sum(scale.value(size) for size in step.traffic) * rates.element_bytes
     else:
         scores, products = full, (4.0 if backward else 2.0)
+        per_score = unfused_score_bytes(
+            backward=backward,
+            library_kernels=software.library_kernels,
+            autocast=software.autocast and rates.element_bytes < 4.0,
+            element_bytes=rates.element_bytes,
+        )
         time_s = unfused_attention_time_s(
             scores=full,
             head_dim=head_dim,
             peak_flop_per_s=rates.peak_flop_per_s,
             memory_bytes_per_s=rates.memory_bytes_per_s,
             misaligned_factor=rates.head_misalignment,
+            score_bytes=per_score,
             backward=backward,
         )
-        traffic = full * (17.0 if backward else 13.0)
+        traffic = full * per_score
     flop = 2.0 * products * scores * head_dim
     if step.skewed_axes:
         # The last of `p` contiguous pieces sees `p - 1/2` blocks, all pieces `p / 2` on average;
         # who is done earlier waits for it at the next exchange.
         time_s = time_s * (2.0 - 1.0 / scale.degree(step.skewed_axes))
     return time_s * step.share, flop * step.share, np.asarray(traffic) * step.share
+
+
+#: Tensors of a module beside its parameters: running mean, variance and count.
+_BUFFERS = {OperatorKind.BATCH_NORM: 3}
 
 
 def _stretch_to_host(
@@ -514,7 +530,10 @@ def _stretch_to_host(
         device = device + phase.work_s[index]
     host = np.zeros_like(device)
     for _, _, step in computes:
-        host = host + launches * _launched(step, scale) * _host_time_s(step, rates)
+        once_s = _host_time_s(step, rates)
+        if launches > 1:  # one process makes a replica of each module before it launches it
+            once_s += (len(step.weights) + _BUFFERS.get(step.kind, 0)) * rates.replicate_s
+        host = host + launches * _launched(step, scale) * once_s
     ratio = host / np.maximum(device, 1e-12)
     stretch = (1.0 + ratio**_HOST_SMOOTHNESS) ** (1.0 / _HOST_SMOOTHNESS)
     if scale.load is not None:

@@ -26,6 +26,7 @@ __all__ = [
     "convolution_costs",
     "is_convolution",
     "library_passes",
+    "library_product_s",
     "memory_bound_costs",
     "weight_casts",
 ]
@@ -123,6 +124,33 @@ def convolution_costs(
     return time_s * step.share, flop, np.asarray((traffic + converted + cast) * step.share)
 
 
+def library_product_s(
+    *, m: Floats, n: Floats, k: Floats, groups: Floats, rates: Rates, traffic_bytes: Floats
+) -> Floats:
+    """Return the time of a product by a library's kernels: a convolution of one tap. [s]
+
+    Libraries run both by the same loops over tiles, and cut sums that are long beside the result,
+    as those of gradients of small weights are. Fused training software pads and arranges its
+    products so that `cost.matmul` holds.
+
+    Args:
+        m, n, k: Rows, columns, contraction.
+        groups: Independent products.
+        rates: What the device reaches.
+        traffic_bytes: Operands read and written once. [B]
+    """
+    shape = Convolution(
+        positions=m,
+        in_channels=k,
+        out_channels=n,
+        groups=groups,
+        taps=1,
+        stride_area=1.0,
+        square=True,
+    )
+    return convolution_time_s(shape, ConvolutionPass.FORWARD, rates.convolution, traffic_bytes)
+
+
 def weight_casts(
     step: ComputeStep, scale: Scale, rates: Rates, software: Software
 ) -> Floats | None:
@@ -175,8 +203,9 @@ def _table_bytes(step: ComputeStep, scale: Scale, rates: Rates, software: Softwa
     """
     result_bytes = _total(step.writes, scale) * rates.element_bytes
     row_bytes = scale.value(step.row) * rates.element_bytes
-    rows = _total((size for size, _ in step.fixed_traffic), scale)
-    rows = np.maximum(rows, result_bytes / np.maximum(row_bytes, 1.0))
+    rows = result_bytes / np.maximum(row_bytes, 1.0)
+    for size, _ in step.fixed_traffic:  # the ids; others tell where bags begin and end
+        rows = np.maximum(rows, scale.value(size))
     picked = gathered_bytes(rows, row_bytes)
     if step.phase not in _GRADIENTS:
         return np.asarray(picked + result_bytes)

@@ -1,6 +1,10 @@
 """Time, traffic and memory of operators and collectives: evidence first, then formula."""
 
-from wattree.cost.attention import fused_attention_time_s, unfused_attention_time_s
+from wattree.cost.attention import (
+    fused_attention_time_s,
+    unfused_attention_time_s,
+    unfused_score_bytes,
+)
 from wattree.cost.calibration import (
     Calibration,
     Constant,
@@ -19,6 +23,7 @@ from wattree.cost.halo import halo_bytes, halo_loads, halo_work_s
 from wattree.cost.matmul import alignment_factor, matmul_time_s, tile_efficiency
 from wattree.cost.ring_pass import ring_pass_latency_s, ring_pass_loads, ring_pass_work_s
 from wattree.cost.software import (
+    AUTO_SOFTWARE,
     AUTOCAST,
     SOFTWARE,
     Software,
@@ -29,6 +34,7 @@ from wattree.cost.software import (
 
 __all__ = [
     "AUTOCAST",
+    "AUTO_SOFTWARE",
     "SOFTWARE",
     "Calibration",
     "Constant",
@@ -54,5 +60,6 @@ __all__ = [
     "software_family",
     "tile_efficiency",
     "unfused_attention_time_s",
+    "unfused_score_bytes",
     "volume_factor",
 ]

@@ -10,6 +10,7 @@ __all__ = [
     "FORWARD_PRODUCTS",
     "fused_attention_time_s",
     "unfused_attention_time_s",
+    "unfused_score_bytes",
 ]
 
 Floats = NDArray[np.float64]
@@ -24,6 +25,11 @@ _BACKWARD_RATE = 0.73
 #: Unfused: share of peak the batched products reach, and bytes per score element forward and
 #: backward for scale, mask, softmax and dropout in half precision (Megatron-LM's fused softmax).
 _UNFUSED_RATE, _UNFUSED_FORWARD_BYTES, _UNFUSED_BACKWARD_BYTES = 0.45, 13.0, 17.0
+#: The same of a library's kernels one by one, without mask and dropout: values that product,
+#: scaling, softmax and product read and write (6 forward, 9 backward), all as wide as an element;
+#: under autocast softmax is in fp32, with casts before and after it.
+_LIBRARY_FORWARD, _LIBRARY_BACKWARD = 6.0, 9.0
+_AUTOCAST_FORWARD_BYTES, _AUTOCAST_BACKWARD_BYTES = 28.0, 36.0
 
 
 def fused_attention_time_s(
@@ -53,6 +59,24 @@ def fused_attention_time_s(
     return np.asarray(flop / flop_per_s * (1.0 + ramp_tokens / keys) * small)
 
 
+def unfused_score_bytes(
+    *, backward: bool, library_kernels: bool, autocast: bool, element_bytes: float
+) -> float:
+    """Return what a score moves where the score matrix goes through memory. [B]
+
+    Args:
+        backward: Of the gradients.
+        library_kernels: Scaling, softmax and casts are kernels of their own.
+        autocast: And softmax runs in fp32.
+        element_bytes: Width of an activation. [B]
+    """
+    if not library_kernels:
+        return _UNFUSED_BACKWARD_BYTES if backward else _UNFUSED_FORWARD_BYTES
+    if autocast:
+        return _AUTOCAST_BACKWARD_BYTES if backward else _AUTOCAST_FORWARD_BYTES
+    return element_bytes * (_LIBRARY_BACKWARD if backward else _LIBRARY_FORWARD)
+
+
 def unfused_attention_time_s(
     *,
     scores: Floats,
@@ -60,6 +84,7 @@ def unfused_attention_time_s(
     peak_flop_per_s: float,
     memory_bytes_per_s: float,
     misaligned_factor: float,
+    score_bytes: float,
     backward: bool,
 ) -> Floats:
     """Return the time of attention whose score matrix goes through memory. [s]
@@ -70,5 +95,4 @@ def unfused_attention_time_s(
     products = 2 * FORWARD_PRODUCTS if backward else FORWARD_PRODUCTS
     slow = misaligned_factor if head_dim % 8 else 1.0
     math_s = 2.0 * products * scores * head_dim * slow / (peak_flop_per_s * _UNFUSED_RATE)
-    per_score = _UNFUSED_BACKWARD_BYTES if backward else _UNFUSED_FORWARD_BYTES
-    return np.asarray(math_s + scores * per_score / memory_bytes_per_s)
+    return np.asarray(math_s + scores * score_bytes / memory_bytes_per_s)

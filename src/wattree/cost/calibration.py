@@ -43,8 +43,8 @@ class Calibration:
     Attributes:
         constants: Name → constant.
         source: Where they were read from.
-        left_out: Quantity → source (or `all`) → mean absolute error on that source's measured
-            rows when the fit never saw them.
+        left_out: Quantity → source → mean absolute error on that source's measured rows when the
+            fit never saw them.
     """
 
     constants: Mapping[str, Constant]

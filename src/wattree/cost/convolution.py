@@ -130,6 +130,8 @@ class ConvolutionRates:
         unaligned: Rate of matrix units where channels are no multiple of 8.
         direct: Share of the bandwidth that direct kernels of few channels per group reach.
         direct_flop_per_s: What their arithmetic reaches, outside of matrix units. [FLOP/s]
+        direct_weight_gradient: Rate of their weight gradients over forward's: each sums over all
+            samples and positions for a handful of values.
     """
 
     peak_flop_per_s: float
@@ -145,6 +147,7 @@ class ConvolutionRates:
     unaligned: float
     direct: float
     direct_flop_per_s: float
+    direct_weight_gradient: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +206,8 @@ def convolution_time_s(
             best = np.minimum(best, _fourier_s(shape, which, rates, memory_s))
     best = best + converted_bytes / rates.memory_bytes_per_s
     flop = 2.0 * product.m * product.n * product.k * product.groups
+    if which is ConvolutionPass.WEIGHT_GRADIENT:
+        relative = rates.direct_weight_gradient
     direct_s = _roofs(flop / rates.direct_flop_per_s, memory_s / rates.direct, rates) / relative
     return np.asarray(np.where(shape.groups > 1, np.minimum(best, direct_s), best))
 

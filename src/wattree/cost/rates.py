@@ -46,6 +46,7 @@ class Rates:
         stream_bytes_per_s: The same in one library kernel by itself.
         elementwise_factor: Memory traffic of elementwise work over its operands, as launched.
         launch_s: Host time per kernel.
+        replicate_s: Host time to hand one tensor of a module to a replica of it.
         kernel_s: Device time of the shortest kernel.
         blocking_s: Time that each kernel adds where launches block, 0 elsewhere.
         element_bytes: Width of an activation.
@@ -74,6 +75,7 @@ class Rates:
     stream_bytes_per_s: float
     elementwise_factor: float
     launch_s: float
+    replicate_s: float
     kernel_s: float
     blocking_s: float
     element_bytes: float
@@ -183,6 +185,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         * calibration.device(device, "library_bandwidth"),
         elementwise_factor=elementwise,
         launch_s=calibration.family(software.name, "launch_s"),
+        replicate_s=calibration.general("replicate_s"),
         kernel_s=calibration.general("kernel_s"),
         blocking_s=calibration.general("blocking_launch_s") if software.launch_blocking else 0.0,
         element_bytes=4.0 if plain in {Precision.FP32, Precision.TF32} else 2.0,
@@ -202,7 +205,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         else 0.0,
         moe_permute_factor=calibration.general("moe_permute_factor") * fused,
         moe_exchange_factor=calibration.general("moe_exchange_factor") * fused,
-        step_overhead_s=calibration.general("step_overhead_s"),
+        step_overhead_s=calibration.family(software.name, "step_overhead_s"),
         straggling=calibration.general("straggling_per_doubling"),
         convolution=convolution_rates(
             device, plain, calibration, math=math, tuned=software.tuned_convolutions
@@ -257,6 +260,7 @@ def convolution_rates(
         unaligned=calibration.general("convolution_unaligned"),
         direct=calibration.general("convolution_direct"),
         direct_flop_per_s=device.vector_flop_per_s * calibration.general("convolution_direct_math"),
+        direct_weight_gradient=calibration.general("convolution_direct_weight_gradient"),
     )
 
 

@@ -16,6 +16,7 @@ OPTIMIZER_STATE_BYTES: Mapping[str, float] = MappingProxyType(
         "adafactor": 0.0,  # row and column sums only
         "lion": 4.0,  # one fp32 moment
         "momentum": 4.0,
+        "rmsprop": 8.0,  # second moment and momentum
         "sgd": 0.0,
     }
 )

@@ -38,28 +38,43 @@ class Adapters:
 
 #: (accelerator, memory as printed in GB or None, devices per node) → catalogue node.
 _NODES: Mapping[tuple[str, float | None, int], str] = {
-    ("A100-SXM", 40, 8): "dgx-a100-40gb",
-    ("A100-SXM", 80, 8): "dgx-a100",
+    ("A10", 24, 1): "8x-a10",
+    ("A100-PCIe", 40, 1): "8x-a100-pcie-40gb",
+    **{("A100-PCIe", 80, devices): "8x-a100-pcie" for devices in (1, 2)},
+    **{("A100-SXM", 40, devices): "dgx-a100-40gb" for devices in (1, 2, 4, 8)},
+    **{("A100-SXM", 80, devices): "dgx-a100" for devices in (1, 2, 4, 8)},
     ("B200", 180, 8): "dgx-b200",
     ("B200", None, 8): "dgx-b200",
     ("GB200", None, 4): "gb200-nvl72",
     ("H100-SXM", 80, 8): "dgx-h100",
     ("H100-SXM-96GB-500W", 96, 8): "hgx-h100-96gb-500w",
+    ("RTX-A6000", 48, 1): "workstation-rtx-a6000",
+    ("RTX-A6000", 48, 2): "4x-a6000",
+    ("RTX2080Ti", 11, 1): "workstation-rtx-2080-ti",
+    **{("RTX2080Ti", 11, devices): "8x-rtx-2080-ti" for devices in (2, 4)},
+    ("RTX3090", 24, 1): "workstation-rtx-3090",
+    ("RTX3090", 24, 2): "8x-rtx-3090",
+    **{("V100", 16, devices): "dgx-1" for devices in (1, 4, 8)},
     ("V100-SXM2", 16, 4): "4x-v100-sxm2-16gb",
     ("V100-SXM2", 16, 8): "dgx-1",
     ("V100-SXM2", 32, 4): "4x-v100-sxm2-32gb",
     ("V100-SXM2", 32, 8): "dgx-1-32gb",
+    ("V100-SXM2", 32, 16): "dgx-2",
 }
 #: Rows are about time and memory; where the machine stands does not matter to them.
 _SITE = "default"
 
 
-def row_cluster(cells: Cells, *, adapters: Adapters | None = None) -> Cluster:
+def row_cluster(
+    cells: Cells, *, adapters: Adapters | None = None, through_host: bool = False
+) -> Cluster:
     """Return the cluster of a row.
 
     Args:
         cells: The row.
         adapters: In place of the catalogue's, where the source states or the convention says.
+        through_host: Devices of a node reach each other through host memory alone, whatever links
+            there are (`NCCL_P2P_DISABLE=1`).
 
     Raises:
         RowError: No node of the catalogue is the row's, or its devices do not fill whole nodes.
@@ -73,6 +88,9 @@ def row_cluster(cells: Cells, *, adapters: Adapters | None = None) -> Cluster:
         raise RowError(f"row {row.row_id}: {message}")
     node, fabric = _from_catalogue(found)
     node = _with_adapters(_with_devices(node, min(per_node, devices)), adapters)
+    if through_host and node.devices > 1:
+        cells.assume("NCCL_P2P_DISABLE=1: devices reach each other through host memory")
+        node = _through_host(node)
     if devices < per_node:
         cells.assume(f"one node with {devices} of its {per_node} devices in use")
     if devices % node.devices:
@@ -105,6 +123,13 @@ def _with_devices(node: Node, devices: int) -> Node:
     inside = node.scale_up.domain_devices <= node.devices
     domain = min(devices, node.scale_up.domain_devices) if inside else node.scale_up.domain_devices
     return replace(node, devices=devices, scale_up=replace(node.scale_up, domain_devices=domain))
+
+
+def _through_host(node: Node) -> Node:
+    """Return a node whose devices exchange data over their host links."""
+    rate = node.device.host_link_bytes_per_s
+    scale_up = replace(node.scale_up, kind="pcie", bandwidth_bytes_per_s=rate)
+    return replace(node, scale_up=scale_up, links=())
 
 
 def _with_adapters(node: Node, adapters: Adapters | None) -> Node:

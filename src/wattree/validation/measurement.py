@@ -35,11 +35,16 @@ class Measurement:
     assumptions: tuple[str, ...] = ()
 
 
-def measurement(row: MeasuredRow) -> Measurement:
+def measurement(row: MeasuredRow, *, samples: int | None = None) -> Measurement:
     """Return the one quantity that `row` measured; its primary metric says which.
 
     Speed in any form is a step time: the printed one, else the one implied by a printed
     throughput. Printed MFU and TFLOP/s are never used, because sources count FLOP differently.
+
+    Args:
+        row: The row.
+        samples: Per step, where the row leaves its batch out and its source says it elsewhere: a
+            printed rate of samples implies a step time then.
     """
     if row.primary_metric == "mem_gib_per_gpu":
         return _memory(row)
@@ -52,7 +57,10 @@ def measurement(row: MeasuredRow) -> Measurement:
         return Measurement(quantity="step_time_s", value=None, reason="measures a single layer")
     if row.step_time_s is not None:
         return _found("step_time_s", row.step_time_s, "step_time_s")
-    return _found("step_time_s", row.implied_step_time_s, "step_time_s and implied_step_time_s")
+    implied_s = row.implied_step_time_s
+    if implied_s is None and samples is not None and row.samples_per_s:
+        implied_s = samples / row.samples_per_s
+    return _found("step_time_s", implied_s, "step_time_s and implied_step_time_s")
 
 
 def _found(quantity: str, value: float | None, columns: str) -> Measurement:

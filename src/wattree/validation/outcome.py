@@ -8,7 +8,14 @@ from typing import Any
 
 from rich.console import Group
 
-from wattree.validation.score import Scored, Summary, summaries, summary_json, worst
+from wattree.validation.score import (
+    ALL_SOURCES,
+    Scored,
+    Summary,
+    summaries,
+    summary_json,
+    worst,
+)
 from wattree.validation.table import skipped_table, summary_table, worst_table
 
 __all__ = ["Validation"]
@@ -23,8 +30,8 @@ class Validation:
 
     Attributes:
         scored: One entry per row and quantity, every row of the files present.
-        left_out: Quantity → source (or `all`) → mean absolute error on that source's rows when
-            the fit never saw them, as the calibration records it.
+        left_out: Quantity → source → mean absolute error on that source's rows when the fit never
+            saw them, as the calibration records it.
         assumptions: row_id → what had to be filled to express the row.
     """
 
@@ -37,6 +44,19 @@ class Validation:
         """Quantity → source (or `all`) → errors, over core rows."""
         return summaries(self.scored)
 
+    def left_out_of(self, quantity: str) -> dict[str, float]:
+        """Return the errors of `quantity` on sources left out, of those here; `all` if of each.
+
+        The error over all sources is the mean over rows, as that of the summary is.
+        """
+        recorded, summary = self.left_out.get(quantity, {}), self.summary.get(quantity, {})
+        counts = {name: each.count for name, each in summary.items() if name != ALL_SOURCES}
+        found = {name: recorded[name] for name in counts if name in recorded}
+        rows = sum(counts[name] for name in found)
+        if rows and rows == sum(counts.values()):
+            found[ALL_SOURCES] = sum(found[name] * counts[name] for name in found) / rows
+        return found
+
     def as_json(self) -> dict[str, Any]:
         """Return the object that `--json` writes."""
         return {
@@ -47,7 +67,7 @@ class Validation:
             ],
             "summary": summary_json(self.summary),
             "mean_abs_error_source_left_out": {
-                quantity: dict(sources) for quantity, sources in self.left_out.items()
+                quantity: self.left_out_of(quantity) for quantity in self.summary
             },
         }
 
@@ -57,7 +77,7 @@ class Validation:
             summary_table(
                 sources,
                 quantity=quantity,
-                left_out=self.left_out.get(quantity) or None,
+                left_out=self.left_out_of(quantity) or None,
             )
             for quantity, sources in self.summary.items()
         ]

@@ -15,7 +15,7 @@ from wattree.job import Job
 from wattree.predict import Prediction, Setting, predicted, setting_of
 from wattree.predict.model import model_of
 from wattree.strategy import StrategyOptions
-from wattree.validation.calibrate import FITTED, Fit, FitRow, fit, leave_sources_out
+from wattree.validation.calibrate import Fit, FitRow, fit, leave_sources_out
 from wattree.validation.calibration_file import write_calibration
 from wattree.validation.express import Expressed, express
 from wattree.validation.measurement import Measurement, measurement
@@ -26,8 +26,9 @@ from wattree.validation.memory_fit import (
     memory_bytes,
 )
 from wattree.validation.outcome import Validation
+from wattree.validation.priors import FITTED, FITTED_NETWORKS, Prior
 from wattree.validation.rows import MeasuredRow, bundled_rows, read_rows
-from wattree.validation.score import ALL_SOURCES, Scored
+from wattree.validation.score import Scored
 
 __all__ = ["validate"]
 
@@ -102,6 +103,9 @@ class _Runner:
                 entry.expressed = express(row)
             except WattreeError as error:
                 entry.reason = str(error)
+            else:
+                samples = entry.expressed.job.data.global_batch
+                entry.measurement = measurement(row, samples=samples)
             self.entries.append(entry)
 
     def setting(self, job: Job, constants: Calibration) -> Setting:
@@ -224,51 +228,62 @@ def _memory_row(entry: _Entry, prediction: Prediction) -> MemoryRow:
     )
 
 
+#: Rows of language models fit the first, those of other networks the second: no constant is fitted
+#: to rows of both, so that neither moves the other's predictions.
+_GROUPS: Mapping[bool, Mapping[str, Prior]] = {False: FITTED, True: FITTED_NETWORKS}
+
+
 def _fitted(runner: _Runner, output: Path) -> Validation:
     """Fit, leave sources out, write the calibration, and return the rows scored with it."""
-    constants = _with_priors(load_calibration())
-    fit_rows = [
-        FitRow(
-            expressed=entry.expressed,
-            measured_s=entry.measurement.value,
-            setting=lambda c, job=entry.expressed.job: runner.setting(job, c),  # type: ignore[misc]
-        )
-        for entry in runner.entries
-        if entry.expressed is not None
-        and entry.measurement.value is not None
-        and entry.measurement.quantity == "step_time_s"
-        and entry.row.core
-    ]
-    if len(fit_rows) < len(FITTED):
-        raise JobError(
-            "--fit",
-            [
-                (
-                    f"found {len(fit_rows)} core rows of step time, expected at least "
-                    f"{len(FITTED)}: as many as there are constants; name more row files"
-                )
-            ],
-        )
-    result: Fit | None = None
-    predictions: dict[str, Prediction | str] = {}
-    for _ in range(_OUTER_ROUNDS):
-        predictions = runner.predictions(constants)
-        for row in fit_rows:
+    shipped = load_calibration()
+    constants = _with_priors(shipped)
+    by_group = _fit_rows(runner)
+    predictions = runner.predictions(constants)
+    results: list[Fit] = []
+    left_out = {quantity: dict(errors) for quantity, errors in shipped.left_out.items()}
+    for is_network, rows in by_group.items():
+        for row in rows:
             prediction = predictions[row.expressed.row.row_id]
             row.ratio = 1.0
             if isinstance(prediction, Prediction):
                 row.ratio = prediction.result.step_time_s / row.estimate_s(constants)
-        result = fit(fit_rows, constants, progress=runner.progress)
+        result = fit(rows, constants, _GROUPS[is_network], progress=runner.progress)
         constants = result.calibration
-    assert result is not None
-    time_errors = _left_out_times(fit_rows, result)
+        results.append(result)
+        left_out.setdefault("step_time_s", {}).update(
+            _left_out_times(rows, result, runner.progress)
+        )
     memory, memory_errors = _memory_fit(runner, predictions, constants)
-    constants = _recorded(memory, result)
-    left_out = {"step_time_s": time_errors}
-    if memory_errors:
-        left_out["peak_memory_bytes"] = memory_errors
+    constants = _recorded(memory, results)
+    left_out.setdefault("peak_memory_bytes", {}).update(memory_errors)
     write_calibration(output, constants, left_out)
     return runner.validation(constants, left_out)
+
+
+def _fit_rows(runner: _Runner) -> dict[bool, list[FitRow]]:
+    """Return whether they are networks → the rows to fit; refuse too few for their constants."""
+    groups: dict[bool, list[FitRow]] = {}
+    for entry in runner.entries:
+        if (
+            entry.expressed is not None
+            and entry.measurement.value is not None
+            and entry.measurement.quantity == "step_time_s"
+            and entry.row.core
+        ):
+            row = FitRow(
+                expressed=entry.expressed,
+                measured_s=entry.measurement.value,
+                setting=lambda c, job=entry.expressed.job: runner.setting(job, c),  # type: ignore[misc]
+            )
+            groups.setdefault(entry.expressed.job.model.transformer is None, []).append(row)
+    for is_network, rows in groups.items() or [(False, [])]:
+        if len(rows) < len(_GROUPS[is_network]):
+            kind = "networks" if is_network else "language models"
+            found = f"found {len(rows)} core rows of step time of {kind}, expected at least"
+            many = len(_GROUPS[is_network])
+            message = f"{found} {many}: as many as there are constants; name more row files"
+            raise JobError("--fit", [message])
+    return groups
 
 
 def _with_priors(constants: Calibration) -> Calibration:
@@ -286,23 +301,29 @@ def _with_priors(constants: Calibration) -> Calibration:
                     source=prior.source,
                     spread=prior.spread,
                 )
-                for name, prior in FITTED.items()
+                for priors in _GROUPS.values()
+                for name, prior in priors.items()
             },
         },
     )
 
 
-def _recorded(constants: Calibration, result: Fit) -> Calibration:
+#: Items of which devices without a constant of their own take the mean of the fitted ones.
+_POOLED = ("matmul.bf16", "matmul.fp8", "matmul.nvfp4", "attention")
+
+
+def _recorded(constants: Calibration, results: Sequence[Fit]) -> Calibration:
     """Put the posterior spread beside each fitted constant, and means where devices lack one."""
+    spreads = {name: spread for result in results for name, spread in result.spread.items()}
     table = {
-        name: replace(constant, spread=result.spread.get(name, constant.spread))
+        name: replace(constant, spread=spreads.get(name, constant.spread))
         for name, constant in constants.constants.items()
     }
-    for item in ("matmul.bf16", "matmul.fp8", "matmul.nvfp4", "attention"):
+    for item in _POOLED:
         own = [
             constant.value
             for name, constant in table.items()
-            if name in FITTED and name.endswith(f".{item}")
+            if name.endswith(f".{item}") and any(name in priors for priors in _GROUPS.values())
         ]
         table[f"pooled.{item}"] = Constant(
             value=float(np.exp(np.mean(np.log(own)))),
@@ -313,9 +334,10 @@ def _recorded(constants: Calibration, result: Fit) -> Calibration:
     return replace(constants, constants=table)
 
 
-def _left_out_times(rows: Sequence[FitRow], result: Fit) -> dict[str, float]:
+def _left_out_times(rows: Sequence[FitRow], result: Fit, progress: Progress) -> dict[str, float]:
+    """Return the mean absolute error of each source's rows after a fit to all others."""
     errors: dict[str, list[float]] = {}
-    calibrations = leave_sources_out(rows, result)
+    calibrations = leave_sources_out(rows, result, progress=progress)
     for row in rows:
         source = row.expressed.row.source_id
         error = abs(row.estimate_s(calibrations[source]) / row.measured_s - 1)
@@ -349,6 +371,4 @@ def _memory_fit(
 
 
 def _means(errors: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    everything = [error for values in errors.values() for error in values]
-    means = {source: float(np.mean(values)) for source, values in errors.items()}
-    return means | {ALL_SOURCES: float(np.mean(everything))}
+    return {source: float(np.mean(values)) for source, values in errors.items()}

@@ -6,13 +6,18 @@ once here, never per row.
 
 from wattree.validation.sources import (
     bigscience,
+    deep_learning_examples,
     dgxc,
     fms_fsdp,
     generic,
+    gpu_benchmark,
+    jax_toolbox,
+    lambda_labs,
     llm_foundry,
     megatron_bridge,
     megatron_lm,
     simumax,
+    timm_benchmark,
     torchtitan,
 )
 from wattree.validation.sources.registry import SOURCES, Expression
@@ -21,12 +26,17 @@ __all__ = [
     "SOURCES",
     "Expression",
     "bigscience",
+    "deep_learning_examples",
     "dgxc",
     "fms_fsdp",
     "generic",
+    "gpu_benchmark",
+    "jax_toolbox",
+    "lambda_labs",
     "llm_foundry",
     "megatron_bridge",
     "megatron_lm",
     "simumax",
+    "timm_benchmark",
     "torchtitan",
 ]

@@ -1,0 +1,149 @@
+"""NVIDIA DeepLearningExamples: ResNet-50, EfficientNet, NCF and DLRM on DGX systems.
+
+What tables do not print stands in the repository beside them: batches, layouts and optimisers in
+`ConvNets/configs.yml`, for other examples in their scripts and documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wattree.cost.loading import Loader
+from wattree.errors import RowError
+from wattree.job import Job
+from wattree.job.loader_presets import LOADER_PRESETS
+from wattree.validation.cells import Cells
+from wattree.validation.clusters import row_cluster
+from wattree.validation.networks import row_network
+from wattree.validation.sources.registry import SOURCES
+from wattree.validation.sources.replicas import is_mixed, replicas_job
+
+__all__ = ["convnets", "dlrm", "efficientnet", "ncf", "paddle", "tensorflow"]
+
+#: Samples per device of EfficientNet-b4 in `configs.yml`, by memory [GB] and 16 bits or not.
+_B4_SAMPLES: Mapping[tuple[float, bool], int] = {
+    (16, True): 32,
+    (16, False): 16,
+    (32, True): 64,
+    (32, False): 32,
+    (80, True): 128,
+    (80, False): 64,
+}
+_PADDLE_SAMPLES = 256
+#: Decoding and augmentation, one core. Rows whose devices are fast end at one rate each, whatever
+#: the network: 2,470 to 2,512 images/s on one A100 (10 workers: 4.0 ms), 16,400 to 16,700 on eight
+#: (80 workers: 4.8 ms), 7,800 to 8,900 on eight V100 (40 cores: 4.5 to 5.1 ms).
+_SAMPLE_S = 4.4e-3
+_PREFETCH = 4
+
+
+@SOURCES.register("nv-dle-pytorch-dlrm")
+def dlrm(cells: Cells) -> Job:
+    """Return a row of DLRM as a job: tables whole, each on one device, the rest replicated."""
+    cells.assume("optimizer not stated: SGD; tables get sparse gradients (the repository's code)")
+    cells.assume("the lower network replicated too; in the source the first device has it alone")
+    devices = cells.whole("n_accel")
+    return replicas_job(
+        cells,
+        model=row_network(cells),
+        cluster=row_cluster(cells),
+        software="pytorch-ngc",
+        optimizer="sgd",
+        options={"tables": "table-wise"} if devices > 1 else {},
+        traits={"sparse_gradients": True, "fused_optimizer": True},
+    )
+
+
+@SOURCES.register("nv-dle-pytorch-convnets")
+def convnets(cells: Cells) -> Job:
+    """Return a row of ResNet-50 in PyTorch as a job."""
+    return _pytorch(cells, optimizer="momentum")
+
+
+@SOURCES.register("nv-dle-pytorch-efficientnet")
+def efficientnet(cells: Cells) -> Job:
+    """Return a row of EfficientNet in PyTorch as a job."""
+    samples = None
+    if cells.row.micro_batch is None:
+        samples = _B4_SAMPLES.get((cells.row.accel_mem_gb or 0, is_mixed(cells)))
+        if samples is None or "b4" not in str(cells.row.model_name):
+            raise RowError(f"row {cells.row.row_id}: not stated: micro_batch")
+        cells.assume(f"micro_batch not stated: {samples}, as the repository's configs.yml")
+    cells.assume("gradients reduced in every pass, not after several")
+    return _pytorch(cells, optimizer="rmsprop", micro_batch=samples)
+
+
+@SOURCES.register("nv-dle-pytorch-ncf")
+def ncf(cells: Cells) -> Job:
+    """Return a row of NCF as a job."""
+    cells.assume("optimizer not stated: Adam, fused, as the repository's ncf.py")
+    cells.assume("replicas reduce the gradients of whole tables, as the repository's ncf.py")
+    return replicas_job(
+        cells,
+        model=row_network(cells),
+        cluster=row_cluster(cells),
+        software="pytorch-ngc",
+        optimizer="adam",
+    )
+
+
+@SOURCES.register("nv-dle-tf-rn50")
+def tensorflow(cells: Cells) -> Job:
+    """Return a row of ResNet-50 in TensorFlow as a job."""
+    cells.assume("optimizer not stated: SGD with momentum; Horovod")
+    return replicas_job(
+        cells,
+        model=row_network(cells),
+        cluster=row_cluster(cells),
+        software="tensorflow-xla",
+        optimizer="momentum",
+        traits={"channels_last": is_mixed(cells)},
+    )
+
+
+@SOURCES.register("nv-dle-paddle-rn50")
+def paddle(cells: Cells) -> Job:
+    """Return a row of ResNet-50 in PaddlePaddle as a job."""
+    samples = cells.or_assume("micro_batch", _PADDLE_SAMPLES, "as the repository's scripts")
+    cells.assume("optimizer not stated: SGD with momentum")
+    return replicas_job(
+        cells,
+        model=row_network(cells),
+        cluster=row_cluster(cells),
+        software="paddle",
+        optimizer="momentum",
+        micro_batch=samples,
+        traits={"channels_last": is_mixed(cells)},
+    )
+
+
+def _pytorch(cells: Cells, *, optimizer: str, micro_batch: int | None = None) -> Job:
+    mixed = is_mixed(cells)
+    cells.assume(f"optimizer not stated: {optimizer}, as the repository's configs.yml")
+    layout = "NHWC" if mixed else "NCHW"
+    cells.assume(f"layout not stated: {layout}, as the repository's configs.yml")
+    return replicas_job(
+        cells,
+        model=row_network(cells),
+        cluster=row_cluster(cells),
+        software="pytorch-ngc",
+        optimizer=optimizer,
+        micro_batch=micro_batch,
+        loader=_loader(cells),
+        traits={"channels_last": mixed},
+    )
+
+
+def _loader(cells: Cells) -> Loader:
+    """Return PyTorch's own loader of JPEG files, with the workers of the repository's platforms."""
+    workers = 10 if cells.row.accelerator == "A100-SXM" else 8
+    cells.assume(f"data_backend pytorch with {workers} workers per device (configs.yml)")
+    cells.assume(f"{_SAMPLE_S * 1e3:g} ms of a core per image")
+    preset = LOADER_PRESETS["imagenet-jpeg"]
+    return Loader(
+        workers=workers,
+        decode_s=_SAMPLE_S,
+        sample_bytes=preset["sample_bytes"],
+        tensor_bytes=3.0 * int(str(cells.row.image_size)) ** 2,  # uint8, normalised on the device
+        prefetch=_PREFETCH,
+    )

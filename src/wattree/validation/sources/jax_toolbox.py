@@ -1,0 +1,25 @@
+"""NVIDIA JAX-Toolbox: ViT in T5X on a DGX A100."""
+
+from __future__ import annotations
+
+from wattree.job import Job
+from wattree.validation.cells import Cells
+from wattree.validation.clusters import row_cluster
+from wattree.validation.networks import row_network
+from wattree.validation.sources.registry import SOURCES
+from wattree.validation.sources.replicas import replicas_job
+
+__all__ = ["express"]
+
+
+@SOURCES.register("jax-toolbox-vit")
+def express(cells: Cells) -> Job:
+    """Return a row of the ViT tables as a job."""
+    cells.assume("optimizer not stated: AdamW")
+    return replicas_job(
+        cells,
+        model=row_network(cells),
+        cluster=row_cluster(cells),
+        software="jax",
+        optimizer="adamw",
+    )
