@@ -84,7 +84,7 @@ def _built(job: Job) -> ModelGraph:
         graph = transformer_from_mapping(source.transformer, f"{job.source}: model.transformer")
     elif source.module is not None:
         data = job.data
-        software = software_family(job.software).with_traits(job.traits)
+        software = software_family(job.software, own_family=False).with_traits(job.traits)
         graph = module_graph(
             source.module,
             sequence=data.sequence_length if data.has_sequence else None,

@@ -67,6 +67,7 @@ def test_step_time_and_memory_are_those_of_the_catalogue(
                 "data": {"sequence_length": 2048, "global_batch": 32},
                 "cluster": {"node": "dgx-h100", "nodes": 1},
                 "strategy": {**strategy, "micro_batch": 1},
+                "software": "megatron-core",
             }
         )
         return simulate(job).result

@@ -252,17 +252,26 @@ class Emitter:
             return 2
         return 0 if node is not None and self.stem_of.get(node) == "heads" else 1
 
+    def _is_aside(self, nest: Nest, loop: _Loop) -> bool:
+        """Whether a loop goes over tokens of what has no gradient, in a way that no split fits.
+
+        Labels are padded and shifted; nobody splits that, nor has it to hinder who splits the rest.
+        """
+        if any(self.trace.tensors[seen.tensor].grad for seen in nest.writes):
+            return False
+        extent = self.atoms.extent(loop.size)
+        return loop.opaque or extent.coefficient != round(extent.coefficient)
+
     def _stem(self, nest: Nest, loop: _Loop) -> str:
         if loop.size.batch:
             return "batch"
-        given = nest.stems.get(loop.label)
-        if given is not None:
-            return given
-        if loop.label == "unit":
-            return "unit"
+        if loop.size.seq and self._is_aside(nest, loop):
+            return "positions"
+        if loop.label in nest.stems:
+            return nest.stems[loop.label]
         known = self.stem_of.get(Atom(loop.atom.node)) if loop.atom else None
         if known is not None and known != "batch":
             return known
         if loop.size.seq:
             return "seq"
-        return "part" if loop.label == "part" else "hidden"
+        return loop.label if loop.label in {"part", "unit"} else "hidden"

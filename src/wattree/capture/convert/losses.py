@@ -31,7 +31,10 @@ def _attention(trace: Trace, operator: RecordedOperator) -> None:
     heads_of = [head] if len(lead) + 2 < len(trace.size(q)) else []
     kv_of: list[Label] = ["heads"] if heads_of else []
     y, *statistics = operator.outputs
-    causal = bool(operator.arguments.get("is_causal")) or any(_is_causal(trace, m) for m in masks)
+    # A mask that only hides later positions is a matter of the kernel; others are read.
+    hiding = [mask for mask in masks if not trace.follows(mask) and _is_causal(trace, mask)]
+    causal = bool(operator.arguments.get("is_causal")) or bool(hiding)
+    scores: list[Label] = [*batch, *heads_of, "seq", "kv_seq"]
     nest = trace.add(
         operator,
         OperatorKind.ATTENTION,
@@ -40,6 +43,11 @@ def _attention(trace: Trace, operator: RecordedOperator) -> None:
             (q, [*batch, *heads_of, "seq", "head_dim"]),
             (k, [*batch, *kv_of, "kv_seq", "head_dim"]),
             (v, [*batch, *kv_of, "kv_seq", "value_dim"]),
+            *(
+                (mask, _broadcast(trace, mask, scores))
+                for mask in masks
+                if mask not in hiding and len(trace.size(mask)) <= len(scores)
+            ),
         ],
         [
             (y, [*batch, *heads_of, "seq", "value_dim"]),
@@ -77,6 +85,16 @@ def _attention(trace: Trace, operator: RecordedOperator) -> None:
         trace.name_dims(index, names)
     trace.note_statistics(nest)
     _read_unrepeated(trace, nest)
+    trace.unread += [trace.view(mask).tensor for mask in hiding]
+
+
+def _broadcast(trace: Trace, mask: int, scores: list[Label]) -> list[Label]:
+    """Return labels of a mask, those of dims of length 1 left out."""
+    sizes = trace.size(mask)
+    return [
+        None if size == Size(1) else label
+        for size, label in zip(sizes, scores[len(scores) - len(sizes) :], strict=True)
+    ]
 
 
 def _is_causal(trace: Trace, mask: int) -> bool:

@@ -31,6 +31,7 @@ def traced(recording: Recording) -> Trace:
     for operator in recording.operators:
         _apply(trace, operator)
         trace.note_saved(operator)
+    trace.drop_unread()
     return trace
 
 

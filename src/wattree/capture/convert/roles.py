@@ -166,6 +166,8 @@ def _enter(strand: _Strand, at: int, operator: Operator, loop: IterationDim) -> 
         strand.ends.add((at, loop.name))
     elif loop.role is DimRole.SPLITTABLE and loop.name in read & written:
         strand.passes.add((at, loop.name))
+    elif loop.role is DimRole.SPLITTABLE and loop.name in written and not is_product:
+        pass  # made of parameters alone: biases of heads, of which each rank reads its own
     else:
         strand.is_loose = True
 

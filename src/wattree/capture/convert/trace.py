@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,7 @@ class Trace:
         self.slots: list[Dim] = []  # dims that tell equal parts of one tensor apart
         self.noise: set[int] = set()  # storages of random masks
         self.replaced: dict[int, int] = {}  # storage → the one that is kept instead of it
+        self.unread: list[int] = []  # tensors that a kernel knows without reading them
         self.warnings: dict[str, None] = {}
         self.base_dtype = _base_dtype(recording)
         self._pending: list[int] = []
@@ -134,6 +136,11 @@ class Trace:
     def is_parameter(self, index: int) -> bool:
         """Return whether a recorded tensor is (a view of) a parameter."""
         return self.tensors[self.view(index).tensor].source is TensorSource.PARAMETER
+
+    def follows(self, index: int) -> bool:
+        """Return whether a gradient flows to a recorded tensor."""
+        view = self.view(index)
+        return self.tensors[view.tensor].grad and not view.detached
 
     def has_parameters(self, nest: Nest) -> bool:
         """Return whether a nest reads parameters."""
@@ -267,6 +274,25 @@ class Trace:
         for index in operator.outputs:
             self.views[index] = View(tensor=fresh.number, dims=view.dims)
         return Seen(tensor=fresh.number, dims=view.dims, labels=_plain(labels))
+
+    def drop_unread(self) -> None:
+        """Leave out what makes nothing but tensors that kernels know without reading them."""
+        readers = Counter(
+            seen.tensor for nest in self.nests if not nest.dead for seen in nest.reads
+        )
+        kept = {self.view(index).tensor for index in self.recording.outputs}
+        left = list(self.unread)
+        while left:
+            tensor = self.tensors[left.pop()]
+            nest = self.nests[tensor.writer] if tensor.writer is not None else None
+            if nest is None or nest.dead or tensor.grad:
+                continue
+            if any(readers[seen.tensor] or seen.tensor in kept for seen in nest.writes):
+                continue
+            nest.dead = True
+            for seen in nest.reads:
+                readers[seen.tensor] -= 1
+                left.append(seen.tensor)
 
     def note_saved(self, operator: RecordedOperator) -> None:
         """Attribute what autograd keeps for an operator to the last nest that touched it."""
