@@ -69,7 +69,7 @@ def test_what_a_job_leaves_out_is_filled_in() -> None:
         "bf16",
         "adamw",
         AUTO,
-        "megatron-core",
+        "auto",
         "job.yaml",
     )
     assert (job.cluster.devices, job.cluster.site.name) == (8, "world-average")
@@ -186,7 +186,8 @@ def test_the_load_of_experts_is_a_factor_or_a_draw(value: Any, expected: ExpertL
         ),
         (
             {"context": "rings"},
-            "strategy.context: found 'rings', expected one of overlapped, gather, ring, ulysses",
+            "strategy.context: found 'rings', expected one of overlapped, gather, ring, ulysses, "
+            "spatial",
         ),
         (
             {"tensor_pieces": 0},
@@ -295,8 +296,8 @@ def test_all_problems_come_at_once() -> None:
     ) == (
         (
             "unknown key 'modle'; did you mean 'model'? known keys: model, data, precision, "
-            "optimizer, cluster, strategy, software, traits, collectives, training, place, "
-            "neighbours"
+            "optimizer, cluster, strategy, software, traits, compile, collectives, training, "
+            "place, neighbours"
         ),
         "model: found 'train.py', expected the function in it, too, such as train.py:build",
         "data.global_batch: is missing, expected a whole number, samples per step over all "
@@ -314,13 +315,14 @@ def test_all_problems_come_at_once() -> None:
             "strategy: unknown key 'fdsp'; did you mean 'fsdp'? known keys: preset, dp, fsdp, tp, "
             "cp, pp, ep, expert_over_tensor, micro_batch, sharding, sequence_parallel, recompute, "
             "schedule, virtual_stages, order, placement, stage_layers, context, context_order, "
+            "sync_batch_norm, op_shard, tables, single_process, "
             "expert_imbalance, expert_capacity, overlap_gradients, overlap_parameters, "
             "overlap_tensor, tensor_pieces, overlap_pipeline, overlap_optimizer, "
             "reduce_every_micro_batch, in_line, prefetch, reshard_after_forward, bucket, offload"
         ),
         (
-            "precision: unknown precision 'bf15'; did you mean 'bf16'? known: amp, bf16, fp16, fp32, "
-            "fp64, fp8, mxfp8, nvfp4, tf32"
+            "precision: unknown precision 'bf15'; did you mean 'bf16'? known: amp, bf16, fp16, "
+            "fp32, fp64, fp8, mxfp8, nvfp4, tf32"
         ),
         *trait_problems(),
         "training.checkpoint.dir: found 1, expected a folder",
@@ -358,7 +360,8 @@ def trait_problems() -> tuple[str, ...]:
             {"strategy": "zero4"},
             (
                 "strategy: unknown strategy preset 'zero4'; did you mean 'zero3'? known: auto, "
-                "ddp, fsdp, hsdp, megatron, tensor, zero1, zero2, zero3"
+                "data_parallel, ddp, dlrm, fsdp, hsdp, megatron, op_shard, spatial, tensor, "
+                "zero1, zero2, zero3"
             ),
         ),
         (
@@ -447,7 +450,7 @@ def test_the_message_of_several_problems_is_a_list() -> None:
         "job.yaml: 2 problems:\n"
         "  data.global_batch: is missing, expected a whole number, samples per step over all "
         "replicas\n"
-        "  precision: found 3, expected one of fp64, fp32, tf32, bf16, fp16, fp8, mxfp8, nvfp4"
+        "  precision: found 3, expected one of fp64, fp32, tf32, bf16, fp16, fp8, mxfp8, nvfp4, amp"
     )
 
 
@@ -627,6 +630,7 @@ def test_the_schema_lists_the_keys_of_a_job() -> None:
         "strategy",
         "software",
         "traits",
+        "compile",
         "collectives",
         "training",
         "place",

@@ -264,13 +264,26 @@ def _uneven(job: JobToCompile, program: ModelProgram, cluster: Cluster) -> RankL
 
 
 def given_bytes(model: ModelGraph, scale: Scale, element_bytes: float) -> float:
-    """Return the samples of a micro-batch of all replicas: what blocks read that none makes. [B]"""
-    total, seen = 0.0, set()
+    """Return the samples of a micro-batch of all replicas: what blocks read that none makes. [B]
+
+    What does not grow with the batch (tables of positions, masks) stays where it is.
+    """
+    made = {
+        f"{instance.path}.{output.tensor}"
+        for instance in model.instances
+        for operator in model.blocks[instance.block].operators
+        for output in operator.outputs
+    }
+    total, seen = 0.0, set(made)
     for name, block in model.blocks.items():
+        given = set(block.given) - made
+        given -= {output.tensor for operator in block.operators for output in operator.outputs}
         for operator in block.operators:
             for operand in operator.inputs:
-                if operand.tensor in block.given and (name, operand.tensor) not in seen:
-                    seen.add((name, operand.tensor))
+                is_sample = any(operator.dim(dim).extent.batch for dim in operand.dims)
+                key = f"{name}.{operand.tensor}"
+                if operand.tensor in given and key not in seen and is_sample:
+                    seen.add(key)
                     elements = scale.value(local_size(operator, operand, {}))[0]
                     total += float(elements) * (operand.element_bytes or element_bytes)
     return total

@@ -23,6 +23,7 @@ from wattree.cost.halo import halo_bytes, halo_loads, halo_work_s
 from wattree.cost.matmul import alignment_factor, matmul_time_s, tile_efficiency
 from wattree.cost.ring_pass import ring_pass_latency_s, ring_pass_loads, ring_pass_work_s
 from wattree.cost.software import (
+    AUTO_SOFTWARE,
     AUTOCAST,
     SOFTWARE,
     Software,
@@ -33,6 +34,7 @@ from wattree.cost.software import (
 
 __all__ = [
     "AUTOCAST",
+    "AUTO_SOFTWARE",
     "SOFTWARE",
     "Calibration",
     "Constant",

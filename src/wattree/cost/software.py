@@ -14,6 +14,7 @@ from wattree.errors import JobError, UnknownNameError, nearest
 from wattree.hardware import Precision
 
 __all__ = [
+    "AUTO_SOFTWARE",
     "AUTOCAST",
     "SOFTWARE",
     "Software",
@@ -21,6 +22,9 @@ __all__ = [
     "matrix_precision",
     "software_family",
 ]
+
+#: Leaves the choice of the software family to the kind of model.
+AUTO_SOFTWARE = "auto"
 
 #: The training precision that is no number format: products in fp16, parameters and what needs
 #: range in fp32, losses scaled (PyTorch's automatic mixed precision).
@@ -315,8 +319,15 @@ def matrix_precision(precision: str) -> Precision:
     return Precision.FP16 if precision == AUTOCAST else Precision(precision)
 
 
-def software_family(name: str) -> Software:
-    """Return the family called `name`; raise `UnknownNameError` if there is none."""
+def software_family(name: str, *, own_family: bool = True) -> Software:
+    """Return the family called `name`; raise `UnknownNameError` if there is none.
+
+    Args:
+        name: Its name, or `AUTO_SOFTWARE` for the one that users of such a model would take.
+        own_family: The model is a language model of the catalogue's kind, not a captured one.
+    """
+    if name == AUTO_SOFTWARE:
+        name = "megatron-core" if own_family else "pytorch"
     if name not in SOFTWARE:
         raise UnknownNameError(kind="software family", name=name, known=SOFTWARE)
     return SOFTWARE[name]

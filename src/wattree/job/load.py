@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from wattree.cost.requests import AUTO_COLLECTIVES
-from wattree.cost.software import AUTOCAST, SOFTWARE, Software
+from wattree.cost.software import (
+    AUTO_SOFTWARE,
+    AUTOCAST,
+    SOFTWARE,
+    Software,
+    software_family,
+)
 from wattree.errors import UnknownNameError
 from wattree.files import read_yaml
 from wattree.hardware import Cluster, Precision
@@ -106,7 +112,7 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
         for key, default, known in (
             ("precision", "bf16", (*(precision.value for precision in Precision), AUTOCAST)),
             ("optimizer", "adamw", OPTIMIZERS),
-            ("software", "megatron-core", tuple(SOFTWARE)),
+            ("software", AUTO_SOFTWARE, (AUTO_SOFTWARE, *SOFTWARE)),
         )
     }
     collectives = collective_requests(
@@ -114,12 +120,13 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
     )
     traits = _traits(mapping.get("traits", {}), problems=problems)
     _compile(mapping.get("compile"), traits, problems=problems)
-    if isinstance(strategy, Strategy | StrategyOptions) and named["software"] in SOFTWARE:
-        own = SOFTWARE[named["software"]].moe_dropless
+    named_well = named["software"] in {AUTO_SOFTWARE, *SOFTWARE}
+    if isinstance(strategy, Strategy | StrategyOptions) and named_well:
+        family = software_family(named["software"])
         warn_of_idle_capacity(
             strategy.expert_load,
-            software=named["software"],
-            dropless=traits.get("moe_dropless", own),
+            software=family.name,
+            dropless=traits.get("moe_dropless", family.moe_dropless),
             problems=problems,
         )
     training = _training(mapping.get("training", {}), problems=problems)

@@ -599,7 +599,7 @@ class JobFile(Section):
     strategy: str | OptionsSpec | TreeSpec = Field(
         "auto", description="'auto', the name of a preset, a preset with its degrees, or a tree"
     )
-    software: str = Field("megatron-core", description="a software family such as megatron-core")
+    software: str = Field("auto", description="a software family such as megatron-core, or auto")
     traits: dict[str, Any] = Field(
         default_factory=dict, description="habits of the software to replace, by trait name"
     )

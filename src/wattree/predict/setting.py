@@ -83,14 +83,15 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
         UnknownNameError: Unknown software family, precision, model or optimiser.
         CostError: The device has no matrix unit for the precision.
     """
-    software = software_family(job.software).with_traits(job.traits)
+    model = model_of(job) if model is None else model
+    software = software_family(job.software, own_family=model.own_family).with_traits(job.traits)
     if job.precision not in _TRAINED_AT:
         raise UnknownNameError(
             kind="training precision", name=job.precision, known=_TRAINED_AT, where=job.source
         )
     precision = matrix_precision(job.precision)
     software = at_precision(software, job.precision)
-    model, software = _compiled(model_of(job) if model is None else model, software)
+    model, software = _compiled(model, software)
     try:
         by_pool = pool_rates(
             job.cluster, software, precision, calibration, collectives=job.collectives

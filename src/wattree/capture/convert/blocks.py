@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from wattree.capture.convert.nests import Nest
 from wattree.capture.convert.trace import Trace
@@ -145,21 +146,24 @@ class _Tree:
 
 
 def _pieces(nests: Sequence[Nest], cuts: Mapping[int, int], start: int, end: int) -> list[Run]:
-    """Cut what lies between units so that each piece has one operator of weight, or several that
-    cannot be parted."""
+    """Cut what lies between units so that each piece has one operator of weight.
+
+    It has several where they cannot be parted.
+    """
     if start == end:
         return []
     bounds = [start, *(p for p in sorted(cuts) if start < p < end), end]
     pieces: list[tuple[int, int]] = []
-    has_weight = False
-    for a, b in zip(bounds, bounds[1:], strict=False):
-        weighty = any(nest.kind in _WEIGHTY for nest in nests[a:b])
-        if pieces and not (weighty and has_weight):
+    weight: set[OperatorKind] = set()
+    for a, b in pairwise(bounds):
+        own = {nest.kind for nest in nests[a:b]} & _WEIGHTY
+        # Tables of one embedding stay together: tokens, positions, types.
+        if pieces and (not own or not weight or own | weight == {OperatorKind.EMBEDDING}):
             pieces[-1] = (pieces[-1][0], b)
-            has_weight = has_weight or weighty
+            weight |= own
         else:
             pieces.append((a, b))
-            has_weight = weighty
+            weight = own
     return [Run(start=a, end=b, path=_piece_path(nests[a:b]), is_unit=False) for a, b in pieces]
 
 

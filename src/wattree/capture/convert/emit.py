@@ -229,7 +229,7 @@ class Emitter:
             groups.setdefault(self._stem(loops.nest, loop), []).append(loop)
         for stem, members in groups.items():
             # A split of `out` is one by heads, and never by which of q, k and v it is.
-            members.sort(key=lambda loop: self._rank(loop))
+            members.sort(key=self._rank)
             for place, loop in enumerate(members):
                 loop.name = stem if place == 0 else f"{stem}_{place}"
 

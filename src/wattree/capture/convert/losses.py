@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dataclasses import replace
 
 from wattree.capture.convert.atoms import Size
 from wattree.capture.convert.nests import Nest, Seen
 from wattree.capture.convert.pointwise import target_name
-from wattree.capture.convert.trace import Label, Trace
+from wattree.capture.convert.trace import Label, Rule, Trace
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import AttentionMask, OperatorKind
 
@@ -172,7 +174,7 @@ def _before_cast(trace: Trace, seen: Seen) -> Seen:
     return cast.reads[0]
 
 
-FUSED = {
+FUSED: Mapping[str, Rule] = {
     **dict.fromkeys(
         (
             "_scaled_dot_product_flash_attention_for_cpu",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from wattree.capture.convert.blocks import Run, alive_at_cuts, runs_of
 from wattree.capture.convert.emit import Emitter
 from wattree.capture.convert.nests import Nest
+from wattree.capture.convert.normal import normal_form
 from wattree.capture.convert.operators import traced
+from wattree.capture.convert.roles import with_roles
+from wattree.capture.convert.siblings import with_joined_projections
 from wattree.capture.convert.trace import Trace
 from wattree.capture.recording import Recording, TensorSource
 from wattree.graph import Block, BlockInstance, ModelGraph, Operator, Tensor
@@ -16,15 +20,27 @@ from wattree.graph import Block, BlockInstance, ModelGraph, Operator, Tensor
 __all__ = ["model_graph"]
 
 
-def model_graph(recording: Recording) -> ModelGraph:
+def model_graph(recording: Recording, *, normal: bool = True) -> ModelGraph:
     """Return the model graph of a recorded module.
 
     Views are gone, every tensor has one position per atom of its dims, instances of blocks follow
     the module tree, and blocks that are alike are one. What could not be told is in `warnings`.
+
+    Args:
+        recording: Of the module.
+        normal: Make norms, rotations and gates that are written out by hand one operator each, and
+            projections side by side one product, as the catalogue's models have them; without,
+            each kernel of eager PyTorch is one.
     """
     trace = traced(recording)
     nests = [nest for nest in trace.nests if not nest.dead]
-    return _Assembly(trace, nests).graph()
+    if normal:
+        nests = normal_form(trace, nests)
+    graph = _Assembly(trace, nests).graph()
+    if not normal:
+        return graph
+    blocks = {name: with_joined_projections(block) for name, block in graph.blocks.items()}
+    return replace(graph, blocks=blocks)
 
 
 class _Assembly:
@@ -39,10 +55,12 @@ class _Assembly:
         self.paths = _unique_paths(self.runs)
         self.run_of: dict[int, int] = {}  # canonical tensor → run that writes it
         self.written_as: dict[int, str] = {}  # its name there
+        self.writer_at: dict[int, int] = {}  # the nest that does
         for place, run in enumerate(self.runs):
-            for nest in nests[run.start : run.end]:
-                for seen in nest.writes:
-                    self.run_of.setdefault(seen.tensor, place)
+            for at in range(run.start, run.end):
+                for seen in nests[at].writes:
+                    self.run_of[seen.tensor] = place
+                    self.writer_at[seen.tensor] = at
         self.saved_by = self._savers()
 
     def graph(self) -> ModelGraph:
@@ -64,7 +82,7 @@ class _Assembly:
         return ModelGraph(
             name=recording.name,
             architecture=recording.modules.get("", ""),
-            blocks=blocks,
+            blocks=with_roles(blocks),
             instances=tuple(
                 BlockInstance(path=path, block=block, is_layer=is_layer)
                 for path, (_, block), is_layer in zip(
@@ -105,7 +123,7 @@ class _Assembly:
             for index, seen in enumerate(nest.writes):
                 names[seen.tensor] = path if index == 0 else f"{path}.{index}"
                 self.written_as[seen.tensor] = f"{self.paths[place]}.{names[seen.tensor]}"
-                if not self.trace.tensors[seen.tensor].grad and self._is_detached(seen.tensor):
+                if not self.trace.tensors[seen.tensor].grad:
                     given[names[seen.tensor]] = None
         operators = []
         for at, (nest, path) in enumerate(zip(nests, paths, strict=True)):
@@ -118,11 +136,6 @@ class _Assembly:
         leaving = self.cuts.get(run.end)
         output = names[leaving] if leaving is not None else None
         return tuple(operators), tuple(inputs), output, tuple(given)
-
-    def _is_detached(self, tensor: int) -> bool:
-        """Whether gradients must not be looked for here: it is made of no gradient's tensors."""
-        del tensor
-        return True
 
     def _name_given(
         self, tensor: int, names: dict[int, str], given: dict[str, None], place: int
@@ -172,44 +185,29 @@ class _Assembly:
     def _savers(self) -> dict[int, list[int]]:
         """Return what each nest keeps, each storage once.
 
-        What a later block keeps of its input is its own; all else belongs to the first who keeps
-        it in the block that made it.
+        What a later block keeps of its input is its own; all else belongs to those who keep it in
+        the block that made it.
         """
-        trace = self.trace
-        newest: dict[int, list[int]] = {}
-        for number, tensor in enumerate(trace.tensors):
-            if tensor.base is None and tensor.source is TensorSource.OPERATOR:
-                newest.setdefault(tensor.storage, []).append(number)
-        found: dict[int, list[int]] = {}
-        wanted: dict[int, list[int]] = {}
+        newest = {
+            tensor.storage: tensor.number
+            for tensor in self.trace.tensors
+            if tensor.base is None and tensor.number in self.run_of
+        }
+        savers: dict[int, list[int]] = {}
         for at, nest in enumerate(self.nests):
-            for storage in dict.fromkeys(nest.saved):
-                storage = trace.replaced.get(storage, storage)
-                wanted.setdefault(storage, []).append(at)
+            for storage in dict.fromkeys(self.trace.replaced.get(s, s) for s in nest.saved):
+                if storage in newest:
+                    savers.setdefault(newest[storage], []).append(at)
         run_at = [place for place, run in enumerate(self.runs) for _ in range(run.start, run.end)]
-        for storage, savers in wanted.items():
-            candidates = [t for t in newest.get(storage, ()) if t in self.run_of]
-            if not candidates:
-                continue
-            tensor = candidates[-1]
+        entering = {self.cuts.get(run.start): place for place, run in enumerate(self.runs)}
+        found: dict[int, list[int]] = {}
+        for tensor, at in savers.items():
             home = self.run_of[tensor]
-            entering = {self.cuts.get(run.start): place for place, run in enumerate(self.runs)}
-            abroad = [at for at in savers if run_at[at] != home]
-            if abroad and trace.tensors[tensor].grad and tensor in entering:
-                reader = entering[tensor]
-                keep = [at for at in abroad if run_at[at] == reader]
-                for at in keep or abroad[:1]:
-                    found.setdefault(at, []).append(tensor)
-                continue
-            local = [at for at in savers if run_at[at] == home]
-            if not local:  # tables that other blocks read: kept where they are made
-                local = [
-                    trace_at
-                    for trace_at, n in enumerate(self.nests)
-                    if any(s.tensor == tensor for s in n.writes)
-                ]
-            for at in local:
-                found.setdefault(at, []).append(tensor)
+            abroad = [a for a in at if run_at[a] == entering.get(tensor, home) != home]
+            # Tables that other blocks read are kept where they are made.
+            local = [a for a in at if run_at[a] == home] or [self.writer_at[tensor]]
+            for place in abroad or local:
+                found.setdefault(place, []).append(tensor)
         return found
 
 

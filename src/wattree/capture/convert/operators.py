@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from wattree.capture.convert.losses import FUSED
 from wattree.capture.convert.pointwise import POINTWISE, target_name
 from wattree.capture.convert.products import PRODUCTS
 from wattree.capture.convert.structured import STRUCTURED, add_unrelated
-from wattree.capture.convert.trace import Trace
+from wattree.capture.convert.trace import Rule, Trace
 from wattree.capture.convert.views import VIEWS, unknown_view
 from wattree.capture.recording import RecordedOperator, Recording
 from wattree.graph import OperatorKind
 
 __all__ = ["traced"]
-
-Rule = Callable[[Trace, RecordedOperator], None]
 
 _RULES: Mapping[str, Rule] = {**POINTWISE, **STRUCTURED, **PRODUCTS, **FUSED}
 

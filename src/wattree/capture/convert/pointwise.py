@@ -2,42 +2,207 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from wattree.capture.convert.atoms import ONE
-from wattree.capture.convert.trace import Label, Trace
+from wattree.capture.convert.trace import Label, Rule, Trace
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import OperatorKind
 
 __all__ = ["POINTWISE", "aligned", "at", "reduced_places"]
 
-_ELEMENTWISE = """
-abs acos acosh add addcdiv addcmul asin asinh atan atan2 atanh bitwise_and bitwise_not bitwise_or
-bitwise_xor bitwise_left_shift bitwise_right_shift ceil celu clamp clamp_max clamp_min copysign cos
-cosh deg2rad digamma div elu eq erf erfc erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod
-frac ge gelu glu_jvp gt hardshrink hardsigmoid hardswish hardtanh heaviside hypot i0 isfinite isinf
-isnan isneginf isposinf le leaky_relu lerp lgamma log log10 log1p log2 log_sigmoid logaddexp
-logaddexp2 logical_and logical_not logical_or logical_xor logit lt masked_fill maximum minimum mish
-mul nan_to_num ne neg pow prelu _prelu_kernel reciprocal relu relu6 remainder round rrelu_with_noise
-rsqrt rsub selu sgn sigmoid sign silu sin sinc sinh softplus softshrink special_erf special_expit
-sqrt square sub tan tanh threshold trunc where xlogy angle real imag complex polar
-log_sigmoid_forward rand_like randn_like bernoulli normal uniform exponential random zero fill
-""".split()
+_ELEMENTWISE = (
+    "abs",
+    "acos",
+    "acosh",
+    "add",
+    "addcdiv",
+    "addcmul",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "bitwise_and",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_xor",
+    "bitwise_left_shift",
+    "bitwise_right_shift",
+    "ceil",
+    "celu",
+    "clamp",
+    "clamp_max",
+    "clamp_min",
+    "copysign",
+    "cos",
+    "cosh",
+    "deg2rad",
+    "digamma",
+    "div",
+    "elu",
+    "eq",
+    "erf",
+    "erfc",
+    "erfinv",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "floor_divide",
+    "fmax",
+    "fmin",
+    "fmod",
+    "frac",
+    "ge",
+    "gelu",
+    "glu_jvp",
+    "gt",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "heaviside",
+    "hypot",
+    "i0",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "isneginf",
+    "isposinf",
+    "le",
+    "leaky_relu",
+    "lerp",
+    "lgamma",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "log_sigmoid",
+    "logaddexp",
+    "logaddexp2",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "logit",
+    "lt",
+    "masked_fill",
+    "maximum",
+    "minimum",
+    "mish",
+    "mul",
+    "nan_to_num",
+    "ne",
+    "neg",
+    "pow",
+    "prelu",
+    "_prelu_kernel",
+    "reciprocal",
+    "relu",
+    "relu6",
+    "remainder",
+    "round",
+    "rrelu_with_noise",
+    "rsqrt",
+    "rsub",
+    "selu",
+    "sgn",
+    "sigmoid",
+    "sign",
+    "silu",
+    "sin",
+    "sinc",
+    "sinh",
+    "softplus",
+    "softshrink",
+    "special_erf",
+    "special_expit",
+    "sqrt",
+    "square",
+    "sub",
+    "tan",
+    "tanh",
+    "threshold",
+    "trunc",
+    "where",
+    "xlogy",
+    "angle",
+    "real",
+    "imag",
+    "complex",
+    "polar",
+    "log_sigmoid_forward",
+    "rand_like",
+    "randn_like",
+    "bernoulli",
+    "normal",
+    "uniform",
+    "exponential",
+    "random",
+    "zero",
+    "fill",
+)
 _COPIES = ("clone", "_to_copy", "copy", "contiguous", "to", "real", "view_as_complex_copy")
-_FILLS = """
-arange full zeros ones rand randn randint scalar_tensor new_zeros new_ones new_full zeros_like
-ones_like full_like linspace eye tril_indices triu_indices randperm lift_fresh_copy tensor
-""".split()
+_FILLS = (
+    "arange",
+    "full",
+    "zeros",
+    "ones",
+    "rand",
+    "randn",
+    "randint",
+    "scalar_tensor",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "linspace",
+    "eye",
+    "tril_indices",
+    "triu_indices",
+    "randperm",
+    "lift_fresh_copy",
+    "tensor",
+)
 _EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
-_REDUCTIONS = """
-mean sum amax amin var std var_mean std_mean norm linalg_vector_norm logsumexp prod any all max min
-argmax argmin median nansum count_nonzero aminmax
-""".split()
-_LOSSES = """
-mse_loss binary_cross_entropy binary_cross_entropy_with_logits smooth_l1_loss huber_loss l1_loss
-soft_margin_loss kl_div
-""".split()
+_REDUCTIONS = (
+    "mean",
+    "sum",
+    "amax",
+    "amin",
+    "var",
+    "std",
+    "var_mean",
+    "std_mean",
+    "norm",
+    "linalg_vector_norm",
+    "logsumexp",
+    "prod",
+    "any",
+    "all",
+    "max",
+    "min",
+    "argmax",
+    "argmin",
+    "median",
+    "nansum",
+    "count_nonzero",
+    "aminmax",
+)
+_LOSSES = (
+    "mse_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "smooth_l1_loss",
+    "huber_loss",
+    "l1_loss",
+    "soft_margin_loss",
+    "kl_div",
+)
 
 
 def at(place: int, rank: int) -> int:
@@ -203,7 +368,7 @@ def _scan(trace: Trace, operator: RecordedOperator) -> None:
     _elementwise(trace, operator, opaque=(int(operator.arguments.get("dim", 0)),))
 
 
-POINTWISE = {
+POINTWISE: Mapping[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
     **dict.fromkeys(_COPIES, _copy),
     **dict.fromkeys(_FILLS, _fill),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from wattree.capture.convert.atoms import Size
-from wattree.capture.convert.trace import Label, Trace
+from wattree.capture.convert.trace import Label, Rule, Trace
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import OperatorKind, Window
 
@@ -115,7 +117,7 @@ def _convolution(trace: Trace, operator: RecordedOperator) -> None:
     trace.name_dims(x, names)
 
 
-PRODUCTS = {
+PRODUCTS: Mapping[str, Rule] = {
     "mm": _mm,
     "addmm": _addmm,
     "bmm": _bmm,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from wattree.capture.convert.atoms import ONE, Size
 from wattree.capture.convert.pointwise import aligned, at, target_name
 from wattree.capture.convert.products import SPATIAL
-from wattree.capture.convert.trace import Label, Trace
+from wattree.capture.convert.trace import Label, Rule, Trace
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import OperatorKind, Window
 
@@ -383,7 +385,7 @@ def _glu(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-STRUCTURED = {
+STRUCTURED: Mapping[str, Rule] = {
     **dict.fromkeys(
         ("native_layer_norm", "_fused_rms_norm", "rms_norm", "layer_norm"), _layer_norm
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wattree.capture.convert.atoms import ONE, Atom, Atoms, Dim, Size
@@ -10,7 +10,7 @@ from wattree.capture.convert.nests import Canonical, Nest, Seen, View
 from wattree.capture.recording import RecordedOperator, RecordedTensor, Recording, TensorSource
 from wattree.graph import OperatorKind
 
-__all__ = ["Labels", "Trace"]
+__all__ = ["Label", "Labels", "Rule", "Trace"]
 
 #: One label for each dim; None for a dim that no loop walks; pairs of label and length, major
 #: first, for a dim that several loops walk.
@@ -397,3 +397,7 @@ def _base_dtype(recording: Recording) -> str:
             )
             count[tensor.dtype] = count.get(tensor.dtype, 0.0) + elements
     return max(count, key=lambda name: count[name]) if count else "float32"
+
+
+#: What one recorded operator adds to a trace.
+Rule = Callable[[Trace, RecordedOperator], None]

@@ -6,16 +6,14 @@ other positions than the tensor it is part of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import gcd
 
 from wattree.capture.convert.atoms import ONE, Dim, Size
-from wattree.capture.convert.trace import Trace
+from wattree.capture.convert.trace import Rule, Trace
 from wattree.capture.recording import RecordedOperator
 
 __all__ = ["VIEWS", "unknown_view"]
-
-Rule = Callable[[Trace, RecordedOperator], None]
 
 
 def _dims(trace: Trace, operator: RecordedOperator) -> tuple[Dim, ...]:

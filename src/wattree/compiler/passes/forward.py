@@ -488,6 +488,8 @@ def _matmul(operator: Operator, split: Split, *, second_factor: bool) -> Matmul:
             role = "k"
         elif w and operator.window is not None:  # taps, each of which meets another position
             role = "n" if operator.window.transposed else "k"
+        elif w:  # which of several projections side by side it is
+            role = "n"
         else:
             continue
         parts[role] = parts[role].times(_dim(operator, split, dim.name))

@@ -1,0 +1,225 @@
+"""Chains that models write out by hand → the one operator they are: norms, rotations, gates.
+
+The constants of software families were fitted on graphs with one operator for each of these (the
+catalogue's). A captured model gets the same form, so that one constant means one thing: the chain's
+launches are kept, its intermediate results are neither moved nor kept for backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from wattree.capture.convert.nests import Nest, Seen
+from wattree.capture.convert.trace import Trace
+from wattree.capture.recording import TensorSource
+from wattree.graph import OperatorKind
+
+__all__ = ["normal_form"]
+
+#: What gates scale by.
+_ACTIVATIONS = ("silu", "gelu", "relu", "sigmoid", "tanh")
+_PASSING = ("cast", "copy")
+
+
+def normal_form(trace: Trace, nests: Sequence[Nest]) -> list[Nest]:
+    """Return the nests with chains made one."""
+    chains = _Chains(trace, nests)
+    found: list[Nest] = []
+    for nest in nests:
+        for match in _MATCHES:
+            made = match(chains, nest)
+            if made is not None:
+                chains.replace(nest, *made)
+                break
+    gone = {id(nest) for nest in chains.gone}
+    for nest in nests:
+        if id(nest) in chains.made:
+            found.append(chains.made[id(nest)])
+        elif id(nest) not in gone:
+            found.append(nest)
+    return found
+
+
+class _Chains:
+    """Who writes and who reads each tensor."""
+
+    def __init__(self, trace: Trace, nests: Sequence[Nest]) -> None:
+        self.trace = trace
+        self.writer: dict[int, Nest] = {}
+        self.readers: dict[int, list[Nest]] = {}
+        for nest in nests:
+            for seen in nest.reads:
+                self.readers.setdefault(seen.tensor, []).append(nest)
+            for seen in nest.writes:
+                self.writer[seen.tensor] = nest
+        self.gone: list[Nest] = []
+        self.made: dict[int, Nest] = {}
+
+    def replace(self, last: Nest, made: Nest, parts: Sequence[Nest]) -> None:
+        """Put `made` in the place of `last`, and leave out all parts."""
+        made.kernels = sum(part.kernels for part in parts)
+        self.made[id(last)] = made
+        self.gone += [part for part in parts if part is not last]
+        for seen in made.writes:
+            self.writer[seen.tensor] = made
+
+    def before(self, seen: Seen, *functions: str) -> Nest | None:
+        """Return what wrote an operand, if it does one of these and nobody else reads it."""
+        nest = self.writer.get(seen.tensor)
+        if nest is None or nest.function not in functions:
+            return None
+        return nest if len(self.readers.get(seen.tensor, ())) == 1 else None
+
+    def uncast(self, seen: Seen) -> tuple[Seen, list[Nest]]:
+        """Return an operand as it was before it was cast, and the casts."""
+        casts = []
+        while (cast := self.before(seen, *_PASSING)) is not None and len(cast.reads) == 1:
+            casts.append(cast)
+            seen = cast.reads[0]
+        return seen, casts
+
+    def is_parameter(self, seen: Seen) -> bool:
+        """Whether an operand is a parameter."""
+        return self.trace.tensors[seen.tensor].source is TensorSource.PARAMETER
+
+
+_Match = tuple[Nest, list[Nest]]
+
+
+def _rms_norm(chains: _Chains, nest: Nest) -> _Match | None:
+    """Match `x * rsqrt(mean(x**2) + eps)`, scaled by a weight or not."""
+    if nest.function != "mul":
+        return None
+    weights = [seen for seen in nest.reads if chains.is_parameter(seen)]
+    rest = [seen for seen in nest.reads if seen not in weights]
+    if len(weights) == 1 and len(rest) == 1:
+        normed, casts = chains.uncast(rest[0])
+        inner = chains.before(normed, "mul")
+        if inner is None:
+            return None
+        found = _normalised(chains, inner)
+        if found is None:
+            return None
+        x, parts = found
+        walked = replace(x, labels=rest[0].labels) if len(x.dims) == len(rest[0].dims) else None
+        if walked is None:
+            return None
+        return _norm(chains, nest, walked, weights, [*parts, *casts, nest])
+    if not weights and not _is_scaled(chains, nest):
+        found = _normalised(chains, nest)
+        if found is not None:
+            return _norm(chains, nest, found[0], [], found[1])
+    return None
+
+
+def _is_scaled(chains: _Chains, nest: Nest) -> bool:
+    """Whether a product goes on to be scaled by a weight."""
+    readers = chains.readers.get(nest.writes[0].tensor, [])
+    while len(readers) == 1 and readers[0].function in _PASSING:
+        readers = chains.readers.get(readers[0].writes[0].tensor, [])
+    return (
+        len(readers) == 1
+        and readers[0].function == "mul"
+        and any(chains.is_parameter(seen) for seen in readers[0].reads)
+    )
+
+
+def _normalised(chains: _Chains, nest: Nest) -> tuple[Seen, list[Nest]] | None:
+    for x, scale in (nest.reads, nest.reads[::-1]) if len(nest.reads) == 2 else ():
+        root = chains.before(scale, "rsqrt")
+        shifted = chains.before(root.reads[0], "add") if root else None
+        mean = chains.before(shifted.reads[0], "mean") if shifted else None
+        power = chains.before(mean.reads[0], "pow", "square", "mul") if mean else None
+        if root is None or shifted is None or mean is None or power is None:
+            continue
+        if any(seen.tensor != x.tensor for seen in power.reads):
+            continue
+        source, casts = x, list[Nest]()
+        cast = chains.writer.get(x.tensor)
+        readers = chains.readers.get(x.tensor, ())
+        if cast is not None and cast.function == "cast" and len(readers) == 2:
+            source, casts = replace(cast.reads[0], labels=x.labels), [cast]
+        return source, [*casts, power, mean, shifted, root, nest]
+    return None
+
+
+def _norm(chains: _Chains, last: Nest, x: Seen, weights: list[Seen], parts: list[Nest]) -> _Match:
+    label = x.labels[-1]
+    made = replace(
+        last,
+        kind=OperatorKind.NORM,
+        function="rms_norm",
+        reads=[x, *weights],
+        opaque=frozenset({label} if label else ()),
+        saved=[chains.trace.storage_of(x.tensor)],
+    )
+    return made, parts
+
+
+def _rotary(chains: _Chains, nest: Nest) -> _Match | None:
+    """Match `x * cos + turned(x) * sin`, where `turned` swaps the halves of each head."""
+    if nest.function != "add" or len(nest.reads) != 2:
+        return None
+    for straight, turned in (nest.reads, nest.reads[::-1]):
+        one, other = chains.before(straight, "mul"), chains.before(turned, "mul")
+        if one is None or other is None or len(one.reads) != 2 or len(other.reads) != 2:
+            continue
+        for halves, sin in (other.reads, other.reads[::-1]):
+            cat = chains.before(halves, "cat")
+            found = _swapped(chains, cat) if cat is not None else None
+            if cat is None or found is None:
+                continue
+            tensor, parts = found
+            x = next((seen for seen in one.reads if seen.tensor == tensor), None)
+            if x is None:
+                continue
+            cos = next(seen for seen in one.reads if seen is not x)
+            made = replace(nest, function="rotary", reads=[x, cos, sin], saved=list[int]())
+            made.saved = [chains.trace.storage_of(seen.tensor) for seen in (cos, sin)]
+            return made, [one, *parts, cat, other, nest]
+    return None
+
+
+def _swapped(chains: _Chains, cat: Nest) -> tuple[int, list[Nest]] | None:
+    """Return the tensor whose halves a concatenation swaps, one turned round, and the parts."""
+    if len(cat.reads) != 2:
+        return None
+    parts: list[Nest] = []
+    tensors = set()
+    turned = 0
+    for seen in cat.reads:
+        half = chains.before(seen, "neg", "slice")
+        if half is not None and half.function == "neg":
+            parts.append(half)
+            turned += 1
+            half = chains.before(half.reads[0], "slice")
+        if half is None:
+            return None
+        parts.append(half)
+        tensors.add(half.reads[0].tensor)
+    return (tensors.pop(), parts) if len(tensors) == 1 and turned == 1 else None
+
+
+def _gate(chains: _Chains, nest: Nest) -> _Match | None:
+    """Match an activation of one projection that scales another."""
+    if nest.function != "mul" or len(nest.reads) != 2:
+        return None
+    for scale, other in (nest.reads, nest.reads[::-1]):
+        act = chains.before(scale, *_ACTIVATIONS)
+        if act is None or len(act.reads) != 1 or act.reads[0].tensor == other.tensor:
+            continue
+        gate = act.reads[0]
+        if len(gate.dims) != len(other.dims) or gate.labels != scale.labels:
+            continue
+        made = replace(
+            nest,
+            function=f"{act.function}_gate",
+            reads=[gate, other],
+            saved=[chains.trace.storage_of(seen.tensor) for seen in (gate, other)],
+        )
+        return made, [act, nest]
+    return None
+
+
+_MATCHES: tuple[Callable[[_Chains, Nest], _Match | None], ...] = (_rms_norm, _rotary, _gate)
