@@ -170,7 +170,7 @@ def test_depthwise_convolutions_are_bound_by_memory() -> None:
     rates = rates_of("a100-sxm-40gb", Precision.FP16)
     shape = shape_of(positions=256 * 56 * 56, c=1, k=1, groups=144)
     bytes_s = moved_bytes(shape, 2.0)[0] / rates.memory_bytes_per_s
-    assert bytes_s < time_s(shape, ConvolutionPass.FORWARD, rates) < 4 * bytes_s
+    assert bytes_s < time_s(shape, ConvolutionPass.FORWARD, rates) < 6 * bytes_s
 
 
 def test_a_layout_conversion_adds_its_bytes_to_products() -> None:
