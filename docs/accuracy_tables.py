@@ -1,7 +1,8 @@
 """Put the accuracy tables into the README and docs/accuracy.md.
 
 `python docs/accuracy_tables.py [DIR]`: the README gets the table of the rows that ship; with DIR, a
-folder that holds `throughput_llm.csv` and `memory.csv`, docs/accuracy.md gets the table of all.
+folder that holds `throughput_llm.csv`, `memory.csv` and `throughput_vision_dlrm.csv`,
+docs/accuracy.md gets the tables of all, language models and other networks apart.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ import wattree
 from wattree.validation import Validation, summary_markdown, worst, worst_markdown
 
 ROOT = Path(__file__).resolve().parents[1]
+#: Marker in docs/accuracy.md → files of rows.
+FILES = {
+    "accuracy-full": ("throughput_llm.csv", "memory.csv"),
+    "accuracy-networks": ("throughput_vision_dlrm.csv",),
+}
 TITLES = {"step_time_s": "Step time", "peak_memory_bytes": "Peak memory per device"}
 
 
@@ -21,12 +27,10 @@ def main() -> None:
     _fill(ROOT / "README.md", "accuracy", _tables(wattree.validate(), worst_rows=8))
     if len(sys.argv) > 1:
         folder = Path(sys.argv[1])
-        files = [folder / "throughput_llm.csv", folder / "memory.csv"]
-        _fill(
-            ROOT / "docs" / "accuracy.md",
-            "accuracy-full",
-            _tables(wattree.validate(files), worst_rows=30),
-        )
+        page = ROOT / "docs" / "accuracy.md"
+        for marker, names in FILES.items():
+            validation = wattree.validate([folder / name for name in names])
+            _fill(page, marker, _tables(validation, worst_rows=30))
 
 
 def _tables(validation: Validation, *, worst_rows: int) -> str:

@@ -14,8 +14,8 @@ from wattree.errors import JobError, UnknownNameError, nearest
 from wattree.hardware import Precision
 
 __all__ = [
-    "AUTO_SOFTWARE",
     "AUTOCAST",
+    "AUTO_SOFTWARE",
     "SOFTWARE",
     "Software",
     "at_precision",

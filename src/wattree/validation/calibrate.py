@@ -39,6 +39,8 @@ _ROW_NOISE = 0.05
 _HUBER = 4.0
 _STEP = 0.02
 _ROUNDS = 4
+#: Derivatives below which a row is taken not to depend on a constant.
+_NEGLIGIBLE = 1e-4
 #: Logarithmic steps of constants below which estimates are not made again.
 _MOVED = 0.005
 
@@ -128,9 +130,9 @@ def fit(
     names = tuple(priors)
     weights = row_weights(rows)
     calibration = start
-    jacobian = np.zeros((len(rows), len(names)))
+    jacobian = np.full((len(rows), len(names)), np.nan)
     for done in range(rounds):
-        logs, jacobian = _linearised(rows, calibration, names)
+        logs, jacobian = _linearised(rows, calibration, jacobian, names)
         theta = _solve(rows, logs, jacobian, weights, calibration=calibration, priors=priors)
         calibration = calibration.replaced(dict(zip(names, np.exp(theta), strict=True)))
         if progress is not None:
@@ -199,16 +201,20 @@ def row_weights(rows: Sequence[FitRow]) -> Floats:
 
 
 def _linearised(
-    rows: Sequence[FitRow], calibration: Calibration, names: Sequence[str]
+    rows: Sequence[FitRow], calibration: Calibration, before: Floats, names: Sequence[str]
 ) -> tuple[Floats, Floats]:
-    """Return log estimates and their derivatives by log constants."""
+    """Return log estimates and their derivatives by log constants.
+
+    What a row hardly depended on `before` (NaN: not known) is not derived again.
+    """
     logs = np.log([row.estimate_s(calibration) for row in rows])
-    jacobian = np.zeros((len(rows), len(names)))
+    jacobian = np.where(np.abs(before) < _NEGLIGIBLE, before, 0.0)
     for column, name in enumerate(names):
         value = calibration.constants[name].value
         moved = calibration.replaced({name: value * math.exp(_STEP)})
         for index, row in enumerate(rows):
-            if _touches(name, row):
+            known = abs(before[index, column]) < _NEGLIGIBLE
+            if not known and _touches(name, row):
                 jacobian[index, column] = (math.log(row.estimate_s(moved)) - logs[index]) / _STEP
     return logs, jacobian
 

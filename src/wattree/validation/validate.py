@@ -235,9 +235,8 @@ _GROUPS: Mapping[bool, Mapping[str, Prior]] = {False: FITTED, True: FITTED_NETWO
 
 def _fitted(runner: _Runner, output: Path) -> Validation:
     """Fit, leave sources out, write the calibration, and return the rows scored with it."""
-    shipped = load_calibration()
-    constants = _with_priors(shipped)
-    by_group = _fit_rows(runner)
+    shipped, by_group = load_calibration(), _fit_rows(runner)
+    constants = _with_priors(shipped, [_GROUPS[is_network] for is_network in by_group])
     predictions = runner.predictions(constants)
     results: list[Fit] = []
     left_out = {quantity: dict(errors) for quantity, errors in shipped.left_out.items()}
@@ -286,7 +285,7 @@ def _fit_rows(runner: _Runner) -> dict[bool, list[FitRow]]:
     return groups
 
 
-def _with_priors(constants: Calibration) -> Calibration:
+def _with_priors(constants: Calibration, groups: Sequence[Mapping[str, Prior]]) -> Calibration:
     """Return `constants` with what is fitted marked so; what they lack starts at its prior."""
     return replace(
         constants,
@@ -301,7 +300,7 @@ def _with_priors(constants: Calibration) -> Calibration:
                     source=prior.source,
                     spread=prior.spread,
                 )
-                for priors in _GROUPS.values()
+                for priors in groups
                 for name, prior in priors.items()
             },
         },
@@ -320,11 +319,9 @@ def _recorded(constants: Calibration, results: Sequence[Fit]) -> Calibration:
         for name, constant in constants.constants.items()
     }
     for item in _POOLED:
-        own = [
-            constant.value
-            for name, constant in table.items()
-            if name.endswith(f".{item}") and any(name in priors for priors in _GROUPS.values())
-        ]
+        own = [table[name].value for name in spreads if name.endswith(f".{item}")]
+        if not own:
+            continue  # none of them was fitted this time
         table[f"pooled.{item}"] = Constant(
             value=float(np.exp(np.mean(np.log(own)))),
             evidence="fitted",

@@ -13,7 +13,10 @@ from wattree.job import Data, Job, ModelSource
 from wattree.strategy import StrategyOptions
 from wattree.validation.cells import Cells
 
-__all__ = ["is_mixed", "replicas_job"]
+__all__ = ["READY", "is_mixed", "replicas_job"]
+
+#: Samples that lie on the device when a step begins: made there, or copied during the last step.
+READY = Loader(workers=1)
 
 
 def is_mixed(cells: Cells) -> bool:
@@ -33,7 +36,7 @@ def replicas_job(
     software: str,
     optimizer: str,
     micro_batch: int | None = None,
-    loader: Loader | None = None,
+    loader: Loader = READY,
     options: Mapping[str, Any] | None = None,
     traits: Mapping[str, Any] | None = None,
 ) -> Job:
@@ -46,7 +49,7 @@ def replicas_job(
         software: Family.
         optimizer: As a job names it.
         micro_batch: Samples per device; None: as the row says.
-        loader: How samples get to the devices, where that takes time of theirs.
+        loader: How samples get to the devices, where that is not hidden.
         options: Of the strategy, besides its degree and micro-batch.
         traits: Overrides of the family's habits.
 
@@ -54,6 +57,8 @@ def replicas_job(
         RowError: The batches of the row contradict each other.
     """
     row, devices = cells.row, cells.whole("n_accel")
+    if loader is READY:
+        cells.assume("samples are on the device when a step begins")
     samples = micro_batch or cells.whole("micro_batch")
     if row.global_batch is not None and row.global_batch != samples * devices:
         message = f"found global_batch {row.global_batch}, but {devices} x {samples} samples"
