@@ -13,6 +13,7 @@ from wattree.capture.recording import (
     Recording,
     TensorSource,
 )
+from wattree.graph import Extent
 
 __all__ = ["first_difference", "merged"]
 
@@ -51,8 +52,10 @@ def merged(
     operators = tuple(
         _operator(same, sizes) for same in zip(*(run.operators for run in runs), strict=True)
     )
-    again = sizes.extent(*(_region_flop(run) for run in runs))
-    recomputed = sizes.growing_like(again, first.recomputed_flop)
+    recomputed = Extent(coefficient=0.0)
+    if first.recomputed_flop:
+        again = sizes.extent(*(_region_flop(run) for run in runs))
+        recomputed = sizes.growing_like(again, first.recomputed_flop)
     told = list(warnings)
     if sizes.approximate:
         told.append(_approximate(sizes, points[0]))
