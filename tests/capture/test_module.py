@@ -16,8 +16,10 @@ from wattree.capture import (
     module_graph,
     module_rows,
     record_source,
+    with_lora,
 )
 from wattree.errors import JobError, MissingExtraError, ModelError, UnknownNameError, WattreeError
+from wattree.graph import DimRole
 from wattree.job import job_from_mapping, module_source
 from wattree.predict.model import model_of
 
@@ -288,3 +290,108 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
 
     with pytest.raises(MissingExtraError, match=r"needs the package 'torch'.*wattree\[torch\]"):
         record_source(module_source("mine.py:build", tmp_path))
+
+
+PARTS = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+print("loaded")
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out, self.idle = nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(3, 3)
+
+    def forward(self, x):
+        q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return self.out(y)
+
+
+class Joined(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.a(x)
+        return torch.cat([y, y], 0).sort(0).values
+
+
+def attention():
+    return Attention()
+
+
+def joined():
+    return Joined()
+
+
+def nothing():
+    return nn.Identity()
+
+
+def example_inputs(batch):
+    return torch.randn(batch, 16, 8)
+"""
+
+
+@pytest.mark.usefixtures("torch")
+def test_what_a_model_prints_stays_out_of_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--json -` writes JSON alone."""
+    module_graph(
+        module_source("parts.py:joined", written(tmp_path, PARTS, "parts.py").parent), sequence=None
+    )
+    said = capsys.readouterr()
+
+    assert said.out == ""
+    assert "loaded" in said.err
+
+
+@pytest.mark.usefixtures("torch")
+def test_adapters_stand_beside_projections_of_several_dims(tmp_path: Path) -> None:
+    """Heads and the features of a head are two dims of a captured projection."""
+    folder = written(tmp_path, PARTS, "parts.py").parent
+    graph = module_graph(module_source("parts.py:attention", folder), sequence=None)
+    adapted = with_lora(graph, rank=2, targets=["*"])
+
+    assert adapted.trainable_parameters == 2 * (8 + 24) + 2 * (8 + 8)
+
+
+@pytest.mark.usefixtures("torch")
+def test_replicas_join_and_sort_their_own_samples(tmp_path: Path) -> None:
+    """Data parallelism asks nothing of an operator."""
+    folder = written(tmp_path, PARTS, "parts.py").parent
+    graph = module_graph(module_source("parts.py:joined", folder), sequence=None)
+    roles = {
+        dim.role
+        for block in graph.blocks.values()
+        for operator in block.operators
+        for dim in operator.dims
+        if dim.name == "batch"
+    }
+
+    assert roles == {DimRole.SPLITTABLE}
+
+
+@pytest.mark.usefixtures("torch")
+def test_a_module_that_does_nothing_is_refused(tmp_path: Path) -> None:
+    """There is nothing to plan."""
+    folder = written(tmp_path, PARTS, "parts.py").parent
+
+    with pytest.raises(ModelError, match="its forward calls no operator"):
+        module_graph(module_source("parts.py:nothing", folder), sequence=None)
+
+
+@pytest.mark.usefixtures("torch")
+def test_parameters_that_nothing_reads_are_named(tmp_path: Path) -> None:
+    """They are updated, and DDP wants to know of them."""
+    folder = written(tmp_path, PARTS, "parts.py").parent
+    graph = module_graph(module_source("parts.py:attention", folder), sequence=None)
+
+    assert any("2 trainable parameters" in text for text in graph.warnings)
+    assert any("idle.weight, idle.bias" in text for text in graph.warnings)

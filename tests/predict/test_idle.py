@@ -8,6 +8,8 @@ import pytest
 
 from wattree.job import job_from_mapping
 from wattree.predict import simulate
+from wattree.predict.idle import idle_choices
+from wattree.predict.model import model_of
 
 TREE = {"": {"compute": {"batch": "dp"}}}
 
@@ -81,3 +83,26 @@ def test_a_slower_fabric_slows_the_step() -> None:
     fast, slow = (figures("ddp", nodes=2, fabric=name)[0] for name in ("efa", "ethernet-10g"))
 
     assert slow > 2 * fast
+
+
+@pytest.mark.parametrize(
+    ("strategy", "warned"),
+    [
+        ({"preset": "ddp", "cp": 2}, "strategy.cp: 2 has no effect of its own"),
+        ({"preset": "dlrm"}, "strategy.tables: 'auto' has no effect"),
+        ({"preset": "spatial", "cp": 2}, ""),
+    ],
+)
+def test_images_have_neither_positions_nor_tables(strategy: dict[str, Any], warned: str) -> None:
+    """Ranks that share nothing double the work without a word."""
+    job = job_from_mapping(
+        {
+            "model": "resnet18",
+            "data": {"global_batch": 64},
+            "cluster": {"node": "dgx-a100"},
+            "strategy": {**strategy, "micro_batch": 8},
+        }
+    )
+    found = idle_choices(job, model_of(job))
+
+    assert [text.startswith(warned) for text in found] == ([True] if warned else [])

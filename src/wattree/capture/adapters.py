@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from math import prod
 
 from wattree.errors import ModelError, nearest
 from wattree.graph import (
@@ -120,7 +121,7 @@ def _refuse_unmatched(
 
 def _refuse_wide(graph: ModelGraph, rank: int, targets: Sequence[Operator]) -> None:
     """Refuse a rank at which `B A` is larger than the matrix it stands beside."""
-    sides = {op.path: min(round(dim.extent.coefficient) for dim in op.dims[-2:]) for op in targets}
+    sides = {op.path: round(min(_size(side) for side in _parts(op)[1:])) for op in targets}
     path = min(sides, key=lambda path: sides[path])
     if rank > sides[path]:
         raise ModelError(
@@ -236,38 +237,39 @@ def _matches(path: str, patterns: Sequence[str]) -> bool:
 
 def _adapted(base: Operator, rank: int) -> list[Operator]:
     """Return the frozen projection, its adapter, and the sum under the projection's old names."""
-    *lead, out, into = base.dims
-    names = tuple(dim.name for dim in lead)
+    lead, out, into = _parts(base)
+    read_dims = base.inputs[0].dims
+    shared = tuple(dim for dim in lead if dim.name in read_dims)  # those of what lies between
+    names = tuple(dim.name for dim in shared)
     groups = tuple(
         dim for dim in lead if dim.name in base.parameters[0].dims
     )  # experts: each has its own pair
     low = f"{base.path}.lora_a"
-    read = base.inputs[0].tensor
     return [
         replace(base, outputs=tuple(_renamed(output, "base") for output in base.outputs)),
         _adapter(
             low,
-            lead,
+            shared,
             groups,
             into=into,
-            out=_rank_dim(rank, DimRole.SPLITTABLE),
-            reads=read,
+            out=(_rank_dim(rank, DimRole.SPLITTABLE),),
+            reads=base.inputs[0],
             outputs=(Operand(tensor=low, dims=(*names, "rank")),),
         ),
         _adapter(
             f"{base.path}.lora_b",
             lead,
             groups,
-            into=_rank_dim(rank, DimRole.CONTRACTED),
+            into=(_rank_dim(rank, DimRole.CONTRACTED),),
             out=out,
-            reads=low,
+            reads=Operand(tensor=low, dims=(*names, "rank")),
             outputs=tuple(_renamed(output, "delta") for output in base.outputs),
         ),
         Operator(
             path=f"{base.path}.lora_add",
             kind=OperatorKind.ELEMENTWISE,
             function="scale_add",
-            dims=(*lead, out),
+            dims=(*lead, *out),
             inputs=tuple(
                 _renamed(output, suffix) for output in base.outputs for suffix in ("base", "delta")
             ),
@@ -275,6 +277,26 @@ def _adapted(base: Operator, rank: int) -> list[Operator]:
             kernels=2,
         ),
     ]
+
+
+def _parts(
+    operator: Operator,
+) -> tuple[list[IterationDim], list[IterationDim], list[IterationDim]]:
+    """Return the dims of a projection that it keeps, makes, and sums over.
+
+    Those of a captured model may be several each, such as heads and the features of a head.
+    """
+    weights = {name for parameter in operator.parameters for name in parameter.dims}
+    read = set(operator.inputs[0].dims)
+    written = {name for output in operator.outputs for name in output.dims}
+    out = [dim for dim in operator.dims if dim.name in weights - read]
+    into = [dim for dim in operator.dims if dim.name in weights & read - written]
+    lead = [dim for dim in operator.dims if dim not in out and dim not in into]
+    return lead, out, into
+
+
+def _size(dims: Iterable[IterationDim]) -> float:
+    return prod(dim.extent.coefficient for dim in dims)
 
 
 def _rank_dim(rank: int, role: DimRole) -> IterationDim:
@@ -290,27 +312,25 @@ def _adapter(
     lead: Sequence[IterationDim],
     groups: Sequence[IterationDim],
     *,
-    into: IterationDim,
-    out: IterationDim,
-    reads: str,
+    into: Sequence[IterationDim],
+    out: Sequence[IterationDim],
+    reads: Operand,
     outputs: tuple[Operand, ...],
 ) -> Operator:
-    elements = into.extent.coefficient * out.extent.coefficient
-    for group in groups:
-        elements *= group.extent.coefficient
+    elements = _size(into) * _size(out) * _size(groups)
     return Operator(
         path=path,
         kind=OperatorKind.MATMUL,
         function="grouped_linear" if groups else "linear",
-        dims=(*lead, out, into),
-        inputs=(Operand(tensor=reads, dims=(*(dim.name for dim in lead), into.name)),),
+        dims=(*lead, *out, *into),
+        inputs=(reads,),
         outputs=outputs,
         parameters=(
             Parameter(
                 name=f"{path}.weight",
-                dims=(*(dim.name for dim in groups), out.name, into.name),
+                dims=tuple(dim.name for dim in (*groups, *out, *into)),
                 elements=round(elements),
             ),
         ),
-        saved=(reads,),
+        saved=(reads.tensor,),
     )

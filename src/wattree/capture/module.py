@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from wattree.capture.recording import Recording
+from wattree.capture.recording import Recording, TensorSource
 from wattree.errors import MissingExtraError, ModelError
 from wattree.graph import ModelGraph
 from wattree.job import InputDeclaration, ModuleSource, module_source, read_declaration
@@ -102,20 +104,22 @@ def record_source(
     from wattree.capture.record import record
     from wattree.capture.record.source import load_source
 
-    loaded = load_source(source)
+    with redirect_stdout(sys.stderr):  # what their code prints is no part of a result
+        loaded = load_source(source)
     if loaded.has_sequence and sequence is None:
         raise ModelError(
             f"{source.name}: its inputs have a sequence length, but data.sequence_length is missing"
         )
-    made = record(
-        loaded.build,
-        loaded.inputs,
-        name=source.name,
-        batch=batch,
-        sequence=sequence if loaded.has_sequence else None,
-        attention=attention,
-        loss=source.loss,
-    )
+    with redirect_stdout(sys.stderr):
+        made = record(
+            loaded.build,
+            loaded.inputs,
+            name=source.name,
+            batch=batch,
+            sequence=sequence if loaded.has_sequence else None,
+            attention=attention,
+            loss=source.loss,
+        )
     if sequence is not None and not loaded.has_sequence:
         told = "data.sequence_length: has no effect, as the model's inputs have no such dim"
         made = replace(made, warnings=(*made.warnings, told))
@@ -139,7 +143,32 @@ def module_graph(source: ModuleSource, *, sequence: int | None, normal: bool = T
     """
     from wattree.capture.convert import model_graph
 
-    return model_graph(record_source(source, sequence=sequence), normal=normal)
+    recording = record_source(source, sequence=sequence)
+    graph = model_graph(recording, normal=normal)
+    if not graph.instances:
+        raise ModelError(
+            f"model {source.name}: its forward calls no operator that costs anything; let it "
+            "compute something on its inputs"
+        )
+    return replace(graph, warnings=(*graph.warnings, *_unread(recording)))
+
+
+def _unread(recording: Recording) -> tuple[str, ...]:
+    """Return what is said of parameters that nothing reads; usually a slip."""
+    tensors = recording.tensors
+    read = {index for one in recording.operators for index in one.inputs}
+    idle = [
+        tensor.name
+        for index, tensor in enumerate(tensors)
+        if tensor.source is TensorSource.PARAMETER and tensor.requires_grad and index not in read
+    ]
+    if not idle:
+        return ()
+    shown = ", ".join(idle[:3]) + (", …" if len(idle) > 3 else "")
+    return (
+        f"{len(idle)} trainable parameters are not used in forward ({shown}): they take memory "
+        "and are updated; DistributedDataParallel needs find_unused_parameters=True for them",
+    )
 
 
 def check_torch(name: str) -> None:

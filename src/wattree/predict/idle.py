@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.job import Job
-from wattree.strategy import Strategy, StrategyOptions
+from wattree.strategy import SPATIAL, Strategy, StrategyOptions
+from wattree.strategy.parts import is_sample_table
 
 __all__ = ["has_experts", "idle_choices"]
 
@@ -14,7 +15,7 @@ def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
     options = job.strategy
     if isinstance(options, str):
         return ()
-    found = _idle_statistics(options, model)
+    found = [*_idle_statistics(options, model), *_idle_splits(options, model)]
     if has_experts(model):
         return tuple(found)
     if (load := options.expert_load) is not None:
@@ -43,6 +44,27 @@ def _idle_statistics(strategy: Strategy | StrategyOptions, model: ModelGraph) ->
     if OperatorKind.BATCH_NORM in kinds:
         return []
     return [f"strategy.sync_batch_norm: true has no effect: {model.name} has no batch norm"]
+
+
+def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> list[str]:
+    """Ranks that would share positions or tables, of which there are none."""
+    if not isinstance(strategy, StrategyOptions):
+        return []
+    operators = [o for block in model.blocks.values() for o in block.operators]
+    found = []
+    positions = strategy.cp > 1 and strategy.context != SPATIAL
+    if positions and not any(dim.name == "seq" for o in operators for dim in o.dims):
+        found.append(
+            f"strategy.cp: {strategy.cp} has no effect of its own: {model.name} has no dim of "
+            "positions to split, so these ranks do the same; use dp"
+        )
+    shared = strategy.tables != StrategyOptions().tables
+    if shared and not any(is_sample_table(operator) for operator in operators):
+        found.append(
+            f"strategy.tables: '{strategy.tables}' has no effect: {model.name} has no tables that "
+            "samples look up in"
+        )
+    return found
 
 
 def has_experts(model: ModelGraph) -> bool:

@@ -270,3 +270,43 @@ def test_powers_of_batch_and_sequence(
 
     assert sizes.extent(*values) == expected
     assert bool(sizes.approximate) == approximate
+
+
+def test_a_module_without_gradients_says_that_forward_alone_is_predicted() -> None:
+    """Frozen by a slip, it would look fast."""
+
+    def frozen() -> nn.Module:
+        return linear().requires_grad_(False)
+
+    assert any("no result needs a gradient" in text for text in recorded(frozen).warnings)
+    assert recorded(linear).warnings == ()
+
+
+def test_leaving_the_process_refuses_the_model_alone() -> None:
+    """A script's `exit()` does not end the command without a word."""
+
+    def build() -> nn.Module:
+        raise SystemExit(2)
+
+    with pytest.raises(ModelError, match="its build function raised SystemExit: 2"):
+        recorded(build)
+    with pytest.raises(ModelError, match="the module raised: SystemExit"):
+        recorded(lambda: Calls(lambda module, x: exit(1)))  # noqa: PLR1722
+
+
+def test_a_size_that_is_fixed_says_with_which_batch_it_failed() -> None:
+    """PyTorch's message alone does not say why it was run with three."""
+    with pytest.raises(ModelError, match="ran with a batch of 2 and not with one of 3"):
+        recorded(lambda: Calls(lambda module, x: x + torch.zeros(2, *x.shape[1:])))
+
+
+def test_attention_over_a_sequence_is_no_approximation() -> None:
+    """A sum of terms in `S` and `S²` warns only where it is used."""
+
+    def build() -> nn.Module:
+        return nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+
+    def inputs(batch: int, sequence: int | None) -> Any:
+        return (torch.randn(batch, sequence or 1, 8),), {}
+
+    assert record(build, inputs, name="m", batch=2, sequence=16).warnings == ()

@@ -14,6 +14,10 @@ __all__ = ["Emitter"]
 
 _STEMS_OF_ATTENTION = ("heads", "head_dim", "seq", "window")
 
+#: Replicas split this dim of whatever there is, also where an operator joins, sorts or scans its
+#: samples: each does so with its own.
+_SAMPLES = "batch"
+
 
 @dataclass(slots=True)
 class _Loop:
@@ -108,7 +112,7 @@ class Emitter:
                     extent=self.atoms.extent(loop.size),
                     role=(
                         DimRole.OPAQUE
-                        if loop.opaque
+                        if loop.opaque and loop.name != _SAMPLES
                         else DimRole.SPLITTABLE
                         if loop.name in written
                         else DimRole.CONTRACTED

@@ -121,7 +121,7 @@ class _Recorder:
             module, warnings = build_on_meta(self.build, self.name)
         except ModelError:
             raise
-        except Exception as error:
+        except _RAISED as error:
             if not needs_values(error):
                 raise build_refusal(error, self.name) from error
             module, warnings = self._built_real()
@@ -133,7 +133,7 @@ class _Recorder:
             return build_real(self.build, self.name)
         except ModelError:
             raise
-        except Exception as error:
+        except _RAISED as error:
             raise build_refusal(error, self.name) from error
 
     def _real(self, point: Point, reason: str) -> Recording:
@@ -152,11 +152,15 @@ class _Recorder:
                 arguments = self._real_arguments(at)
                 return self._run(module, arguments, limits, None, backward=at == point)
 
+        why = reason.removeprefix(f"model {self.name}: ").split("; ")[0]
         self.warnings.append(
-            f"{reason.removeprefix(f'model {self.name}: ').split('; ')[0]}: recorded on random "
-            "inputs with seed 0, so sizes that depend on values are those of one draw"
+            f"{why}: recorded on random inputs with seed 0, so sizes that depend on values are "
+            "those of one draw"
         )
-        return self._merged(run, point, how="real values on the CPU")
+        try:
+            return self._merged(run, point, how="real values on the CPU")
+        except ModelError as error:
+            raise ModelError(f"{error} (values are needed because {why})") from error
 
     def _run(
         self, module: nn.Module, arguments: Any, limits: Limits, mode: Any, *, backward: bool
@@ -174,7 +178,7 @@ class _Recorder:
                     loss=self.loss,
                     backward=backward,
                 )
-        except Exception as error:
+        except _RAISED as error:
             refusal = run_refusal(error, self.name, module, tracker)
             may_run = isinstance(error, (*DATA_DEPENDENT, *UNSUPPORTED)) or needs_values(error)
             if mode is not None and may_run:
@@ -187,7 +191,7 @@ class _Recorder:
                 made = self.inputs(at.batch, at.sequence)
         except ModelError:
             raise
-        except Exception as error:
+        except _RAISED as error:
             if not needs_values(error):
                 raise _inputs_refusal(error, self.name) from error
             made = self._real_arguments(at)
@@ -200,12 +204,17 @@ class _Recorder:
                 return map_tensors(self.inputs(at.batch, at.sequence), lambda t: t.cpu())
         except ModelError:
             raise
-        except Exception as error:
+        except _RAISED as error:
             raise _inputs_refusal(error, self.name) from error
 
     def _merged(self, run: Callable[[Point], Run], point: Point, *, how: str) -> Recording:
         """Run at several sizes that do the same and merge the runs."""
         first = run(point)
+        if not first.trained:
+            self.warnings.append(
+                "no result needs a gradient (no trainable parameter, no_grad, detach, or whole "
+                "numbers): forward alone is predicted"
+            )
         more = [self._other_batch(run, first, point, is_real=how != "fake tensors")]
         if point.sequence is not None:
             more += self._other_sequence(run, first, point)
@@ -222,7 +231,13 @@ class _Recorder:
         different: Any = None
         for batch in steps:
             at = Point(batch=batch, sequence=point.sequence)
-            other = run(at)
+            try:
+                other = run(at)
+            except ModelError as error:
+                raise ModelError(
+                    f"{error}; it ran with a batch of {point.batch} and not with one of {batch}: "
+                    "take sizes from the inputs' shapes, and let every input grow with the batch"
+                ) from error
             found = first_difference(first, other)
             if found is None:
                 return other, at
@@ -263,6 +278,10 @@ class _Recorder:
         return []
 
 
+#: What a user's code may end with: `exit()` of a script's options is no end of the command.
+_RAISED = (Exception, SystemExit)
+
+
 class _NeedsValues(Exception):  # noqa: N818 - a way out, no error by itself
     """A run on fake tensors came to where values decide."""
 
@@ -271,6 +290,6 @@ class _NeedsValues(Exception):  # noqa: N818 - a way out, no error by itself
         self.refusal = refusal
 
 
-def _inputs_refusal(error: Exception, name: str) -> ModelError:
+def _inputs_refusal(error: BaseException, name: str) -> ModelError:
     text = str(build_refusal(error, name))
     return ModelError(text.replace("its build function raised", "its example inputs raised"))

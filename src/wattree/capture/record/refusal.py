@@ -35,12 +35,12 @@ def needs_values(error: BaseException) -> bool:
     )
 
 
-def build_refusal(error: Exception, name: str) -> ModelError:
+def build_refusal(error: BaseException, name: str) -> ModelError:
     """Return what to say of a build function that raised."""
     return ModelError(f"model {name}: its build function raised {_told(error)}{_line(error)}")
 
 
-def run_refusal(error: Exception, name: str, module: nn.Module, tracker: Tracker) -> ModelError:
+def run_refusal(error: BaseException, name: str, module: nn.Module, tracker: Tracker) -> ModelError:
     """Return what to say of a module that cannot be run; a `ModelError` stays what it says."""
     if isinstance(error, ModelError):
         text = str(error)
@@ -70,12 +70,12 @@ def run_refusal(error: Exception, name: str, module: nn.Module, tracker: Tracker
     return ModelError(f"model {name}: {where} raised{when}{called}: {_told(error)}{_line(error)}")
 
 
-def _asks_for_device(error: Exception) -> bool:
+def _asks_for_device(error: BaseException) -> bool:
     text = str(error)
     return any(part in text for part in ("CUDA", "cuda", "NVIDIA driver", "same device"))
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     text = str(error).strip().split("\n")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

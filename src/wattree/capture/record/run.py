@@ -61,6 +61,7 @@ def run_module(
             )
         tracker.end_forward()
         start = _start(out, loss)
+        run.trained = start is not None
         if start is not None and start.ndim == 0 and any(start is t for t in tensors_in(out)):
             run.loss = tracker.number(start)
         if start is not None and backward:

@@ -59,6 +59,7 @@ class Run:
     modules: dict[str, str] = field(default_factory=dict)
     tied: dict[str, str] = field(default_factory=dict)
     recomputed_flop: int = 0
+    trained: bool = True  # something that it returned needs a gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
