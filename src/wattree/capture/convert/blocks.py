@@ -62,7 +62,7 @@ def alive_at_cuts(trace: Trace, nests: Sequence[Nest]) -> dict[int, int]:
     for place in range(len(nests)):
         alive |= set(begins.get(place, ()))
         alive = {tensor for tensor in alive if last[tensor] > place}
-        if len(alive) == 1 and place + 1 < len(nests):
+        if len(alive) == 1 and place + 1 < len(nests) and not nests[place + 1].follows:
             cuts[place + 1] = next(iter(alive))
     return cuts
 

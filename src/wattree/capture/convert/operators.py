@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from wattree.capture.convert.losses import FUSED
 from wattree.capture.convert.pointwise import POINTWISE, target_name
 from wattree.capture.convert.products import PRODUCTS
+from wattree.capture.convert.recurrent import RECURRENT, with_layers_apart
 from wattree.capture.convert.structured import STRUCTURED, add_unrelated
 from wattree.capture.convert.trace import Rule, Trace
 from wattree.capture.convert.views import VIEWS, unknown_view
@@ -15,11 +16,12 @@ from wattree.graph import OperatorKind
 
 __all__ = ["traced"]
 
-_RULES: Mapping[str, Rule] = {**POINTWISE, **STRUCTURED, **PRODUCTS, **FUSED}
+_RULES: Mapping[str, Rule] = {**POINTWISE, **STRUCTURED, **PRODUCTS, **FUSED, **RECURRENT}
 
 
 def traced(recording: Recording) -> Trace:
     """Return the trace of a whole recording."""
+    recording = with_layers_apart(recording)
     trace = Trace(recording)
     for operator in recording.operators:
         _apply(trace, operator)
