@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from wattree.capture.convert.library import LIBRARY, with_scans_apart
 from wattree.capture.convert.losses import FUSED
 from wattree.capture.convert.pointwise import POINTWISE, target_name
 from wattree.capture.convert.products import PRODUCTS
@@ -16,12 +17,19 @@ from wattree.graph import OperatorKind
 
 __all__ = ["traced"]
 
-_RULES: Mapping[str, Rule] = {**POINTWISE, **STRUCTURED, **PRODUCTS, **FUSED, **RECURRENT}
+_RULES: Mapping[str, Rule] = {
+    **POINTWISE,
+    **STRUCTURED,
+    **PRODUCTS,
+    **FUSED,
+    **RECURRENT,
+    **LIBRARY,
+}
 
 
 def traced(recording: Recording) -> Trace:
     """Return the trace of a whole recording."""
-    recording = with_layers_apart(recording)
+    recording = with_scans_apart(with_layers_apart(recording))
     trace = Trace(recording)
     for operator in recording.operators:
         _apply(trace, operator)
@@ -44,8 +52,10 @@ def _apply(trace: Trace, operator: RecordedOperator) -> None:
 
 def _unknown(trace: Trace, operator: RecordedOperator) -> None:
     """Add an operator of which only its bytes are known."""
-    trace.warn(
-        f"operator {operator.target} in {operator.module or 'the model itself'} is not known: it "
-        "counts as one that moves its bytes once"
-    )
+    name = f"operator {operator.target} "
+    if not any(warning.startswith(name) for warning in trace.warnings):  # once, not for each layer
+        trace.warn(
+            f"{name}in {operator.module or 'the model itself'} is not known: it counts as one that "
+            "moves its bytes once, wherever it is called"
+        )
     add_unrelated(trace, operator, OperatorKind.OTHER)

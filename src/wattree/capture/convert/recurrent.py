@@ -75,7 +75,10 @@ class _Layers:
         self.dropped = bool(get["dropout"]) and bool(get["train"])
         self.states = self._at(get["hx"])
         self.batch_sizes = self._at([get["batch_sizes"]])
-        self.steps: dict[str, Any] = {"steps_place": 1 if get["batch_first"] else 0, "packed": self.batch_sizes}
+        self.steps: dict[str, Any] = {
+            "steps_place": 1 if get["batch_first"] else 0,
+            "packed": self.batch_sizes,
+        }
         self.storages = max((tensor.storage for tensor in tensors), default=0)
         self.made: list[RecordedOperator] = []
         self.saved = frozenset(operator.saved)
