@@ -52,12 +52,11 @@ def test_the_forward_work_is_the_published_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_conversion_keeps_the_forward_work(name: str) -> None:
-    """The graph's loops must multiply to what the recorder counted, unless it says otherwise."""
+    """The graph's loops must multiply to what the recorder counted."""
     graph = load_model(name)
     found = dense_forward_flop(graph, 1, MODELS[name].sequence_length or 1)
-    is_told = any("is not known" in warning for warning in graph.warnings)
 
-    assert is_told or found == pytest.approx(shipped_models()[name].forward_flop, rel=1e-6)
+    assert found == pytest.approx(shipped_models()[name].forward_flop, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", REMADE)

@@ -62,15 +62,9 @@ def alive_at_cuts(trace: Trace, nests: Sequence[Nest]) -> dict[int, int]:
     for place in range(len(nests)):
         alive |= set(begins.get(place, ()))
         alive = {tensor for tensor in alive if last[tensor] > place}
-        if len(alive) == 1 and place + 1 < len(nests) and not _is_inside(nests, place + 1):
+        if len(alive) == 1 and place + 1 < len(nests) and not nests[place + 1].follows:
             cuts[place + 1] = next(iter(alive))
     return cuts
-
-
-def _is_inside(nests: Sequence[Nest], place: int) -> bool:
-    """Whether a cut would part what belongs together."""
-    part = nests[place].part_of
-    return part is not None and nests[place - 1].part_of == part
 
 
 def runs_of(

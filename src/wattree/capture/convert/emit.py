@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from wattree.capture.convert.atoms import ONE, Atom, Dim, Size, sizes_product
 from wattree.capture.convert.nests import Nest, Seen
 from wattree.capture.convert.trace import Trace
-from wattree.graph import DimRole, IterationDim, Operand, Operator, Parameter
+from wattree.graph import DimRole, IterationDim, Operand, Operator, OperatorKind, Parameter
 
 __all__ = ["Emitter"]
 
@@ -197,7 +197,9 @@ class Emitter:
         """Return the loop of a position that nothing else walks; it adds no work if it can."""
         size = self.atoms.size(leaf)
         if size.batch or size.seq:
-            return leaf, loops.new("rest", size, leaf, opaque=True), 1.0
+            # Element by element that is what a loss has for each sample, of which it is the mean.
+            opaque = loops.nest.kind is not OperatorKind.ELEMENTWISE
+            return leaf, loops.new("rest", size, leaf, opaque=opaque), 1.0
         return leaf, loops.new("unit", ONE, None, opaque=True), float(size.length)
 
     def _operand(

@@ -82,9 +82,9 @@ class Nest:
         more: Further attributes of `graph.Operator`.
         in_turn: Label whose indices run one after another.
         flop: Forward work as recorded, 0 for what has no products. [FLOP]
+        follows: No block begins with it.
         region: Number of its checkpointed region.
         dead: Another nest does its work.
-        part_of: Number of what it is a part of, which is never cut apart; None: it is whole.
     """
 
     kind: OperatorKind
@@ -101,7 +101,7 @@ class Nest:
     mask_bytes: float = 0.0
     more: dict[str, Any] = field(default_factory=dict)
     in_turn: str | None = None
+    follows: bool = False
     flop: float = 0.0
     region: int | None = None
     dead: bool = False
-    part_of: int | None = None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from wattree.capture.convert.library import LIBRARY, with_scans_apart
 from wattree.capture.convert.losses import FUSED
 from wattree.capture.convert.pointwise import POINTWISE, target_name
 from wattree.capture.convert.products import PRODUCTS
-from wattree.capture.convert.recurrent import RECURRENT
+from wattree.capture.convert.recurrent import RECURRENT, with_layers_apart
 from wattree.capture.convert.structured import STRUCTURED, add_unrelated
 from wattree.capture.convert.trace import Rule, Trace
 from wattree.capture.convert.views import VIEWS, unknown_view
@@ -22,11 +23,13 @@ _RULES: Mapping[str, Rule] = {
     **PRODUCTS,
     **FUSED,
     **RECURRENT,
+    **LIBRARY,
 }
 
 
 def traced(recording: Recording) -> Trace:
     """Return the trace of a whole recording."""
+    recording = with_scans_apart(with_layers_apart(recording))
     trace = Trace(recording)
     for operator in recording.operators:
         _apply(trace, operator)
@@ -50,8 +53,10 @@ def _apply(trace: Trace, operator: RecordedOperator) -> None:
 
 def _unknown(trace: Trace, operator: RecordedOperator) -> None:
     """Add an operator of which only its bytes are known."""
-    trace.warn(
-        f"operator {operator.target} in {operator.module or 'the model itself'} is not known: it "
-        "counts as one that moves its bytes once"
-    )
+    name = f"operator {operator.target} "
+    if not any(warning.startswith(name) for warning in trace.warnings):  # once, not for each layer
+        trace.warn(
+            f"{name}in {operator.module or 'the model itself'} is not known: it counts as one that "
+            "moves its bytes once, wherever it is called"
+        )
     add_unrelated(trace, operator, OperatorKind.OTHER)

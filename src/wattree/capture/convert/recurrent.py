@@ -1,328 +1,394 @@
-"""Recurrent layers as nests: products over all steps, products in turn, and gates.
+"""Recurrent layers: one recorded operator becomes products, gates and states, layer by layer.
 
-Each layer and direction has a product of its input with the input weights over all steps at once,
-one of the hidden state with the hidden weights step by step, and element-wise gates, as cuDNN runs
-them (Appleyard et al., "Optimizing Performance of Recurrent Neural Networks on GPUs", 2016).
+Every layer and direction is a product of all steps with the input weights, a product with the
+hidden weights that runs step after step, and the gates. That the hidden states of a step come
+from those before it is a cycle, which a graph has not: the state that a step starts from is
+written as a look at the input products, which it does depend on, one step earlier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from wattree.capture.convert.atoms import ONE, Dim, Size
-from wattree.capture.convert.nests import Nest, Seen
-from wattree.capture.convert.pointwise import target_name
-from wattree.capture.convert.trace import Rule, Trace
-from wattree.capture.recording import RecordedOperator
-from wattree.graph import OperatorKind
+from wattree.capture.convert.atoms import Size
+from wattree.capture.convert.structured import add_unrelated
+from wattree.capture.convert.trace import Label, Rule, Trace
+from wattree.capture.recording import RecordedOperator, RecordedTensor, Recording
+from wattree.graph import Extent, OperatorKind
 
-__all__ = ["RECURRENT"]
+__all__ = ["RECURRENT", "with_layers_apart"]
 
-_STEMS = {"in": "in", "out": "out", "kept": "kept", "states": "states", "steps": "seq"}
+_KINDS: Final = {"wattree.lstm": 4, "wattree.gru": 3, "wattree.rnn": 1}
+_INPUT_PRODUCT: Final = "wattree.input_product"
+_RECURRENT_PRODUCT: Final = "wattree.recurrent_product"
+_PROJECTION: Final = "wattree.recurrent_projection"
+_STATE: Final = "wattree.state"
+_GATES: Final = "wattree.gates"
+_LAST: Final = "wattree.last_state"
+_DROPOUT: Final = "wattree.dropped"
+
+
+def with_layers_apart(recording: Recording) -> Recording:
+    """Return the recording with each recurrent operator as those of its layers and directions."""
+    if not any(_kind(operator) for operator in recording.operators):
+        return recording
+    tensors = list(recording.tensors)
+    used = {index for operator in recording.operators for index in operator.inputs}
+    used |= set(recording.outputs)
+    operators: list[RecordedOperator] = []
+    for operator in recording.operators:
+        if _kind(operator):
+            operators += _Layers(operator, tensors, used).operators()
+        else:
+            operators.append(operator)
+    return replace(recording, operators=tuple(operators), tensors=tuple(tensors))
+
+
+def _kind(operator: RecordedOperator) -> str:
+    """Return the name of a recurrent operator without its overload; empty for others."""
+    name = ".".join(operator.target.split(".")[:2])
+    return name if name in _KINDS else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Weights:
-    """Parameters of one layer in one direction, as indices of recorded tensors."""
+    """Indices of one layer's parameters in one direction."""
 
-    inner: int
-    hidden: int
+    products: tuple[int, int]
     biases: tuple[int, ...]
     projection: int | None
 
 
-@dataclass(slots=True, kw_only=True)
-class _Run:
-    """A recurrent operator on its way into the trace.
+class _Layers:
+    """The operators of one recurrent operator, in the making."""
 
-    Attributes:
-        lead: Dims of samples and steps, in the input's order, and their labels.
-        steps: Label of the steps; None where packing hides how many there are.
-        layer: First nest of the layer at hand.
-    """
+    def __init__(
+        self, operator: RecordedOperator, tensors: list[RecordedTensor], used: set[int]
+    ) -> None:
+        self.whole, self.tensors, self.used = operator, tensors, used
+        self.name = _kind(operator)
+        get = operator.arguments
+        self.layers = int(get["num_layers"])
+        self.directions = 2 if get["bidirectional"] else 1
+        self.dropped = bool(get["dropout"]) and bool(get["train"])
+        self.states = self._at(get["hx"])
+        self.batch_sizes = self._at([get["batch_sizes"]])
+        self.steps: dict[str, Any] = {
+            "steps_place": 1 if get["batch_first"] else 0,
+            "packed": self.batch_sizes,
+        }
+        self.storages = max((tensor.storage for tensor in tensors), default=0)
+        self.made: list[RecordedOperator] = []
+        self.saved = frozenset(operator.saved)
 
-    trace: Trace
-    operator: RecordedOperator
-    lead: tuple[Dim, ...]
-    labels: tuple[str, ...]
-    steps: str | None
-    layer: int = 0
+    def operators(self) -> list[RecordedOperator]:
+        """Return them in order."""
+        y, last, cell, *_ = self.whole.outputs
+        x = self.whole.inputs[0]
+        weights = self._weights()
+        ends: list[tuple[int, int]] = []
+        for layer in range(self.layers):
+            found = [
+                self._direction(x, next(weights), layer, direction)
+                for direction in range(self.directions)
+            ]
+            ends += found
+            is_top = layer == self.layers - 1
+            if self.directions == 2:
+                lead = self.tensors[x].extents[:-1]
+                joined = y if is_top else self._tensor(*lead, self._width(y))
+                rank = len(lead)
+                kept = (joined,) if self.saved else ()
+                halves = tuple(out for out, _ in found)
+                self._add("aten.cat.default", halves, (joined,), dim=rank, saved=kept)
+            else:
+                joined = found[0][0]
+            if self.dropped and not is_top:
+                left = self._tensor(*self.tensors[joined].extents)
+                self._add(_DROPOUT, (joined,), (left,))
+                joined = left
+            x = joined
+        for which, state in enumerate((last, cell)):
+            if state in self.used:  # it ends in what all layers did
+                self._add(_LAST, tuple(end[which] for end in ends), (state,), **self.steps)
+        return self.made
 
-    def tensor(self, dims: Sequence[Dim], *, like: int) -> int:
-        """Enter a tensor between the parts of a layer; nobody keeps it. Return its number."""
-        return self.trace.enter_part(dims, grad=self.trace.tensors[like].grad)
+    def _direction(self, x: int, weights: _Weights, layer: int, direction: int) -> tuple[int, int]:
+        """Add one layer's operators in one direction; return the sequences of states and cells."""
+        y = self.whole.outputs[0]
+        to_all, to_hidden = weights.products
+        lead = self.tensors[x].extents[:-1]
+        wide = self.tensors[to_all].extents[0]
+        hidden = self.tensors[to_hidden].extents[1]
+        gates = _KINDS[self.name]
+        cell = replace(wide, coefficient=wide.coefficient / gates)
+        before = self._tensor(*lead, wide)
+        state = self._tensor(*lead, hidden)
+        again = self._tensor(*lead, wide)
+        # Fused cells add both biases; each belongs to its product here.
+        first, second = weights.biases[:1], weights.biases[1:]
+        keeps: tuple[int, ...] = (x,) if self._is_kept(x, layer) else ()
+        steps = self.steps
+        self._add(_INPUT_PRODUCT, (x, to_all, *first), (before,), saved=keeps, **steps)
+        self._add(_STATE, (before,), (state,), gates=gates)
+        self._add(_RECURRENT_PRODUCT, (state, to_hidden, *second), (again,), **steps)
+        is_only = self.directions == 1 and layer == self.layers - 1
+        out = y if is_only else self._tensor(*lead, hidden)
+        inner = out if weights.projection is None else self._tensor(*lead, cell)
+        reserve = self._reserve(lead, cell)
+        keeps = tuple(i for i in self.states if i in self.saved) if layer == direction == 0 else ()
+        if self.saved and self.directions == 1:
+            keeps += (out,) if weights.projection is None else ()
+        self._add(
+            _GATES,
+            (before, again, *self.states),
+            (inner, *reserve),
+            saved=(*keeps, *(reserve if self.saved else ())),
+            **steps,
+            gates=gates,
+            kind=self.name.partition(".")[2],
+        )
+        if weights.projection is not None:
+            kept = (out,) if self.saved and self.directions == 1 else ()
+            self._add(_PROJECTION, (inner, weights.projection), (out,), saved=kept, **steps)
+        return out, inner
 
-    def add(
+    def _is_kept(self, x: int, layer: int) -> bool:
+        return x in self.saved or (layer > 0 and bool(self.saved))
+
+    def _reserve(self, lead: tuple[Extent, ...], cell: Extent) -> tuple[int, ...]:
+        """Return the tensor that holds one layer's part of what is kept beside its output."""
+        whole, rows = self._elements(self.whole.outputs[3]), _product(*lead, cell)
+        # The rest is what layers hand on, a second time where it was dropped from.
+        width = _product(*lead, self._width(self.whole.outputs[0])).coefficient
+        between = (self.layers - 1) * width * (2 if self.dropped else 1)
+        left = whole.coefficient - between
+        count = round(left / (self.layers * self.directions * rows.coefficient))
+        return (self._tensor(*lead, Extent(coefficient=count), cell),) if count > 0 else ()
+
+    def _weights(self) -> Iterator[_Weights]:
+        """Yield the parameters of each layer and direction, in order."""
+        parameters = self._at(self.whole.arguments["params"])
+        apart = len(parameters) // (self.layers * self.directions)
+        for start in range(0, len(parameters), apart):
+            own = parameters[start : start + apart]
+            matrices = [i for i in own if len(self.tensors[i].extents) == 2]
+            yield _Weights(
+                products=(matrices[0], matrices[1]),
+                biases=tuple(i for i in own if i not in matrices),
+                projection=matrices[2] if len(matrices) == 3 else None,
+            )
+
+    def _at(self, places: object) -> tuple[int, ...]:
+        """Return the tensors that an argument holds the places of."""
+        found = [p for p in places if isinstance(p, Mapping)] if isinstance(places, list) else []
+        return tuple(self.whole.inputs[p["tensor"]] for p in found)
+
+    def _width(self, index: int) -> Extent:
+        return self.tensors[index].extents[-1]
+
+    def _elements(self, index: int) -> Extent:
+        return _product(*self.tensors[index].extents)
+
+    def _tensor(self, *extents: Extent) -> int:
+        """Return the index of a new tensor."""
+        self.storages += 1
+        like = self.tensors[self.whole.outputs[0]]
+        self.tensors.append(
+            replace(
+                like, extents=extents, storage=self.storages, storage_elements=_product(*extents)
+            )
+        )
+        return len(self.tensors) - 1
+
+    def _add(
         self,
-        kind: OperatorKind,
-        function: str,
-        reads: Sequence[Seen],
-        writes: Sequence[Seen],
+        target: str,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
         *,
-        in_turn: bool = False,
-    ) -> Nest:
-        """Add a nest."""
-        nest = Nest(
-            kind=kind,
-            function=function,
-            module=self.operator.module,
-            reads=list(reads),
-            writes=list(writes),
-            stems=_STEMS,
-            opaque=frozenset({"gate", "kept", "states"}),
-            in_turn=self.steps if in_turn else None,
-            region=self.operator.region,
-            part_of=self.layer,
+        saved: tuple[int, ...] = (),
+        **arguments: Any,
+    ) -> None:
+        matrix = inputs[1] if target in (_INPUT_PRODUCT, _RECURRENT_PRODUCT, _PROJECTION) else None
+        flop = Extent(coefficient=0.0)
+        if matrix is not None:
+            rows = self.tensors[inputs[0]].extents[:-1]
+            flop = _product(Extent(coefficient=2.0), *rows, *self.tensors[matrix].extents)
+        self.made.append(
+            RecordedOperator(
+                target=target,
+                module=self.whole.module,
+                inputs=inputs,
+                outputs=outputs,
+                arguments=arguments,
+                flop=flop,
+                saved=saved,
+                region=self.whole.region,
+            )
         )
-        for seen in writes:
-            self.trace.tensors[seen.tensor].writer = len(self.trace.nests)
-        self.trace.nests.append(nest)
-        return nest
-
-    def seen(self, tensor: int, dims: Sequence[Dim], *labels: str) -> Seen:
-        """Return a tensor of all steps with further dims."""
-        return Seen(tensor=tensor, dims=(*self.lead, *dims), labels=(*self.labels, *labels))
 
 
-def _recurrent(trace: Trace, operator: RecordedOperator) -> None:
-    arguments = operator.arguments
-    inputs = operator.inputs
-    x = inputs[0]
-    directions = 2 if arguments["bidirectional"] else 1
-    layers = int(arguments["num_layers"])
-    places = [operator.inputs[entry["tensor"]] for entry in arguments["params"]]
-    states = [operator.inputs[entry["tensor"]] for entry in arguments["hx"]]
-    apart = len(places) // (layers * directions)
-    run = _run(trace, operator, x)
-    *_, width = trace.view(x).dims
-    below = trace.view(x).tensor
-    below_dims: tuple[Dim, ...] = (width,)
-    below_is_view = True
-    for layer in range(layers):
-        parts = []
-        run.layer = len(trace.nests)
-        for direction in range(directions):
-            first = (layer * directions + direction) * apart
-            weights = _weights(trace, places[first : first + apart])
-            moving = run.seen(below, below_dims, "in")
-            if below_is_view:
-                moving = Seen(
-                    tensor=below,
-                    dims=trace.view(x).dims,
-                    labels=(*_labels_of(run, x), "in"),
-                    detached=trace.view(x).detached,
-                )
-            parts.append(_direction(run, weights, moving))
-        is_last = layer == layers - 1
-        below, below_dims = _gates(
-            run, parts, operator, states if not layer else [], is_last=is_last
+def _product(*extents: Extent) -> Extent:
+    """Return the length of dims walked together."""
+    made = Extent()
+    for extent in extents:
+        made = Extent(
+            coefficient=made.coefficient * extent.coefficient,
+            batch=made.batch + extent.batch,
+            seq=made.seq + extent.seq,
         )
-        below_is_view = False
+    return made
 
 
-def _labels_of(run: _Run, x: int) -> tuple[str, ...]:
-    """Return labels of the recorded dims of samples and steps."""
-    if len(run.trace.view(x).dims) == len(run.labels) + 1:
-        return run.labels
-    return (run.labels[0],)
+# ---------------------------------------------------------------- rules
 
 
-def _run(trace: Trace, operator: RecordedOperator, x: int) -> _Run:
-    lead = trace.view(x).dims[:-1]
-    if operator.arguments.get("batch_sizes") is None:
-        batch_first = bool(operator.arguments["batch_first"]) and len(lead) > 1
-        steps, samples = ("d1", "d0") if batch_first else ("d0", "d1")
-        labels = (samples, steps) if batch_first else (steps, samples)
-        trace.stems.append((lead[1 if batch_first else 0], "seq"))
-        return _Run(
-            trace=trace, operator=operator, lead=lead, labels=labels[: len(lead)], steps=steps
-        )
-    packed = operator.inputs[operator.arguments["batch_sizes"]["tensor"]]
-    steps_dim = trace.view(packed).dims[0]
-    rows = trace.atoms.length(lead[0])
-    samples_size = rows.over(trace.atoms.length(steps_dim))
-    parts = None
-    if samples_size is not None:
-        parts = trace.atoms.regroup(lead[0], [trace.atoms.length(steps_dim), samples_size])
-    if parts is None:
-        trace.warn(
-            f"{operator.target} in {operator.module} runs packed sequences of unequal lengths: its "
-            "steps count as one product"
-        )
-        return _Run(trace=trace, operator=operator, lead=lead, labels=("d0",), steps=None)
-    trace.stems.append((parts[0], "seq"))
-    return _Run(trace=trace, operator=operator, lead=tuple(parts), labels=("d0", "d1"), steps="d0")
-
-
-def _weights(trace: Trace, places: Sequence[int]) -> _Weights:
-    inner, hidden, *rest = places
-    flat = tuple(place for place in rest if len(trace.size(place)) == 1)
-    projection = next((place for place in rest if len(trace.size(place)) > 1), None)
-    return _Weights(inner=inner, hidden=hidden, biases=flat, projection=projection)
-
-
-def _direction(run: _Run, weights: _Weights, moving: Seen) -> tuple[int, int, _Weights]:
-    """Add the two products of a layer in one direction; return what they write."""
-    trace = run.trace
-    features, inner = trace.view(weights.inner).dims
-    trace.atoms.equate(moving.dims[-1], inner)
-    own, below = trace.view(weights.hidden).dims
-    trace.atoms.equate(features, own)
-    fresh = trace.atoms.fresh(trace.atoms.length(features))
-    trace.atoms.equate(features, fresh)
-    gates = run.tensor((*run.lead, features), like=trace.view(weights.inner).tensor)
-    again = run.tensor((*run.lead, features), like=trace.view(weights.hidden).tensor)
-    run.add(
+def _matrix(trace: Trace, operator: RecordedOperator) -> None:
+    """Add a product of steps with a matrix; the recurrent ones run in turn."""
+    x, weight, *bias = operator.inputs
+    lead = _lead(trace, operator)
+    in_turn = operator.target != _INPUT_PRODUCT
+    trace.add(
+        operator,
         OperatorKind.MATMUL,
-        "linear",
-        [moving, *_parameters(trace, weights.inner, weights.biases[:1])],
-        [run.seen(gates, (features,), "out")],
+        "recurrent" if in_turn else "linear",
+        [(x, [*lead, "in"]), (weight, ["out", "in"]), *((b, ["out"]) for b in bias)],
+        [(operator.outputs[0], [*lead, "out"])],
+        stems={"in": "in", "out": "out"},
+        in_turn="steps" if in_turn and _has_steps(lead) else None,
     )
-    trace.nests[-1].saved = [trace.storage_of(moving.tensor)]
-    # The state before each step is made of what the step before wrote; of that, the share that
-    # is as wide as a state stands for it.
-    state = Seen(
-        tensor=gates,
-        dims=(*run.lead, below),
-        labels=(*run.labels, "in"),
+
+
+def _has_steps(lead: list[Label]) -> bool:
+    return any(label == "steps" or isinstance(label, tuple) for label in lead)
+
+
+def _lead(trace: Trace, operator: RecordedOperator) -> list[Label]:
+    """Return the labels of steps and samples; packed rows are steps of as many samples each."""
+    dims = trace.view(operator.inputs[0]).dims
+    rows = trace.size(operator.inputs[0])[:-1]
+    if len(rows) > 1:
+        place = int(operator.arguments["steps_place"])
+        if not rows[place].seq:
+            trace.stems.append((dims[place], "steps"))
+        return ["steps" if i == place else f"d{i}" for i in range(len(rows))]
+    steps = [trace.size(index)[0] for index in operator.arguments["packed"]]
+    per_step = rows[0].over(steps[0]) if steps else None
+    if per_step is None:
+        return ["d0"]
+    return [(("steps", steps[0]), ("d0", per_step))]
+
+
+def _plain(trace: Trace, index: int, count: int) -> list[Label]:
+    return [f"d{i}" for i in range(len(trace.size(index)) - count)]
+
+
+def _gated(trace: Trace, index: int, gates: int) -> Label:
+    """Return the label of a dim that holds what all gates of all hidden units see."""
+    if gates == 1:
+        return "hidden"
+    width = trace.size(index)[-1].length
+    return (("gate", Size(gates)), ("hidden", Size(width // gates)))
+
+
+def _state(trace: Trace, operator: RecordedOperator) -> None:
+    """Add the state that each step starts from: a look at the input products."""
+    before, state = operator.inputs[0], operator.outputs[0]
+    gates = int(operator.arguments["gates"])
+    lead = _plain(trace, before, 1)
+    is_projected = trace.size(before)[-1].length != gates * trace.size(state)[-1].length
+    trace.add(
+        operator,
+        OperatorKind.COPY,
+        "state",
+        [(before, [*lead, _gated(trace, before, gates)])],
+        [(state, [*lead, "projected" if is_projected else "hidden"])],
+        opaque=frozenset({"gate", *(("hidden",) if is_projected else ())}),
+        kernels=0,
+        follows=True,
     )
-    run.add(
-        OperatorKind.MATMUL,
-        "recurrent_linear",
-        [state, *_parameters(trace, weights.hidden, weights.biases[1:])],
-        [run.seen(again, (features,), "out")],
-        in_turn=True,
-    )
-    return gates, again, weights
 
 
-def _parameters(trace: Trace, weight: int, biases: Sequence[int]) -> list[Seen]:
-    return [
-        trace.seen(weight, ["out", "in"]),
-        *(trace.seen(bias, ["out"]) for bias in biases),
-    ]
+def _samples(lead: list[Label]) -> Label:
+    """Return the label of the samples among those of rows."""
+    last = lead[-1] if len(lead) == 1 else next(label for label in lead if label != "steps")
+    return last[-1][0] if isinstance(last, tuple) else last
 
 
-def _gates(
-    run: _Run,
-    parts: Sequence[tuple[int, int, _Weights]],
-    operator: RecordedOperator,
-    states: Sequence[int],
-    *,
-    is_last: bool,
-) -> tuple[int, tuple[Dim, ...]]:
-    """Add the gates of a layer; return the tensor that it writes and its dims of features."""
-    trace = run.trace
-    reads: list[Seen] = []
-    weights = parts[0][2]
-    width = trace.size(weights.hidden)[1] if weights.projection is None else None
-    width = width or trace.size(weights.projection or 0)[1]
-    hidden: Dim = ()
-    for gates, again, _ in parts:
-        for number in (gates, again):
-            features = trace.tensors[number].dims[-1]
-            count = trace.atoms.length(features).over(width) or ONE
-            split = trace.atoms.regroup(features, [count, width])
-            if split is None:
-                continue
-            if hidden:
-                trace.atoms.equate(hidden, split[1])
-            hidden = split[1]
-            reads.append(run.seen(number, split, "gate", "hidden"))
-    reads += [
-        trace.seen(place, ["states", "d_samples", "hidden"][-len(trace.size(place)) :])
-        for place in states
-    ]
-    direction = trace.atoms.fresh(Size(len(parts))) if len(parts) > 1 else ()
-    projection = weights.projection
-    feature_dims: tuple[Dim, ...] = (direction, hidden) if direction else (hidden,)
-    labels = ("direction", "hidden") if direction else ("hidden",)
-    final = is_last and projection is None
-    like = trace.view(weights.inner).tensor
-    if final:
-        out = trace.enter_output(operator.outputs[0], grad=trace.tensors[like].grad)
-        _relate(run, out, (*run.lead, tuple(a for d in feature_dims for a in d)))
-    else:
-        out = run.tensor((*run.lead, *feature_dims), like=like)
-    nest = run.add(
+def _gates(trace: Trace, operator: RecordedOperator) -> None:
+    """Add the gates: what both products make of a step, and the states from before the first."""
+    before, again, *states = operator.inputs
+    y, *reserve = operator.outputs
+    gates = int(operator.arguments["gates"])
+    lead = _lead(trace, operator)
+    products: list[Label] = [*lead, _gated(trace, before, gates)]
+    width = trace.size(y)[-1]
+
+    def of_state(index: int) -> list[Label]:
+        units = "hidden" if trace.size(index)[-1] == width else "projected"
+        return ["layer", _samples(lead), units]
+
+    nest = trace.add(
+        operator,
         OperatorKind.ELEMENTWISE,
-        f"{target_name(operator)}_cell",
-        reads,
-        [run.seen(out, feature_dims, *labels)],
+        f"{operator.arguments['kind']}_gates",
+        [(before, products), (again, products), *((i, of_state(i)) for i in states)],
+        [(y, [*lead, "hidden"]), *((i, [*lead, "kept", "hidden"]) for i in reserve)],
+        opaque=frozenset({"gate", "kept", "layer", "projected"}),
+        stems={"kept": "kept", "layer": "layer"},
     )
-    if projection is not None:
-        out, feature_dims = _projected(run, parts, out, operator, is_last=is_last)
-    if is_last:
-        _further_outputs(run, operator, nest, grad=trace.tensors[like].grad)
-    return out, feature_dims
+    for dim, label in zip(nest.reads[0].dims, nest.reads[0].labels, strict=True):
+        if label == "gate":  # units are split, never gates
+            trace.slots.append(dim)
+            trace.stems.append((dim, "gate"))
 
 
-def _projected(
-    run: _Run,
-    parts: Sequence[tuple[int, int, _Weights]],
-    cells: int,
-    operator: RecordedOperator,
-    *,
-    is_last: bool,
-) -> tuple[int, tuple[Dim, ...]]:
-    """Add the projection of a layer's states; return what it writes."""
-    trace = run.trace
-    projection = parts[0][2].projection
-    assert projection is not None
-    features, inner = trace.view(projection).dims
-    *_, hidden = trace.tensors[cells].dims
-    trace.atoms.equate(inner, hidden)
-    like = trace.view(projection).tensor
-    direction = trace.tensors[cells].dims[len(run.lead) : -1]
-    if is_last:
-        out = trace.enter_output(operator.outputs[0], grad=trace.tensors[like].grad)
-        whole = tuple(a for d in (*direction, features) for a in d)
-        _relate(run, out, (*run.lead, whole))
-    else:
-        out = run.tensor((*run.lead, *direction, features), like=like)
-    labels = ("direction",) * len(direction)
-    weights = [
-        trace.seen(part[2].projection, ["out", "in"])
-        for part in parts
-        if part[2].projection is not None
-    ]
-    run.add(
-        OperatorKind.MATMUL,
-        "recurrent_linear",
-        [run.seen(cells, (*direction, inner), *labels, "in"), *weights],
-        [run.seen(out, (*direction, features), *labels, "out")],
-        in_turn=True,
+def _last_state(trace: Trace, operator: RecordedOperator) -> None:
+    """Add the states after the last step: parts of what the layers made."""
+    out, lead = operator.outputs[0], _lead(trace, operator)
+    trace.add(
+        operator,
+        OperatorKind.COPY,
+        "last_state",
+        [(index, [*lead, "units"]) for index in operator.inputs],
+        [(out, ["layer", _samples(lead), "units"])],
+        opaque=frozenset({"steps", "layer", "units"}),
+        kernels=0,
     )
-    return out, (*direction, features)
 
 
-def _relate(run: _Run, out: int, dims: Sequence[Dim]) -> None:
-    """Let the layer's result, as recorded, walk the dims that its parts have."""
-    trace = run.trace
-    found = trace.tensors[out].dims
-    if len(found) == len(dims):
-        for one, other in zip(found, dims, strict=True):
-            trace.atoms.equate(one, other)
-    else:  # packed: samples and steps in one
-        trace.atoms.equate(found[0], tuple(a for d in run.lead for a in d))
-        trace.atoms.equate(found[-1], dims[-1])
+def _dropped(trace: Trace, operator: RecordedOperator) -> None:
+    """Add the dropout between two layers, whose mask is read off what it made."""
+    labels = _plain(trace, operator.inputs[0], 0)
+    trace.add(
+        operator,
+        OperatorKind.ELEMENTWISE,
+        "dropout",
+        [(operator.inputs[0], labels)],
+        [(operator.outputs[0], labels)],
+    )
 
 
-def _further_outputs(run: _Run, operator: RecordedOperator, nest: Nest, *, grad: bool) -> None:
-    """Let the last gates write the last states, and what is kept for backward."""
-    trace = run.trace
-    for place, index in enumerate(operator.outputs[1:], 1):
-        sizes = trace.size(index)
-        if any(size.length == 0 for size in sizes):
-            continue
-        number = trace.enter_output(index, grad=grad and place < len(operator.outputs) - 1)
-        labels = ["states", "d_samples", "hidden"][-len(sizes) :]
-        if len(sizes) == 1:
-            labels = ["kept"]
-        tensor = trace.tensors[number]
-        tensor.writer = len(trace.nests) - 1
-        nest.writes.append(Seen(tensor=number, dims=tensor.dims, labels=tuple(labels)))
+def _packed(trace: Trace, operator: RecordedOperator) -> None:
+    """Add the copy that leaves padding out."""
+    add_unrelated(trace, operator, OperatorKind.COPY)
 
 
-RECURRENT: Mapping[str, Rule] = dict.fromkeys(("lstm", "gru", "rnn"), _recurrent)
+def _nothing(_: Trace, __: RecordedOperator) -> None:
+    """Add nothing: Python reads one number."""
+
+
+RECURRENT: Mapping[str, Rule] = {
+    "input_product": _matrix,
+    "recurrent_product": _matrix,
+    "recurrent_projection": _matrix,
+    "state": _state,
+    "gates": _gates,
+    "last_state": _last_state,
+    "dropped": _dropped,
+    "_pack_padded_sequence": _packed,
+    "_local_scalar_dense": _nothing,
+}

@@ -338,6 +338,8 @@ def _sort(trace: Trace, operator: RecordedOperator) -> None:
     x = operator.inputs[0]
     rank = len(trace.size(x))
     place = at(int(operator.arguments.get("dim", -1) or -1), rank) if rank else 0
+    # Rows of all samples in one: each rank sorts those of its own samples.
+    spans_samples = rank > 0 and bool(trace.size(x)[place].batch)
     trace.add(
         operator,
         OperatorKind.SORT,
@@ -348,7 +350,7 @@ def _sort(trace: Trace, operator: RecordedOperator) -> None:
             for out in operator.outputs
             if len(trace.size(out)) == rank
         ],
-        opaque=frozenset({f"d{place}"}),
+        opaque=frozenset() if spans_samples else frozenset({f"d{place}"}),
     )
 
 

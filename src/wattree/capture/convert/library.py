@@ -1,0 +1,140 @@
+"""Operators that stand for kernels of libraries: grouped products of experts, selective scans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from wattree.capture.convert.trace import Label, Rule, Trace
+from wattree.capture.recording import RecordedOperator, Recording
+from wattree.graph import Extent, OperatorKind
+
+__all__ = ["LIBRARY", "with_scans_apart"]
+
+_SCAN: Final = "wattree.selective_scan"
+_STATES: Final = "wattree.scanned_states"
+_READ_OUT: Final = "wattree.scan_product"
+
+
+def with_scans_apart(recording: Recording) -> Recording:
+    """Return the recording with each selective scan as its pass over the steps, and its product.
+
+    The pass moves bytes; the only product is that which reads the outputs off the states.
+    """
+    if not any(operator.target.startswith(_SCAN) for operator in recording.operators):
+        return recording
+    tensors = list(recording.tensors)
+    storages = max(tensor.storage for tensor in tensors)
+    operators: list[RecordedOperator] = []
+    for operator in recording.operators:
+        if not operator.target.startswith(_SCAN):
+            operators.append(operator)
+            continue
+        y, *states = operator.outputs
+        storages += 1
+        scanned = len(tensors)
+        tensors.append(replace(tensors[y], storage=storages))
+        get = operator.arguments
+        matrix, read_out = (operator.inputs[get[name]["tensor"]] for name in ("a", "c"))
+        none = Extent(coefficient=0.0)
+        operators.append(
+            replace(
+                operator,
+                target=_STATES,
+                outputs=(scanned, *states),
+                flop=none,
+                input_gradient_flop=none,
+                weight_gradient_flop=none,
+            )
+        )
+        operators.append(
+            replace(
+                operator,
+                target=_READ_OUT,
+                inputs=(read_out, matrix, scanned),
+                outputs=(y,),
+                arguments={},
+                saved=(),
+            )
+        )
+    return replace(recording, operators=tuple(operators), tensors=tuple(tensors))
+
+
+def _states(trace: Trace, operator: RecordedOperator) -> None:
+    """Add the pass over all steps: what it reads and writes, once."""
+    scanned, *states = operator.outputs
+    get = operator.arguments
+
+    def at(name: str, *labels: Label) -> list[tuple[int, list[Label]]]:
+        place = get.get(name)
+        if not isinstance(place, Mapping):
+            return []
+        index = operator.inputs[place["tensor"]]
+        # Of several ways to hand a tensor over, the last dims are the same.
+        return [(index, list(labels[-len(trace.size(index)) :]))]
+
+    whole = ("samples", "channels", "steps")
+    trace.add(
+        operator,
+        OperatorKind.OTHER,
+        "selective_scan",
+        [
+            *at("x_BDS", *whole),
+            *at("dt", *whole),
+            *at("a", "channels", "states"),
+            *at("b", "samples", "states", "steps"),
+            *at("c", "samples", "states", "steps"),
+            *at("d", "channels"),
+            *at("z", *whole),
+            *at("bias", "channels"),
+        ],
+        [
+            (scanned, list(whole)),
+            *((index, ["samples", "channels", "chunks", "kept"]) for index in states),
+        ],
+        opaque=frozenset({"steps", "states", "chunks", "kept"}),
+    )
+    trace.note_statistics(trace.nests[-1])
+
+
+def _read_out(trace: Trace, operator: RecordedOperator) -> None:
+    """Add the product of states and what reads them off."""
+    read_out, matrix, scanned = operator.inputs
+    trace.add(
+        operator,
+        OperatorKind.MATMUL,
+        "scan_product",
+        [
+            (read_out, ["samples", "in", "steps"]),
+            (matrix, ["channels", "in"]),
+            (scanned, ["samples", "channels", "steps"]),
+        ],
+        [(operator.outputs[0], ["samples", "channels", "steps"])],
+        stems={"in": "in", "channels": "out"},
+        follows=True,
+    )
+
+
+def _grouped(trace: Trace, operator: RecordedOperator) -> None:
+    """Add the product of rows with the matrix of one expert each.
+
+    Every row meets one matrix, so that experts are no loop; the parameter holds all of them.
+    """
+    rows, weight, *ends = operator.inputs
+    trace.add(
+        operator,
+        OperatorKind.MATMUL,
+        "grouped_linear",
+        [(rows, ["rows", "in"]), (weight, [None, "in", "out"]), *((i, [None]) for i in ends)],
+        [(operator.outputs[0], ["rows", "out"])],
+        stems={"in": "in", "out": "out"},
+    )
+
+
+LIBRARY: Mapping[str, Rule] = {
+    "scanned_states": _states,
+    "scan_product": _read_out,
+    "grouped_mm_fallback": _grouped,
+    "_grouped_mm": _grouped,
+}
