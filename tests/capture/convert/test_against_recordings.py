@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,10 @@ def recorded_bytes(recording: Recording) -> float:
 
 
 def kept_bytes(graph: ModelGraph, recording: Recording) -> float:
-    """Return the bytes that a graph's operators keep in fp32, each tensor of a block once."""
+    """Return the bytes that a graph's operators keep in fp32, each tensor of a block once.
+
+    Of what the model itself recomputes, what goes in is kept.
+    """
 
     def size(operator: Operator, dims: tuple[str, ...]) -> float:
         lengths = (operator.dim(name).extent.value(**sizes_of(recording)) for name in dims)
@@ -86,16 +90,27 @@ def kept_bytes(graph: ModelGraph, recording: Recording) -> float:
     for instance in graph.instances:
         sizes: dict[str, float] = {}
         kept: set[str] = set()
+        redone: set[str] = set()
+        given = set(graph.blocks[instance.block].given)
         for operator in graph.blocks[instance.block].operators:
             for operand in (*operator.inputs, *operator.outputs):
                 held = operand.fraction * size(operator, operand.dims)
                 held *= operand.element_bytes or 4
                 sizes[operand.tensor] = max(held, sizes.get(operand.tensor, 0.0))
+            if is_redone(graph, f"{instance.path}.{operator.path}"):
+                kept.update({operand.tensor for operand in operator.inputs} - given)
+                redone.update(operand.tensor for operand in operator.outputs)
+                continue
             kept.update(operator.saved)
             if operator.saved_mask_bytes:
                 total += operator.saved_mask_bytes * size(operator, operator.outputs[0].dims)
-        total += sum(sizes[name] for name in kept)
+        total += sum(sizes[name] for name in kept - redone)
     return total
+
+
+def is_redone(graph: ModelGraph, path: str) -> bool:
+    """Return whether an operator lies in one of the model's own checkpointed regions."""
+    return any(fnmatchcase(path, pattern) for pattern in graph.checkpointed)
 
 
 def recorded_module(folder: Path, name: str) -> Recording:
