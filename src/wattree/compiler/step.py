@@ -221,7 +221,7 @@ def steps_of(
                 rates=rates,
                 software=software,
                 moves=moves,
-                input_bytes=_input_bytes(model, scale, rates.element_bytes),
+                input_bytes=_input_bytes(model, scale),
                 loading=loading[kind.pool] if loading else None,
                 levels=levels,
             )
@@ -289,12 +289,14 @@ def given_bytes(model: ModelGraph, scale: Scale, element_bytes: float) -> float:
     return total
 
 
-def _input_bytes(model: ModelGraph, scale: Scale, element_bytes: float) -> float:
-    """Return what a replica is given for a micro-batch: token ids, images, …. [B]"""
-    if model.own_family:
-        return float(scale.micro_batch[0]) * scale.sequence * _TOKEN_BYTES
-    replicas = float(scale.degree(scale.batch_axes)[0])
-    return given_bytes(model, scale, element_bytes) / replicas
+def _input_bytes(model: ModelGraph, scale: Scale) -> float:
+    """Return the token ids of a micro-batch of one replica, for which the step waits. [B]
+
+    Samples of other models are large, and loaders read and copy them ahead: the job says how.
+    """
+    if not model.own_family:
+        return 0.0
+    return float(scale.micro_batch[0]) * scale.sequence * _TOKEN_BYTES
 
 
 def single_process_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:

@@ -260,7 +260,13 @@ SOFTWARE: Mapping[str, Software] = {
             loss_bytes_per_logit=8.0,
             **_FSDP,
         ),
-        Software(name="pytorch", title="PyTorch, eager, AMP by autocast", **_EAGER),
+        Software(
+            name="pytorch",
+            title="PyTorch 2, eager, AMP by autocast",
+            # torch.nn.functional.scaled_dot_product_attention is one kernel since 2.0; attention
+            # written out in products and a softmax is captured as those.
+            **_EAGER | {"fused_attention": True},
+        ),
         Software(
             name="pytorch-ngc",
             title="PyTorch examples of NVIDIA in its containers (DeepLearningExamples)",

@@ -114,8 +114,12 @@ def _rate_fix(part: str, words: str, has: float, factor: float, unit: str) -> Ma
     return MaterialsFix(part=part, change=change, needed=needed, found=has)
 
 
-def notes_of_loading(loading: Sequence[Loading], micro_batches: float) -> tuple[str, ...]:
+def notes_of_loading(
+    loading: Sequence[Loading], micro_batches: float, *, has_ids: bool
+) -> tuple[str, ...]:
     """Return what a reader must know of how loading was predicted."""
+    if not loading and not has_ids:
+        return ("samples are on the device in time; data.loader says how they get there",)
     if not loading:
         return ("inputs are prefetched; only the first micro-batch waits for its data",)
     loader = loading[0].loader

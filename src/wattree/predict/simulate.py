@@ -346,7 +346,7 @@ def _result(
         simulation=size,
         assumptions=(
             *_assumptions(setting, strategy),
-            *notes_of_loading(loading, loaded),
+            *notes_of_loading(loading, loaded, has_ids=setting.model.own_family),
             *_idle_pools(setting, strategy),
             *rules,
         ),

@@ -22,5 +22,8 @@ def express(cells: Cells) -> Job:
         cluster=row_cluster(cells),
         software="pytorch",
         optimizer="momentum",
-        traits={"channels_last": "(nhwc)" in str(cells.row.precision)},
+        traits={
+            "channels_last": "(nhwc)" in str(cells.row.precision),
+            "fused_attention": False,  # PyTorch 1.12
+        },
     )
