@@ -90,6 +90,7 @@ def test_a_slower_fabric_slows_the_step() -> None:
     [
         ({"preset": "ddp", "cp": 2}, "strategy.cp: 2 has no effect of its own"),
         ({"preset": "dlrm"}, "strategy.tables: 'auto' has no effect"),
+        ({"preset": "tensor", "tp": 2}, "strategy.tp: 2 splits nothing"),
         ({"preset": "spatial", "cp": 2}, ""),
     ],
 )

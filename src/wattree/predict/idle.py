@@ -5,7 +5,7 @@ from __future__ import annotations
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.job import Job
 from wattree.strategy import SPATIAL, Strategy, StrategyOptions
-from wattree.strategy.parts import is_sample_table
+from wattree.strategy.parts import has_roles, is_sample_table
 
 __all__ = ["has_experts", "idle_choices"]
 
@@ -57,6 +57,12 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
         found.append(
             f"strategy.cp: {strategy.cp} has no effect of its own: {model.name} has no dim of "
             "positions to split, so these ranks do the same; use dp"
+        )
+    if strategy.tp > 1 and not model.own_family and not has_roles(model):
+        found.append(
+            f"strategy.tp: {strategy.tp} splits nothing: {model.name} has no pair of products in "
+            "one block of which the first can be split by output and the second by input, so these "
+            "ranks do the same; use dp, or a tree with {out: tp} and {in: tp} where wanted"
         )
     shared = strategy.tables != StrategyOptions().tables
     if shared and not any(is_sample_table(operator) for operator in operators):
