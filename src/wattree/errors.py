@@ -5,6 +5,7 @@
     ├── UnknownNameError        a name that no registry or catalogue holds
     ├── HardwareError           a device, node or cluster that cannot exist
     ├── ModelError              a model that cannot be read or built
+    ├── ValuesNeededError       a module that only runs where tensors have values
     ├── StrategyError           a strategy that does not fit model or cluster
     ├── JobError                a job, study or other input file that cannot be used
     ├── CostError               a cost model asked outside its domain
@@ -35,6 +36,7 @@ __all__ = [
     "StrategyError",
     "UnitError",
     "UnknownNameError",
+    "ValuesNeededError",
     "WattreeError",
     "nearest",
 ]
@@ -65,6 +67,10 @@ class HardwareError(WattreeError):
 
 class ModelError(WattreeError):
     """A model cannot be read, built or expressed as a graph."""
+
+
+class ValuesNeededError(WattreeError):
+    """A module recorded without values came to where they decide; it may still run with them."""
 
 
 class CostError(WattreeError):

@@ -30,7 +30,7 @@ from wattree.capture.record.sizes import Point
 from wattree.capture.record.tracker import Limits, Run, Tracker
 from wattree.capture.record.trees import map_tensors
 from wattree.capture.recording import Recording
-from wattree.errors import ModelError
+from wattree.errors import ModelError, ValuesNeededError
 
 __all__ = ["Inputs", "record"]
 
@@ -107,13 +107,13 @@ class _Recorder:
 
         try:
             return self._merged(run, point, how="fake tensors")
-        except _NeedsValues as reason:
+        except ValuesNeededError as reason:
             if size > REAL_LIMIT_BYTES:
                 raise ModelError(
-                    f"{reason.refusal}; it has {size / 2**30:.1f} GiB of parameters and buffers, "
+                    f"{reason}; it has {size / 2**30:.1f} GiB of parameters and buffers, "
                     f"and models above {REAL_LIMIT_BYTES / 2**30:.0f} GiB are not run on real ones"
                 ) from reason.__cause__
-            return self._real(point, str(reason.refusal))
+            return self._real(point, str(reason))
 
     def _module(self) -> nn.Module:
         """Return the built module, on meta or, where building needs values, on the CPU."""
@@ -182,7 +182,7 @@ class _Recorder:
             refusal = run_refusal(error, self.name, module, tracker)
             may_run = isinstance(error, (*DATA_DEPENDENT, *UNSUPPORTED)) or needs_values(error)
             if mode is not None and may_run:
-                raise _NeedsValues(refusal) from error
+                raise ValuesNeededError(str(refusal)) from error
             raise refusal from error
 
     def _fake_arguments(self, at: Point, mode: Any) -> Any:
@@ -280,14 +280,6 @@ class _Recorder:
 
 #: What a user's code may end with: `exit()` of a script's options is no end of the command.
 _RAISED = (Exception, SystemExit)
-
-
-class _NeedsValues(Exception):  # noqa: N818 - a way out, no error by itself
-    """A run on fake tensors came to where values decide."""
-
-    def __init__(self, refusal: ModelError) -> None:
-        super().__init__(str(refusal))
-        self.refusal = refusal
 
 
 def _inputs_refusal(error: BaseException, name: str) -> ModelError:
