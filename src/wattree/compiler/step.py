@@ -31,9 +31,7 @@ from wattree.cost import GroupShape, Software
 from wattree.cost.loading import Loader
 from wattree.cost.rates import Rates
 from wattree.errors import StrategyError
-from wattree.graph import (
-    ModelGraph,
-)
+from wattree.graph import ModelGraph
 from wattree.hardware import Cluster
 from wattree.strategy import Strategy
 
@@ -206,7 +204,10 @@ def steps_of(
             update_traffic_bytes=lambda elements: float(
                 update_traffic_bytes(np.array(elements), state, software)
             ),
-            sample_bytes=given_bytes(model, scale, rates.element_bytes),
+            # Only one process scatters what its devices are given.
+            sample_bytes=given_bytes(model, scale, rates.element_bytes)
+            if strategy.single_process
+            else 0.0,
         )
         steps.append(
             Step(

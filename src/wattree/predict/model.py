@@ -9,7 +9,6 @@ from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.job import Job
 from wattree.strategy import Strategy, StrategyOptions
-from wattree.strategy.parts import is_own_family
 
 __all__ = ["check_recomputation", "model_of"]
 
@@ -41,7 +40,7 @@ def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph)
     if not isinstance(strategy, StrategyOptions) or strategy.recompute == "none":
         return
     layers, kind = model.layers, strategy.recompute
-    if kind in _OF_TRANSFORMERS and not is_own_family(model):
+    if kind in _OF_TRANSFORMERS and not model.own_family:
         raise StrategyError(
             {
                 "strategy.recompute": f"'{kind}' names operators of the catalogue's transformers, "

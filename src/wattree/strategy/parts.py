@@ -18,7 +18,6 @@ __all__ = [
     "EmbeddingTable",
     "column_dim",
     "has_roles",
-    "is_own_family",
     "is_sample_table",
     "layer_paths",
     "layer_patterns",
@@ -38,11 +37,6 @@ def has_roles(model: ModelGraph) -> bool:
     return any(o.role is not None for block in model.blocks.values() for o in block.operators)
 
 
-def is_own_family(model: ModelGraph) -> bool:
-    """Return whether its operators are called as those of our own transformers."""
-    return model.own_family
-
-
 def layer_paths(model: ModelGraph) -> tuple[str, ...]:
     """Return the paths of its layers, in forward order."""
     return tuple(instance.path for instance in model.instances if instance.is_layer)
@@ -53,7 +47,7 @@ def layer_patterns(model: ModelGraph) -> tuple[str, ...]:
 
     A number in a path stands for any number where nothing but layers is called so.
     """
-    if is_own_family(model):
+    if model.own_family:
         return _OWN_LAYERS
     others = {_general(i.path) for i in model.instances if not i.is_layer}
     found: dict[str, None] = {}

@@ -105,23 +105,6 @@ class Trace:
         """Note what the dims of a recorded tensor are."""
         self.stems += zip(self.view(index).dims, stems, strict=True)
 
-    def enter_part(self, dims: Sequence[Dim], *, grad: bool) -> int:
-        """Enter a tensor that no recorded one is: between parts of one operator."""
-        made = self._canonical(tuple(dims), None, -1, grad=grad)
-        made.storage = -1 - made.number
-        self.current[made.storage] = made.number
-        return made.number
-
-    def enter_output(self, index: int, *, grad: bool) -> int:
-        """Enter a recorded tensor that the next nest writes, with dims of its own."""
-        tensor = self.recording.tensors[index]
-        dims = tuple(self.atoms.fresh(size) for size in self.size(index))
-        made = self._canonical(dims, self._width(tensor.dtype), tensor.storage, grad=grad)
-        made.writer = len(self.nests)
-        self.current[tensor.storage] = made.number
-        self.views[index] = View(tensor=made.number, dims=dims)
-        return made.number
-
     def note_statistics(self, nest: Nest) -> None:
         """Note that all outputs but the first are float32, whatever activations are."""
         for seen in nest.writes[1:]:

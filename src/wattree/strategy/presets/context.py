@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.strategy.options import SPATIAL, ULYSSES, StrategyOptions
-from wattree.strategy.parts import is_own_family, layer_patterns, operator_patterns
+from wattree.strategy.parts import layer_patterns, operator_patterns
 from wattree.strategy.presets.spatial import spatial_parallel
 from wattree.strategy.tree import ContextExchange, PositionOrder, StrategyTree, TreeNode
 
@@ -38,7 +38,7 @@ def context_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
 
 def _attentions(model: ModelGraph) -> tuple[str, ...]:
     """Return patterns of what reads keys and values of all positions."""
-    if is_own_family(model):
+    if model.own_family:
         return tuple(f"{layer}.{path}" for layer in layer_patterns(model) for path in _CORES)
     found = operator_patterns(model, lambda o: o.kind is OperatorKind.ATTENTION)
     return tuple(pattern for pattern, _ in found)

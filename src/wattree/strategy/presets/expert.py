@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from wattree.graph import ModelGraph
 from wattree.strategy.options import StrategyOptions
-from wattree.strategy.parts import is_own_family, layer_patterns
+from wattree.strategy.parts import layer_patterns
 from wattree.strategy.tree import StrategyTree, TreeNode
 
 __all__ = ["expert_parallel"]
@@ -19,7 +19,7 @@ _ROUTING = ("moe.router", "moe.topk", "moe.dispatch", "moe.combine")
 
 def expert_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return the splits of routers, exchanges and experts."""
-    if not is_own_family(model):
+    if not model.own_family:
         return StrategyTree(nodes={})
     over_tensor = options.expert_over_tensor
     experts = ("ep", "tp") if over_tensor else ("ep",)

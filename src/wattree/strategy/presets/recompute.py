@@ -12,7 +12,6 @@ from __future__ import annotations
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import (
-    is_own_family,
     layer_paths,
     layer_patterns,
     operator_patterns,
@@ -69,7 +68,7 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
 
 
 def _attentions(model: ModelGraph) -> tuple[str, ...]:
-    if is_own_family(model):
+    if model.own_family:
         return tuple(f"{layer}.attention.core" for layer in layer_patterns(model))
     found = operator_patterns(model, lambda o: o.kind is OperatorKind.ATTENTION)
     return tuple(pattern for pattern, _ in found)

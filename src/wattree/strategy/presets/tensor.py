@@ -15,7 +15,6 @@ from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import (
     column_dim,
-    is_own_family,
     layer_patterns,
     operator_patterns,
     row_dim,
@@ -49,7 +48,7 @@ _POSITIONWISE = (
 def tensor_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return column/row splits of every layer, and the vocabulary split of both tables."""
     del options
-    if not is_own_family(model):
+    if not model.own_family:
         return _by_roles(model)
     nodes = {}
     for layer in layer_patterns(model):
@@ -67,7 +66,7 @@ def sequence_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTr
     """Return the splits by sequence of norms, dropout and residuals."""
     del options
     split = TreeNode(compute={"seq": ("cp", "tp")})
-    if not is_own_family(model):
+    if not model.own_family:
         return StrategyTree(nodes={path: split for path, _ in operator_patterns(model, _by_place)})
     nodes = {f"{layer}.{path}": split for layer in layer_patterns(model) for path in _POSITIONWISE}
     for norm in ("encoder.final.final_norm", "head.final_norm"):
