@@ -101,12 +101,15 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
     cluster, place = _cluster_and_place(mapping, guest, folder=folder, problems=problems)
     if data is not None and data.loader is not None and cluster is not None:
         warn_of_loader(data.loader, cluster, problems=problems)
+    chosen = mapping.get("strategy", AUTO)
     strategy = chosen_strategy(
-        mapping.get("strategy", AUTO),
+        chosen,
         cluster=cluster if place is None or cluster is None else place.allotment(cluster),
         folder=folder,
         problems=problems,
     )
+    if data is not None and isinstance(strategy, StrategyOptions):
+        strategy = _with_micro_batch(strategy, chosen, data)
     named: dict[str, Any] = {
         key: _choice(mapping.get(key, default), key, known, problems=problems)
         for key, default, known in (
@@ -188,6 +191,19 @@ def _cluster_and_place(
     elif found is not None and mapping.get("neighbours") is not None:
         own_place = Place(devices=tuple(range(found.devices)), at_most=True)
     return found, own_place
+
+
+def _with_micro_batch(strategy: StrategyOptions, chosen: object, data: Data) -> StrategyOptions:
+    """Let samples without positions pass at once, unless the file says how many.
+
+    Sequences are long, so training on them accumulates gradients over one after another; images
+    and clicks are small, and loops over them step once for each batch. A pipeline needs several.
+    """
+    is_said = isinstance(chosen, Mapping) and "micro_batch" in chosen
+    share, rest = divmod(data.global_batch, strategy.replicas)
+    if is_said or data.has_sequence or strategy.pp > 1 or rest or strategy.single_process:
+        return strategy
+    return replace(strategy, micro_batch=share)
 
 
 def _devices(place: Place, strategy: Strategy | StrategyOptions | str) -> tuple[int, ...]:

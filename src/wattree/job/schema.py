@@ -423,7 +423,9 @@ class _PresetKeys(Section):
         None, description="true or false, whether experts are spread over tensor ranks"
     )
     micro_batch: Degree | None = Field(
-        None, description="a whole number, samples per forward pass and replica"
+        None,
+        description="a whole number, samples per forward pass and replica; without it 1, or all "
+        "where samples are not sequences and pp is 1",
     )
     sharding: str | None = Field(None, description="a sharding of the model state over replicas")
     sequence_parallel: bool | None = Field(

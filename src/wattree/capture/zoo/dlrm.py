@@ -1,4 +1,4 @@
-"""DLRM [1] with dot products, and with the low-rank cross network of DCN-V2 [2].
+"""DLRM [1] with dot products, with the low-rank cross network of DCN-V2 [2], or with neither.
 
 Tables are looked up by ids `(B, hot)`; the rows of a bag are added up. Their gradients are sparse,
 as in the public implementations: only rows that were looked up are written.
@@ -64,6 +64,17 @@ class _LowRankCross(nn.Module):
         return x
 
 
+class _Concatenation(nn.Module):
+    """All features side by side, as the networks of cluster-design studies have them."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.out_features = features
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)
+
+
 class DLRM(nn.Module):
     """Dense features `(B, dense)`, ids `(B, hot)` per table and labels `(B,)` to the loss."""
 
@@ -77,6 +88,7 @@ class DLRM(nn.Module):
         cross_rank: int | None,
         cross_layers: int,
         multiple: int,
+        concatenate: bool,
     ) -> None:
         super().__init__()
         features = len(rows) + 1
@@ -84,11 +96,13 @@ class DLRM(nn.Module):
             nn.EmbeddingBag(n, width, mode="sum", sparse=True) for n in rows
         )
         self.bottom_mlp = _mlp((*bottom, width), ends_linear=False)
-        self.interaction: _Dot | _LowRankCross = (
-            _Dot(features, width, multiple)
-            if cross_rank is None
-            else _LowRankCross(features * width, cross_rank, cross_layers)
-        )
+        self.interaction: _Dot | _LowRankCross | _Concatenation
+        if concatenate:
+            self.interaction = _Concatenation(features * width)
+        elif cross_rank is None:
+            self.interaction = _Dot(features, width, multiple)
+        else:
+            self.interaction = _LowRankCross(features * width, cross_rank, cross_layers)
         self.top_mlp = _mlp((self.interaction.out_features, *top, 1), ends_linear=True)
 
     def forward(self, dense: Tensor, ids: list[Tensor], label: Tensor) -> Tensor:
@@ -107,6 +121,7 @@ def build(
     cross_rank: int | None = None,
     cross_layers: int = 3,
     multiple: int = 1,
+    concatenate: bool = False,
 ) -> nn.Module:
     """Return a DLRM with its loss.
 
@@ -118,6 +133,7 @@ def build(
         cross_rank: Rank of a cross network; None: dot products of each two features.
         cross_layers: Its layers.
         multiple: The dot products are padded to a multiple of it.
+        concatenate: Features go side by side into the network above, without products.
     """
     return DLRM(
         rows=tuple(rows),
@@ -127,6 +143,7 @@ def build(
         cross_rank=cross_rank,
         cross_layers=cross_layers,
         multiple=multiple,
+        concatenate=concatenate,
     )
 
 
