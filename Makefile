@@ -28,9 +28,10 @@ plan: $(VENV)/.base-installed
 # The checks before pytest may run side by side (make -j); pytest comes last, so that its verdict
 # closes the output. It also builds the wheel and tries it alone (tests/packaging/test_wheel.py).
 # Torch is installed after them: pip must not change the environment while they read it.
+# A worker per core, each with whole files, so that what a file's tests share is made once.
 test: format-check lint types layers
 	@$(MAKE) --no-print-directory $(VENV)/.test-torch-installed
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
 
 format-check: $(VENV)/.dev-installed
 	$(BIN)/ruff format --check --quiet .

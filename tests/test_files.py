@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import wattree
 from wattree.errors import JobError, OutputError, WattreeError
 from wattree.files import (
     LIMIT_BYTES,
@@ -319,3 +320,17 @@ def test_new_files_have_the_usual_permissions(tmp_path: Path) -> None:
     (tmp_path / "usual").write_text("x")
 
     assert (tmp_path / "written").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+SHIPPED = sorted(Path(wattree.__file__).parent.rglob("*.yaml"))
+FIRST_OF_EACH_FOLDER = {path.parent: path for path in reversed(SHIPPED)}.values()
+
+
+@pytest.mark.parametrize("path", FIRST_OF_EACH_FOLDER, ids=lambda path: path.name)
+def test_a_file_that_ships_reads_like_any_other(path: Path, tmp_path: Path) -> None:
+    """The suite parses those once (tests/conftest.py); no test may see what another one changed."""
+    elsewhere = tmp_path / path.name
+    elsewhere.write_bytes(path.read_bytes())
+    read_yaml(path).clear()
+
+    assert read_yaml(path) == read_yaml(elsewhere) != {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -325,14 +326,22 @@ def test_damage_anywhere_ends_in_a_message_or_a_result(
     assert done.step_time_s >= 0.0
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a trace that Wattree wrote, to be copied before it is damaged."""
+    folder: Path = tmp_path_factory.mktemp("exported")
+    export_chakra(job({"tp": 8}, layers=1, kv_heads=8), folder)
+    return folder
+
+
 @settings(max_examples=60)
 @given(data=st.data())
 def test_damage_in_our_own_attributes_ends_in_a_message_or_a_result(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    data: st.DataObject, exported: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """What Wattree wrote may have been edited or have suffered since."""
     folder = tmp_path_factory.mktemp("damaged")
-    export_chakra(job({"tp": 8}, layers=1, kv_heads=8), folder)
+    shutil.copytree(exported, folder, dirs_exist_ok=True)
     path = folder / "step.0.et"
     raw = bytearray(path.read_bytes())
     marks = [at for at in range(len(raw)) if raw.startswith(b"wattree_", at)]

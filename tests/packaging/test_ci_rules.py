@@ -44,6 +44,17 @@ def test_a_skip_fails_in_ci(inner: pytest.Pytester) -> None:
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
+def test_a_skip_fails_in_ci_in_a_worker_too(inner: pytest.Pytester) -> None:
+    """CI runs the tests in several processes; what they report passes through another one."""
+    pytest.importorskip("xdist")
+    inner.makepyfile(SKIPS)
+
+    result = inner.runpytest_subprocess("-p", "no:randomly", "--numprocesses", "1")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*was skipped in CI (*no orchestra*"])
+
+
 def test_a_skip_is_a_skip_elsewhere(
     inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

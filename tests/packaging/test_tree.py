@@ -14,8 +14,13 @@ SKIPPED = re.compile(
     r"^(?:\.git|\.venv|\.hypothesis|\.\w+_cache|__pycache__|build|dist|runs|shared|.*\.egg-info)$"
 )
 
-# Each pattern is written so that it does not match itself.
-MACHINE_PATH = re.compile(r"(?<![\w.~}])/(?:[w]ork|[h]ome|[r]oot|[U]sers|[m]nt|[o]pt)/[\w.-]+")
+# An absolute path of two parts or more names one machine's folders, unless it starts with one that
+# every machine has, or with our own package, as the end of a longer one. Behind another slash it is
+# the rest of an address on the web.
+MACHINE_PATH = re.compile(
+    r"(?<![\w.~}/])/(?!(?:bin|dev|etc|proc|run|sbin|sys|tmp|usr|var|wattree)/)[A-Za-z][\w.-]*/[\w.-]+"
+)
+# Written so that they do not match themselves.
 REGISTRY = re.compile(r"[p]ypi\.org|[p]ythonhosted|[r]egistry\.npmjs|--(?:extra-)?[i]ndex-url")
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)")
 
@@ -26,7 +31,11 @@ def texts() -> list[Path]:
     for folder, subfolders, names in os.walk(ROOT):
         # Pruned before descending: an environment holds tens of thousands of files.
         subfolders[:] = [name for name in subfolders if not SKIPPED.match(name)]
-        found.extend(Path(folder, name) for name in names if Path(name).suffix in KINDS)
+        found.extend(
+            Path(folder, name)
+            for name in names
+            if Path(name).suffix in KINDS and not SKIPPED.match(name)  # `.git` may be a file
+        )
     return sorted(found)
 
 
@@ -64,10 +73,11 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 def test_the_patterns_find_what_they_are_for() -> None:
     """A pattern with a slip in it would pass every file."""
-    folder = "home"
-    text = f"see /{folder}/someone/run.yaml"
+    folders = ("home", "Users", "data", "scratch-2")
 
-    assert MACHINE_PATH.search(text) is not None
+    assert all(MACHINE_PATH.search(f"see /{folder}/someone/run.yaml") for folder in folders)
+    assert all(MACHINE_PATH.search(f'"/{folder}/a"') for folder in folders)
     assert MACHINE_PATH.search("runs/work/a, ~/work/a and 12 ms/work/item") is None
+    assert MACHINE_PATH.search("https://example.org/a/b, /dev/shm/a, {folder}/b/c, /plan/") is None
     assert REGISTRY.search("py" + "pi.org") is not None
     assert LINK.findall("[a](b.md#c) [d](https://e.f) [g](#h)") == ["b.md"]
