@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Generator
 from pathlib import Path
 
@@ -31,29 +30,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the golden files instead of comparing with them; review the difference",
     )
-
-
-def pytest_sessionstart() -> None:
-    """Parse each YAML file that ships with Wattree once, not for every job that names it.
-
-    Parsing takes far longer than compiling and playing a small job: it took nearly half of the
-    suite's time. Everything else stays as it is: the file is read each time, its values are checked
-    each time, each caller gets values of its own, and files that a test writes are parsed anew.
-    """
-    from wattree import files
-
-    package = Path(files.__file__).parent
-    parse = files._parsed_yaml
-    parsed: dict[str, bytes] = {}
-
-    def once(path: str | Path, text: str) -> object:
-        if not Path(path).is_relative_to(package):
-            return parse(path, text)
-        if text not in parsed:
-            parsed[text] = pickle.dumps(parse(path, text))
-        return pickle.loads(parsed[text])
-
-    files._parsed_yaml = once
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

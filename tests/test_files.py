@@ -328,7 +328,7 @@ FIRST_OF_EACH_FOLDER = {path.parent: path for path in reversed(SHIPPED)}.values(
 
 @pytest.mark.parametrize("path", FIRST_OF_EACH_FOLDER, ids=lambda path: path.name)
 def test_a_file_that_ships_reads_like_any_other(path: Path, tmp_path: Path) -> None:
-    """The suite parses those once (tests/conftest.py); no test may see what another one changed."""
+    """They are parsed once; no reader may see what another one changed."""
     elsewhere = tmp_path / path.name
     elsewhere.write_bytes(path.read_bytes())
     read_yaml(path).clear()

@@ -7,6 +7,7 @@ is the business of the packages that read it.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import math
 import os
@@ -42,6 +43,9 @@ _INTEGER_BITS = 64
 #: Brackets open at once. Fewer cost the parser no time worth the name.
 _MOST_OPEN = 1000
 _BRACKET = re.compile(r"[\[\]{}]")
+_PACKAGE = Path(__file__).parent
+#: Text of a file of the package → what it holds.
+_PARSED: dict[str, object] = {}
 #: Problems listed for one file before the rest is only counted.
 _LISTED = 20
 
@@ -60,7 +64,8 @@ def read_yaml(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> dict[str, 
         JobError: The file cannot be read, is not such YAML, or holds no mapping.
     """
     text = read_text(path, limit_bytes=limit_bytes)
-    return _checked(path, _parsed_yaml(path, text), kind="YAML")
+    parse = _of_package if Path(path).is_relative_to(_PACKAGE) else _parsed_yaml
+    return _checked(path, parse(path, text), kind="YAML")
 
 
 def read_json(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> dict[str, Any]:
@@ -185,6 +190,16 @@ def _refuse_open_brackets(path: str | Path, text: str) -> None:
         depth += 1 if bracket[0] in "[{" else -1
         if depth > _MOST_OPEN:
             _refuse(path, f"nested deeper than {LIMIT_DEPTH} levels; expected a flatter file")
+
+
+def _of_package(path: str | Path, text: str) -> object:
+    """Return a file of the package, parsed once in a process; each reader gets values of its own.
+
+    Parsing takes longer than all else that is done for a small job.
+    """
+    if text not in _PARSED:
+        _PARSED[text] = _parsed_yaml(path, text)
+    return copy.deepcopy(_PARSED[text])
 
 
 def _parsed_yaml(path: str | Path, text: str) -> object:
