@@ -17,6 +17,7 @@ from wattree.graph import (
 __all__ = [
     "EmbeddingTable",
     "column_dim",
+    "dims_by_pattern",
     "has_roles",
     "is_sample_table",
     "layer_paths",
@@ -78,6 +79,20 @@ def operator_patterns(
     for pattern, operator in first.items():
         found += [(pattern, operator)] if matches[pattern] else paths[pattern]
     return tuple(found)
+
+
+def dims_by_pattern(model: ModelGraph, dim_of: Callable[[Operator], str | None]) -> dict[str, str]:
+    """Return pattern → the dim that `dim_of` gives for all that it matches.
+
+    Layers of one name need not be split alike: of two linear layers, one by columns, one by rows.
+    """
+    operators = (operator for block in model.blocks.values() for operator in block.operators)
+    dims = dict.fromkeys(dim for operator in operators if (dim := dim_of(operator)) is not None)
+    return {
+        pattern: dim
+        for dim in dims
+        for pattern, _ in operator_patterns(model, lambda o, dim=dim: dim_of(o) == dim)  # type: ignore[misc]
+    }
 
 
 def column_dim(operator: Operator) -> str | None:

@@ -83,16 +83,18 @@ class _Assembly:
                     name=name, operators=operators, inputs=inputs, output=output, given=given
                 )
             instances.append((run, by_content[key]))
+        placed = tuple(
+            BlockInstance(path=path, block=block, is_layer=is_layer)
+            for path, (_, block), is_layer in zip(
+                self.paths, instances, self._layers(), strict=True
+            )
+        )
+        blocks, placed = with_roles(blocks, placed)
         return ModelGraph(
             name=recording.name,
             architecture=recording.modules.get("", ""),
-            blocks=with_roles(blocks),
-            instances=tuple(
-                BlockInstance(path=path, block=block, is_layer=is_layer)
-                for path, (_, block), is_layer in zip(
-                    self.paths, instances, self._layers(), strict=True
-                )
-            ),
+            blocks=blocks,
+            instances=placed,
             sources=(f"captured: {recording.how}",),
             checkpointed=self._checkpointed(),
             warnings=(*recording.warnings, *self.trace.warnings),

@@ -15,6 +15,7 @@ from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import (
     column_dim,
+    dims_by_pattern,
     layer_patterns,
     operator_patterns,
     row_dim,
@@ -82,11 +83,10 @@ def _by_place(operator: Operator) -> bool:
 
 
 def _by_roles(model: ModelGraph) -> StrategyTree:
-    nodes = {}
-    for path, operator in operator_patterns(model, lambda o: _split_dim(o) is not None):
-        dim = _split_dim(operator)
-        assert dim is not None
-        nodes[path] = TreeNode(compute={dim: ("tp",)})
+    nodes = {
+        path: TreeNode(compute={dim: ("tp",)})
+        for path, dim in dims_by_pattern(model, _split_dim).items()
+    }
     return StrategyTree(nodes=nodes)
 
 
