@@ -12,6 +12,7 @@ from wattree.graph import (
     ModelGraph,
     Operator,
     OperatorKind,
+    TensorRole,
 )
 
 __all__ = [
@@ -19,6 +20,8 @@ __all__ = [
     "column_dim",
     "dims_by_pattern",
     "has_roles",
+    "has_whole_states",
+    "is_positionwise",
     "is_sample_table",
     "layer_paths",
     "layer_patterns",
@@ -36,6 +39,17 @@ _OWN_LAYERS = ("layers.*", "encoder.layers.*", "decoder.layers.*")
 def has_roles(model: ModelGraph) -> bool:
     """Return whether the model says what part its operators play in tensor parallelism."""
     return any(o.role is not None for block in model.blocks.values() for o in block.operators)
+
+
+def has_whole_states(model: ModelGraph) -> bool:
+    """Return whether anything works on whole hidden states, which sequence parallelism spreads."""
+    operators = (o for block in model.blocks.values() for o in block.operators)
+    return model.own_family or any(is_positionwise(operator) for operator in operators)
+
+
+def is_positionwise(operator: Operator) -> bool:
+    """Return whether an operator says that it works on each position's hidden state alone."""
+    return operator.role is TensorRole.POSITIONWISE and operator.has_dim("seq")
 
 
 def layer_paths(model: ModelGraph) -> tuple[str, ...]:

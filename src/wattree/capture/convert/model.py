@@ -83,21 +83,21 @@ class _Assembly:
                     name=name, operators=operators, inputs=inputs, output=output, given=given
                 )
             instances.append((run, by_content[key]))
-        placed = tuple(
-            BlockInstance(path=path, block=block, is_layer=is_layer)
-            for path, (_, block), is_layer in zip(
-                self.paths, instances, self._layers(), strict=True
+        return with_roles(
+            ModelGraph(
+                name=recording.name,
+                architecture=recording.modules.get("", ""),
+                blocks=blocks,
+                instances=tuple(
+                    BlockInstance(path=path, block=block, is_layer=is_layer)
+                    for path, (_, block), is_layer in zip(
+                        self.paths, instances, self._layers(), strict=True
+                    )
+                ),
+                sources=(f"captured: {recording.how}",),
+                checkpointed=self._checkpointed(),
+                warnings=(*recording.warnings, *self.trace.warnings),
             )
-        )
-        blocks, placed = with_roles(blocks, placed)
-        return ModelGraph(
-            name=recording.name,
-            architecture=recording.modules.get("", ""),
-            blocks=blocks,
-            instances=placed,
-            sources=(f"captured: {recording.how}",),
-            checkpointed=self._checkpointed(),
-            warnings=(*recording.warnings, *self.trace.warnings),
         )
 
     def _checkpointed(self) -> tuple[str, ...]:

@@ -17,8 +17,8 @@ from wattree.capture.convert.strands import Strand, strands_of
 from wattree.capture.embedding import vocabulary_units
 from wattree.graph import (
     Block,
-    BlockInstance,
     DimRole,
+    ModelGraph,
     Operator,
     OperatorKind,
     TensorRole,
@@ -31,33 +31,32 @@ _LEAST_ROWS: Final = 1024
 #: A product without a partner is split if, left whole, it would take longer than its neighbours
 #: split over so many ranks, the devices of a usual node.
 _NODE_RANKS: Final = 8
-#: It must not stand in the way of degrees of theirs up to this.
-_MOST_RANKS: Final = 64
+#: It must not stand in the way of these degrees if its neighbours do not.
+_DEGREES: Final = (2, 4, 8, 16, 32, 64)
 _POSITIONWISE: Final = (OperatorKind.NORM, OperatorKind.ELEMENTWISE)
 
 #: Place of an instance in the model, and of an operator in it.
 _At = tuple[int, int]
 
 
-def with_roles(
-    blocks: Mapping[str, Block], instances: Sequence[BlockInstance]
-) -> tuple[dict[str, Block], tuple[BlockInstance, ...]]:
-    """Return blocks with the role of each operator that has one, and the instances of them.
+def with_roles(graph: ModelGraph) -> ModelGraph:
+    """Return the graph with the role of each operator that has one.
 
     A block whose instances play different parts becomes several.
     """
+    blocks = graph.blocks
     rows = {
         round(operator.dim("vocab").extent.coefficient)
         for block in blocks.values()
         for operator in block.operators
         if _is_token_table(operator)
     }
-    chosen = _Chosen([blocks[instance.block] for instance in instances])
-    chosen.take(strands_of(blocks, instances))
+    chosen = _Chosen([blocks[instance.block] for instance in graph.instances])
+    chosen.take(strands_of(graph))
     made: dict[str, Block] = {}
     known: dict[object, str] = {}
-    placed = []
-    for place, instance in enumerate(instances):
+    instances = []
+    for place, instance in enumerate(graph.instances):
         roles, inside = chosen.of(place)
         key = instance.block, tuple(sorted(roles.items())), tuple(sorted(inside))
         if key not in known:
@@ -65,8 +64,8 @@ def with_roles(
             made[name] = replace(
                 _with_roles(blocks[instance.block], roles, inside, rows), name=name
             )
-        placed.append(replace(instance, block=known[key]))
-    return made, tuple(placed)
+        instances.append(replace(instance, block=known[key]))
+    return replace(graph, blocks=made, instances=tuple(instances))
 
 
 def _free(name: str, made: Mapping[str, Block], blocks: Mapping[str, Block]) -> str:
@@ -146,7 +145,7 @@ def _is_pair(strand: Strand) -> bool:
 
 
 def _role_alone(operator: Operator, units: int) -> TensorRole | None:
-    """Return how a product without a partner is split, at all degrees that divide `units`.
+    """Return how a product without a partner is split, where degrees that divide `units` may.
 
     One of its sides is summed over ranks, the other gathered, which sends half as much for an
     element: the shorter side is summed.
@@ -158,8 +157,8 @@ def _role_alone(operator: Operator, units: int) -> TensorRole | None:
     ways = [(TensorRole.COLUMN, "out", made), (TensorRole.ROW, "in", summed)]
     for role, name, dims in ways if is_wider else reversed(ways):
         if name in dims and operator.dim(name).role is not DimRole.OPAQUE:
-            degrees = [d for d in range(2, _MOST_RANKS + 1) if units % d == 0]
-            if not any(_units(operator, name) % degree for degree in degrees):
+            own = _units(operator, name)
+            if not any(own % degree for degree in _DEGREES if units % degree == 0):
                 return role
     return None
 

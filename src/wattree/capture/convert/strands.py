@@ -7,14 +7,15 @@ alone, and ends in products that sum over it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wattree.graph import (
     Block,
-    BlockInstance,
     DimRole,
     IterationDim,
+    ModelGraph,
     Operator,
     OperatorKind,
 )
@@ -42,37 +43,53 @@ class Strand:
         return {(place, at) for place, at, _ in (*self.begins, *self.ends)}
 
 
-def strands_of(blocks: Mapping[str, Block], instances: Sequence[BlockInstance]) -> list[Strand]:
+def strands_of(graph: ModelGraph) -> list[Strand]:
     """Return the strands that begin and end, and can be split all the way, in forward order."""
-    local = {name: _strands(block) for name, block in blocks.items()}
-    join = _Joined()
-    loose: set[object] = set()
-    handed: Mapping[int, int] = {}  # position of the tensor handed on → strand that leaves by it
-    for place, instance in enumerate(instances):
-        leaving: dict[int, int] = {}
-        entered = set()
-        for number, strand in enumerate(local[instance.block]):
-            item = (place, number)
-            for position in strand.enters:
-                if position in handed:
-                    join.join((place - 1, handed[position]), item)
-                    entered.add(position)
-            if strand.is_loose or not strand.enters <= entered:
-                loose.add(item)
-            leaving |= dict.fromkeys(strand.leaves, number)
-        # What nobody takes up goes on as somebody else's, whole.
-        loose.update((place - 1, handed[position]) for position in handed.keys() - entered)
-        handed = leaving
-    loose.update((len(instances) - 1, number) for number in handed.values())
+    local = {name: _strands(block) for name, block in graph.blocks.items()}
+    join, loose = _followed(graph, local)
     together: dict[object, list[tuple[int, _Local]]] = {}
-    for place, instance in enumerate(instances):
+    for place, instance in enumerate(graph.instances):
         for number, strand in enumerate(local[instance.block]):
             together.setdefault(join.root((place, number)), []).append((place, strand))
-    cut = {join.root(item) for item in loose}
+    cut = {join.root(part) for part in loose}
     return sorted(
         (_whole(parts) for root, parts in together.items() if root not in cut and _is_pair(parts)),
         key=lambda strand: strand.begins[0],
     )
+
+
+def _followed(
+    graph: ModelGraph, local: Mapping[str, Sequence[_Local]]
+) -> tuple[_Joined, set[object]]:
+    """Return the parts of strands, (instance, number), joined; and those that cannot be split."""
+    join = _Joined()
+    loose: set[object] = set()
+    leaving: dict[tuple[int, str, int], object] = {}  # position of what is handed on → part
+    readers: Counter[tuple[int, str]] = Counter()
+    taken: Counter[tuple[int, str, int]] = Counter()
+    for place, instance in enumerate(graph.instances):
+        sources = _sources(graph, place)
+        readers.update(sources)
+        for number, strand in enumerate(local[instance.block]):
+            part = (place, number)
+            handed = [(*sources[which], at) for which, at in strand.enters if which < len(sources)]
+            if strand.is_loose or len(handed) < len(strand.enters):
+                loose.add(part)
+            for position in handed if not strand.is_loose else ():
+                join.join(leaving.get(position, part), part)
+                taken[position] += 1
+            leaving |= {(place, name, at): part for name, at in strand.leaves}
+    # What some reader does not take up as the strand has it is handed on whole.
+    for (maker, name, at), holder in leaving.items():
+        if taken[maker, name, at] < max(1, readers[maker, name]):
+            loose.add(holder)
+    return join, loose
+
+
+def _sources(graph: ModelGraph, place: int) -> tuple[tuple[int, str], ...]:
+    """Return who makes each input of an instance's block, and the tensor's name there."""
+    before = graph.blocks[graph.instances[place - 1].block].output if place else None
+    return () if before is None else ((place - 1, before),)
 
 
 @dataclass(slots=True)
@@ -81,15 +98,16 @@ class _Local:
 
     Attributes:
         begins, ends, passes: (operator, dim), by what they do to it.
-        enters, leaves: Positions of the tensor that enters the block, and of that handed on.
+        enters: Positions of tensors that enter the block, each behind the tensor's place there.
+        leaves: Positions of tensors handed on, each behind the tensor's name.
         is_loose: Something in it cannot be split.
     """
 
     begins: set[tuple[int, str]] = field(default_factory=set)
     ends: set[tuple[int, str]] = field(default_factory=set)
     passes: set[tuple[int, str]] = field(default_factory=set)
-    enters: set[int] = field(default_factory=set)
-    leaves: set[int] = field(default_factory=set)
+    enters: set[tuple[int, int]] = field(default_factory=set)
+    leaves: set[tuple[str, int]] = field(default_factory=set)
     is_loose: bool = False
 
 
@@ -119,14 +137,12 @@ def _strands(block: Block) -> list[_Local]:
             _enter(strand((at, loop.name)), at, operator, loop)
     for number, tensor in enumerate(block.inputs):
         for place in range(len(tensor.extents)):
-            if number == 0:
-                strand((tensor.name, place)).enters.add(place)
-            else:
-                strand((tensor.name, place)).is_loose = True
-    for place in range(_positions(block, block.output)):
-        strand((block.output, place)).leaves.add(place)
+            strand((tensor.name, place)).enters.add((number, place))
+    for name in (block.output,) if block.output is not None else ():
+        for place in range(_positions(block, name)):
+            strand((name, place)).leaves.add((name, place))
     for each in found.values():
-        each.is_loose |= bool(each.enters) and not _takes_up(block, each)
+        each.is_loose |= not all(_takes_up(block, number, each) for number, _ in each.enters)
     return list(found.values())
 
 
@@ -142,18 +158,18 @@ def _loops_and_positions(block: Block) -> _Joined:
     return join
 
 
-def _positions(block: Block, name: str | None) -> int:
+def _positions(block: Block, name: str) -> int:
     """Return how many dims a tensor of the block has."""
     operands = (x for o in block.operators for x in (*o.outputs, *o.inputs) if x.tensor == name)
     return max((len(operand.dims) for operand in operands), default=0)
 
 
-def _takes_up(block: Block, strand: _Local) -> bool:
-    """Whether the block takes its input as this strand has it.
+def _takes_up(block: Block, number: int, strand: _Local) -> bool:
+    """Whether the block takes an input as this strand has it.
 
     It is handed on as its first reader needs it, and only products say how that is.
     """
-    name = block.inputs[0].name
+    name = block.inputs[number].name
     for at, operator in enumerate(block.operators):
         if any(operand.tensor == name for operand in operator.inputs):
             return any(end == at for end, _ in strand.ends)

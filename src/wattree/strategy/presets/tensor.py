@@ -16,6 +16,7 @@ from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import (
     column_dim,
     dims_by_pattern,
+    is_positionwise,
     layer_patterns,
     operator_patterns,
     row_dim,
@@ -68,7 +69,9 @@ def sequence_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTr
     del options
     split = TreeNode(compute={"seq": ("cp", "tp")})
     if not model.own_family:
-        return StrategyTree(nodes={path: split for path, _ in operator_patterns(model, _by_place)})
+        return StrategyTree(
+            nodes={path: split for path, _ in operator_patterns(model, is_positionwise)}
+        )
     nodes = {f"{layer}.{path}": split for layer in layer_patterns(model) for path in _POSITIONWISE}
     for norm in ("encoder.final.final_norm", "head.final_norm"):
         nodes[norm] = split
@@ -76,10 +79,6 @@ def sequence_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTr
         for name in ("dropout", "norm", "sum"):
             nodes[f"{stack}embedding.embedding.{name}"] = split
     return StrategyTree(nodes=nodes)
-
-
-def _by_place(operator: Operator) -> bool:
-    return operator.role is TensorRole.POSITIONWISE and operator.has_dim("seq")
 
 
 def _by_roles(model: ModelGraph) -> StrategyTree:
