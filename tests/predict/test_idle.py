@@ -107,22 +107,3 @@ def test_images_have_neither_positions_nor_tables(strategy: dict[str, Any], warn
     found = idle_choices(job, model_of(job))
 
     assert [text.startswith(warned) for text in found] == ([True] if warned else [])
-
-
-@pytest.mark.parametrize(
-    ("model", "warned"),
-    [("vgg16", "strategy.tp: 2 splits only 0.77 % of the work of vgg-16's products"), ("ffn", "")],
-)
-def test_ranks_that_mostly_do_the_same_are_told_of(model: str, warned: str) -> None:
-    """The first two of VGG have 119.5 million of its 15.47 billion multiply-adds a sample."""
-    job = job_from_mapping(
-        {
-            "model": model,
-            "data": {"global_batch": 64},
-            "cluster": {"node": "dgx-a100"},
-            "strategy": {"preset": "tensor", "tp": 2, "micro_batch": 8},
-        }
-    )
-    found = idle_choices(job, model_of(job))
-
-    assert [text.startswith(warned) for text in found] == ([True] if warned else [])

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from math import prod
-from typing import Final
-
 from wattree.graph import ModelGraph, OperatorKind
 from wattree.job import Job
 from wattree.strategy import SPATIAL, Strategy, StrategyOptions
@@ -13,17 +9,13 @@ from wattree.strategy.parts import has_roles, is_sample_table
 
 __all__ = ["has_experts", "idle_choices"]
 
-_PRODUCTS: Final = (OperatorKind.MATMUL, OperatorKind.CONVOLUTION)
-#: Below this share most of the work is done again by every rank, which is worth a warning.
-_MOST: Final = 0.5
-
 
 def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
     """Return a line `key: why` for each choice of the job's strategy that does nothing here."""
     options = job.strategy
     if isinstance(options, str):
         return ()
-    found = [*_idle_statistics(options, model), *_idle_splits(options, model, job)]
+    found = [*_idle_statistics(options, model), *_idle_splits(options, model)]
     if has_experts(model):
         return tuple(found)
     if (load := options.expert_load) is not None:
@@ -54,7 +46,7 @@ def _idle_statistics(strategy: Strategy | StrategyOptions, model: ModelGraph) ->
     return [f"strategy.sync_batch_norm: true has no effect: {model.name} has no batch norm"]
 
 
-def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph, job: Job) -> list[str]:
+def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> list[str]:
     """Ranks that would share positions or tables, of which there are none."""
     if not isinstance(strategy, StrategyOptions):
         return []
@@ -72,12 +64,6 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph, job: J
             "a row of which the first can be split by output and the second by input, so these "
             "ranks do the same; use dp, or a tree with {out: tp} and {in: tp} where wanted"
         )
-    elif strategy.tp > 1 and (share := _split_share(model, job.data.sequence_length)) < _MOST:
-        found.append(
-            f"strategy.tp: {strategy.tp} splits only {100 * share:.2g} % of the work of "
-            f"{model.name}'s products; these ranks do the rest all alike; use dp, or a tree that "
-            "splits more"
-        )
     shared = strategy.tables != StrategyOptions().tables
     if shared and not any(is_sample_table(operator) for operator in operators):
         found.append(
@@ -85,22 +71,6 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph, job: J
             "samples look up in"
         )
     return found
-
-
-def _split_share(model: ModelGraph, sequence: int | None) -> float:
-    """Return the share of the FLOP of products with weights that tensor parallelism splits."""
-    counts = Counter(instance.block for instance in model.instances)
-    whole = split = 0.0
-    for name, block in model.blocks.items():
-        for operator in block.operators:
-            if operator.kind in _PRODUCTS and operator.parameters:
-                loops = (
-                    dim.extent.value(micro_batch=1, sequence=sequence or 1) for dim in operator.dims
-                )
-                flop = counts[name] * prod(loops)
-                whole += flop
-                split += flop if operator.role is not None or model.own_family else 0.0
-    return split / whole if whole else 1.0
 
 
 def has_experts(model: ModelGraph) -> bool:
