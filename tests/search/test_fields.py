@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.compiler.jobs import dense
 from tests.compiler.vision import dlrm, mlp, vgg
 from tests.search import jobs
 from wattree.cost import load_calibration
@@ -35,6 +36,15 @@ def test_degrees_are_tried_where_something_divides() -> None:
         "small mlp": {"dp", "fsdp", "pp", "tp"},
         "small dlrm": {"dp", "fsdp"},
     }
+
+
+def test_no_sequence_parallelism_without_positions() -> None:
+    """It would be tensor parallelism again."""
+    kinds = [
+        {group.switches.sequence_parallel for group in enumerate_space(setting(model)).groups}
+        for model in (mlp(), dense())
+    ]
+    assert kinds == [{False}, {False, True}]
 
 
 def test_no_recomputation_of_layers_without_layers() -> None:

@@ -61,7 +61,7 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
     if strategy.tp > 1 and not model.own_family and not has_roles(model):
         found.append(
             f"strategy.tp: {strategy.tp} splits nothing: {model.name} has no pair of products in "
-            "one block of which the first can be split by output and the second by input, so these "
+            "a row of which the first can be split by output and the second by input, so these "
             "ranks do the same; use dp, or a tree with {out: tp} and {in: tp} where wanted"
         )
     shared = strategy.tables != StrategyOptions().tables

@@ -3,9 +3,10 @@
 A space is cut into groups of strategies that share their switches (sharding, recomputation,
 sequence parallelism, schedule) and differ in degrees, which is how the closed form takes them.
 Strategies that mean the same are listed once: no sequence parallelism without tensor
-parallelism, no sharding over one replica, no pipeline schedule without a pipeline, hybrid
-sharding only where some replicas do not share shards. Selective recomputation is listed only
-where attention is not fused: a fused kernel keeps no scores, so nothing would be saved.
+parallelism or without hidden states of positions, no sharding over one replica, no pipeline
+schedule without a pipeline, hybrid sharding only where some replicas do not share shards.
+Selective recomputation is listed only where attention is not fused: a fused kernel keeps no
+scores, so nothing would be saved.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from wattree.predict import Degrees, Setting, Shared
 from wattree.search.balance import balanced_cuts
 from wattree.search.legality import has_attention, has_split_positions, illegal_by_rule, split_rules
 from wattree.strategy import AXES, ULYSSES, Schedule, StrategyOptions
+from wattree.strategy.parts import has_whole_states
 from wattree.strategy.presets import schedule_name
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
@@ -324,6 +326,7 @@ def _switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
         scores = has_attention(setting.model) and not setting.software.fused_attention
         selective = ("selective",) if scores else ()
         recomputations = ("none", *selective, "full") if setting.model.layers else ("none",)
+    spread = (False, True) if has_whole_states(setting.model) else (False,)
     has_experts = any(
         operator.has_dim("expert")
         for block in setting.model.blocks.values()
@@ -335,7 +338,7 @@ def _switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
     named = [s for s in PIPELINE_SCHEDULES if s in limits.schedules and s not in _SHARED_SWITCHES]
     for sharding in limits.shardings:
         for recompute in recomputations:
-            for sequence_parallel in (False, True):
+            for sequence_parallel in spread:
                 for over_tensor in (True, False) if has_experts else (True,):
                     for schedule, context in itertools.product(("1f1b", *named), contexts):
                         yield StrategyOptions(

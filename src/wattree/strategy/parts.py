@@ -12,12 +12,16 @@ from wattree.graph import (
     ModelGraph,
     Operator,
     OperatorKind,
+    TensorRole,
 )
 
 __all__ = [
     "EmbeddingTable",
     "column_dim",
+    "dims_by_pattern",
     "has_roles",
+    "has_whole_states",
+    "is_positionwise",
     "is_sample_table",
     "layer_paths",
     "layer_patterns",
@@ -35,6 +39,17 @@ _OWN_LAYERS = ("layers.*", "encoder.layers.*", "decoder.layers.*")
 def has_roles(model: ModelGraph) -> bool:
     """Return whether the model says what part its operators play in tensor parallelism."""
     return any(o.role is not None for block in model.blocks.values() for o in block.operators)
+
+
+def has_whole_states(model: ModelGraph) -> bool:
+    """Return whether anything works on whole hidden states, which sequence parallelism spreads."""
+    operators = (o for block in model.blocks.values() for o in block.operators)
+    return model.own_family or any(is_positionwise(operator) for operator in operators)
+
+
+def is_positionwise(operator: Operator) -> bool:
+    """Return whether an operator says that it works on each position's hidden state alone."""
+    return operator.role is TensorRole.POSITIONWISE and operator.has_dim("seq")
 
 
 def layer_paths(model: ModelGraph) -> tuple[str, ...]:
@@ -78,6 +93,20 @@ def operator_patterns(
     for pattern, operator in first.items():
         found += [(pattern, operator)] if matches[pattern] else paths[pattern]
     return tuple(found)
+
+
+def dims_by_pattern(model: ModelGraph, dim_of: Callable[[Operator], str | None]) -> dict[str, str]:
+    """Return pattern → the dim that `dim_of` gives for all that it matches.
+
+    Layers of one name need not be split alike: of two linear layers, one by columns, one by rows.
+    """
+    operators = (operator for block in model.blocks.values() for operator in block.operators)
+    dims = dict.fromkeys(dim for operator in operators if (dim := dim_of(operator)) is not None)
+    return {
+        pattern: dim
+        for dim in dims
+        for pattern, _ in operator_patterns(model, lambda o, dim=dim: dim_of(o) == dim)  # type: ignore[misc]
+    }
 
 
 def column_dim(operator: Operator) -> str | None:

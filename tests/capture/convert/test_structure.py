@@ -12,9 +12,13 @@ pytest.importorskip("torch")
 import torch
 
 from tests.capture.convert.recordings import module, small_model
+from tests.compiler.jobs import Job
+from wattree.capture import capture_module
 from wattree.capture.convert import model_graph
 from wattree.capture.record import record
+from wattree.errors import StrategyError
 from wattree.graph import DimRole, ModelGraph, Operator, OperatorKind, TensorRole
+from wattree.strategy import StrategyOptions
 
 
 def operators(graph: ModelGraph) -> list[Operator]:
@@ -102,6 +106,55 @@ def test_column_and_row_pairs_are_found(name: str, columns: list[str], rows: lis
     assert found == {TensorRole.COLUMN: columns, TensorRole.ROW: rows}
     assert attention.dim("heads").role is DimRole.SPLITTABLE
     assert any(o.role is TensorRole.POSITIONWISE for o in block.operators)
+
+
+class Grouped(torch.nn.Module):
+    """Attention of 8 heads over 2 of keys and values, whose projections are one."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.parts = how, [8, 2, 2]
+        self.qkv, self.out = torch.nn.Linear(64, 96), torch.nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run it."""
+        y = self.qkv(x)
+        if self.how == "by feature":  # queries, then keys, then values
+            heads = [part.unflatten(-1, (-1, 8)) for part in y.split([64, 16, 16], -1)]
+        elif self.how == "by head":
+            heads = list(y.unflatten(-1, (12, 8)).split(self.parts, 2))
+        else:  # queries, keys and values of each group side by side
+            heads = list(y.unflatten(-1, (2, 6, 8)).split([4, 1, 1], 3))
+            heads = [part.flatten(2, 3) for part in heads]
+        q, k, v = (part.transpose(1, 2) for part in heads)
+        if self.how == "by head":
+            k, v = k.repeat_interleave(4, 1), v.repeat_interleave(4, 1)
+        z = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=self.how != "by head"
+        )
+        return x + self.out(z.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("how", ["by feature", "by head", "by group"])
+def test_unequal_parts_of_one_projection_are_split_by_groups_of_heads(how: str) -> None:
+    """Each rank has whole heads of keys and values with the queries that read them."""
+    recording = capture_module(
+        lambda: torch.nn.Sequential(Grouped(how), Grouped(how)),
+        inputs=["float32[batch, seq, 64]"],
+        sequence=32,
+    )
+    graph = model_graph(recording)
+    block = graph.blocks[graph.instances[1].block]
+    first = next(o for o in block.operators if o.role is TensorRole.COLUMN)
+    last = next(o for o in block.operators if o.role is TensorRole.ROW)
+    job = Job.of(graph, StrategyOptions(tp=2, micro_batch=16), sequence=32)
+    moved = [(each.phase, each.kind) for each in job.collectives(block.name)]
+
+    assert (first.dim("out").extent.coefficient, last.dim("in").extent.coefficient) == (2, 2)
+    assert sum(parameter.elements for parameter in first.parameters) == 65 * 96
+    assert moved == [("forward", "all_reduce"), ("backward", "all_reduce")]
+    with pytest.raises(StrategyError, match="2 units of 'out' do not divide over axis 'tp'"):
+        Job.of(graph, StrategyOptions(tp=4), sequence=32).compiled()
 
 
 def test_a_large_vocabulary_is_split_at_both_ends() -> None:

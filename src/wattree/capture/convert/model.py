@@ -83,19 +83,21 @@ class _Assembly:
                     name=name, operators=operators, inputs=inputs, output=output, given=given
                 )
             instances.append((run, by_content[key]))
-        return ModelGraph(
-            name=recording.name,
-            architecture=recording.modules.get("", ""),
-            blocks=with_roles(blocks),
-            instances=tuple(
-                BlockInstance(path=path, block=block, is_layer=is_layer)
-                for path, (_, block), is_layer in zip(
-                    self.paths, instances, self._layers(), strict=True
-                )
-            ),
-            sources=(f"captured: {recording.how}",),
-            checkpointed=self._checkpointed(),
-            warnings=(*recording.warnings, *self.trace.warnings),
+        return with_roles(
+            ModelGraph(
+                name=recording.name,
+                architecture=recording.modules.get("", ""),
+                blocks=blocks,
+                instances=tuple(
+                    BlockInstance(path=path, block=block, is_layer=is_layer)
+                    for path, (_, block), is_layer in zip(
+                        self.paths, instances, self._layers(), strict=True
+                    )
+                ),
+                sources=(f"captured: {recording.how}",),
+                checkpointed=self._checkpointed(),
+                warnings=(*recording.warnings, *self.trace.warnings),
+            )
         )
 
     def _checkpointed(self) -> tuple[str, ...]:

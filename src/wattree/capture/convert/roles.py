@@ -1,84 +1,199 @@
-"""What part operators play in tensor parallelism, found by following dims through a block.
+"""What part operators play in tensor parallelism.
 
-Positions of tensors that operators walk by one loop hang together. Where such a *strand* begins in
-products that write it and ends in products that sum over it, the former are split by columns and
-the latter by rows, and nothing in between exchanges anything (Shoeybi et al., "Megatron-LM", 2019).
+Where a strand of dims begins in products that write it and ends in products that sum over it, the
+former are split by columns and the latter by rows, and nothing in between exchanges anything
+(Shoeybi et al., "Megatron-LM", 2019). Strands reach from one block into the next, so layers that
+are blocks of their own are paired like those within one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import gcd, prod
 from typing import Final
 
+from wattree.capture.convert.strands import Strand, strands_of
 from wattree.capture.embedding import vocabulary_units
-from wattree.graph import Block, DimRole, IterationDim, Operator, OperatorKind, TensorRole
+from wattree.graph import (
+    Block,
+    DimRole,
+    ModelGraph,
+    Operator,
+    OperatorKind,
+    TensorRole,
+)
 
 __all__ = ["with_roles"]
 
 #: Tables with fewer rows are token types and the like: nobody splits those.
 _LEAST_ROWS: Final = 1024
+#: A product without a partner is split if, left whole, it would take longer than its neighbours
+#: split over so many ranks, the devices of a usual node.
+_NODE_RANKS: Final = 8
+#: It must not stand in the way of these degrees if its neighbours do not.
+_DEGREES: Final = (2, 4, 8, 16, 32, 64)
 _POSITIONWISE: Final = (OperatorKind.NORM, OperatorKind.ELEMENTWISE)
 
+#: Place of an instance in the model, and of an operator in it.
+_At = tuple[int, int]
 
-def with_roles(blocks: Mapping[str, Block]) -> dict[str, Block]:
-    """Return the blocks with the role of each operator that has one."""
+
+def with_roles(graph: ModelGraph) -> ModelGraph:
+    """Return the graph with the role of each operator that has one.
+
+    A block whose instances play different parts becomes several.
+    """
+    blocks = graph.blocks
     rows = {
         round(operator.dim("vocab").extent.coefficient)
         for block in blocks.values()
         for operator in block.operators
         if _is_token_table(operator)
     }
-    return {name: _with_roles(block, rows) for name, block in blocks.items()}
+    chosen = _Chosen([blocks[instance.block] for instance in graph.instances])
+    chosen.take(strands_of(graph))
+    made: dict[str, Block] = {}
+    known: dict[object, str] = {}
+    instances = []
+    for place, instance in enumerate(graph.instances):
+        roles, inside = chosen.of(place)
+        key = instance.block, tuple(sorted(roles.items())), tuple(sorted(inside))
+        if key not in known:
+            name = known[key] = _free(instance.block, made, blocks)
+            made[name] = replace(
+                _with_roles(blocks[instance.block], roles, inside, rows), name=name
+            )
+        instances.append(replace(instance, block=known[key]))
+    return replace(graph, blocks=made, instances=tuple(instances))
 
 
-@dataclass(slots=True)
-class _Strand:
-    """Loops of operators that one split would split: (operator, dim), by what they do to it."""
+def _free(name: str, made: Mapping[str, Block], blocks: Mapping[str, Block]) -> str:
+    """Return `name`, or if it is taken, that with the next free number."""
+    if name not in made:
+        return name
+    stem = name.partition(":")[0]
+    number = 2
+    while f"{stem}:{number}" in made or f"{stem}:{number}" in blocks:
+        number += 1
+    return f"{stem}:{number}"
 
-    begins: set[tuple[int, str]] = field(default_factory=set)
-    ends: set[tuple[int, str]] = field(default_factory=set)
-    passes: set[tuple[int, str]] = field(default_factory=set)
-    is_loose: bool = False  # it leaves the block, or something in it cannot be split
+
+class _Chosen:
+    """Strands that are split, and what that makes of the operators of each instance."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self._blocks = blocks  # of each instance
+        self._roles: dict[_At, TensorRole] = {}
+        self._inside: set[_At] = set()
+
+    def of(self, place: int) -> tuple[dict[int, TensorRole], set[int]]:
+        """Return the roles in an instance, and the operators between its columns and rows."""
+        operators = range(len(self._blocks[place].operators))
+        roles = {at: self._roles[place, at] for at in operators if (place, at) in self._roles}
+        return roles, {at for at in operators if (place, at) in self._inside}
+
+    def take(self, strands: Sequence[Strand]) -> None:
+        """Choose among strands: those of logits first, then in order what is left of pairs."""
+        pairs = []
+        for strand in strands:
+            losses = {(i, at) for i, at, _ in strand.ends if self._is_loss(i, at)}
+            if not losses:
+                pairs += [strand] if _is_pair(strand) else []
+            elif all(_length(self._at(i, at), dim) >= _LEAST_ROWS for i, at, dim in strand.begins):
+                begins = {(i, at) for i, at, _ in strand.begins}
+                self._roles |= dict.fromkeys(begins | losses, TensorRole.VOCABULARY)
+        split = [strand for strand in pairs if self._split(strand)]
+        for strand in pairs:
+            near = [one for one in split if one.products & strand.products]
+            if strand not in split and near:
+                self._split_alone(strand, near)
+
+    def _at(self, place: int, at: int) -> Operator:
+        return self._blocks[place].operators[at]
+
+    def _is_loss(self, place: int, at: int) -> bool:
+        return self._at(place, at).kind is OperatorKind.CROSS_ENTROPY
+
+    def _split(self, strand: Strand) -> bool:
+        """Split a strand, unless a product in it is split already, by another of its dims."""
+        if self._roles.keys() & strand.products:
+            return False
+        self._roles |= {(i, at): TensorRole.COLUMN for i, at, _ in strand.begins}
+        self._roles |= {(i, at): TensorRole.ROW for i, at, _ in strand.ends}
+        self._inside |= {(i, at) for i, at, _ in strand.passes}
+        return True
+
+    def _split_alone(self, strand: Strand, near: Sequence[Strand]) -> None:
+        """Split those products of a strand whose partners in it are split with others.
+
+        Their exchanges are their own, so it is done only where it is worth that.
+        """
+        weight = sum(_elements(self._at(*at)) for pair in near for at in pair.products)
+        units = gcd(*(_units(self._at(i, at), dim) for pair in near for i, at, dim in pair.begins))
+        for at in sorted(strand.products - self._roles.keys()):
+            operator = self._at(*at)
+            role = _role_alone(operator, units)
+            if role is not None and _elements(operator) * _NODE_RANKS > weight:
+                self._roles[at] = role
 
 
-def _with_roles(block: Block, table_rows: set[int]) -> Block:
-    roles: dict[int, TensorRole] = {}
-    inside: set[int] = set()
-    for strand in _strands(block):
-        losses = {at for at, _ in strand.ends if _is(block, at, OperatorKind.CROSS_ENTROPY)}
-        if strand.is_loose or not strand.begins or not strand.ends:
-            continue
-        if losses:
-            if all(_rows(block.operators[at], dim) >= _LEAST_ROWS for at, dim in strand.begins):
-                begins = {at for at, _ in strand.begins}
-                roles |= dict.fromkeys(begins | losses, TensorRole.VOCABULARY)
-            continue
-        columns = {at for at, dim in strand.begins if dim == "out"}
-        rows = {at for at, dim in strand.ends if dim == "in"}
-        # Every product is split by its first dim: of grouped heads, by groups.
-        if len(columns) < len(strand.begins) or len(rows) < len(strand.ends):
-            continue
-        roles |= dict.fromkeys(columns, TensorRole.COLUMN)
-        roles |= dict.fromkeys(rows, TensorRole.ROW)
-        inside |= {at for at, _ in strand.passes}
+def _is_pair(strand: Strand) -> bool:
+    """Whether every product is split by its first dim: of grouped heads, by groups."""
+    first = all(dim == "out" for *_, dim in strand.begins)
+    return first and all(dim == "in" for *_, dim in strand.ends)
+
+
+def _role_alone(operator: Operator, units: int) -> TensorRole | None:
+    """Return how a product without a partner is split, where degrees that divide `units` may.
+
+    One of its sides is summed over ranks, the other gathered, which sends half as much for an
+    element: the shorter side is summed.
+    """
+    weight, written = operator.parameters[0], set(operator.outputs[0].dims)
+    made = [dim for dim in weight.dims if dim in written]
+    summed = [dim for dim in weight.dims if dim not in written]
+    is_wider = _lengths(operator, made) >= _lengths(operator, summed)
+    ways = [(TensorRole.COLUMN, "out", made), (TensorRole.ROW, "in", summed)]
+    for role, name, dims in ways if is_wider else reversed(ways):
+        if name in dims and operator.dim(name).role is not DimRole.OPAQUE:
+            own = _units(operator, name)
+            if not any(own % degree for degree in _DEGREES if units % degree == 0):
+                return role
+    return None
+
+
+def _lengths(operator: Operator, dims: Iterable[str]) -> float:
+    return prod(_length(operator, dim) for dim in dims)
+
+
+def _units(operator: Operator, dim: str) -> int:
+    loop = operator.dim(dim)
+    return loop.units or round(loop.extent.coefficient)
+
+
+def _elements(operator: Operator) -> int:
+    return sum(parameter.elements for parameter in operator.parameters)
+
+
+def _with_roles(
+    block: Block, roles: Mapping[int, TensorRole], inside: set[int], table_rows: set[int]
+) -> Block:
+    """Return an instance's block with its roles, and those that are seen in the block alone."""
+    found = dict(roles)
     for at, operator in enumerate(block.operators):
         if _is_token_table(operator) or _is_plain_head(block, operator, table_rows):
-            roles.setdefault(at, TensorRole.VOCABULARY)
-    if roles:
+            found.setdefault(at, TensorRole.VOCABULARY)
+    if found:
         for at in _positionwise(block, inside):
-            roles.setdefault(at, TensorRole.POSITIONWISE)
+            found.setdefault(at, TensorRole.POSITIONWISE)
     operators = tuple(
-        _with_role(operator, roles.get(at)) for at, operator in enumerate(block.operators)
+        _with_role(operator, found.get(at)) for at, operator in enumerate(block.operators)
     )
     return replace(block, operators=operators)
 
 
-def _is(block: Block, at: int, kind: OperatorKind) -> bool:
-    return block.operators[at].kind is kind
-
-
-def _rows(operator: Operator, dim: str) -> float:
+def _length(operator: Operator, dim: str) -> float:
     return operator.dim(dim).extent.coefficient
 
 
@@ -89,7 +204,7 @@ def _is_token_table(operator: Operator) -> bool:
     return (
         operator.has_dim("batch")
         and operator.has_dim("seq")
-        and _rows(operator, "vocab") >= _LEAST_ROWS
+        and _length(operator, "vocab") >= _LEAST_ROWS
     )
 
 
@@ -99,7 +214,7 @@ def _is_plain_head(block: Block, operator: Operator, table_rows: set[int]) -> bo
         return False
     read = {operand.tensor for other in block.operators for operand in other.inputs}
     ends = not read & {output.tensor for output in operator.outputs}
-    return ends and operator.has_dim("out") and _rows(operator, "out") in table_rows
+    return ends and operator.has_dim("out") and _length(operator, "out") in table_rows
 
 
 def _positionwise(block: Block, inside: set[int]) -> Iterable[int]:
@@ -130,60 +245,3 @@ def _with_role(operator: Operator, role: TensorRole | None) -> Operator:
     )
     kept = None if operator.kind is OperatorKind.CROSS_ENTROPY else role
     return replace(operator, dims=dims, role=kept)
-
-
-def _strands(block: Block) -> list[_Strand]:
-    """Return the strands of a block."""
-    join = _Joined()
-    for at, operator in enumerate(block.operators):
-        for operand in (*operator.inputs, *operator.outputs):
-            if operand.tensor in block.given:
-                continue
-            for place, dim in enumerate(operand.dims):
-                join.join((at, dim), (operand.tensor, place))
-    strands: dict[object, _Strand] = {}
-    outside = {tensor.name for tensor in block.inputs} | {block.output}
-    for at, operator in enumerate(block.operators):
-        for operand in (*operator.inputs, *operator.outputs):
-            for place in range(len(operand.dims) if operand.tensor in outside else 0):
-                strands.setdefault(join.root((operand.tensor, place)), _Strand()).is_loose = True
-        for loop in operator.dims:
-            strand = strands.setdefault(join.root((at, loop.name)), _Strand())
-            _enter(strand, at, operator, loop)
-    return list(strands.values())
-
-
-def _enter(strand: _Strand, at: int, operator: Operator, loop: IterationDim) -> None:
-    """Note what an operator does to a strand with one of its loops."""
-    read = {name for operand in operator.inputs for name in operand.dims}
-    written = {name for operand in operator.outputs for name in operand.dims}
-    is_product = operator.kind is OperatorKind.MATMUL and bool(operator.parameters)
-    own = set(operator.parameters[0].dims) if is_product else set()
-    is_loss = operator.kind is OperatorKind.CROSS_ENTROPY and loop.name == "vocab"
-    if loop.name in own & written - read:
-        strand.begins.add((at, loop.name))
-    elif is_loss or loop.name in own & read - written:
-        strand.ends.add((at, loop.name))
-    elif loop.role is DimRole.SPLITTABLE and loop.name in read & written:
-        strand.passes.add((at, loop.name))
-    elif loop.role is DimRole.SPLITTABLE and loop.name in written and not is_product:
-        pass  # made of parameters alone: biases of heads, of which each rank reads its own
-    else:
-        strand.is_loose = True
-
-
-class _Joined:
-    """A union-find over loops of operators and positions of tensors."""
-
-    def __init__(self) -> None:
-        self._parents: dict[object, object] = {}
-
-    def root(self, item: object) -> object:
-        """Return what stands for all that hangs together with `item`."""
-        while (parent := self._parents.setdefault(item, item)) != item:
-            item = parent
-        return item
-
-    def join(self, one: object, other: object) -> None:
-        """Let two hang together."""
-        self._parents[self.root(one)] = self.root(other)

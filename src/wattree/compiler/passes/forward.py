@@ -316,15 +316,28 @@ def forward_steps(
                 step=step,
                 experts_at=expert_position(output),
             )
-        if operator.kind is OperatorKind.CROSS_ENTROPY and phase is StepPhase.FORWARD:
+        if phase is StepPhase.FORWARD and _is_result(operator, block):
             _complete(operator, steps)
     if block.output is not None and boundary is not None and phase is StepPhase.FORWARD:
         steps.tensors[block.output] = steps.in_layout(block.output, boundary)
     return steps
 
 
+def _is_result(operator: Operator, block: Block) -> bool:
+    """Whether the model ends in what an operator makes, to be had whole: losses, and products.
+
+    Sums over samples are left to whoever prints them.
+    """
+    if operator.kind is OperatorKind.CROSS_ENTROPY:
+        return True
+    if block.output is not None or operator.kind not in PRODUCTS:
+        return False
+    read = {operand.tensor for other in block.operators for operand in other.inputs}
+    return not read & {output.tensor for output in operator.outputs}
+
+
 def _complete(operator: Operator, steps: StepList) -> None:
-    """Add up partial losses: ranks that share the vocabulary each see part of every row."""
+    """Add up partial results: ranks that share what is summed over each see part of every row."""
     for output in operator.outputs:
         layout = steps.tensors[output.tensor].layout
         whole = {axis: position for axis, position in layout.items() if position != PARTIAL}

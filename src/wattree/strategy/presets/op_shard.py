@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from wattree.graph import DimRole, ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.strategy.options import StrategyOptions
-from wattree.strategy.parts import column_dim, operator_patterns, row_dim
+from wattree.strategy.parts import column_dim, dims_by_pattern, row_dim
 from wattree.strategy.presets.data import REPLICAS
 from wattree.strategy.tree import StrategyTree, TreeNode
 
@@ -24,14 +24,10 @@ def split_products(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
         return StrategyTree(nodes={})
     degree = options.replicas
 
-    def divides(operator: Operator) -> bool:
-        return _dim(operator, degree) is not None
-
-    nodes = {}
-    for pattern, operator in operator_patterns(model, divides):
-        dim = _dim(operator, degree)
-        assert dim is not None
-        nodes[pattern] = TreeNode(compute={"batch": (), dim: REPLICAS})
+    nodes = {
+        pattern: TreeNode(compute={"batch": (), dim: REPLICAS})
+        for pattern, dim in dims_by_pattern(model, lambda o: _dim(o, degree)).items()
+    }
     return StrategyTree(nodes=nodes)
 
 

@@ -15,6 +15,8 @@ from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import (
     column_dim,
+    dims_by_pattern,
+    is_positionwise,
     layer_patterns,
     operator_patterns,
     row_dim,
@@ -67,7 +69,9 @@ def sequence_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTr
     del options
     split = TreeNode(compute={"seq": ("cp", "tp")})
     if not model.own_family:
-        return StrategyTree(nodes={path: split for path, _ in operator_patterns(model, _by_place)})
+        return StrategyTree(
+            nodes={path: split for path, _ in operator_patterns(model, is_positionwise)}
+        )
     nodes = {f"{layer}.{path}": split for layer in layer_patterns(model) for path in _POSITIONWISE}
     for norm in ("encoder.final.final_norm", "head.final_norm"):
         nodes[norm] = split
@@ -77,16 +81,11 @@ def sequence_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTr
     return StrategyTree(nodes=nodes)
 
 
-def _by_place(operator: Operator) -> bool:
-    return operator.role is TensorRole.POSITIONWISE and operator.has_dim("seq")
-
-
 def _by_roles(model: ModelGraph) -> StrategyTree:
-    nodes = {}
-    for path, operator in operator_patterns(model, lambda o: _split_dim(o) is not None):
-        dim = _split_dim(operator)
-        assert dim is not None
-        nodes[path] = TreeNode(compute={dim: ("tp",)})
+    nodes = {
+        path: TreeNode(compute={dim: ("tp",)})
+        for path, dim in dims_by_pattern(model, _split_dim).items()
+    }
     return StrategyTree(nodes=nodes)
 
 
