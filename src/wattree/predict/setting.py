@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from wattree.capture import fused
+from wattree.capture import IDLE_SEQUENCE, fused
 from wattree.cost import (
     AUTOCAST,
     Calibration,
@@ -19,6 +19,7 @@ from wattree.errors import CostError, JobError, UnknownNameError
 from wattree.graph import ModelGraph
 from wattree.hardware import Precision
 from wattree.job import Job
+from wattree.predict.idle import idle_precision
 from wattree.predict.model import model_of
 from wattree.predict.work import model_flop
 
@@ -55,6 +56,17 @@ class Setting:
         """
         only = self.job.cluster.pool
         return self.pool_rates[self.job.cluster.pools.index(only)]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the job says to no effect under any strategy, and what its model warns of."""
+        return (*idle_precision(self.precision, self.model), *self.model.warnings)
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether samples are sequences, so that tokens can be counted."""
+        told = self.model.warnings
+        return self.job.data.has_sequence and not any(t.startswith(IDLE_SEQUENCE) for t in told)
 
     @property
     def model_flop(self) -> float:
