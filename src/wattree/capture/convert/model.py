@@ -17,7 +17,15 @@ from wattree.capture.convert.roles import with_roles
 from wattree.capture.convert.siblings import with_joined_projections
 from wattree.capture.convert.trace import Trace
 from wattree.capture.recording import Recording, TensorSource
-from wattree.graph import Block, BlockInstance, ModelGraph, Operator, Parameter, Tensor
+from wattree.graph import (
+    Block,
+    BlockInstance,
+    ModelGraph,
+    Operator,
+    OperatorKind,
+    Parameter,
+    Tensor,
+)
 
 __all__ = ["model_graph"]
 
@@ -280,6 +288,20 @@ def _unique_paths(runs: Sequence[Run]) -> list[str]:
     return paths
 
 
+def _weight_of(trace: Trace, nest: Nest) -> str:
+    """Return what a product's weight is called in its module, such as `in_proj`, if not `weight`.
+
+    `nn.MultiheadAttention` calls none of its projections: they are told apart by their weights.
+    """
+    front = f"{nest.module}." if nest.module else ""
+    for seen in nest.reads:
+        tensor = trace.tensors[seen.tensor]
+        if tensor.source is TensorSource.PARAMETER and tensor.name.endswith("weight"):
+            inside = not front or tensor.name.startswith(front)
+            return tensor.name[len(front) :].removesuffix("weight").rstrip("._") if inside else ""
+    return ""
+
+
 def _operator_paths(trace: Trace, nests: Sequence[Nest], path: str) -> list[str]:
     """Return the path of each nest in its block: its module, and what it does if that is more."""
     counts: Counter[str] = Counter(nest.module for nest in nests if nest.kernels)
@@ -293,7 +315,10 @@ def _operator_paths(trace: Trace, nests: Sequence[Nest], path: str) -> list[str]
             where = nest.module.rpartition(".")[2]
             where = "" if where.isdigit() else where
         alone = named and where and counts[nest.module] == 1 and nest.kernels
-        name = where if alone else ".".join(part for part in (where, nest.function) if part)
+        does = nest.function
+        if not alone and nest.kind is OperatorKind.MATMUL:
+            does = _weight_of(trace, nest) or does
+        name = where if alone else ".".join(part for part in (where, does) if part)
         taken[name] += 1
         found.append(name if taken[name] == 1 else f"{name}_{taken[name]}")
     return found
