@@ -41,7 +41,7 @@ def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
     if options.ep > 1:
         found.append(
             f"strategy.ep: {options.ep} has no effect of its own: {model.name} has no experts, so "
-            "these ranks are replicas like those of dp; use dp"
+            f"these ranks are replicas like those of dp; use dp{_of_single_experts(model)}"
         )
     if not options.expert_over_tensor:
         found.append(
@@ -49,6 +49,17 @@ def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
             "it out"
         )
     return tuple(found)
+
+
+def _of_single_experts(model: ModelGraph) -> str:
+    """Return advice for experts that a captured model calls one by one."""
+    operators = (o for block in model.blocks.values() for o in block.operators)
+    if model.own_family or not any("expert" in operator.path for operator in operators):
+        return ""
+    return (
+        ", or hold the weights of all experts in one tensor (experts, in, out) that one bmm or "
+        "einsum multiplies with: experts that are called one by one cannot be spread"
+    )
 
 
 def _idle_statistics(strategy: Strategy | StrategyOptions, model: ModelGraph) -> list[str]:
@@ -145,6 +156,8 @@ def _product_share(model: ModelGraph, chosen: Callable[[Operator], bool]) -> flo
 
 
 def has_experts(model: ModelGraph) -> bool:
-    """Return whether any operator belongs to the experts of a mixture."""
+    """Return whether any operator belongs to the experts of a mixture that ranks can share."""
     operators = (o for block in model.blocks.values() for o in block.operators)
-    return any("experts" in operator.path for operator in operators)
+    if model.own_family:
+        return any("experts" in operator.path for operator in operators)
+    return any(operator.has_dim("expert") for operator in operators)

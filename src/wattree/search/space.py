@@ -336,7 +336,9 @@ def _switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
     for sharding in limits.shardings:
         for recompute in recomputations:
             for sequence_parallel in (False, True):
-                for over_tensor in (True, False) if has_experts else (True,):
+                for over_tensor in (
+                    (True, False) if has_experts and setting.model.own_family else (True,)
+                ):
                     for schedule, context in itertools.product(("1f1b", *named), contexts):
                         yield StrategyOptions(
                             sharding=sharding,

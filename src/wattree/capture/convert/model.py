@@ -9,6 +9,7 @@ from itertools import takewhile
 
 from wattree.capture.convert.blocks import Run, alive_at_cuts, runs_of
 from wattree.capture.convert.emit import Emitter
+from wattree.capture.convert.experts import with_experts
 from wattree.capture.convert.nests import Nest
 from wattree.capture.convert.normal import normal_form
 from wattree.capture.convert.operators import traced
@@ -167,7 +168,7 @@ class _Assembly:
         )
         leaving = self.cuts.get(run.end)
         output = names[leaving] if leaving is not None else None
-        return tuple(operators), tuple(inputs), output, tuple(given)
+        return with_experts(operators), tuple(inputs), output, tuple(given)
 
     def _name_given(
         self, tensor: int, names: dict[int, str], given: dict[str, None], place: int
