@@ -104,6 +104,7 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
     precision = matrix_precision(job.precision)
     software = at_precision(software, job.precision)
     model, software = _compiled(model, software)
+    job = _with_sizes(job, model)
     try:
         by_pool = pool_rates(
             job.cluster, software, precision, calibration, collectives=job.collectives
@@ -121,6 +122,25 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
             for rates, pool in zip(by_pool, job.cluster.pools, strict=True)
         ),
     )
+
+
+def _with_sizes(job: Job, model: ModelGraph) -> Job:
+    """Return the job with sizes of loaded samples that it does not give, as the model has them."""
+    loader = job.data.loader
+    if loader is None or not loader.assumed:
+        return job
+    if not model.inputs:
+        if job.data.has_sequence:
+            return job  # token ids
+        raise JobError(
+            job.source,
+            [
+                "data.loader.tensor_bytes: is missing, expected a size such as '588 KiB': what the "
+                f"device gets of one sample, as {model.name} does not tell"
+            ],
+        )
+    sized = loader.of_inputs(model.sample_bytes(job.data.sequence_length))
+    return replace(job, data=replace(job.data, loader=sized))
 
 
 def _compiled(model: ModelGraph, software: Software) -> tuple[ModelGraph, Software]:

@@ -17,7 +17,7 @@ from wattree.capture.convert.regions import keep_inside_regions
 from wattree.capture.convert.roles import with_roles
 from wattree.capture.convert.siblings import with_joined_projections
 from wattree.capture.convert.trace import Trace
-from wattree.capture.recording import Recording, TensorSource
+from wattree.capture.recording import Recording, TensorSource, input_bytes
 from wattree.graph import (
     Block,
     BlockInstance,
@@ -105,6 +105,7 @@ class _Assembly:
             sources=(f"captured: {recording.how}",),
             checkpointed=self._checkpointed(),
             warnings=(*recording.warnings, *self.trace.warnings),
+            inputs=input_bytes(recording),
         )
 
     def _checkpointed(self) -> tuple[str, ...]:
