@@ -401,6 +401,7 @@ POINTWISE: Mapping[str, Rule] = {
     **dict.fromkeys(_REDUCTIONS, _reduction),
     **dict.fromkeys(_LOSSES, _loss),
     **dict.fromkeys(_GRADIENTS, _elementwise),
+    "_weight_norm_interface": partial(_elementwise, function="weight_norm"),
     **dict.fromkeys(_GRADIENTS_ALONG, _scan),
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"), _scan),
     "bernoulli": _random,
