@@ -90,10 +90,17 @@ class OutputError(WattreeError):
 
 
 class InfeasibleError(WattreeError):
-    """No strategy satisfies the constraints. `rejected` counts the reasons."""
+    """No strategy satisfies the constraints.
 
-    def __init__(self, message: str, rejected: Mapping[str, int]) -> None:
-        self.rejected = dict(rejected)
+    Attributes:
+        rejected: Reason → candidates turned away for it.
+        warnings: What could not be told of the model for certain.
+    """
+
+    def __init__(
+        self, message: str, rejected: Mapping[str, int], *, warnings: Sequence[str] = ()
+    ) -> None:
+        self.rejected, self.warnings = dict(rejected), tuple(warnings)
         super().__init__(message)
 
 

@@ -98,6 +98,22 @@ def test_the_graph_of_a_captured_model_has_its_parameters(model_type: str, tmp_p
     assert graph.architecture == model_type
 
 
+@pytest.mark.parametrize(
+    "model_type",
+    ["albert", "beit", "deit", "dinov2", "distilbert", "fnet", "nystromformer", "vivit"],
+)
+def test_a_type_with_small_sizes_is_captured_whole(model_type: str) -> None:
+    """Layers are found, and no operator is unknown."""
+    sizes = {**TINY, "intermediate_size": 64, "n_layers": 2, "n_heads": 4, "dim": 32}
+    sizes |= {"hidden_dim": 64, "num_hidden_groups": 1, "max_position_embeddings": 32}
+    graph = configuration.captured_from_config(
+        {"model_type": model_type, **sizes, "image_size": 32}, "a", sequence=16
+    )
+
+    assert (graph.layers, graph.warnings) == (2, ())
+    assert graph.parameters > 0
+
+
 def test_a_scan_is_one_operator_whatever_the_length() -> None:
     """A loop over tokens would be as long as the text and keep every state."""
     recording = recorded_config(small("mamba"), "a", sequence=64)
@@ -168,8 +184,13 @@ def test_sizes_of_images_may_be_given() -> None:
             "a: architectures: found 'AutoConfig', which is no model of transformers ",
         ),
         ({"model_type": "vit", "hidden_size": "wide"}, "a: transformers refuses it: "),
+        (
+            {"model_type": "reformer", "hidden_size": 64},
+            "a: ReformerModel cannot be built: ValueError: ",
+        ),
+        ({"model_type": "patchtst"}, "PatchTSTModel takes 'past_values', for which no inputs can "),
     ],
-    ids=["own code", "unknown type", "no model", "bad value"],
+    ids=["own code", "unknown type", "no model", "bad value", "bad sizes", "own inputs"],
 )
 def test_what_is_no_model_of_the_library_is_refused(config: dict[str, Any], message: str) -> None:
     """One line: the key, what was found, what to do."""

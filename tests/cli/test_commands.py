@@ -613,6 +613,41 @@ def test_a_choice_without_effect_on_the_model_is_told(
     )
 
 
+@pytest.mark.parametrize(
+    "find",
+    [
+        lambda *_, **__: sample_plan(warnings=("custom_op moves its bytes once",)),
+        raising(InfeasibleError("none", {}, warnings=("custom_op moves its bytes once",))),
+    ],
+)
+def test_a_plan_tells_what_is_not_known_of_the_model(
+    fake: Fake, find: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where nothing fits: that may be why."""
+    fake(plan=find)
+    run(["plan", JOB, "--json", "-"])
+    printed = capsys.readouterr()
+
+    assert f"wattree: {JOB}: warning: custom_op moves its bytes once" in printed.err.splitlines()
+    assert json.loads(printed.out)["warnings"] == ["custom_op moves its bytes once"]
+
+
+@pytest.mark.parametrize("command", ["simulate", "export"])
+def test_what_a_model_has_no_use_for_is_told_by_every_command(
+    job_file: Callable[..., Path], tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On standard error and in the JSON."""
+    path = job_file(model="resnet18", data={"sequence_length": 8, "global_batch": 8})
+    folder = [str(tmp_path / "traces")] if command == "export" else []
+    code = run([command, str(path), *folder, "--json", "-"])
+    printed = capsys.readouterr()
+    told = "data.sequence_length: has no effect, as inputs of resnet-18 have no such dim"
+
+    assert code == 0
+    assert f"wattree: {path}: warning: {told}" in printed.err.splitlines()
+    assert json.loads(printed.out)["warnings"] == [told]
+
+
 def test_a_name_longer_than_a_file_may_be_called_is_one_message(
     job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from wattree.errors import JobError
 from wattree.job import job_from_mapping
 from wattree.predict import simulate
 from wattree.predict.idle import idle_choices
@@ -83,6 +84,67 @@ def test_a_slower_fabric_slows_the_step() -> None:
     fast, slow = (figures("ddp", nodes=2, fabric=name)[0] for name in ("efa", "ethernet-10g"))
 
     assert slow > 2 * fast
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "warned"),
+    [
+        ("vit-b-16", {"strategy": {"preset": "spatial", "cp": 2}}, "strategy.cp: 2 splits rows"),
+        ("resnet18", {"precision": "fp8"}, "precision: fp8 is for linear layers, 0.0 %"),
+        ("resnet18", {"precision": "bf16"}, ""),
+        ("vit-b-16", {"precision": "fp8"}, ""),
+        ("vit-b-16", {"strategy": {"preset": "tensor", "tp": 2}}, ""),
+        (
+            "resnet18",
+            {"data": {"global_batch": 64, "sequence_length": 8}},
+            "data.sequence_length: has no effect, as inputs of resnet-18",
+        ),
+    ],
+)
+def test_what_images_have_no_use_for_is_told(
+    model: str, changes: dict[str, Any], warned: str
+) -> None:
+    """And a length that samples do not have makes no tokens of them."""
+    job = {
+        "model": model,
+        "data": {"global_batch": 64},
+        "cluster": {"node": "dgx-h100"},
+        "strategy": "ddp",
+    }
+    found = simulate(job_from_mapping(job | changes))
+
+    assert [text.startswith(warned) for text in found.warnings] == ([True] if warned else [])
+    assert found.result.tokens_per_s is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "example"),
+    [
+        ({"model": "gpt2"}, ", or give one, such as 'strategy: ddp'"),
+        ({"model": "llama-3.1-8b"}, ", or give one, such as 'strategy: fsdp'"),
+        (
+            {"model": "dlrm", "data": {"global_batch": 64}},
+            ", or give one, such as 'strategy: dlrm'",
+        ),
+        ({"model": "llama-3.1-405b"}, ""),  # needs more devices than one node has
+        ({"data": {"sequence_length": 64, "global_batch": 3}}, ""),
+    ],
+)
+def test_a_missing_strategy_comes_with_an_example_that_fits(
+    changes: dict[str, Any], example: str
+) -> None:
+    """It can be pasted as it stands."""
+    job = {
+        "model": "gpt2",
+        "data": {"sequence_length": 64, "global_batch": 8},
+        "cluster": {"node": "dgx-h100"},
+    } | changes
+    with pytest.raises(JobError) as caught:
+        simulate(job_from_mapping(job))
+
+    assert str(caught.value) == (
+        f"job: strategy: found 'auto', expected a strategy to simulate; `plan` finds one{example}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -438,3 +438,29 @@ def test_an_input_bound_job_reads_as_reviewed(golden: Any, columns: int) -> None
     lines = "".join(f"{line.rstrip()}\n" for line in loading.splitlines())
 
     golden.check("input_bound.txt", f"{lines}\n{figures}\n")
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes", "expected"),
+    [
+        ("resnet50", {}, (4 * 3 * 224**2, 4 * 3 * 224**2)),
+        ("resnet50", {"tensor_bytes": "1 MB"}, (1e6, 1e6)),
+        ("resnet50", {"sample_bytes": "110 kB"}, (4 * 3 * 224**2, 110e3)),
+        ("dlrm", {}, (4 * 13 + 8 * 26 + 4, 4 * 13 + 8 * 26 + 4)),  # dense, ids, a label
+        ("bert-base", {}, (8 * 128, 8 * 128)),
+    ],
+)
+def test_what_is_copied_of_a_sample_is_what_the_model_is_given(
+    model: str, sizes: dict[str, str], expected: tuple[float, float]
+) -> None:
+    """Unless the job says otherwise; images are no single token."""
+    data: dict[str, Any] = {"global_batch": BATCH, "loader": {"workers": 4, **sizes}}
+    if model == "bert-base":
+        data["sequence_length"] = 128
+    asked = job_from_mapping(
+        {"model": model, "data": data, "cluster": {"node": "dgx-h100"}, "strategy": "ddp"}
+    )
+    loader = setting_of(asked, load_calibration(None)).job.data.loader
+
+    assert loader is not None
+    assert (loader.tensor_bytes, loader.sample_bytes) == expected

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import prod
 
+from wattree.capture.operator_names import OperatorNames, matches, operator_names
 from wattree.errors import ModelError, nearest
 from wattree.graph import (
     Block,
@@ -34,7 +35,9 @@ def with_lora(graph: ModelGraph, *, rank: int, targets: Sequence[str]) -> ModelG
     Args:
         graph: Any model.
         rank: Width of the adapters, `r`.
-        targets: Patterns of operator paths inside a block, such as `attention.*` or `mlp.down`.
+        targets: Patterns of operators: of the path inside a block, such as `attention.*` or
+            `mlp.down`; of the path in the model, such as `layers.0.attention.q_proj`; or, without
+            a wildcard, the last names of either, such as `q_proj`.
 
     Raises:
         ModelError: The rank is below 1 or above a side of a target's matrix, or a pattern matches
@@ -46,15 +49,41 @@ def with_lora(graph: ModelGraph, *, rank: int, targets: Sequence[str]) -> ModelG
     """
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise ModelError(f"{graph.name}: lora.rank: found {rank!r}, expected a whole number from 1")
-    adaptable = [op for block in graph.blocks.values() for op in block.operators if _adapts(op)]
-    paths = {op.path for op in adaptable}
-    _refuse_unmatched(graph, targets, paths, what="lora.targets", kind="projection")
-    _refuse_wide(graph, rank, [op for op in adaptable if _matches(op.path, targets)])
-    blocks = {
-        name: replace(block, operators=tuple(_with_adapters(block.operators, rank, targets)))
-        for name, block in _all_frozen(graph).items()
+    names = {
+        (instance.path, op.path): operator_names(instance, op)
+        for instance in graph.instances
+        for op in graph.blocks[instance.block].operators
+        if _adapts(op)
     }
-    return replace(graph, blocks=blocks)
+    known = {name for each in names.values() for name in (*each.whole, *each.parts)}
+    _refuse_unmatched(graph, targets, known, what="lora.targets", kind="projection", named=matches)
+    chosen = [
+        frozenset(
+            op.path
+            for op in graph.blocks[instance.block].operators
+            if _adapts(op) and names[instance.path, op.path].match(targets)
+        )
+        for instance in graph.instances
+    ]
+    _refuse_wide(
+        graph,
+        rank,
+        [
+            op
+            for instance, paths in zip(graph.instances, chosen, strict=True)
+            for op in graph.blocks[instance.block].operators
+            if op.path in paths
+        ],
+    )
+    told = _whole_products([each for each in names.values() if each.match(targets)], targets)
+    frozen = replace(graph, blocks=_all_frozen(graph), warnings=(*graph.warnings, *told))
+
+    def adapted(block: Block, paths: frozenset[str], name: str) -> Block:
+        return replace(
+            block, name=name, operators=tuple(_with_adapters(block.operators, rank, paths))
+        )
+
+    return _in_variants(frozen, chosen, adapted, word="adapted", renames_all=False)
 
 
 def freeze(graph: ModelGraph, patterns: Sequence[str]) -> ModelGraph:
@@ -78,22 +107,9 @@ def freeze(graph: ModelGraph, patterns: Sequence[str]) -> ModelGraph:
         for place in (instance.path, instance.block)
     }
     _refuse_unmatched(graph, patterns, names, what="freeze", kind="operator")
-    blocks: dict[str, Block] = {}
-    named: dict[tuple[str, frozenset[str]], str] = {}
-    instances = []
-    for instance in graph.instances:
-        block = graph.blocks[instance.block]
-        frozen = _frozen_paths(instance, block, patterns)
-        key = (block.name, frozen)
-        if key not in named:
-            named[key] = _variant_name(graph, block, frozen, taken=blocks)
-            blocks[named[key]] = _with_frozen(block, frozen, named[key])
-        instances.append(replace(instance, block=named[key]))
-    side_inputs = {
-        new: graph.side_inputs[old] for (old, _), new in named.items() if old in graph.side_inputs
-    }
+    chosen = [_frozen_paths(i, graph.blocks[i.block], patterns) for i in graph.instances]
     frozen_graph = _tied_follow(
-        replace(graph, blocks=blocks, instances=tuple(instances), side_inputs=side_inputs)
+        _in_variants(graph, chosen, _with_frozen, word="frozen", renames_all=True)
     )
     if not frozen_graph.trainable_parameters:
         raise ModelError(
@@ -104,15 +120,23 @@ def freeze(graph: ModelGraph, patterns: Sequence[str]) -> ModelGraph:
 
 
 def _refuse_unmatched(
-    graph: ModelGraph, patterns: Sequence[str], names: Iterable[str], *, what: str, kind: str
+    graph: ModelGraph,
+    patterns: Sequence[str],
+    names: Iterable[str],
+    *,
+    what: str,
+    kind: str,
+    named: Callable[[str, str], bool] = fnmatchcase,
 ) -> None:
-    known = sorted(names)
+    """Refuse patterns that name nothing; `named` says whether a name is that of a pattern."""
+    known = sorted(names, key=lambda name: (name.count("."), name))
     problems = []
     if not patterns:
         problems.append(f"found no pattern, expected at least one, such as '{known[0]}'")
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in known):
-            guess = nearest(pattern, known)
+        if not any(named(name, pattern) for name in known):
+            last = [] if named is fnmatchcase else [name.rpartition(".")[2] for name in known]
+            guess = nearest(pattern, [*last, *known])
             hint = f"did you mean '{guess}'?" if guess else f"known: {', '.join(known[:20])}"
             problems.append(f"'{pattern}' matches no {kind}; {hint}")
     if problems:
@@ -130,6 +154,55 @@ def _refuse_wide(graph: ModelGraph, rank: int, targets: Sequence[Operator]) -> N
         )
 
 
+# --- blocks whose instances come to differ -------------------------------------------------------
+
+
+def _in_variants(
+    graph: ModelGraph,
+    chosen: Sequence[frozenset[str]],
+    changed: Callable[[Block, frozenset[str], str], Block],
+    *,
+    word: str,
+    renames_all: bool,
+) -> ModelGraph:
+    """Return the graph with a block for each set of operators that is chosen in its instances.
+
+    Args:
+        graph: Any model.
+        chosen: Paths of operators, instance by instance.
+        changed: Block, paths and new name → the block with these operators changed.
+        word: Begins the names of changed blocks.
+        renames_all: Also where all instances of a block are changed alike.
+    """
+    alike: dict[str, set[frozenset[str]]] = {}
+    for instance, paths in zip(graph.instances, chosen, strict=True):
+        alike.setdefault(instance.block, set()).add(paths)
+    blocks: dict[str, Block] = {}
+    named: dict[tuple[str, frozenset[str]], str] = {}
+    instances = []
+    for instance, paths in zip(graph.instances, chosen, strict=True):
+        block = graph.blocks[instance.block]
+        key = (block.name, paths)
+        if key not in named:
+            keeps = not paths or not (renames_all or len(alike[block.name]) > 1)
+            name = block.name if keeps else _variant_name(graph, block, word, taken=blocks)
+            named[key] = name
+            blocks[name] = changed(block, paths, name)
+        instances.append(replace(instance, block=named[key]))
+    side_inputs = {
+        new: graph.side_inputs[old] for (old, _), new in named.items() if old in graph.side_inputs
+    }
+    return replace(graph, blocks=blocks, instances=tuple(instances), side_inputs=side_inputs)
+
+
+def _variant_name(graph: ModelGraph, block: Block, word: str, *, taken: Mapping[str, Block]) -> str:
+    name, number = f"{word}_{block.name}", 1
+    while name in taken or name in graph.blocks:
+        number += 1
+        name = f"{word}_{block.name}_{number}"
+    return name
+
+
 # --- frozen parameters ---------------------------------------------------------------------------
 
 
@@ -144,18 +217,6 @@ def _frozen_paths(instance: BlockInstance, block: Block, patterns: Sequence[str]
             for pattern in patterns
         )
     )
-
-
-def _variant_name(
-    graph: ModelGraph, block: Block, frozen: frozenset[str], *, taken: Mapping[str, Block]
-) -> str:
-    if not frozen:
-        return block.name
-    name, number = f"frozen_{block.name}", 1
-    while name in taken or name in graph.blocks:
-        number += 1
-        name = f"frozen_{block.name}_{number}"
-    return name
 
 
 def _with_frozen(block: Block, frozen: frozenset[str], name: str) -> Block:
@@ -222,17 +283,23 @@ def _adapts(operator: Operator) -> bool:
 
 
 def _with_adapters(
-    operators: Sequence[Operator], rank: int, targets: Sequence[str]
+    operators: Sequence[Operator], rank: int, paths: frozenset[str]
 ) -> list[Operator]:
     adapted: list[Operator] = []
     for operator in operators:
-        hit = _matches(operator.path, targets) and _adapts(operator)
-        adapted += _adapted(operator, rank) if hit else [operator]
+        adapted += _adapted(operator, rank) if operator.path in paths else [operator]
     return adapted
 
 
-def _matches(path: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(path, pattern) for pattern in patterns)
+def _whole_products(found: Sequence[OperatorNames], targets: Sequence[str]) -> tuple[str, ...]:
+    """Return what is said of products of which only some of the modules are targets."""
+    partial = [n for n in found if not n.match_whole(targets) and not n.match_all(targets)]
+    if not partial:
+        return ()
+    return (
+        f"lora.targets: {partial[0].whole[0]} is one product, of which some modules are no target: "
+        "its adapter is as wide as all of them",
+    )
 
 
 def _adapted(base: Operator, rank: int) -> list[Operator]:

@@ -17,10 +17,18 @@ from wattree.errors import MissingExtraError, ModelError
 from wattree.graph import ModelGraph
 from wattree.job import InputDeclaration, ModuleSource, module_source, read_declaration
 
-__all__ = ["RECORDED_BATCH", "capture_module", "module_graph", "record_source"]
+__all__ = [
+    "IDLE_SEQUENCE",
+    "RECORDED_BATCH",
+    "capture_module",
+    "module_graph",
+    "record_source",
+]
 
 #: Samples of the run whose sizes are exact: more than 1, which some layers treat apart.
 RECORDED_BATCH: Final = 2
+#: Begins the warning of a model whose samples are no sequences.
+IDLE_SEQUENCE: Final = "data.sequence_length: has no effect"
 #: Recordings of a process, by what they were made of.
 _RECORDINGS: Final[dict[str, Recording]] = {}
 _MOST_RECORDINGS: Final = 32
@@ -121,7 +129,7 @@ def record_source(
             loss=source.loss,
         )
     if sequence is not None and not loaded.has_sequence:
-        told = "data.sequence_length: has no effect, as the model's inputs have no such dim"
+        told = f"{IDLE_SEQUENCE}, as the model's inputs have no such dim"
         made = replace(made, warnings=(*made.warnings, told))
     while len(_RECORDINGS) >= _MOST_RECORDINGS:
         del _RECORDINGS[next(iter(_RECORDINGS))]

@@ -8,14 +8,22 @@ running at several of both. `capture.convert` makes a model graph of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
 from wattree.graph import Extent
 
-__all__ = ["RecordedOperator", "RecordedTensor", "Recording", "TensorSource"]
+__all__ = [
+    "RecordedOperator",
+    "RecordedTensor",
+    "Recording",
+    "TensorSource",
+    "element_bytes",
+    "input_bytes",
+    "size_bytes",
+]
 
 
 class TensorSource(StrEnum):
@@ -52,7 +60,7 @@ class RecordedTensor:
     @property
     def element_bytes(self) -> float:
         """Width of an element. [B]"""
-        return _ELEMENT_BYTES.get(self.dtype, 4)
+        return element_bytes(self.dtype)
 
 
 #: Width of the elements of PyTorch's types that are not four bytes wide. [B]
@@ -73,6 +81,23 @@ _ELEMENT_BYTES: Final = {
     "float8_e4m3fn": 1,
     "float8_e5m2": 1,
 }
+
+
+def element_bytes(dtype: str) -> float:
+    """Return the width of an element of a type, as PyTorch names it. [B]"""
+    return _ELEMENT_BYTES.get(dtype, 4)
+
+
+def size_bytes(extents: Iterable[Extent], dtype: str) -> Extent:
+    """Return the size of a tensor. [B]"""
+    found = Extent(coefficient=element_bytes(dtype))
+    for extent in extents:
+        found = Extent(
+            coefficient=found.coefficient * extent.coefficient,
+            batch=found.batch + extent.batch,
+            seq=found.seq + extent.seq,
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,3 +166,9 @@ class Recording:
     loss: int | None = None
     warnings: tuple[str, ...] = ()
     how: str = "fake tensors"
+
+
+def input_bytes(recording: Recording) -> tuple[Extent, ...]:
+    """Return the size of each input. [B]"""
+    inputs = (t for t in recording.tensors if t.source is TensorSource.INPUT)
+    return tuple(size_bytes(tensor.extents, tensor.dtype) for tensor in inputs)

@@ -60,6 +60,7 @@ def export(  # noqa: PLR0917 - typer passes options by name
         own_attributes=not plain,
         calibration=calibration,
     )
+    tell_warnings(job, done.warnings)
     from wattree.report.interchange_text import show_exported
 
     deliver(done.as_json(), json_path, lambda console: show_exported(done, console))

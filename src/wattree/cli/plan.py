@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wattree.cli.job_file import read_job
+from wattree.cli.job_file import read_job, tell_warnings
 from wattree.cli.output import (
     JobPath,
     JsonPath,
@@ -106,10 +106,12 @@ def plan(  # noqa: PLR0917 - typer passes options by name
         with progress_bars() as progress:
             found = wattree.plan(loaded, **asked, progress=progress)
     except InfeasibleError as error:
+        tell_warnings(job, error.warnings)
         wall_s = time.perf_counter() - began
         nothing = _nothing(objective, error, source=loaded.source, wall_s=wall_s)
         deliver(nothing, json_path, lambda _: None)
         raise
+    tell_warnings(job, found.warnings)
     deliver(found.as_json(), json_path, lambda console: show_plan(found, console))
     if found.best is None:
         raise typer.Exit(2)
@@ -143,6 +145,7 @@ def _nothing(
         "explanation": _sentences(str(error).removeprefix(f"{source}: ")),
         "rejected": error.rejected,
         "pareto": None,
+        "warnings": list(error.warnings),
     }
 
 

@@ -101,7 +101,7 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
 
     result = prediction.result
     deliver(
-        result.as_json(),
+        {**result.as_json(), "warnings": list(prediction.warnings)},
         json_path,
         lambda console: show_result(result, console, memory=memory is not None),
     )

@@ -13,7 +13,8 @@ The bounds are those of a closed queueing network (Denning and Buzen, ACM Comput
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +57,7 @@ class Loader:
         cores: Cores of a node that workers have; None for all.
         device_decode_s: Time of the device's own decoder for one sample; None where cores decode.
             [s]
+        assumed: Which of these sizes nobody gave: those of token ids, until `of_inputs` has better.
     """
 
     workers: int
@@ -70,6 +72,16 @@ class Loader:
     pinned: bool = True
     cores: int | None = None
     device_decode_s: float | None = None
+    assumed: tuple[str, ...] = field(default=(), compare=False)
+
+    def of_inputs(self, size_bytes: float) -> Loader:
+        """Return the loader with sizes that nobody gave taken from the model.
+
+        Args:
+            size_bytes: Of what the model is given of one sample. [B]
+        """
+        sizes: dict[str, Any] = dict.fromkeys(self.assumed, size_bytes)
+        return replace(self, assumed=(), **sizes)
 
     @property
     def core_s(self) -> float:

@@ -104,6 +104,8 @@ class ModelGraph:
         sources: Where the figures come from.
         checkpointed: Patterns of operators whose activations the model itself recomputes.
         warnings: What could not be told of it for certain, one line each; commands print them.
+        inputs: Bytes of each tensor that a captured module is given; empty where that is not known.
+            [B]
         own_family: Its operators are those of Wattree's own transformers, several kernels each and
             called the same in every model; otherwise they are what a module dispatched.
     """
@@ -118,6 +120,7 @@ class ModelGraph:
     sources: tuple[str, ...] = ()
     checkpointed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    inputs: tuple[Extent, ...] = ()
     own_family: bool = False
 
     def __post_init__(self) -> None:
@@ -146,6 +149,16 @@ class ModelGraph:
                 if parameter.trainable and parameter.tied_to is None
             )
             for name, count in counts.items()
+        )
+
+    def sample_bytes(self, sequence: float) -> float:
+        """Return what one sample's inputs take, those that do not grow with the batch left out. [B]
+
+        Args:
+            sequence: Tokens per sample.
+        """
+        return sum(
+            size.value(micro_batch=1.0, sequence=sequence) for size in self.inputs if size.batch
         )
 
     @property

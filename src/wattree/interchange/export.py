@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from wattree.interchange.files import (
 )
 from wattree.interchange.nodes import UnfoldedStep, places, rank_messages
 from wattree.interchange.schema import messages
-from wattree.job import AUTO, Job, naming
+from wattree.job import Job, naming
 from wattree.predict import Setting, check_recomputation, setting_of
+from wattree.predict.example import missing_strategy
+from wattree.predict.idle import idle_choices
 from wattree.predict.simulate import compilation_of
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
@@ -42,6 +44,8 @@ class Exported:
         nodes: In all of them.
         groups: Process groups in the group file.
         size_bytes: Of the traces together. [B]
+        warnings: What the job says to no effect on this model, and what could not be told of it
+            for certain; of the job's file alone: `Job.warnings`.
     """
 
     folder: str
@@ -50,6 +54,7 @@ class Exported:
     nodes: int
     groups: int
     size_bytes: int
+    warnings: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -81,12 +86,9 @@ def export_chakra(
     messages()  # whether it is there is told before anything is computed
     if not prefix or "/" in prefix:
         raise OutputError(f"prefix '{prefix}': expected part of a file name, without '/'")
-    if isinstance(job.strategy, str):
-        raise JobError(
-            job.source,
-            [f"strategy: found '{AUTO}', expected a strategy to export; `plan` finds one"],
-        )
     setting = setting_of(job, load_calibration(calibration))
+    if isinstance(job.strategy, str):
+        raise JobError(job.source, [missing_strategy(setting, "export")])
     strategy = job.strategy
     with naming(job):
         check_recomputation(strategy, setting.model)
@@ -99,7 +101,8 @@ def export_chakra(
     names = [trace_name(prefix, rank) for rank in range(strategy.mesh.ranks)]
     refuse_to_mix(folder, names)
     step = UnfoldedStep(compilation, own_attributes=own_attributes)
-    return _write(step, folder, prefix)
+    told = (*idle_choices(job, setting.model), *setting.warnings)
+    return replace(_write(step, folder, prefix), warnings=told)
 
 
 def _check_size(setting: Setting, strategy: Strategy) -> None:

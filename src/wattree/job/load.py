@@ -233,7 +233,7 @@ def _data(value: object, model: ModelSource | None, *, problems: Problems) -> Da
     length = spec.sequence_length
     loader = None
     if how is not None:
-        loader = loader_of(how, sequence_length=length or 1, problems=problems)
+        loader = loader_of(how, sequence_length=length, problems=problems)
     if length is None and model is not None and needs_sequence(model):
         expected = DataSpec.model_fields["sequence_length"].description
         problems.add("data.sequence_length", f"is missing, expected {expected}")

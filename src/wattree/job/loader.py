@@ -44,19 +44,15 @@ def loader_of(
             f"{_PLACE}.workers", "is missing, expected a whole number from 1: processes per device"
         )
         return None
-    if sequence_length is not None:
-        given.setdefault("tensor_bytes", _TOKEN_BYTES * sequence_length)
-        if stored_token_bytes is not None:
-            given.setdefault("sample_bytes", stored_token_bytes * sequence_length)
+    if sequence_length is not None and stored_token_bytes is not None:
+        given.setdefault("sample_bytes", stored_token_bytes * sequence_length)
+    assumed: tuple[str, ...] = ()
     if "tensor_bytes" not in given:
-        problems.add(
-            f"{_PLACE}.tensor_bytes",
-            "is missing, expected a size such as '588 KiB': what the device gets of one sample, "
-            "as data.sequence_length does not tell",
-        )
-        return None
+        # Captured models know better once they are read.
+        given["tensor_bytes"] = _TOKEN_BYTES * (sequence_length or 0)
+        assumed = ("tensor_bytes",) if "sample_bytes" in given else ("tensor_bytes", "sample_bytes")
     given.setdefault("sample_bytes", given["tensor_bytes"])
-    return Loader(**given)
+    return Loader(**given, assumed=assumed)
 
 
 def _given(spec: LoaderSpec) -> dict[str, Any]:
@@ -100,5 +96,9 @@ def warn_of_loader(loader: Loader, cluster: Cluster, *, problems: Problems) -> N
         problems.warn(
             f"{_PLACE}.decode", "has no effect with device_decode: no core decodes; leave one out"
         )
-    if loader.sample_bytes == 0 and loader.storage_bytes_per_s is not None:
+    if (
+        loader.sample_bytes == 0
+        and "sample_bytes" not in loader.assumed
+        and loader.storage_bytes_per_s is not None
+    ):
         problems.warn(f"{_PLACE}.storage", "has no effect without sample_bytes: nothing is read")

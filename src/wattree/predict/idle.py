@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from wattree.graph import ModelGraph, OperatorKind
+from collections import Counter
+from collections.abc import Callable
+from math import prod
+from typing import Final
+
+from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
+from wattree.hardware import Precision
 from wattree.job import Job
 from wattree.strategy import SPATIAL, Strategy, StrategyOptions
 from wattree.strategy.parts import has_roles, is_sample_table
+from wattree.strategy.presets.spatial import spatial_dim
 
-__all__ = ["has_experts", "idle_choices"]
+__all__ = ["has_experts", "idle_choices", "idle_precision"]
+
+#: A choice that touches less than this share of the model's products is told to do little: their
+#: time, and what it could save, is below that of noise between two runs of a job.
+_SLIGHT: Final = 0.05
+#: Parts of operators that tensor ranks share; they do the other ones all alike.
+_SPLIT_BY_TENSOR: Final = (TensorRole.COLUMN, TensorRole.ROW, TensorRole.VOCABULARY)
+#: Precisions of linear layers alone: everything else stays at 16 bit.
+_OF_LINEAR_LAYERS: Final = (Precision.FP8, Precision.MXFP8, Precision.NVFP4)
 
 
 def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
@@ -26,7 +41,7 @@ def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
     if options.ep > 1:
         found.append(
             f"strategy.ep: {options.ep} has no effect of its own: {model.name} has no experts, so "
-            "these ranks are replicas like those of dp; use dp"
+            f"these ranks are replicas like those of dp; use dp{_of_single_experts(model)}"
         )
     if not options.expert_over_tensor:
         found.append(
@@ -34,6 +49,17 @@ def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
             "it out"
         )
     return tuple(found)
+
+
+def _of_single_experts(model: ModelGraph) -> str:
+    """Return advice for experts that a captured model calls one by one."""
+    operators = (o for block in model.blocks.values() for o in block.operators)
+    if model.own_family or not any("expert" in operator.path for operator in operators):
+        return ""
+    return (
+        ", or hold the weights of all experts in one tensor (experts, in, out) that one bmm or "
+        "einsum multiplies with: experts that are called one by one cannot be spread"
+    )
 
 
 def _idle_statistics(strategy: Strategy | StrategyOptions, model: ModelGraph) -> list[str]:
@@ -53,6 +79,8 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
     operators = [o for block in model.blocks.values() for o in block.operators]
     found = []
     positions = strategy.cp > 1 and strategy.context != SPATIAL
+    if strategy.cp > 1 and strategy.context == SPATIAL:
+        found += _idle_rows(strategy.cp, model)
     if positions and not any(dim.name == "seq" for o in operators for dim in o.dims):
         found.append(
             f"strategy.cp: {strategy.cp} has no effect of its own: {model.name} has no dim of "
@@ -64,6 +92,13 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
             "a row of which the first can be split by output and the second by input, so these "
             "ranks do the same; use dp, or a tree with {out: tp} and {in: tp} where wanted"
         )
+    elif strategy.tp > 1 and not model.own_family:
+        share = _product_share(model, lambda operator: operator.role in _SPLIT_BY_TENSOR)
+        if share < _SLIGHT:
+            found.append(
+                f"strategy.tp: {strategy.tp} splits {100 * share:.1f} % of the products of "
+                f"{model.name}; the rest is the same on all {strategy.tp} ranks: use dp"
+            )
     shared = strategy.tables != StrategyOptions().tables
     if shared and not any(is_sample_table(operator) for operator in operators):
         found.append(
@@ -73,7 +108,56 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
     return found
 
 
+def _idle_rows(degree: int, model: ModelGraph) -> list[str]:
+    """Rows of images that hardly any product works on, as in transformers on patches."""
+    dim = spatial_dim(model)
+    if dim is None:
+        return []
+    share = _product_share(model, lambda operator: operator.has_dim(dim))
+    if share >= _SLIGHT:
+        return []
+    return [
+        f"strategy.cp: {degree} splits rows of images ('{dim}'), which {100 * share:.1f} % of the "
+        f"products of {model.name} work on; the rest is the same on all {degree} ranks: use dp or "
+        "tp"
+    ]
+
+
+def idle_precision(precision: Precision, model: ModelGraph) -> tuple[str, ...]:
+    """Return a line where narrow linear layers are asked for and hardly anything is one."""
+    if precision not in _OF_LINEAR_LAYERS:
+        return ()
+    share = _product_share(model, lambda operator: operator.kind is OperatorKind.MATMUL)
+    if share >= _SLIGHT:
+        return ()
+    return (
+        f"precision: {precision} is for linear layers, {100 * share:.1f} % of the products of "
+        f"{model.name}; convolutions stay at 16 bit: use bf16",
+    )
+
+
+def _product_share(model: ModelGraph, chosen: Callable[[Operator], bool]) -> float:
+    """Return the share of the model's products and convolutions that is in the chosen ones.
+
+    Sizes are those of one sample and 1,024 tokens; attention without weights is left out.
+    """
+    total = part = 0.0
+    counts = Counter(instance.block for instance in model.instances)
+    for name, count in counts.items():
+        for operator in model.blocks[name].operators:
+            if operator.kind not in {OperatorKind.MATMUL, OperatorKind.CONVOLUTION}:
+                continue
+            size = count * prod(
+                dim.extent.value(micro_batch=1.0, sequence=1024.0) for dim in operator.dims
+            )
+            total += size
+            part += size if chosen(operator) else 0.0
+    return part / total if total else 1.0
+
+
 def has_experts(model: ModelGraph) -> bool:
-    """Return whether any operator belongs to the experts of a mixture."""
+    """Return whether any operator belongs to the experts of a mixture that ranks can share."""
     operators = (o for block in model.blocks.values() for o in block.operators)
-    return any("experts" in operator.path for operator in operators)
+    if model.own_family:
+        return any("experts" in operator.path for operator in operators)
+    return any(operator.has_dim("expert") for operator in operators)

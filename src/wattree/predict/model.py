@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from wattree.capture import load_model, located_model, module_graph, transformer_from_mapping
+from dataclasses import replace
+
+from wattree.capture import (
+    IDLE_SEQUENCE,
+    load_model,
+    located_model,
+    module_graph,
+    transformer_from_mapping,
+)
 from wattree.capture.adapters import freeze, with_lora
 from wattree.cost.software import software_family
 from wattree.errors import JobError, ModelError, StrategyError, UnknownNameError
@@ -109,7 +117,17 @@ def _built(job: Job) -> ModelGraph:
             f"{graph.name} works on sequences, but data.sequence_length is missing, expected a "
             "whole number, tokens per sample"
         )
-    return graph
+    return _told_of_sequence(job, graph)
+
+
+def _told_of_sequence(job: Job, graph: ModelGraph) -> ModelGraph:
+    """Return a model without positions that warns of the sequence length it is given."""
+    if not job.data.has_sequence or _grows_with_sequence(graph):
+        return graph
+    if any("sequence length" in line or "sequence_length" in line for line in graph.warnings):
+        return graph  # recorded for one length alone, or told already
+    told = f"{IDLE_SEQUENCE}, as inputs of {graph.name} have no such dim"
+    return replace(graph, warnings=(*graph.warnings, told))
 
 
 def _grows_with_sequence(graph: ModelGraph) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from wattree.capture import fused
+from wattree.capture import IDLE_SEQUENCE, fused
 from wattree.cost import (
     AUTOCAST,
     Calibration,
@@ -19,6 +19,7 @@ from wattree.errors import CostError, JobError, UnknownNameError
 from wattree.graph import ModelGraph
 from wattree.hardware import Precision
 from wattree.job import Job
+from wattree.predict.idle import idle_precision
 from wattree.predict.model import model_of
 from wattree.predict.work import model_flop
 
@@ -57,6 +58,17 @@ class Setting:
         return self.pool_rates[self.job.cluster.pools.index(only)]
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the job says to no effect under any strategy, and what its model warns of."""
+        return (*idle_precision(self.precision, self.model), *self.model.warnings)
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether samples are sequences, so that tokens can be counted."""
+        told = self.model.warnings
+        return self.job.data.has_sequence and not any(t.startswith(IDLE_SEQUENCE) for t in told)
+
+    @property
     def model_flop(self) -> float:
         """Matrix FLOP that one step of the model needs; counted once. [FLOP]"""
         if "flop" not in self._known:
@@ -92,6 +104,7 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
     precision = matrix_precision(job.precision)
     software = at_precision(software, job.precision)
     model, software = _compiled(model, software)
+    job = _with_sizes(job, model)
     try:
         by_pool = pool_rates(
             job.cluster, software, precision, calibration, collectives=job.collectives
@@ -109,6 +122,25 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
             for rates, pool in zip(by_pool, job.cluster.pools, strict=True)
         ),
     )
+
+
+def _with_sizes(job: Job, model: ModelGraph) -> Job:
+    """Return the job with sizes of loaded samples that it does not give, as the model has them."""
+    loader = job.data.loader
+    if loader is None or not loader.assumed:
+        return job
+    if not model.inputs:
+        if job.data.has_sequence:
+            return job  # token ids
+        raise JobError(
+            job.source,
+            [
+                "data.loader.tensor_bytes: is missing, expected a size such as '588 KiB': what the "
+                f"device gets of one sample, as {model.name} does not tell"
+            ],
+        )
+    sized = loader.of_inputs(model.sample_bytes(job.data.sequence_length))
+    return replace(job, data=replace(job.data, loader=sized))
 
 
 def _compiled(model: ModelGraph, software: Software) -> tuple[ModelGraph, Software]:

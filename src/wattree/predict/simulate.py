@@ -16,7 +16,7 @@ from wattree.cost import load_calibration
 from wattree.errors import JobError
 from wattree.graph import TaskKind
 from wattree.hardware import Cluster
-from wattree.job import AUTO, Job, naming
+from wattree.job import Job, naming
 from wattree.predict.alive import with_alive
 from wattree.predict.breakdown import (
     slowest_class,
@@ -27,6 +27,7 @@ from wattree.predict.breakdown import (
 from wattree.predict.described import describe
 from wattree.predict.energy_use import StepEnergy, step_energy
 from wattree.predict.evidence import provenance_of
+from wattree.predict.example import missing_strategy
 from wattree.predict.fabric import Rules
 from wattree.predict.idle import has_experts, idle_choices
 from wattree.predict.materials import core_times_s, materials_use, notes_of_loading
@@ -104,10 +105,7 @@ def simulate(
         job = job.capped(power_limit_w)
     setting = setting_of(job, load_calibration(calibration))
     if isinstance(job.strategy, str):
-        raise JobError(
-            job.source,
-            [f"strategy: found '{AUTO}', expected a strategy to simulate; `plan` finds one"],
-        )
+        raise JobError(job.source, [missing_strategy(setting, "simulate")])
     with naming(job):
         check_recomputation(job.strategy, setting.model)
         prediction = predicted(
@@ -126,7 +124,7 @@ def simulate(
                 fold=fold,
                 rules=Rules(sharing=sharing, mutual_slowdown=mutual_slowdown),
             )
-    told = (*idle_choices(job, setting.model), *setting.model.warnings)
+    told = (*idle_choices(job, setting.model), *setting.warnings)
     return replace(prediction, warnings=told)
 
 
@@ -309,7 +307,7 @@ def _result(
 ) -> Result:
     job = setting.job
     step_s, ranks = trace.makespan_s, strategy.mesh.ranks
-    batch, has_tokens = job.data.global_batch, job.data.has_sequence
+    batch, has_tokens = job.data.global_batch, setting.has_tokens
     tokens_per_s = batch * job.data.sequence_length / step_s
     needed = setting.model_flop
     executed = max(_executed_flop(trace), needed)

@@ -48,9 +48,9 @@ def infeasible(
             f"  the global batch of {batch} samples splits over no mesh of these devices that the "
             "model admits; change data.global_batch or the number of nodes"
         )
-        return InfeasibleError("\n".join(lines), rejected)
+        return InfeasibleError("\n".join(lines), rejected, warnings=setting.warnings)
     lines += _nearest(setting, screened, constraints)
-    return InfeasibleError("\n".join(lines), rejected)
+    return InfeasibleError("\n".join(lines), rejected, warnings=setting.warnings)
 
 
 def _more_nodes(setting: Setting, constraints: Constraints) -> str:

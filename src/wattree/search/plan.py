@@ -111,6 +111,7 @@ def plan(
         explanation=explanation(setting, objective, ranked, rivals),
         rejected=rejected,
         pareto=None if pareto is None else _front(ranked, pareto),
+        warnings=setting.warnings,
     )
 
 

@@ -47,6 +47,8 @@ class Plan:
         explanation: Why the winner wins, in sentences.
         rejected: Reason → candidates turned away for it.
         pareto: The front of two objectives, if it was asked for.
+        warnings: What could not be told of the model for certain; of the job's file alone:
+            `Job.warnings`.
     """
 
     candidates: int
@@ -59,6 +61,7 @@ class Plan:
     explanation: tuple[str, ...]
     rejected: Mapping[str, int]
     pareto: tuple[RankedStrategy, ...] | None = None
+    warnings: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, ready for JSON."""
@@ -74,4 +77,5 @@ class Plan:
             "explanation": list(self.explanation),
             "rejected": dict(self.rejected),
             "pareto": front,
+            "warnings": list(self.warnings),
         }

@@ -327,11 +327,12 @@ def _switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
         selective = ("selective",) if scores else ()
         recomputations = ("none", *selective, "full") if setting.model.layers else ("none",)
     spread = (False, True) if has_whole_states(setting.model) else (False,)
-    has_experts = any(
+    has_experts = setting.model.own_family and any(
         operator.has_dim("expert")
         for block in setting.model.blocks.values()
         for operator in block.operators
     )
+    spreads = (True, False) if has_experts else (True,)
     usual = _CONTEXTS if setting.software.fused_attention else _CONTEXTS_UNFUSED
     wanted = usual if limits.contexts is None else limits.contexts
     contexts = tuple(dict.fromkeys((_NO_CONTEXT, *wanted)))
@@ -339,7 +340,7 @@ def _switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
     for sharding in limits.shardings:
         for recompute in recomputations:
             for sequence_parallel in spread:
-                for over_tensor in (True, False) if has_experts else (True,):
+                for over_tensor in spreads:
                     for schedule, context in itertools.product(("1f1b", *named), contexts):
                         yield StrategyOptions(
                             sharding=sharding,

@@ -141,6 +141,14 @@ def _frozen() -> nn.Module:
     return nn.Sequential(linear().requires_grad_(False), linear())
 
 
+def _penalised(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Return a loss with the gradient of a result in it."""
+    x = x.detach().requires_grad_()
+    y = torch.tanh(self.a(x))
+    (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    return y.sum() + slope.square().sum()
+
+
 def _region(reentrant: bool) -> Callable[[], nn.Module]:  # noqa: FBT001
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         def inner(y: torch.Tensor) -> torch.Tensor:
@@ -474,6 +482,26 @@ CASES = (
         flop=2 * 5 * 128,
         advice="exact for the job's sequence length, with a warning",
     ),
+    Case(
+        group="Structure",
+        what="a table of positions, as long as the sequence or longer",
+        build=one(
+            lambda self, x: self.a(x + self.table[: x.shape[1]]),
+            table=lambda: nn.Parameter(torch.zeros(4, WIDTH)),
+        ),
+        inputs=tokens,
+        sequence=4,
+        flop=2 * 4 * 128,
+        operators=("aten.slice.Tensor",),
+    ),
+    Case(
+        group="Structure",
+        what="gradients taken in forward (`torch.autograd.grad` in a loss)",
+        build=one(_penalised),
+        inputs=rows,
+        flop=256 + 256,
+        operators=("aten.tanh_backward.default",),
+    ),
     # ------------------------------------------------------------------------------- values
     Case(
         group="Results that depend on values",
@@ -523,7 +551,7 @@ CASES = (
         what="a loop over the samples of a batch",
         build=one(lambda self, x: torch.stack([self.a(row) for row in x])),
         inputs=rows,
-        refusal="does other work with a batch of 3 than with 2, from operator aten.unbind.int on",
+        refusal="does other work with a batch of 17 than with 2, from operator aten.unbind.int on",
         advice="let one operator do the whole batch",
     ),
     Case(
@@ -541,6 +569,31 @@ CASES = (
         inputs=rows,
         refusal="nested",
         advice="pad",
+    ),
+    Case(
+        group="Refused",
+        what="sparse tensors in forward",
+        build=one(lambda self, x: torch.sparse.mm(self.a(x).to_sparse(), self.a.weight)),
+        inputs=rows,
+        refusal="on sparse tensors",
+        advice="indices as dense tensors, `index_select` and `index_add`",
+    ),
+    Case(
+        group="Refused",
+        what="sparse tensors in the build function",
+        build=one(lambda self, x: self.a(x), table=lambda: torch.eye(WIDTH).to_sparse()),
+        inputs=rows,
+        refusal="its build function makes sparse tensors",
+        advice="the same",
+    ),
+    Case(
+        group="Refused",
+        what="products of operands of different types",
+        build=one(lambda self, x: self.a(x.double())),
+        inputs=rows,
+        refusal="module 'a' raised at aten.addmm.default: RuntimeError: its operands are float32 "
+        "and float64, expected one type",
+        advice="cast one of them, or `torch.autocast`",
     ),
     Case(
         group="Refused",

@@ -295,9 +295,46 @@ def test_leaving_the_process_refuses_the_model_alone() -> None:
 
 
 def test_a_size_that_is_fixed_says_with_which_batch_it_failed() -> None:
-    """PyTorch's message alone does not say why it was run with three."""
-    with pytest.raises(ModelError, match="ran with a batch of 2 and not with one of 3"):
+    """PyTorch's message alone does not say why it was run with seventeen."""
+    with pytest.raises(ModelError, match="ran with a batch of 2 and not with one of 17"):
         recorded(lambda: Calls(lambda module, x: x + torch.zeros(2, *x.shape[1:])))
+
+
+@pytest.mark.parametrize("is_other", [lambda n: n % 2 == 1, lambda n: n >= 8])
+def test_a_branch_on_the_batch_is_told(is_other: Callable[[int], bool]) -> None:
+    """One batch beside the first is no proof; the second is odd, and not small."""
+    found = recorded(
+        lambda: Calls(
+            lambda self, x: self.a(self.a(x)) if is_other(x.shape[0]) else self.a(x), a=linear()
+        )
+    )
+    (told,) = found.warnings
+
+    assert told.startswith(
+        "module 'a' does other work with a batch of 17 than with 2 and 4, from operator "
+    )
+    assert len(of(found, "aten.addmm.default")) == 1
+
+
+@pytest.mark.parametrize("length", [7, 8])
+def test_a_table_of_positions_read_whole_serves_shorter_sequences(length: int) -> None:
+    """At its full length it is no slice; the recording below it has the same sizes."""
+
+    def build() -> nn.Module:
+        return Calls(
+            lambda self, x: self.a(x + self.table[:, : x.shape[1]]),
+            a=linear(),
+            table=nn.Parameter(torch.zeros(1, length, 8)),
+        )
+
+    def inputs(batch: int, sequence: int | None) -> Any:
+        return (torch.randn(batch, sequence or 1, 8),), {}
+
+    found = record(build, inputs, name="m", sequence=length)
+    (product,) = of(found, "aten.addmm.default")
+
+    assert (found.sequence, found.warnings) == (length // 2, ())
+    assert product.flop == Extent(coefficient=128, batch=1, seq=1)
 
 
 def test_attention_over_a_sequence_is_no_approximation() -> None:

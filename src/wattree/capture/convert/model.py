@@ -9,6 +9,7 @@ from itertools import takewhile
 
 from wattree.capture.convert.blocks import Run, alive_at_cuts, runs_of
 from wattree.capture.convert.emit import Emitter
+from wattree.capture.convert.experts import with_experts
 from wattree.capture.convert.nests import Nest
 from wattree.capture.convert.normal import normal_form
 from wattree.capture.convert.operators import traced
@@ -16,8 +17,16 @@ from wattree.capture.convert.regions import keep_inside_regions
 from wattree.capture.convert.roles import with_roles
 from wattree.capture.convert.siblings import with_joined_projections
 from wattree.capture.convert.trace import Trace
-from wattree.capture.recording import Recording, TensorSource
-from wattree.graph import Block, BlockInstance, ModelGraph, Operator, Parameter, Tensor
+from wattree.capture.recording import Recording, TensorSource, input_bytes
+from wattree.graph import (
+    Block,
+    BlockInstance,
+    ModelGraph,
+    Operator,
+    OperatorKind,
+    Parameter,
+    Tensor,
+)
 
 __all__ = ["model_graph"]
 
@@ -97,6 +106,7 @@ class _Assembly:
                 sources=(f"captured: {recording.how}",),
                 checkpointed=self._checkpointed(),
                 warnings=(*recording.warnings, *self.trace.warnings),
+                inputs=input_bytes(recording),
             )
         )
 
@@ -161,7 +171,7 @@ class _Assembly:
         )
         leaving = self.cuts.get(run.end)
         output = names[leaving] if leaving is not None else None
-        return tuple(operators), tuple(inputs), output, tuple(given)
+        return with_experts(operators), tuple(inputs), output, tuple(given)
 
     def _name_given(
         self, tensor: int, names: dict[int, str], given: dict[str, None], place: int
@@ -282,6 +292,20 @@ def _unique_paths(runs: Sequence[Run]) -> list[str]:
     return paths
 
 
+def _weight_of(trace: Trace, nest: Nest) -> str:
+    """Return what a product's weight is called in its module, such as `in_proj`, if not `weight`.
+
+    `nn.MultiheadAttention` calls none of its projections: they are told apart by their weights.
+    """
+    front = f"{nest.module}." if nest.module else ""
+    for seen in nest.reads:
+        tensor = trace.tensors[seen.tensor]
+        if tensor.source is TensorSource.PARAMETER and tensor.name.endswith("weight"):
+            inside = not front or tensor.name.startswith(front)
+            return tensor.name[len(front) :].removesuffix("weight").rstrip("._") if inside else ""
+    return ""
+
+
 def _operator_paths(trace: Trace, nests: Sequence[Nest], path: str) -> list[str]:
     """Return the path of each nest in its block: its module, and what it does if that is more."""
     counts: Counter[str] = Counter(nest.module for nest in nests if nest.kernels)
@@ -295,7 +319,10 @@ def _operator_paths(trace: Trace, nests: Sequence[Nest], path: str) -> list[str]
             where = nest.module.rpartition(".")[2]
             where = "" if where.isdigit() else where
         alone = named and where and counts[nest.module] == 1 and nest.kernels
-        name = where if alone else ".".join(part for part in (where, nest.function) if part)
+        does = nest.function
+        if not alone and nest.kind is OperatorKind.MATMUL:
+            does = _weight_of(trace, nest) or does
+        name = where if alone else ".".join(part for part in (where, does) if part)
         taken[name] += 1
         found.append(name if taken[name] == 1 else f"{name}_{taken[name]}")
     return found

@@ -144,6 +144,31 @@ _ELEMENTWISE = (
     "zero",
     "fill",
 )
+#: Gradients that a forward pass takes itself (`autograd.grad` inside a model, physics losses): each
+#: element of the result follows from the same element of a gradient and of what was kept.
+_GRADIENTS = (
+    "elu_backward",
+    "gelu_backward",
+    "hardshrink_backward",
+    "hardsigmoid_backward",
+    "hardswish_backward",
+    "hardtanh_backward",
+    "leaky_relu_backward",
+    "log_sigmoid_backward",
+    "logit_backward",
+    "mish_backward",
+    "mse_loss_backward",
+    "native_dropout_backward",
+    "sigmoid_backward",
+    "silu_backward",
+    "smooth_l1_loss_backward",
+    "softplus_backward",
+    "softshrink_backward",
+    "tanh_backward",
+    "threshold_backward",
+)
+#: The same along a dim, which is summed over on the way.
+_GRADIENTS_ALONG = ("_log_softmax_backward_data", "_softmax_backward_data")
 _COPIES = ("clone", "_to_copy", "copy", "contiguous", "to", "real", "view_as_complex_copy")
 _FILLS = (
     "arange",
@@ -375,6 +400,9 @@ POINTWISE: Mapping[str, Rule] = {
     **dict.fromkeys(_EMPTY, _nothing),
     **dict.fromkeys(_REDUCTIONS, _reduction),
     **dict.fromkeys(_LOSSES, _loss),
+    **dict.fromkeys(_GRADIENTS, _elementwise),
+    "_weight_norm_interface": partial(_elementwise, function="weight_norm"),
+    **dict.fromkeys(_GRADIENTS_ALONG, _scan),
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"), _scan),
     "bernoulli": _random,
     "mul": _scaled,

@@ -14,7 +14,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from wattree.capture.huggingface_modules.choices import Choices
 from wattree.errors import ModelError, nearest
 
-__all__ = ["library_class", "library_config", "offline"]
+__all__ = ["library_class", "library_config", "offline", "one_line"]
 
 #: Keys that would make a run depend on chance, keep what training does not keep, or fetch weights:
 #: layers dropped at random, masks drawn over features, a cache of keys and values, extra outputs.
@@ -67,7 +67,7 @@ def library_config(config: Mapping[str, Any], where: str, choices: Choices) -> A
         with offline():
             found = CONFIG_MAPPING[model_type](**keys)
     except Exception as error:
-        raise ModelError(f"{where}: transformers refuses it: {_line(error)}") from error
+        raise ModelError(f"{where}: transformers refuses it: {one_line(error)}") from error
     for part in _parts(found):
         for key, value in _SWITCHED_OFF.items():
             if getattr(part, key, None):
@@ -122,6 +122,6 @@ def _parts(config: Any) -> Iterator[Any]:
             yield from _parts(part)
 
 
-def _line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """Return what an error says, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

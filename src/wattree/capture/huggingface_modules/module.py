@@ -10,7 +10,12 @@ import torch
 from torch import nn
 
 from wattree.capture.huggingface_modules.choices import Choices
-from wattree.capture.huggingface_modules.classes import library_class, library_config, offline
+from wattree.capture.huggingface_modules.classes import (
+    library_class,
+    library_config,
+    offline,
+    one_line,
+)
 from wattree.capture.huggingface_modules.experts import (
     count_grouped_products,
     grouped_products,
@@ -87,7 +92,7 @@ def huggingface_module(
                 found._attn_implementation = "eager"
                 return build()
             raise ModelError(
-                f"{where}: {model.__name__} cannot be built: {type(error).__name__}: {error}"
+                f"{where}: {model.__name__} cannot be built: {one_line(error)}"
             ) from error
         if config.get("tie_word_embeddings") is False:
             _give_a_head_of_its_own(module)

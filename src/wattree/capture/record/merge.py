@@ -15,10 +15,13 @@ from wattree.capture.recording import (
 )
 from wattree.graph import Extent
 
-__all__ = ["first_difference", "merged"]
+__all__ = ["Difference", "first_difference", "merged"]
+
+#: The operators of two runs at the first place where they differ; None where one has ended.
+Difference = tuple[RunOperator | None, RunOperator | None]
 
 
-def first_difference(one: Run, other: Run) -> tuple[RunOperator | None, RunOperator | None] | None:
+def first_difference(one: Run, other: Run) -> Difference | None:
     """Return the first operators in which two runs differ; None where they do not."""
     for mine, yours in zip_longest(one.operators, other.operators):
         if mine is None or yours is None or _shape_of(mine) != _shape_of(yours):

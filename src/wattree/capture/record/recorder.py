@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import nn
 
-from wattree.capture.record.merge import first_difference, merged
+from wattree.capture.record.merge import Difference, first_difference, merged
 from wattree.capture.record.module import (
     REAL_LIMIT_BYTES,
     build_on_meta,
@@ -33,6 +34,10 @@ from wattree.capture.recording import Recording
 from wattree.errors import ModelError, ValuesNeededError
 
 __all__ = ["Inputs", "record"]
+
+#: From the first run's batch to the second's: odd, and past the few samples that code may treat
+#: apart. Fake tensors cost the same whatever their size.
+_BATCH_STEP = 15
 
 #: `(batch, sequence) → (positional arguments, keyword arguments)`; sequence None: the model's own.
 Inputs = Callable[[int, int | None], tuple[tuple[Any, ...], Mapping[str, Any]]]
@@ -78,6 +83,25 @@ def record(
     return recorder.recording(Point(batch=batch, sequence=sequence))
 
 
+class _Runs(Protocol):
+    """Runs the module once at a point; forward alone unless asked for backward."""
+
+    def __call__(self, at: Point, *, backward: bool = False) -> Run: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OtherWork:
+    """Why runs at other sequence lengths are of no use.
+
+    Attributes:
+        problem: In words.
+        with_less: First operators in which a run at a shorter length differs; None if none ran.
+    """
+
+    problem: str
+    with_less: Difference | None
+
+
 class _Recorder:
     """One module and how it is run; tries fake tensors first, real ones second."""
 
@@ -101,9 +125,9 @@ class _Recorder:
         mode = fake_mode()
         make_fake(module, mode)
 
-        def run(at: Point) -> Run:
+        def run(at: Point, *, backward: bool = False) -> Run:
             arguments = self._fake_arguments(at, mode)
-            return self._run(module, arguments, self.limits, mode, backward=at == point)
+            return self._run(module, arguments, self.limits, mode, backward=backward)
 
         try:
             return self._merged(run, point, how="fake tensors")
@@ -146,11 +170,11 @@ class _Recorder:
             storage_bytes=REAL_LIMIT_BYTES,
         )
 
-        def run(at: Point) -> Run:
+        def run(at: Point, *, backward: bool = False) -> Run:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 arguments = self._real_arguments(at)
-                return self._run(module, arguments, limits, None, backward=at == point)
+                return self._run(module, arguments, limits, None, backward=backward)
 
         why = reason.removeprefix(f"model {self.name}: ").split("; ")[0]
         self.warnings.append(
@@ -207,26 +231,40 @@ class _Recorder:
         except _RAISED as error:
             raise _inputs_refusal(error, self.name) from error
 
-    def _merged(self, run: Callable[[Point], Run], point: Point, *, how: str) -> Recording:
+    def _merged(self, run: _Runs, point: Point, *, how: str) -> Recording:
         """Run at several sizes that do the same and merge the runs."""
-        first = run(point)
+        first = run(point, backward=True)
         if not first.trained:
             self.warnings.append(
                 "no result needs a gradient (no trainable parameter, no_grad, detach, or whole "
                 "numbers): forward alone is predicted"
             )
-        more = [self._other_batch(run, first, point, is_real=how != "fake tensors")]
-        if point.sequence is not None:
-            more += self._other_sequence(run, first, point)
+        sequences, told = self._other_sequence(run, first, point)
+        if not sequences and _takes_whole_table(told):
+            # A table of positions read whole is not cut: one length below stands for all.
+            assert point.sequence is not None
+            shorter = replace(point, sequence=point.sequence // 2)
+            again = run(shorter, backward=True)
+            if found := self._other_sequence(run, again, shorter)[0]:
+                first, point, sequences = again, shorter, found
+        if not sequences and told is not None:
+            self.warnings.append(
+                f"recorded for a sequence length of {point.sequence} alone, whose dim is not "
+                f"named: at others {told.problem}"
+            )
+        more = [self._other_batch(run, first, point, is_real=how != "fake tensors"), *sequences]
         runs, points = [first, *(r for r, _ in more)], [point, *(p for _, p in more)]
         return merged(runs, points, name=self.name, how=how, warnings=self.warnings)
 
     def _other_batch(
-        self, run: Callable[[Point], Run], first: Run, point: Point, *, is_real: bool
+        self, run: _Runs, first: Run, point: Point, *, is_real: bool
     ) -> tuple[Run, Point]:
         # Twice the batch where sizes are drawn: a bigger step tells their growth from their noise.
+        # Otherwise far away and of the other parity, so that branches on the batch show.
         steps = (
-            (2 * point.batch, 3 * point.batch) if is_real else (point.batch + 1, 2 * point.batch)
+            (2 * point.batch, 3 * point.batch)
+            if is_real
+            else (point.batch + _BATCH_STEP, 2 * point.batch)
         )
         different: Any = None
         for batch in steps:
@@ -240,24 +278,31 @@ class _Recorder:
                 ) from error
             found = first_difference(first, other)
             if found is None:
+                if different is not None:
+                    self.warnings.append(
+                        f"{_where(different)} does other work with a batch of {steps[0]} than with "
+                        f"{point.batch} and {batch}, from operator {_named(different)} on: it "
+                        "branches on the batch, or contracts in an order that depends on it; "
+                        f"recorded as with {point.batch}"
+                    )
                 return other, at
             different = different or found
-        one = different[0] or different[1]
-        where = f"module '{one.module}'" if one.module else "the module"
         raise ModelError(
-            f"model {self.name}: {where} does other work with a batch of {steps[0]} than with "
-            f"{point.batch}, from operator {one.target} on; let it do the same for every batch "
-            "(no loop over samples, no branch on the batch)"
+            f"model {self.name}: {_where(different)} does other work with a batch of {steps[0]} "
+            f"than with {point.batch}, from operator {_named(different)} on; let it do the same "
+            "for every batch (no loop over samples, no branch on the batch)"
         )
 
     def _other_sequence(
-        self, run: Callable[[Point], Run], first: Run, point: Point
-    ) -> list[tuple[Run, Point]]:
-        """Return a run at another sequence length; none, with a warning, where all differ."""
-        assert point.sequence is not None
-        half = [point.sequence // 2] if point.sequence % 2 == 0 else []
-        problem = ""
-        for sequence in (*half, point.sequence * 2, point.sequence + 1):
+        self, run: _Runs, first: Run, point: Point
+    ) -> tuple[list[tuple[Run, Point]], _OtherWork | None]:
+        """Return a run at another sequence length; none, and why, where all differ."""
+        if point.sequence is None:
+            return [], None
+        half, others = point.sequence // 2, [point.sequence * 2, point.sequence + 1]
+        others = [half, *others] if point.sequence % 2 == 0 else [*others, half]
+        problem, different = "", None
+        for sequence in filter(None, others):
             at = Point(batch=point.batch, sequence=sequence)
             try:
                 other = run(at)
@@ -266,16 +311,36 @@ class _Recorder:
                 continue
             found = first_difference(first, other)
             if found is None:
-                return [(other, at)]
-            one = found[0] or found[1]
-            assert one is not None
-            where = f"module '{one.module}'" if one.module else "the module"
-            problem = problem or f"{where} does other work, from operator {one.target} on"
-        self.warnings.append(
-            f"recorded for a sequence length of {point.sequence} alone, whose dim is not named: "
-            f"at others {problem}"
-        )
-        return []
+                return [(other, at)], None
+            if sequence < point.sequence:
+                different = found
+            told = f"{_where(found)} does other work, from operator {_named(found)} on"
+            problem = problem or told
+        return [], _OtherWork(problem=problem, with_less=different)
+
+
+def _takes_whole_table(other: _OtherWork | None) -> bool:
+    """Return whether what differs first is a slice, which at the longest length takes all."""
+    if other is None or other.with_less is None:
+        return False
+    whole, part = other.with_less
+    return (
+        whole is not None
+        and part is not None
+        and part.target == "aten.slice.Tensor"
+        and whole.is_view
+        and whole.inputs == part.inputs
+    )
+
+
+def _where(different: Difference) -> str:
+    one = different[0] or different[1]
+    return f"module '{one.module}'" if one is not None and one.module else "the module"
+
+
+def _named(different: Difference) -> str:
+    one = different[0] or different[1]
+    return one.target if one is not None else "the last"
 
 
 #: What a user's code may end with: `exit()` of a script's options is no end of the command.

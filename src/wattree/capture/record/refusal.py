@@ -25,6 +25,22 @@ _VALUES = (
 )
 
 
+#: Operators that nobody calls by their name.
+_WRITTEN_AS = {
+    "aten._local_scalar_dense.default": ".item(), or float(), int() or bool() of a tensor",
+    "aten.nonzero.default": "nonzero, or a boolean mask as an index",
+}
+_DENSE = (
+    "give the indices of an adjacency as dense tensors and use index_select and index_add (as "
+    "message passing does), or a dense matrix where it is small"
+)
+_SPARSE = ("SparseTensorImpl", "SparseCsrTensorImpl", "to_sparse", "_sparse_", "sparse tensor")
+
+
+def _is_sparse(error: BaseException, operator: str) -> bool:
+    return any(part in operator or part in str(error) for part in _SPARSE)
+
+
 def needs_values(error: BaseException) -> bool:
     """Return whether something failed because tensors had no values."""
     if isinstance(error, DATA_DEPENDENT):
@@ -37,6 +53,9 @@ def needs_values(error: BaseException) -> bool:
 
 def build_refusal(error: BaseException, name: str) -> ModelError:
     """Return what to say of a build function that raised."""
+    if _is_sparse(error, ""):
+        made = f"its build function makes sparse tensors{_line(error)}"
+        return ModelError(f"model {name}: {made}, which are not recorded; {_DENSE}")
     return ModelError(f"model {name}: its build function raised {_told(error)}{_line(error)}")
 
 
@@ -46,8 +65,15 @@ def run_refusal(error: BaseException, name: str, module: nn.Module, tracker: Tra
         text = str(error)
         return error if text.startswith("model ") else ModelError(f"model {name}: {text}")
     operator, path = tracker.failed or ("", "")
+    if operator in _WRITTEN_AS:
+        operator = f"{operator} ({_WRITTEN_AS[operator]})"
     path = path or _module_of(error.__traceback__, module)
     where = f"module '{path}'" if path else "the module"
+    if _is_sparse(error, operator):
+        return ModelError(
+            f"model {name}: {where} calls {operator or 'an operator'} on sparse tensors"
+            f"{_line(error)}, which are not recorded; {_DENSE}"
+        )
     if isinstance(error, DATA_DEPENDENT) or needs_values(error):
         operator = operator or "an operator"
         return ModelError(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from wattree.capture.record.dtypes import check_dtypes
 from wattree.capture.record.flop import flop_of, gradient_flop_of
 from wattree.capture.record.private import current_node_sequence, newest_sequence, storage_key
 from wattree.errors import ModelError
@@ -166,6 +167,7 @@ class Tracker(TorchDispatchMode):
         sequence = newest_sequence()
         given = list(_flat((args, kwargs.values())))
         inputs = tuple(self.number(t) for t in given)
+        check_dtypes(func, given)
         out = func(*args, **kwargs)
         in_place = func._schema.is_mutable  # noqa: SLF001
         before = {self.run.tensors[i].storage for i in inputs}

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 
+from wattree.capture.recording import size_bytes
 from wattree.errors import ModelError
-from wattree.graph import ModelGraph
+from wattree.graph import Extent, ModelGraph
 
 __all__ = ["FOLDER", "Shipped", "shipped_graph", "shipped_models", "write_graph", "write_summary"]
 
@@ -46,6 +48,7 @@ class Shipped:
 
 
 _LISTS = ("inputs", "blocks")
+_INPUT = re.compile(r"(?:(?P<count>\d+) × )?(?P<dtype>\w+)\[(?P<dims>[^]]*)\]", re.ASCII)
 
 
 @cache
@@ -72,14 +75,37 @@ def shipped_graph(name: str) -> ModelGraph:
     from wattree.graph.serialize import graph_from_json
 
     path = files("wattree.capture.zoo") / FOLDER / f"{name}.json.gz"
-    return graph_from_json(gzip.decompress(path.read_bytes()).decode())
+    graph = graph_from_json(gzip.decompress(path.read_bytes()).decode())
+    return replace(graph, inputs=_input_bytes(shipped_models()[name].inputs))
+
+
+def _input_bytes(inputs: Iterable[str]) -> tuple[Extent, ...]:
+    """Return the size of each input that the summary lists. [B]"""
+    found: list[Extent] = []
+    for text in inputs:
+        match = _INPUT.fullmatch(text)
+        assert match is not None, text
+        dims = [dim for dim in match["dims"].split(", ") if dim]
+        found += [size_bytes(map(_extent, dims), match["dtype"])] * int(match["count"] or 1)
+    return tuple(found)
+
+
+def _extent(dim: str) -> Extent:
+    """Return the length that the summary writes as `batch`, `192` or `0.5 sequence`."""
+    words = dim.split(" ")
+    numbers = [float(word) for word in words if word not in {"batch", "sequence"}]
+    return Extent(
+        coefficient=numbers[0] if numbers else 1.0,
+        batch=words.count("batch"),
+        seq=words.count("sequence"),
+    )
 
 
 def write_graph(graph: ModelGraph, folder: Path) -> None:
     """Write a graph's file. The same graph gives the same bytes."""
     from wattree.graph.serialize import graph_to_json
 
-    text = graph_to_json(graph)
+    text = graph_to_json(replace(graph, inputs=()))  # the summary has them
     (folder / f"{graph.name}.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from wattree.graph import ModelGraph
 from wattree.strategy.options import StrategyOptions
-from wattree.strategy.parts import layer_patterns
+from wattree.strategy.parts import layer_patterns, operator_patterns
 from wattree.strategy.tree import StrategyTree, TreeNode
 
 __all__ = ["expert_parallel"]
@@ -20,7 +20,7 @@ _ROUTING = ("moe.router", "moe.topk", "moe.dispatch", "moe.combine")
 def expert_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return the splits of routers, exchanges and experts."""
     if not model.own_family:
-        return StrategyTree(nodes={})
+        return _by_dims(model)
     over_tensor = options.expert_over_tensor
     experts = ("ep", "tp") if over_tensor else ("ep",)
     inner = TreeNode(compute={"batch": ("dp", "fsdp"), "seq": ("cp",), "expert": experts})
@@ -35,3 +35,13 @@ def expert_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree
             for path in _ROUTING:
                 nodes[f"{layer}.{path}"] = TreeNode(compute={"seq": ("cp", "tp")})
     return StrategyTree(nodes=nodes)
+
+
+def _by_dims(model: ModelGraph) -> StrategyTree:
+    """Return the splits of what a captured model does for each of its experts.
+
+    Tokens change ranks where a tensor without a split by experts meets one with it.
+    """
+    inner = TreeNode(compute={"batch": ("dp", "fsdp"), "expert": ("ep",)})
+    paths = operator_patterns(model, lambda operator: operator.has_dim("expert"))
+    return StrategyTree(nodes={path: inner for path, _ in paths})

@@ -1,0 +1,63 @@
+"""What people call the products of a model: paths of operators, and of modules they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from wattree.graph import BlockInstance, Operator
+
+__all__ = ["OperatorNames", "matches", "operator_names"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorNames:
+    """Names of one operator of one instance.
+
+    Attributes:
+        whole: Its path in the model, its path in the block, and that of its module if the module
+            is the block itself.
+        parts: Where it does the work of several modules side by side: for each, its path in the
+            model, then its path in the block.
+    """
+
+    whole: tuple[str, ...]
+    parts: tuple[str, ...] = ()
+
+    def match(self, patterns: Sequence[str]) -> bool:
+        """Return whether any pattern names it or a part of it."""
+        return any(matches(name, p) for name in (*self.whole, *self.parts) for p in patterns)
+
+    def match_whole(self, patterns: Sequence[str]) -> bool:
+        """Return whether a pattern names it."""
+        return any(matches(name, pattern) for name in self.whole for pattern in patterns)
+
+    def match_all(self, patterns: Sequence[str]) -> bool:
+        """Return whether every part is named."""
+        pairs = zip(self.parts[::2], self.parts[1::2], strict=True)
+        return all(any(matches(n, p) for n in pair for p in patterns) for pair in pairs)
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Return whether a pattern names `name`; a name alone stands for whatever ends in it."""
+    return fnmatchcase(name, pattern) or name.endswith(f".{pattern}")
+
+
+def operator_names(instance: BlockInstance, operator: Operator) -> OperatorNames:
+    """Return what an operator of an instance may be called."""
+    whole: tuple[str, ...] = (f"{instance.path}.{operator.path}", operator.path)
+    if operator.parameters and operator.parameters[0].name == "weight":
+        whole = (*whole, instance.path)  # the block is a layer of its own
+    inside = _side_by_side(operator.path)
+    parts = (name for path in inside for name in (f"{instance.path}.{path}", path))
+    return OperatorNames(whole=whole, parts=tuple(parts))
+
+
+def _side_by_side(path: str) -> tuple[str, ...]:
+    """Return the paths that `attention.q_proj+k_proj` stands for; none where it is one."""
+    first, *others = path.split("+")
+    if not others:
+        return ()
+    shared = first.split(".")[: -len(others[0].split("."))]
+    return (first, *(".".join((*shared, other)) for other in others))

@@ -1,0 +1,49 @@
+"""What to write where a job names no strategy: an example that suits its model and cluster."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wattree.graph import ModelGraph
+from wattree.job import AUTO
+from wattree.predict.setting import Setting
+from wattree.strategy.parts import is_sample_table
+
+__all__ = ["missing_strategy"]
+
+#: Parameters, gradients and Adam's states of one parameter in mixed precision. Rajbhandari et al.,
+#: "ZeRO", SC 2020, section 3.1. [B]
+_STATE_BYTES: Final = 16.0
+#: Of a device's memory, what these may take in an example; the rest is for activations.
+_SHARE: Final = 0.5
+
+
+def missing_strategy(setting: Setting, purpose: str) -> str:
+    """Return what to say to a job whose strategy is `auto`.
+
+    Args:
+        setting: The job and its model.
+        purpose: What it was asked for, such as `simulate`.
+    """
+    expected = f"strategy: found '{AUTO}', expected a strategy to {purpose}; `plan` finds one"
+    preset = _preset(setting)
+    return expected if preset is None else f"{expected}, or give one, such as 'strategy: {preset}'"
+
+
+def _preset(setting: Setting) -> str | None:
+    """Return a preset whose replicas hold the model; None where none of the plain ones does."""
+    model, cluster = setting.model, setting.job.cluster
+    if setting.job.data.global_batch % cluster.devices:
+        return None
+    if _looks_up_samples(model):
+        return "dlrm"
+    state = _STATE_BYTES * model.parameters
+    room = _SHARE * min(pool.node.device.memory_bytes for pool in cluster.pools)
+    if state <= room:
+        return "ddp"
+    return "fsdp" if state / cluster.devices <= room else None
+
+
+def _looks_up_samples(model: ModelGraph) -> bool:
+    operators = (o for block in model.blocks.values() for o in block.operators)
+    return any(is_sample_table(operator) for operator in operators)
