@@ -89,12 +89,7 @@ def freeze(graph: ModelGraph, patterns: Sequence[str]) -> ModelGraph:
             named[key] = _variant_name(graph, block, frozen, taken=blocks)
             blocks[named[key]] = _with_frozen(block, frozen, named[key])
         instances.append(replace(instance, block=named[key]))
-    side_inputs = {
-        new: graph.side_inputs[old] for (old, _), new in named.items() if old in graph.side_inputs
-    }
-    frozen_graph = _tied_follow(
-        replace(graph, blocks=blocks, instances=tuple(instances), side_inputs=side_inputs)
-    )
+    frozen_graph = _tied_follow(replace(graph, blocks=blocks, instances=tuple(instances)))
     if not frozen_graph.trainable_parameters:
         raise ModelError(
             f"{graph.name}: freeze: the patterns leave no parameter to train, found "

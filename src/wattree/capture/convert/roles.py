@@ -142,7 +142,7 @@ def _strands(block: Block) -> list[_Strand]:
             for place, dim in enumerate(operand.dims):
                 join.join((at, dim), (operand.tensor, place))
     strands: dict[object, _Strand] = {}
-    outside = {tensor.name for tensor in block.inputs} | {block.output}
+    outside = {tensor.name for tensor in block.inputs}.union(block.outputs)
     for at, operator in enumerate(block.operators):
         for operand in (*operator.inputs, *operator.outputs):
             for place in range(len(operand.dims) if operand.tensor in outside else 0):

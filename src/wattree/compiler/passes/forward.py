@@ -251,7 +251,7 @@ def forward_steps(
     *,
     phase: StepPhase = StepPhase.FORWARD,
     shares: Sequence[float] | None = None,
-    boundary: Layout | None = None,
+    handed_on: Mapping[str, Layout] | None = None,
     exchanges: Mapping[str, ContextExchange] | None = None,
     orders: Mapping[str, PositionOrder] | None = None,
     synced: Mapping[str, tuple[str, ...]] | None = None,
@@ -265,7 +265,7 @@ def forward_steps(
         phase: FORWARD or RECOMPUTATION.
         shares: Share of each operator's work to do; 0 leaves it out and takes its outputs as
             given. None does everything.
-        boundary: Layout in which the block's output is handed on.
+        handed_on: Layouts in which the block's outputs are handed on.
         exchanges, orders: From `passes.context`.
         synced: From `passes.statistics`.
     """
@@ -318,8 +318,9 @@ def forward_steps(
             )
         if operator.kind is OperatorKind.CROSS_ENTROPY and phase is StepPhase.FORWARD:
             _complete(operator, steps)
-    if block.output is not None and boundary is not None and phase is StepPhase.FORWARD:
-        steps.tensors[block.output] = steps.in_layout(block.output, boundary)
+    if phase is StepPhase.FORWARD:
+        for name, layout in (handed_on or {}).items():
+            steps.tensors[name] = steps.in_layout(name, layout)
     return steps
 
 
