@@ -76,13 +76,14 @@ def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str])
     kept: set[Made] = set()
     programs: dict[tuple[object, ...], int] = {}
     compiled: list[BlockProgram] = []
+    made_in: list[Mapping[str, Layout]] = []
     instances = []
     trained_before = False
     for index, instance in enumerate(model.instances):
         block = model.blocks[instance.block]
         names = [tensor.name for tensor in block.inputs]
         sources = dict(zip(names, handed.sources[index], strict=True))
-        given = {name: layouts[made] for name, made in sources.items()}
+        given = {name: layouts[made] or {} for name, made in sources.items()}
         is_end = index + 1 == len(model.instances)
         handed_on = {
             name: layouts.get(Made(index, name), {})
@@ -101,19 +102,20 @@ def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str])
         )
         if key not in programs:
             programs[key] = len(compiled)
-            compiled.append(
-                _compile_block(
-                    block,
-                    choices[index],
-                    active,
-                    given=given,
-                    handed_on=handed_on,
-                    elsewhere=elsewhere,
-                    instance=instance,
-                    input_gradient=trained_before,
-                )
+            program, made = _compile_block(
+                block,
+                choices[index],
+                active,
+                given=given,
+                handed_on=handed_on,
+                elsewhere=elsewhere,
+                instance=instance,
+                input_gradient=trained_before,
             )
+            compiled.append(program)
+            made_in.append(made)
         instances.append(programs[key])
+        layouts |= {Made(index, name): lies for name, lies in made_in[programs[key]].items()}
         sources |= {name: Made(index, name) for name in block.outputs}
         saved = compiled[programs[key]].saved
         kept |= {sources[t.name] for t in saved if t.name in sources and not t.recomputed}
@@ -132,8 +134,11 @@ def is_trained(block: Block) -> bool:
     return any(p.trainable for operator in block.operators for p in operator.parameters)
 
 
-def _frozen(layouts: Mapping[str, Layout]) -> tuple[object, ...]:
-    return tuple((name, tuple(sorted(layout.items()))) for name, layout in layouts.items())
+def _frozen(layouts: Mapping[str, Layout | None]) -> tuple[object, ...]:
+    return tuple(
+        (name, None if layout is None else tuple(sorted(layout.items())))
+        for name, layout in layouts.items()
+    )
 
 
 def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Choices, ...]]:
@@ -170,14 +175,16 @@ def _layouts(
     handed: Handed,
     choices: Sequence[Sequence[Choices]],
     active: frozenset[str],
-) -> dict[Made, Layout]:
+) -> dict[Made, Layout | None]:
     """Return the layout in which each tensor that is read by later instances is handed on.
 
-    It is what its first reader needs, so a tensor changes layout where it is made.
+    What the next instance reads lies as that needs it, so it changes layout where it is made. What
+    is only carried past it stays as it was made, and every reader converts it for itself: None.
     """
     known: dict[tuple[object, ...], tuple[Layout, ...]] = {}
-    layouts: dict[Made, Layout] = {}
-    for instance, chosen, sources in zip(model.instances, choices, handed.sources, strict=True):
+    layouts: dict[Made, Layout | None] = {}
+    both = zip(model.instances, choices, handed.sources, strict=True)
+    for number, (instance, chosen, sources) in enumerate(both):
         block = model.blocks[instance.block]
         key = (instance.block, id(chosen))
         if key not in known:
@@ -186,7 +193,8 @@ def _layouts(
             )
             known[key] = tuple(required_layout(block, splits, t.name) for t in block.inputs)
         for made, layout in zip(sources, known[key], strict=True):
-            layouts.setdefault(made, layout)
+            is_next = made.instance in {number - 1, -1}
+            layouts.setdefault(made, layout if is_next else None)
     return layouts
 
 
@@ -196,11 +204,12 @@ def _compile_block(
     active: frozenset[str],
     *,
     given: Mapping[str, Layout],
-    handed_on: Mapping[str, Layout],
+    handed_on: Mapping[str, Layout | None],
     elsewhere: frozenset[str],
     instance: BlockInstance,
     input_gradient: bool,
-) -> BlockProgram:
+) -> tuple[BlockProgram, Mapping[str, Layout]]:
+    """Return the program of a block, and how the tensors lie that it hands on."""
     inputs = {t.name: _placed(t.extents, given[t.name]) for t in block.inputs}
     layouts = {name: placed.layout for name, placed in inputs.items()}
     splits = operator_splits(block, choices, layouts, active, instance.path)
@@ -228,12 +237,13 @@ def _compile_block(
             orders=orders,
             synced=synced,
         )
+    lies = {name: forward.tensors[name].layout for name in handed_on}
     backward, backward_exit = backward_steps(
-        block, splits, forward, inputs, handed_on=handed_on, input_gradient=input_gradient
+        block, splits, forward, inputs, handed_on=lies, input_gradient=input_gradient
     )
     made = [forward.tensors[name] for name in block.outputs]
     own = {name: placed for name, placed in inputs.items() if name not in elsewhere}
-    return BlockProgram(
+    program = BlockProgram(
         block=block.name,
         forward=tuple(forward.steps),
         recomputation=tuple(again.steps),
@@ -247,6 +257,7 @@ def _compile_block(
         window_parts=window_parts(block.operators, splits, instance.path),
         owned=_owned(block, splits, instance.path),
     )
+    return program, lies
 
 
 def _owned(block: Block, splits: Sequence[Split], where: str) -> tuple[OwnedOperator, ...]:

@@ -168,8 +168,16 @@ def stage_program(
     elif firsts:
         tables = [_input_table(context, update)]
     keeps = not context.moves.reshard_after_forward
+    returns = [before[1] > 0.0 for before, _ in handed_bytes]
     placed = _place(
-        order, chunks, tables, stage=stage, placement=placement, pairs=pairs, keeps_gathered=keeps
+        order,
+        chunks,
+        tables,
+        stage=stage,
+        placement=placement,
+        returns=returns,
+        pairs=pairs,
+        keeps_gathered=keeps,
     )
     for at in [item.transfer_at for item in placed if item.transfer_at >= 0]:
         tables[at] = _transfer_table(transfer)
@@ -256,10 +264,14 @@ def _place(
     *,
     stage: int,
     placement: ChunkPlacement,
+    returns: Sequence[bool],
     pairs: PairedTables,
     keeps_gathered: bool,
 ) -> list[_Placed]:
-    """Append the table of every slot, and room for its transfer, to `tables`."""
+    """Append the table of every slot, and room for its transfer, to `tables`.
+
+    `returns` says which chunks send gradients back: before what is trained there are none.
+    """
     turns = turns_of(order, keeps_gathered=keeps_gathered)
     placed: list[_Placed] = []
 
@@ -267,6 +279,8 @@ def _place(
         hops = placement.before if slot.backward else placement.after
         hop = hops.get(Place(stage, slot.chunk)) if slot.hands_on else None
         if hop is None or hop.heading == 0 or table.exit < 0:
+            return -1
+        if slot.backward and not returns[slot.chunk]:
             return -1
         tables.append(_NO_TASKS)  # filled in once all are known
         return len(tables) - 1

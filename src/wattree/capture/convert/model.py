@@ -127,14 +127,18 @@ class _Assembly:
         return f"{name}:{count + 1}" if count else name
 
     def _entering(self, place: int, run: Run) -> tuple[int, ...]:
-        """Return the tensors of earlier runs that a run takes; what the one before made first."""
+        """Return the tensors of earlier runs that a run takes, in the order of reading."""
         alive = self.alive[run.start] if place else ()
         if len(alive) < 2:
             return alive
         read: dict[int, None] = {}
         for nest in self.nests[run.start : run.end]:
             read |= {s.tensor: None for s in nest.reads if s.tensor in alive and not s.detached}
-        return tuple(sorted(read, key=lambda tensor: self.run_of[tensor] != place - 1))
+        return tuple(read)
+
+    def _takes(self, place: int, tensor: int) -> bool:
+        """Whether a tensor is what a run takes first, as each does what the one before made."""
+        return self.entering[place][:1] == (tensor,)
 
     def _leaving(self, place: int, run: Run) -> tuple[int, ...]:
         """Return the tensors that a run hands on, first the one that the next takes first."""
@@ -259,8 +263,8 @@ class _Assembly:
     def _savers(self) -> dict[int, list[int]]:
         """Return what each nest keeps, each storage once.
 
-        What a later block keeps of its input is its own; all else belongs to those who keep it in
-        the block that made it.
+        What a later block keeps of its first input is its own; all else belongs to those who keep
+        it in the block that made it.
         """
         newest = {
             tensor.storage: tensor.number
@@ -273,15 +277,11 @@ class _Assembly:
                 if storage in newest:
                     savers.setdefault(newest[storage], []).append(at)
         run_at = [place for place, run in enumerate(self.runs) for _ in range(run.start, run.end)]
-        entering = {
-            taken[0]: place
-            for place, taken in enumerate(self.entering)
-            if taken and (taken == self.leaving[place - 1] or self.run_of[taken[0]] == place - 1)
-        }
         found: dict[int, list[int]] = {}
         for tensor, keepers in savers.items():
             home = self.run_of[tensor]
-            abroad = [a for a in keepers if run_at[a] == entering.get(tensor, home) != home]
+            first = [a for a in keepers if run_at[a] != home and self._takes(run_at[a], tensor)]
+            abroad = [a for a in first if run_at[a] == run_at[first[0]]]
             # Tables that other blocks read are kept where they are made.
             local = [a for a in keepers if run_at[a] == home] or [self.writer_at[tensor]]
             for place in abroad or local:

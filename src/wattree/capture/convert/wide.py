@@ -70,7 +70,7 @@ def parted_runs(
         return list(runs)
     tree = Tree(nests, narrow | wide, modules)
     found: list[Run] = []
-    for run in runs:
+    for run in _with_stragglers(tree, nests, runs, alive):
         units = _repeating(tree, nests, run, alive)
         parts: list[Run] = []
         place = run.start
@@ -80,6 +80,34 @@ def parted_runs(
         parts += pieces(nests, narrow, place, run.end) if units else [run]
         found += _handing_on(nests, parts, alive)
     return found
+
+
+def _with_stragglers(
+    tree: Tree, nests: Sequence[Nest], runs: Sequence[Run], alive: Mapping[int, tuple[int, ...]]
+) -> list[Run]:
+    """Return the runs, joined where one more of those that repeat reaches over several.
+
+    The last layer of a decoder does: behind its attention nobody reads the encoder's end again.
+    """
+    units = [
+        unit for run in runs if not run.is_unit for unit in _repeating(tree, nests, run, alive)
+    ]
+    known = {_sort(tree, unit.path) for unit in units}
+    alike = [path for path in tree.ranges if _sort(tree, path) in known and tree.is_unit(path)]
+    spans = [tree.ranges[path][:2] for path in alike]
+    found: list[Run] = []
+    for run in runs:
+        over = any(start < run.start < end for start, end in spans)
+        if found and over:
+            found.append(replace(found.pop(), end=run.end, is_unit=False))
+        else:
+            found.append(run)
+    return found
+
+
+def _sort(tree: Tree, path: str) -> tuple[str, str]:
+    """Return what modules of one sequence have in common: class, and path but for a number."""
+    return tree.modules.get(path, ""), _NUMBER.sub("", path)
 
 
 def layers_of(nests: Sequence[Nest], runs: Sequence[Run], parted: Sequence[Run]) -> list[bool]:
@@ -104,8 +132,8 @@ def _repeating(
 ) -> list[Run]:
     """Return the modules inside a run that make instances."""
     inside = sorted(_inside(tree, run.path if run.is_unit else "", run), key=lambda u: u.start)
-    kinds = [(tree.modules.get(u.path, ""), _NUMBER.sub("", u.path)) for u in inside]
-    counts = Counter(kinds)
+    kinds = [_sort(tree, unit.path) for unit in inside]
+    counts = Counter(_sort(tree, path) for path in tree.ranges if tree.is_unit(path))
     units = [unit for unit, kind in zip(inside, kinds, strict=True) if counts[kind] > 1]
     if not run.is_unit:
         listed = [unit for unit in units if unit.path.rpartition(".")[2].isdigit()]
@@ -115,7 +143,7 @@ def _repeating(
     # A module that repeats is parted only if it is a chain of equal ones, each read by all after.
     whole = _weight(nests, units) == _weight(nests, [run])
     most = max((len(alive[unit.start]) for unit in units if unit.start in alive), default=0)
-    return units if whole and len(counts) == 1 and most >= _DENSE else []
+    return units if whole and len(set(kinds)) == 1 and most >= _DENSE else []
 
 
 def _weight(nests: Sequence[Nest], runs: Sequence[Run]) -> int:

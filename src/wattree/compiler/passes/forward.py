@@ -251,7 +251,7 @@ def forward_steps(
     *,
     phase: StepPhase = StepPhase.FORWARD,
     shares: Sequence[float] | None = None,
-    handed_on: Mapping[str, Layout] | None = None,
+    handed_on: Mapping[str, Layout | None] | None = None,
     exchanges: Mapping[str, ContextExchange] | None = None,
     orders: Mapping[str, PositionOrder] | None = None,
     synced: Mapping[str, tuple[str, ...]] | None = None,
@@ -265,7 +265,7 @@ def forward_steps(
         phase: FORWARD or RECOMPUTATION.
         shares: Share of each operator's work to do; 0 leaves it out and takes its outputs as
             given. None does everything.
-        handed_on: Layouts in which the block's outputs are handed on.
+        handed_on: Layouts in which the block's outputs are handed on; None: as they lie, added up.
         exchanges, orders: From `passes.context`.
         synced: From `passes.statistics`.
     """
@@ -319,17 +319,22 @@ def forward_steps(
         if operator.kind is OperatorKind.CROSS_ENTROPY and phase is StepPhase.FORWARD:
             _complete(operator, steps)
     if phase is StepPhase.FORWARD:
-        for name, layout in (handed_on or {}).items():
-            steps.tensors[name] = steps.in_layout(name, layout)
+        for name, wanted in (handed_on or {}).items():
+            want = _whole(steps.tensors[name].layout) if wanted is None else wanted
+            steps.tensors[name] = steps.in_layout(name, want)
     return steps
 
 
 def _complete(operator: Operator, steps: StepList) -> None:
     """Add up partial losses: ranks that share the vocabulary each see part of every row."""
     for output in operator.outputs:
-        layout = steps.tensors[output.tensor].layout
-        whole = {axis: position for axis, position in layout.items() if position != PARTIAL}
+        whole = _whole(steps.tensors[output.tensor].layout)
         steps.tensors[output.tensor] = steps.in_layout(output.tensor, whole)
+
+
+def _whole(layout: Layout) -> Layout:
+    """Return a layout with partial sums added up."""
+    return {axis: position for axis, position in layout.items() if position != PARTIAL}
 
 
 def compute_step(
