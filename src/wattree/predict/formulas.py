@@ -157,9 +157,10 @@ class Formulas:
         used = zip(self.by_pool, held.pools.sum(axis=1) > 0, strict=True)
         tables = [each for each, is_used in used if is_used]
         # Two transfers over each border, of what differs from border to border.
-        sizes = (held.crossing @ self.tables.handed).sum(axis=0)[:, self.tables.block_of[index]] / 2
+        sizes = (held.crossing @ self.tables.handed).sum(axis=0) / 2
+        block = self.tables.block_of[index]
         mean, most = (
-            np.max([self._transfer_s(t, index, size) for t in tables], axis=0)
+            np.max([self._transfer_s(t, index, size[block]) for t in tables], axis=0)
             for size in (sizes.mean(axis=0), sizes.max(axis=0))
         )
         fill = 2 * (held.stages - 1) * mean
