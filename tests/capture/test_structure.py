@@ -255,10 +255,12 @@ def test_the_decoder_of_t5_reads_the_encoder() -> None:
     """Its cross-attention needs the encoder's last output beside the previous layer's."""
     graph = load_model("t5-small")
 
-    assert graph.side_inputs == {
-        "first_decoder_layer": "encoder.final",
-        "decoder_layer": "encoder.final",
-    }
+    reads = [instance.reads for instance in graph.instances if instance.path.startswith("decoder.")]
+    assert {read[1] for read in reads[1:]} == {"encoder.final/final_norm"}
+    assert [read[0].partition("/")[0] for read in reads[1:]] == [
+        "decoder.embedding",
+        *(f"decoder.layers.{i}" for i in range(5)),
+    ]
     assert [tensor.name for tensor in graph.blocks["decoder_layer"].inputs] == ["hidden", "encoded"]
 
 

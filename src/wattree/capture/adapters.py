@@ -189,10 +189,7 @@ def _in_variants(
             named[key] = name
             blocks[name] = changed(block, paths, name)
         instances.append(replace(instance, block=named[key]))
-    side_inputs = {
-        new: graph.side_inputs[old] for (old, _), new in named.items() if old in graph.side_inputs
-    }
-    return replace(graph, blocks=blocks, instances=tuple(instances), side_inputs=side_inputs)
+    return replace(graph, blocks=blocks, instances=tuple(instances))
 
 
 def _variant_name(graph: ModelGraph, block: Block, word: str, *, taken: Mapping[str, Block]) -> str:

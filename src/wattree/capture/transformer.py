@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from itertools import pairwise
 
 from wattree.capture.embedding import TOKEN_TABLE, embedding_block
 from wattree.capture.head import head_block, hidden_state
@@ -54,10 +56,9 @@ def build_transformer(shape: TransformerShape) -> ModelGraph:
         name=shape.name,
         architecture=shape.architecture,
         blocks=blocks,
-        instances=tuple(instances),
+        instances=_with_memory(shape, blocks, instances),
         max_sequence_length=shape.max_positions or None,
         vocabulary=shape.vocab,
-        side_inputs=_side_inputs(shape, blocks),
         sources=shape.sources,
     )
 
@@ -74,7 +75,17 @@ def _encoder_norm(shape: TransformerShape) -> Block:
     )
 
 
-def _side_inputs(shape: TransformerShape, blocks: dict[str, Block]) -> dict[str, str]:
-    """Return the encoder's last instance for every block that reads a second input."""
+def _with_memory(
+    shape: TransformerShape, blocks: dict[str, Block], instances: list[BlockInstance]
+) -> tuple[BlockInstance, ...]:
+    """Return the instances, those with cross-attention reading the encoder's end besides."""
     last = "encoder.final" if shape.final_norm else f"encoder.layers.{shape.encoder_layers - 1}"
-    return {name: last for name, block in blocks.items() if len(block.inputs) > 1}
+    by_path = {instance.path: blocks[instance.block] for instance in instances}
+    found = []
+    for before, instance in pairwise([instances[0], *instances]):
+        if len(blocks[instance.block].inputs) > 1:
+            reads = (f"{path}/{by_path[path].output}" for path in (before.path, last))
+            found.append(replace(instance, reads=tuple(reads)))
+        else:
+            found.append(instance)
+    return tuple(found)

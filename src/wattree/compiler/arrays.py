@@ -37,8 +37,8 @@ Floats = NDArray[np.float64]
 _BOTH, _OUT, _IN = "", " out", " in"
 #: Transfers whose costs depend on the class, by field of `StageClasses`; the last one's are those
 #: of one byte. In the same order: how far the stage lies that gets them.
-_BY_CLASS = ("to_next", "to_previous", "to_mirror_per_byte")
-_PER_BYTE = len(_BY_CLASS) - 1
+_BY_CLASS = ("to_next", "to_previous", "to_mirror")
+_TO_MIRROR = len(_BY_CLASS) - 1
 _HEADINGS = (1, -1, 0)
 _STREAM_KINDS = {
     Stream.COMPUTE: StreamKind.COMPUTE,
@@ -55,14 +55,19 @@ _STREAM_KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferCosts:
-    """Costs of one stage's transfers by class, for one direction. Shapes `(K,)`."""
+    """Costs of one stage's transfers by class, for one direction. Shapes `(K,)`.
+
+    Attributes:
+        latency_s: Of a transfer. [s]
+        work_s: Time of one byte. [s/B]
+        scale_up_bytes, adapter_bytes, uplink_bytes: Sent over links per byte of the tensors.
+    """
 
     latency_s: Floats
     work_s: Floats
     scale_up_bytes: Floats
     adapter_bytes: Floats
     uplink_bytes: Floats
-    wire_bytes: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +84,7 @@ class StageClasses:
         name: Of the stage, for people.
         level: Which tasks of its stage's program each class plays, `(K,)`.
         mirror_class: Class of the peer in the stage that holds the same chunks, `(K,)`, if any.
-        to_mirror_per_byte: Costs of sending it one byte.
+        to_mirror: Costs of transfers to it.
         members: Axes number → members of one group on one link, by kind of link and orbit; None
             where ranks of a class never share a link.
         pool: Pool of each class's devices, `(K,)`; None for one.
@@ -97,7 +102,7 @@ class StageClasses:
     name: str
     level: Integers
     mirror_class: Integers | None = None
-    to_mirror_per_byte: TransferCosts | None = None
+    to_mirror: TransferCosts | None = None
     members: Mapping[int, Integers] | None = None
     pool: Integers | None = None
     devices: tuple[str, ...] = ()
@@ -338,10 +343,10 @@ def _cost_rows(tasks: _Tasks) -> Integers:
     stream, rows = tasks.records["stream"], np.full(len(tasks.records), FROM_TASK, dtype=np.int64)
     rows[stream == Stream.SEND_NEXT] = _BY_CLASS.index("to_next")
     rows[stream == Stream.SEND_PREVIOUS] = _BY_CLASS.index("to_previous")
-    mirrored = np.array([stage.to_mirror_per_byte is not None for stage in tasks.classes])
+    mirrored = np.array([stage.to_mirror is not None for stage in tasks.classes])
     if mirrored.any():
         exchanged = (tasks.records["kind"] == TaskKind.TRANSFER) & (stream == Stream.REDUCE)
-        rows[exchanged & mirrored[tasks.stage]] = _PER_BYTE
+        rows[exchanged & mirrored[tasks.stage]] = _TO_MIRROR
     return rows
 
 
@@ -378,11 +383,7 @@ def _times(tasks: _Tasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
     for row in range(len(_BY_CLASS)):
         instance, task, owner = tasks.instances_of(costs == row)
         latency_s[instance] = _by_class(tasks, row, "latency_s")[owner]
-        work_s[instance] = _by_class(tasks, row, "work_s")[owner]
-        if row == _PER_BYTE:
-            work_s[instance] *= records["wire_bytes"][task]
-        else:
-            wire_bytes[instance] = _by_class(tasks, row, "wire_bytes")[owner]
+        work_s[instance] = _by_class(tasks, row, "work_s")[owner] * records["wire_bytes"][task]
     return latency_s, work_s, wire_bytes
 
 
@@ -413,7 +414,7 @@ def _directions(
         apart = bool((tasks.records[kind.load][transfers & (costs == FROM_TASK)] > 0).any())
         for row in range(len(_BY_CLASS)):
             _, task, owner = tasks.instances_of(transfers & (costs == row))
-            size = tasks.records["wire_bytes"][task] if row == _PER_BYTE else 1.0
+            size = tasks.records["wire_bytes"][task]
             apart |= bool((_by_class(tasks, row, kind.load)[owner] * size > 0).any())
         result += [(kind, way) for way in ((_OUT, _IN) if apart else (_BOTH,))]
     return result
@@ -598,7 +599,6 @@ def _loads(
         ),
         size_bytes=tasks.records["wire_bytes"].copy(),
         work_s=work_s,
-        per_byte_from=_PER_BYTE,
         inward=np.array([way == _IN for _, way in directions]),
         receiver=np.stack([following, preceding, np.arange(number)]),
         link=np.stack([at + k.of_class for at, (k, _) in zip(first, directions, strict=False)]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,11 +21,11 @@ from wattree.compiler.program import (
     OwnedOperator,
     StepPhase,
 )
-from wattree.graph import Block, BlockInstance, Extent, ModelGraph
+from wattree.graph import Block, BlockInstance, Extent, Handed, Made, ModelGraph
 from wattree.strategy import OWNER, Choices, StrategyTree, TreeNode
 from wattree.strategy.parts import is_sample_table, looked_up
 
-__all__ = ["ModelProgram", "compile_model"]
+__all__ = ["ModelProgram", "compile_model", "is_trained"]
 
 _EMPTY = TreeNode()
 
@@ -71,36 +71,55 @@ def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str])
         StrategyError: The tree does not fit the model.
     """
     choices = _choices_by_instance(model, tree)
-    boundaries = _boundaries(model, choices, active)
+    handed = Handed(model)
+    layouts = _layouts(model, handed, choices, active)
+    kept: set[Made] = set()
     programs: dict[tuple[object, ...], int] = {}
     compiled: list[BlockProgram] = []
+    made_in: list[Mapping[str, Layout]] = []
     instances = []
     trained_before = False
     for index, instance in enumerate(model.instances):
         block = model.blocks[instance.block]
-        given, handed_on = boundaries[index], boundaries[index + 1]
+        names = [tensor.name for tensor in block.inputs]
+        sources = dict(zip(names, handed.sources[index], strict=True))
+        given = {name: layouts[made] or {} for name, made in sources.items()}
+        is_end = index + 1 == len(model.instances)
+        handed_on = {
+            name: layouts.get(Made(index, name), {})
+            for name in block.outputs
+            if is_end or Made(index, name) in layouts
+        }
+        # What was carried past the block before is kept where it was kept first.
+        elsewhere = frozenset(n for n, m in sources.items() if m in kept and m.instance < index - 1)
         key = (
             instance.block,
             id(choices[index]),
             _frozen(given),
             _frozen(handed_on),
+            elsewhere,
             trained_before,
         )
         if key not in programs:
             programs[key] = len(compiled)
-            compiled.append(
-                _compile_block(
-                    block,
-                    choices[index],
-                    active,
-                    given=given,
-                    handed_on=handed_on,
-                    instance=instance,
-                    input_gradient=trained_before,
-                )
+            program, made = _compile_block(
+                block,
+                choices[index],
+                active,
+                given=given,
+                handed_on=handed_on,
+                elsewhere=elsewhere,
+                instance=instance,
+                input_gradient=trained_before,
             )
+            compiled.append(program)
+            made_in.append(made)
         instances.append(programs[key])
-        trained_before = trained_before or _is_trained(block)
+        layouts |= {Made(index, name): lies for name, lies in made_in[programs[key]].items()}
+        sources |= {name: Made(index, name) for name in block.outputs}
+        saved = compiled[programs[key]].saved
+        kept |= {sources[t.name] for t in saved if t.name in sources and not t.recomputed}
+        trained_before = trained_before or is_trained(block)
     root = tree.choices("")
     return ModelProgram(
         model=model,
@@ -110,12 +129,16 @@ def compile_model(model: ModelGraph, tree: StrategyTree, active: frozenset[str])
     )
 
 
-def _is_trained(block: Block) -> bool:
+def is_trained(block: Block) -> bool:
+    """Whether a block has parameters that are updated."""
     return any(p.trainable for operator in block.operators for p in operator.parameters)
 
 
-def _frozen(layout: Layout) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(layout.items()))
+def _frozen(layouts: Mapping[str, Layout | None]) -> tuple[object, ...]:
+    return tuple(
+        (name, None if layout is None else tuple(sorted(layout.items())))
+        for name, layout in layouts.items()
+    )
 
 
 def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Choices, ...]]:
@@ -147,26 +170,32 @@ def _may_match(pattern: str, path: str) -> bool:
     return bool(StrategyTree(nodes={pattern: _EMPTY}).reaching(path))
 
 
-def _boundaries(
-    model: ModelGraph, choices: Sequence[Sequence[Choices]], active: frozenset[str]
-) -> list[Layout]:
-    """Return the layout in which each instance takes its first input, and one more for the end.
+def _layouts(
+    model: ModelGraph,
+    handed: Handed,
+    choices: Sequence[Sequence[Choices]],
+    active: frozenset[str],
+) -> dict[Made, Layout | None]:
+    """Return the layout in which each tensor that is read by later instances is handed on.
 
-    It is what the instance's first reader needs, so a tensor changes layout where it is made.
+    What the next instance reads lies as that needs it, so it changes layout where it is made. What
+    is only carried past it stays as it was made, and every reader converts it for itself: None.
     """
-    known: dict[tuple[object, ...], Layout] = {}
-    layouts: list[Layout] = []
-    for instance, chosen in zip(model.instances, choices, strict=True):
+    known: dict[tuple[object, ...], tuple[Layout, ...]] = {}
+    layouts: dict[Made, Layout | None] = {}
+    both = zip(model.instances, choices, handed.sources, strict=True)
+    for number, (instance, chosen, sources) in enumerate(both):
         block = model.blocks[instance.block]
         key = (instance.block, id(chosen))
         if key not in known:
-            layout: Layout = {}
-            if block.inputs:
-                splits = operator_splits(block, chosen, {}, active, instance.path)
-                layout = required_layout(block, splits, block.inputs[0].name)
-            known[key] = layout
-        layouts.append(known[key])
-    return [*layouts, {}]
+            splits = (
+                operator_splits(block, chosen, {}, active, instance.path) if block.inputs else ()
+            )
+            known[key] = tuple(required_layout(block, splits, t.name) for t in block.inputs)
+        for made, layout in zip(sources, known[key], strict=True):
+            is_next = made.instance in {number - 1, -1}
+            layouts.setdefault(made, layout if is_next else None)
+    return layouts
 
 
 def _compile_block(
@@ -174,22 +203,23 @@ def _compile_block(
     choices: Sequence[Choices],
     active: frozenset[str],
     *,
-    given: Layout,
-    handed_on: Layout,
+    given: Mapping[str, Layout],
+    handed_on: Mapping[str, Layout | None],
+    elsewhere: frozenset[str],
     instance: BlockInstance,
     input_gradient: bool,
-) -> BlockProgram:
-    inputs = {tensor.name: _placed(tensor.extents, given) for tensor in block.inputs}
+) -> tuple[BlockProgram, Mapping[str, Layout]]:
+    """Return the program of a block, and how the tensors lie that it hands on."""
+    inputs = {t.name: _placed(t.extents, given[t.name]) for t in block.inputs}
     layouts = {name: placed.layout for name, placed in inputs.items()}
     splits = operator_splits(block, choices, layouts, active, instance.path)
-    boundary = handed_on if block.output is not None else None
     exchanges, orders = exchanges_of(block, choices)
     synced = statistics_axes(block.operators, splits, choices)
     forward = forward_steps(
         block,
         splits,
         inputs,
-        boundary=boundary,
+        handed_on=handed_on,
         exchanges=exchanges,
         orders=orders,
         synced=synced,
@@ -207,25 +237,27 @@ def _compile_block(
             orders=orders,
             synced=synced,
         )
+    lies = {name: forward.tensors[name].layout for name in handed_on}
     backward, backward_exit = backward_steps(
-        block, splits, forward, inputs, boundary=boundary, input_gradient=input_gradient
+        block, splits, forward, inputs, handed_on=lies, input_gradient=input_gradient
     )
-    first = inputs[block.inputs[0].name].size if block.inputs else LocalSize(0.0)
-    return BlockProgram(
+    made = [forward.tensors[name] for name in block.outputs]
+    own = {name: placed for name, placed in inputs.items() if name not in elsewhere}
+    program = BlockProgram(
         block=block.name,
         forward=tuple(forward.steps),
         recomputation=tuple(again.steps),
         backward=tuple(backward.steps),
-        saved=saved_tensors(block, splits, choices, forward, inputs),
+        saved=saved_tensors(block, splits, choices, forward, own),
         parameters=parameter_groups(block, splits, choices),
-        boundary=forward.tensors[block.output].size if block.output else LocalSize(0.0),
-        input_size=first,
-        forward_exit=forward.tensors[block.output].step if block.output else len(forward.steps) - 1,
+        handed=tuple((name, p.size) for name, p in zip(block.outputs, made, strict=True)),
+        forward_exit=max((p.step for p in made), default=len(forward.steps) - 1),
         backward_exit=backward_exit,
         expert_places=_expert_places(block, splits),
         window_parts=window_parts(block.operators, splits, instance.path),
         owned=_owned(block, splits, instance.path),
     )
+    return program, lies
 
 
 def _owned(block: Block, splits: Sequence[Split], where: str) -> tuple[OwnedOperator, ...]:

@@ -170,8 +170,7 @@ class BlockCosts:
     recomputation: PhaseCosts
     backward: PhaseCosts
     saved_bytes: Floats  # (saved tensors, n)
-    boundary_bytes: Floats  # (n,)
-    input_bytes: Floats  # (n,)
+    handed_bytes: Floats  # (tensors handed on, n)
 
 
 def block_costs(
@@ -190,8 +189,10 @@ def block_costs(
         recomputation=again,
         backward=backward,
         saved_bytes=_saved_bytes(program, scale, rates, software),
-        boundary_bytes=scale.value(program.boundary) * rates.element_bytes,
-        input_bytes=scale.value(program.input_size) * rates.element_bytes,
+        handed_bytes=np.array([scale.value(s) for _, s in program.handed]).reshape(
+            len(program.handed), len(scale.micro_batch)
+        )
+        * rates.element_bytes,
     )
 
 

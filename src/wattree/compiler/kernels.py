@@ -99,11 +99,10 @@ class Loads(NamedTuple):
     Attributes:
         of_task: By level of ranks and task, `(V, T, D)`. [B]
         level: Of each class, `(C,)`.
-        by_class: For tasks whose bytes depend on the class, `(rows, D, C)`, by `Templates.costs`.
-            [B], of rows from `per_byte_from` on per byte of `size_bytes`.
+        by_class: For tasks whose bytes depend on the class, `(rows, D, C)`, by `Templates.costs`:
+            per byte of `size_bytes`.
         size_bytes: `(T,)`. [B]
         work_s: Of each instance. [s]
-        per_byte_from: First row of `by_class` that is to be multiplied.
         inward: Whether a direction's links are those of the receiver, `(D,)`.
         receiver: Class that gets what a class sends, `(rows, C)`, by `Templates.costs`.
         link: Link of each class, `(D, C)`.
@@ -115,7 +114,6 @@ class Loads(NamedTuple):
     by_class: Floats
     size_bytes: Floats
     work_s: Floats
-    per_byte_from: int
     inward: NDArray[np.bool_]
     receiver: Integers
     link: Integers
@@ -251,9 +249,7 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
                     filled += 1
             continue
         if costs != FROM_TASK:
-            load_bytes = loads.by_class[costs, d, base + members[end - 1]]
-            if costs >= loads.per_byte_from:
-                load_bytes = loads.size_bytes[t] * load_bytes
+            load_bytes = loads.size_bytes[t] * loads.by_class[costs, d, base + members[end - 1]]
         if load_bytes > 0.0:
             for m in range(begin, end):
                 rank_class = base + members[m]

@@ -405,10 +405,10 @@ class BlockProgram:
         forward, recomputation, backward: Steps in program order.
         saved: Activations kept for backward.
         parameters: What it holds.
-        boundary: Local size of the tensor it hands on (what a pipeline stage sends).
-        input_size: Local size of the tensor it is given.
-        forward_exit, backward_exit: Step whose end completes the output, or the gradient of the
-            input; -1 where there is none.
+        handed: Tensors that it makes for later blocks and their local sizes (what pipeline stages
+            send).
+        forward_exit, backward_exit: Step whose end completes the outputs, or the gradients of the
+            inputs; -1 where there is none.
         expert_places: The ways in which it spreads experts over ranks.
         window_parts: Windows over dims that are split.
         owned: Operators that are whole on one rank.
@@ -420,8 +420,7 @@ class BlockProgram:
     backward: tuple[Step, ...]
     saved: tuple[SavedTensor, ...]
     parameters: tuple[ParameterGroup, ...]
-    boundary: LocalSize
-    input_size: LocalSize
+    handed: tuple[tuple[str, LocalSize], ...]
     forward_exit: int
     backward_exit: int
     expert_places: tuple[ExpertPlace, ...] = ()

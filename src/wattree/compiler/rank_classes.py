@@ -61,7 +61,6 @@ class RanksOfJob:
         topology: The mesh on the cluster.
         axes_index: Axes sets that collectives run over → their numbers.
         residents: Memory held for the whole step, by stage, then level and category. [B]
-        boundary_bytes: What a stage hands to the next for one micro-batch. [B]
         rates: What links reach, by pool.
         kinds: Kinds of ranks, whose times differ.
         levels: Level of each rank, by how many tokens its experts get; None: all have the same.
@@ -72,7 +71,6 @@ class RanksOfJob:
     topology: MeshTopology
     axes_index: Mapping[tuple[str, ...], int]
     residents: Sequence[Floats]
-    boundary_bytes: float
     rates: Sequence[Rates]
     kinds: RankKinds
     levels: Integers | None = None
@@ -219,10 +217,8 @@ def _stage_classes(
             else job.levels[chosen]
         )
 
-        def costs(
-            reach: Integers, size: float, peers: Integers, chosen: Integers = chosen
-        ) -> TransferCosts:
-            return _transfer_costs(size, chosen, peers, reach, alone)
+        def costs(reach: Integers, peers: Integers, chosen: Integers = chosen) -> TransferCosts:
+            return _transfer_costs(chosen, peers, reach, alone)
 
         result.append(
             StageClasses(
@@ -231,14 +227,12 @@ def _stage_classes(
                 orbits={n: _orbits(members, place, len(chosen)) for n, members in groups.items()},
                 next_class=local[(stage + 1) % stages][2][first],
                 previous_class=local[(stage - 1) % stages][2][first],
-                to_next=costs(places.reach_ahead, job.boundary_bytes, places.ahead),
-                to_previous=costs(places.reach_behind, job.boundary_bytes, places.behind),
+                to_next=costs(places.reach_ahead, places.ahead),
+                to_previous=costs(places.reach_behind, places.behind),
                 resident=job.residents[stage][level],
                 name=job.label + (f"stage {stage}" if stages > 1 else "ranks"),
                 mirror_class=local[stages - 1 - stage][2][first] if job.mirrored else None,
-                to_mirror_per_byte=costs(places.reach_mirror, 1.0, places.mirror)
-                if job.mirrored
-                else None,
+                to_mirror=costs(places.reach_mirror, places.mirror) if job.mirrored else None,
                 members={
                     n: _on_one_link(members, place, folded_uses) for n, members in groups.items()
                 }
@@ -356,14 +350,13 @@ class _Alone:
 
 
 def _transfer_costs(
-    size_bytes: float, senders: Integers, peers: Integers, reach: Integers, links: _Alone
+    senders: Integers, peers: Integers, reach: Integers, links: _Alone
 ) -> TransferCosts:
-    """Return what transfers cost that share no link with another.
+    """Return what transfers that share no link with another cost per byte.
 
     The slower end decides; the other's link has room to spare.
 
     Args:
-        size_bytes: Of one. [B]
         senders: Ranks that send.
         peers: Rank that each rank sends to.
         reach: How far that is, by rank, from `MeshTopology.reach`.
@@ -371,7 +364,6 @@ def _transfer_costs(
     """
     receivers, reach = peers[senders], reach[senders]
     crosses = reach > 0
-    size = np.full(len(reach), size_bytes)
 
     def slower(rates: Floats) -> Floats:
         return np.minimum(rates[senders], rates[receivers])
@@ -380,13 +372,12 @@ def _transfer_costs(
     alpha = np.maximum(links.alpha_s[senders], links.alpha_s[receivers]) / 2
     network = np.maximum(links.alpha_network_s[senders], links.alpha_network_s[receivers])
     stretch = _stretch(links.job, links.pools, senders, receivers)
-    inside = size * stretch / slower(links.scale_up_bytes_per_s)
-    outside = size / slower(links.adapter_bytes_per_s)
+    inside = stretch / slower(links.scale_up_bytes_per_s)
+    outside = 1.0 / slower(links.adapter_bytes_per_s)
     return TransferCosts(
         latency_s=np.where(crosses, alpha + network, alpha),
         work_s=np.where(crosses, outside, inside),
-        scale_up_bytes=np.where(crosses, 0.0, size * stretch),
-        adapter_bytes=np.where(crosses, size, 0.0),
-        uplink_bytes=np.where(reach > 1, size, 0.0),
-        wire_bytes=size,
+        scale_up_bytes=np.where(crosses, 0.0, stretch),
+        adapter_bytes=np.where(crosses, 1.0, 0.0),
+        uplink_bytes=np.where(reach > 1, 1.0, 0.0),
     )

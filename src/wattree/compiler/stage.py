@@ -140,6 +140,7 @@ def stage_program(
     stage: int,
     placement: ChunkPlacement,
     transfer: np.void,
+    handed_bytes: Sequence[Sequence[tuple[float, float]]],
     blocking_transfers: bool,
     pairs: PairedTables,
 ) -> StageProgram:
@@ -153,7 +154,9 @@ def stage_program(
         update: The step's end.
         stage: Its number.
         placement: Where the chunks of all stages lie.
-        transfer: Record of a transfer to a neighbour, ready but for direction.
+        transfer: Record of a transfer to a neighbour, ready but for direction and size.
+        handed_bytes: Of each chunk, what crosses the border before it and the one after it for a
+            micro-batch, each forward and back. [B]
         blocking_transfers: Compute waits for each transfer (no overlap).
         pairs: Tables of slots that run side by side.
     """
@@ -165,8 +168,16 @@ def stage_program(
     elif firsts:
         tables = [_input_table(context, update)]
     keeps = not context.moves.reshard_after_forward
+    returns = [before[1] > 0.0 for before, _ in handed_bytes]
     placed = _place(
-        order, chunks, tables, stage=stage, placement=placement, pairs=pairs, keeps_gathered=keeps
+        order,
+        chunks,
+        tables,
+        stage=stage,
+        placement=placement,
+        returns=returns,
+        pairs=pairs,
+        keeps_gathered=keeps,
     )
     for at in [item.transfer_at for item in placed if item.transfer_at >= 0]:
         tables[at] = _transfer_table(transfer)
@@ -177,8 +188,8 @@ def stage_program(
     tables.append(_tail([block for held in blocks for block in held], context, update))
     tasks, edges, offsets = concatenated(tables)
     extra = [edges]
-    receives = _receives(placed, offsets)
-    sends = _sends(placed, tasks, offsets, stage=stage, placement=placement)
+    receives = _receives(placed, offsets, stage=stage, placement=placement)
+    sends = _sends(placed, tasks, offsets, handed_bytes, stage=stage, placement=placement)
     extra += _slot_edges(placed, tasks, offsets, receives, stage=stage, placement=placement)
     extra.append(_return_edges(placed, offsets))
     if firsts and update.loading is None:
@@ -253,10 +264,14 @@ def _place(
     *,
     stage: int,
     placement: ChunkPlacement,
+    returns: Sequence[bool],
     pairs: PairedTables,
     keeps_gathered: bool,
 ) -> list[_Placed]:
-    """Append the table of every slot, and room for its transfer, to `tables`."""
+    """Append the table of every slot, and room for its transfer, to `tables`.
+
+    `returns` says which chunks send gradients back: before what is trained there are none.
+    """
     turns = turns_of(order, keeps_gathered=keeps_gathered)
     placed: list[_Placed] = []
 
@@ -264,6 +279,8 @@ def _place(
         hops = placement.before if slot.backward else placement.after
         hop = hops.get(Place(stage, slot.chunk)) if slot.hands_on else None
         if hop is None or hop.heading == 0 or table.exit < 0:
+            return -1
+        if slot.backward and not returns[slot.chunk]:
             return -1
         tables.append(_NO_TASKS)  # filled in once all are known
         return len(tables) - 1
@@ -314,26 +331,36 @@ def _row(item: _Placed, offset: int, task: int) -> int:
 
 
 def _receives(
-    placed: Sequence[_Placed], offsets: NDArray[np.int64]
+    placed: Sequence[_Placed],
+    offsets: NDArray[np.int64],
+    *,
+    stage: int,
+    placement: ChunkPlacement,
 ) -> dict[Handover, tuple[int, ...]]:
-    return {
-        Handover(item.slot.chunk, item.slot.micro_batch, item.slot.backward): tuple(
-            _row(item, int(offsets[item.at]), entry) for entry in item.table.entries
+    found = {}
+    for item in placed:
+        slot, entries = item.slot, item.table.entries
+        if not slot.hands_on:
+            continue
+        is_handed = not slot.backward and Place(stage, slot.chunk) in placement.before
+        if not entries and is_handed:  # what comes is for later blocks than the first
+            entries = tuple(np.flatnonzero(item.table.tasks["stream"] == Stream.COMPUTE)[:1])
+        found[Handover(slot.chunk, slot.micro_batch, slot.backward)] = tuple(
+            _row(item, int(offsets[item.at]), int(entry)) for entry in entries
         )
-        for item in placed
-        if item.slot.hands_on
-    }
+    return found
 
 
 def _sends(
     placed: Sequence[_Placed],
     tasks: NDArray[np.void],
     offsets: NDArray[np.int64],
+    handed_bytes: Sequence[Sequence[tuple[float, float]]],
     *,
     stage: int,
     placement: ChunkPlacement,
 ) -> list[Send]:
-    """Return the transfers to other stages, their directions set in `tasks`."""
+    """Return the transfers to other stages, their directions and sizes set in `tasks`."""
     sends = []
     for item in placed:
         if item.transfer_at < 0:
@@ -344,6 +371,8 @@ def _sends(
         tasks["stream"][task] = Stream.SEND_NEXT if hop.heading > 0 else Stream.SEND_PREVIOUS
         tasks["phase"][task] = Phase.BACKWARD if slot.backward else Phase.FORWARD
         tasks["micro_batch"][task] = slot.micro_batch
+        before, after = handed_bytes[slot.chunk]
+        tasks["wire_bytes"][task] = before[1] if slot.backward else after[0]
         received = Handover(hop.place.chunk, slot.micro_batch, slot.backward)
         sends.append(Send(task, hop.place.stage, hop.heading, received))
     return sends

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from wattree.compiler.block import ModelProgram
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
@@ -51,29 +49,7 @@ def stage_misfits(model: ModelGraph, stages: int, schedule: Schedule) -> dict[st
         found["strategy.schedule.stage_layers" if given else "strategy.schedule"] = _without_work(
             model, stages, schedule, empty
         )
-    elif stages > 1 and (parted := _parted(model, given or chunk_layers(model.layers, chunks))):
-        found["strategy.mesh"] = (
-            f"pp {stages} puts {parted[1]} on another stage than {parted[0]}, whose output it "
-            "reads; only the output of the layer before is sent between stages; use pp 1"
-        )
     return found
-
-
-def _parted(model: ModelGraph, counts: Sequence[int]) -> tuple[str, str] | None:
-    """Return an instance and one in another chunk that reads its output from afar, if any does.
-
-    Such is an encoder's end, which every layer of the decoder reads.
-    """
-    if not model.side_inputs:
-        return None
-    starts = np.array(_chunk_starts(model, counts))
-    chunk_of = np.searchsorted(starts, np.arange(len(model.instances)), side="right")
-    at = {instance.path: chunk_of[index] for index, instance in enumerate(model.instances)}
-    for index, instance in enumerate(model.instances):
-        source = model.side_inputs.get(instance.block)
-        if source is not None and at[source] != chunk_of[index]:
-            return source, instance.path
-    return None
 
 
 def _empty_chunks(model: ModelGraph, counts: Sequence[int]) -> list[int]:

@@ -19,6 +19,8 @@ from wattree.compiler.offload import check_far_tables, offload_misfits
 from wattree.compiler.owners import first_rank_levels, owner_levels
 from wattree.compiler.passes.window import window_part_misfits
 from wattree.compiler.program import Scale
+from wattree.compiler.received import chunk_stages, with_received
+from wattree.compiler.stages import cut_chunks
 from wattree.compiler.storage import (
     Storage,
     block_storage,
@@ -96,11 +98,6 @@ class Step:
         return 1 if self.levels is None else len(self.levels.load.tokens)
 
     @property
-    def boundary_bytes(self) -> float:
-        """What a stage hands to the next for one micro-batch. [B]"""
-        return max(float(costs.boundary_bytes[0]) for costs in self.costs)
-
-    @property
     def group(self) -> Callable[[tuple[str, ...]], GroupShape]:
         """How groups over axes look to these ranks."""
         if self.topology.cluster.is_mixed:
@@ -155,6 +152,9 @@ def steps_of(
     topology = _topology(job, cluster, tiers, storage)
     _check_place(topology, by_pool)
     program = compile_model(model, strategy.tree, active)
+    if (count := strategy.mesh.degree("pp")) > 1:
+        on_stage = chunk_stages(strategy.schedule.placed(count))
+        program = with_received(program, cut_chunks(program, count, strategy.schedule), on_stage)
     parts = [part for each in program.programs for part in each.window_parts]
     if beyond := window_part_misfits(parts, dict(strategy.mesh.axes)):
         raise StrategyError(beyond)

@@ -24,6 +24,7 @@ from wattree.compiler.offload import (
 )
 from wattree.compiler.pairs import PairedTables
 from wattree.compiler.rank_classes import RanksOfJob
+from wattree.compiler.received import chunk_stages, entering, entering_bytes
 from wattree.compiler.residents import resident_bytes, stage_holdings
 from wattree.compiler.stage import (
     StageProgram,
@@ -86,7 +87,6 @@ def stages_and_ranks(
             np.stack([resident_bytes(level.holdings, items) for level in played])
             for played in found
         ],
-        boundary_bytes=step.boundary_bytes,
         rates=steps.rates,
         kinds=steps.kinds,
         levels=levels,
@@ -190,6 +190,7 @@ def _stages(
     )
     stages, schedule = strategy.mesh.degree("pp"), strategy.schedule
     chunks = cut_chunks(step.program, stages, schedule)
+    crossing = _crossing(step, chunks)
     transfer = _transfer(names)
     _check_size(step, parts)
     tables: dict[tuple[int, ...], ChunkTables] = {}
@@ -221,6 +222,10 @@ def _stages(
             stage=stage,
             placement=placement,
             transfer=transfer,
+            handed_bytes=[
+                crossing[(number := placement.model_chunk(stage, chunk)) : number + 2]
+                for chunk in range(placement.chunks)
+            ],
             blocking_transfers=stages > 1 and not step.moves.overlap_pipeline,
             pairs=pairs,
         )
@@ -237,6 +242,13 @@ def _stages(
             waiting=waiting_bytes(step.moves, held, orders[stage]),
         )
     return found
+
+
+def _crossing(step: Step, chunks: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
+    """Return what crosses each border of a chunk, forward and back: first, last and all between."""
+    stages, schedule = step.strategy.mesh.degree("pp"), step.strategy.schedule
+    given = entering(step.program, chunks, chunk_stages(schedule.placed(stages)))
+    return [(0.0, 0.0), *entering_bytes(given, step.program, step.costs), (0.0, 0.0)]
 
 
 def _input_bytes(step: Step, stage: int) -> float:

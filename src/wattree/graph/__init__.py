@@ -7,6 +7,7 @@ from wattree.graph.execution_graph import (
     StreamKind,
     TaskKind,
 )
+from wattree.graph.handed import Handed, Made
 from wattree.graph.model_graph import Block, BlockInstance, ModelGraph, Tensor
 from wattree.graph.operators import (
     AttentionMask,
@@ -37,8 +38,10 @@ __all__ = [
     "DimRole",
     "ExecutionGraph",
     "Extent",
+    "Handed",
     "IterationDim",
     "JobTasks",
+    "Made",
     "ModelGraph",
     "Operand",
     "Operator",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from wattree.errors import ModelError
 from wattree.graph.operators import Extent, Operator
@@ -36,9 +36,10 @@ class Block:
     Attributes:
         name: Kind of block, unique in the model: `embedding`, `layer`, `moe_layer`, `head`.
         operators: In an order in which they can run.
-        inputs: Tensors from earlier blocks; the first is the previous block's output, further
-            ones are named by `ModelGraph.side_inputs`. Empty for a block that reads the data.
+        inputs: Tensors of earlier instances, which `BlockInstance.reads` names. Empty for a block
+            that reads the data.
         output: Name of the tensor handed to the next block; None for the last block.
+        carried: Further tensors that it makes and later blocks read.
         given: Tensors without a gradient. What its operators do not make themselves was there
             before: samples of the batch, masks, tables of positions; no block keeps those.
     """
@@ -48,6 +49,7 @@ class Block:
     inputs: tuple[Tensor, ...] = ()
     output: str | None = None
     given: tuple[str, ...] = ()
+    carried: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         known = {tensor.name for tensor in self.inputs} | set(self.given)
@@ -59,8 +61,14 @@ class Block:
                         "which nothing before it writes"
                     )
             known.update(operand.tensor for operand in operator.outputs)
-        if self.output is not None and self.output not in known:
-            raise ModelError(f"block {self.name}: its output '{self.output}' is never written")
+        for output in self.outputs:
+            if output not in known:
+                raise ModelError(f"block {self.name}: its output '{output}' is never written")
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """All tensors that it makes for later blocks, `output` first."""
+        return (*(() if self.output is None else (self.output,)), *self.carried)
 
     @property
     def parameter_elements(self) -> int:
@@ -81,11 +89,15 @@ class BlockInstance:
         path: Place in the module tree: `embedding`, `layers.3`, `head`.
         block: Name of the block.
         is_layer: Counts as a layer when stages of a pipeline are cut.
+        reads: `<path>/<tensor>` for each input of its block: the instance before it that makes the
+            tensor, and its name there. Empty where the only input is the output of the instance
+            before.
     """
 
     path: str
     block: str
     is_layer: bool
+    reads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +111,6 @@ class ModelGraph:
         instances: In forward order.
         max_sequence_length: Longest sequence the model admits; None if unlimited.
         vocabulary: Size of the token table, 0 if there is none.
-        side_inputs: Block name → path of the instance whose output feeds its second input
-            (an encoder feeding the decoder's cross-attention).
         sources: Where the figures come from.
         checkpointed: Patterns of operators whose activations the model itself recomputes.
         warnings: What could not be told of it for certain, one line each; commands print them.
@@ -116,7 +126,6 @@ class ModelGraph:
     instances: tuple[BlockInstance, ...]
     max_sequence_length: int | None = None
     vocabulary: int = 0
-    side_inputs: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     checkpointed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

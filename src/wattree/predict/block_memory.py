@@ -23,7 +23,7 @@ Integers = NDArray[np.int64]
 def block_memory(costs: BlockCosts) -> tuple[Floats, Floats]:
     """Return what one block keeps, and the most it needs beyond that while it runs. [B]"""
     program = costs.program
-    zero = np.zeros(len(costs.boundary_bytes))
+    zero = np.zeros(costs.saved_bytes.shape[1])
     kept = zero
     made: dict[int, Floats] = {}  # forward step → what it makes and keeps
     again = zero

@@ -155,18 +155,22 @@ class Formulas:
         self, index: Integers, held: Held, virtual: int, micro_batches: Floats
     ) -> Floats:
         used = zip(self.by_pool, held.pools.sum(axis=1) > 0, strict=True)
-        one = np.max([self._transfer_s(t, index) for t, is_used in used if is_used], axis=0)
-        fill = 2 * (held.stages - 1) * one
+        tables = [each for each, is_used in used if is_used]
+        # Two transfers over each border, of what differs from border to border.
+        sizes = (held.crossing @ self.tables.handed).sum(axis=0) / 2
+        block = self.tables.block_of[index]
+        mean, most = (
+            np.max([self._transfer_s(t, index, size[block]) for t in tables], axis=0)
+            for size in (sizes.mean(axis=0), sizes.max(axis=0))
+        )
+        fill = 2 * (held.stages - 1) * mean
         if hidden_traffic(self.tables.switches, self.tables.setting.software).transfers:
             return np.asarray(fill)
-        return np.asarray(fill + 2 * one * micro_batches * virtual)
+        return np.asarray(fill + 2 * most * micro_batches * virtual)
 
-    def _transfer_s(self, tables: Tables, index: Integers) -> Floats:
+    def _transfer_s(self, tables: Tables, index: Integers, size: Floats) -> Floats:
         """Return the time of one transfer between stages on the devices of a pool. [s]"""
         links = tables.rates.links
-        size = np.max([c.boundary_bytes for c in self.tables.costs], axis=0)[
-            self.tables.block_of[index]
-        ]
         stride = np.prod(
             [self.tables.degrees.axes[axis][index] for axis in AXES if axis != "pp"], axis=0
         )
@@ -186,8 +190,9 @@ class Formulas:
         alive = in_flight(held.schedule, held, self.tables.degrees.micro_batches[index])
         block, storage = self.tables.block_of[index], self.tables.storage_of[index]
         saved = np.zeros_like(resident)
-        for part, count in zip(held.parts, alive, strict=True):
-            saved += np.take(part @ self.tables.kept, block, axis=1) * count
+        for part, copies, count in zip(held.parts, held.received, alive, strict=True):
+            kept = part @ self.tables.kept + copies @ self.tables.handed
+            saved += np.take(kept, block, axis=1) * count
         working = np.full_like(saved, -np.inf)
         for kind, program in zip(*np.nonzero(held.counts), strict=True):
             need = (self.tables.moment[program] - held.later[kind, program] @ self.tables.kept)[

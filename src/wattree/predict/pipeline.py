@@ -13,11 +13,17 @@ from wattree.compiler.evaluate import (
     BlockCosts,
 )
 from wattree.compiler.program import ComputeStep
+from wattree.compiler.received import chunk_stages, entering
 from wattree.compiler.split import deferred_steps
 from wattree.compiler.stages import cut_chunks
 from wattree.strategy import CUSTOM, Schedule, StrategyOptions
 from wattree.strategy.presets import schedule_name
-from wattree.strategy.schedules import PIPELINE_SCHEDULES, alive_by_chunk, stage_orders
+from wattree.strategy.schedules import (
+    PIPELINE_SCHEDULES,
+    ChunkPlacement,
+    alive_by_chunk,
+    stage_orders,
+)
 
 __all__ = [
     "FOLLOWING",
@@ -58,6 +64,11 @@ class Held:
         first: First stage of each kind: under most schedules it has most in flight, `(kinds,)`.
         pools: Share of each stage's ranks in each pool, `(pools, stages)`; stages of one kind have
             the same.
+        crossing: How often each tensor that a program hands on goes over each border of chunks in
+            forward, and its gradient in backward, `(2, borders, tensors)`; tensors of one program
+            after those of another.
+        received: How many copies of each are held beside what programs keep, as `parts`, `(3,
+            kinds, tensors)`.
     """
 
     schedule: str
@@ -71,6 +82,8 @@ class Held:
     stages_of_kind: Floats
     first: Integers
     pools: Floats
+    crossing: Floats
+    received: Floats
 
 
 def known_schedule(switches: StrategyOptions, virtual: int) -> str:
@@ -119,8 +132,13 @@ def held_by_stages(
     begin = per_chunk[0] if virtual > 1 else np.zeros_like(per_chunk[0])
     parts = np.stack([begin, per_chunk[1:-1].sum(axis=0), per_chunk[-1]], axis=1)
     pools = np.ones((1, stages)) if pools is None else pools
+    crossing, copies = _handed(program, chunks, placement)
+    copies = copies[on_stage]
+    begin = copies[0] if virtual > 1 else np.zeros_like(copies[0])
+    received = np.stack([begin, copies[1:-1].sum(axis=0), copies[-1]], axis=1)
     # Stages on other pools are of other kinds, whatever they hold.
-    told = np.concatenate([parts.reshape(stages, -1), pools.T], axis=1)
+    rows = [parts.reshape(stages, -1), received.reshape(stages, -1), pools.T]
+    told = np.concatenate(rows, axis=1)
     _, first, many = np.unique(told, axis=0, return_index=True, return_counts=True)
     kinds = parts[first]
     return Held(
@@ -135,7 +153,25 @@ def held_by_stages(
         stages_of_kind=many.astype(np.float64),
         first=first,
         pools=pools,
+        crossing=crossing,
+        received=np.ascontiguousarray(received[first].transpose(1, 0, 2)),
     )
+
+
+def _handed(
+    program: ModelProgram, chunks: Sequence[Sequence[int]], placement: ChunkPlacement
+) -> tuple[Floats, Floats]:
+    """Return which tensors cross each border of chunks, and which each chunk holds copies of."""
+    names = [(n, name) for n, each in enumerate(program.programs) for name, _ in each.handed]
+    row = {key: place for place, key in enumerate(names)}
+    given = entering(program, chunks, chunk_stages(placement))
+    crossing, held = np.zeros((2, len(given), len(row))), np.zeros((len(chunks), len(row)))
+    for border, each in enumerate(given):
+        kinds = (crossing[0, border], each.forward), (crossing[1, border], each.backward)
+        for counts, tensors in (*kinds, (held[border + 1], each.held)):
+            for made in tensors:
+                counts[row[program.instances[made.instance], made.tensor]] += 1.0
+    return crossing, held
 
 
 def _later(program: ModelProgram, chunk: Sequence[int]) -> Floats:

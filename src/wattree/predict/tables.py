@@ -132,6 +132,7 @@ class Tables:
         self.updated = np.array([s.updated_elements for s in self.storage])
         kept, moment = zip(*(block_memory(c) for c in self.costs), strict=True)
         self.kept, self.moment = np.array(kept), np.array(moment)
+        self.handed = np.concatenate([c.handed_bytes for c in self.costs])
         self.buffers = np.array(
             [buffer_bytes(s.sync, self.setting.software, 1) for s in self.storage]
         )

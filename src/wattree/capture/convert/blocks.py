@@ -1,9 +1,9 @@
-"""Where a module is cut into blocks: at one tensor that needs a gradient, along its module tree."""
+"""Where a module is cut into blocks: at tensors that need a gradient, along its module tree."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,9 +11,9 @@ from wattree.capture.convert.nests import Nest
 from wattree.capture.convert.trace import Trace
 from wattree.graph import OperatorKind
 
-__all__ = ["Run", "alive_at_cuts", "runs_of"]
+__all__ = ["WEIGHTY", "Run", "Tree", "alive_at_cuts", "pieces", "runs_of"]
 
-_WEIGHTY = {
+WEIGHTY = {
     OperatorKind.MATMUL,
     OperatorKind.CONVOLUTION,
     OperatorKind.EMBEDDING,
@@ -39,8 +39,8 @@ class Run:
     is_unit: bool
 
 
-def alive_at_cuts(trace: Trace, nests: Sequence[Nest]) -> dict[int, int]:
-    """Return where the model may be cut: place of a nest → the one tensor alive before it."""
+def alive_at_cuts(trace: Trace, nests: Sequence[Nest]) -> dict[int, tuple[int, ...]]:
+    """Return where a block may begin: place of a nest → the tensors alive before it."""
     written: dict[int, int] = {}
     last: dict[int, int] = {}
     for place, nest in enumerate(nests):
@@ -58,36 +58,34 @@ def alive_at_cuts(trace: Trace, nests: Sequence[Nest]) -> dict[int, int]:
         if trace.tensors[tensor].grad and tensor in last:
             begins.setdefault(place, []).append(tensor)
     alive: set[int] = set()
-    cuts: dict[int, int] = {}
+    cuts: dict[int, tuple[int, ...]] = {}
     for place in range(len(nests)):
         alive |= set(begins.get(place, ()))
         alive = {tensor for tensor in alive if last[tensor] > place}
-        if len(alive) == 1 and place + 1 < len(nests) and not nests[place + 1].follows:
-            cuts[place + 1] = next(iter(alive))
+        if alive and place + 1 < len(nests) and not nests[place + 1].follows:
+            cuts[place + 1] = tuple(sorted(alive))
     return cuts
 
 
-def runs_of(
-    nests: Sequence[Nest], cuts: Mapping[int, int], modules: Mapping[str, str]
-) -> list[Run]:
+def runs_of(nests: Sequence[Nest], cuts: Collection[int], modules: Mapping[str, str]) -> list[Run]:
     """Return the runs of nests between chosen cuts, in order."""
-    tree = _Tree(nests, cuts, modules)
+    tree = Tree(nests, cuts, modules)
     units = sorted(tree.units(""), key=lambda run: run.start)
     runs: list[Run] = []
     place = 0
     for unit in units:
-        runs += _pieces(nests, cuts, place, unit.start)
+        runs += pieces(nests, cuts, place, unit.start)
         runs += _repeats(nests, cuts, unit)
         place = unit.end
-    runs += _pieces(nests, cuts, place, len(nests))
+    runs += pieces(nests, cuts, place, len(nests))
     return runs
 
 
-class _Tree:
+class Tree:
     """Modules and the nests they ran."""
 
     def __init__(
-        self, nests: Sequence[Nest], cuts: Mapping[int, int], modules: Mapping[str, str]
+        self, nests: Sequence[Nest], cuts: Collection[int], modules: Mapping[str, str]
     ) -> None:
         self.modules = modules
         self.legal = {0, len(nests), *cuts}
@@ -123,11 +121,15 @@ class _Tree:
             found += [child] if self.is_unit(child) else self.nearest(child)
         return found
 
+    def is_container(self, path: str) -> bool:
+        """Whether a module does nothing but hold others."""
+        return self.modules.get(path, "ModuleList") in _CONTAINERS
+
     def descends(self, path: str) -> bool:
         """Whether what lies below a unit makes better instances than itself."""
-        kind = self.modules.get(path, "ModuleList")
-        if kind in _CONTAINERS:
+        if self.is_container(path):
             return bool(self.nearest(path))
+        kind = self.modules[path]
         if kind not in self._descends:
             alike = [p for p, k in self.modules.items() if k == kind and p in self.ranges]
             self._descends[kind] = all(len(self.nearest(p)) > 1 for p in alike)
@@ -145,7 +147,7 @@ class _Tree:
         return found
 
 
-def _pieces(nests: Sequence[Nest], cuts: Mapping[int, int], start: int, end: int) -> list[Run]:
+def pieces(nests: Sequence[Nest], cuts: Collection[int], start: int, end: int) -> list[Run]:
     """Cut what lies between units so that each piece has one operator of weight.
 
     It has several where they cannot be parted.
@@ -153,18 +155,18 @@ def _pieces(nests: Sequence[Nest], cuts: Mapping[int, int], start: int, end: int
     if start == end:
         return []
     bounds = [start, *(p for p in sorted(cuts) if start < p < end), end]
-    pieces: list[tuple[int, int]] = []
+    found: list[tuple[int, int]] = []
     weight: set[OperatorKind] = set()
     for a, b in pairwise(bounds):
-        own = {nest.kind for nest in nests[a:b]} & _WEIGHTY
+        own = {nest.kind for nest in nests[a:b]} & WEIGHTY
         # Tables of one embedding stay together: tokens, positions, types.
-        if pieces and (not own or not weight or own | weight == {OperatorKind.EMBEDDING}):
-            pieces[-1] = (pieces[-1][0], b)
+        if found and (not own or not weight or own | weight == {OperatorKind.EMBEDDING}):
+            found[-1] = (found[-1][0], b)
             weight |= own
         else:
-            pieces.append((a, b))
+            found.append((a, b))
             weight = own
-    return [Run(start=a, end=b, path=_piece_path(nests, a, b), is_unit=False) for a, b in pieces]
+    return [Run(start=a, end=b, path=_piece_path(nests, a, b), is_unit=False) for a, b in found]
 
 
 def _piece_path(nests: Sequence[Nest], start: int, end: int) -> str:
@@ -173,7 +175,7 @@ def _piece_path(nests: Sequence[Nest], start: int, end: int) -> str:
     It is the smallest module with all of it, if nothing else lies there: choices for a path hold
     for all below it. Otherwise it is known as (a part of) the model.
     """
-    weighty = [n.module for n in nests[start:end] if n.kind in _WEIGHTY] or [nests[start].module]
+    weighty = [n.module for n in nests[start:end] if n.kind in WEIGHTY] or [nests[start].module]
     path = weighty[0]
     while path and not all(_lies_in(module, path) for module in weighty):
         path = path.rpartition(".")[0]
@@ -187,7 +189,7 @@ def _lies_in(module: str, path: str) -> bool:
     return module == path or module.startswith(f"{path}.")
 
 
-def _repeats(nests: Sequence[Nest], cuts: Mapping[int, int], unit: Run) -> list[Run]:
+def _repeats(nests: Sequence[Nest], cuts: Collection[int], unit: Run) -> list[Run]:
     """Part a module that was run several times in a row into its runs."""
     signature = [(n.module, n.function, len(n.reads)) for n in nests[unit.start : unit.end]]
     count = len(signature)

@@ -17,12 +17,12 @@ from wattree.capture.convert.regions import keep_inside_regions
 from wattree.capture.convert.roles import with_roles
 from wattree.capture.convert.siblings import with_joined_projections
 from wattree.capture.convert.trace import Trace
+from wattree.capture.convert.wide import layers_of, parted_runs, wide_cuts
 from wattree.capture.recording import Recording, TensorSource, input_bytes
 from wattree.graph import (
     Block,
     BlockInstance,
     ModelGraph,
-    Operator,
     OperatorKind,
     Parameter,
     Tensor,
@@ -61,18 +61,25 @@ class _Assembly:
     def __init__(self, trace: Trace, nests: list[Nest]) -> None:
         self.trace, self.nests = trace, nests
         self.emitter = Emitter(trace)
-        self.cuts = alive_at_cuts(trace, nests)
-        self.runs = runs_of(nests, self.cuts, trace.recording.modules)
+        self.alive = alive_at_cuts(trace, nests)
+        modules = trace.recording.modules
+        runs = runs_of(nests, {p for p, each in self.alive.items() if len(each) == 1}, modules)
+        wide = wide_cuts(trace, nests, self.alive)
+        self.runs = parted_runs(nests, runs, self.alive, wide, modules)
+        self.layers = layers_of(nests, runs, self.runs)
         self.owners: dict[int, tuple[int, str]] = {}  # parameter → its run and name there
         self.paths = _unique_paths(self.runs)
         self.run_of: dict[int, int] = {}  # canonical tensor → run that writes it
-        self.written_as: dict[int, str] = {}  # its name there
+        self.written_as: dict[int, str] = {}  # its path and name there
+        self.handed_as: dict[int, str] = {}  # the same as `BlockInstance.reads` has it
         self.writer_at: dict[int, int] = {}  # the nest that does
         for place, run in enumerate(self.runs):
             for at in range(run.start, run.end):
                 for seen in nests[at].writes:
                     self.run_of[seen.tensor] = place
                     self.writer_at[seen.tensor] = at
+        self.entering = [self._entering(place, run) for place, run in enumerate(self.runs)]
+        self.leaving = [self._leaving(place, run) for place, run in enumerate(self.runs)]
         self.saved_by = self._savers()
         self.unread = self._unread()
 
@@ -83,24 +90,23 @@ class _Assembly:
         by_content: dict[object, str] = {}
         instances = []
         for place, run in enumerate(self.runs):
-            operators, inputs, output, given = self._contents(place, run)
-            key = (operators, inputs, output, given)
+            reads = self._reads(place)
+            block = self._contents(place, run)
+            key = replace(block, name="")
             if key not in by_content:
                 name = self._block_name(run, blocks)
                 by_content[key] = name
-                blocks[name] = Block(
-                    name=name, operators=operators, inputs=inputs, output=output, given=given
-                )
-            instances.append((run, by_content[key]))
+                blocks[name] = replace(block, name=name)
+            instances.append((by_content[key], reads))
         return with_roles(
             ModelGraph(
                 name=recording.name,
                 architecture=recording.modules.get("", ""),
                 blocks=blocks,
                 instances=tuple(
-                    BlockInstance(path=path, block=block, is_layer=is_layer)
-                    for path, (_, block), is_layer in zip(
-                        self.paths, instances, self._layers(), strict=True
+                    BlockInstance(path=path, block=block, is_layer=is_layer, reads=reads)
+                    for path, (block, reads), is_layer in zip(
+                        self.paths, instances, self.layers, strict=True
                     )
                 ),
                 sources=(f"captured: {recording.how}",),
@@ -125,29 +131,50 @@ class _Assembly:
         kept = {_general(path) for path in self.paths if path not in found}
         return tuple(dict.fromkeys(p if _general(p) in kept else _general(p) for p in found))
 
-    def _layers(self) -> list[bool]:
-        """Return which instances count as layers: those that repeat; all where none does."""
-        if not any(run.is_unit for run in self.runs):
-            return [True] * len(self.runs)
-        return [run.is_unit for run in self.runs]
-
     def _block_name(self, run: Run, taken: dict[str, Block]) -> str:
         name = self.trace.recording.modules.get(run.path, "") if run.is_unit else ""
         name = name or run.path
         count = sum(known == name or known.startswith(f"{name}:") for known in taken)
         return f"{name}:{count + 1}" if count else name
 
-    def _contents(
-        self, place: int, run: Run
-    ) -> tuple[tuple[Operator, ...], tuple[Tensor, ...], str | None, tuple[str, ...]]:
+    def _entering(self, place: int, run: Run) -> tuple[int, ...]:
+        """Return the tensors of earlier runs that a run takes, in the order of reading."""
+        alive = self.alive[run.start] if place else ()
+        if len(alive) < 2:
+            return alive
+        read: dict[int, None] = {}
+        for nest in self.nests[run.start : run.end]:
+            read |= {s.tensor: None for s in nest.reads if s.tensor in alive and not s.detached}
+        return tuple(read)
+
+    def _takes(self, place: int, tensor: int) -> bool:
+        """Whether a tensor is what a run takes first, as each does what the one before made."""
+        return self.entering[place][:1] == (tensor,)
+
+    def _leaving(self, place: int, run: Run) -> tuple[int, ...]:
+        """Return the tensors that a run hands on, first the one that the next takes first."""
+        alive = self.alive[run.end] if place + 1 < len(self.runs) else ()
+        if len(alive) < 2:
+            return alive
+        following = self.entering[place + 1]
+        made = [tensor for tensor in alive if self.run_of[tensor] == place]
+        return tuple(sorted(made, key=lambda tensor: tensor not in following[:1]))
+
+    def _reads(self, place: int) -> tuple[str, ...]:
+        """Return who makes what a run takes; nothing if that is the output of the run before."""
+        taken = self.entering[place]
+        if not place or (len(taken) == 1 and taken == self.leaving[place - 1][:1]):
+            return ()
+        return tuple(self.handed_as[tensor] for tensor in taken)
+
+    def _contents(self, place: int, run: Run) -> Block:
         nests = self.nests[run.start : run.end]
         paths = _operator_paths(self.trace, nests, run.path)
         names: dict[int, str] = {}
         inputs: list[Tensor] = []
-        if run.start in self.cuts:
-            entering = self.cuts[run.start]
-            names[entering] = "input"
-            inputs.append(self._tensor(entering, "input"))
+        for number, entering in enumerate(self.entering[place]):
+            names[entering] = f"input_{number}" if number else "input"
+            inputs.append(self._tensor(entering, names[entering]))
         given: dict[str, None] = {}
         for nest, path in zip(nests, paths, strict=True):
             for seen in nest.reads:
@@ -155,6 +182,7 @@ class _Assembly:
             for index, seen in enumerate(nest.writes):
                 names[seen.tensor] = path if index == 0 else f"{path}.{index}"
                 self.written_as[seen.tensor] = f"{self.paths[place]}.{names[seen.tensor]}"
+                self.handed_as[seen.tensor] = f"{self.paths[place]}/{names[seen.tensor]}"
                 if not self.trace.tensors[seen.tensor].grad:
                     given[names[seen.tensor]] = None
         operators = []
@@ -169,9 +197,15 @@ class _Assembly:
             operators[0],
             parameters=(*operators[0].parameters, *self.unread.get(place, ())),
         )
-        leaving = self.cuts.get(run.end)
-        output = names[leaving] if leaving is not None else None
-        return with_experts(operators), tuple(inputs), output, tuple(given)
+        outputs = [names[tensor] for tensor in self.leaving[place]]
+        return Block(
+            name=run.path,
+            operators=with_experts(operators),
+            inputs=tuple(inputs),
+            output=outputs[0] if outputs else None,
+            given=tuple(given),
+            carried=tuple(outputs[1:]),
+        )
 
     def _name_given(
         self, tensor: int, names: dict[int, str], given: dict[str, None], place: int
@@ -240,8 +274,8 @@ class _Assembly:
     def _savers(self) -> dict[int, list[int]]:
         """Return what each nest keeps, each storage once.
 
-        What a later block keeps of its input is its own; all else belongs to those who keep it in
-        the block that made it.
+        What a later block keeps of its first input is its own; all else belongs to those who keep
+        it in the block that made it.
         """
         newest = {
             tensor.storage: tensor.number
@@ -254,11 +288,11 @@ class _Assembly:
                 if storage in newest:
                     savers.setdefault(newest[storage], []).append(at)
         run_at = [place for place, run in enumerate(self.runs) for _ in range(run.start, run.end)]
-        entering = {self.cuts.get(run.start): place for place, run in enumerate(self.runs)}
         found: dict[int, list[int]] = {}
         for tensor, keepers in savers.items():
             home = self.run_of[tensor]
-            abroad = [a for a in keepers if run_at[a] == entering.get(tensor, home) != home]
+            first = [a for a in keepers if run_at[a] != home and self._takes(run_at[a], tensor)]
+            abroad = [a for a in first if run_at[a] == run_at[first[0]]]
             # Tables that other blocks read are kept where they are made.
             local = [a for a in keepers if run_at[a] == home] or [self.writer_at[tensor]]
             for place in abroad or local:

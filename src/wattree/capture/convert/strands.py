@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from wattree.graph import (
     Block,
     DimRole,
+    Handed,
     IterationDim,
     ModelGraph,
     Operator,
@@ -67,8 +68,9 @@ def _followed(
     leaving: dict[tuple[int, str, int], object] = {}  # position of what is handed on → part
     readers: Counter[tuple[int, str]] = Counter()
     taken: Counter[tuple[int, str, int]] = Counter()
+    of_instance = Handed(graph).sources
     for place, instance in enumerate(graph.instances):
-        sources = _sources(graph, place)
+        sources = of_instance[place]
         readers.update(sources)
         for number, strand in enumerate(local[instance.block]):
             part = (place, number)
@@ -84,12 +86,6 @@ def _followed(
         if taken[maker, name, at] < max(1, readers[maker, name]):
             loose.add(holder)
     return join, loose
-
-
-def _sources(graph: ModelGraph, place: int) -> tuple[tuple[int, str], ...]:
-    """Return who makes each input of an instance's block, and the tensor's name there."""
-    before = graph.blocks[graph.instances[place - 1].block].output if place else None
-    return () if before is None else ((place - 1, before),)
 
 
 @dataclass(slots=True)
@@ -138,7 +134,7 @@ def _strands(block: Block) -> list[_Local]:
     for number, tensor in enumerate(block.inputs):
         for place in range(len(tensor.extents)):
             strand((tensor.name, place)).enters.add((number, place))
-    for name in (block.output,) if block.output is not None else ():
+    for name in block.outputs:
         for place in range(_positions(block, name)):
             strand((name, place)).leaves.add((name, place))
     for each in found.values():

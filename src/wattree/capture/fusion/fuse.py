@@ -50,8 +50,7 @@ def _block(block: Block) -> Block:
     for group in groups_of(block.operators):
         inside = set(group)
         outside = {name for name, indices in readers.items() if indices - inside}
-        if block.output is not None:
-            outside.add(block.output)
+        outside.update(block.outputs)
         kept = {
             name
             for index, operator in enumerate(block.operators)

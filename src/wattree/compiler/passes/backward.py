@@ -36,17 +36,17 @@ def backward_steps(
     forward: StepList,
     inputs: Mapping[str, Placed],
     *,
-    boundary: Layout | None,
+    handed_on: Mapping[str, Layout],
     input_gradient: bool,
 ) -> tuple[StepList, int]:
-    """Return the steps of `block`'s backward pass, and the one that completes the input's gradient.
+    """Return the steps of `block`'s backward pass, and the one that completes what it hands back.
 
     Args:
         block: Whose operators.
         splits: One per operator.
         forward: The forward pass, for the layouts of its tensors.
         inputs: How the block's inputs lie; their gradients leave in the same layout.
-        boundary: Layout in which the gradient of the block's output arrives; None for a loss.
+        handed_on: Layouts in which gradients of the block's outputs arrive; none for a loss.
         input_gradient: Whether anything before this block is trained.
     """
     steps = StepList(
@@ -56,9 +56,9 @@ def backward_steps(
         statistics=forward.statistics,
     )
     found: dict[str, list[Placed]] = {}
-    if block.output is not None and boundary is not None:
-        size = forward.tensors[block.output].size
-        found[block.output] = [Placed(layout=boundary, size=size, step=-1)]
+    for name, layout in handed_on.items():
+        size = forward.tensors[name].size
+        found[name] = [Placed(layout=layout, size=size, step=-1)]
     wanted = _tensors_to_train(block, inputs, input_gradient=input_gradient)
     for operator, split in zip(reversed(block.operators), reversed(splits), strict=True):
         given = any(found.get(output.tensor) for output in operator.outputs)
@@ -116,9 +116,7 @@ def _is_end(operator: Operator, block: Block) -> bool:
     written = {output.tensor for output in operator.outputs}
     if written <= set(block.given):
         return False
-    return operator.kind is OperatorKind.CROSS_ENTROPY or (
-        block.output is None and not written & read
-    )
+    return operator.kind is OperatorKind.CROSS_ENTROPY or (not block.outputs and not written & read)
 
 
 def _tensors_to_train(

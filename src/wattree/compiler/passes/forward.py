@@ -251,7 +251,7 @@ def forward_steps(
     *,
     phase: StepPhase = StepPhase.FORWARD,
     shares: Sequence[float] | None = None,
-    boundary: Layout | None = None,
+    handed_on: Mapping[str, Layout | None] | None = None,
     exchanges: Mapping[str, ContextExchange] | None = None,
     orders: Mapping[str, PositionOrder] | None = None,
     synced: Mapping[str, tuple[str, ...]] | None = None,
@@ -265,7 +265,7 @@ def forward_steps(
         phase: FORWARD or RECOMPUTATION.
         shares: Share of each operator's work to do; 0 leaves it out and takes its outputs as
             given. None does everything.
-        boundary: Layout in which the block's output is handed on.
+        handed_on: Layouts in which the block's outputs are handed on; None: as they lie, added up.
         exchanges, orders: From `passes.context`.
         synced: From `passes.statistics`.
     """
@@ -318,8 +318,10 @@ def forward_steps(
             )
         if phase is StepPhase.FORWARD and _is_result(operator, block):
             _complete(operator, steps)
-    if block.output is not None and boundary is not None and phase is StepPhase.FORWARD:
-        steps.tensors[block.output] = steps.in_layout(block.output, boundary)
+    if phase is StepPhase.FORWARD:
+        for name, wanted in (handed_on or {}).items():
+            want = _whole(steps.tensors[name].layout) if wanted is None else wanted
+            steps.tensors[name] = steps.in_layout(name, want)
     return steps
 
 
@@ -339,9 +341,13 @@ def _is_result(operator: Operator, block: Block) -> bool:
 def _complete(operator: Operator, steps: StepList) -> None:
     """Add up partial results: ranks that share what is summed over each see part of every row."""
     for output in operator.outputs:
-        layout = steps.tensors[output.tensor].layout
-        whole = {axis: position for axis, position in layout.items() if position != PARTIAL}
+        whole = _whole(steps.tensors[output.tensor].layout)
         steps.tensors[output.tensor] = steps.in_layout(output.tensor, whole)
+
+
+def _whole(layout: Layout) -> Layout:
+    """Return a layout with partial sums added up."""
+    return {axis: position for axis, position in layout.items() if position != PARTIAL}
 
 
 def compute_step(

@@ -1,0 +1,190 @@
+"""Modules that repeat where more than one tensor is alive: decoders, skips, dense connections.
+
+Between cuts at one tensor there may be a long way: every layer of a decoder reads the encoder's
+end, and the way up of a U-Net reads what the way down left. There, modules that come several times
+are instances of blocks too; whatever else is alive is carried past them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from wattree.capture.convert.blocks import WEIGHTY, Run, Tree, pieces
+from wattree.capture.convert.nests import Nest
+from wattree.capture.convert.trace import Trace
+
+__all__ = ["layers_of", "parted_runs", "wide_cuts"]
+
+#: Fewer tensors than this are alive in a block with a shortcut, whose parts make no blocks.
+_DENSE = 3
+_NUMBER = re.compile(r"\d+$")
+
+
+def wide_cuts(
+    trace: Trace, nests: Sequence[Nest], alive: Mapping[int, tuple[int, ...]]
+) -> frozenset[int]:
+    """Return the places at which several tensors can be handed on.
+
+    Not where one of them is what the model returns, or a part of another, nor inside a region that
+    is recomputed as a whole.
+    """
+    recording = trace.recording
+    ends = (recording.loss,) if recording.loss is not None else recording.outputs
+    returned = {trace.view(index).tensor for index in ends}
+    found = set()
+    for place, tensors in alive.items():
+        seen = [trace.tensors[tensor] for tensor in tensors]
+        is_parted = nests[place].region is None or nests[place].region != nests[place - 1].region
+        if (
+            len(tensors) > 1
+            and is_parted
+            and returned.isdisjoint(tensors)
+            and all(tensor.base is None for tensor in seen)
+            and len({tensor.storage for tensor in seen}) == len(seen)
+        ):
+            found.add(place)
+    return frozenset(found)
+
+
+def parted_runs(
+    nests: Sequence[Nest],
+    runs: Sequence[Run],
+    alive: Mapping[int, tuple[int, ...]],
+    wide: frozenset[int],
+    modules: Mapping[str, str],
+) -> list[Run]:
+    """Return the runs, those parted in which modules repeat between cuts at several tensors.
+
+    Args:
+        nests: Of the model.
+        runs: Between cuts at one tensor.
+        alive: From `alive_at_cuts`.
+        wide: From `wide_cuts`.
+        modules: Path → class.
+    """
+    narrow = {place for place, tensors in alive.items() if len(tensors) == 1}
+    if not any(run.start < place < run.end for run in runs for place in wide):
+        return list(runs)
+    tree = Tree(nests, narrow | wide, modules)
+    found: list[Run] = []
+    for run in _with_stragglers(tree, nests, runs, alive):
+        units = _repeating(tree, nests, run, alive)
+        parts: list[Run] = []
+        place = run.start
+        for unit in units:
+            parts += [*pieces(nests, narrow, place, unit.start), unit]
+            place = unit.end
+        parts += pieces(nests, narrow, place, run.end) if units else [run]
+        found += _handing_on(nests, parts, alive)
+    return found
+
+
+def _with_stragglers(
+    tree: Tree, nests: Sequence[Nest], runs: Sequence[Run], alive: Mapping[int, tuple[int, ...]]
+) -> list[Run]:
+    """Return the runs, joined where one more of those that repeat reaches over several.
+
+    The last layer of a decoder does: behind its attention nobody reads the encoder's end again.
+    """
+    units = [
+        unit for run in runs if not run.is_unit for unit in _repeating(tree, nests, run, alive)
+    ]
+    known = {_sort(tree, unit.path) for unit in units}
+    alike = [path for path in tree.ranges if _sort(tree, path) in known and tree.is_unit(path)]
+    spans = [tree.ranges[path][:2] for path in alike]
+    found: list[Run] = []
+    for run in runs:
+        over = any(start < run.start < end for start, end in spans)
+        if found and over:
+            found.append(replace(found.pop(), end=run.end, is_unit=False))
+        else:
+            found.append(run)
+    return found
+
+
+def _sort(tree: Tree, path: str) -> tuple[str, str]:
+    """Return what modules of one sequence have in common: class, and path but for a number."""
+    return tree.modules.get(path, ""), _NUMBER.sub("", path)
+
+
+def layers_of(nests: Sequence[Nest], runs: Sequence[Run], parted: Sequence[Run]) -> list[bool]:
+    """Return which parted runs count as layers: those that repeat; all where none does.
+
+    All do, too, where modules repeat only beside the greater part of the model.
+
+    Args:
+        nests: Of the model.
+        runs: Between cuts at one tensor.
+        parted: From `parted_runs`.
+    """
+    units = [run for run in parted if run.is_unit]
+    is_most = 2 * _weight(nests, units) >= _weight(nests, parted)
+    if units and (is_most or any(run.is_unit for run in runs)):
+        return [run.is_unit for run in parted]
+    return [True] * len(parted)
+
+
+def _repeating(
+    tree: Tree, nests: Sequence[Nest], run: Run, alive: Mapping[int, tuple[int, ...]]
+) -> list[Run]:
+    """Return the modules inside a run that make instances."""
+    inside = sorted(_inside(tree, run.path if run.is_unit else "", run), key=lambda u: u.start)
+    kinds = [_sort(tree, unit.path) for unit in inside]
+    counts = Counter(_sort(tree, path) for path in tree.ranges if tree.is_unit(path))
+    units = [unit for unit, kind in zip(inside, kinds, strict=True) if counts[kind] > 1]
+    if not run.is_unit:
+        listed = [unit for unit in units if unit.path.rpartition(".")[2].isdigit()]
+        # Attributes with numbers (`down1`) are a sequence where most of the work is theirs.
+        is_most = 2 * _weight(nests, units) >= _weight(nests, [run])
+        return units if is_most else listed
+    # A module that repeats is parted only if it is a chain of equal ones, each read by all after.
+    whole = _weight(nests, units) == _weight(nests, [run])
+    most = max((len(alive[unit.start]) for unit in units if unit.start in alive), default=0)
+    return units if whole and len(set(kinds)) == 1 and most >= _DENSE else []
+
+
+def _weight(nests: Sequence[Nest], runs: Sequence[Run]) -> int:
+    """Return the nests of weight in some runs."""
+    return sum(nest.kind in WEIGHTY for run in runs for nest in nests[run.start : run.end])
+
+
+def _inside(tree: Tree, path: str, run: Run) -> list[Run]:
+    """Return the nearest modules below `path` that lie inside a run and could be instances."""
+    found = []
+    for child in tree.nearest(path):
+        start, end, _ = tree.ranges[child]
+        if end <= run.start or start >= run.end:
+            continue
+        lies = run.start <= start and end <= run.end and (start, end) != (run.start, run.end)
+        if lies and not (tree.is_container(child) and tree.nearest(child)):
+            found.append(Run(start=start, end=end, path=child, is_unit=True))
+        else:
+            found += _inside(tree, child, run)
+    return found
+
+
+def _handing_on(
+    nests: Sequence[Nest], parts: Sequence[Run], alive: Mapping[int, tuple[int, ...]]
+) -> list[Run]:
+    """Return the parts of a run, joined where one makes nothing that is read later."""
+
+    def makes(part: Run) -> bool:
+        written = {seen.tensor for nest in nests[part.start : part.end] for seen in nest.writes}
+        return not written.isdisjoint(alive.get(part.end, ()))
+
+    found: list[Run] = []
+    for part in parts:
+        found.append(_joined(found.pop(), part) if found and not makes(found[-1]) else part)
+    if found[-1].end < len(nests):
+        while len(found) > 1 and not makes(found[-1]):
+            last = found.pop()
+            found.append(_joined(found.pop(), last))
+    return found
+
+
+def _joined(first: Run, second: Run) -> Run:
+    known = second if second.is_unit and not first.is_unit else first
+    return replace(known, start=first.start, end=second.end)

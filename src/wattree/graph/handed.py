@@ -1,0 +1,82 @@
+"""Which tensors the instances of a model hand each other, and which are alive between two.
+
+A block makes some tensors for blocks behind it. One that is not read by the next block alone is
+carried past those in between: wherever the model is cut before its last reader, it is handed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from wattree.errors import ModelError
+from wattree.graph.model_graph import ModelGraph
+
+__all__ = ["Handed", "Made"]
+
+
+class Made(NamedTuple):
+    """A tensor that blocks hand each other.
+
+    Attributes:
+        instance: Number of the instance that makes it, -1 for what the model is given.
+        tensor: Its name there.
+    """
+
+    instance: int
+    tensor: str
+
+
+class Handed:
+    """What the instances of a model hand each other.
+
+    Attributes:
+        sources: Of each instance, who makes each of its block's inputs.
+
+    Raises:
+        ModelError: An instance reads what none before it makes.
+    """
+
+    def __init__(self, model: ModelGraph) -> None:
+        self.sources: list[tuple[Made, ...]] = []
+        number_of: dict[str, int] = {}
+        for number, instance in enumerate(model.instances):
+            inputs = model.blocks[instance.block].inputs
+            if instance.reads:
+                found = [_named(model, number_of, instance.path, read) for read in instance.reads]
+            else:
+                before = model.blocks[model.instances[number - 1].block].output if number else None
+                found = [Made(-1, tensor.name) for tensor in inputs[:1]]
+                if before is not None and inputs:
+                    found = [Made(number - 1, before)]
+            if len(found) != len(inputs):
+                raise ModelError(
+                    f"{model.name}: {instance.path} has {len(inputs)} inputs, found who makes "
+                    f"{len(found)}"
+                )
+            self.sources.append(tuple(found))
+            number_of[instance.path] = number
+
+    @cached_property
+    def last_reader(self) -> dict[Made, int]:
+        """Tensor → the last instance that reads it, in the order in which they are made."""
+        found: dict[Made, int] = {}
+        for number, sources in enumerate(self.sources):
+            found |= dict.fromkeys(sources, number)
+        return dict(sorted(found.items()))
+
+    def alive_at(self, starts: Sequence[int]) -> list[tuple[Made, ...]]:
+        """Return what is made before each of some instances and read by it or behind it."""
+        return [
+            tuple(m for m, last in self.last_reader.items() if 0 <= m.instance < start <= last)
+            for start in starts
+        ]
+
+
+def _named(model: ModelGraph, number_of: dict[str, int], path: str, read: str) -> Made:
+    maker, _, tensor = read.partition("/")
+    number = number_of.get(maker)
+    if number is None or tensor not in model.blocks[model.instances[number].block].outputs:
+        raise ModelError(f"{model.name}: {path} reads '{read}', which nothing before it makes")
+    return Made(number, tensor)

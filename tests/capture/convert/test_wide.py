@@ -1,0 +1,188 @@
+"""Modules that repeat where several tensors are alive are blocks; shortcuts stay inside theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import Tensor, nn
+
+from tests.capture.convert.recordings import saved_bytes
+from tests.capture.convert.sums import kept_bytes
+from wattree.capture.convert import model_graph
+from wattree.capture.record import record
+from wattree.graph import Handed, ModelGraph
+
+
+class Pair(nn.Module):
+    """Two convolutions, the first of which may see more channels."""
+
+    def __init__(self, before: int, width: int = 8) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(before, width, 3, padding=1)
+        self.second = nn.Conv2d(width, width, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the result."""
+        return torch.relu(self.second(torch.relu(self.first(x))))
+
+
+class Skips(nn.Module):
+    """A small U-Net of modules that are attributes with numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down1, self.down2, self.down3 = Pair(3), Pair(8), Pair(8)
+        self.up1, self.up2 = Pair(16), Pair(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the result."""
+        a = self.down1(x)
+        b = self.down2(a)
+        c = self.up1(torch.cat([self.down3(b), b], 1))
+        return self.up2(torch.cat([c, a], 1)).mean()
+
+
+class Dense(nn.Module):
+    """Each reads all before it."""
+
+    def __init__(self, layers: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Pair(8 * (1 + number)) for number in range(layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the result."""
+        found = [x]
+        for layer in self.layers:
+            found.append(layer(torch.cat(found, 1)))
+        return torch.cat(found, 1)
+
+
+class DenseNet(nn.Module):
+    """Two such, and a convolution between that makes them alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3)
+        self.block1, self.between, self.block2 = Dense(), nn.Conv2d(40, 8, 1), Dense()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the result."""
+        return self.block2(self.between(self.block1(self.stem(x)))).mean()
+
+
+class Shortcut(nn.Module):
+    """A residual block of two numbered modules, which are made of others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.conv3 = Pair(8), Pair(8), Pair(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the result."""
+        return x + self.conv3(self.conv2(self.conv1(x)))
+
+
+class Residual(nn.Module):
+    """Three of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3)
+        self.blocks = nn.Sequential(*(Shortcut() for _ in range(3)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the result."""
+        return self.blocks(self.stem(x)).mean()
+
+
+class Translator(nn.Module):
+    """PyTorch's own encoder and decoder."""
+
+    def __init__(self, layers: int = 3) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(50, 16), nn.Embedding(50, 16)
+        sizes: dict[str, Any] = {"dim_feedforward": 32, "batch_first": True}
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(16, 2, **sizes), layers, enable_nested_tensor=False
+        )
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(16, 2, **sizes), layers)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the result."""
+        return self.decoder(self.target(ids), self.encoder(self.source(ids))).mean()
+
+
+def image(batch: int, _: int | None) -> tuple[tuple[Tensor], dict[str, Any]]:
+    """Return small images."""
+    return (torch.zeros(batch, 3, 16, 16),), {}
+
+
+def graph_of(build: Any, inputs: Any = image) -> ModelGraph:
+    """Return the graph of a module."""
+    return model_graph(record(build, inputs, name="module under test"))
+
+
+def layers(graph: ModelGraph) -> list[str]:
+    """Return the paths of what counts as layers."""
+    return [instance.path for instance in graph.instances if instance.is_layer]
+
+
+def alive(graph: ModelGraph) -> list[int]:
+    """Return how many tensors are alive before each layer but the first."""
+    paths = [instance.path for instance in graph.instances]
+    starts = [paths.index(path) for path in layers(graph)[1:]]
+    return [len(found) for found in Handed(graph).alive_at(starts)]
+
+
+def test_the_levels_of_a_unet_are_layers() -> None:
+    """What the way down leaves is carried to the way up."""
+    graph = graph_of(Skips)
+
+    assert layers(graph) == ["down1", "down2", "down3", "up1", "up2"]
+    assert alive(graph) == [1, 2, 2, 1]
+
+
+def test_the_layers_of_dense_blocks_are_layers() -> None:
+    """Each hands on its own result; one more is alive with each, beside all of them in one."""
+    graph = graph_of(DenseNet)
+
+    assert layers(graph) == [f"block{b}.layers.{n}" for b in (1, 2) for n in range(4)]
+    assert alive(graph)[:3] == [3, 4, 5]
+
+
+def test_parts_of_a_block_with_a_shortcut_are_no_layers() -> None:
+    """Two tensors are alive between them, as everywhere in a residual block."""
+    graph = graph_of(Residual)
+
+    assert layers(graph) == ["blocks.0", "blocks.1", "blocks.2"]
+    assert len({i.block for i in graph.instances if i.is_layer}) == 1
+
+
+def test_decoder_layers_are_alike_and_whole() -> None:
+    """The last one too, though the encoder's end is not alive behind its attention."""
+
+    def ids(batch: int, _: int | None) -> tuple[tuple[Tensor], dict[str, Any]]:
+        return (torch.zeros(batch, 12, dtype=torch.long),), {}
+
+    graph = graph_of(Translator, ids)
+    decoder = [instance for instance in graph.instances if "decoder.layers" in instance.path]
+
+    assert layers(graph) == [f"{s}.layers.{n}" for s in ("encoder", "decoder") for n in range(3)]
+    assert len({instance.block for instance in decoder[:-1]}) == 1
+    operators = [graph.blocks[instance.block].operators for instance in decoder]
+    assert [len(each) for each in operators] == [len(operators[0])] * 3
+    assert {instance.reads[1] for instance in decoder} == {decoder[0].reads[1]}
+
+
+@pytest.mark.parametrize("build", [Skips, DenseNet])
+def test_each_storage_is_kept_by_one_block(build: Any) -> None:
+    """What is kept is what autograd keeps, however the model is cut."""
+    recording = record(build, image, name="module under test")
+    graph = model_graph(recording, normal=False)
+
+    assert kept_bytes(graph, 2.0, 1.0) == pytest.approx(saved_bytes(recording))
