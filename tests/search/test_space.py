@@ -170,3 +170,15 @@ def test_device_counts_are_whole_nodes_or_parts_of_one(
     )
     assert list(counts) == sorted(counts, reverse=True)
     assert counts[-1] == 1
+
+
+def test_images_may_pass_all_at_once_and_sequences_may_not() -> None:
+    """A loop over images steps once for each batch; 600 long sequences fit on no device."""
+
+    def sizes(**changes: object) -> set[int]:
+        space = enumerate_space(setting(**changes), ranks=(1,))
+        return {options.micro_batch for options in space}
+
+    assert {15, 600} <= sizes(model="resnet-18", data={"global_batch": 600})
+    assert {512, 1024} <= sizes(model="resnet-18", data={"global_batch": 1024})
+    assert max(sizes(model="gpt2", batch=1024)) == 256

@@ -36,7 +36,8 @@ Integers = NDArray[np.int64]
 
 #: Micro-batches are divisors of a replica's share up to this many samples, ...
 _EVERY_DIVISOR_UP_TO = 16
-#: ... and powers of two up to this many, which only small models have memory for.
+#: ... and powers of two up to this many, which only small models have memory for; samples that
+#: are no sequences are small, so of them every power of two and the whole share.
 _POWERS_OF_TWO_UP_TO = 256
 
 #: Meshes without context parallelism are listed with this, which is what is not chosen.
@@ -359,7 +360,11 @@ def _expanded(
     batch = setting.job.data.global_batch
     shares = batch // _replicas(meshes)
     row, micro_batch = _with_choices(
-        shares, {int(s): _micro_batch_sizes(int(s), limits) for s in np.unique(shares)}
+        shares,
+        {
+            int(s): _micro_batch_sizes(int(s), limits, has_tokens=setting.has_tokens)
+            for s in np.unique(shares)
+        },
     )
     meshes, micro_batches = meshes[row], shares[row] // micro_batch
     stages = _column(meshes, "pp")
@@ -394,15 +399,15 @@ def _with_choices(
     return row, flat[starts[which][row] + inside] if len(row) else np.zeros(0, np.int64)
 
 
-def _micro_batch_sizes(share: int, limits: Limits) -> list[int]:
+def _micro_batch_sizes(share: int, limits: Limits, *, has_tokens: bool) -> list[int]:
     if limits.micro_batches is not None:
         return [size for size in limits.micro_batches if share % size == 0]
     every = [d for d in range(1, min(share, _EVERY_DIVISOR_UP_TO) + 1) if share % d == 0]
     size = 2 * _EVERY_DIVISOR_UP_TO
-    while size <= _POWERS_OF_TWO_UP_TO and share % size == 0:
+    while size <= (_POWERS_OF_TWO_UP_TO if has_tokens else share) and share % size == 0:
         every.append(size)
         size *= 2
-    return every
+    return every if has_tokens or share == every[-1] else [*every, share]
 
 
 def _virtual_stages(
