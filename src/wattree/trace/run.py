@@ -5,11 +5,27 @@ A file of this is what `measure` and `simulate` write and what `energy` fits, pr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["Activity", "MeterReading", "PowerSeries", "Run", "RunOrigin", "StageUse", "Work"]
+__all__ = [
+    "BOARD",
+    "STAGES",
+    "Activity",
+    "MeterReading",
+    "PowerSeries",
+    "Run",
+    "RunOrigin",
+    "StageUse",
+    "Work",
+]
+
+#: The stages of a step, in the order in which a step goes through them.
+STAGES = ("materials", "computing", "communicating")
+#: The domain of a node's own meter, which reads all that is in the node: `node0/board`.
+BOARD = "board"
 
 
 class RunOrigin(StrEnum):
@@ -156,10 +172,22 @@ class Run:
 
     @property
     def energy_j(self) -> float:
-        """Energy of all domains that were read. [J]"""
-        return sum(reading.energy_j for reading in self.meters)
+        """Energy of all domains that were read, each joule once. [J]
+
+        Where a node has a meter of its own, the meters of its parts are in it.
+        """
+        boards = {node for node, _, part in map(_split, self.meters) if part == BOARD}
+        return math.fsum(
+            reading.energy_j
+            for reading in self.meters
+            if (parts := _split(reading))[0] not in boards or parts[2] == BOARD
+        )
 
     @property
     def average_w(self) -> float:
         """Average power of all domains that were read. [W]"""
         return self.energy_j / self.wall_s if self.wall_s > 0 else 0.0
+
+
+def _split(reading: MeterReading) -> tuple[str, str, str]:
+    return reading.domain.partition("/")
