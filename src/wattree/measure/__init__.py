@@ -17,6 +17,7 @@ from wattree.measure.meter import (
     Quantity,
     Reading,
 )
+from wattree.measure.stages import Stages
 from wattree.measure.track import Track, unwrapped_step_j
 from wattree.measure.window import Window, WindowReading
 
@@ -31,6 +32,7 @@ __all__ = [
     "MeterProbe",
     "Quantity",
     "Reading",
+    "Stages",
     "Track",
     "Window",
     "WindowReading",

@@ -60,11 +60,22 @@ class WindowReading:
     notes: tuple[str, ...] = ()
 
 
-class Window:
-    """Reads meters every `interval_s` from `start` until `stop`.
+def _anything(device: str) -> bool:
+    del device
+    return True
 
-    What discovery found `missing` is told again with the domains that turn out unusable. Each
-    physical device is read once: where two meters name the same device, the first reads it.
+
+class Window:
+    """Reads meters every so often from `start` until `stop`; each physical device once.
+
+    Args:
+        meters: Where two of them name the same device, the first reads it.
+        node: Name of this node, the first part of its domains.
+        interval_s: Time between two readings. [s]
+        missing: What discovery found missing: `cpu0: why`.
+        claim: Asked with each device, whether this process reads its energy.
+        clock: The monotonic clock.
+        wall_clock: Watched for jumps.
 
     Attributes:
         started_s: When reading began. [s]
@@ -78,6 +89,7 @@ class Window:
         node: str = "node0",
         interval_s: float = 0.1,
         missing: Sequence[str] = (),
+        claim: Callable[[str], bool] = _anything,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -93,14 +105,17 @@ class Window:
         self.started_s = self.stopped_s = math.nan
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._join(meters)
+        self._join(meters, claim)
 
-    def _join(self, meters: Iterable[Meter]) -> None:
+    def _join(self, meters: Iterable[Meter], claim: Callable[[str], bool]) -> None:
         devices: set[tuple[str, Quantity]] = set()
         for number, meter in enumerate(meters):
             self._meters.append(meter)
             for domain in meter.domains():
-                if (domain.device, domain.quantity) not in devices:
+                is_energy = domain.quantity is not Quantity.SHARE
+                if (domain.device, domain.quantity) in devices:
+                    continue
+                if not is_energy or claim(domain.device):
                     devices.add((domain.device, domain.quantity))
                     self._tracks[number, domain.name] = Track(domain)
                     self._kinds[number, domain.name] = meter.kind
@@ -162,9 +177,13 @@ class Window:
             self._jumps.append((now_s, offset_s - self._offset_s))
         self._offset_s = offset_s
 
-    def track(self, name: str) -> Track:
-        """Return the readings of a domain by its name within the node."""
-        return next(track for track in self._tracks.values() if track.domain.name == name)
+    def tracks(self) -> dict[str, Track]:
+        """Return the readings of every energy, by domain."""
+        return {
+            f"{self._node}/{name}": track
+            for (_, name), track in self._tracks.items()
+            if track.domain.quantity is not Quantity.SHARE
+        }
 
     def between(self, start_s: float | None = None, end_s: float | None = None) -> WindowReading:
         """Return what was read between two times; of the whole window if none are given."""
