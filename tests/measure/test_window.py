@@ -143,3 +143,31 @@ def test_the_thread_reads_and_ends() -> None:
     window.stop()
 
     assert window.stopped_s == stopped_s >= window.started_s
+
+
+def test_readings_of_another_time_are_no_zero() -> None:
+    """A logger that stopped an hour ago, or whose clock is an hour off."""
+    clock = Clock()
+    window = Window([Scripted(clock, {"gpu0": grows(2.0)})], clock=clock)
+    window.begin()
+    for _ in range(30):
+        clock.now_s += 0.1
+        window.poll()
+    early, late = window.between(50.0, 80.0), window.between(200.0, 230.0)
+
+    assert early.meters == late.meters == ()
+    assert early.missing == ("node0/gpu0: the first reading is 20.0 s after the end",)
+    assert late.missing == ("node0/gpu0: the last reading is 97.0 s before the start",)
+
+
+def test_a_device_that_another_process_claims_is_not_read() -> None:
+    """And it is said who may know."""
+    clock = Clock()
+    window = Window([Scripted(clock, {"gpu0": grows(2.0)})], clock=clock, claim=lambda _: False)
+    window.begin()
+    clock.now_s += 1
+    window.end()
+
+    assert window.between().missing == (
+        "node0/gpu0: another process that writes the same file reads it",
+    )

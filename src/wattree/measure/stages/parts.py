@@ -17,6 +17,7 @@ from pathlib import Path
 
 from wattree.errors import JobError, RunError
 from wattree.files import read_json, write_atomic
+from wattree.measure.window import READ_ELSEWHERE
 from wattree.trace import (
     STAGES,
     MeterReading,
@@ -121,7 +122,7 @@ def joined(parts: Sequence[Part], world: int) -> Run:
         wall_s=_mean([one.wall_s for one in runs]),
         work=_work([one.work for one in runs]),
         meters=tuple(reading for one in runs for reading in one.meters),
-        missing=tuple(dict.fromkeys(line for one in runs for line in one.missing)),
+        missing=_missing(runs),
         power=tuple(series for one in runs for series in one.power),
         utilisation=_shares([one.utilisation for one in runs]),
         rated_w=_sum([one.rated_w for one in runs if one.meters]),
@@ -153,6 +154,15 @@ def _on_node(part: Part, node: str) -> Part:
     )
     splits = {name(domain): split for domain, split in part.splits.items()}
     return replace(part, run=run, splits=splits)
+
+
+def _missing(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return what nothing read: not what one rank left to another that did."""
+    read = {reading.domain for run in runs for reading in run.meters}
+    lines = dict.fromkeys(line for run in runs for line in run.missing)
+    left = {line for line in lines if line.endswith(READ_ELSEWHERE)}
+    told = read | {line.partition(":")[0] for line in lines if line not in left}
+    return tuple(line for line in lines if line not in left or line.partition(":")[0] not in told)
 
 
 def _stages(run: Run, parts: Sequence[Part]) -> dict[str, StageUse]:
