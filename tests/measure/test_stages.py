@@ -317,6 +317,18 @@ def test_parts_of_ranks_are_one_run() -> None:
     assert run.utilisation == {"cpu": pytest.approx(0.4)}
 
 
+def test_an_estimate_on_any_rank_makes_the_run_an_estimate() -> None:
+    """Rank 0 may have read nothing itself; domains in notes are those of their node."""
+    other = part(1, "b")
+    (reading,) = other.run.meters
+    estimate = replace(reading, is_estimate=True)
+    run = replace(other.run, meters=(estimate,), notes=("estimated, not read: node0/gpu1",))
+    whole = joined([part(0, "a"), replace(other, run=run)], 2)
+
+    assert whole.origin is RunOrigin.ESTIMATED
+    assert whole.notes == ("estimated, not read: node1/gpu1",)
+
+
 def test_one_meter_that_cannot_tell_stages_apart_leaves_their_energy_open() -> None:
     """Stages that add up to a part of the energy only would mislead."""
     run = joined([part(0, "a"), part(1, "a", split=False)], 2)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from wattree.errors import MeterError
 from wattree.measure.meter import Domain, Meter, Quantity
 from wattree.measure.track import Track
-from wattree.trace import MeterReading, PowerSeries
+from wattree.trace import MeterReading, PowerSeries, RunOrigin
 
-__all__ = ["LEAST_UPDATES", "Window", "WindowReading"]
+__all__ = ["LEAST_UPDATES", "READ_ELSEWHERE", "Window", "WindowReading", "origin_of"]
 
 #: Updates of a sensor below which its window says too little: the first and the last update are
 #: each off by up to one, so that ten of them leave an error of some 10 %.
@@ -60,6 +60,12 @@ class WindowReading:
     rated_w: float | None = None
     needs_s: float = 0.0
     notes: tuple[str, ...] = ()
+
+
+def origin_of(meters: Sequence[MeterReading]) -> RunOrigin:
+    """Return where the figures of a run come from: an estimate among them makes it one."""
+    is_estimate = any(reading.is_estimate for reading in meters)
+    return RunOrigin.ESTIMATED if is_estimate else RunOrigin.MEASURED
 
 
 def _anything(device: str) -> bool:

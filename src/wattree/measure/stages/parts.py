@@ -17,7 +17,7 @@ from pathlib import Path
 
 from wattree.errors import JobError, RunError
 from wattree.files import read_json, write_atomic
-from wattree.measure.window import READ_ELSEWHERE
+from wattree.measure.window import READ_ELSEWHERE, origin_of
 from wattree.trace import (
     STAGES,
     MeterReading,
@@ -115,13 +115,15 @@ def joined(parts: Sequence[Part], world: int) -> Run:
     hosts = {host: number for number, host in enumerate(dict.fromkeys(p.host for p in parts))}
     renamed = [_on_node(part, f"node{hosts[part.host]}") for part in parts]
     runs = [part.run for part in renamed]
+    meters = tuple(reading for one in runs for reading in one.meters)
     run = replace(
         runs[0],
+        origin=origin_of(meters),
         nodes=len(hosts),
         devices_per_node=-(-sum(one.devices_per_node for one in runs) // len(hosts)),
         wall_s=_mean([one.wall_s for one in runs]),
         work=_work([one.work for one in runs]),
-        meters=tuple(reading for one in runs for reading in one.meters),
+        meters=meters,
         missing=_missing(runs),
         power=tuple(series for one in runs for series in one.power),
         utilisation=_shares([one.utilisation for one in runs]),
@@ -151,6 +153,7 @@ def _on_node(part: Part, node: str) -> Part:
         meters=tuple(map(named_reading, part.run.meters)),
         power=tuple(map(named_series, part.run.power)),
         missing=tuple(map(name, part.run.missing)),
+        notes=tuple(line.replace("node0/", f"{node}/") for line in part.run.notes),
     )
     splits = {name(domain): split for domain, split in part.splits.items()}
     return replace(part, run=run, splits=splits)
