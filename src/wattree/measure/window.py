@@ -165,16 +165,15 @@ class Window:
             self.poll()
 
     def poll(self) -> None:
-        """Read every meter once. A meter that fails is left out from then on, with its reason."""
+        """Read every meter once. One that fails is asked again next time: drivers hesitate."""
         self._watch_wall_clock()
         for number, meter in enumerate(self._meters):
-            if number in self._lost:
-                continue
             try:
                 readings = meter.read()
             except MeterError as error:
-                self._lost[number] = (self._clock(), str(error))
+                self._lost.setdefault(number, (self._clock(), str(error)))
                 continue
+            self._lost.pop(number, None)
             for reading in readings:
                 track = self._tracks.get((number, reading.domain))
                 if track is not None:
