@@ -11,6 +11,8 @@
     ├── CostError               a cost model asked outside its domain
     ├── SimulationError         an execution graph that cannot be played
     ├── RowError                a measured row that cannot be expressed
+    ├── RunError                runs, measured or simulated, that cannot be used
+    ├── MeterError              a meter that is absent, not permitted or not to be believed
     ├── InfeasibleError         nothing fits the constraints
     ├── OutputError             a result that cannot be written
     └── MissingExtraError       an optional dependency that is not installed
@@ -28,10 +30,12 @@ __all__ = [
     "HardwareError",
     "InfeasibleError",
     "JobError",
+    "MeterError",
     "MissingExtraError",
     "ModelError",
     "OutputError",
     "RowError",
+    "RunError",
     "SimulationError",
     "StrategyError",
     "UnitError",
@@ -83,6 +87,23 @@ class SimulationError(WattreeError):
 
 class RowError(WattreeError):
     """A measured row lacks what is needed to express it as a job."""
+
+
+class RunError(WattreeError):
+    """Runs cannot be used. `problems` holds one line per fault, all of them.
+
+    Attributes:
+        source: File of the run; what asked for the runs where there are several.
+        problems: What is wrong, each with its key.
+    """
+
+    def __init__(self, source: str, problems: Sequence[str]) -> None:
+        self.source, self.problems = source, tuple(problems)
+        super().__init__(_listed(source, problems))
+
+
+class MeterError(WattreeError):
+    """A meter is absent, may not be read, or says what no meter can."""
 
 
 class OutputError(WattreeError):

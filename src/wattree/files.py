@@ -68,27 +68,30 @@ def read_yaml(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> dict[str, 
     return _checked(path, parse(path, text), kind="YAML")
 
 
-def read_json(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> dict[str, Any]:
+def read_json(
+    path: str | Path, *, limit_bytes: int = LIMIT_BYTES, limit_values: int = LIMIT_VALUES
+) -> dict[str, Any]:
     """Return the object in a JSON file, under the rules of `read_yaml`.
 
     Args:
         path: The file.
         limit_bytes: Larger files are refused before they are read. [B]
+        limit_values: Files with more values are refused.
 
     Raises:
         JobError: The file cannot be read, is not strict JSON, or holds no object.
     """
     text = read_text(path, limit_bytes=limit_bytes)
     try:
-        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        found = json.loads(text, object_pairs_hook=_unique, parse_constant=float)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         _refuse(path, f"{place}: {error.msg}; expected valid JSON")
     except RecursionError:
         _refuse(path, f"nested deeper than {LIMIT_DEPTH} levels; expected a flatter file")
-    except ValueError as error:  # a duplicate key, NaN, or an integer of thousands of digits
+    except ValueError as error:  # a duplicate key, or an integer of thousands of digits
         _refuse(path, f"{error}; expected valid JSON")
-    return _checked(path, found, kind="JSON")
+    return _checked(path, found, kind="JSON", limit_values=limit_values)
 
 
 def read_text(path: str | Path, *, limit_bytes: int = LIMIT_BYTES) -> str:
@@ -228,25 +231,27 @@ def _parsed_yaml(path: str | Path, text: str) -> object:
         _refuse(path, f"{what}; expected valid YAML")
 
 
-def _checked(path: str | Path, found: object, *, kind: str) -> dict[str, Any]:
+def _checked(
+    path: str | Path, found: object, *, kind: str, limit_values: int = LIMIT_VALUES
+) -> dict[str, Any]:
     if not isinstance(found, dict):
         what = "the file holds nothing" if found is None else f"found a {_named(found)}"
         _refuse(path, f"{what}, expected a {kind} mapping of keys to values")
-    problems = list(_bad_values(found))
+    problems = list(_bad_values(found, limit_values))
     if problems:
         raise refusal(str(path), problems, most=_LISTED)
     return found
 
 
-def _bad_values(found: dict[Any, Any]) -> Iterator[str]:
+def _bad_values(found: dict[Any, Any], limit_values: int) -> Iterator[str]:
     """Yield a problem for each value that no file of ours may hold. Iterative: depth is theirs."""
     stack: list[tuple[str, int, object]] = [("", 0, found)]
     values = 0
     while stack:
         where, depth, value = stack.pop()
         values += 1
-        if values > LIMIT_VALUES:
-            yield f"holds more than {LIMIT_VALUES} values once aliases are written out"
+        if values > limit_values:
+            yield f"holds more than {limit_values} values once aliases are written out"
             return
         if depth > LIMIT_DEPTH:
             yield f"{where[:200]}: nested deeper than {LIMIT_DEPTH} levels"
@@ -305,10 +310,6 @@ def refusal(source: str, problems: Sequence[str], *, most: int) -> JobError:
         lines = [f"{source}: {len(problems)} problems:", *(f"  {p}" for p in problems[:most])]
         error.args = ("\n".join([*lines, f"  and {rest} more"]),)
     return error
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"found {name}, which is not a number")
 
 
 def _refuse(path: str | Path, problem: str) -> NoReturn:

@@ -19,10 +19,23 @@ from wattree.trace.result import (
     SimulationSize,
     TimeParts,
 )
+from wattree.trace.run import (
+    STAGES,
+    Activity,
+    MeterReading,
+    PowerSeries,
+    Run,
+    RunOrigin,
+    StageUse,
+    Work,
+)
+from wattree.trace.run_file import read_run, read_runs, run_as_json, write_run
 from wattree.trace.trace import Trace
 
 __all__ = [
     "PART_WORDS",
+    "STAGES",
+    "Activity",
     "AliveTensors",
     "AllocatorUse",
     "CrowdedLinks",
@@ -32,12 +45,22 @@ __all__ = [
     "MaterialsUse",
     "MemoryFix",
     "MemoryUse",
+    "MeterReading",
     "NeighbourEffect",
     "NeighbourJob",
     "NeighbourPlay",
     "PoolUse",
+    "PowerSeries",
     "Result",
+    "Run",
+    "RunOrigin",
     "SimulationSize",
+    "StageUse",
     "TimeParts",
     "Trace",
+    "Work",
+    "read_run",
+    "read_runs",
+    "run_as_json",
+    "write_run",
 ]

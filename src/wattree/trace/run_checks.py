@@ -1,0 +1,96 @@
+"""What no run can hold, whoever made it: each fault with the key of its file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields
+
+from wattree.trace.run import STAGES, PowerSeries, Run
+
+__all__ = ["problems_of"]
+
+#: How far the stages' exposed times may be from the run's: readings of a clock are rounded.
+_STAGES_OFF = 1e-2
+
+
+def problems_of(run: Run) -> list[str]:
+    """Return a line for each value that no run can have, with its key; empty for a sound run."""
+    return [
+        *_numbers(run),
+        *_stages(run),
+        *_meters(run),
+        *(line for index, series in enumerate(run.power) for line in _power(index, series)),
+    ]
+
+
+def _bad(value: float | None) -> bool:
+    return value is not None and not (math.isfinite(value) and value >= 0)
+
+
+def _numbers(run: Run) -> Iterator[str]:
+    if _bad(run.wall_s) or run.wall_s == 0:
+        yield f"wall_s: found {run.wall_s}, expected a length above 0"
+    for name, least in (("nodes", 1), ("devices_per_node", 0), ("iterations", 0)):
+        if getattr(run, name) < least:
+            yield f"{name}: found {getattr(run, name)}, expected at least {least}"
+    if _bad(run.rated_w):
+        yield f"rated_w: found {run.rated_w}, expected a power of 0 or more, or null"
+    for field in fields(run.work):
+        if _bad(value := getattr(run.work, field.name)):
+            yield f"work.{field.name}: found {value}, expected 0 or more, or null"
+    for name, share in run.utilisation.items():
+        if not 0 <= share <= 1:
+            yield f"utilisation.{name}: found {share}, expected a share between 0 and 1"
+
+
+def _stages(run: Run) -> Iterator[str]:
+    for name, use in run.stages.items():
+        if name not in STAGES:
+            yield f"stages.{name}: unknown stage; known: {', '.join(STAGES)}"
+        for key in ("busy_s", "exposed_s", "energy_j"):
+            if _bad(value := getattr(use, key)):
+                yield f"stages.{name}.{key}: found {value}, expected 0 or more"
+    exposed_s = math.fsum(use.exposed_s for use in run.stages.values())
+    if run.stages and run.wall_s > 0 and abs(exposed_s - run.wall_s) > _STAGES_OFF * run.wall_s:
+        yield (
+            f"stages: found {exposed_s:.6g} s exposed in all, expected wall_s, {run.wall_s:.6g} s: "
+            "every moment belongs to one stage"
+        )
+
+
+def _meters(run: Run) -> Iterator[str]:
+    seen: set[str] = set()
+    for index, reading in enumerate(run.meters):
+        for key in ("energy_j", "resolution_j", "period_s"):
+            if _bad(value := getattr(reading, key)):
+                yield f"meters[{index}].{key}: found {value}, expected 0 or more ({reading.domain})"
+        if reading.domain in seen:
+            yield (
+                f"meters[{index}].domain: found {reading.domain!r} a second time, expected each "
+                "domain once: a device has one reading however many ranks share it"
+            )
+        seen.add(reading.domain)
+
+
+def _power(index: int, series: PowerSeries) -> Iterator[str]:
+    where = f"power[{index}]"
+    if len(series.at_s) != len(series.watts):
+        yield (
+            f"{where}: found {len(series.at_s)} times and {len(series.watts)} powers "
+            f"({series.domain}), expected as many"
+        )
+    for place, watts in enumerate(series.watts):
+        if _bad(watts):
+            yield (
+                f"{where}.watts[{place}]: found {watts}, expected 0 or more; leave out the times "
+                f"at which nothing was read ({series.domain})"
+            )
+    before = -math.ulp(0.0)  # the first may be the start itself
+    for place, at_s in enumerate(series.at_s):
+        if not (math.isfinite(at_s) and at_s > before):
+            yield (
+                f"{where}.at_s[{place}]: found {at_s} after {before}, expected ascending times "
+                f"from the run's start ({series.domain})"
+            )
+        before = at_s
