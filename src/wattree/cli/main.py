@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from wattree.cli.catalog import catalog
+from wattree.cli.energy import energy
 from wattree.cli.export import export
 from wattree.cli.plan import plan
 from wattree.cli.replay import replay
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 for command in (plan, simulate, validate, catalog, export, replay):
     app.command()(command)
+app.add_typer(energy)
 
 
 def _show_version(wanted: bool) -> None:

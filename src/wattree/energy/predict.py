@@ -222,7 +222,7 @@ def _left_over(
     )
 
 
-def at_size(run: Run, nodes: int) -> Run:
+def at_size(run: Run, nodes: int, *, iterations: int) -> Run:
     """Return a run on another number of nodes, each rank with the same work."""
     factor = nodes / run.nodes
     scaled = {
@@ -230,4 +230,6 @@ def at_size(run: Run, nodes: int) -> Run:
         for name in ("samples", "flop", "memory_bytes", "read_bytes", "core_s", "copied_bytes")
     }
     work = Work(gradient_bytes=run.work.gradient_bytes, **scaled)
-    return replace(run, nodes=nodes, work=work, stages={}, meters=())
+    return replace(
+        run, nodes=nodes, work=work, iterations=iterations, wall_s=0.0, stages={}, meters=()
+    )
