@@ -79,7 +79,9 @@ def total(run: Run, name: str) -> float | None:
     if name not in _OF_ACTIVITY[run.activity]:
         return 0.0
     each = sent_bytes(run) if name == "network_bytes" else getattr(run.work, name)
-    return None if each is None else float(each) * run.iterations
+    if each is None:  # an isolated run that does not speak of it has none
+        return None if run.activity is Activity.TRAINING else 0.0
+    return float(each) * run.iterations
 
 
 #: Activity → work that it can have.
@@ -87,7 +89,9 @@ _TRAINING = frozenset(Work.__slots__)
 _OF_ACTIVITY = {
     Activity.IDLE: frozenset[str](),
     Activity.LOADER: frozenset({"samples", "read_bytes", "core_s", "copied_bytes"}),
-    Activity.RESIDENT: frozenset({"samples", "flop", "memory_bytes"}),
+    Activity.RESIDENT: frozenset(
+        {"samples", "flop", "memory_bytes", "network_bytes", "gradient_bytes"}
+    ),
     Activity.COLLECTIVE: frozenset({"network_bytes", "gradient_bytes"}),
     Activity.TRAINING: _TRAINING,
 }

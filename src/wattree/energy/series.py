@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 #: Orders that are tried: p of AR; p, d, q of ARIMA.
 _MOST_LAGS = 16
 _ARIMA_ORDERS = tuple(
-    order for order in product(range(4), range(2), range(3)) if order[0] or order[2]
+    order for order in product(range(3), range(2), range(2)) if order[0] or order[2]
 )
 #: Readings that a fit needs, and most that it is given: longer series are averaged first.
 _LEAST, _MOST = 20, 400
@@ -221,7 +221,8 @@ def _arima(
 
     def fitted(of: tuple[int, int, int]) -> Any:
         trend = "c" if of[1] == 0 else "n"
-        return module.ARIMA(watts / scale, order=of, trend=trend).fit()
+        # Covariances of the parameters would take as long again, and nobody reads them.
+        return module.ARIMA(watts / scale, order=of, trend=trend).fit(cov_type="none")
 
     if order is not None:
         return np.asarray(fitted(order).forecast(ahead)) * scale, order

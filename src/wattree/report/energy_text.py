@@ -134,8 +134,8 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
             console.print()
         _title(
             console,
-            f"{group.node or 'nodes'} ({group.origin}): {group.scored} training runs, predicted from "
-            f"{group.fitted} runs ({comparison.fit_on})",
+            f"{group.node or 'nodes'} ({group.origin}): {group.scored} training runs, predicted "
+            f"from {group.fitted} runs ({comparison.fit_on})",
         )
         console.print(Padding(_totals(group), _INDENT))
         _parts(console, group)
