@@ -71,7 +71,7 @@ def runs_of(platform: str, regime: str) -> Iterator[Run]:
     for model, sizes in STUDY["models"].items():
         for samples in sizes["samples_per_processor"]:
             tag = f"{model}-{samples}"
-            job = job_of(model, platform, regime, nodes=1, samples=samples, resident=True)
+            job = job_of(model, platform, regime, nodes=2, samples=samples, resident=True)
             yield simulated(job, f"resident-{tag}", activity=Activity.RESIDENT)[0]
             for nodes in counts:
                 job = job_of(model, platform, regime, nodes=nodes, samples=samples)
@@ -120,6 +120,38 @@ def _cell(error: float, lower: float | None, upper: float | None) -> str:
     )
 
 
+def draw(found: Mapping[str, Comparison]) -> None:
+    """Draw mean absolute errors over the number of nodes, if matplotlib is installed."""
+    try:
+        from matplotlib import pyplot as plt
+    except ImportError:
+        print("matplotlib is not installed: no picture")
+        return
+    figure, panels = plt.subplots(2, 2, figsize=(11, 7.5), sharey=True, layout="constrained")
+    for panel, (title, comparison) in zip(panels.flat, found.items(), strict=True):
+        for method in comparison.groups[0].methods:
+            if len(method.by_nodes) < 2:  # series are of one size
+                continue
+            nodes = [int(name) for name in method.by_nodes]
+            errors = [100 * each.mean_abs_error for each in method.by_nodes.values()]
+            ours = method.method.startswith("stages")
+            panel.plot(
+                nodes, errors, marker="o", lw=2.5 if ours else 1.2, ls="-" if ours else "--",
+                label=method.title,
+            )  # fmt: skip
+        panel.set(title=f"{title} (simulated)", xscale="log", yscale="log")
+        panel.set_xticks(nodes, [str(each) for each in nodes], minor=False)
+        panel.minorticks_off()
+        panel.set_yticks([0.1, 0.3, 1, 3, 10, 30], ["0.1", "0.3", "1", "3", "10", "30"])
+        panel.grid(alpha=0.3)
+    figure.supxlabel("nodes (fitted on 2 to 8)")
+    figure.supylabel("mean absolute error of energy (%)")
+    handles, labels = panels.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", fontsize=8)
+    figure.savefig(HERE / "errors.png", dpi=110)
+    plt.close(figure)
+
+
 def main(words: list[str]) -> None:
     """Run the study and write its table and picture."""
     from rich.console import Console
@@ -131,6 +163,7 @@ def main(words: list[str]) -> None:
         print(f"\n== {title} (simulated) ==")
         show_comparison(comparison, Console(width=120, highlight=False))
     (HERE / "table.md").write_text(table(found), encoding="utf-8")
+    draw(found)
 
 
 if __name__ == "__main__":

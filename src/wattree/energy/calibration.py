@@ -56,6 +56,7 @@ CONSTANTS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "energy.static_w": ("W", "power of one node at rest, P_static"),
         "energy.flop_j": ("J/FLOP", "arithmetic, e_flop"),
+        "energy.computing_w": ("W", "of one node that computes, whatever its FLOP, P_busy"),
         "energy.core_w": ("W", "a core that prepares samples, e_prep"),
         "energy.sample_j": ("J", "preparing a sample, where core time is not known"),
         "energy.network_j_per_byte": ("J/B", "a byte sent, e_net"),
@@ -102,6 +103,7 @@ class ModelTraits:
         gradient_bytes: Of one replica; None if unknown. [B]
         least_samples, most_samples: On a rank in the runs.
         time_ratio: Computing time over what the constants of all models say.
+        energy_ratio: Its energy of arithmetic and memory over what they say.
         overlap: Its own `φ`; None to use that of all models.
         runs: Training runs of it.
     """
@@ -111,6 +113,7 @@ class ModelTraits:
     least_samples: float
     most_samples: float
     time_ratio: float = 1.0
+    energy_ratio: float = 1.0
     overlap: float | None = None
     runs: int = 0
 

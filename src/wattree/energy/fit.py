@@ -92,7 +92,7 @@ def constants_of(seen: Observations) -> EnergyCalibration:
         most_nodes=max(run.nodes for run in seen.runs),
         runs=_names(seen.runs),
     )
-    models = _models(seen, computing.ratios)
+    models = _models(seen, computing.ratios, energy.ratios)
     overlap, own, of_overlap = _overlaps(seen, replace(calibration, models=models))
     constants = {**calibration.constants, "time.overlap": overlap}
     return replace(
@@ -117,13 +117,19 @@ def _names(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _models(seen: Observations, ratios: Mapping[str, float]) -> dict[str, ModelTraits]:
+def _models(
+    seen: Observations, times: Mapping[str, float], energies: Mapping[str, float]
+) -> dict[str, ModelTraits]:
     """Return what training and resident runs say of each model's work."""
     by_model: dict[str, list[Run]] = {}
     for run in seen.of(Activity.TRAINING, Activity.RESIDENT):
         if run.work.samples and run.model:
             by_model.setdefault(run.model, []).append(run)
-    return {model: _traits(runs, ratios.get(model, 1.0)) for model, runs in by_model.items()}
+    found = {}
+    for model, runs in by_model.items():
+        traits = _traits(runs, times.get(model, 1.0))
+        found[model] = replace(traits, energy_ratio=energies.get(model, 1.0))
+    return found
 
 
 def _traits(runs: Sequence[Run], ratio: float) -> ModelTraits:

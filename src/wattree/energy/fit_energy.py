@@ -23,6 +23,11 @@ def _prepares(run: Run) -> bool:
     return run.activity in {Activity.LOADER, Activity.TRAINING}
 
 
+def _computing_node_s(run: Run) -> float | None:
+    seconds = busy_s(run, "computing")
+    return None if seconds is None else run.nodes * seconds
+
+
 def _polling_node_s(run: Run) -> float | None:
     seconds = busy_s(run, "communicating")
     return None if seconds is None else run.nodes * seconds
@@ -33,6 +38,7 @@ def _polling_node_s(run: Run) -> float | None:
 _COLUMNS: Mapping[str, Callable[[Run], float | None]] = {
     "energy.static_w": lambda run: run.nodes * run.wall_s,
     "energy.flop_j": lambda run: total(run, "flop"),
+    "energy.computing_w": _computing_node_s,
     "energy.core_w": lambda run: total(run, "core_s"),
     "energy.sample_j": lambda run: total(run, "samples") if _prepares(run) else 0.0,
     "energy.network_j_per_byte": lambda run: total(run, "network_bytes"),
@@ -43,6 +49,9 @@ _COLUMNS: Mapping[str, Callable[[Run], float | None]] = {
 }
 #: A coefficient correlated so much with another is named with it.
 _CORRELATED = 0.9
+#: Constants of computing, which a model's own ratio multiplies; turns in which ratios are found.
+_OF_COMPUTING = ("energy.flop_j", "energy.computing_w", "energy.memory_j_per_byte")
+_TURNS, _MOST_RATIO = 8, 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +62,7 @@ class EnergyConstants:
         constants: Every energy constant.
         correlated, covariance: As in `EnergyCalibration`.
         condition: Of the design with columns of length one.
+        ratios: Model → energy of its computing over what the constants say.
         warnings: What could not be told.
     """
 
@@ -60,6 +70,7 @@ class EnergyConstants:
     correlated: tuple[str, ...]
     covariance: Floats
     condition: float
+    ratios: Mapping[str, float]
     warnings: tuple[str, ...]
 
 
@@ -108,8 +119,8 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
             note=f"in the same ratio to {others} in every run, which stands for it",
         )
         warnings.append(f"{names[index]} cannot be told apart from {others}, which stands for it")
-    solution = non_negative_fit(design[:, kept], energy, weights)
     names = [names[index] for index in kept]
+    solution, ratios = _fitted_by_model(runs, names, design[:, kept], energy)
     exercised = [int((design[:, index] > 0).sum()) for index in kept]
     constants |= _told(names, solution, exercised)
     if not has_idle and constants["energy.static_w"].status is not Status.FITTED:
@@ -127,8 +138,47 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
         correlated=tuple(names),
         covariance=solution.covariance,
         condition=solution.condition,
+        ratios=ratios,
         warnings=tuple(warnings),
     )
+
+
+def _fitted_by_model(
+    runs: Sequence[Run], names: Sequence[str], design: Floats, energy: Floats
+) -> tuple[NonNegativeFit, dict[str, float]]:
+    """Return the fit, and by how much computing of each model draws more than the median's.
+
+    Models differ in what their FLOP are made of. Constants and ratios are found by turns: the
+    constants with the ratios given, then each ratio as the median over the runs of its model.
+    """
+    weights = 1.0 / energy
+    computing = [index for index, name in enumerate(names) if name in _OF_COMPUTING]
+    rows = {
+        model: [i for i, run in enumerate(runs) if run.model == model and run.work.flop]
+        for model in sorted({run.model for run in runs})
+    }
+    rows = {model: mine for model, mine in rows.items() if model and mine}
+    solution = non_negative_fit(design, energy, weights)
+    ratios = dict.fromkeys(rows, 1.0)
+    if len(rows) < 2 or not computing or solution.freedom < len(rows):
+        return solution, ratios
+    scale = np.ones(len(runs))
+    for _ in range(_TURNS):
+        above = design[:, computing] @ solution.values[computing]
+        rest = design @ solution.values - above
+        if not (above[[i for mine in rows.values() for i in mine]] > 0).all():
+            break
+        for model, mine in rows.items():
+            found = float(np.median((energy[mine] - rest[mine]) / above[mine]))
+            ratios[model] = min(max(found, 1 / _MOST_RATIO), _MOST_RATIO)
+        middle = float(np.median(list(ratios.values())))
+        ratios = {model: ratio / middle for model, ratio in ratios.items()}
+        for model, mine in rows.items():
+            scale[mine] = ratios[model]
+        scaled = design.copy()
+        scaled[:, computing] *= scale[:, None]
+        solution = non_negative_fit(scaled, energy, weights, spent=len(rows) - 1)
+    return solution, ratios
 
 
 def _used_columns(

@@ -53,23 +53,20 @@ class Computing:
 
 def computing_rows(seen: Observations) -> tuple[list[tuple[Run, float]], str]:
     """Return runs with the time of computing in a step, and a word on what they are."""
-    resident = [(run, _computed_s(run) / run.iterations) for run in seen.of(Activity.RESIDENT)]
+    resident = [
+        (run, (busy_s(run, "computing") or 0.0) / run.iterations)
+        for run in seen.of(Activity.RESIDENT)
+    ]
     if resident:
         return resident, ""
     training = seen.of(Activity.TRAINING)
     labelled = [run for run in training if "computing" in run.stages]
-    rows = [(run, _computed_s(run) / run.iterations) for run in labelled]
+    rows = [(run, (busy_s(run, "computing") or 0.0) / run.iterations) for run in labelled]
     if rows:
         return rows, "no run with resident data: computing is timed by the stages of training runs"
     alone = [(run, run.wall_s / run.iterations) for run in training if ranks_of(run) == 1]
     word = "no run with resident data, and no stages: computing is timed by whole steps of one rank"
     return alone, word if alone else ""
-
-
-def _computed_s(run: Run) -> float:
-    """Return what of a run is computing's: nothing hides it, so what it took is exposed. [s]"""
-    use = run.stages.get("computing")
-    return run.wall_s if use is None else use.exposed_s
 
 
 def fit_computing(seen: Observations) -> Computing:

@@ -47,7 +47,9 @@ class NonNegativeFit:
     condition: float
 
 
-def non_negative_fit(design: Floats, observed: Floats, weights: Floats) -> NonNegativeFit:
+def non_negative_fit(
+    design: Floats, observed: Floats, weights: Floats, *, spent: int = 0
+) -> NonNegativeFit:
     """Return the coefficients `x >= 0` that minimise `|weights (design x - observed)|`.
 
     Intervals are Student's, from the covariance `s² (AᵀA)⁻¹` of the coefficients above zero (the
@@ -57,6 +59,7 @@ def non_negative_fit(design: Floats, observed: Floats, weights: Floats) -> NonNe
         design: `(n, k)`, no column zero or a combination of others.
         observed: `(n,)`.
         weights: `(n,)`, one over the standard deviation of each row, up to a factor.
+        spent: What else was fitted to the same rows.
     """
     from scipy.optimize import nnls
 
@@ -67,7 +70,7 @@ def non_negative_fit(design: Floats, observed: Floats, weights: Floats) -> NonNe
     # Columns of length one: without it, joules per FLOP and watts would differ by 1e12.
     solution, residual = nnls(scaled, target)
     free = solution > 0
-    freedom = len(target) - int(free.sum())
+    freedom = len(target) - int(free.sum()) - spent
     scatter = float(residual / np.sqrt(freedom)) if freedom > 0 else 0.0
     covariance = np.zeros((len(lengths), len(lengths)))
     upper = np.full(len(lengths), np.inf)

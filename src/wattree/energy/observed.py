@@ -112,8 +112,12 @@ def sent_bytes(run: Run) -> float | None:
 def busy_s(run: Run, stage: str) -> float | None:
     """Return how long the work of a stage ran on a rank, over the whole run; None if unknown."""
     use = run.stages.get(stage)
-    if use is not None:
-        return use.busy_s
+    if use is not None:  # nothing hides computing: what it took is what it is exposed
+        return use.exposed_s if stage == "computing" else use.busy_s
+    if stage == "computing":
+        if run.activity in {Activity.TRAINING, Activity.RESIDENT}:
+            return run.wall_s if run.activity is Activity.RESIDENT else None
+        return 0.0
     if stage != "communicating":
         return None
     if run.activity is Activity.COLLECTIVE:

@@ -7,6 +7,8 @@ References:
     [1] G. E. P. Box, G. M. Jenkins, "Time Series Analysis: Forecasting and Control", 1970.
     [2] H. Akaike, "A new look at the statistical model identification", IEEE Transactions on
         Automatic Control 19(6), 1974, doi:10.1109/TAC.1974.1100705.
+    [3] E. J. Hannan, J. Rissanen, "Recursive estimation of mixed autoregressive-moving average
+        order", Biometrika 69(1), 1982, doi:10.1093/biomet/69.1.81.
 """
 
 from __future__ import annotations
@@ -143,6 +145,7 @@ def forecast_series(
     first = min(first, len(watts) - 1)
     block = policy.refit_every or len(watts) - first
     forecaster, told = FORECASTERS[method], ""
+    _library(_MODULES[method])  # which, when first imported, sets filters of its own for warnings
     found: list[float] = []
     order: Any = None
     with warnings.catch_warnings():
@@ -192,7 +195,7 @@ def _ar(watts: Floats, ahead: int, order: int | None) -> tuple[Floats, int]:
     """`P_t = c + Σ φ_i P_{t-i} + ε`, p by AIC."""
     if _is_flat(watts):
         return np.full(ahead, watts[-1]), order or 0
-    module = _library("statsmodels.tsa.ar_model")
+    module = _library(_MODULES["ar"])
     if order is None:
         most = min(_MOST_LAGS, len(watts) // 3)
         chosen = module.ar_select_order(watts, maxlag=most, ic="aic", trend="c").ar_lags
@@ -205,7 +208,7 @@ def _ses(watts: Floats, ahead: int, order: object) -> tuple[Floats, object]:
     """`P̂_{t+1} = a P_t + (1 - a) P̂_t`: a flat forecast."""
     if _is_flat(watts):
         return np.full(ahead, watts[-1]), order
-    module = _library("statsmodels.tsa.holtwinters")
+    module = _library(_MODULES["ses"])
     fitted = module.SimpleExpSmoothing(watts, initialization_method="estimated").fit()
     return np.asarray(fitted.forecast(ahead)), order
 
@@ -216,29 +219,38 @@ def _arima(
     """AR of the d-times differenced series with moving-average terms; p, d, q by AIC."""
     if _is_flat(watts):
         return np.full(ahead, watts[-1]), order or (0, 0, 0)
-    module = _library("statsmodels.tsa.arima.model")
+    module = _library(_MODULES["arima"])
     scale = float(np.abs(watts).max())  # the optimiser wants values around one
 
-    def fitted(of: tuple[int, int, int]) -> Any:
+    def fitted(of: tuple[int, int, int], method: str) -> Any:
         trend = "c" if of[1] == 0 else "n"
         # Covariances of the parameters would take as long again, and nobody reads them.
-        return module.ARIMA(watts / scale, order=of, trend=trend).fit(cov_type="none")
+        return module.ARIMA(watts / scale, order=of, trend=trend).fit(
+            method=method, cov_type="none"
+        )
 
-    if order is not None:
-        return np.asarray(fitted(order).forecast(ahead)) * scale, order
-    best: tuple[float, tuple[int, int, int], Any] | None = None
-    for each in _ARIMA_ORDERS:
-        try:
-            candidate = fitted(each)
-        except (ValueError, np.linalg.LinAlgError):
-            continue  # this order has no solution on this series
-        criterion = float(candidate.aic)
-        if np.isfinite(criterion) and (best is None or criterion < best[0]):
-            best = (criterion, each, candidate)
-    if best is None:
-        return np.full(ahead, watts.mean()), (0, 0, 0)
-    return np.asarray(best[2].forecast(ahead)) * scale, best[1]
+    if order is None:
+        order = min((_criterion(fitted, each), each) for each in _ARIMA_ORDERS)[1]
+    return np.asarray(fitted(order, "innovations_mle").forecast(ahead)) * scale, order
 
 
+def _criterion(fitted: Callable[[tuple[int, int, int], str], Any], order: Any) -> float:
+    """Return Akaike's criterion of an order, at the estimates of Hannan and Rissanen [3].
+
+    They take a regression or two; the likelihood's maximum, only sought for the chosen order,
+    takes hundreds of passes over the series.
+    """
+    try:
+        criterion = float(fitted(order, "hannan_rissanen").aic)
+    except (ValueError, np.linalg.LinAlgError):
+        return np.inf  # this order has no stationary solution on this series
+    return criterion if np.isfinite(criterion) else np.inf
+
+
+_MODULES = {
+    "ar": "statsmodels.tsa.ar_model",
+    "ses": "statsmodels.tsa.holtwinters",
+    "arima": "statsmodels.tsa.arima.model",
+}
 #: Name → what fits and forecasts.
 FORECASTERS: Mapping[str, _Forecaster] = MappingProxyType({"ar": _ar, "ses": _ses, "arima": _arima})

@@ -93,7 +93,14 @@ def _communicating_s(
     )
 
 
-def _dynamic(values: Mapping[str, float], run: Run, communicating_s: float) -> Dynamic:
+def _dynamic(
+    values: Mapping[str, float],
+    run: Run,
+    *,
+    computing_s: float,
+    communicating_s: float,
+    ratio: float,
+) -> Dynamic:
     """Return the energy above rest of a run's work. [J]"""
 
     def part(constant: str, amount: float | None) -> float:
@@ -104,8 +111,9 @@ def _dynamic(values: Mapping[str, float], run: Run, communicating_s: float) -> D
         reading=part("read_j_per_byte", total(run, "read_bytes")),
         preparing=part("core_w", total(run, "core_s")) + part("sample_j", prepared),
         copying=part("copied_j_per_byte", total(run, "copied_bytes")),
-        arithmetic=part("flop_j", total(run, "flop")),
-        memory=part("memory_j_per_byte", total(run, "memory_bytes")),
+        arithmetic=ratio * part("flop_j", total(run, "flop")),
+        memory=ratio * part("memory_j_per_byte", total(run, "memory_bytes")),
+        busy=ratio * part("computing_w", run.nodes * computing_s),
         sending=part("network_j_per_byte", total(run, "network_bytes")),
         polling=part("polling_w", run.nodes * communicating_s),
     )
@@ -117,13 +125,19 @@ def energy_of_run(calibration: EnergyCalibration, run: Run) -> dict[str, float]:
     The values add up to `P_static N T + Σ e V`. Without labelled stages, all static energy is
     computing's. [J]
     """
-    values = calibration.values()
+    values, traits = calibration.values(), calibration.models.get(run.model)
     exposed = {name: use.exposed_s for name, use in run.stages.items()}
     return energy_by_stage_j(
         static_w=values["energy.static_w"],
         nodes=run.nodes,
         exposed_s=exposed or {"computing": run.wall_s},
-        dynamic=_dynamic(values, run, busy_s(run, "communicating") or 0.0),
+        dynamic=_dynamic(
+            values,
+            run,
+            computing_s=busy_s(run, "computing") or 0.0,
+            communicating_s=busy_s(run, "communicating") or 0.0,
+            ratio=1.0 if traits is None else traits.energy_ratio,
+        ),
     )
 
 
@@ -150,6 +164,12 @@ def stage_account(
         static_w=constants["energy.static_w"],
         nodes=run.nodes,
         exposed_s={stage: each * run.iterations for stage, each in times.exposed().items()},
-        dynamic=_dynamic(constants, run, times.communicating * run.iterations),
+        dynamic=_dynamic(
+            constants,
+            run,
+            computing_s=times.computing * run.iterations,
+            communicating_s=times.communicating * run.iterations,
+            ratio=1.0 if traits is None else traits.energy_ratio,
+        ),
     )
     return {**by_stage, "step": times.step_s}

@@ -88,6 +88,7 @@ class Dynamic:
         copying: `e_h2d V_h2d`.
         arithmetic: `e_flop F`.
         memory: `e_mem V_mem`.
+        busy: Clocks and cores that are awake while computing: `P_busy N t_C`.
         sending: `e_net V_net`.
         polling: Cores that wait in a collective: `P_poll N t_X`.
     """
@@ -97,6 +98,7 @@ class Dynamic:
     copying: float = 0.0
     arithmetic: float = 0.0
     memory: float = 0.0
+    busy: float = 0.0
     sending: float = 0.0
     polling: float = 0.0
 
@@ -104,7 +106,7 @@ class Dynamic:
         """Return stage → energy above rest. [J]"""
         return {
             "materials": self.reading + self.preparing + self.copying,
-            "computing": self.arithmetic + self.memory,
+            "computing": self.arithmetic + self.memory + self.busy,
             "communicating": self.sending + self.polling,
         }
 
