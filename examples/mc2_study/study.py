@@ -1,8 +1,8 @@
 """The MC² study, simulated: three models on up to 128 MT and 32 FT nodes, fitted on 8 and fewer.
 
 `python examples/mc2_study/study.py [FOLDER]` writes the runs to FOLDER (default `runs`), one
-folder for each platform and regime, prints the comparison of each, and writes `table.md` and
-`errors.png` (with matplotlib) beside this file.
+folder for each platform and regime, prints the comparison of each, and writes the table in
+`README.md` and `errors.png` (with matplotlib) beside this file.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from wattree.trace.run_file import write_run
 
 HERE = Path(__file__).resolve().parent
 STUDY: Mapping[str, Any] = read_yaml(HERE / "study.yaml")
+BEGIN, END = "<!-- table: python examples/mc2_study/study.py -->", "<!-- end of table -->"
 #: Devices of a node: one rank on each.
 DEVICES = {"mt": 3, "ft": 1}
 
@@ -162,7 +163,10 @@ def main(words: list[str]) -> None:
     for title, comparison in found.items():
         print(f"\n== {title} (simulated) ==")
         show_comparison(comparison, Console(width=120, highlight=False))
-    (HERE / "table.md").write_text(table(found), encoding="utf-8")
+    page = HERE / "README.md"
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    page.write_text(f"{before}{BEGIN}\n{table(found)}{END}{after}", encoding="utf-8")
     draw(found)
 
 

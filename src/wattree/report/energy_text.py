@@ -52,6 +52,7 @@ def show_calibration(calibration: EnergyCalibration, console: Console) -> None:
     _title(console, f"{calibration.node or 'nodes'} ({calibration.origin}), {runs}")
     table = _table("constant", "value", "95 % interval", "runs", "")
     table.columns[-1].justify = "left"
+    table.columns[0].no_wrap, table.columns[2].no_wrap = True, False
     for name, constant in calibration.constants.items():
         if constant.status is Status.ABSENT:
             continue
