@@ -66,8 +66,8 @@ def samples_on_a_rank(run: Run) -> float:
 
 
 def domain_kinds(run: Run) -> tuple[str, ...]:
-    """Return what the meters of a run read, numbers of nodes and devices left out."""
-    kinds = {_NUMBER.sub("", reading.domain.rpartition("/")[2]) for reading in run.meters}
+    """Return what the meters that count have read, numbers of nodes and devices left out."""
+    kinds = {_NUMBER.sub("", reading.domain.rpartition("/")[2]) for reading in run.counted}
     return tuple(sorted(kinds))
 
 

@@ -1,1 +1,44 @@
-"""Meters, windows and microbenchmarks: what real devices do."""
+"""Meters and windows: the energy of what runs on this machine, as a `Run`.
+
+`measure_command` measures a program from outside, `Stages` the three stages of a training loop
+from within. Nothing here loads torch or a driver's library before it is needed.
+"""
+
+from wattree.measure.command import Ended, run_command
+from wattree.measure.discovery import find_meters
+from wattree.measure.measured import Measured, measure_command, measure_idle
+from wattree.measure.meter import (
+    METERS,
+    Domain,
+    Found,
+    Meter,
+    MeterOptions,
+    MeterProbe,
+    Quantity,
+    Reading,
+)
+from wattree.measure.stages import Stages
+from wattree.measure.track import Track, unwrapped_step_j
+from wattree.measure.window import Window, WindowReading
+
+__all__ = [
+    "METERS",
+    "Domain",
+    "Ended",
+    "Found",
+    "Measured",
+    "Meter",
+    "MeterOptions",
+    "MeterProbe",
+    "Quantity",
+    "Reading",
+    "Stages",
+    "Track",
+    "Window",
+    "WindowReading",
+    "find_meters",
+    "measure_command",
+    "measure_idle",
+    "run_command",
+    "unwrapped_step_j",
+]

@@ -171,17 +171,22 @@ class Run:
     notes: tuple[str, ...] = ()
 
     @property
-    def energy_j(self) -> float:
-        """Energy of all domains that were read, each joule once. [J]
+    def counted(self) -> tuple[MeterReading, ...]:
+        """The readings that add up to the run's energy.
 
         Where a node has a meter of its own, the meters of its parts are in it.
         """
         boards = {node for node, _, part in map(_split, self.meters) if part == BOARD}
-        return math.fsum(
-            reading.energy_j
+        return tuple(
+            reading
             for reading in self.meters
             if (parts := _split(reading))[0] not in boards or parts[2] == BOARD
         )
+
+    @property
+    def energy_j(self) -> float:
+        """Energy of all domains that were read, each joule once. [J]"""
+        return math.fsum(reading.energy_j for reading in self.counted)
 
     @property
     def average_w(self) -> float:

@@ -1,0 +1,127 @@
+"""Runs a user's command: its signals, its end and that of the processes it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import IO
+
+from wattree.errors import RunError
+
+__all__ = ["Ended", "run_command"]
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+#: A command that was told to stop has this long before it is told again, and then ended. [s]
+_GRACE_S = 10.0
+#: Time for the processes that it leaves behind. [s]
+_LEFT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended.
+
+    Attributes:
+        code: Its exit code; 128 + n where signal n ended it.
+        interrupted_by: The first signal that was passed on to it; None if none was.
+    """
+
+    code: int
+    interrupted_by: int | None = None
+
+
+def run_command(
+    command: Sequence[str], *, stdout: IO[str] | None = None, grace_s: float = _GRACE_S
+) -> Ended:
+    """Run a command to its end; pass on what it is sent, and end it if it does not obey.
+
+    It has a process group of its own, so that its helpers get the signals, too. A second signal
+    does not wait for the grace to go by.
+
+    Args:
+        command: Program and arguments.
+        stdout: Where its output goes; None for that of this process.
+        grace_s: Time between being told to stop, being terminated and being killed. [s]
+
+    Raises:
+        RunError: It cannot be started.
+    """
+    try:
+        process = subprocess.Popen(  # noqa: S603 - running what the user names is the purpose
+            list(command), stdout=stdout, start_new_session=True
+        )
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise RunError(command[0], [f"cannot be started ({why})"]) from error
+    with _forwarding(process.pid, grace_s) as received:
+        code = process.wait()
+    if received:
+        _end_group(process.pid)
+    return Ended(128 - code if code < 0 else code, received[0] if received else None)
+
+
+@contextlib.contextmanager
+def _forwarding(group: int, grace_s: float) -> Iterator[list[int]]:
+    """Pass signals on to a process group while the block runs; yield those that came."""
+    received: list[int] = []
+    timers: list[threading.Timer] = []
+
+    def escalate() -> None:
+        _signal(group, signal.SIGTERM)
+        timers.append(_timer(grace_s, lambda: _signal(group, signal.SIGKILL)))
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        del frame
+        received.append(number)
+        # Told a second time to stop, a user means it.
+        stronger = {1: number, 2: signal.SIGTERM}.get(len(received), signal.SIGKILL)
+        _signal(group, stronger)
+        if len(received) == 1:
+            timers.append(_timer(grace_s, escalate))
+
+    if threading.current_thread() is not threading.main_thread():
+        yield received  # only the main thread may handle signals
+        return
+    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for timer in timers:
+            timer.cancel()
+
+
+def _timer(after_s: float, act: object) -> threading.Timer:
+    assert callable(act)
+    timer = threading.Timer(after_s, act)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _signal(group: int, number: int) -> bool:
+    """Send a signal to a process group; return whether there is still one."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _end_group(group: int) -> None:
+    """End what an interrupted command left behind: it would go on drawing power."""
+    until_s = time.monotonic() + _LEFT_S
+    alive = _signal(group, signal.SIGTERM)
+    while alive and time.monotonic() < until_s:
+        time.sleep(0.02)
+        alive = _signal(group, 0)
+    if alive:
+        _signal(group, signal.SIGKILL)

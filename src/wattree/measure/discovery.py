@@ -1,0 +1,69 @@
+"""Which meters this machine has, and what it has that none of them reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wattree.errors import MeterError
+from wattree.measure import meters as _kinds
+from wattree.measure.meter import METERS, Found, Meter, MeterOptions, Quantity
+from wattree.trace.run import BOARD
+
+__all__ = ["find_meters"]
+
+assert _kinds  # imported to register its meters
+
+#: In this order: of two meters of one device the first reads it.
+_LOOKED_FOR = ("csv", "replay", "nvml", "amdsmi", "apple", "rapl")
+_BUSY, _ESTIMATE = "processor-time", "estimate"
+
+
+def find_meters(names: Sequence[str] = (), options: MeterOptions | None = None) -> Found:
+    """Return the meters to read.
+
+    Args:
+        names: Kinds of meters; none for all that the machine has. An estimate takes their place
+            only where there is none at all, or where it is asked for.
+        options: What a user says about them.
+
+    Raises:
+        UnknownNameError: There is no such kind.
+        MeterError: A kind was asked for and there is none, or nothing can be read at all.
+    """
+    options = options or MeterOptions()
+    meters: list[Meter] = []
+    missing: list[str] = []
+    for name in names or _LOOKED_FOR:
+        found = METERS[name](options)
+        if names and not found.meters:
+            why = "; ".join(found.missing) or _not_there(name)
+            raise MeterError(f"--meter {name}: {why}")
+        meters += found.meters
+        missing += found.missing
+    if not _reads_energy(meters):
+        found = METERS[_ESTIMATE](options)
+        meters += found.meters
+        missing += found.missing
+        if not found.meters:
+            raise MeterError("; ".join(["nothing on this machine can be read", *missing]))
+    if not _reads(meters, BOARD):
+        missing.append(f"{BOARD}: no meter of the whole node is named; --csv FILE reads one")
+    if _BUSY not in names:
+        meters += METERS[_BUSY](options).meters
+    return Found(tuple(meters), tuple(missing))
+
+
+def _not_there(name: str) -> str:
+    if name in {"csv", "replay"}:
+        return f"needs a file: --{name} FILE"
+    return "this machine has no such device"
+
+
+def _reads_energy(meters: Sequence[Meter]) -> bool:
+    return any(
+        domain.quantity is not Quantity.SHARE for meter in meters for domain in meter.domains()
+    )
+
+
+def _reads(meters: Sequence[Meter], name: str) -> bool:
+    return any(domain.name == name for meter in meters for domain in meter.domains())

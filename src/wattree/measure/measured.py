@@ -1,0 +1,214 @@
+"""Measures a command, or the machine at rest, and makes a `Run` of it."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from wattree.measure.command import Ended, run_command
+from wattree.measure.discovery import find_meters
+from wattree.measure.meter import MeterOptions
+from wattree.measure.window import Window, WindowReading
+from wattree.trace import Activity, Run, RunOrigin
+
+__all__ = ["Measured", "measure_command", "measure_idle", "node_title"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A run that was measured, and what a file of runs does not hold.
+
+    Attributes:
+        run: The run.
+        peak_w: Highest average over a second by domain. [W]
+        repeats_needed: How often the command must run for every sensor to say enough; 1 if it did.
+        code: Exit code of the command.
+        interrupted: Whether it was.
+    """
+
+    run: Run
+    peak_w: dict[str, float] = field(default_factory=dict)
+    repeats_needed: int = 1
+    code: int = 0
+    interrupted: bool = False
+
+
+def measure_command(
+    command: Sequence[str],
+    *,
+    meters: Sequence[str] = (),
+    options: MeterOptions | None = None,
+    interval_s: float = 0.1,
+    repeat: int = 1,
+    activity: Activity = Activity.TRAINING,
+    node: str = "",
+    model: str = "",
+    name: str = "",
+    stdout: IO[str] | None = None,
+) -> Measured:
+    """Return what a command used, whether it succeeds, fails or is interrupted.
+
+    Args:
+        command: Program and arguments.
+        meters: Kinds of meters; none for all that the machine has.
+        options: What a user says about them.
+        interval_s: Time between two readings. [s]
+        repeat: How often it runs, one after the other, in one window; up to its first failure.
+        activity: What it does, for fits.
+        node: Kind of the node; its processor's name if empty.
+        model: What it trains.
+        name: Of the run.
+        stdout: Where the command's output goes; None for that of this process.
+
+    Raises:
+        RunError: The command cannot be started.
+        MeterError: Nothing can be read.
+        UnknownNameError: There is no such kind of meters.
+    """
+    found = find_meters(meters, options)
+    window = Window(found.meters, interval_s=interval_s, missing=found.missing)
+    ended = Ended(0)
+    done = 0
+    window.start()
+    try:
+        while done < repeat and ended == Ended(0):
+            ended = run_command(command, stdout=stdout)
+            done += 1
+    finally:
+        window.stop()
+    reading = window.between()
+    notes = [f"the command ran {done} times"] if repeat > 1 else []
+    if ended.interrupted_by is not None:
+        notes.append("interrupted: the energy up to then")
+    run = _run_of(
+        window,
+        reading,
+        name=name or Path(command[0]).name,
+        activity=activity,
+        node=node,
+        model=model,
+        exit_code=None if ended.interrupted_by is not None else ended.code,
+        command=tuple(command),
+        notes=notes,
+    )
+    return Measured(
+        run=run,
+        peak_w=reading.peak_w,
+        repeats_needed=_repeats(reading, done),
+        code=ended.code if ended.interrupted_by is None else 128 + ended.interrupted_by,
+        interrupted=ended.interrupted_by is not None,
+    )
+
+
+def measure_idle(
+    seconds: float,
+    *,
+    meters: Sequence[str] = (),
+    options: MeterOptions | None = None,
+    interval_s: float = 0.1,
+    node: str = "",
+    name: str = "idle",
+) -> Measured:
+    """Return what the machine draws while nothing is started, the base of every fit.
+
+    Args:
+        seconds: For how long. [s]
+        meters: Kinds of meters; none for all that the machine has.
+        options: What a user says about them.
+        interval_s: Time between two readings. [s]
+        node: Kind of the node; its processor's name if empty.
+        name: Of the run.
+
+    Raises:
+        MeterError: Nothing can be read.
+        UnknownNameError: There is no such kind of meters.
+    """
+    found = find_meters(meters, options)
+    window = Window(found.meters, interval_s=interval_s, missing=found.missing)
+    interrupted = False
+    window.start()
+    try:
+        time.sleep(seconds)
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        window.stop()
+    reading = window.between()
+    run = _run_of(
+        window,
+        reading,
+        name=name,
+        activity=Activity.IDLE,
+        node=node,
+        model="",
+        exit_code=None if interrupted else 0,
+        command=(),
+        notes=["interrupted: the energy up to then"] if interrupted else [],
+    )
+    code = 130 if interrupted else 0
+    return Measured(run=run, peak_w=reading.peak_w, code=code, interrupted=interrupted)
+
+
+def _repeats(reading: WindowReading, done: int) -> int:
+    if reading.needs_s <= reading.wall_s:
+        return 1
+    return int(-(-reading.needs_s * done // reading.wall_s)) if reading.wall_s > 0 else 2
+
+
+def _run_of(
+    window: Window,
+    reading: WindowReading,
+    *,
+    name: str,
+    activity: Activity,
+    node: str,
+    model: str,
+    exit_code: int | None,
+    command: tuple[str, ...],
+    notes: Sequence[str],
+) -> Run:
+    estimated = [found.domain for found in reading.meters if found.is_estimate]
+    marked = [f"estimated, not read: {', '.join(estimated)}"] if estimated else []
+    return Run(
+        name=name,
+        origin=RunOrigin.ESTIMATED if estimated else RunOrigin.MEASURED,
+        activity=activity,
+        model=model,
+        node=node or node_title(window),
+        devices_per_node=len(accelerators(window)),
+        wall_s=reading.wall_s,
+        meters=reading.meters,
+        missing=reading.missing,
+        power=reading.power,
+        utilisation=reading.utilisation,
+        rated_w=reading.rated_w,
+        exit_code=exit_code,
+        command=command,
+        notes=(*marked, *notes, *reading.notes),
+    )
+
+
+def accelerators(window: Window) -> list[str]:
+    """Return the names of the accelerators that are read."""
+    return [domain.title or domain.name for domain in window.domains if domain.name[:3] == "gpu"]
+
+
+def node_title(window: Window) -> str:
+    """Return what the node is: its processor, and its accelerators."""
+    titles = accelerators(window)
+    kinds = [f"{titles.count(title)} × {title}" for title in dict.fromkeys(titles)]
+    return ", ".join([_processor(), *kinds])
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except (OSError, ValueError):
+        pass
+    return platform.processor() or platform.machine()

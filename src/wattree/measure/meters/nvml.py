@@ -1,0 +1,155 @@
+"""NVIDIA devices through NVML: the energy counter, never an average of power readings.
+
+The counter is in millijoules since the driver was loaded and exists from Volta on; its updates
+are some 100 ms apart. On older devices only a power can be read, which is integrated and said so.
+Instances of a divided device (MIG) have no meter of their own: the device has.
+
+References:
+    NVIDIA, "NVML API Reference", `nvmlDeviceGetTotalEnergyConsumption`,
+    `nvmlDeviceGetPowerUsage`, `nvmlDeviceGetUtilizationRates`.
+    Yang, Adamek, Armour, "Part-time Power Measurements: nvidia-smi's Lack of Attention",
+    arXiv 2312.02741: power readings of some devices see a quarter of the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from wattree.errors import MeterError
+from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
+
+__all__ = ["NvmlMeter"]
+
+#: The driver makes this folder where it is loaded, with or without its library.
+_DRIVER = Path("/proc/driver/nvidia")
+_NOT_COUNTED = "an integral of power readings: this device has no energy counter (before Volta)"
+
+
+class NvmlMeter:
+    """Energy and utilisation of NVIDIA devices.
+
+    Args:
+        nvml: The module `pynvml` (package nvidia-ml-py), or what behaves like it.
+        devices: Indices or UUIDs of the devices to read; None for all.
+        clock: The monotonic clock.
+
+    Raises:
+        MeterError: The driver does not answer, or has no such device.
+    """
+
+    kind = "nvml"
+
+    def __init__(
+        self,
+        nvml: Any,
+        *,
+        devices: Sequence[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._nvml, self._clock = nvml, clock
+        try:
+            nvml.nvmlInit()
+            count = nvml.nvmlDeviceGetCount()
+            every = [_Device(nvml, index) for index in range(count)]
+        except nvml.NVMLError as error:
+            raise MeterError(f"the NVIDIA driver does not answer ({error})") from error
+        self._devices = every if devices is None else [_named(every, name) for name in devices]
+
+    def domains(self) -> tuple[Domain, ...]:
+        """Return an energy for each device, and how busy it is."""
+        return tuple(domain for device in self._devices for domain in device.domains())
+
+    def read(self) -> Sequence[Reading]:
+        """Return the counter and utilisation of every device; one that fails is left out."""
+        readings = []
+        failures = []
+        for device in self._devices:
+            try:
+                value = device.value()
+                readings.append(Reading(f"gpu{device.index}", self._clock(), value))
+                busy = device.busy()
+            except self._nvml.NVMLError as error:
+                failures.append(f"gpu{device.index}: {error}")
+                continue
+            readings.append(Reading(f"accelerator{device.index}", self._clock(), busy))
+        if failures and not readings:
+            raise MeterError("; ".join(failures))
+        return readings
+
+
+class _Device:
+    """One physical device."""
+
+    def __init__(self, nvml: Any, index: int) -> None:
+        self._nvml, self.index = nvml, index
+        self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        self.uuid = _text(nvml.nvmlDeviceGetUUID(self._handle))
+        self._title = _text(nvml.nvmlDeviceGetName(self._handle))
+        try:
+            nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+            self._counts = True
+        except nvml.NVMLError:
+            nvml.nvmlDeviceGetPowerUsage(self._handle)  # neither of them: no meter at all
+            self._counts = False
+
+    def domains(self) -> tuple[Domain, Domain]:
+        energy = Domain(
+            name=f"gpu{self.index}",
+            device=self.uuid,
+            quantity=Quantity.ENERGY if self._counts else Quantity.POWER,
+            title=self._title,
+            rated_w=self._limit_w(),
+            note="" if self._counts else _NOT_COUNTED,
+        )
+        busy = Domain(name=f"accelerator{self.index}", device=self.uuid, quantity=Quantity.SHARE)
+        return energy, busy
+
+    def _limit_w(self) -> float | None:
+        try:
+            return float(self._nvml.nvmlDeviceGetPowerManagementDefaultLimit(self._handle)) / 1e3
+        except self._nvml.NVMLError:
+            return None
+
+    def value(self) -> float:
+        """Return the counter [J], or the power [W] where there is none; NVML has thousandths."""
+        if self._counts:
+            return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
+        return float(self._nvml.nvmlDeviceGetPowerUsage(self._handle)) / 1e3
+
+    def busy(self) -> float:
+        """Return the share of time in which a kernel ran. NVML has percents."""
+        return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu) / 1e2
+
+
+def _text(found: str | bytes) -> str:
+    return found.decode() if isinstance(found, bytes) else found
+
+
+def _named(every: Sequence[_Device], name: str) -> _Device:
+    for device in every:
+        if name == str(device.index) or device.uuid.removeprefix("GPU-").startswith(
+            name.removeprefix("GPU-")
+        ):
+            return device
+    known = ", ".join(f"{device.index} ({device.uuid})" for device in every)
+    raise MeterError(f"no NVIDIA device is called '{name}'; there are: {known or 'none'}")
+
+
+@METERS.register("nvml")
+def _probe(options: MeterOptions) -> Found:
+    if not _DRIVER.exists():
+        return Found()
+    try:
+        import pynvml
+    except ImportError:
+        how = "install its library with: pip install 'wattree[measure]'"
+        return Found(missing=(f"gpu: an NVIDIA driver is loaded, but not its library; {how}",))
+    try:
+        return Found((NvmlMeter(pynvml, devices=options.devices),))
+    except MeterError as error:
+        if options.devices is not None and "is called" in str(error):
+            raise
+        return Found(missing=(f"gpu: {error}",))

@@ -1,0 +1,60 @@
+"""Which process reads a device: the first that asks, of all that take part in one job.
+
+A claim is a lock on a file in a folder of the user's own; the kernel drops it when the process
+ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from wattree.errors import MeterError
+
+__all__ = ["Claims"]
+
+
+class Claims:
+    """The devices that this process reads.
+
+    Args:
+        job: What the processes of the job have in common.
+        folder: Where locks are; None for a private folder of the user among temporary files.
+
+    Raises:
+        MeterError: The folder is another user's.
+    """
+
+    def __init__(self, job: str, *, folder: Path | None = None) -> None:
+        self._job = job
+        self._folder = folder or Path(tempfile.gettempdir()) / f"wattree-{os.getuid()}"
+        self._held: list[int] = []
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        if self._folder.stat().st_uid != os.getuid() or self._folder.is_symlink():
+            raise MeterError(
+                f"{self._folder}: found a folder of another user, expected one of your own; "
+                "remove it, or set TMPDIR"
+            )
+
+    def take(self, device: str) -> bool:
+        """Return whether this process reads a device; false if another one of the job does."""
+        name = hashlib.sha256(f"{self._job}\0{device}".encode()).hexdigest()[:24]
+        descriptor = os.open(self._folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._held.append(descriptor)
+        return True
+
+    def release(self) -> None:
+        """Give all devices back."""
+        for descriptor in self._held:
+            # Said to the kernel, because workers that were forked meanwhile hold the file open.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+        self._held.clear()

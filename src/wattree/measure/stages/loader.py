@@ -1,0 +1,143 @@
+"""A data loader that says when it is waited for, and how long its workers work."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Counts", "LabelledLoader", "WorkerTime", "bytes_of", "samples_of"]
+
+#: How often the processor time of workers is read. [s]
+_READ_EVERY_S = 0.5
+#: Nesting in which the tensors of a batch are looked for.
+_DEEPEST = 4
+
+
+class LabelledLoader:
+    """Passes on the batches of a loader; everything else is the loader's own.
+
+    Args:
+        loader: Any iterable of batches.
+        begin: Called when waiting begins; what it returns is passed to `received`.
+        received: Called with that, the batch, the loader's processor time since the batch before
+            [s], and its number of workers.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        *,
+        begin: Callable[[], Any],
+        received: Callable[[Any, Any, float, int], None],
+    ) -> None:
+        self._loader, self._begin, self._received = loader, begin, received
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the loader's batches."""
+        begun, here_s = self._begin(), time.thread_time()
+        batches = iter(self._loader)
+        workers = WorkerTime(getattr(batches, "_workers", ()))
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            core_s = workers.since() if workers.count else time.thread_time() - here_s
+            self._received(begun, batch, core_s, workers.count)
+            yield batch
+            begun, here_s = self._begin(), time.thread_time()
+
+    def __len__(self) -> int:
+        """Return the loader's length."""
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_loader":  # not there yet: a copy is being made
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+
+class WorkerTime:
+    """Processor time of a loader's worker processes, as the kernel counts it.
+
+    Args:
+        workers: Processes of `multiprocessing`.
+        clock: The monotonic clock.
+    """
+
+    def __init__(
+        self, workers: Sequence[Any], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._numbers = [worker.pid for worker in workers]
+        self._clock, self._read_s, self._told_s = clock, clock(), 0.0
+        self.count = len(self._numbers)
+
+    def since(self) -> float:
+        """Return their time since it was last told; 0 between two readings. [s]"""
+        if self._clock() - self._read_s < _READ_EVERY_S:
+            return 0.0
+        self._read_s = self._clock()
+        total_s = sum(map(_processor_s, self._numbers))
+        grown_s, self._told_s = max(0.0, total_s - self._told_s), max(total_s, self._told_s)
+        return grown_s
+
+
+def _processor_s(process: int) -> float:
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2]
+    except (OSError, ValueError):
+        return 0.0
+    user, system = fields.split()[11:13]
+    return (float(user) + float(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def samples_of(batch: Any) -> int | None:
+    """Return the samples of a batch: the first dim of its first tensor; None if it has none."""
+    for tensor in _tensors(batch, _DEEPEST):
+        if len(tensor.shape) > 0:
+            return int(tensor.shape[0])
+    return None
+
+
+def bytes_of(batch: Any) -> int:
+    """Return the bytes of all tensors of a batch. [B]"""
+    return sum(int(getattr(tensor, "nbytes", 0)) for tensor in _tensors(batch, _DEEPEST))
+
+
+def _tensors(batch: Any, depth: int) -> Iterator[Any]:
+    if hasattr(batch, "shape"):
+        yield batch
+    elif depth > 0 and isinstance(batch, Mapping):
+        for part in batch.values():
+            yield from _tensors(part, depth - 1)
+    elif depth > 0 and isinstance(batch, list | tuple):
+        for part in batch:
+            yield from _tensors(part, depth - 1)
+
+
+class Counts:
+    """What a loop has gone through.
+
+    Attributes:
+        steps: Updates, or batches where nobody says what an update is.
+        workers: Of the loader, at most.
+        batch_bytes: Of all tensors of all batches. [B]
+        core_s: The loader's processor time. [s]
+        samples: None once a batch had no tensor to count them by.
+    """
+
+    def __init__(self) -> None:
+        self.steps = self.workers = self.batch_bytes = 0
+        self.core_s = 0.0
+        self.samples: int | None = 0
+
+    def add(self, batch: Any, core_s: float, workers: int) -> None:
+        """Count a batch."""
+        found = samples_of(batch)
+        self.samples = None if found is None or self.samples is None else self.samples + found
+        self.batch_bytes += bytes_of(batch)
+        self.core_s += core_s
+        self.workers = max(self.workers, workers)

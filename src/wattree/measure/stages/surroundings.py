@@ -1,0 +1,70 @@
+"""What a training process is part of: its model, its device, its ranks, its host."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "class_name",
+    "device_index",
+    "device_uuid",
+    "gradient_bytes",
+    "host",
+    "rank_and_world",
+]
+
+
+def class_name(model: Any) -> str:
+    """Return what a model is an instance of, without what distributes it."""
+    inner = getattr(model, "module", model)
+    return "" if model is None else type(inner).__name__
+
+
+def gradient_bytes(model: Any) -> float | None:
+    """Return the bytes of a replica's gradients; None without a model. [B]"""
+    if model is None:
+        return None
+    return float(sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad))
+
+
+def device_index(model: Any) -> int | None:
+    """Return the CUDA device of a model; None if it is on none."""
+    first = None if model is None else next(iter(model.parameters()), None)
+    if first is None or first.device.type != "cuda":
+        return None
+    return int(first.device.index or 0)
+
+
+def device_uuid(index: int | None) -> tuple[str, ...] | None:
+    """Return how a meter knows a CUDA device; None for all devices of the node."""
+    if index is None:
+        return None
+    import torch
+
+    if torch.version.hip is not None:  # AMD's, which zeus knows by number
+        return (str(index),)
+    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+    return None if uuid is None else (f"GPU-{uuid}",)
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Return this process's rank and the number of ranks; (0, 1) where there is no job of many."""
+    if "torch.distributed" not in sys.modules:
+        return 0, 1
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 0, 1
+    return int(distributed.get_rank()), int(distributed.get_world_size())
+
+
+def host() -> str:
+    """Return what names this node, the same in all its processes."""
+    try:
+        started = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        started = ""
+    return f"{socket.gethostname()} {started}"

@@ -1,0 +1,280 @@
+"""Reading of meters in a thread for as long as something runs, and what a window came to.
+
+Times are of the monotonic clock: the wall clock may jump, which is noted and changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from wattree.errors import MeterError
+from wattree.measure.meter import Domain, Meter, Quantity
+from wattree.measure.track import Track
+from wattree.trace import MeterReading, PowerSeries
+
+__all__ = ["LEAST_UPDATES", "Window", "WindowReading"]
+
+#: Updates of a sensor below which its window says too little: the first and the last update are
+#: each off by up to one, so that ten of them leave an error of some 10 %.
+LEAST_UPDATES = 10
+#: A counter that stands still for so long is stuck. [s]
+_STUCK_S = 2.0
+#: A sensor that is later than two of its periods by this has left something out. [s]
+_LATE_S = 0.2
+#: The wall clock is adjusted by milliseconds all the time; more is a jump. [s]
+_JUMP_S = 0.5
+#: Points of one series in a file.
+_MOST_POINTS = 20_000
+#: A peak is an average over so long: shorter ones are those of the sensor's updates. [s]
+PEAK_OVER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowReading:
+    """What meters read between two times.
+
+    Attributes:
+        wall_s: Length. [s]
+        meters: Energy by domain.
+        missing: Domains without a usable reading, and why.
+        power: Power over time, domain by domain.
+        peak_w: Highest average over a second by domain. [W]
+        utilisation: Average share busy by component.
+        rated_w: Rated power of the domains that were read; None if one of them has none. [W]
+        needs_s: How long a window must be for the slowest sensor refused; 0 if none was. [s]
+        notes: About the window as a whole.
+    """
+
+    wall_s: float
+    meters: tuple[MeterReading, ...] = ()
+    missing: tuple[str, ...] = ()
+    power: tuple[PowerSeries, ...] = ()
+    peak_w: dict[str, float] = field(default_factory=dict)
+    utilisation: dict[str, float] = field(default_factory=dict)
+    rated_w: float | None = None
+    needs_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+def _anything(device: str) -> bool:
+    del device
+    return True
+
+
+class Window:
+    """Reads meters every so often from `start` until `stop`; each physical device once.
+
+    Args:
+        meters: Where two of them name the same device, the first reads it.
+        node: Name of this node, the first part of its domains.
+        interval_s: Time between two readings. [s]
+        missing: What discovery found missing: `cpu0: why`.
+        claim: Asked with each device, whether this process reads its energy.
+        clock: The monotonic clock.
+        wall_clock: Watched for jumps.
+
+    Attributes:
+        started_s: When reading began. [s]
+        stopped_s: When it ended. [s]
+    """
+
+    def __init__(
+        self,
+        meters: Iterable[Meter],
+        *,
+        node: str = "node0",
+        interval_s: float = 0.1,
+        missing: Sequence[str] = (),
+        claim: Callable[[str], bool] = _anything,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._node, self._interval_s = node, interval_s
+        self._missing = tuple(f"{node}/{line}" for line in missing)
+        self._clock, self._wall_clock = clock, wall_clock
+        self._meters: list[Meter] = []
+        self._tracks: dict[tuple[int, str], Track] = {}
+        self._kinds: dict[tuple[int, str], str] = {}
+        self._lost: dict[int, tuple[float, str]] = {}
+        self._jumps: list[tuple[float, float]] = []
+        self._offset_s = math.nan
+        self.started_s = self.stopped_s = math.nan
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._join(meters, claim)
+
+    def _join(self, meters: Iterable[Meter], claim: Callable[[str], bool]) -> None:
+        devices: set[tuple[str, Quantity]] = set()
+        for number, meter in enumerate(meters):
+            self._meters.append(meter)
+            for domain in meter.domains():
+                is_energy = domain.quantity is not Quantity.SHARE
+                if (domain.device, domain.quantity) in devices:
+                    continue
+                if not is_energy or claim(domain.device):
+                    devices.add((domain.device, domain.quantity))
+                    self._tracks[number, domain.name] = Track(domain)
+                    self._kinds[number, domain.name] = meter.kind
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """The domains that are read, each device once."""
+        return tuple(track.domain for track in self._tracks.values())
+
+    def start(self) -> None:
+        """Read once, then go on reading in a thread."""
+        self.begin()
+        self._thread = threading.Thread(target=self._run, name="wattree-meters", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and read for the last time; a second call does nothing."""
+        if not math.isnan(self.stopped_s):
+            return
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.end()
+
+    def begin(self) -> None:
+        """Read for the first time, without a thread."""
+        self.started_s = self._clock()
+        self.poll()
+
+    def end(self) -> None:
+        """Read for the last time."""
+        self.poll()
+        self.stopped_s = self._clock()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            self.poll()
+
+    def poll(self) -> None:
+        """Read every meter once. A meter that fails is left out from then on, with its reason."""
+        self._watch_wall_clock()
+        for number, meter in enumerate(self._meters):
+            if number in self._lost:
+                continue
+            try:
+                readings = meter.read()
+            except MeterError as error:
+                self._lost[number] = (self._clock(), str(error))
+                continue
+            for reading in readings:
+                track = self._tracks.get((number, reading.domain))
+                if track is not None:
+                    track.add(reading.at_s, reading.value)
+
+    def _watch_wall_clock(self) -> None:
+        now_s = self._clock()
+        offset_s = self._wall_clock() - now_s
+        if abs(offset_s - self._offset_s) > _JUMP_S:
+            self._jumps.append((now_s, offset_s - self._offset_s))
+        self._offset_s = offset_s
+
+    def tracks(self) -> dict[str, Track]:
+        """Return the readings of every energy, by domain."""
+        return {
+            f"{self._node}/{name}": track
+            for (_, name), track in self._tracks.items()
+            if track.domain.quantity is not Quantity.SHARE
+        }
+
+    def between(self, start_s: float | None = None, end_s: float | None = None) -> WindowReading:
+        """Return what was read between two times; of the whole window if none are given."""
+        start_s = self.started_s if start_s is None else start_s
+        end_s = self.stopped_s if end_s is None else end_s
+        meters, power, missing = [], [], list(self._missing)
+        peaks: dict[str, float] = {}
+        shares: dict[str, list[float]] = {}
+        rated: list[float | None] = []
+        needs_s = 0.0
+        for (number, name), track in self._tracks.items():
+            if track.domain.quantity is Quantity.SHARE:
+                if end_s > start_s and track.period_s is not None:
+                    share = track.between(start_s, end_s) / (end_s - start_s)
+                    shares.setdefault(name.rstrip("0123456789"), []).append(min(share, 1.0))
+                continue
+            domain = f"{self._node}/{name}"
+            fault, least_s = _fault(track, start_s, end_s, self._lost.get(number))
+            needs_s = max(needs_s, least_s)
+            if fault:
+                missing.append(f"{domain}: {fault}")
+                continue
+            rated.append(track.domain.rated_w)
+            at_s, watts = track.series(start_s, end_s, most=_MOST_POINTS)
+            power.append(PowerSeries(domain=domain, at_s=at_s, watts=watts))
+            peaks[domain] = track.peak(start_s, end_s, over_s=PEAK_OVER_S)
+            meters.append(
+                MeterReading(
+                    domain=domain,
+                    meter=self._kinds[number, name],
+                    energy_j=track.between(start_s, end_s),
+                    resolution_j=track.resolution_j,
+                    period_s=track.period_s,
+                    is_estimate=track.domain.is_estimate,
+                    note="; ".join(_notes(track, start_s, end_s, self._lost.get(number))),
+                )
+            )
+        return WindowReading(
+            wall_s=end_s - start_s,
+            meters=tuple(meters),
+            missing=tuple(missing),
+            power=tuple(power),
+            peak_w=peaks,
+            utilisation={name: sum(found) / len(found) for name, found in shares.items()},
+            rated_w=_sum_if_all(rated),
+            needs_s=needs_s,
+            notes=tuple(
+                f"the wall clock jumped by {by_s:+.1f} s at {at_s - start_s:.1f} s; times here are "
+                "of the monotonic clock"
+                for at_s, by_s in self._jumps
+                if start_s <= at_s <= end_s
+            ),
+        )
+
+
+def _sum_if_all(rated: Sequence[float | None]) -> float | None:
+    known = [watts for watts in rated if watts is not None]
+    return math.fsum(known) if known and len(known) == len(rated) else None
+
+
+def _fault(
+    track: Track, start_s: float, end_s: float, lost: tuple[float, str] | None
+) -> tuple[str, float]:
+    """Return why the readings of a domain cannot be used, and how long a window it needs. [s]"""
+    length_s = end_s - start_s
+    if math.isnan(track.first_s):
+        return (lost[1] if lost else "nothing was read"), 0.0
+    if track.updates == 0 and track.domain.quantity is Quantity.ENERGY and length_s >= _STUCK_S:
+        return f"its counter is stuck: it did not change in {length_s:.1f} s", 0.0
+    period_s = track.domain.updates_every_s or track.period_s or max(length_s, 0.1)
+    if length_s < LEAST_UPDATES * period_s * (1 - 1e-6):
+        needs_s = LEAST_UPDATES * period_s
+        return (
+            f"{length_s:.2f} s are too short: it was updated every {period_s:.2g} s and needs "
+            f"{LEAST_UPDATES} updates, so at least {needs_s:.2g} s",
+            needs_s,
+        )
+    if track.period_s is None:
+        return "was read only once", LEAST_UPDATES * period_s
+    return "", 0.0
+
+
+def _notes(track: Track, start_s: float, end_s: float, lost: tuple[float, str] | None) -> list[str]:
+    notes = [track.domain.note] if track.domain.note else []
+    notes += track.notes(start_s, end_s)
+    usual_s = 2 * (track.period_s or 0.0) + _LATE_S
+    if lost is not None:
+        notes.append(f"was lost at {lost[0] - start_s:.1f} s: {lost[1]}")
+    if (late_s := track.first_s - start_s) > usual_s:
+        notes.append(f"nothing was read in the first {late_s:.1f} s, which are not counted")
+    if (still_s := end_s - track.changed_s) > usual_s:
+        at_s = track.changed_s - start_s
+        notes.append(f"did not change in the last {still_s:.1f} s, from {at_s:.1f} s on")
+    return notes

@@ -1,0 +1,69 @@
+"""What was measured, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+from wattree.trace import MeterReading, Run
+
+__all__ = ["show_measured"]
+
+
+def show_measured(run: Run, peak_w: Mapping[str, float], console: Console) -> None:
+    """Print energy and power by domain, what nothing read, and what befell the meters.
+
+    Args:
+        run: The run.
+        peak_w: Highest average over a second by domain. [W]
+        console: Where to.
+    """
+    console.print(_headline(run))
+    if run.meters:
+        console.print(_table(run, peak_w))
+    for name, share in sorted(run.utilisation.items()):
+        console.print(f"busy: {name} {share:.0%}")
+    for reading in run.meters:
+        if reading.note:
+            console.print(f"{reading.domain}: {reading.note}", soft_wrap=True)
+    for line in run.missing:
+        console.print(f"not read: {line}", soft_wrap=True)
+    for line in run.notes:
+        console.print(f"note: {line}", soft_wrap=True)
+
+
+def _headline(run: Run) -> str:
+    parts = [f"{run.name}: {run.wall_s:.2f} s on {run.node or 'this machine'}"]
+    if run.exit_code is None:
+        parts.append("interrupted")
+    elif run.exit_code:
+        parts.append(f"failed with exit code {run.exit_code}")
+    return "; ".join(parts)
+
+
+def _table(run: Run, peak_w: Mapping[str, float]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("domain", "energy J", "average W", "peak W", "meter", "updated every"):
+        table.add_column(title, justify="left" if title in {"domain", "meter"} else "right")
+    for reading in run.meters:
+        table.add_row(*_row(reading, run.wall_s, peak_w.get(reading.domain)))
+    table.add_row("total", _number(run.energy_j), _number(run.average_w), "", run.origin, "")
+    return table
+
+
+def _row(reading: MeterReading, wall_s: float, peak_w: float | None) -> list[str]:
+    period = "" if reading.period_s is None else f"{reading.period_s * 1e3:.0f} ms"
+    return [
+        reading.domain,
+        _number(reading.energy_j),
+        _number(reading.energy_j / wall_s),
+        "" if peak_w is None else _number(peak_w),
+        reading.meter + (" (estimate)" if reading.is_estimate else ""),
+        period,
+    ]
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}" if value < 1e4 else f"{value:,.0f}"

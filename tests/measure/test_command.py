@@ -1,0 +1,238 @@
+"""Commands that end, fail, are interrupted or do not obey; programs are ended by their number."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wattree.cli.main import run
+from wattree.errors import RunError
+from wattree.measure import Ended, run_command
+from wattree.trace import PowerSeries, Run, RunOrigin, read_run, write_run
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+PYTHON = sys.executable
+LIMIT_S = 30
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """Return a run of 100 W to replay: fast enough a sensor for the shortest command."""
+    at_s = tuple(index / 1000 for index in range(1, 20_000))
+    path = tmp_path / "recorded.json"
+    series = PowerSeries(domain="node0/gpu0", at_s=at_s, watts=(100.0,) * len(at_s))
+    write_run(Run(name="old", origin=RunOrigin.MEASURED, wall_s=20.0, power=(series,)), path)
+    return path
+
+
+def measured(recorded: Path, out: Path, *words: str) -> int:
+    """Run the command line with a replayed meter; return its exit code."""
+    options = ["--meter", "replay", "--replay", str(recorded), "--interval", "20 ms"]
+    return run(["measure", *options, "--out", str(out), *words])
+
+
+def test_the_exit_code_is_passed_on() -> None:
+    """A script that calls `wattree measure` sees what the command said."""
+    assert run_command([PYTHON, "-c", "raise SystemExit(7)"]) == Ended(7)
+
+
+def test_a_command_ended_by_a_signal_of_its_own_has_the_shells_code() -> None:
+    """128 + n, as in every shell."""
+    program = "import os; os.kill(os.getpid(), 9)"
+
+    assert run_command([PYTHON, "-c", program]) == Ended(137)
+
+
+def test_a_command_that_is_not_there_is_refused() -> None:
+    """It is a mistake of the user, and nothing was measured."""
+    with pytest.raises(RunError, match=r"no-such-program: cannot be started \(No such file"):
+        run_command(["no-such-program"])
+
+
+def test_what_a_command_used_is_reported(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As text, and as a file of a run."""
+    out = tmp_path / "run.json"
+    code = measured(recorded, out, "--", PYTHON, "-c", "import time; time.sleep(0.3)")
+    found = read_run(out)
+
+    assert code == 0
+    assert found.meters[0].energy_j == pytest.approx(100 * found.wall_s, rel=0.02)
+    assert found.origin is RunOrigin.ESTIMATED  # it was replayed, not read
+    assert found.command[0] == PYTHON
+    assert "node0/gpu0" in capsys.readouterr().out
+
+
+def test_options_of_the_command_are_its_own(recorded: Path, tmp_path: Path) -> None:
+    """Also without `--`, and also where Wattree has one of that name."""
+    program = "import sys, time; time.sleep(0.3); sys.exit(sys.argv[1:] != ['--json', 'x'])"
+
+    assert measured(recorded, tmp_path / "r.json", PYTHON, "-c", program, "--json", "x") == 0
+
+
+def test_a_command_that_fails_has_its_energy_written(recorded: Path, tmp_path: Path) -> None:
+    """Hours of a run that crashed were paid for, too."""
+    out = tmp_path / "run.json"
+    code = measured(
+        recorded, out, PYTHON, "-c", "import time; time.sleep(0.3); raise SystemExit(3)"
+    )
+
+    assert code == 3
+    assert read_run(out).exit_code == 3
+    assert read_run(out).energy_j > 20
+
+
+def test_a_command_too_short_for_the_sensor_is_refused_with_what_is_needed(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Better none than a wrong figure; the way to get one stands beside it."""
+    slow = json.loads(recorded.read_text())
+    at_s = [index / 2 for index in range(1, 20)]
+    slow["power"] = [{"domain": "node0/gpu0", "at_s": at_s, "watts": [100.0] * len(at_s)}]
+    recorded.write_text(json.dumps(slow))
+    code = measured(recorded, tmp_path / "r.json", PYTHON, "-c", "import time; time.sleep(0.7)")
+    captured = capsys.readouterr()
+
+    assert code == 2
+    assert "--repeat" in captured.err
+    assert "too short: it was updated every" in captured.out
+
+
+def test_repeated_commands_are_one_window(recorded: Path, tmp_path: Path) -> None:
+    """Until the first that fails."""
+    out = tmp_path / "run.json"
+    code = measured(recorded, out, "--repeat", "3", PYTHON, "-c", "import time; time.sleep(0.1)")
+
+    assert code == 0
+    assert "the command ran 3 times" in read_run(out).notes
+    assert read_run(out).wall_s > 0.3
+
+
+def test_an_idle_run_needs_no_command(recorded: Path, tmp_path: Path) -> None:
+    """The first step of the fitting protocol."""
+    out = tmp_path / "idle.json"
+    code = measured(recorded, out, "--activity", "idle", "--seconds", "0.3")
+
+    assert code == 0
+    assert (read_run(out).activity, read_run(out).iterations) == ("idle", 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "wattree measure: found no command, expected: wattree measure -- CMD…, or --activity"),
+        (["--activity", "idle", "ls"], "--activity idle: found a command, expected none"),
+        (["--activity", "idle"], "--seconds: found None, expected a length above 0"),
+        (["--seconds", "5", "ls"], "--seconds: has a meaning for --activity idle alone"),
+        (["--repeat", "0", "ls"], "--repeat: found 0, expected at least 1"),
+        (["--interval", "soon", "ls"], "--interval: "),
+        (["--meter", "csv", "ls"], "--meter csv: needs a file: --csv FILE"),
+        (["--csv", "gone.csv", "ls"], "gone.csv: cannot be read (No such file or directory)"),
+        (["--out", "no/such/folder", "ls"], "its folder does not exist"),
+        (["--", "no-such-program"], "no-such-program: cannot be started"),
+    ],
+)
+def test_wrong_usage_is_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With exit code 2, before anything runs."""
+    code = run(["measure", *words])
+
+    assert code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_json_on_standard_output_is_alone_there(
+    recorded: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The command's own output goes beside it."""
+    program = "import time; print('step 1'); time.sleep(0.3)"
+    options = ["--meter", "replay", "--replay", str(recorded), "--interval", "20 ms"]
+    code = run(["measure", *options, "--json", "-", PYTHON, "-c", program])
+    out, err = capfd.readouterr()
+
+    assert code == 0
+    assert json.loads(out)["average_power_w"] == pytest.approx(100, rel=0.02)
+    assert "step 1" in err
+
+
+def started(program: str, recorded: Path, out: Path) -> Iterator[subprocess.Popen[str]]:
+    """Yield `wattree measure` around a program, once the program runs; end it at last."""
+    options = ["--meter", "replay", "--replay", str(recorded), "--interval", "20 ms"]
+    process = subprocess.Popen(
+        [PYTHON, "-m", "wattree", "measure", *options, "--out", str(out), PYTHON, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline().startswith("ready")
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "terminate"]
+)
+def test_an_interrupted_command_has_its_energy_written(
+    recorded: Path, tmp_path: Path, number: int, code: int
+) -> None:
+    """Ctrl-C, or a batch system whose time is up: what was used was used."""
+    out = tmp_path / "run.json"
+    program = "import time; print('ready'); time.sleep(60)"
+    for process in started(program, recorded, out):
+        time.sleep(0.4)  # a window that is long enough
+        process.send_signal(number)
+        assert process.wait(timeout=LIMIT_S) == code
+
+    assert read_run(out).exit_code is None
+    assert read_run(out).energy_j > 20
+    assert "interrupted: the energy up to then" in read_run(out).notes
+
+
+def test_what_an_interrupted_command_leaves_behind_is_ended(recorded: Path, tmp_path: Path) -> None:
+    """Workers that ignore the interrupt would go on drawing power."""
+    out = tmp_path / "run.json"
+    program = (
+        "import subprocess, sys, time\n"
+        "worker = 'import signal, time; signal.signal(2, signal.SIG_IGN); time.sleep(60)'\n"
+        "left = subprocess.Popen([sys.executable, '-c', worker])\n"
+        "time.sleep(0.5); print('ready', left.pid); time.sleep(60)"
+    )
+    left = 0
+    options = ["--meter", "replay", "--replay", str(recorded), "--interval", "20 ms"]
+    process = subprocess.Popen(
+        [PYTHON, "-m", "wattree", "measure", *options, "--out", str(out), PYTHON, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    left = int(process.stdout.readline().split()[1])
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=LIMIT_S)
+
+    assert process.returncode == 130
+    assert not _runs(left)
+
+
+def _runs(number: int) -> bool:
+    """Return whether a process still runs; one that only waits to be collected does not."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,333 @@
+"""The parts of `Stages` alone, without torch: clocks, loaders, claims, hooks, joining."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wattree.measure.stages.claims import Claims
+from wattree.measure.stages.communication import Collectives, GradientHook
+from wattree.measure.stages.loader import Counts, LabelledLoader, WorkerTime, bytes_of, samples_of
+from wattree.measure.stages.parts import Part, collect, joined, leave
+from wattree.measure.stages.summary import summary_lines
+from wattree.measure.stages.timeline import CpuClock, DeviceClock, Timeline
+from wattree.trace import MeterReading, Run, RunOrigin, StageUse, Work
+
+
+class Ticks(CpuClock):
+    """A clock whose marks are 1, 2, 3, …"""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def mark(self) -> float:
+        """Return the next whole number."""
+        self.now += 1
+        return self.now
+
+
+class FakeCuda:
+    """Events that the device comes to when a test says so, at times that it sets."""
+
+    def __init__(self) -> None:
+        self.at_ms, self.done, self.waits = 0.0, 0.0, 0
+        cuda = self
+
+        class Event:
+            """As torch.cuda has it."""
+
+            def __init__(self, *, enable_timing: bool) -> None:
+                assert enable_timing
+
+            def record(self) -> None:
+                """Take the time that the device will come here."""
+                self.at_ms = cuda.at_ms
+
+            def synchronize(self) -> None:
+                """Count the waits: one is allowed."""
+                cuda.waits += 1
+
+            def query(self) -> bool:
+                """Return whether the device has come here."""
+                return self.at_ms <= cuda.done
+
+            def elapsed_time(self, other: Any) -> float:
+                """Return the time to another event, in single precision. [ms]"""
+                return float(np.float32(other.at_ms - self.at_ms))
+
+        self.Event = Event
+
+    def synchronize(self) -> None:
+        """Do all work."""
+        self.done = math.inf
+
+
+def test_times_of_a_device_are_those_of_its_queue() -> None:
+    """The program has run ahead: what it waited for, the device may not have waited for."""
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    timeline = Timeline(clock)
+    start_s = clock.seconds(clock.mark())
+    for at_ms in (1000.0, 5000.0):
+        cuda.at_ms = at_ms
+        begin = clock.mark()
+        cuda.at_ms = at_ms + 250
+        timeline.add("materials", begin, clock.mark(), exposed=True)
+    cuda.done = 2000.0
+    timeline.drain()
+    first_s = timeline.exposed_s("materials", 0.0, math.inf)
+    clock.settle()
+    timeline.drain()
+
+    assert cuda.waits == 1
+    assert first_s == pytest.approx(0.25)
+    assert timeline.exposed_s("materials", 0.0, math.inf) == pytest.approx(0.5)
+    assert timeline.exposed_s("materials", start_s + 5.1, math.inf) == pytest.approx(0.15)
+
+
+def test_hours_of_events_lose_no_precision() -> None:
+    """Differences are single precision: to an event of ten hours ago they are off by 4 ms."""
+    cuda = FakeCuda()
+    clock = DeviceClock(cuda)
+    timeline = Timeline(clock)
+    cuda.done = math.inf
+    for hour in range(1, 11):
+        cuda.at_ms = hour * 3.6e6 + 0.123
+        begin = clock.mark()
+        cuda.at_ms += 0.5
+        timeline.add("materials", begin, clock.mark(), exposed=True)
+        timeline.drain()
+
+    assert timeline.exposed_s("materials", 0.0, math.inf) == pytest.approx(5e-3, rel=1e-3)
+
+
+def test_only_the_part_of_a_time_within_the_window_counts() -> None:
+    """Warm-up is left out, and with it the half of a wait."""
+    timeline = Timeline(CpuClock())
+    timeline.add("materials", 1.0, 3.0, exposed=True)
+    timeline.add("materials", 1.0, 3.0, exposed=False)
+    timeline.drain()
+
+    assert timeline.exposed_s("materials", 2.0, 9.0) == 1.0
+    assert timeline.busy_s("materials", 0.0, 2.5) == 1.5
+
+
+def test_a_labelled_loader_is_the_loader() -> None:
+    """Same batches, length and attributes; waits begin before a batch and end with it."""
+    seen: list[tuple[str, Any]] = []
+    loader = LabelledLoader(
+        [7, 8],
+        begin=lambda: seen.append(("wait", None)),
+        received=lambda *told: seen.append(("batch", told[1])),
+    )
+
+    assert list(loader) == [7, 8]
+    assert len(loader) == 2
+    assert loader.index(8) == 1
+    assert seen == [("wait", None), ("batch", 7), ("wait", None), ("batch", 8), ("wait", None)]
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples", "size"),
+    [
+        ([np.zeros((4, 3)), np.zeros(4)], 4, 128),
+        ({"ids": np.zeros((5, 2)), "mask": None}, 5, 80),
+        (((np.zeros(6),), 1), 6, 48),
+        ("text", None, 0),
+        (np.float64(1.0), None, 8),
+    ],
+)
+def test_samples_and_bytes_of_a_batch(batch: Any, samples: int | None, size: int) -> None:
+    """Whatever containers a loader makes of its tensors."""
+    assert samples_of(batch) == samples
+    assert bytes_of(batch) == size
+
+
+def test_samples_that_cannot_be_counted_once_are_not_known() -> None:
+    """A sum with a hole in it is no sum."""
+    counts = Counts()
+    for batch in (np.zeros(4), "text", np.zeros(4)):
+        counts.add(batch, 0.5, 2)
+
+    assert (counts.samples, counts.core_s, counts.workers) == (None, 1.5, 2)
+
+
+def test_processor_time_of_workers_that_are_gone_is_kept() -> None:
+    """A worker that ends takes its count with it: nothing is subtracted."""
+    import os
+
+    now = iter([0.0, 1.0, 1.0, 2.0, 2.0])
+    me = SimpleNamespace(pid=os.getpid())
+    workers = WorkerTime([me], clock=lambda: next(now))
+    first_s = workers.since()
+    me_gone = workers
+    me_gone._numbers = [2**22 + 1]
+
+    assert first_s > 0
+    assert me_gone.since() == 0.0
+
+
+def test_a_device_is_claimed_once_in_a_job(tmp_path: Path) -> None:
+    """Two ranks on one device: one reads it. Another job reads it for itself."""
+    one, two, other = (Claims(job, folder=tmp_path) for job in ("a", "a", "b"))
+    taken = one.take("GPU-1"), two.take("GPU-1"), two.take("GPU-2"), other.take("GPU-1")
+    one.release()
+    again = two.take("GPU-1")
+    for claims in (two, other):
+        claims.release()
+
+    assert (*taken, again) == (True, False, True, True, True)
+
+
+class Future:
+    """A collective that ends when a test says so."""
+
+    def __init__(self) -> None:
+        self.callback: Callable[[Any], Any] | None = None
+
+    def then(self, callback: Callable[[Any], Any]) -> Future:
+        """Keep what is to be done at the end."""
+        self.callback = callback
+        return self
+
+    def finish(self) -> Any:
+        """End, and return what the callback makes of it."""
+        assert self.callback is not None
+        return self.callback(SimpleNamespace(value=lambda: ["mean"]))
+
+
+def test_a_step_waits_for_gradients_from_its_last_bucket_on() -> None:
+    """What is reduced before the backward pass ends is hidden by it."""
+    timeline, futures = Timeline(Ticks()), [Future(), Future()]
+    started = iter(futures)
+    hook = GradientHook(
+        timeline, lambda *_, **__: SimpleNamespace(get_future=lambda: next(started))
+    )
+    divided: list[int] = []
+    gradients = SimpleNamespace(div_=divided.append)
+    buckets = [
+        SimpleNamespace(buffer=lambda: gradients, is_last=lambda: False),
+        SimpleNamespace(buffer=lambda: gradients, is_last=lambda: True),
+    ]
+    for bucket in buckets:  # ready at 1 and 2
+        hook(SimpleNamespace(size=lambda: 2), bucket)
+    results = [future.finish() for future in futures]  # the second is done at 3
+    timeline.drain()
+
+    assert (results, divided) == (["mean", "mean"], [2, 2])
+    assert timeline.exposed_s("communicating", 0, 9) == 1.0
+    assert timeline.busy_s("communicating", 0, 9) == 2.0
+
+
+def test_collectives_called_by_name_are_labelled_until_they_are_restored() -> None:
+    """In flight or not; one made of another counts once."""
+
+    def all_reduce(tensor: int, *, async_op: bool = False) -> Any:
+        return SimpleNamespace(wait=lambda: "waited", tensor=tensor) if async_op else None
+
+    def barrier() -> None:
+        module.all_reduce(0)
+
+    module = SimpleNamespace(all_reduce=all_reduce, barrier=barrier)
+    timeline = Timeline(Ticks())
+    labels = Collectives(timeline, module)
+    module.barrier()  # 1 to 2
+    work = module.all_reduce(5, async_op=True)  # 3 to 4, in flight from 5
+    waited = work.wait()  # 6 to 7
+    timeline.drain()
+    labels.restore()
+
+    assert (waited, work.tensor) == ("waited", 5)
+    assert timeline.exposed_s("communicating", 0, 9) == 3.0
+    assert timeline.busy_s("communicating", 0, 9) == 4.0
+    assert (module.all_reduce, module.barrier) == (all_reduce, barrier)
+
+
+def part(rank: int, host: str, *, wall_s: float = 10.0, split: bool = True) -> Part:
+    """Return what a rank measured: a device of its own, and on its host's first rank the host."""
+    waited_s = 1.0 + rank
+    energies = {"materials": 10.0, "computing": 85.0, "communicating": 5.0}
+    return Part(
+        rank,
+        host,
+        Run(
+            name="job",
+            origin=RunOrigin.MEASURED,
+            wall_s=wall_s,
+            iterations=5,
+            devices_per_node=1,
+            work=Work(samples=8, core_s=0.5, gradient_bytes=4e6),
+            stages={
+                "materials": StageUse(busy_s=2.0, exposed_s=waited_s),
+                "computing": StageUse(busy_s=5.0, exposed_s=wall_s - waited_s),
+                "communicating": StageUse(busy_s=0.0, exposed_s=0.0),
+            },
+            meters=(MeterReading(domain=f"node0/gpu{rank}", meter="nvml", energy_j=100.0),),
+            missing=("node0/board: none",),
+            utilisation={"cpu": 0.2 * (rank + 1)},
+        ),
+        {f"node0/gpu{rank}": energies if split else None},
+    )
+
+
+def test_parts_of_ranks_are_one_run() -> None:
+    """Times are averages, energies and work are sums; nodes are numbered by their ranks."""
+    run = joined([part(2, "b"), part(0, "a"), part(1, "a", wall_s=13.0)], 3)
+
+    assert (run.nodes, run.devices_per_node, run.wall_s, run.iterations) == (2, 2, 11.0, 5)
+    assert [m.domain for m in run.meters] == ["node0/gpu0", "node0/gpu1", "node1/gpu2"]
+    assert run.work == Work(samples=24, core_s=1.5, gradient_bytes=4e6)
+    assert run.missing == ("node0/board: none", "node1/board: none")
+    assert sum(use.exposed_s for use in run.stages.values()) == pytest.approx(run.wall_s)
+    assert sum(use.energy_j or 0.0 for use in run.stages.values()) == pytest.approx(run.energy_j)
+    assert run.utilisation == {"cpu": pytest.approx(0.4)}
+
+
+def test_one_meter_that_cannot_tell_stages_apart_leaves_their_energy_open() -> None:
+    """Stages that add up to a part of the energy only would mislead."""
+    run = joined([part(0, "a"), part(1, "a", split=False)], 2)
+
+    assert [use.energy_j for use in run.stages.values()] == [None, None, None]
+
+
+def test_ranks_that_never_came_are_named() -> None:
+    """A rank that crashed: the others' energy is kept and said not to be the whole."""
+    run = joined([part(0, "a"), part(3, "a")], 4)
+
+    assert run.notes == ("nothing came from ranks 1, 2; not counted",)
+
+
+def test_parts_are_left_and_collected(tmp_path: Path) -> None:
+    """Whatever another program left there is no part."""
+    folder = tmp_path / "run.json.parts"
+    leave(part(2, "a"), folder)
+    (folder / "rank1.json").write_text(json.dumps({"rank": 1}))
+    now = iter(range(100))
+    found = collect(folder, 4, wait_s=5, clock=lambda: next(now), sleep=lambda _: None)
+
+    assert [one.rank for one in found] == [2]
+    assert found[0] == part(2, "a")
+    assert not folder.exists()
+
+
+def test_the_summary_says_what_a_user_looks_for() -> None:
+    """Stages by step, energy, and what was not read."""
+    run = joined([part(0, "a")], 1)
+    lines = list(summary_lines(replace(run, notes=("a note",))))
+
+    assert lines == [
+        "wattree: job: 5 steps in 10.00 s on 1 node(s), 100.0 J, 10.0 W (measured)",
+        "  materials         200.000 ms a step   10.0%  busy 400.000 ms        10.0 J",
+        "  computing        1800.000 ms a step   90.0%  busy 1000.000 ms        85.0 J",
+        "  communicating       0.000 ms a step    0.0%  busy 0.000 ms         5.0 J",
+        "  not read: node0/board: none",
+        "  note: a note",
+    ]

@@ -1,0 +1,260 @@
+"""`Stages` in real training loops: one process, and two that average their gradients."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattree.measure import MeterOptions, Stages
+from wattree.trace import PowerSeries, Run, RunOrigin, read_run, write_run
+
+torch = pytest.importorskip("torch")
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+LIMIT_S = 120
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """Return a run of 100 W to replay, updated every millisecond."""
+    at_s = tuple(index / 1000 for index in range(1, 20_000))
+    path = tmp_path / "recorded.json"
+    series = PowerSeries(domain="node0/gpu0", at_s=at_s, watts=(100.0,) * len(at_s))
+    write_run(Run(name="old", origin=RunOrigin.MEASURED, wall_s=20.0, power=(series,)), path)
+    return path
+
+
+class Slow:
+    """Batches of which each is waited for."""
+
+    def __init__(self, count: int, wait_s: float) -> None:
+        self._count, self._wait_s = count, wait_s
+
+    def __iter__(self) -> Any:
+        """Yield inputs and targets."""
+        import time
+
+        for index in range(self._count):
+            time.sleep(self._wait_s)
+            yield torch.full((8, 16), float(index)), torch.zeros(8, 1)
+
+
+def stages(recorded: Path, out: Path, *arguments: Any, **options: Any) -> Stages:
+    """Return stages that read the replayed meter."""
+    meter = {"meters": ["replay"], "options": MeterOptions(replay=str(recorded))}
+    return Stages(*arguments, out=out, quiet=True, interval_s=0.02, **meter, **options)
+
+
+def trained(watched: Stages, loader: Any, model: Any, optimizer: Any, *, every: int = 1) -> None:
+    """Train on a loader, with an update after every so many batches."""
+    for index, (inputs, targets) in enumerate(watched.wrap(loader)):
+        torch.nn.functional.mse_loss(model(inputs), targets).backward()
+        if (index + 1) % every == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def pair() -> tuple[Any, Any]:
+    """Return a model and an optimiser."""
+    model = torch.nn.Linear(16, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=1e-6)
+
+
+def test_a_loop_has_its_stages_work_and_energy(recorded: Path, tmp_path: Path) -> None:
+    """Waiting for the loader is materials, the rest computing; energies add up."""
+    model, optimizer = pair()
+    out = tmp_path / "run.json"
+    with stages(recorded, out, model, optimizer, flop_per_sample=96.0) as watched:
+        trained(watched, Slow(40, 0.01), model, optimizer)
+    run = read_run(out)
+
+    assert (run.iterations, run.model, run.nodes) == (40, "Linear", 1)
+    assert (run.work.samples, run.work.flop, run.work.gradient_bytes) == (8, 768, 68)
+    assert run.stages["materials"].exposed_s >= 40 * 0.01
+    assert sum(u.exposed_s for u in run.stages.values()) == pytest.approx(run.wall_s, rel=1e-9)
+    assert run.energy_j == pytest.approx(100 * run.wall_s, rel=0.02)
+    assert watched.run == run
+
+
+def test_accumulated_micro_batches_are_one_step(recorded: Path, tmp_path: Path) -> None:
+    """A step is an update; its samples are those of all its batches."""
+    model, optimizer = pair()
+    with stages(recorded, tmp_path / "run.json", model, optimizer) as watched:
+        trained(watched, Slow(40, 0.01), model, optimizer, every=4)
+
+    assert watched.run is not None
+    assert (watched.run.iterations, watched.run.work.samples) == (10, 32)
+
+
+def test_without_an_optimizer_batches_are_steps(recorded: Path, tmp_path: Path) -> None:
+    """A loop over the loader alone, the second step of the fitting protocol."""
+    with stages(recorded, tmp_path / "run.json", activity="loader") as watched:
+        for _ in watched.wrap(Slow(30, 0.01)):
+            pass
+
+    assert watched.run is not None
+    assert (watched.run.iterations, watched.run.activity) == (30, "loader")
+    assert watched.run.stages["materials"].exposed_s > 0.9 * watched.run.wall_s
+
+
+def test_the_first_steps_can_be_left_out(recorded: Path, tmp_path: Path) -> None:
+    """Compilation is no step."""
+    model, optimizer = pair()
+    with stages(recorded, tmp_path / "run.json", model, optimizer, skip_steps=10) as watched:
+        trained(watched, Slow(40, 0.01), model, optimizer)
+
+    assert watched.run is not None
+    assert watched.run.iterations == 30
+    assert watched.run.stages["materials"].exposed_s == pytest.approx(0.3, rel=0.3)
+
+
+@pytest.mark.parametrize(("error", "code"), [(ValueError, 1), (KeyboardInterrupt, None)])
+def test_a_loop_that_fails_has_its_energy_written(
+    recorded: Path, tmp_path: Path, error: type[BaseException], code: int | None
+) -> None:
+    """And the error goes on to whoever called."""
+    model, optimizer = pair()
+    out = tmp_path / "run.json"
+
+    def fail() -> None:
+        with stages(recorded, out, model, optimizer) as watched:
+            trained(watched, Slow(30, 0.01), model, optimizer)
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    run = read_run(out)
+
+    assert run.exit_code == code
+    assert f"ended by {error.__name__}: the energy up to then" in run.notes
+    assert run.energy_j > 20
+
+
+def test_a_loop_without_a_batch_writes_nothing(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is no time to speak of; the user is told."""
+    with Stages(
+        out=tmp_path / "run.json",
+        meters=["replay"],
+        options=MeterOptions(replay=str(recorded)),
+    ):
+        pass
+
+    assert not (tmp_path / "run.json").exists()
+    assert "no batch was loaded" in capsys.readouterr().err
+
+
+def test_workers_time_is_work_of_the_loader(recorded: Path, tmp_path: Path) -> None:
+    """Processes that prepare batches beside the loop; they do not write runs of their own."""
+    data = torch.utils.data.TensorDataset(torch.randn(64, 16), torch.zeros(64, 1))
+    loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=1)
+    model, optimizer = pair()
+    with stages(recorded, tmp_path / "run.json", model, optimizer) as watched:
+        trained(watched, loader, model, optimizer)
+
+    assert watched.run is not None
+    assert (watched.run.iterations, watched.run.work.samples) == (8, 8)
+
+
+SCRIPT = """
+import sys, torch, torch.distributed as dist
+from torch import nn
+from wattree.measure import MeterOptions, Stages
+rank, (port, out, recorded, fail) = int(sys.argv[1]), sys.argv[2:]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+
+def model():
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.Linear(512, 1))
+    return nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=1)
+
+def train(model, optimizer, loader):
+    for index, batch in enumerate(loader):
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        dist.all_reduce(torch.ones(1000))
+        if fail == "fail" and rank == 1 and index == 20:
+            raise ValueError("a rank fails")
+
+torch.manual_seed(rank + 1)
+batches = [torch.randn(4, 64) for _ in range(40)]
+labelled = model()
+optimizer = torch.optim.SGD(labelled.parameters(), lr=0.01)
+options = MeterOptions(replay=recorded)
+loader = Stages(labelled, optimizer, out=out, interval_s=0.02, meters=["replay"], options=options,
+                wait_s=3.0).wrap(batches)
+if fail == "fail":
+    try:
+        train(labelled, optimizer, loader)
+    except RuntimeError:  # of the rank whose neighbour went away
+        sys.exit(3)
+train(labelled, optimizer, loader)
+plain = model()
+train(plain, torch.optim.SGD(plain.parameters(), lr=0.01), batches)
+same = all(map(torch.equal, labelled.parameters(), plain.parameters()))
+print("same" if same else "other")
+"""
+
+
+def ranks(tmp_path: Path, recorded: Path, fail: str = "") -> list[tuple[int, str]]:
+    """Run the script as two processes; return their exit codes and what they printed."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    words = [port, str(tmp_path / "run.json"), str(recorded), fail]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script, str(rank), *words],
+            env=os.environ | {"PYTHONPATH": str(SOURCE)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        printed = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(p.returncode, text) for p, text in zip(processes, printed, strict=True)]
+
+
+def test_two_ranks_make_one_run_with_one_reading_of_a_shared_device(
+    recorded: Path, tmp_path: Path
+) -> None:
+    """And train to the same bits as without being watched, with no group destroyed at the end."""
+    ended = ranks(tmp_path, recorded)
+    run = read_run(tmp_path / "run.json")
+
+    assert [code for code, _ in ended] == [0, 0], ended
+    assert all("same" in text.splitlines() for _, text in ended), ended
+    assert (run.iterations, run.work.samples, run.nodes, run.exit_code) == (40, 8, 1, 0)
+    assert [reading.domain for reading in run.meters] == ["node0/gpu0"]
+    assert run.stages["communicating"].exposed_s > 0
+    assert run.stages["communicating"].busy_s >= run.stages["communicating"].exposed_s * 0.99
+    assert sum(u.exposed_s for u in run.stages.values()) == pytest.approx(run.wall_s, rel=1e-9)
+    assert not (tmp_path / "run.json.parts").exists()
+
+
+@pytest.mark.slow
+def test_a_job_whose_rank_fails_has_its_energy_written(recorded: Path, tmp_path: Path) -> None:
+    """The other ranks find out by an error of their own; nothing hangs."""
+    ended = ranks(tmp_path, recorded, "fail")
+    run = read_run(tmp_path / "run.json")
+
+    assert all(code != 0 for code, _ in ended)
+    assert run.exit_code != 0
+    assert run.energy_j > 0
+    assert any("ended by" in line or "nothing came from" in line for line in run.notes), run.notes

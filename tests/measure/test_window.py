@@ -1,0 +1,145 @@
+"""Windows over meters: what is usable is reported, what is not is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.measure.fakes import Clock, Scripted, counter
+from wattree.measure import Window, WindowReading
+
+
+def read(
+    meters: list[Scripted],
+    clock: Clock,
+    *,
+    polls: int = 31,
+    every_s: float = 0.1,
+    wall: Clock | None = None,
+    jump: tuple[int, float] | None = None,
+) -> WindowReading:
+    """Return what a window over meters reads, poll by poll, on a clock of its own."""
+    wall = wall or Clock(1.7e9)
+    window = Window(meters, clock=clock, wall_clock=wall)
+    window.begin()
+    for poll in range(polls - 2):
+        clock.now_s += every_s
+        wall.now_s += every_s + (jump[1] if jump and jump[0] == poll else 0.0)
+        window.poll()
+    clock.now_s += every_s
+    wall.now_s += every_s
+    window.end()
+    return window.between()
+
+
+def grows(by: float, count: int = 40, start: float = 0.0) -> list[float]:
+    """Return the values of a counter."""
+    return [start + by * index for index in range(count)]
+
+
+def test_energy_and_power_of_a_counter() -> None:
+    """The plain case: 20 W for 3 s."""
+    clock = Clock()
+    found = read([Scripted(clock, {"gpu0": grows(2.0)})], clock)
+
+    assert found.wall_s == pytest.approx(3.0)
+    assert found.meters[0].domain == "node0/gpu0"
+    assert found.meters[0].energy_j == pytest.approx(60.0)
+    assert found.meters[0].resolution_j == pytest.approx(2.0)
+    assert found.meters[0].period_s == pytest.approx(0.1)
+    assert found.peak_w == {"node0/gpu0": pytest.approx(20.0)}
+    assert found.power[0].watts == pytest.approx([20.0] * 30)
+
+
+def test_two_meters_of_one_device_read_it_once() -> None:
+    """Two ranks on a device, or two libraries: its joules are the same joules."""
+    clock = Clock()
+    one = Scripted(clock, {"gpu0": grows(2.0)}, domains=[counter("gpu0", device="GPU-1")])
+    two = Scripted(clock, {"gpu7": grows(2.0)}, domains=[counter("gpu7", device="GPU-1")])
+    found = read([one, two], clock)
+
+    assert [reading.domain for reading in found.meters] == ["node0/gpu0"]
+
+
+def test_a_stuck_counter_is_missing_not_zero() -> None:
+    """A device that is on draws something; no change means no measurement."""
+    clock = Clock()
+    found = read([Scripted(clock, {"gpu0": [7.0], "gpu1": grows(1.0)})], clock)
+
+    assert [reading.domain for reading in found.meters] == ["node0/gpu1"]
+    assert found.missing == ("node0/gpu0: its counter is stuck: it did not change in 3.0 s",)
+
+
+def test_a_counter_that_gets_stuck_says_from_when_on() -> None:
+    """Its energy up to then is kept."""
+    clock = Clock()
+    found = read([Scripted(clock, {"gpu0": grows(2.0, count=11)})], clock)
+
+    assert found.meters[0].energy_j == pytest.approx(22.0)
+    assert found.meters[0].note == "did not change in the last 2.0 s, from 1.0 s on"
+
+
+def test_a_window_too_short_for_a_sensor_is_refused_with_the_length_needed() -> None:
+    """Three updates of a sensor are no measurement."""
+    clock = Clock()
+    slow = [10.0 * (index // 10) for index in range(40)]  # updated every second
+    found = read([Scripted(clock, {"gpu0": slow})], clock)
+
+    assert found.meters == ()
+    assert found.missing == (
+        "node0/gpu0: 3.00 s are too short: it was updated every 1 s and needs 10 updates, so at "
+        "least 10 s",
+    )
+    assert found.needs_s == pytest.approx(10.0)
+
+
+def test_a_meter_that_fails_keeps_what_it_read() -> None:
+    """A driver that goes away takes no joule with it."""
+    clock = Clock()
+    found = read([Scripted(clock, {"gpu0": grows(2.0)}, fails_at=21)], clock)
+
+    assert found.meters[0].energy_j == pytest.approx(42.0)
+    assert found.meters[0].note.startswith("was lost at 2.1 s: the driver went away")
+
+
+def test_a_meter_that_never_answers_is_missing() -> None:
+    """Absence has a reason, and is no zero."""
+    clock = Clock()
+    found = read([Scripted(clock, {"gpu0": grows(2.0)}, fails_at=0)], clock)
+
+    assert found.meters == ()
+    assert found.missing == ("node0/gpu0: the driver went away",)
+
+
+def test_a_jump_of_the_wall_clock_changes_no_energy_and_is_noted() -> None:
+    """Durations are of the monotonic clock."""
+    clock = Clock()
+    found = read([Scripted(clock, {"gpu0": grows(2.0)})], clock, jump=(9, 3600.0))
+
+    assert found.meters[0].energy_j == pytest.approx(60.0)
+    assert found.notes == (
+        "the wall clock jumped by +3600.0 s at 1.0 s; times here are of the monotonic clock",
+    )
+
+
+def test_a_part_of_a_window_has_its_part_of_the_energy() -> None:
+    """A loop is measured from its first batch on, not from the start of the program."""
+    clock = Clock()
+    window = Window([Scripted(clock, {"gpu0": grows(2.0)})], clock=clock)
+    window.begin()
+    for _ in range(30):
+        clock.now_s += 0.1
+        window.poll()
+
+    assert window.between(100.5, 102.5).meters[0].energy_j == pytest.approx(40.0)
+
+
+def test_the_thread_reads_and_ends() -> None:
+    """The one test with a real clock: start, read in between, stop, once."""
+    clock = Clock()
+    window = Window([Scripted(clock, {"gpu0": grows(2.0)})], interval_s=0.001)
+    window.start()
+    window.stop()
+    stopped_s = window.stopped_s
+    window.stop()
+
+    assert window.stopped_s == stopped_s >= window.started_s
