@@ -290,3 +290,19 @@ def test_far_more_nodes_than_in_the_fit_are_a_warning(calibration: EnergyCalibra
     (found,) = predict_energy(calibration, model="vgg-16", nodes=[512])
 
     assert any("512 nodes are far beyond the 8 of the fit" in line for line in found.warnings)
+
+
+def test_runs_without_flop_predict_other_sizes_but_no_other_model() -> None:
+    """What a user measures who counts no FLOP: training on 1 to 4 nodes, and rest."""
+    world = World(seed=6, noise=0.005)
+    runs = [world.idle(), world.idle(), *study(world, nodes=(1, 2, 4), batches=(8, 16))]
+    bare = [replace(run, work=replace(run.work, flop=None)) for run in runs]
+    found = fit_runs(bare)
+    target = World(noise=0.0).training("vgg-16", 16, 8)
+    predicted = forecast(found, replace(target, work=replace(target.work, flop=None)))
+
+    assert found.constants["energy.flop_j"].status is Status.ABSENT
+    assert found.constants["time.computing.s_per_sample"].value is not None
+    assert predicted.energy_j.value == pytest.approx(target.energy_j, rel=0.03)
+    with pytest.raises(RunError, match="do not tell FLOP, so nothing is known of other models"):
+        forecast(found, replace(target, model="bert-base"))

@@ -13,8 +13,7 @@ __all__ = ["energy"]
 
 energy = typer.Typer(
     name="energy",
-    help="Fit the stages of a step's energy to runs, predict from them, compare with simpler "
-    "models.",
+    help="Fit, predict and compare the energy of training runs by stage.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -56,6 +56,7 @@ CONSTANTS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "energy.static_w": ("W", "power of one node at rest, P_static"),
         "energy.flop_j": ("J/FLOP", "arithmetic, e_flop"),
+        "energy.trained_j": ("J", "computing a sample, where FLOP are not known"),
         "energy.computing_w": ("W", "of one node that computes, whatever its FLOP, P_busy"),
         "energy.core_w": ("W", "a core that prepares samples, e_prep"),
         "energy.sample_j": ("J", "preparing a sample, where core time is not known"),
@@ -66,6 +67,7 @@ CONSTANTS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "energy.polling_w": ("W", "of one node that waits in a collective, P_poll"),
         "time.computing.overhead_s": ("s", "of a step whatever its batch, a0"),
         "time.computing.s_per_flop": ("s/FLOP", "one rank at a large batch, 1 / (R η∞)"),
+        "time.computing.s_per_sample": ("s", "a sample on one rank, where FLOP are not known"),
         "time.computing.half_batch": ("1", "samples per rank at half efficiency, b½"),
         "time.computing.s_per_byte": ("s/B", "memory traffic beside arithmetic, κ"),
         "time.materials.cores": ("1", "cores of a node that prepare at once"),

@@ -23,6 +23,11 @@ def _prepares(run: Run) -> bool:
     return run.activity in {Activity.LOADER, Activity.TRAINING}
 
 
+def _trained_samples(run: Run) -> float | None:
+    computes = run.activity in {Activity.RESIDENT, Activity.TRAINING}
+    return total(run, "samples") if computes else 0.0
+
+
 def _computing_node_s(run: Run) -> float | None:
     seconds = busy_s(run, "computing")
     return None if seconds is None else run.nodes * seconds
@@ -38,6 +43,7 @@ def _polling_node_s(run: Run) -> float | None:
 _COLUMNS: Mapping[str, Callable[[Run], float | None]] = {
     "energy.static_w": lambda run: run.nodes * run.wall_s,
     "energy.flop_j": lambda run: total(run, "flop"),
+    "energy.trained_j": _trained_samples,
     "energy.computing_w": _computing_node_s,
     "energy.core_w": lambda run: total(run, "core_s"),
     "energy.sample_j": lambda run: total(run, "samples") if _prepares(run) else 0.0,
@@ -50,7 +56,14 @@ _COLUMNS: Mapping[str, Callable[[Run], float | None]] = {
 #: A coefficient correlated so much with another is named with it.
 _CORRELATED = 0.9
 #: Constants of computing, which a model's own ratio multiplies; turns in which ratios are found.
-_OF_COMPUTING = ("energy.flop_j", "energy.computing_w", "energy.memory_j_per_byte")
+_OF_COMPUTING = (
+    "energy.flop_j",
+    "energy.trained_j",
+    "energy.computing_w",
+    "energy.memory_j_per_byte",
+)
+#: Constant → the one that stands in for it where its work is not known.
+_STAND_INS = {"energy.sample_j": "energy.core_w", "energy.trained_j": "energy.flop_j"}
 _TURNS, _MOST_RATIO = 8, 10.0
 
 
@@ -154,7 +167,7 @@ def _fitted_by_model(
     weights = 1.0 / energy
     computing = [index for index, name in enumerate(names) if name in _OF_COMPUTING]
     rows = {
-        model: [i for i, run in enumerate(runs) if run.model == model and run.work.flop]
+        model: [i for i, run in enumerate(runs) if run.model == model and _trained_samples(run)]
         for model in sorted({run.model for run in runs})
     }
     rows = {model: mine for model, mine in rows.items() if model and mine}
@@ -186,16 +199,12 @@ def _used_columns(
 ) -> tuple[list[str], dict[str, Constant], list[str]]:
     """Return columns that every run knows and some have, the constants without, and warnings."""
     names, constants, warnings = [], {}, []
-    by_cores = all(row["energy.core_w"] is not None for row in table) and any(
-        row["energy.core_w"] for row in table
-    )
     for name in _COLUMNS:
         unknown = [run.name for run, row in zip(runs, table, strict=True) if row[name] is None]
         known = any(row[name] for row in table)
-        if name == "energy.sample_j" and by_cores:
-            constants[name] = Constant(
-                value=None, status=Status.ABSENT, note="core time is known and used instead"
-            )
+        if _known_in_all(_STAND_INS.get(name), table):
+            note = f"not needed: {_STAND_INS[name]} has what it takes"
+            constants[name] = Constant(value=None, status=Status.ABSENT, note=note)
         elif known and not unknown:
             names.append(name)
         elif known:
@@ -208,6 +217,12 @@ def _used_columns(
                 value=None, status=Status.ABSENT, note="no run says that it has any"
             )
     return names, constants, warnings
+
+
+def _known_in_all(name: str | None, table: Sequence[Mapping[str, float | None]]) -> bool:
+    if name is None or any(row[name] is None for row in table):
+        return False
+    return any(row[name] for row in table)
 
 
 def _check_static(names: Sequence[str], dependent: Mapping[int, tuple[int, ...]]) -> None:

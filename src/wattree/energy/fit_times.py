@@ -32,6 +32,7 @@ Floats = NDArray[np.float64]
 
 _COMPUTING = (
     "time.computing.s_per_flop",
+    "time.computing.s_per_sample",
     "time.computing.overhead_s",
     "time.computing.half_batch",
     "time.computing.s_per_byte",
@@ -40,6 +41,7 @@ _COMPUTING = (
 _BETTER = 1.1
 _OVERLAPS = np.linspace(0.0, 1.0, 101)
 _STEP = 0.01
+_BY_SAMPLES = "FLOP are not known in every run: computing is by samples, of each model its own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +77,9 @@ def fit_computing(seen: Observations) -> Computing:
     Linear in `a0`, `1/(R η∞)`, `b½/(R η∞)` and `κ`; rows are weighted by one over their time.
     """
     rows, word = computing_rows(seen)
-    rows = [(run, time_s) for run, time_s in rows if run.work.flop]
+    rows = [(run, time_s) for run, time_s in rows if run.work.flop or run.work.samples]
     absent = Constant(
-        value=None, status=Status.ABSENT, note="no run tells FLOP and time of computing"
+        value=None, status=Status.ABSENT, note="no run tells work and time of computing"
     )
     if not rows:
         constants = dict.fromkeys(_COMPUTING, absent)
@@ -87,7 +89,10 @@ def fit_computing(seen: Observations) -> Computing:
     )
     constants = dict.fromkeys(_COMPUTING, unknown)
     times = np.array([time_s for _, time_s in rows])
-    columns = np.array([_computing_columns(run) for run, _ in rows])
+    by_flop = all(run.work.flop for run, _ in rows)
+    if not by_flop:
+        word = "; ".join([*([word] if word else []), _BY_SAMPLES])
+    columns = np.array([_computing_columns(run, by_flop=by_flop) for run, _ in rows])
     present = [i for i in range(len(_COMPUTING)) if np.isfinite(columns[:, i]).all()]
     present = [i for i in present if (columns[:, i] > 0).any()]
     dependent = dependent_columns(columns / times[:, None], present)
@@ -112,12 +117,14 @@ def fit_computing(seen: Observations) -> Computing:
     )
 
 
-def _computing_columns(run: Run) -> tuple[float, ...]:
-    """Return what one rank has of each term of `t_C` in a step; NaN where unknown."""
+def _computing_columns(run: Run, *, by_flop: bool) -> tuple[float, ...]:
+    """Return what one rank has of each term of `t_C` in a step; NaN where unknown or not used."""
     ranks, samples = ranks_of(run), samples_on_a_rank(run)
+    if not by_flop:
+        return np.nan, samples or np.nan, 1.0, np.nan, np.nan
     flop = (run.work.flop or 0.0) / ranks
     memory = np.nan if run.work.memory_bytes is None else run.work.memory_bytes / ranks
-    return flop, 1.0, flop / samples if samples else np.nan, memory
+    return flop, np.nan, 1.0, flop / samples if samples else np.nan, memory
 
 
 def _computing_constants(

@@ -47,6 +47,7 @@ def step_times(
         half_batch=values.get("time.computing.half_batch", 0.0),
         s_per_byte=values.get("time.computing.s_per_byte", 0.0),
     )
+    computing += values.get("time.computing.s_per_sample", 0.0) * samples
     overlap = values.get("time.overlap", 0.0)
     if traits is not None:
         computing *= traits.time_ratio
@@ -106,12 +107,14 @@ def _dynamic(
     def part(constant: str, amount: float | None) -> float:
         return values.get(f"energy.{constant}", 0.0) * (amount or 0.0)
 
-    prepared = total(run, "samples") if run.activity is not Activity.RESIDENT else 0.0
+    samples = total(run, "samples")
+    prepared = samples if run.activity is not Activity.RESIDENT else 0.0
+    trained = samples if run.activity is not Activity.LOADER else 0.0
     return Dynamic(
         reading=part("read_j_per_byte", total(run, "read_bytes")),
         preparing=part("core_w", total(run, "core_s")) + part("sample_j", prepared),
         copying=part("copied_j_per_byte", total(run, "copied_bytes")),
-        arithmetic=ratio * part("flop_j", total(run, "flop")),
+        arithmetic=ratio * (part("flop_j", total(run, "flop")) + part("trained_j", trained)),
         memory=ratio * part("memory_j_per_byte", total(run, "memory_bytes")),
         busy=ratio * part("computing_w", run.nodes * computing_s),
         sending=part("network_j_per_byte", total(run, "network_bytes")),

@@ -21,6 +21,8 @@ _NEEDS: Mapping[str, str] = {
     "energy.memory_j_per_byte": "memory_bytes",
     "energy.copied_j_per_byte": "copied_bytes",
 }
+#: Energy constant → what is used in its place where its work was not known in every run.
+_STAND_INS = {"energy.core_w": "energy.sample_j", "energy.flop_j": "energy.trained_j"}
 #: Nodes beyond those of the fit, as a factor, from which a reader is warned.
 _FAR = 4
 
@@ -39,14 +41,20 @@ def check_told(calibration: EnergyCalibration, run: Run) -> list[str]:
 
 def _problems(calibration: EnergyCalibration, run: Run) -> Iterator[str]:
     values, ranks, span = calibration.values(), ranks_of(run), span_of(run)
-    if run.work.flop is None:
+    by_samples = "time.computing.s_per_sample" in values
+    if by_samples and run.model not in calibration.models:
+        yield (
+            f"model: found '{run.model}', expected one of {', '.join(calibration.models)}: the "
+            "runs of the fit do not tell FLOP, so nothing is known of other models"
+        )
+    if run.work.flop is None and not by_samples:
         yield "work.flop: is missing, expected the FLOP of a step"
     if not run.work.samples:
         yield "work.samples: is missing, expected the samples of a step"
-    if not values.get("time.computing.s_per_flop"):
+    if not by_samples and not values.get("time.computing.s_per_flop"):
         yield (
             "time.computing.s_per_flop: the calibration does not tell it; add runs with resident "
-            "data and their FLOP"
+            "data, or training runs with labelled stages"
         )
     if ranks > 1 and run.work.gradient_bytes is None:
         yield "work.gradient_bytes: is missing, expected the bytes of one replica"
@@ -59,10 +67,10 @@ def _problems(calibration: EnergyCalibration, run: Run) -> Iterator[str]:
 
 def _warnings(calibration: EnergyCalibration, run: Run) -> Iterator[str]:
     works = {field.name for field in fields(Work) if total(run, field.name)}
-    by_samples = "energy.sample_j" in calibration.values()
+    values = calibration.values()
     for name, work in _NEEDS.items():
         constant = calibration.constants[name]
-        if work not in works or (name == "energy.core_w" and by_samples):
+        if work not in works or _STAND_INS.get(name) in values:
             continue
         if constant.status is Status.ABSENT:
             yield f"{name} is not known ({constant.note}): counted as nothing"
