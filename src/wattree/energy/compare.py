@@ -169,7 +169,7 @@ def _baseline(name: str) -> _Fit:
 def _methods() -> dict[str, tuple[str, str, _Fit]]:
     """Return name → title, what it is told of the runs it is scored on, and how it is fitted."""
     methods: dict[str, tuple[str, str, _Fit]] = {
-        "stages": ("MC² stages, told the times", _TIMES, _timed),
+        "stages": ("MC² stages, told times", _TIMES, _timed),
         "stages-predicted": ("MC² stages, times predicted", _NOTHING, _predicted),
     }
     for name, baseline in BASELINES.items():
@@ -264,7 +264,7 @@ def _of_series(runs: Sequence[Run], policy: Policy) -> dict[str, tuple[MethodSco
         scores = MethodScores(
             method=method,
             title=titles[method],
-            knows="the run's own beginning; error of the rest",
+            knows="their own beginning, error of the rest",
             total=score([error for _, error in errors]),
             by_model=_by(errors, lambda run: run.model),
             by_nodes=_by(errors, lambda run: run.nodes),

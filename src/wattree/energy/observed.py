@@ -67,8 +67,12 @@ def samples_on_a_rank(run: Run) -> float:
 
 def domain_kinds(run: Run) -> tuple[str, ...]:
     """Return what the meters that count have read, numbers of nodes and devices left out."""
-    kinds = {_NUMBER.sub("", reading.domain.rpartition("/")[2]) for reading in run.counted}
-    return tuple(sorted(kinds))
+    return tuple(sorted({_kind(reading.domain) for reading in run.counted}))
+
+
+def _kind(domain: str) -> str:
+    """Return `gpu` for `node0/gpu3`."""
+    return _NUMBER.sub("", domain.rpartition("/")[2])
 
 
 def total(run: Run, name: str) -> float | None:
@@ -195,9 +199,7 @@ def observations(runs: Sequence[Run], *, node: str | None = None) -> Observation
     ]
     used = tuple(run for run in runs if run.exit_code == 0)
     _refuse_mixtures(used)
-    missing = sorted(
-        {_NUMBER.sub("", domain.rpartition("/")[2]) for r in used for domain in r.missing}
-    )
+    missing = sorted({_kind(domain.partition(":")[0]) for r in used for domain in r.missing})
     if missing:
         warnings.append(f"no meter read {', '.join(missing)}: outside of every figure")
     estimates = sorted({r.meter for run in used for r in run.meters if r.is_estimate})

@@ -21,6 +21,7 @@ __all__ = ["show_calibration", "show_comparison", "show_forecasts"]
 _INDENT = (0, 0, 0, 2)
 #: Lines of a list before the rest is only counted.
 _LISTED = 12
+_TITLE_WIDTH = 20
 _STAGES = ("materials", "computing", "communicating")
 
 
@@ -106,7 +107,8 @@ def show_forecasts(forecasts: Sequence[EnergyForecast], console: Console) -> Non
     _title(
         console, f"{first.model or 'run'} on {first.node or 'nodes'}, {first.iterations} step(s)"
     )
-    table = _table("nodes", "samples", "step", "energy", "95 % interval", *_STAGES, "J/sample")
+    table = _table("nodes", "samples", "step", "energy", "95 % interval", "J/sample")
+    stages = _table("nodes", *_STAGES)
     for each in forecasts:
         table.add_row(
             f"{each.nodes}",
@@ -114,10 +116,13 @@ def show_forecasts(forecasts: Sequence[EnergyForecast], console: Console) -> Non
             format_time(each.step_s.value),
             quantity(each.energy_j.value, "J"),
             _interval(each.energy_j),
-            *(percent(each.by_stage[stage].value / each.energy_j.value) for stage in _STAGES),
             quantity(each.energy_j.value / (each.samples * each.iterations), "J"),
         )
+        parts = [each.by_stage[stage].value for stage in _STAGES]
+        shares = (f"{quantity(j, 'J')} {percent(j / each.energy_j.value)}" for j in parts)
+        stages.add_row(f"{each.nodes}", *shares)
     console.print(Padding(table, _INDENT))
+    console.print(Padding(stages, _INDENT))
     lines = list(dict.fromkeys(line for each in forecasts for line in each.warnings))
     _told(console, lines, "To know")
 
@@ -139,6 +144,7 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
             f"from {group.fitted} runs ({comparison.fit_on})",
         )
         console.print(Padding(_totals(group), _INDENT))
+        _knows(console, group)
         _parts(console, group)
         _missing(console, group)
         _behind(console, group)
@@ -147,10 +153,8 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
 
 
 def _totals(group: GroupComparison) -> Table:
-    table = _table(
-        "mean absolute error", "energy", "95 % interval", "bias", "unseen model", "runs", "is told"
-    )
-    table.columns[-1].justify = "left"
+    table = _table("mean absolute error", "energy", "95 % interval", "bias", "unseen", "runs")
+    table.columns[0].min_width = _TITLE_WIDTH
     for each in group.methods:
         if each.total is None:
             continue
@@ -162,9 +166,21 @@ def _totals(group: GroupComparison) -> Table:
             f"{100 * each.total.bias:+.1f} %",
             percent(sum(unseen) / len(unseen)) if unseen else NOT_APPLICABLE,
             f"{each.total.count}",
-            each.knows,
         )
     return table
+
+
+def _knows(console: Console, group: GroupComparison) -> None:
+    """Print what each model is told of the runs that it is scored on, and what `unseen` is."""
+    told: dict[str, list[str]] = {}
+    for each in group.methods:
+        if each.total is not None:
+            told.setdefault(each.knows, []).append(each.title.partition(" [")[0])
+    told = {knows: list(dict.fromkeys(titles)) for knows, titles in told.items()}
+    lines = [f"told {knows}: {'; '.join(titles)}" for knows, titles in told.items()]
+    lines.append("unseen: models of which no run was fitted on")
+    for line in lines:
+        console.print(Padding(Text(line, style="dim"), _INDENT))
 
 
 def _score_range(found: Score) -> str:
@@ -182,6 +198,7 @@ def _parts(console: Console, group: GroupComparison) -> None:
             continue
         console.print()
         table = _table(head, *names)
+        table.columns[0].min_width = _TITLE_WIDTH
         for each in shown:
             scores = getattr(each, key)
             cells = (
@@ -200,6 +217,9 @@ def _behind(console: Console, group: GroupComparison) -> None:
     console.print()
     titles = {each.method: each.title for each in group.methods}
     where = {(each.model, each.nodes) for each in group.behind}
+    if next(each for each in group.methods if each.method == "stages").total is None:
+        console.print(Text("MC² is not scored."))
+        return
     if not group.behind:
         console.print(Text(f"MC² is ahead of all others in each of {group.cells} cells."))
         return
