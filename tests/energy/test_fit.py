@@ -306,3 +306,13 @@ def test_runs_without_flop_predict_other_sizes_but_no_other_model() -> None:
     assert predicted.energy_j.value == pytest.approx(target.energy_j, rel=0.03)
     with pytest.raises(RunError, match="do not tell FLOP, so nothing is known of other models"):
         forecast(found, replace(target, model="bert-base"))
+
+
+def test_a_constant_without_an_interval_leaves_none_to_a_prediction_that_needs_it() -> None:
+    """And is named; one that does not matter there takes nothing away."""
+    world = World(noise=0.0)
+    found = fit_runs([world.idle(), world.training("vgg-16", 16, 2)])
+    predicted = forecast(found, world.training("vgg-16", 16, 4))
+
+    assert predicted.energy_j.upper is None
+    assert any(line.startswith("no interval: the runs leave none") for line in predicted.warnings)

@@ -25,6 +25,10 @@ __all__ = [
 ]
 
 
+#: How far a constant is moved to see whether it matters: to where another part may be the slower.
+_MOVE = 0.5
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """A predicted quantity with its interval of 95 %; no interval where the runs tell none."""
@@ -127,7 +131,12 @@ def forecast(calibration: EnergyCalibration, run: Run) -> EnergyForecast:
         return stage_account(constants, run, calibration.algorithms, traits)
 
     found = account(values)
-    reach = _reach(calibration, account, found)
+    unknown = _undetermined(calibration, account, found)
+    reach: Mapping[str, float | None] = dict.fromkeys([*found, "total"])
+    if unknown:
+        warnings.append(f"no interval: the runs leave none for {', '.join(unknown)}")
+    else:
+        reach = _reach(calibration, account, found)
     left, word = _left_over(calibration, traits)
     warnings += [word] if word else []
     stages = ("materials", "computing", "communicating")
@@ -160,17 +169,15 @@ def _reach(
     calibration: EnergyCalibration,
     account: Callable[[Mapping[str, float]], Mapping[str, float]],
     found: Mapping[str, float],
-) -> dict[str, float | None]:
+) -> dict[str, float]:
     """Return stage, `total` and `step` → half of the interval that the constants leave."""
     values = calibration.values()
     squares = dict.fromkeys([*found, "total"], 0.0)
-    determined = True
     for name, constant in calibration.constants.items():
         if constant.value is None or not name.startswith("time."):
             continue
         if constant.lower is None or constant.upper is None:
-            determined = False
-            continue
+            continue  # it moves nothing, or `_undetermined` would name it
         ends = []
         for end in (constant.lower, constant.upper):
             moved = account({**values, name: end})
@@ -181,8 +188,7 @@ def _reach(
             squares[key] += (max(abs(ends[0][key]), abs(ends[1][key]))) ** 2
     names = calibration.correlated
     covariance = np.array(calibration.covariance)
-    determined &= bool(names) and bool(covariance.any())
-    if determined:
+    if covariance.any():
         slopes = {key: np.zeros(len(names)) for key in squares}
         for index, name in enumerate(names):
             step = values[name] or 1e-30
@@ -193,7 +199,23 @@ def _reach(
         often = _quantile_of(calibration)
         for key, slope in slopes.items():
             squares[key] += often**2 * max(float(slope @ covariance @ slope), 0.0)
-    return {key: sqrt(square) if determined else None for key, square in squares.items()}
+    return {key: sqrt(square) for key, square in squares.items()}
+
+
+def _undetermined(
+    calibration: EnergyCalibration,
+    account: Callable[[Mapping[str, float]], Mapping[str, float]],
+    found: Mapping[str, float],
+) -> list[str]:
+    """Return the constants without an interval that matter to a run."""
+    values = calibration.values()
+    return [
+        name
+        for name, constant in calibration.constants.items()
+        if constant.value is not None
+        and (constant.lower is None or constant.upper is None)
+        and account({**values, name: constant.value * _MOVE}) != found
+    ]
 
 
 def _quantile_of(calibration: EnergyCalibration) -> float:
