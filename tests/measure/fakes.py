@@ -31,9 +31,9 @@ class Scripted:
         values: Mapping[str, Sequence[float | None]],
         *,
         domains: Sequence[Domain] | None = None,
-        fails_at: int | None = None,
+        fails: range = range(0),
     ) -> None:
-        self._clock, self._values, self._turn, self._fails_at = clock, values, 0, fails_at
+        self._clock, self._values, self._turn, self._fails = clock, values, 0, fails
         self._domains = tuple(domains or [counter(name) for name in values])
 
     def domains(self) -> tuple[Domain, ...]:
@@ -43,7 +43,7 @@ class Scripted:
     def read(self) -> Sequence[Reading]:
         """Return the next value of each domain; None is left out."""
         turn, self._turn = self._turn, self._turn + 1
-        if turn == self._fails_at:
+        if turn in self._fails:
             raise MeterError("the driver went away")
         found = {name: values[min(turn, len(values) - 1)] for name, values in self._values.items()}
         return [Reading(n, self._clock(), v) for n, v in found.items() if v is not None]

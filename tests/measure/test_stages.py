@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +22,10 @@ from wattree.measure.stages.loader import Counts, LabelledLoader, WorkerTime, by
 from wattree.measure.stages.parts import Part, collect, joined, leave
 from wattree.measure.stages.summary import summary_lines
 from wattree.measure.stages.timeline import CpuClock, DeviceClock, Timeline
+from wattree.measure.window import READ_ELSEWHERE
 from wattree.trace import MeterReading, Run, RunOrigin, StageUse, Work
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
 class Ticks(CpuClock):
@@ -162,8 +168,6 @@ def test_samples_that_cannot_be_counted_once_are_not_known() -> None:
 
 def test_processor_time_of_workers_that_are_gone_is_kept() -> None:
     """A worker that ends takes its count with it: nothing is subtracted."""
-    import os
-
     now = iter([0.0, 1.0, 1.0, 2.0, 2.0])
     me = SimpleNamespace(pid=os.getpid())
     workers = WorkerTime([me], clock=lambda: next(now))
@@ -177,14 +181,36 @@ def test_processor_time_of_workers_that_are_gone_is_kept() -> None:
 
 def test_a_device_is_claimed_once_in_a_job(tmp_path: Path) -> None:
     """Two ranks on one device: one reads it. Another job reads it for itself."""
-    one, two, other = (Claims(job, folder=tmp_path) for job in ("a", "a", "b"))
-    taken = one.take("GPU-1"), two.take("GPU-1"), two.take("GPU-2"), other.take("GPU-1")
-    one.release()
-    again = two.take("GPU-1")
-    for claims in (two, other):
+    program = (
+        "import sys; from pathlib import Path; from wattree.measure.stages.claims import Claims\n"
+        "claims = Claims('a', folder=Path(sys.argv[1]))\n"
+        "print(claims.take('GPU-1'), claims.take('GPU-2'))"
+    )
+    mine, other = Claims("a", folder=tmp_path), Claims("b", folder=tmp_path)
+    taken = mine.take("GPU-1"), other.take("GPU-1")
+    rank = subprocess.run(
+        [sys.executable, "-c", program, tmp_path],
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    again = Claims("a", folder=tmp_path)
+    free = again.take("GPU-2")  # its holder has ended
+    for claims in (mine, other, again):
         claims.release()
 
-    assert (*taken, again) == (True, False, True, True, True)
+    assert (taken, rank.stdout.split(), free) == ((True, True), ["False", "True"], True)
+
+
+def test_a_second_loop_of_a_process_reads_what_the_first_does(tmp_path: Path) -> None:
+    """A cell of a notebook that is run again: the first loop is never closed."""
+    first, second = Claims("a", folder=tmp_path), Claims("a", folder=tmp_path)
+    taken = first.take("GPU-1"), second.take("GPU-1")
+    for claims in (second, first):
+        claims.release()
+
+    assert taken == (True, True)
 
 
 class Future:
@@ -291,11 +317,33 @@ def test_parts_of_ranks_are_one_run() -> None:
     assert run.utilisation == {"cpu": pytest.approx(0.4)}
 
 
+def test_an_estimate_on_any_rank_makes_the_run_an_estimate() -> None:
+    """Rank 0 may have read nothing itself; domains in notes are those of their node."""
+    other = part(1, "b")
+    (reading,) = other.run.meters
+    estimate = replace(reading, is_estimate=True)
+    run = replace(other.run, meters=(estimate,), notes=("estimated, not read: node0/gpu1",))
+    whole = joined([part(0, "a"), replace(other, run=run)], 2)
+
+    assert whole.origin is RunOrigin.ESTIMATED
+    assert whole.notes == ("estimated, not read: node1/gpu1",)
+
+
 def test_one_meter_that_cannot_tell_stages_apart_leaves_their_energy_open() -> None:
     """Stages that add up to a part of the energy only would mislead."""
     run = joined([part(0, "a"), part(1, "a", split=False)], 2)
 
     assert [use.energy_j for use in run.stages.values()] == [None, None, None]
+
+
+def test_a_device_that_one_rank_leaves_to_another_is_not_missing() -> None:
+    """It is missing where nobody reads it after all."""
+    shared, lost = (f"node0/{name}: {READ_ELSEWHERE}" for name in ("gpu0", "gpu5"))
+    other = part(1, "a")
+    other = replace(other, run=replace(other.run, missing=(shared, lost)))
+    run = joined([part(0, "a"), other], 2)
+
+    assert run.missing == ("node0/board: none", lost)
 
 
 def test_ranks_that_never_came_are_named() -> None:

@@ -83,6 +83,33 @@ def test_a_thinned_series_keeps_its_energy(steps: list[float], most: int) -> Non
     )
 
 
+@given(
+    readings=st.lists(
+        st.tuples(st.floats(-10, 1e4), st.floats(allow_nan=True, allow_infinity=True)), max_size=30
+    ),
+    is_power=st.booleans(),
+    wraps_j=st.none() | st.floats(1, 1e6),
+    start_s=st.floats(-10, 1e4),
+    length_s=st.floats(0.1, 1e4),
+)
+def test_no_readings_make_an_energy_that_is_none(
+    readings: list[tuple[float, float]],
+    is_power: bool,  # noqa: FBT001 - hypothesis passes arguments by name
+    wraps_j: float | None,
+    start_s: float,
+    length_s: float,
+) -> None:
+    """Whatever a broken meter says: a finite energy of at least 0, and a sound series."""
+    track = Track(power("board") if is_power else counter("gpu0", wraps_j=wraps_j))
+    for at_s, value in readings:
+        track.add(at_s, min(value, 1e12) if math.isfinite(value) else value)
+    at, watts = track.series(start_s, start_s + length_s, most=10)
+
+    assert 0 <= track.between(start_s, start_s + length_s) < math.inf
+    assert all(0 <= w < math.inf for w in watts)
+    assert list(at) == sorted(set(at))
+
+
 def test_a_reset_counts_what_came_after_it_and_is_noted() -> None:
     """The joules before the reset that no reading saw are lost, and said to be."""
     track = counted(5000, 5010, 5020, 3, 13)

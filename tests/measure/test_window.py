@@ -92,10 +92,19 @@ def test_a_window_too_short_for_a_sensor_is_refused_with_the_length_needed() -> 
     assert found.needs_s == pytest.approx(10.0)
 
 
+def test_a_meter_that_hesitates_loses_nothing() -> None:
+    """Its counter went on: the next reading has what the missed one would have had."""
+    clock = Clock()
+    found = read([Scripted(clock, {"gpu0": grows(2.0)}, fails=range(5, 8))], clock)
+
+    assert found.meters[0].energy_j == pytest.approx(60.0)
+    assert found.meters[0].note == ""
+
+
 def test_a_meter_that_fails_keeps_what_it_read() -> None:
     """A driver that goes away takes no joule with it."""
     clock = Clock()
-    found = read([Scripted(clock, {"gpu0": grows(2.0)}, fails_at=21)], clock)
+    found = read([Scripted(clock, {"gpu0": grows(2.0)}, fails=range(21, 99))], clock)
 
     assert found.meters[0].energy_j == pytest.approx(42.0)
     assert found.meters[0].note.startswith("was lost at 2.1 s: the driver went away")
@@ -104,7 +113,7 @@ def test_a_meter_that_fails_keeps_what_it_read() -> None:
 def test_a_meter_that_never_answers_is_missing() -> None:
     """Absence has a reason, and is no zero."""
     clock = Clock()
-    found = read([Scripted(clock, {"gpu0": grows(2.0)}, fails_at=0)], clock)
+    found = read([Scripted(clock, {"gpu0": grows(2.0)}, fails=range(99))], clock)
 
     assert found.meters == ()
     assert found.missing == ("node0/gpu0: the driver went away",)
@@ -143,3 +152,31 @@ def test_the_thread_reads_and_ends() -> None:
     window.stop()
 
     assert window.stopped_s == stopped_s >= window.started_s
+
+
+def test_readings_of_another_time_are_no_zero() -> None:
+    """A logger that stopped an hour ago, or whose clock is an hour off."""
+    clock = Clock()
+    window = Window([Scripted(clock, {"gpu0": grows(2.0)})], clock=clock)
+    window.begin()
+    for _ in range(30):
+        clock.now_s += 0.1
+        window.poll()
+    early, late = window.between(50.0, 80.0), window.between(200.0, 230.0)
+
+    assert early.meters == late.meters == ()
+    assert early.missing == ("node0/gpu0: the first reading is 20.0 s after the end",)
+    assert late.missing == ("node0/gpu0: the last reading is 97.0 s before the start",)
+
+
+def test_a_device_that_another_process_claims_is_not_read() -> None:
+    """And it is said who may know."""
+    clock = Clock()
+    window = Window([Scripted(clock, {"gpu0": grows(2.0)})], clock=clock, claim=lambda _: False)
+    window.begin()
+    clock.now_s += 1
+    window.end()
+
+    assert window.between().missing == (
+        "node0/gpu0: another process that writes the same file reads it",
+    )

@@ -48,7 +48,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert loaded_after(program).isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize("package", ["hardware", "graph", "trace", "job", "strategy"])
+@pytest.mark.parametrize("package", ["hardware", "graph", "trace", "job", "strategy", "measure"])
 def test_descriptions_load_without_the_engine(package: str) -> None:
     """Reading a file or a catalogue is no reason to load a compiler or a driver."""
     assert loaded_after(f"import wattree.{package}").isdisjoint(HEAVY)

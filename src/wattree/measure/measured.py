@@ -12,8 +12,8 @@ from typing import IO
 from wattree.measure.command import Ended, run_command
 from wattree.measure.discovery import find_meters
 from wattree.measure.meter import MeterOptions
-from wattree.measure.window import Window, WindowReading
-from wattree.trace import Activity, Run, RunOrigin
+from wattree.measure.window import Window, WindowReading, origin_of
+from wattree.trace import Activity, Run
 
 __all__ = ["Measured", "measure_command", "measure_idle", "node_title"]
 
@@ -175,7 +175,7 @@ def _run_of(
     marked = [f"estimated, not read: {', '.join(estimated)}"] if estimated else []
     return Run(
         name=name,
-        origin=RunOrigin.ESTIMATED if estimated else RunOrigin.MEASURED,
+        origin=origin_of(reading.meters),
         activity=activity,
         model=model,
         node=node or node_title(window),

@@ -20,6 +20,8 @@ __all__ = ["Track", "unwrapped_step_j"]
 _SENSOR_LAG_S = 1.0
 #: A power that was not read for this long, and five times as long as usual, is a gap. [s]
 _GAP_S = 2.0
+#: Readings this close together are one: no sensor is as fast. [s]
+_SAME_TIME_S = 1e-6
 
 
 def unwrapped_step_j(
@@ -62,7 +64,7 @@ class Track:
         """Take a reading; what no meter can say is left out and noted."""
         if not math.isfinite(value) or value < 0:
             self._note("said what is no number or is negative", "", at_s)
-        elif at_s <= self._read_s:
+        elif at_s < self._read_s + _SAME_TIME_S:
             if at_s < self._read_s:
                 self._note("had readings out of their order", "", at_s)
         elif not self._at:
@@ -186,7 +188,7 @@ class Track:
             end_s: Its end. [s]
             most: Points at most: beyond, neighbours are joined, which keeps their energy.
         """
-        inside = [at for at in self._at if start_s < at < end_s]
+        inside = [at for at in self._at if start_s + _SAME_TIME_S < at < end_s - _SAME_TIME_S]
         every = -(-(len(inside) + 1) // most)
         edges = [start_s, *inside[every - 1 :: every], end_s]
         steps = [

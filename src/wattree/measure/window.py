@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from wattree.errors import MeterError
 from wattree.measure.meter import Domain, Meter, Quantity
 from wattree.measure.track import Track
-from wattree.trace import MeterReading, PowerSeries
+from wattree.trace import MeterReading, PowerSeries, RunOrigin
 
-__all__ = ["LEAST_UPDATES", "Window", "WindowReading"]
+__all__ = ["LEAST_UPDATES", "READ_ELSEWHERE", "Window", "WindowReading", "origin_of"]
 
 #: Updates of a sensor below which its window says too little: the first and the last update are
 #: each off by up to one, so that ten of them leave an error of some 10 %.
@@ -27,6 +27,8 @@ _STUCK_S = 2.0
 _LATE_S = 0.2
 #: The wall clock is adjusted by milliseconds all the time; more is a jump. [s]
 _JUMP_S = 0.5
+#: Why a domain is missing that another process of the job reads.
+READ_ELSEWHERE = "another process that writes the same file reads it"
 #: Points of one series in a file.
 _MOST_POINTS = 20_000
 #: A peak is an average over so long: shorter ones are those of the sensor's updates. [s]
@@ -58,6 +60,12 @@ class WindowReading:
     rated_w: float | None = None
     needs_s: float = 0.0
     notes: tuple[str, ...] = ()
+
+
+def origin_of(meters: Sequence[MeterReading]) -> RunOrigin:
+    """Return where the figures of a run come from: an estimate among them makes it one."""
+    is_estimate = any(reading.is_estimate for reading in meters)
+    return RunOrigin.ESTIMATED if is_estimate else RunOrigin.MEASURED
 
 
 def _anything(device: str) -> bool:
@@ -115,8 +123,10 @@ class Window:
                 is_energy = domain.quantity is not Quantity.SHARE
                 if (domain.device, domain.quantity) in devices:
                     continue
-                if not is_energy or claim(domain.device):
-                    devices.add((domain.device, domain.quantity))
+                devices.add((domain.device, domain.quantity))
+                if is_energy and not claim(domain.device):
+                    self._missing += (f"{self._node}/{domain.name}: {READ_ELSEWHERE}",)
+                else:
                     self._tracks[number, domain.name] = Track(domain)
                     self._kinds[number, domain.name] = meter.kind
 
@@ -155,16 +165,15 @@ class Window:
             self.poll()
 
     def poll(self) -> None:
-        """Read every meter once. A meter that fails is left out from then on, with its reason."""
+        """Read every meter once. One that fails is asked again next time: drivers hesitate."""
         self._watch_wall_clock()
         for number, meter in enumerate(self._meters):
-            if number in self._lost:
-                continue
             try:
                 readings = meter.read()
             except MeterError as error:
-                self._lost[number] = (self._clock(), str(error))
+                self._lost.setdefault(number, (self._clock(), str(error)))
                 continue
+            self._lost.pop(number, None)
             for reading in readings:
                 track = self._tracks.get((number, reading.domain))
                 if track is not None:
@@ -248,22 +257,32 @@ def _fault(
     track: Track, start_s: float, end_s: float, lost: tuple[float, str] | None
 ) -> tuple[str, float]:
     """Return why the readings of a domain cannot be used, and how long a window it needs. [s]"""
+    if absence := _absence(track, start_s, end_s, lost):
+        return absence, 0.0
     length_s = end_s - start_s
-    if math.isnan(track.first_s):
-        return (lost[1] if lost else "nothing was read"), 0.0
-    if track.updates == 0 and track.domain.quantity is Quantity.ENERGY and length_s >= _STUCK_S:
-        return f"its counter is stuck: it did not change in {length_s:.1f} s", 0.0
     period_s = track.domain.updates_every_s or track.period_s or max(length_s, 0.1)
-    if length_s < LEAST_UPDATES * period_s * (1 - 1e-6):
-        needs_s = LEAST_UPDATES * period_s
+    needs_s = LEAST_UPDATES * period_s
+    if length_s < needs_s * (1 - 1e-6):
         return (
             f"{length_s:.2f} s are too short: it was updated every {period_s:.2g} s and needs "
             f"{LEAST_UPDATES} updates, so at least {needs_s:.2g} s",
             needs_s,
         )
-    if track.period_s is None:
-        return "was read only once", LEAST_UPDATES * period_s
-    return "", 0.0
+    return ("was read only once", needs_s) if track.period_s is None else ("", 0.0)
+
+
+def _absence(track: Track, start_s: float, end_s: float, lost: tuple[float, str] | None) -> str:
+    """Return why there is nothing of this time to judge; empty if there is something."""
+    if math.isnan(track.first_s):
+        return lost[1] if lost else "nothing was read"
+    if track.first_s >= end_s:
+        return f"the first reading is {track.first_s - end_s:.1f} s after the end"
+    if track.changed_s <= start_s and track.period_s is not None:
+        return f"the last reading is {start_s - track.changed_s:.1f} s before the start"
+    is_still = track.updates == 0 and track.domain.quantity is Quantity.ENERGY
+    if is_still and end_s - start_s >= _STUCK_S:
+        return f"its counter is stuck: it did not change in {end_s - start_s:.1f} s"
+    return ""
 
 
 def _notes(track: Track, start_s: float, end_s: float, lost: tuple[float, str] | None) -> list[str]:

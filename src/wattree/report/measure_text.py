@@ -54,13 +54,14 @@ def _table(run: Run, peak_w: Mapping[str, float]) -> Table:
 
 
 def _row(reading: MeterReading, wall_s: float, peak_w: float | None) -> list[str]:
+    is_marked = reading.is_estimate and reading.meter != "estimate"
     period = "" if reading.period_s is None else f"{reading.period_s * 1e3:.0f} ms"
     return [
         reading.domain,
         _number(reading.energy_j),
         _number(reading.energy_j / wall_s),
         "" if peak_w is None else _number(peak_w),
-        reading.meter + (" (estimate)" if reading.is_estimate else ""),
+        reading.meter + (" (estimate)" if is_marked else ""),
         period,
     ]
 

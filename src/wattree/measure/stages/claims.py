@@ -40,14 +40,20 @@ class Claims:
             )
 
     def take(self, device: str) -> bool:
-        """Return whether this process reads a device; false if another one of the job does."""
+        """Return whether this process reads a device; false if another one of the job does.
+
+        A second loop of one process, as in a notebook, reads what the first one does.
+        """
         name = hashlib.sha256(f"{self._job}\0{device}".encode()).hexdigest()[:24]
         descriptor = os.open(self._folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            holder = os.read(descriptor, 32)
             os.close(descriptor)
-            return False
+            return holder == str(os.getpid()).encode()
+        os.truncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
         self._held.append(descriptor)
         return True
 

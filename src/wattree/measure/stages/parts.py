@@ -17,6 +17,7 @@ from pathlib import Path
 
 from wattree.errors import JobError, RunError
 from wattree.files import read_json, write_atomic
+from wattree.measure.window import READ_ELSEWHERE, origin_of
 from wattree.trace import (
     STAGES,
     MeterReading,
@@ -114,14 +115,16 @@ def joined(parts: Sequence[Part], world: int) -> Run:
     hosts = {host: number for number, host in enumerate(dict.fromkeys(p.host for p in parts))}
     renamed = [_on_node(part, f"node{hosts[part.host]}") for part in parts]
     runs = [part.run for part in renamed]
+    meters = tuple(reading for one in runs for reading in one.meters)
     run = replace(
         runs[0],
+        origin=origin_of(meters),
         nodes=len(hosts),
         devices_per_node=-(-sum(one.devices_per_node for one in runs) // len(hosts)),
         wall_s=_mean([one.wall_s for one in runs]),
         work=_work([one.work for one in runs]),
-        meters=tuple(reading for one in runs for reading in one.meters),
-        missing=tuple(dict.fromkeys(line for one in runs for line in one.missing)),
+        meters=meters,
+        missing=_missing(runs),
         power=tuple(series for one in runs for series in one.power),
         utilisation=_shares([one.utilisation for one in runs]),
         rated_w=_sum([one.rated_w for one in runs if one.meters]),
@@ -150,9 +153,19 @@ def _on_node(part: Part, node: str) -> Part:
         meters=tuple(map(named_reading, part.run.meters)),
         power=tuple(map(named_series, part.run.power)),
         missing=tuple(map(name, part.run.missing)),
+        notes=tuple(line.replace("node0/", f"{node}/") for line in part.run.notes),
     )
     splits = {name(domain): split for domain, split in part.splits.items()}
     return replace(part, run=run, splits=splits)
+
+
+def _missing(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return what nothing read: not what one rank left to another that did."""
+    read = {reading.domain for run in runs for reading in run.meters}
+    lines = dict.fromkeys(line for run in runs for line in run.missing)
+    left = {line for line in lines if line.endswith(READ_ELSEWHERE)}
+    told = read | {line.partition(":")[0] for line in lines if line not in left}
+    return tuple(line for line in lines if line not in left or line.partition(":")[0] not in told)
 
 
 def _stages(run: Run, parts: Sequence[Part]) -> dict[str, StageUse]:

@@ -30,8 +30,8 @@ from wattree.measure.stages.surroundings import (
     rank_and_world,
 )
 from wattree.measure.stages.timeline import CpuClock, DeviceClock, StageClock, Timeline
-from wattree.measure.window import Window, WindowReading
-from wattree.trace import Activity, Run, RunOrigin, StageUse, Work, write_run
+from wattree.measure.window import Window, WindowReading, origin_of
+from wattree.trace import Activity, Run, StageUse, Work, write_run
 
 __all__ = ["Stages"]
 
@@ -292,7 +292,7 @@ class Stages:
         marked = [f"estimated, not read: {', '.join(estimated)}"] if estimated else []
         return Run(
             name=self._name,
-            origin=RunOrigin.ESTIMATED if estimated else RunOrigin.MEASURED,
+            origin=origin_of(reading.meters),
             activity=self._activity,
             model=self._model_name,
             node=self._node or node_title(self._window),
