@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.capture import Recording, capture_module
+    from wattree.energy.commands import compare_energy, fit_energy, predict_energy
     from wattree.errors import WattreeError
     from wattree.interchange import Exported, Platform, Replay, export_chakra, replay
     from wattree.job import Job, job_from_mapping, load_job
@@ -30,10 +31,13 @@ __all__ = [
     "WattreeError",
     "__version__",
     "capture_module",
+    "compare_energy",
     "export_chakra",
+    "fit_energy",
     "job_from_mapping",
     "load_job",
     "plan",
+    "predict_energy",
     "replay",
     "simulate",
     "validate",
@@ -52,10 +56,13 @@ _HOMES = {
     "Validation": "wattree.validation",
     "WattreeError": "wattree.errors",
     "capture_module": "wattree.capture",
+    "compare_energy": "wattree.energy.commands",
     "export_chakra": "wattree.interchange",
+    "fit_energy": "wattree.energy.commands",
     "job_from_mapping": "wattree.job",
     "load_job": "wattree.job",
     "plan": "wattree.search",
+    "predict_energy": "wattree.energy.commands",
     "replay": "wattree.interchange",
     "simulate": "wattree.predict",
     "validate": "wattree.validation",

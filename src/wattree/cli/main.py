@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from wattree.cli.catalog import catalog
+from wattree.cli.energy import energy
 from wattree.cli.export import export
 from wattree.cli.measure import measure
 from wattree.cli.plan import plan
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 for command in (plan, simulate, validate, catalog, export, replay):
     app.command()(command)
+app.add_typer(energy)
 # The options of the measured command are its own.
 app.command(context_settings={"allow_interspersed_args": False})(measure)
 

@@ -1,0 +1,140 @@
+"""Files of energy calibrations: YAML with the keys of the types in `calibration.py`."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from wattree.energy.calibration import CONSTANTS, Constant, EnergyCalibration
+from wattree.errors import JobError, RunError
+from wattree.files import read_yaml, write_atomic
+from wattree.trace.plain import as_plain, from_plain
+
+__all__ = ["SCHEMA", "calibration_as_json", "read_calibration", "write_energy_calibration"]
+
+#: What a file of a calibration says it is.
+SCHEMA = "wattree-energy/1"
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_WORDS = {"null", "true", "false"}
+
+_HEAD = """\
+# Constants of the stage model of one kind of node, made by `wattree energy fit`; docs/energy.md
+# says what each is. SI units. `lower` and `upper` are intervals of 95 %. `status`: fitted; weak
+# (the interval reaches zero, or there is none); bound (the runs tell only a bound); inseparable
+# (another constant stands for it); absent (no run exercises it).
+"""
+
+
+def calibration_as_json(calibration: EnergyCalibration) -> dict[str, Any]:
+    """Return what the file of a calibration holds, in plain types; units beside the constants."""
+    plain: dict[str, Any] = {"schema": SCHEMA, **as_plain(calibration)}
+    for name, constant in plain["constants"].items():
+        unit, meaning = CONSTANTS[name]
+        plain["constants"][name] = {**constant, "unit": unit, "meaning": meaning}
+    return plain
+
+
+def write_energy_calibration(calibration: EnergyCalibration, path: str | Path) -> None:
+    """Write a calibration to a YAML file, whole or not at all.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    lines = [_HEAD]
+    for key, value in calibration_as_json(calibration).items():
+        lines += _lines(key, value)
+    write_atomic(Path(path), "\n".join(lines) + "\n")
+
+
+def _lines(key: str, value: Any) -> list[str]:
+    """Return a key with its value, a line for each item."""
+    if isinstance(value, Mapping) and value:
+        return [f"{key}:", *(f"  {_flow(name)}: {_flow(item)}" for name, item in value.items())]
+    if isinstance(value, list) and value:
+        return [f"{key}:", *(f"  - {_flow(item)}" for item in value)]
+    return [f"{key}: {_flow(value)}"]
+
+
+def _flow(value: Any) -> str:
+    """Return a value on one line; what is no plain word is written as JSON, which YAML reads."""
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value not in _WORDS:
+        return value
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_flow(key)}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def read_calibration(path: str | Path) -> EnergyCalibration:
+    """Return the calibration in a file.
+
+    Raises:
+        RunError: The file cannot be read, is of another schema, or holds what none can; every
+            fault is listed.
+    """
+    source = str(path)
+    try:
+        found = read_yaml(path)
+    except JobError as error:
+        raise RunError(source, error.problems) from None
+    schema = found.pop("schema", None)
+    if schema != SCHEMA:
+        what = "is missing" if schema is None else f"found {schema!r}"
+        raise RunError(source, [f"schema: {what}, expected {SCHEMA!r}"])
+    problems: list[str] = []
+    constants = found.get("constants")
+    if isinstance(constants, dict):
+        for name, constant in constants.items():
+            problems += _without_words(str(name), constant)
+    calibration = from_plain(EnergyCalibration, found, problems)
+    if calibration is not None and not problems:
+        problems = _impossible(calibration)
+    if calibration is None or problems:
+        raise RunError(source, problems)
+    return calibration
+
+
+def _without_words(name: str, constant: Any) -> list[str]:
+    """Take unit and meaning out of a constant, which are ours to say; return what is wrong."""
+    if not isinstance(constant, dict):
+        return []
+    constant.pop("meaning", None)
+    unit = constant.pop("unit", None)
+    if name in CONSTANTS and unit not in {None, CONSTANTS[name][0]}:
+        return [f"constants.{name}.unit: found {unit!r}, expected {CONSTANTS[name][0]!r}"]
+    return []
+
+
+def _impossible(calibration: EnergyCalibration) -> list[str]:
+    problems = []
+    for name in sorted(set(calibration.constants) ^ set(CONSTANTS)):
+        what = "is missing" if name in CONSTANTS else "unknown constant"
+        problems.append(f"constants.{name}: {what}")
+    for name, constant in calibration.constants.items():
+        problems += [f"constants.{name}.{line}" for line in _impossible_values(constant)]
+    if calibration.constants.get("energy.static_w", Constant(value=0.0)).value is None:
+        problems.append("constants.energy.static_w.value: found null, expected a power")
+    size = len(calibration.correlated)
+    if [len(row) for row in calibration.covariance] != [size] * size:
+        problems.append(f"covariance: expected {size} rows of {size}, as `correlated` names")
+    problems += [
+        f"correlated: unknown constant '{name}'"
+        for name in calibration.correlated
+        if calibration.constants.get(name, Constant(value=None)).value is None
+    ]
+    return problems
+
+
+def _impossible_values(constant: Constant) -> list[str]:
+    return [
+        f"{key}: found {value}, expected a finite number of 0 or more"
+        for key in ("value", "lower", "upper")
+        if (value := getattr(constant, key)) is not None
+        and not (math.isfinite(value) and value >= 0)
+    ]

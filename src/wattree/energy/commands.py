@@ -1,0 +1,117 @@
+"""Fitting, predicting and comparing from files or objects: what the commands and Python call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from wattree.energy.calibration import EnergyCalibration
+from wattree.energy.calibration_file import read_calibration
+from wattree.energy.compare import Comparison, compare_runs
+from wattree.energy.fit import fit_runs
+from wattree.energy.predict import EnergyForecast, at_size, described, forecast
+from wattree.energy.series import Policy
+from wattree.errors import RunError
+from wattree.trace.run import Run
+from wattree.trace.run_file import read_run, read_runs
+
+__all__ = ["compare_energy", "fit_energy", "predict_energy"]
+
+#: A run, its file, or a folder of such files.
+Runs = Iterable[Run | str | Path]
+
+
+def fit_energy(runs: Runs, *, node: str | None = None) -> EnergyCalibration:
+    """Return the constants of the stage model that runs tell, with intervals.
+
+    Args:
+        runs: Runs, files of them, or folders of such files.
+        node: Kind of node to fit where the runs are of several.
+
+    Raises:
+        RunError: Runs that cannot be read or used, or too few; every fault is listed.
+    """
+    return fit_runs(_given(runs), node=node)
+
+
+def compare_energy(
+    runs: Runs, *, fit_on: str | None = None, policy: Policy | None = None
+) -> Comparison:
+    """Return how the stage model and every baseline do on runs.
+
+    Args:
+        runs: Runs, files of them, or folders of such files.
+        fit_on: Which to fit on, such as `nodes<=8`; each is predicted from all others if None.
+        policy: How power series are forecast.
+
+    Raises:
+        RunError: Runs that cannot be read or used, or none left to score; every fault is listed.
+    """
+    return compare_runs(_given(runs), fit_on=fit_on, policy=policy)
+
+
+def predict_energy(
+    calibration: EnergyCalibration | str | Path,
+    *,
+    nodes: Sequence[int],
+    model: str | None = None,
+    run: Run | str | Path | None = None,
+    samples_per_rank: float | None = None,
+    iterations: int = 1,
+) -> tuple[EnergyForecast, ...]:
+    """Return time and energy of runs that were not made, one for each number of nodes.
+
+    Args:
+        calibration: Or its file.
+        nodes: How many, each rank with the same work.
+        model: A model of the calibration; or
+        run: A run, or its file, whose work in a step is taken: of any model, measured or
+            simulated. Its times and energy are not looked at.
+        samples_per_rank: Batch of one rank, of a `model`; the largest of its runs if None.
+        iterations: Steps.
+
+    Raises:
+        RunError: A file cannot be used, or the runs do not tell what is needed.
+        UnknownNameError: The calibration has no such model.
+    """
+    if (model is None) == (run is None):
+        raise RunError("predict", ["expected a model of the calibration, or a run, and not both"])
+    if faults := [f"nodes: found {count}, expected 1 or more" for count in nodes if count < 1]:
+        raise RunError("predict", faults)
+    if not isinstance(calibration, EnergyCalibration):
+        calibration = read_calibration(calibration)
+    if run is None:
+        assert model is not None
+        runs = [
+            described(
+                calibration,
+                model,
+                nodes=count,
+                samples_per_rank=samples_per_rank,
+                iterations=iterations,
+            )
+            for count in nodes
+        ]
+    else:
+        given = run if isinstance(run, Run) else read_run(run)
+        runs = [at_size(given, count, iterations=iterations) for count in nodes]
+    return tuple(forecast(calibration, each) for each in runs)
+
+
+def _given(runs: Runs) -> tuple[Run, ...]:
+    """Return runs, those in files read all at once so that all faults are told at once."""
+    runs = list(runs)
+    paths: list[Path] = []
+    for each in runs:
+        if not isinstance(each, Run):
+            paths += _files(Path(each))
+    return (*(each for each in runs if isinstance(each, Run)), *read_runs(paths))
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob("*.json"))
+    if not found:
+        raise RunError(str(path), ["found a folder without files of runs, expected *.json in it"])
+    return found

@@ -1,0 +1,283 @@
+"""Energy constants from runs: weighted non-negative least squares over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.energy.calibration import Constant, Status
+from wattree.energy.least_squares import NonNegativeFit, dependent_columns, non_negative_fit
+from wattree.energy.observed import Observations, busy_s, total
+from wattree.errors import RunError
+from wattree.trace.run import Activity, Run
+
+__all__ = ["EnergyConstants", "energy_columns", "fit_energy_constants"]
+
+Floats = NDArray[np.float64]
+
+
+def _prepares(run: Run) -> bool:
+    return run.activity in {Activity.LOADER, Activity.TRAINING}
+
+
+def _trained_samples(run: Run) -> float | None:
+    computes = run.activity in {Activity.RESIDENT, Activity.TRAINING}
+    return total(run, "samples") if computes else 0.0
+
+
+def _computing_node_s(run: Run) -> float | None:
+    seconds = busy_s(run, "computing")
+    return None if seconds is None else run.nodes * seconds
+
+
+def _polling_node_s(run: Run) -> float | None:
+    seconds = busy_s(run, "communicating")
+    return None if seconds is None else run.nodes * seconds
+
+
+#: Constant → what a run has of it; None if unknown. The order is that in which columns are kept
+#: where they say the same: the large parts of an account first.
+_COLUMNS: Mapping[str, Callable[[Run], float | None]] = {
+    "energy.static_w": lambda run: run.nodes * run.wall_s,
+    "energy.flop_j": lambda run: total(run, "flop"),
+    "energy.trained_j": _trained_samples,
+    "energy.computing_w": _computing_node_s,
+    "energy.core_w": lambda run: total(run, "core_s"),
+    "energy.sample_j": lambda run: total(run, "samples") if _prepares(run) else 0.0,
+    "energy.network_j_per_byte": lambda run: total(run, "network_bytes"),
+    "energy.read_j_per_byte": lambda run: total(run, "read_bytes"),
+    "energy.memory_j_per_byte": lambda run: total(run, "memory_bytes"),
+    "energy.copied_j_per_byte": lambda run: total(run, "copied_bytes"),
+    "energy.polling_w": _polling_node_s,
+}
+#: A coefficient correlated so much with another is named with it.
+_CORRELATED = 0.9
+#: Constants of computing, which a model's own ratio multiplies; turns in which ratios are found.
+_OF_COMPUTING = (
+    "energy.flop_j",
+    "energy.trained_j",
+    "energy.computing_w",
+    "energy.memory_j_per_byte",
+)
+#: Constant → the one that stands in for it where its work is not known.
+_STAND_INS = {"energy.sample_j": "energy.core_w", "energy.trained_j": "energy.flop_j"}
+_TURNS, _MOST_RATIO = 8, 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyConstants:
+    """The energy part of a calibration.
+
+    Attributes:
+        constants: Every energy constant.
+        correlated, covariance: As in `EnergyCalibration`.
+        condition: Of the design with columns of length one.
+        ratios: Model → energy of its computing over what the constants say.
+        warnings: What could not be told.
+    """
+
+    constants: Mapping[str, Constant]
+    correlated: tuple[str, ...]
+    covariance: Floats
+    condition: float
+    ratios: Mapping[str, float]
+    warnings: tuple[str, ...]
+
+
+def energy_columns(run: Run) -> dict[str, float | None]:
+    """Return energy constant → what the run has of it, so that energy is the sum of products."""
+    return {name: column(run) for name, column in _COLUMNS.items()}
+
+
+def fit_energy_constants(seen: Observations) -> EnergyConstants:
+    """Return the constants of `E = P N T + Σ e V`, from all runs at once.
+
+    Each run is a row weighted by one over its energy, so that all count alike. The isolated runs
+    of the protocol (idle, loader, resident, collective) are rows too: with the same residuals this
+    is the refinement that has the estimates of the earlier steps, and their covariance, as priors.
+
+    Raises:
+        RunError: Too few runs, or static power that no run tells apart from the rest.
+    """
+    runs = seen.runs
+    if len(runs) < 2:
+        raise RunError(
+            "runs",
+            [f"found {len(runs)} to use, expected two or more: an idle run, and training"],
+        )
+    table = [energy_columns(run) for run in runs]
+    names, constants, warnings = _used_columns(runs, table)
+    design = np.array([[row[name] for name in names] for row in table], dtype=np.float64)
+    energy = np.array([run.energy_j for run in runs])
+    weights = 1.0 / energy
+    has_idle = any(run.activity is Activity.IDLE for run in runs)
+    order = list(range(len(names))) if has_idle else [*range(1, len(names)), 0]
+    dependent = dependent_columns(design * weights[:, None], order)
+    if not has_idle:
+        _check_static(names, dependent)
+        warnings.append(
+            "no idle run: static power is the part of all runs that follows time alone; "
+            "`wattree measure --activity idle --seconds 60` would tell it"
+        )
+    kept = [index for index in range(len(names)) if index not in dependent]
+    for index, partners in dependent.items():
+        others = ", ".join(names[partner] for partner in partners)
+        constants[names[index]] = Constant(
+            value=None,
+            status=Status.INSEPARABLE,
+            runs=int((design[:, index] > 0).sum()),
+            note=f"in the same ratio to {others} in every run, which stands for it",
+        )
+        warnings.append(f"{names[index]} cannot be told apart from {others}, which stands for it")
+    names = [names[index] for index in kept]
+    solution, ratios = _fitted_by_model(runs, names, design[:, kept], energy)
+    exercised = [int((design[:, index] > 0).sum()) for index in kept]
+    constants |= _told(names, solution, exercised)
+    if not has_idle and constants["energy.static_w"].status is not Status.FITTED:
+        raise _static_unknown("its interval reaches zero")
+    if solution.freedom <= 0:
+        warnings.append(
+            f"{len(runs)} runs for {len(kept)} energy constants leave nothing to judge them by: "
+            "no intervals; repeat runs, or vary batch and nodes"
+        )
+    warnings += [
+        f"{name}: {each.note}" for name, each in constants.items() if each.status is Status.WEAK
+    ]
+    return EnergyConstants(
+        constants=constants,
+        correlated=tuple(names),
+        covariance=solution.covariance,
+        condition=solution.condition,
+        ratios=ratios,
+        warnings=tuple(warnings),
+    )
+
+
+def _fitted_by_model(
+    runs: Sequence[Run], names: Sequence[str], design: Floats, energy: Floats
+) -> tuple[NonNegativeFit, dict[str, float]]:
+    """Return the fit, and by how much computing of each model draws more than the median's.
+
+    Models differ in what their FLOP are made of. Constants and ratios are found by turns: the
+    constants with the ratios given, then each ratio as the median over the runs of its model.
+    """
+    weights = 1.0 / energy
+    computing = [index for index, name in enumerate(names) if name in _OF_COMPUTING]
+    rows = {
+        model: [i for i, run in enumerate(runs) if run.model == model and _trained_samples(run)]
+        for model in sorted({run.model for run in runs})
+    }
+    rows = {model: mine for model, mine in rows.items() if model and mine}
+    solution = non_negative_fit(design, energy, weights)
+    ratios = dict.fromkeys(rows, 1.0)
+    if len(rows) < 2 or not computing or solution.freedom < len(rows):
+        return solution, ratios
+    scale = np.ones(len(runs))
+    for _ in range(_TURNS):
+        above = design[:, computing] @ solution.values[computing]
+        rest = design @ solution.values - above
+        if not (above[[i for mine in rows.values() for i in mine]] > 0).all():
+            break
+        for model, mine in rows.items():
+            found = float(np.median((energy[mine] - rest[mine]) / above[mine]))
+            ratios[model] = min(max(found, 1 / _MOST_RATIO), _MOST_RATIO)
+        middle = float(np.median(list(ratios.values())))
+        ratios = {model: ratio / middle for model, ratio in ratios.items()}
+        for model, mine in rows.items():
+            scale[mine] = ratios[model]
+        scaled = design.copy()
+        scaled[:, computing] *= scale[:, None]
+        solution = non_negative_fit(scaled, energy, weights, spent=len(rows) - 1)
+    return solution, ratios
+
+
+def _used_columns(
+    runs: Sequence[Run], table: Sequence[Mapping[str, float | None]]
+) -> tuple[list[str], dict[str, Constant], list[str]]:
+    """Return columns that every run knows and some have, the constants without, and warnings."""
+    names, constants, warnings = [], {}, []
+    for name in _COLUMNS:
+        unknown = [run.name for run, row in zip(runs, table, strict=True) if row[name] is None]
+        known = any(row[name] for row in table)
+        if _known_in_all(_STAND_INS.get(name), table):
+            note = f"not needed: {_STAND_INS[name]} has what it takes"
+            constants[name] = Constant(value=None, status=Status.ABSENT, note=note)
+        elif known and not unknown:
+            names.append(name)
+        elif known:
+            shown = ", ".join(unknown[:3]) + (", …" if len(unknown) > 3 else "")
+            note = f"not known in {len(unknown)} of {len(runs)} runs ({shown})"
+            constants[name] = Constant(value=None, status=Status.ABSENT, note=note)
+            warnings.append(f"{name} is not fitted: what it needs is {note}")
+        else:
+            constants[name] = Constant(
+                value=None, status=Status.ABSENT, note="no run says that it has any"
+            )
+    return names, constants, warnings
+
+
+def _known_in_all(name: str | None, table: Sequence[Mapping[str, float | None]]) -> bool:
+    if name is None or any(row[name] is None for row in table):
+        return False
+    return any(row[name] for row in table)
+
+
+def _check_static(names: Sequence[str], dependent: Mapping[int, tuple[int, ...]]) -> None:
+    if 0 in dependent:
+        others = ", ".join(names[partner] for partner in dependent[0])
+        raise _static_unknown(f"the runs' length is in the same ratio to {others} in all of them")
+
+
+def _static_unknown(why: str) -> RunError:
+    return RunError(
+        "runs",
+        [
+            "activity: found no 'idle' run, and the others do not tell static power from the rest "
+            f"({why}); expected an idle run: wattree measure --activity idle --seconds 60"
+        ],
+    )
+
+
+def _told(
+    names: Sequence[str], solution: NonNegativeFit, exercised: Sequence[int]
+) -> dict[str, Constant]:
+    told = {}
+    for index, name in enumerate(names):
+        value, lower = float(solution.values[index]), float(solution.lower[index])
+        upper = float(solution.upper[index])
+        unbounded = not np.isfinite(upper)
+        status, note = Status.FITTED, ""
+        if unbounded:
+            status, note = Status.WEAK, "no interval: as many constants as runs"
+        elif value <= 0:
+            status, note = Status.BOUND, "the runs want none of it; it may be up to its upper end"
+        elif lower <= 0:
+            status, note = (
+                Status.WEAK,
+                "its interval reaches zero" + _partners(index, names, solution.covariance),
+            )
+        told[name] = Constant(
+            value=value,
+            lower=None if unbounded else lower,
+            upper=None if unbounded else upper,
+            status=status,
+            runs=exercised[index],
+            note=note,
+        )
+    return told
+
+
+def _partners(index: int, names: Sequence[str], covariance: Floats) -> str:
+    """Return with which other coefficients one trades, in words."""
+    deviations = np.sqrt(np.diag(covariance))
+    scale = deviations[index] * np.where(deviations > 0, deviations, np.inf)
+    correlation = covariance[index] / scale
+    others = [
+        f"{names[other]} (correlation {correlation[other]:.2f})"
+        for other in np.flatnonzero(correlation < -_CORRELATED).tolist()
+        if other != index
+    ]
+    return f"; it trades with {', '.join(others)}" if others else ""

@@ -1,0 +1,227 @@
+"""What runs of one kind of node say: checked, sorted by activity, work summed over the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from wattree.energy.stages import all_reduce_sent_bytes
+from wattree.errors import RunError
+from wattree.trace.run import Activity, PowerSeries, Run, Work
+from wattree.trace.run_checks import problems_of
+
+__all__ = [
+    "Observations",
+    "busy_s",
+    "checked",
+    "domain_kinds",
+    "gap_in",
+    "gaps_of",
+    "observations",
+    "ranks_of",
+    "samples_on_a_rank",
+    "sent_bytes",
+    "span_of",
+    "total",
+]
+
+#: A series with a pause so many times its usual period has a gap.
+_GAP = 10.0
+_LEAST_STEPS = 3
+_NUMBER = re.compile(r"\d+$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """Runs of one kind of node.
+
+    Attributes:
+        runs: Those that can be used.
+        warnings: Which were left out and why, and what no meter read.
+    """
+
+    runs: tuple[Run, ...]
+    warnings: tuple[str, ...]
+
+    def of(self, *activities: Activity) -> tuple[Run, ...]:
+        """Return the runs that did one of these."""
+        return tuple(run for run in self.runs if run.activity in activities)
+
+
+def ranks_of(run: Run) -> int:
+    """Return the data-parallel workers of a run: devices, or nodes that have none."""
+    return run.nodes * max(1, run.devices_per_node)
+
+
+def span_of(run: Run) -> str:
+    """Return whether a run's ranks talk `within` a node or `between` several."""
+    return "between" if run.nodes > 1 else "within"
+
+
+def samples_on_a_rank(run: Run) -> float:
+    """Return the samples that one rank takes in a step; 0 if unknown."""
+    return (run.work.samples or 0.0) / ranks_of(run)
+
+
+def domain_kinds(run: Run) -> tuple[str, ...]:
+    """Return what the meters that count have read, numbers of nodes and devices left out."""
+    return tuple(sorted({_kind(reading.domain) for reading in run.counted}))
+
+
+def _kind(domain: str) -> str:
+    """Return `gpu` for `node0/gpu3`."""
+    return _NUMBER.sub("", domain.rpartition("/")[2])
+
+
+def total(run: Run, name: str) -> float | None:
+    """Return one kind of work of all nodes over the whole run.
+
+    None where it is not known; 0 where the activity has none of it, whatever the file leaves out.
+    """
+    if name not in _OF_ACTIVITY[run.activity]:
+        return 0.0
+    each = sent_bytes(run) if name == "network_bytes" else getattr(run.work, name)
+    if each is None:  # an isolated run that does not speak of it has none
+        return None if run.activity is Activity.TRAINING else 0.0
+    return float(each) * run.iterations
+
+
+#: Activity → work that it can have.
+_TRAINING = frozenset(Work.__slots__)
+_OF_ACTIVITY = {
+    Activity.IDLE: frozenset[str](),
+    Activity.LOADER: frozenset({"samples", "read_bytes", "core_s", "copied_bytes"}),
+    Activity.RESIDENT: frozenset(
+        {"samples", "flop", "memory_bytes", "network_bytes", "gradient_bytes"}
+    ),
+    Activity.COLLECTIVE: frozenset({"network_bytes", "gradient_bytes"}),
+    Activity.TRAINING: _TRAINING,
+}
+
+
+def sent_bytes(run: Run) -> float | None:
+    """Return what all ranks send in a step: as counted, or `2 (N-1) G` from the gradients. [B]"""
+    ranks = ranks_of(run)
+    if run.work.network_bytes is not None:
+        return run.work.network_bytes
+    if ranks == 1:
+        return 0.0
+    if run.work.gradient_bytes is None:
+        return None
+    return ranks * all_reduce_sent_bytes(run.work.gradient_bytes, ranks)
+
+
+def busy_s(run: Run, stage: str) -> float | None:
+    """Return how long the work of a stage ran on a rank, over the whole run; None if unknown."""
+    use = run.stages.get(stage)
+    if use is not None:  # nothing hides computing: what it took is what it is exposed
+        return use.exposed_s if stage == "computing" else use.busy_s
+    if stage == "computing":
+        if run.activity in {Activity.TRAINING, Activity.RESIDENT}:
+            return run.wall_s if run.activity is Activity.RESIDENT else None
+        return 0.0
+    if stage != "communicating":
+        return None
+    if run.activity is Activity.COLLECTIVE:
+        return run.wall_s
+    alone = ranks_of(run) == 1 or run.activity is not Activity.TRAINING
+    return 0.0 if alone else None
+
+
+def gaps_of(run: Run) -> list[str]:
+    """Return a line for each power series of a run with a pause that hides what was drawn."""
+    told = [(index, gap_in(series)) for index, series in enumerate(run.power)]
+    return [f"power[{index}].{line}" for index, line in told if line]
+
+
+def gap_in(series: PowerSeries) -> str:
+    """Return where a series has a pause ten times its usual period or longer; else nothing."""
+    steps = [after - before for before, after in pairwise(series.at_s)]
+    if len(steps) < _LEAST_STEPS:
+        return ""
+    usual = sorted(steps)[len(steps) // 2]
+    place, longest = max(enumerate(steps), key=lambda item: item[1])
+    if longest <= _GAP * usual:
+        return ""
+    return (
+        f"at_s[{place + 1}]: found a gap of {longest:.3g} s in {series.domain}, expected a reading "
+        f"every {usual:.3g} s or so"
+    )
+
+
+def checked(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Return the runs, after refusing what no run can hold and what would be invented.
+
+    Raises:
+        RunError: Values that no run can have, gaps in a power series, or no energy at all; all
+            faults of all runs, each with its run and key.
+    """
+    runs = tuple(runs)
+    faults = []
+    for run in runs:
+        lines = problems_of(run) or gaps_of(run)
+        if not run.meters:
+            lines.append("meters: found none, expected the energy of at least one domain")
+        elif not lines and run.energy_j <= 0:
+            lines.append("meters: found 0 J in all, expected energy; a meter is stuck or missing")
+        if not lines and run.activity is not Activity.IDLE and run.iterations == 0:
+            lines.append(f"iterations: found 0, expected those of a run of '{run.activity}'")
+        faults += [f"{run.name}: {line}" for line in lines]
+    if faults:
+        raise RunError("runs", faults)
+    return runs
+
+
+def observations(runs: Sequence[Run], *, node: str | None = None) -> Observations:
+    """Return what can be used of runs, all of one kind of node, origin and set of meters.
+
+    Args:
+        runs: In any order.
+        node: Kind of node to use where there are several.
+
+    Raises:
+        RunError: Runs that cannot be used, or that may not be mixed.
+    """
+    runs = checked(runs)
+    if node is not None:
+        chosen = tuple(run for run in runs if run.node == node)
+        if not chosen:
+            known = ", ".join(sorted({run.node or "''" for run in runs}))
+            raise RunError("runs", [f"node: found none of '{node}', expected one of {known}"])
+        runs = chosen
+    failed = [run for run in runs if run.exit_code != 0]
+    warnings = [
+        f"{run.name} is left out: it "
+        + ("was interrupted" if run.exit_code is None else f"ended with code {run.exit_code}")
+        for run in failed
+    ]
+    used = tuple(run for run in runs if run.exit_code == 0)
+    _refuse_mixtures(used)
+    missing = sorted({_kind(domain.partition(":")[0]) for r in used for domain in r.missing})
+    if missing:
+        warnings.append(f"no meter read {', '.join(missing)}: outside of every figure")
+    estimates = sorted({r.meter for run in used for r in run.meters if r.is_estimate})
+    if estimates:
+        warnings.append(f"readings of {', '.join(estimates)} are estimates, no measurements")
+    return Observations(runs=used, warnings=tuple(warnings))
+
+
+def _refuse_mixtures(runs: Sequence[Run]) -> None:
+    problems = []
+    aspects: tuple[tuple[str, Callable[[Run], str], str], ...] = (
+        ("node", lambda run: run.node or "unnamed", "fit one kind at a time (node, --node)"),
+        ("origin", lambda run: str(run.origin), "fit them apart"),
+        ("devices_per_node", lambda run: str(run.devices_per_node), "fit them apart"),
+        ("meters", lambda run: "+".join(domain_kinds(run)), "their energies hold different parts"),
+    )
+    for key, value_of, advice in aspects:
+        kinds: dict[str, str] = {}
+        for run in runs:
+            kinds.setdefault(value_of(run), run.name)
+        if len(kinds) > 1:
+            shown = ", ".join(f"{kind} ({name})" for kind, name in sorted(kinds.items()))
+            problems.append(f"{key}: found {shown}, expected one; {advice}")
+    if problems:
+        raise RunError("runs", problems)

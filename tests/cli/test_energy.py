@@ -1,0 +1,66 @@
+"""`wattree energy` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.energy.synthetic import World, isolated, study
+from wattree.cli.main import run
+from wattree.trace.run_file import write_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of runs."""
+    place = tmp_path_factory.mktemp("runs")
+    world = World(seed=1)
+    for number, each in enumerate((*isolated(world), *study(world, nodes=(1, 2, 4, 8, 16)))):
+        write_run(each, place / f"{number:03}.json")
+    return place
+
+
+@pytest.mark.parametrize("command", ["", "fit", "predict", "compare"])
+def test_help_reads_as_reviewed(
+    golden: Any, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Help is read before anything else."""
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run(["energy", *command.split(), "--help"]) == 0
+    golden.check(f"help_energy{'_' if command else ''}{command}.txt", capsys.readouterr().out)
+
+
+def test_fit_predict_and_compare(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line that a user walks, with JSON beside text."""
+    calibration = tmp_path / "calibration.yaml"
+    assert run(["energy", "fit", str(folder), "--out", str(calibration)]) == 0
+    assert "energy.static_w" in capsys.readouterr().out
+
+    words = ["--calibration", str(calibration), "--model", "vgg-16", "--nodes", "32,64"]
+    assert run(["energy", "predict", *words, "--json", "-"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["forecasts"]
+    assert 1.9 < second["energy_j"]["value"] / first["energy_j"]["value"] < 2.2
+    parts = sum(each["value"] for each in first["by_stage"].values())
+    assert parts == pytest.approx(first["energy_j"]["value"], rel=1e-9)
+
+    assert run(["energy", "compare", str(folder), "--fit-on", "nodes<=8"]) == 0
+    text = capsys.readouterr().out
+    assert "synthetic (simulated): 9 training runs, predicted from 69 runs (nodes<=8)" in text
+    assert "L1 proportional to" in text
+
+
+def test_a_mistake_is_one_line_and_exit_code_two(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With what was found."""
+    assert run(["energy", "fit", str(tmp_path)]) == 2
+    assert "found a folder without files of runs" in capsys.readouterr().err
+    assert run(["energy", "compare", str(folder), "--fit-on", "nods<=8"]) == 2
+    assert "did you mean 'nodes'?" in capsys.readouterr().err
+    assert run(["energy", "predict", "--calibration", "x", "--nodes", "many", "--model", "a"]) == 2
+    assert "--nodes: found 'many', expected numbers such as 16,32" in capsys.readouterr().err
