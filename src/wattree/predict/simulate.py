@@ -166,7 +166,7 @@ def predicted(
     energy = step_energy(
         trace,
         job.cluster,
-        setting.precision,
+        setting.powers,
         ranks,
         class_pools=class_pools,
         nodes=occupied_nodes(job, ranks),
