@@ -2,18 +2,23 @@
 
 from wattree.predict.estimate import Degrees, Estimates, Shared, estimate
 from wattree.predict.model import check_recomputation
+from wattree.predict.power_sweep import LimitedStep, PowerSweep, power_sweep, usual_limits_w
 from wattree.predict.setting import Setting, setting_of
 from wattree.predict.simulate import Prediction, predicted, simulate
 
 __all__ = [
     "Degrees",
     "Estimates",
+    "LimitedStep",
+    "PowerSweep",
     "Prediction",
     "Setting",
     "Shared",
     "check_recomputation",
     "estimate",
+    "power_sweep",
     "predicted",
     "setting_of",
     "simulate",
+    "usual_limits_w",
 ]
