@@ -23,10 +23,12 @@ class Options:
     Attributes:
         shared: Folder with `opdata` and `measured`.
         calibration: Constants.
+        refits: Whether lines are shown that need a fit of their own.
     """
 
     shared: Path
     calibration: Calibration
+    refits: bool = True
 
     @property
     def opdata(self) -> Path:

@@ -182,7 +182,7 @@ def section(options: Options) -> Section | None:
     swapped = [
         Measure.of(f"{rows.dtype}, {rows.device}, halves swapped", _swapped(rows), None)
         for rows in groups
-        if rows.dtype == "bf16"
+        if rows.dtype == "bf16" and options.refits
     ]
     by_format = [
         Measure.of(
