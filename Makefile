@@ -9,7 +9,7 @@ MANIFEST := pyproject.toml constraints.txt
 EXAMPLE := examples/llama-3.1-8b-dgx-h100.yaml
 
 .DELETE_ON_ERROR:
-.PHONY: help plan test format-check lint types layers format bench bench-models models docs gpu clean
+.PHONY: help plan test format-check lint types layers format bench bench-models bench-energy models docs gpu clean
 
 help:
 	@echo 'make plan     set up, then plan Llama-3.1-8B on one node of eight H100'
@@ -17,6 +17,7 @@ help:
 	@echo 'make format   rewrite the code as the format check wants it'
 	@echo 'make bench    print the benchmark table'
 	@echo 'make bench-models  compare captured models with known counts'
+	@echo 'make bench-energy  compare predicted power and energy with measured'
 	@echo 'make models   record the built-in models of other fields anew'
 	@echo 'make docs     write the reference of the Python functions to build/docs'
 	@echo 'make gpu      run the tests that need an accelerator'
@@ -54,6 +55,9 @@ bench: $(VENV)/.base-installed
 
 bench-models: $(VENV)/.test-torch-installed
 	$(BIN)/python -m benchmarks.models
+
+bench-energy: $(VENV)/.dev-installed
+	$(BIN)/python -m benchmarks.energy
 
 # Some minutes. The graphs change when the recorder, the conversion or a module does.
 models: $(VENV)/.test-torch-installed

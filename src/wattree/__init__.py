@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.errors import WattreeError
     from wattree.interchange import Exported, Platform, Replay, export_chakra, replay
     from wattree.job import Job, job_from_mapping, load_job
-    from wattree.predict import Prediction, simulate
+    from wattree.predict import PowerSweep, Prediction, power_sweep, simulate
     from wattree.search import Plan, plan
     from wattree.trace import Result, Trace
     from wattree.validation import Validation, validate
@@ -22,6 +22,7 @@ __all__ = [
     "Job",
     "Plan",
     "Platform",
+    "PowerSweep",
     "Prediction",
     "Recording",
     "Replay",
@@ -37,6 +38,7 @@ __all__ = [
     "job_from_mapping",
     "load_job",
     "plan",
+    "power_sweep",
     "predict_energy",
     "replay",
     "simulate",
@@ -48,6 +50,7 @@ _HOMES = {
     "Job": "wattree.job",
     "Plan": "wattree.search",
     "Platform": "wattree.interchange",
+    "PowerSweep": "wattree.predict",
     "Prediction": "wattree.predict",
     "Recording": "wattree.capture",
     "Replay": "wattree.interchange",
@@ -62,6 +65,7 @@ _HOMES = {
     "job_from_mapping": "wattree.job",
     "load_job": "wattree.job",
     "plan": "wattree.search",
+    "power_sweep": "wattree.predict",
     "predict_energy": "wattree.energy.commands",
     "replay": "wattree.interchange",
     "simulate": "wattree.predict",

@@ -710,3 +710,31 @@ def test_the_json_of_a_plan_that_found_nothing_has_sentences_and_its_time(
         sentence[0].isupper() and sentence.endswith(".") and str(path) not in sentence
         for sentence in found["explanation"]
     )
+
+
+def test_a_sweep_of_power_limits_names_its_knee(
+    job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Text and JSON say the same."""
+    path = tmp_path / "sweep.json"
+    job = str(job_file(strategy={"preset": "ddp"}))
+
+    assert run(["simulate", job, "--power-limit", "400 W, 300 W,350 W", "--json", str(path)]) == 0
+
+    found = json.loads(path.read_text(encoding="utf-8"))
+    limits = [step["power_limit_w"] for step in found["power_limits"]]
+    least = min(found["power_limits"], key=lambda step: step["energy_j"])
+    assert limits == [400.0, 350.0, 300.0]
+    assert found["knee"]["least_energy_w"] == least["power_limit_w"]
+    assert f"Least energy at {least['power_limit_w']:g} W" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("option", "value"), [("--trace", "t.json"), ("--memory", "fullest")])
+def test_what_shows_one_step_is_refused_beside_a_sweep(
+    job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
+    """There are several."""
+    assert run(["simulate", str(job_file()), "--power-limit", "sweep", option, value]) == 2
+    assert capsys.readouterr().err.strip() == (
+        f"wattree: {option}: shows one step, but --power-limit names several; give one limit"
+    )

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, cut_node, dense, mixed_cluster, mixture, small_cluster
 from wattree.compiler.fold import folded_classes
+from wattree.cost import load_calibration
+from wattree.cost.device_power import pool_powers
 from wattree.graph import ExecutionGraph
 from wattree.hardware import Cluster, Precision
 from wattree.predict.energy_use import step_energy
@@ -48,7 +50,7 @@ def seen(job: Job, *, fold: bool) -> Seen:
     energy = step_energy(
         trace,
         job.cluster,
-        Precision.BF16,
+        pool_powers(job.cluster, Precision.BF16, load_calibration()),
         job.strategy.mesh.ranks,
         class_pools=compiled.class_pools,
     ).use

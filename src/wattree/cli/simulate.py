@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from wattree.predict import Prediction
     from wattree.trace import Result
 
-__all__ = ["simulate"]
+__all__ = ["SWEEP", "simulate"]
+
+#: Value of `--power-limit` that stands for the usual limits.
+SWEEP = "sweep"
 
 
 class Fold(StrEnum):
@@ -47,7 +50,8 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
         str | None,
         typer.Option(
             metavar="POWER",
-            help="Cap on every device, such as '400 W'; replaces the job's.",
+            help="Cap on every device, such as '400 W'; replaces the job's. Several ('300 W, "
+            "400 W'), or 'sweep' for the usual ones: a table, and where the curve turns.",
             show_default=False,
         ),
     ] = None,
@@ -77,11 +81,20 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     check_trace_path(trace_path)
     loaded = read_job(job)
     if power_limit is not None:
-        from wattree.job import with_power_limit
-
-        capped = with_power_limit(loaded.cluster, power_limit, source="--power-limit")
-        assert capped.power_limit_w is not None
-        loaded = loaded.capped(capped.power_limit_w)
+        limits_w = _limits_w(loaded, power_limit)
+        if len(limits_w) != 1:
+            _refuse_beside_sweep(trace_path, memory)
+            _sweep(
+                loaded,
+                limits_w,
+                json_path=json_path,
+                calibration=calibration,
+                fold=fold,
+                sharing=sharing,
+                mutual_slowdown=mutual_slowdown,
+            )
+            return
+        loaded = loaded.capped(limits_w[0])
     announce_compilation()
     prediction = _predicted(
         loaded,
@@ -108,6 +121,63 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     if not result.memory.fits:
         if str(json_path) == "-":  # only JSON goes to standard output
             typer.echo(f"wattree: {_shortage(result)}", err=True)
+        raise typer.Exit(2)
+
+
+def _limits_w(job: Job, text: str) -> tuple[float, ...]:
+    """Return the limits that an option names; none for `sweep`, where the cluster chooses."""
+    from wattree.job import with_power_limit
+
+    if text.strip() == SWEEP:
+        return ()
+    found = []
+    for part in text.split(","):
+        capped = with_power_limit(job.cluster, part.strip(), source="--power-limit")
+        assert capped.power_limit_w is not None
+        found.append(capped.power_limit_w)
+    return tuple(dict.fromkeys(found))
+
+
+def _refuse_beside_sweep(trace_path: Path | None, memory: str | None) -> None:
+    from wattree.errors import JobError
+
+    for option, value in (("--trace", trace_path), ("--memory", memory)):
+        if value is not None:
+            raise JobError(
+                option, ["shows one step, but --power-limit names several; give one limit"]
+            )
+
+
+def _sweep(
+    job: Job,
+    limits_w: tuple[float, ...],
+    *,
+    json_path: Path | None,
+    calibration: Path | None,
+    fold: Fold,
+    sharing: Sharing,
+    mutual_slowdown: bool,
+) -> None:
+    import wattree
+    from wattree.report import show_power_sweep
+
+    announce_compilation()
+    sweep = wattree.power_sweep(
+        job,
+        limits_w,
+        calibration=calibration,
+        fold=fold is Fold.ON,
+        sharing=sharing.value,
+        mutual_slowdown=mutual_slowdown,
+    )
+    tell_warnings(Path(job.source), sweep.warnings)
+    deliver(sweep.as_json(), json_path, lambda console: show_power_sweep(sweep, console))
+    if not sweep.fits:
+        typer.echo(
+            "wattree: does not fit in memory, whatever the power limit; without --power-limit "
+            "the command says what would help",
+            err=True,
+        )
         raise typer.Exit(2)
 
 

@@ -318,6 +318,9 @@ def _phase(
         else:
             blocks = table[10, index] if index in rings else None
             work, flop, traffic = _compute(step, scale, rates, software, blocks)
+            if (cap := rates.power.cap) is not None:
+                slowest = min(rates.memory_bytes_per_s, rates.stream_bytes_per_s)
+                work = cap.time_s(work, flop, traffic, traffic / slowest)
             table[1, index], table[2, index], table[3, index] = work, flop, traffic
             table[8, index] = _transient(step, scale, rates)
             if index in rings:

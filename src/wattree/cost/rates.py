@@ -8,24 +8,15 @@ from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
 from wattree.cost.convolution import MATRIX_KERNELS, VECTOR_KERNELS, ConvolutionRates
+from wattree.cost.device_power import device_power
+from wattree.cost.precisions import precision_class
 from wattree.cost.requests import CollectiveRequests
 from wattree.cost.software import Software
+from wattree.energy import DevicePower
 from wattree.errors import CostError
 from wattree.hardware import Cluster, Device, Pool, Precision
 
-__all__ = ["Rates", "convolution_rates", "pool_rates", "precision_class", "rates_of"]
-
-_CLASSES = {
-    Precision.BF16: "bf16",
-    Precision.FP16: "bf16",
-    Precision.FP32: "fp32",
-    Precision.TF32: "fp32",
-    Precision.FP64: "fp32",
-    Precision.FP8: "fp8",
-    Precision.MXFP8: "fp8",
-    Precision.NVFP4: "nvfp4",
-}
-
+__all__ = ["Rates", "convolution_rates", "pool_rates", "rates_of"]
 
 #: Architectures whose 16-bit rate is that of vector units.
 _WITHOUT_MATRIX_UNITS = frozenset({"kepler", "maxwell", "pascal"})
@@ -63,6 +54,7 @@ class Rates:
         step_overhead_s: Time per step that belongs to no operator.
         straggling: Slowdown per doubling of nodes.
         convolution: What convolutions reach.
+        power: What a device draws; under a limit below the rated one, operators slow by it.
     """
 
     compute_units: int
@@ -93,11 +85,7 @@ class Rates:
     step_overhead_s: float
     straggling: float
     convolution: ConvolutionRates
-
-
-def precision_class(precision: Precision) -> str:
-    """Return the name under which calibrations keep the matrix rate at `precision`."""
-    return _CLASSES[precision]
+    power: DevicePower
 
 
 def rates_of(
@@ -161,7 +149,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     math = calibration.family(software.name, "math")
     plain = Precision.BF16 if precision not in {Precision.FP32, Precision.TF32} else precision
     linear = device.matrix_peak_flop_per_s(precision)
-    linear *= calibration.device(device, f"matmul.{_CLASSES[precision]}") * math
+    linear *= calibration.device(device, f"matmul.{precision_class(precision)}") * math
     if precision is Precision.MXFP8:
         linear *= calibration.general("block_scaling_rate")
     peak = device.matrix_peak_flop_per_s(plain)
@@ -175,7 +163,9 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     return Rates(
         compute_units=device.compute_units,
         linear_flop_per_s=linear,
-        plain_flop_per_s=peak * calibration.device(device, f"matmul.{_CLASSES[plain]}") * math,
+        plain_flop_per_s=peak
+        * calibration.device(device, f"matmul.{precision_class(plain)}")
+        * math,
         peak_flop_per_s=peak,
         attention_flop_per_s=attention,
         attention_ramp_tokens=calibration.device(device, "attention_ramp_tokens"),
@@ -210,6 +200,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         convolution=convolution_rates(
             device, plain, calibration, math=math, tuned=software.tuned_convolutions
         ),
+        power=device_power(device, precision, calibration, limit_w=cluster.limit_w(pool)),
     )
 
 

@@ -1,6 +1,28 @@
 """Power, energy, money and carbon. Pure functions."""
 
+from wattree.energy.anchors import Mixture, UnderLimit, under_limit
+from wattree.energy.clocks import (
+    ClockCurve,
+    Demand,
+    clock_under_limit,
+    power_at_clock_w,
+    time_at_clock,
+)
 from wattree.energy.loading import core_w, loading_energy_j
-from wattree.energy.power import cap_slowdown, dynamic_energy_j, rated_dynamic_w
+from wattree.energy.power import ClockCap, DevicePower, dynamic_energy_j
 
-__all__ = ["cap_slowdown", "core_w", "dynamic_energy_j", "loading_energy_j", "rated_dynamic_w"]
+__all__ = [
+    "ClockCap",
+    "ClockCurve",
+    "Demand",
+    "DevicePower",
+    "Mixture",
+    "UnderLimit",
+    "clock_under_limit",
+    "core_w",
+    "dynamic_energy_j",
+    "loading_energy_j",
+    "power_at_clock_w",
+    "time_at_clock",
+    "under_limit",
+]

@@ -1,78 +1,176 @@
-"""Power and energy of a device, static plus dynamic. Pure functions.
+"""Power and energy of a device from what it does. Pure functions.
 
-Static power follows time; dynamic energy follows work done. Both scale from the datasheet's
-rated and idle power by pooled, dimensionless factors, so every catalogue device has a figure:
+Static power follows time. Above it, a device that runs kernels draws
 
-- matrix work reaches rated power at 0.70 of peak FLOP/s. Measured: above half of peak, bf16
-  products on H200, B200 and GB200 draw 96-98 % of the limit; 0.99 pJ/FLOP on H200 in all.
-- device memory at full bandwidth adds 0.9 of the range from idle to rated. Measured: at half of
-  bandwidth 320 W on H200, 593 W on B200.
-- a rank that waits in a collective adds 0.127 of the range: 150 W against 70 W at rest on H100.
+`(rated - idle) * (active + math * FLOP/s / peak + memory * B/s / bandwidth)`
 
-The measurements are the operator power tables of NVIDIA's AI Configurator (2026-08) and H100
-training traces (G. Wilkins, 2025-12).
+until it reaches what its board holds under the limit, where the clock gives way ([1], `clocks`).
+The shares are dimensionless, so that every catalogue device has a figure from its datasheet; they
+are constants of the calibration, fitted where measurements determine them.
+
+A rank that waits in a collective adds a share of its own: kernels spin. Work that moves bytes alone
+(copy engines) has no active part.
+
+References:
+    [1] X. Fan, W.-D. Weber, L. A. Barroso, "Power provisioning for a warehouse-sized computer",
+        ISCA 2007, has the affine form for servers; A. Chandrakasan, R. Brodersen, "Minimizing
+        power consumption in digital CMOS circuits", Proc. IEEE 83(4), 1995, has `P ~ C V**2 f`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["cap_slowdown", "dynamic_energy_j", "rated_dynamic_w"]
+from wattree.energy.clocks import ClockCurve, Demand, clock_under_limit, time_at_clock
+
+__all__ = ["ClockCap", "DevicePower", "dynamic_energy_j"]
 
 Floats = NDArray[np.float64]
 
-_MATRIX_SHARE_AT_RATED = 0.70
-_MEMORY_SHARE = 0.9
-_SPIN_SHARE = 0.127
-#: Slowdown when a cap binds: time grows as (cap / uncapped power)**-p. Zeus (NSDI 2023): p = 0.70
-#: on V100, 0.95 on RTX 6000, 1.5 on A40; SM clock of B300 under caps of 450 to 1,100 W: 0.7.
-_CAP_EXPONENT = 0.70
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePower:
+    """What one device draws, by datasheet and calibration.
+
+    Attributes:
+        rated_w, idle_w: Rated power and power at rest. [W]
+        limit_w: Enforced limit, at most the rated power. [W]
+        held_share: Share of its limit that a board settles at.
+        active_share: Of the range from rest to rated, that running kernels draw besides work.
+        math_share: Of the range, that matrix work draws at peak rate and full voltage.
+        memory_share: Of the range, that device memory draws at full bandwidth.
+        spin_share: Of the range, that waiting in a collective draws.
+        peak_flop_per_s: Dense peak at the job's precision. [FLOP/s]
+        memory_bytes_per_s: Peak bandwidth. [B/s]
+        curve: Of its clock.
+    """
+
+    rated_w: float
+    idle_w: float
+    limit_w: float
+    held_share: float
+    active_share: float
+    math_share: float
+    memory_share: float
+    spin_share: float
+    peak_flop_per_s: float
+    memory_bytes_per_s: float
+    curve: ClockCurve
+
+    @property
+    def range_w(self) -> float:
+        """Return the range from rest to rated power. [W]"""
+        return self.rated_w - self.idle_w
+
+    @property
+    def most_dynamic_w(self) -> float:
+        """Return the most that it draws above rest under its limit. [W]"""
+        return self._most_w(self.limit_w)
+
+    @property
+    def rests_at_w(self) -> float:
+        """Return its power at rest; a limit near it leaves a tenth for work. [W]"""
+        return min(self.idle_w, 0.9 * self.limit_w)
+
+    @property
+    def cap(self) -> ClockCap | None:
+        """Return what its limit does to time; None where it is the rated one."""
+        return ClockCap(self) if self.limit_w < self.rated_w else None
+
+    def asked_w(self, flop: Floats, traffic_bytes: Floats, busy_s: Floats) -> tuple[Floats, Floats]:
+        """Return what kernels ask for above rest: the core's part and the memory's. [W]"""
+        lasting = np.maximum(busy_s, 1e-30)
+        math = self.math_share * flop / (self.peak_flop_per_s * lasting)
+        memory = self.memory_share * traffic_bytes / (self.memory_bytes_per_s * lasting)
+        return self.range_w * (self.active_share + math), self.range_w * memory
+
+    def board_w(self, flop: Floats, traffic_bytes: Floats, busy_s: Floats) -> Floats:
+        """Return the power of the board while kernels run. [W]"""
+        core_w, memory_w = self.asked_w(flop, traffic_bytes, busy_s)
+        return np.asarray(self.rests_at_w + np.minimum(core_w + memory_w, self.most_dynamic_w))
+
+    def _most_w(self, limit_w: float) -> float:
+        return max(self.held_share * limit_w - self.rests_at_w, 0.0)
 
 
-def rated_dynamic_w(tdp_w: float, idle_w: float) -> float:
-    """Return the range from rest to rated power. [W]"""
-    return tdp_w - idle_w
+class ClockCap:
+    """What a power limit below the rated one does to the time of each operator."""
+
+    __slots__ = ("power",)
+
+    def __init__(self, power: DevicePower) -> None:
+        self.power = power
+
+    def time_s(
+        self, time_s: Floats, flop: Floats, traffic_bytes: Floats, memory_s: Floats
+    ) -> Floats:
+        """Return the time of operators under the limit, from that under the rated one. [s]
+
+        The clock of each is the highest that fits the limit. Arithmetic follows it; where there
+        is none, memory's rate bounds the operator.
+
+        Args:
+            time_s: Under the rated limit. [s]
+            flop: Matrix FLOP of each.
+            traffic_bytes: Device-memory bytes. [B]
+            memory_s: What moving them takes. [s]
+        """
+        demand = self._demand(time_s, flop, traffic_bytes, memory_s)
+        power = self.power
+        clock = clock_under_limit(demand, power.held_share * power.limit_w, power.curve)
+        stretch = time_at_clock(demand, clock, power.curve)
+        return np.asarray(time_s * np.maximum(stretch, 1.0))
+
+    def _demand(
+        self, time_s: Floats, flop: Floats, traffic_bytes: Floats, memory_s: Floats
+    ) -> Demand:
+        """Return what operators draw at the clock of the rated limit, and what bounds them."""
+        power = self.power
+        core_w, memory_w = power.asked_w(flop, traffic_bytes, time_s)
+        asked_w = np.maximum(core_w + memory_w, 1e-30)
+        held_w = max(power.held_share * power.rated_w - power.idle_w, 0.0)
+        granted = np.minimum(held_w / asked_w, 1.0)
+        shape = np.broadcast_shapes(time_s.shape, flop.shape, traffic_bytes.shape)
+        lasting = np.maximum(time_s, 1e-30)
+        memory_share = np.where(flop > 0, np.clip(memory_s / lasting, 0.0, 1.0), 1.0)
+        resting_w = power.idle_w - power.curve.leakage_w
+        return Demand(
+            clocked_w=np.broadcast_to(resting_w + granted * core_w, shape),
+            memory_w=np.broadcast_to(granted * memory_w, shape),
+            math_share=np.broadcast_to(np.sqrt(1.0 - memory_share**2), shape),
+            memory_share=np.broadcast_to(memory_share, shape),
+        )
 
 
 def dynamic_energy_j(
+    power: DevicePower,
     *,
     flop: Floats,
     traffic_bytes: Floats,
     busy_s: Floats,
     communicates: NDArray[np.bool_],
-    peak_flop_per_s: float,
-    memory_bytes_per_s: float,
-    tdp_w: float,
-    idle_w: float,
+    copies: NDArray[np.bool_],
 ) -> Floats:
     """Return the energy above rest of each task on one device. [J]
 
-    `(TDP - idle) * min(flop / (0.70 peak) + 0.9 bytes / bandwidth, busy)`, and for communication
-    `(TDP - idle) * 0.127 * busy`.
+    `min(range * (active + math + memory), held limit - idle) * busy`; of communication
+    `spin * range * busy`, of copies `range * memory`.
 
     Args:
+        power: Of the device.
         flop: Matrix FLOP of each task.
         traffic_bytes: Device-memory bytes. [B]
         busy_s: How long it ran. [s]
         communicates: Whether it is communication.
-        peak_flop_per_s: Dense peak at the task's precision. [FLOP/s]
-        memory_bytes_per_s: Peak memory bandwidth. [B/s]
-        tdp_w, idle_w: Rated power (or the cap) and power at rest. [W]
+        copies: Whether a copy engine runs it; its bytes count however long it takes.
     """
-    full_power_s = flop / (_MATRIX_SHARE_AT_RATED * peak_flop_per_s)
-    full_power_s = full_power_s + _MEMORY_SHARE * traffic_bytes / memory_bytes_per_s
-    computing = np.minimum(full_power_s, busy_s)
-    equivalent = np.where(communicates, _SPIN_SHARE * busy_s, computing)
-    return np.asarray(rated_dynamic_w(tdp_w, idle_w) * equivalent)
-
-
-def cap_slowdown(power_limit_w: float | None, tdp_w: float) -> float:
-    """Return the factor by which matrix work slows under a power cap, 1 without one.
-
-    `(cap / TDP)**-0.70` below rated power: large products run at the limit, so the clock gives
-    way. Memory-bound work does not slow.
-    """
-    if power_limit_w is None or power_limit_w >= tdp_w:
-        return 1.0
-    return float((power_limit_w / tdp_w) ** -_CAP_EXPONENT)
+    work_s = power.math_share * flop / power.peak_flop_per_s
+    moved_s = power.memory_share * traffic_bytes / power.memory_bytes_per_s
+    asked_j = power.range_w * (power.active_share * busy_s + work_s + moved_s)
+    computing = np.minimum(asked_j, power.most_dynamic_w * busy_s)
+    spinning = min(power.spin_share * power.range_w, power.most_dynamic_w) * busy_s
+    moving = np.where(copies, power.range_w * moved_s, computing)
+    return np.asarray(np.where(communicates, spinning, moving))

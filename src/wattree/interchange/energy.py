@@ -1,4 +1,4 @@
-"""Energy of a replayed trace: by the work that it tells, by rated power where it tells none."""
+"""Energy of a replayed trace: by the work that it tells, else by the most that a board holds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from wattree.cost import Calibration
+from wattree.cost.device_power import pool_powers
+from wattree.energy import DevicePower
 from wattree.graph import TaskKind
 from wattree.hardware import Cluster, Precision
 from wattree.predict.breakdown import membership_class
@@ -16,6 +19,8 @@ from wattree.units import format_bytes
 
 __all__ = ["ReplayEnergy", "replay_energy"]
 
+#: Below this share what is left of a difference is rounding.
+_ROUNDING = 1e-9
 _COMMUNICATION = (TaskKind.COLLECTIVE, TaskKind.TRANSFER)
 
 
@@ -50,18 +55,21 @@ class ReplayEnergy:
         return found
 
 
-def replay_energy(trace: Trace, cluster: Cluster, precision: Precision) -> ReplayEnergy:
+def replay_energy(
+    trace: Trace, cluster: Cluster, precision: Precision, calibration: Calibration
+) -> ReplayEnergy:
     """Return the energy of a trace that was played on a cluster.
 
     Devices at rest, hosts and switches draw their power for the whole step. A computation adds
     what its operations and bytes take, as in a simulated step; one that tells neither is taken to
-    draw the device's rated power while it runs, the most that it can. A rank that communicates
-    adds its share, however many bytes it sends.
+    draw what the board holds under its limit while it runs, the most that it can. A rank that
+    communicates adds its share, however many bytes it sends.
 
     Args:
         trace: Every rank is a class of its own.
         cluster: Rank r on device r.
         precision: Number format of matrix work.
+        calibration: Constants.
     """
     graph = trace.graph
     tells_nothing = (graph.flop == 0) & (graph.memory_traffic_bytes == 0)
@@ -71,8 +79,8 @@ def replay_energy(trace: Trace, cluster: Cluster, precision: Precision) -> Repla
     # Products at peak rate all along ask for more than rated power, which is what they then get.
     flop = np.where(unknown, peak * lasts_s, graph.flop)
     ranks = graph.ranks
-    rated = step_energy(replace(trace, graph=replace(graph, flop=flop)), cluster, precision, ranks)
-    known = step_energy(trace, cluster, precision, ranks) if unknown.any() else rated
+    powers = pool_powers(cluster, precision, calibration)
+    rated = step_energy(replace(trace, graph=replace(graph, flop=flop)), cluster, powers, ranks)
     task, _ = membership_class(trace)
     unknown_busy_s = float(lasts_s[task[unknown[task]]].sum())
     nodes = -(-ranks // cluster.node.devices)
@@ -82,19 +90,20 @@ def replay_energy(trace: Trace, cluster: Cluster, precision: Precision) -> Repla
         peak_w=rated.peak_w,
         nodes=nodes,
         unknown_busy_s=unknown_busy_s,
-        evidence=_evidence(rated, known, unknown_busy_s, cluster),
+        evidence=_evidence(rated, unknown_busy_s, cluster, powers[0]),
         not_counted=_not_counted(trace, cluster, nodes),
         curve=rated.curve,
     )
 
 
 def _evidence(
-    rated: StepEnergy, known: StepEnergy, unknown_busy_s: float, cluster: Cluster
+    rated: StepEnergy, unknown_busy_s: float, cluster: Cluster, power: DevicePower
 ) -> Evidence:
     """Return the shares of datasheet powers and of work times pooled factors."""
     total_j = max(rated.use.total, 1e-30)
-    by_work_j = known.use.dynamic
-    pooled = by_work_j / total_j
+    unknown_j = power.most_dynamic_w * unknown_busy_s * cluster.site.pue
+    pooled = (rated.use.dynamic - unknown_j) / total_j
+    pooled = pooled if pooled > _ROUNDING else 0.0
     share = {"pooled": pooled, "datasheet": max(1.0 - pooled, 0.0)}
     note = (
         f"power at rest of {cluster.node.name} by its datasheet; work times pooled factors; "
@@ -103,8 +112,8 @@ def _evidence(
     if unknown_busy_s > 0:
         device = cluster.node.device
         note += (
-            "; computations that tell neither num_ops nor tensor_size at the rated "
-            f"{device.tdp_w:g} W of {device.name}, an upper bound"
+            "; computations that tell neither num_ops nor tensor_size at the most that "
+            f"{device.name} holds, {power.rests_at_w + power.most_dynamic_w:.0f} W, an upper bound"
         )
     # Of the two the pooled one is the weaker evidence, where it says anything.
     return Evidence(evidence="pooled" if pooled > 0 else "datasheet", share=share, note=note)

@@ -191,7 +191,12 @@ def replay(
         run_s=ended - ready,
         energy=None
         if platform is None
-        else replay_energy(trace, platform.cluster, Precision(platform.precision)),
+        else replay_energy(
+            trace,
+            platform.cluster,
+            Precision(platform.precision),
+            load_calibration(platform.calibration),
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 from wattree.predict.estimate import Degrees, Estimates, Shared, estimate
 from wattree.predict.model import check_recomputation
+from wattree.predict.power_sweep import LimitedStep, PowerSweep, power_sweep, usual_limits_w
 from wattree.predict.run_of import idle_run_of, loader_run_of, run_of
 from wattree.predict.setting import Setting, setting_of
 from wattree.predict.simulate import Prediction, predicted, simulate
@@ -9,6 +10,8 @@ from wattree.predict.simulate import Prediction, predicted, simulate
 __all__ = [
     "Degrees",
     "Estimates",
+    "LimitedStep",
+    "PowerSweep",
     "Prediction",
     "Setting",
     "Shared",
@@ -16,8 +19,10 @@ __all__ = [
     "estimate",
     "idle_run_of",
     "loader_run_of",
+    "power_sweep",
     "predicted",
     "run_of",
     "setting_of",
     "simulate",
+    "usual_limits_w",
 ]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.energy import dynamic_energy_j, loading_energy_j, rated_dynamic_w
+from wattree.energy import DevicePower, dynamic_energy_j, loading_energy_j
 from wattree.graph import Phase, StageLabel, StreamKind, TaskKind
-from wattree.hardware import Cluster, Pool, Precision
+from wattree.hardware import Cluster
 from wattree.predict.breakdown import (
     membership_class,
     starved_span,
@@ -19,13 +19,15 @@ from wattree.predict.breakdown import (
 )
 from wattree.trace import EnergyUse, Trace
 
-__all__ = ["StepEnergy", "device_energy_j", "standing_w", "step_energy"]
+__all__ = ["StepEnergy", "standing_w", "step_energy"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Curve = tuple[tuple[float, float], ...]
 
 _BINS = 256
+#: Streams whose tasks move bytes, or occupy a host, while the cores do other things.
+_MOVING_STREAMS = (StreamKind.COPY, StreamKind.STORAGE, StreamKind.HOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ class StepEnergy:
 def step_energy(
     trace: Trace,
     cluster: Cluster,
-    precision: Precision,
+    powers: Sequence[DevicePower],
     ranks: int,
     *,
     class_pools: Integers | None = None,
@@ -65,7 +67,7 @@ def step_energy(
     Args:
         trace: What was played.
         cluster: On what.
-        precision: Of matrix work.
+        powers: What the devices of each pool draw.
         ranks: Of the job.
         class_pools: Pool of each rank class; may be left out where there is one.
         nodes: That the job pays for, by pool, if not all it needs.
@@ -75,7 +77,7 @@ def step_energy(
     if class_pools is None:
         only = cluster.pools.index(cluster.pool)
         class_pools = np.full(len(trace.graph.class_ranks), only)
-    own, owner, task = _dynamic(trace, cluster, precision, class_pools)
+    own, owner, task = _dynamic(trace, powers, class_pools)
     graph = trace.graph
     step_s = trace.makespan_s
     dynamic = own * graph.class_ranks[owner]
@@ -89,11 +91,11 @@ def step_energy(
     moves = graph.stage[task] == StageLabel.COMMUNICATING
     moving_j = np.bincount(pool[moves], weights=dynamic[moves], minlength=pools)
     curves = []
-    for number, kind in enumerate(_kinds(cluster)):
+    for number, kind in enumerate(_kinds(powers)):
         rest_w = at_rest_w if number == 0 else 0.0
         mine = np.isin(pool, kind) if len(kind) < pools else slice(None)
         asked = _curve(trace, dynamic[mine], task[mine], rest_w)
-        granted = _capped(asked, rest_w + _most_dynamic_w(cluster, kind, ranks))
+        granted = _capped(asked, rest_w + _most_dynamic_w(cluster, powers, kind, ranks))
         curves.append(granted)
         # Communication behind compute cannot draw what the compute leaves nothing of.
         excess_j = _mean_excess_w(asked, granted) * step_s
@@ -139,26 +141,20 @@ def standing_w(cluster: Cluster, nodes: Sequence[float]) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _kinds(cluster: Cluster) -> list[list[int]]:
+def _kinds(powers: Sequence[DevicePower]) -> list[list[int]]:
     """Return the pools whose devices are alike and may draw as much, together."""
-    kinds: list[list[int]] = []
-    for number, pool in enumerate(cluster.pools):
-        limit_w = cluster.limit_w(pool)
-        for kind in kinds:
-            other = cluster.pools[kind[0]]
-            if other.node.device == pool.node.device and cluster.limit_w(other) == limit_w:
-                kind.append(number)
-                break
-        else:
-            kinds.append([number])
-    return kinds
+    kinds: dict[DevicePower, list[int]] = {}
+    for number, power in enumerate(powers):
+        kinds.setdefault(power, []).append(number)
+    return list(kinds.values())
 
 
-def _most_dynamic_w(cluster: Cluster, pools: list[int], ranks: int) -> float:
+def _most_dynamic_w(
+    cluster: Cluster, powers: Sequence[DevicePower], pools: list[int], ranks: int
+) -> float:
     """Return what the devices of alike pools may draw above rest together. [W]"""
-    limit_w, idle_w = _limits_w(cluster, cluster.pools[pools[0]])
     devices = cluster.pool_devices(ranks)
-    return sum(devices[number] for number in pools) * rated_dynamic_w(limit_w, idle_w)
+    return sum(devices[number] * powers[number].most_dynamic_w for number in pools)
 
 
 def _weights(cluster: Cluster, ranks: int, resting_w: tuple[float, ...]) -> Floats:
@@ -170,62 +166,26 @@ def _weights(cluster: Cluster, ranks: int, resting_w: tuple[float, ...]) -> Floa
     return np.asarray(per_rank / per_rank[0])
 
 
-def device_energy_j(
-    cluster: Cluster,
-    pool: Pool,
-    precision: Precision,
-    *,
-    flop: Floats,
-    traffic_bytes: Floats,
-    busy_s: Floats,
-    communicates: NDArray[np.bool_],
-) -> Floats:
-    """Return the energy above rest of tasks on one device of a pool, at its power limit. [J]
-
-    Arguments as for `energy.dynamic_energy_j`.
-    """
-    device = pool.node.device
-    limit_w, idle_w = _limits_w(cluster, pool)
-    return dynamic_energy_j(
-        flop=flop,
-        traffic_bytes=traffic_bytes,
-        busy_s=busy_s,
-        communicates=communicates,
-        peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
-        memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
-        tdp_w=limit_w,
-        idle_w=idle_w,
-    )
-
-
-def _limits_w(cluster: Cluster, pool: Pool) -> tuple[float, float]:
-    """Return the most and the least that a device draws under its power limit. [W]"""
-    device = pool.node.device
-    limit = min(cluster.limit_w(pool) or device.tdp_w, device.tdp_w)
-    return limit, min(device.idle_w, limit * 0.9)
-
-
 def _dynamic(
-    trace: Trace, cluster: Cluster, precision: Precision, class_pools: Integers
+    trace: Trace, powers: Sequence[DevicePower], class_pools: Integers
 ) -> tuple[Floats, Integers, Integers]:
     """Return dynamic energy, class and task of every (task, class) pair, for one rank each."""
     graph = trace.graph
     task, owner = membership_class(trace)
     busy_s = trace.end_s - trace.start_s
     # A copy engine moves bytes of device memory; no core spins for it as in a collective.
-    copies = np.isin(graph.stream_kind[graph.stream_ids], (StreamKind.COPY, StreamKind.STORAGE))
+    copies = np.isin(graph.stream_kind[graph.stream_ids], _MOVING_STREAMS)
     moves = np.isin(graph.kind[task], (TaskKind.COLLECTIVE, TaskKind.TRANSFER)) & ~copies
     energy = np.zeros(len(task))
-    for number, pool in enumerate(cluster.pools):
-        mine = class_pools[owner] == number if cluster.is_mixed else slice(None)
-        energy[mine] = device_energy_j(
-            cluster,
-            pool,
-            precision,
+    for number, power in enumerate(powers):
+        mine = class_pools[owner] == number if len(powers) > 1 else slice(None)
+        energy[mine] = dynamic_energy_j(
+            power,
             flop=graph.flop[task[mine]],
             traffic_bytes=graph.memory_traffic_bytes[task[mine]],
             busy_s=busy_s[task[mine]],
             communicates=moves[mine],
+            copies=copies[mine],
         )
     return energy, owner, task
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost import Calibration, Software, device_names, matrix_precision
-from wattree.cost.rates import precision_class
+from wattree.cost.precisions import precision_class
 from wattree.graph import StageLabel, TaskKind
 from wattree.job import Job
 from wattree.trace import Evidence, Trace

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from wattree.compiler.loading import BUFFERS
 from wattree.cost.loading import Loader, part_times_s
-from wattree.energy import loading_energy_j
-from wattree.predict.energy_use import device_energy_j
+from wattree.energy import dynamic_energy_j, loading_energy_j
 from wattree.predict.pipeline import Held
 from wattree.predict.tables import Tables
 
@@ -71,16 +70,15 @@ class Inputs:
             read_bytes=samples * self.loader.sample_bytes,
             copied_bytes=copied,
         )
-        setting, none = self.by_pool[0].setting, np.zeros(len(index))
+        none = np.zeros(len(index))
         for tables, share in zip(self.by_pool, held.pools[:, 0], strict=True):
-            hosts_j = hosts_j + device_energy_j(  # bytes that their memory takes in
-                setting.job.cluster,
-                tables.pool,
-                setting.precision,
+            hosts_j = hosts_j + dynamic_energy_j(  # bytes that their memory takes in
+                tables.rates.power,
                 flop=none,
                 traffic_bytes=share * copied * self._served(index),
-                busy_s=none + np.inf,
+                busy_s=none,
                 communicates=none > 0,
+                copies=none == 0,
             )
         return hosts_j
 

@@ -182,7 +182,7 @@ def _beside(
     nodes = occupied_nodes(job, ranks)
 
     def energy(trace: Trace) -> StepEnergy:
-        return step_energy(trace, job.cluster, setting.precision, ranks, nodes=nodes, core_s=core_s)
+        return step_energy(trace, job.cluster, setting.powers, ranks, nodes=nodes, core_s=core_s)
 
     energies = [energy(played.own) for played in plays]
     results = tuple(_play(played, used) for played, used in zip(plays, energies, strict=True))

@@ -14,7 +14,7 @@ from wattree.cost import (
     software_family,
 )
 from wattree.cost.rates import Rates, pool_rates
-from wattree.energy import cap_slowdown
+from wattree.energy import DevicePower
 from wattree.errors import CostError, JobError, UnknownNameError
 from wattree.graph import ModelGraph
 from wattree.hardware import Precision
@@ -69,6 +69,11 @@ class Setting:
         return self.job.data.has_sequence and not any(t.startswith(IDLE_SEQUENCE) for t in told)
 
     @property
+    def powers(self) -> tuple[DevicePower, ...]:
+        """What the devices of each pool draw."""
+        return tuple(rates.power for rates in self.pool_rates)
+
+    @property
     def model_flop(self) -> float:
         """Matrix FLOP that one step of the model needs; counted once. [FLOP]"""
         if "flop" not in self._known:
@@ -117,10 +122,7 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
         software=software,
         precision=precision,
         calibration=calibration,
-        pool_rates=tuple(
-            _capped(rates, cap_slowdown(job.cluster.limit_w(pool), pool.node.device.tdp_w))
-            for rates, pool in zip(by_pool, job.cluster.pools, strict=True)
-        ),
+        pool_rates=by_pool,
     )
 
 
@@ -152,20 +154,3 @@ def _compiled(model: ModelGraph, software: Software) -> tuple[ModelGraph, Softwa
     if not software.compiled or model.own_family:
         return model, software
     return fused(model), replace(software, compiled=False, library_kernels=False)
-
-
-def _capped(rates: Rates, slow: float) -> Rates:
-    """Return the rates of devices whose matrix work a power cap slows by a factor."""
-    if slow == 1.0:
-        return rates
-    return replace(
-        rates,
-        linear_flop_per_s=rates.linear_flop_per_s / slow,
-        plain_flop_per_s=rates.plain_flop_per_s / slow,
-        attention_flop_per_s=rates.attention_flop_per_s / slow,
-        convolution=replace(
-            rates.convolution,
-            peak_flop_per_s=rates.convolution.peak_flop_per_s / slow,
-            direct_flop_per_s=rates.convolution.direct_flop_per_s / slow,
-        ),
-    )

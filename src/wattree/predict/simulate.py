@@ -164,7 +164,7 @@ def predicted(
     energy = step_energy(
         trace,
         job.cluster,
-        setting.precision,
+        setting.powers,
         ranks,
         class_pools=class_pools,
         nodes=occupied_nodes(job, ranks),

@@ -21,10 +21,10 @@ from wattree.compiler.program import CollectiveKind, CollectiveStep, Scale, Toke
 from wattree.compiler.residents import buffer_bytes
 from wattree.compiler.storage import SyncGroup, block_storage, optimizer_state_bytes
 from wattree.compiler.token_load import tokens_of
+from wattree.energy import dynamic_energy_j
 from wattree.hardware import Cluster
 from wattree.predict.block_memory import block_memory, gathered_bytes, staged_bytes
 from wattree.predict.degrees import MANY, Degrees
-from wattree.predict.energy_use import device_energy_j
 from wattree.predict.hidden import habit
 from wattree.predict.pipeline import deferred_s
 from wattree.predict.setting import Setting
@@ -206,14 +206,13 @@ class Tables:
     def _device_j(
         self, flop: Floats, traffic: Floats, busy_s: Floats, moves: NDArray[np.bool_]
     ) -> Floats:
-        return device_energy_j(
-            self.setting.job.cluster,
-            self.pool,
-            self.setting.precision,
+        return dynamic_energy_j(
+            self.rates.power,
             flop=flop,
             traffic_bytes=traffic,
             busy_s=busy_s,
             communicates=moves,
+            copies=np.zeros(1, dtype=bool),
         )
 
 

@@ -3,6 +3,7 @@
 from wattree.report.json_output import json_text, write_json
 from wattree.report.perfetto import chrome_trace, write_trace
 from wattree.report.plan_text import show_plan
+from wattree.report.power_sweep_text import show_power_sweep
 from wattree.report.result_text import show_result
 from wattree.report.words import strategy_in_words
 
@@ -10,6 +11,7 @@ __all__ = [
     "chrome_trace",
     "json_text",
     "show_plan",
+    "show_power_sweep",
     "show_result",
     "strategy_in_words",
     "write_json",

@@ -15,6 +15,7 @@ from wattree.job import Job
 from wattree.predict import Prediction, Setting, predicted, setting_of
 from wattree.predict.model import model_of
 from wattree.strategy import StrategyOptions
+from wattree.validation.anchored import ANCHORED_SOURCES, anchored_scores
 from wattree.validation.calibrate import Fit, FitRow, fit, leave_sources_out
 from wattree.validation.calibration_file import write_calibration
 from wattree.validation.express import Expressed, express
@@ -98,6 +99,8 @@ class _Runner:
 
     def __post_init__(self) -> None:
         for row in self.rows:
+            if row.source_id in ANCHORED_SOURCES:
+                continue  # no job: predicted from other rows
             entry = _Entry(row=row, measurement=measurement(row))
             try:
                 entry.expressed = express(row)
@@ -156,7 +159,13 @@ class _Runner:
         constants: Calibration,
         left_out: Mapping[str, Mapping[str, float]],
     ) -> Validation:
-        scored = [self._score(entry, predictions, constants) for entry in self.entries]
+        own = iter([self._score(entry, predictions, constants) for entry in self.entries])
+        limited = [row for row in self.rows if row.source_id in ANCHORED_SOURCES]
+        anchored = anchored_scores(limited, constants)
+        scored = []
+        for row in self.rows:
+            mine = anchored[row.row_id] if row.source_id in ANCHORED_SOURCES else [next(own)]
+            scored += mine
         return Validation(
             scored=tuple(scored),
             left_out=left_out,

@@ -1,0 +1,111 @@
+"""All measures of energy: one table.
+
+    python -m benchmarks.energy [DIR] [--fit] [--json P]
+
+DIR holds `opdata` and `measured`; by default `../shared`. A section whose tables are not there, or
+whose library (pyarrow, extra `fit`) is not installed, is left out and named. `--fit` prints the
+constants that the measurements make, beside the shipped ones. A missed target is no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import energy_clocks, energy_gemm, energy_zeus
+from benchmarks.energy_frame import Measure, Options, Section
+from wattree.cost import load_calibration
+from wattree.files import write_atomic
+
+__all__ = ["SECTIONS", "main"]
+
+#: Name → section; one that returns None has nothing to read.
+SECTIONS: dict[str, Callable[[Options], Section | None]] = {
+    "products": energy_gemm.section,
+    "limits": energy_zeus.section,
+    "clocks": energy_clocks.section,
+}
+#: Fits of constants; those not named here are not made from these tables.
+FITS: dict[str, Callable[[Options], dict[str, float]]] = {
+    "products": energy_gemm.fit,
+    "limits": energy_zeus.fit,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; write JSON on request."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    default = Path(__file__).parents[2] / "shared"
+    parser.add_argument("dir", nargs="?", type=Path, default=default, help="folder of tables")
+    parser.add_argument("--only", choices=sorted(SECTIONS), help="one section")
+    parser.add_argument("--fit", action="store_true", help="print what the tables make")
+    parser.add_argument("--json", type=Path, dest="json_path")
+    given = parser.parse_args(arguments)
+    options = Options(shared=given.dir, calibration=load_calibration())
+    console = Console(width=110)
+    if given.fit:
+        _print_fit(options, console, given.only)
+        return 0
+    found: dict[str, Section] = {}
+    for name, section in SECTIONS.items():
+        if given.only not in {None, name}:
+            continue
+        made = section(options)
+        if made is None:
+            print(f"{name}: its tables or its library are not there: left out", file=sys.stderr)
+            continue
+        found[name] = made
+        console.print(_table(made))
+        for note in made.notes:
+            console.print(f"  {note}")
+    if given.json_path:
+        text = json.dumps({name: each.as_json() for name, each in found.items()}, indent=1)
+        write_atomic(given.json_path, text + "\n")
+    return 0
+
+
+def _table(section: Section) -> Table:
+    table = Table(title=section.title, title_justify="left")
+    table.add_column("measure", max_width=62)
+    for name in ("rows", "mean |error|", "median", "bias", "at most", ""):
+        table.add_column(name, justify="right")
+    for each in section.measures:
+        table.add_row(*_cells(each))
+    if section.beside:
+        table.add_section()
+    for each in section.beside:
+        table.add_row(*_cells(each), style="dim")
+    return table
+
+
+def _cells(measure: Measure) -> tuple[str, ...]:
+    percent: Callable[[float | None], str] = lambda x: "" if x is None else f"{x:.1%}"  # noqa: E731
+    return (
+        measure.name,
+        str(measure.count),
+        percent(measure.figure),
+        percent(measure.median),
+        percent(measure.bias),
+        percent(measure.target),
+        {True: "met", False: "MISSED", None: ""}[measure.met],
+    )
+
+
+def _print_fit(options: Options, console: Console, only: str | None) -> None:
+    shipped = options.calibration.constants
+    for name, fit in FITS.items():
+        if only not in {None, name}:
+            continue
+        for constant, value in sorted(fit(options).items()):
+            now = f"{shipped[constant].value:.6g}" if constant in shipped else "none"
+            console.print(f"{constant:50} {value:.6g}  (shipped {now})")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

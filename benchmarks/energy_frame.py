@@ -1,0 +1,106 @@
+"""What sections of the energy table hand over, and what they are told."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost import Calibration
+
+__all__ = ["Measure", "Options", "Section"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What every section is told.
+
+    Attributes:
+        shared: Folder with `opdata` and `measured`.
+        calibration: Constants.
+        refits: Whether lines are shown that need a fit of their own.
+    """
+
+    shared: Path
+    calibration: Calibration
+    refits: bool = True
+
+    @property
+    def opdata(self) -> Path:
+        """Return the folder of operator tables."""
+        return self.shared / "opdata"
+
+    @property
+    def measured(self) -> Path:
+        """Return the folder of training rows."""
+        return self.shared / "measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One line of the table.
+
+    Attributes:
+        name: What is measured.
+        count: Rows, or cases.
+        figure: Mean absolute relative error, unless `unit` says otherwise.
+        median: Of the same; None where it has no meaning.
+        bias: Median signed error; None likewise.
+        target: What the figure must not exceed; None where nothing is asked.
+    """
+
+    name: str
+    count: int
+    figure: float
+    median: float | None = None
+    bias: float | None = None
+    target: float | None = None
+
+    @classmethod
+    def of(cls, name: str, errors: Floats, target: float | None) -> Measure:
+        """Return the line of relative errors."""
+        return cls(
+            name=name,
+            count=len(errors),
+            figure=float(np.mean(np.abs(errors))),
+            median=float(np.median(np.abs(errors))),
+            bias=float(np.median(errors)),
+            target=target,
+        )
+
+    @property
+    def met(self) -> bool | None:
+        """Return whether the target is met; None without one."""
+        return None if self.target is None else self.figure <= self.target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of the table.
+
+    Attributes:
+        title: Its heading.
+        measures: Its lines.
+        beside: Lines without a target that explain others.
+        notes: Sentences below it.
+    """
+
+    title: str
+    measures: tuple[Measure, ...]
+    beside: tuple[Measure, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        lines = [asdict(m) | {"met": m.met} for m in self.measures]
+        return {
+            "title": self.title,
+            "measures": lines,
+            "beside": [asdict(m) for m in self.beside],
+            "notes": list(self.notes),
+        }

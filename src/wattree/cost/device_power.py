@@ -1,0 +1,74 @@
+"""Power of a cluster's devices: datasheet and calibration meet; the formulas are in `energy`."""
+
+from __future__ import annotations
+
+from wattree.cost.calibration import Calibration
+from wattree.cost.precisions import precision_class
+from wattree.energy import ClockCurve, DevicePower
+from wattree.energy.anchors import Mixture
+from wattree.hardware import Cluster, Device, Precision
+
+__all__ = ["clock_curve", "device_mixture", "device_power", "pool_powers"]
+
+
+def clock_curve(device: Device, calibration: Calibration) -> ClockCurve:
+    """Return how a device's voltage follows its clock."""
+    return ClockCurve(
+        floor_voltage=calibration.device(device, "clock_floor_voltage"),
+        voltage_slope=calibration.device(device, "clock_voltage_slope"),
+        lowest=calibration.device(device, "clock_lowest"),
+        memory_clock=calibration.device(device, "clock_memory"),
+        leakage_w=calibration.device(device, "clock_leakage") * device.idle_w,
+    )
+
+
+def device_power(
+    device: Device, precision: Precision, calibration: Calibration, *, limit_w: float | None = None
+) -> DevicePower:
+    """Return what a device draws.
+
+    Args:
+        device: Datasheet.
+        precision: Of matrix work.
+        calibration: Constants.
+        limit_w: Cap on it; none or one above rated power changes nothing. [W]
+
+    Raises:
+        CostError: The device has no rate for `precision`.
+    """
+    return DevicePower(
+        rated_w=device.tdp_w,
+        idle_w=device.idle_w,
+        limit_w=device.tdp_w if limit_w is None else min(limit_w, device.tdp_w),
+        held_share=calibration.device(device, "power_held"),
+        active_share=calibration.device(device, "power_active"),
+        math_share=calibration.device(device, f"power_math.{precision_class(precision)}"),
+        memory_share=calibration.device(device, "power_memory"),
+        spin_share=calibration.device(device, "power_spin"),
+        peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
+        memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
+        curve=clock_curve(device, calibration),
+    )
+
+
+def device_mixture(device: Device, calibration: Calibration) -> Mixture:
+    """Return how training fills a device, to predict measured runs under lower limits."""
+    return Mixture(
+        rest_w=calibration.device(device, "anchor_rest") * device.tdp_w,
+        most_w=calibration.device(device, "anchor_most") * device.tdp_w,
+        steadiness=calibration.device(device, "anchor_steadiness"),
+        memory_power_share=calibration.device(device, "anchor_memory_power"),
+        math_share=calibration.device(device, "anchor_math"),
+        held_share=calibration.device(device, "power_held"),
+        curve=clock_curve(device, calibration),
+    )
+
+
+def pool_powers(
+    cluster: Cluster, precision: Precision, calibration: Calibration
+) -> tuple[DevicePower, ...]:
+    """Return what the devices of each pool draw under their limits."""
+    return tuple(
+        device_power(pool.node.device, precision, calibration, limit_w=cluster.limit_w(pool))
+        for pool in cluster.pools
+    )

@@ -1,0 +1,130 @@
+"""Rows of one run under several power limits: the highest limit anchors the others.
+
+Of each source, accelerator, model and batch, the row with the highest limit is the anchor: what it
+measured is given, and it counts in no average. The others are predicted from it (`energy.anchors`),
+with one set of constants per type of device. Where rows of several optimisers share the highest
+limit, each other row has the anchor of its own optimiser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from wattree.cost import Calibration
+from wattree.cost.device_power import device_mixture
+from wattree.energy import under_limit
+from wattree.errors import WattreeError
+from wattree.hardware import load_device
+from wattree.units import JOULES_PER_KWH
+from wattree.validation.rows import MeasuredRow
+from wattree.validation.score import Scored
+
+__all__ = ["ANCHORED_SOURCES", "anchored_device", "anchored_scores", "anchors_of", "measured_of"]
+
+#: Source → accelerator as printed → catalogue name. V100 of Zeus: the variant is not stated; its
+#: highest limit is 250 W, the rated power of the PCIe part.
+ANCHORED_SOURCES: Mapping[str, Mapping[str, str]] = {
+    "zeus-nsdi23-trace": {"V100": "v100-pcie-16gb", "A40": "a40"},
+}
+
+
+def anchored_device(row: MeasuredRow) -> str | None:
+    """Return the catalogue name of a row's device where its source has runs under limits."""
+    return ANCHORED_SOURCES.get(row.source_id, {}).get(row.accelerator)
+
+
+def anchors_of(rows: Sequence[MeasuredRow]) -> dict[str, MeasuredRow]:
+    """Return row_id → anchor, of rows that say enough; an anchor is its own."""
+    groups: dict[tuple[object, ...], list[MeasuredRow]] = {}
+    for row in rows:
+        if row.power_limit_w is not None and row.avg_power_w:
+            key = row.source_id, row.accelerator, row.model_name, row.global_batch
+            groups.setdefault(key, []).append(row)
+    found = {}
+    for mine in groups.values():
+        highest_w = max(row.power_limit_w or 0.0 for row in mine)
+        highest = [row for row in mine if row.power_limit_w == highest_w]
+        for row in mine:
+            own = [each for each in highest if each.optimizer == row.optimizer]
+            found[row.row_id] = row if row in highest else (own or highest)[0]
+    return found
+
+
+def measured_of(row: MeasuredRow) -> dict[str, float]:
+    """Return quantity → measured value of a row, in SI units."""
+    found = {}
+    if row.avg_power_w:
+        found["average_power_w"] = row.avg_power_w
+    if row.energy_kwh:
+        found["energy_j"] = row.energy_kwh * JOULES_PER_KWH
+    if row.samples_per_s and row.global_batch:
+        found["step_time_s"] = row.global_batch / row.samples_per_s
+    return found
+
+
+def anchored_scores(rows: Sequence[MeasuredRow], constants: Calibration) -> dict[str, list[Scored]]:
+    """Return row_id → its quantities, measured and predicted; an anchor's have no prediction."""
+    anchors = anchors_of(rows)
+    found: dict[str, list[Scored]] = {}
+    for row in rows:
+        anchor = anchors.get(row.row_id)
+        measured = measured_of(row)
+        if anchor is None or not measured:
+            found[row.row_id] = [_skipped(row, "names no power limit and average power")]
+            continue
+        try:
+            predicted = {} if anchor is row else _predicted(row, anchor, constants)
+        except WattreeError as error:
+            found[row.row_id] = [_skipped(row, str(error))]
+            continue
+        found[row.row_id] = [
+            Scored(
+                row=row,
+                quantity=quantity,
+                measured=value,
+                predicted=predicted.get(quantity),
+                skipped=_reason(anchor is row, quantity in predicted),
+                anchor=anchor is row,
+            )
+            for quantity, value in measured.items()
+        ]
+    return found
+
+
+def _predicted(row: MeasuredRow, anchor: MeasuredRow, constants: Calibration) -> dict[str, float]:
+    """Return quantity → prediction of a row from its anchor."""
+    name = anchored_device(row)
+    if name is None:
+        return {}
+    assert anchor.avg_power_w is not None
+    assert anchor.power_limit_w is not None
+    assert row.power_limit_w is not None
+    run = under_limit(
+        device_mixture(load_device(name), constants),
+        power_w=np.array([anchor.avg_power_w]),
+        anchor_limit_w=np.array([anchor.power_limit_w]),
+        limit_w=np.array([row.power_limit_w]),
+    )
+    given, stretch = measured_of(anchor), float(run.stretch[0])
+    found = {"average_power_w": float(run.power_w[0])}
+    if "energy_j" in given:
+        found["energy_j"] = (
+            given["energy_j"] / anchor.avg_power_w * found["average_power_w"] * stretch
+        )
+    if "step_time_s" in given:
+        found["step_time_s"] = given["step_time_s"] * stretch
+    return found
+
+
+def _reason(is_anchor: bool, is_predicted: bool) -> str | None:  # noqa: FBT001 - two facts
+    if is_anchor:
+        return "anchors the rows with lower limits"
+    return None if is_predicted else "its device has no constants, or its anchor lacks the value"
+
+
+def _skipped(row: MeasuredRow, reason: str) -> Scored:
+    return Scored(
+        row=row, quantity="average_power_w", measured=None, predicted=None, skipped=reason
+    )
