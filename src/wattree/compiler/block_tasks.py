@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from wattree.compiler.evaluate import BlockCosts, PhaseCosts
 from wattree.compiler.ledger import Item, Items, Recorder, shifted
+from wattree.compiler.operator_classes import class_of_step
 from wattree.compiler.program import (
     BlockProgram,
     CollectiveKind,
@@ -341,6 +342,7 @@ def _table(
         at = row.step, column
         task["stream"] = row.stream
         task["name"] = names(step.path)
+        task["operator_class"] = class_of_step(step)
         task["phase"] = _PHASES[step.phase]
         task["work_s"] = row.share * costs.work_s[at]
         edges += [(before, index) for before in row.depends]

@@ -8,6 +8,7 @@ from wattree.graph.execution_graph import (
     TaskKind,
 )
 from wattree.graph.model_graph import Block, BlockInstance, ModelGraph, Tensor
+from wattree.graph.operator_class import OperatorClass, class_of_kind
 from wattree.graph.operators import (
     AttentionMask,
     DimRole,
@@ -42,6 +43,7 @@ __all__ = [
     "ModelGraph",
     "Operand",
     "Operator",
+    "OperatorClass",
     "OperatorKind",
     "Parameter",
     "Phase",
@@ -52,6 +54,7 @@ __all__ = [
     "Tensor",
     "TensorRole",
     "Window",
+    "class_of_kind",
     "part_of",
     "repeated",
     "tasks_of_jobs",

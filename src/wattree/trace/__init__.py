@@ -1,5 +1,12 @@
 """What happened (or would happen) in a step, and the figures drawn from it."""
 
+from wattree.trace.energy import (
+    COMPONENTS,
+    DeviceEnergy,
+    EnergyEntry,
+    EnergyUse,
+    WaitingUse,
+)
 from wattree.trace.materials import PART_WORDS, MaterialsFix, MaterialsUse
 from wattree.trace.neighbours import (
     CrowdedLinks,
@@ -10,7 +17,6 @@ from wattree.trace.neighbours import (
 from wattree.trace.result import (
     AliveTensors,
     AllocatorUse,
-    EnergyUse,
     Evidence,
     MemoryFix,
     MemoryUse,
@@ -22,10 +28,13 @@ from wattree.trace.result import (
 from wattree.trace.trace import Trace
 
 __all__ = [
+    "COMPONENTS",
     "PART_WORDS",
     "AliveTensors",
     "AllocatorUse",
     "CrowdedLinks",
+    "DeviceEnergy",
+    "EnergyEntry",
     "EnergyUse",
     "Evidence",
     "MaterialsFix",
@@ -40,4 +49,5 @@ __all__ = [
     "SimulationSize",
     "TimeParts",
     "Trace",
+    "WaitingUse",
 ]

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from wattree.trace.energy import EnergyUse
 from wattree.trace.materials import MaterialsUse
 from wattree.trace.neighbours import NeighbourEffect
 
 __all__ = [
     "AliveTensors",
     "AllocatorUse",
-    "EnergyUse",
     "Evidence",
     "MemoryFix",
     "MemoryUse",
@@ -165,16 +165,6 @@ class TimeParts:
     bubble: float
     optimizer: float
     other: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnergyUse:
-    """Energy of one step of the whole cluster, node overheads and PUE included. [J]"""
-
-    total: float
-    by_stage: Mapping[str, float]
-    static: float
-    dynamic: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
