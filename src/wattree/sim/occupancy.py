@@ -7,6 +7,7 @@ that does nothing waits for. One compiled sweep answers them for all classes at 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -28,7 +29,10 @@ BINS = 256
 CLASSES = len(OperatorClass)
 _CELLS = len(StageLabel) * CLASSES
 _WAITING, _PIPELINE = int(OperatorClass.WAITING), int(OperatorClass.PIPELINE_TRANSFER)
-_MATERIALS, _COMPUTING = int(StageLabel.MATERIALS), int(StageLabel.COMPUTING)
+#: Tasks of classes that are swept together, counted once for each class. [32 B each]
+_BATCH = 2_000_000
+# The sweep takes stages by number: materials, computing, communicating.
+assert [int(stage) for stage in StageLabel] == [0, 1, 2]
 
 
 class Wait(IntEnum):
@@ -50,17 +54,12 @@ class _Role(IntEnum):
     BACKGROUND = 4  # materials of later steps
 
 
-#: Stage of the time that a role is exposed.
-_STAGE_OF_ROLE = np.array(
-    [
-        StageLabel.COMPUTING,
-        StageLabel.COMMUNICATING,
-        StageLabel.MATERIALS,
-        StageLabel.COMPUTING,
-        StageLabel.MATERIALS,
-    ],
-    dtype=np.int64,
-)
+# What kernels compare with: numba takes whole numbers faster than members of enumerations.
+_COMPUTE, _MATERIALS_ROLE, _HOST_ROLE = int(_Role.COMPUTE), int(_Role.MATERIALS), int(_Role.HOST)
+_NOTHING = len(_Role)
+_BUBBLE, _STRAGGLER = int(Wait.BUBBLE), int(Wait.STRAGGLER)
+_TRAFFIC, _INPUT = int(Wait.COMMUNICATION), int(Wait.INPUT)
+_COLLECTIVE = int(TaskKind.COLLECTIVE)
 
 
 class _Tasks(NamedTuple):
@@ -75,20 +74,44 @@ class _Tasks(NamedTuple):
     kind: NDArray[np.int8]
 
 
+#: A task as its rank class sees it. Those of a lane lie side by side: the sweep goes through all
+#: lanes of a class at once, and columns would have it wait for memory at every task.
+_STINT = np.dtype(
+    [
+        ("start_s", np.float64),
+        ("end_s", np.float64),
+        ("energy_j", np.float64),
+        ("cell", np.int32),
+        ("role", np.int8),
+        ("kind", np.int8),
+        ("operator_class", np.int16),
+    ]
+)
+
+
+class _Members(NamedTuple):
+    """Which streams tasks occupy, and whose streams these are."""
+
+    row_offsets: Integers
+    stream_ids: Integers
+    stream_class: Integers
+
+
 class _Lanes(NamedTuple):
-    """Tasks of each stream that has any, by class: two CSRs."""
+    """Streams that have tasks, by class: first lane of each class, rows of each lane."""
 
     of_class: Integers
-    offsets: Integers
-    tasks: NDArray[np.int32]
+    begin: Integers
+    end: Integers
 
 
 class _Scratch(NamedTuple):
-    """Of each lane of one class: next row, when something happens to it, task, power."""
+    """Of each lane of one class: next row, when something happens to it, what runs, its power."""
 
     at: Integers
     until_s: Floats
-    task: Integers
+    role: Integers
+    cell: Integers
     power_w: Floats
 
 
@@ -141,12 +164,6 @@ def occupancy(
         waiting_j=np.zeros((number, len(Wait))),
         power_j=np.zeros((number, BINS)),
     )
-    chosen = np.arange(number) if classes is None else classes
-    lanes = _lanes(graph)
-    most = int(np.diff(lanes.of_class).max(initial=0)) + 1
-    scratch = _Scratch(
-        np.zeros(most, np.int64), np.zeros(most), np.zeros(most, np.int64), np.zeros(most)
-    )
     tasks = _Tasks(
         start_s=trace.start_s,
         end_s=trace.end_s,
@@ -156,13 +173,29 @@ def occupancy(
         operator_class=class_column(graph),
         kind=graph.kind,
     )
-    _sweep(tasks, lanes, chosen, most_w, trace.makespan_s, starved, _STAGE_OF_ROLE, scratch, found)
+    members = _Members(graph.stream_offsets, graph.stream_ids, graph.stream_class)
+    counts = np.zeros(len(graph.stream_class), dtype=np.int64)
+    spans = np.stack([np.full(number, graph.tasks), np.zeros(number, np.int64)], axis=1)
+    _count(members, counts, spans)
+    asked = np.zeros(number, dtype=bool)
+    asked[np.arange(number) if classes is None else classes] = True
+    of_class = np.bincount(graph.stream_class, counts, number)
+    batches = list(_batches(of_class, asked))
+    room = max((int(of_class[batch].sum()) for batch in batches), default=0)
+    stints = np.empty(room, _STINT)  # one for all: fresh memory costs more than filling it
+    for batch in batches:
+        chosen = np.zeros(number, dtype=bool)
+        chosen[batch] = True
+        lanes, begins = _lanes(members, np.where(chosen[graph.stream_class], counts, 0), number)
+        reach = int(spans[batch, 0].min()), int(spans[batch, 1].max())
+        _pack(tasks, members, chosen, reach, begins, stints)
+        _sweep(stints, lanes, batch, most_w, trace.makespan_s, starved, _scratch(lanes), found)
     return found
 
 
 def occupancy_is_compiled() -> bool:
     """Return whether the machine code of the sweep is on disk."""
-    return is_cached(_sweep) and is_cached(_fill)
+    return all(is_cached(each) for each in (_count, _pack, _sweep))
 
 
 def class_column(graph: ExecutionGraph) -> NDArray[np.int8]:
@@ -188,107 +221,121 @@ def _roles(graph: ExecutionGraph) -> NDArray[np.int8]:
     return np.asarray(table.ravel()[graph.kind * np.int8(len(Phase)) + graph.phase])
 
 
-def _lanes(graph: ExecutionGraph) -> _Lanes:
-    """Return the tasks of each stream in their order; a class counts each task once."""
-    streams = len(graph.stream_class)
-    offsets = np.zeros(streams + 1, dtype=np.int64)
-    _count(graph.stream_offsets, graph.stream_ids, graph.stream_class, offsets)
-    np.cumsum(offsets, out=offsets)
-    tasks = np.empty(int(offsets[-1]), dtype=np.int32)
-    _fill(graph.stream_offsets, graph.stream_ids, graph.stream_class, offsets[:-1].copy(), tasks)
-    used = np.flatnonzero(np.diff(offsets))
-    used = used[np.argsort(graph.stream_class[used], kind="stable")]
-    return _ordered(graph, used, offsets, tasks)
+def _batches(counts: Floats, asked: NDArray[np.bool_]) -> Iterator[Integers]:
+    """Yield classes, neighbours together, so many that what they do takes little memory."""
+    chosen = np.flatnonzero(asked)
+    number = np.cumsum(counts[chosen]) // _BATCH
+    for part in np.unique(number):
+        yield chosen[number == part]
 
 
-def _ordered(
-    graph: ExecutionGraph, used: Integers, offsets: Integers, tasks: NDArray[np.int32]
-) -> _Lanes:
-    """Return lanes of used streams by class; their rows stay where they are."""
-    counts = np.bincount(graph.stream_class[used], minlength=len(graph.class_ranks))
-    of_class = np.concatenate(([0], np.cumsum(counts)))
-    rows = np.stack([offsets[:-1][used], offsets[1:][used]], axis=1)
-    return _Lanes(of_class=of_class, offsets=np.ascontiguousarray(rows).ravel(), tasks=tasks)
+def _lanes(members: _Members, counts: Integers, classes: int) -> tuple[_Lanes, Integers]:
+    """Return lanes for streams with so many tasks each, and where each stream begins."""
+    ends = np.cumsum(counts)
+    used = np.flatnonzero(counts)
+    used = used[np.argsort(members.stream_class[used], kind="stable")]
+    of_class = np.zeros(classes + 1, dtype=np.int64)
+    np.cumsum(np.bincount(members.stream_class[used], minlength=classes), out=of_class[1:])
+    begins = ends - counts
+    lanes = _Lanes(of_class=of_class, begin=begins[used], end=ends[used])
+    return lanes, begins
+
+
+def _scratch(lanes: _Lanes) -> _Scratch:
+    most = int(np.diff(lanes.of_class).max(initial=0))
+    return _Scratch(
+        at=np.zeros(most, np.int64),
+        until_s=np.zeros(most),
+        role=np.zeros(most, np.int64),
+        cell=np.zeros(most, np.int64),
+        power_w=np.zeros(most),
+    )
 
 
 @kernel
-def _count(
-    row_offsets: Integers, stream_ids: Integers, stream_class: Integers, counts: Integers
-) -> None:
-    for task in range(len(row_offsets) - 1):
+def _count(members: _Members, counts: Integers, spans: Integers) -> None:
+    """Count the tasks of streams, one of several streams of a class at the first of them."""
+    for task in range(len(members.row_offsets) - 1):
         before = -1
-        for row in range(row_offsets[task], row_offsets[task + 1]):
-            stream = stream_ids[row]
-            if stream_class[stream] != before:
-                counts[stream + 1] += 1
-            before = stream_class[stream]
+        for row in range(members.row_offsets[task], members.row_offsets[task + 1]):
+            stream = members.stream_ids[row]
+            own = members.stream_class[stream]
+            if own != before:
+                counts[stream] += 1
+                spans[own, 0] = min(spans[own, 0], task)
+                spans[own, 1] = task
+            before = own
 
 
 @kernel
-def _fill(
-    row_offsets: Integers,
-    stream_ids: Integers,
-    stream_class: Integers,
+def _pack(
+    tasks: _Tasks,
+    members: _Members,
+    chosen: NDArray[np.bool_],
+    reach: tuple[int, int],
     at: Integers,
-    tasks: NDArray[np.int32],
+    stints: NDArray[np.void],
 ) -> None:
-    for task in range(len(row_offsets) - 1):
+    """Write down what streams of chosen classes do, `at` the places for each stream's next."""
+    for task in range(reach[0], reach[1] + 1):
         before = -1
-        for row in range(row_offsets[task], row_offsets[task + 1]):
-            stream = stream_ids[row]
-            if stream_class[stream] != before:
-                tasks[at[stream]] = task
+        for row in range(members.row_offsets[task], members.row_offsets[task + 1]):
+            stream = members.stream_ids[row]
+            own = members.stream_class[stream]
+            if own != before and chosen[own]:
+                stint = stints[at[stream]]
+                stint.start_s = tasks.start_s[task]
+                stint.end_s = tasks.end_s[task]
+                stint.energy_j = tasks.energy_j[task]
+                stint.cell = tasks.stage[task] * CLASSES + tasks.operator_class[task]
+                stint.role = tasks.role[task]
+                stint.kind = tasks.kind[task]
+                stint.operator_class = tasks.operator_class[task]
                 at[stream] += 1
-            before = stream_class[stream]
+            before = own
 
 
 @kernel
 def _sweep(
-    tasks: _Tasks,
+    stints: NDArray[np.void],
     lanes: _Lanes,
     classes: Integers,
     most_w: Floats,
     makespan_s: float,
     starved: tuple[float, float],
-    stage_of_role: Integers,
     scratch: _Scratch,
     found: Occupancy,
 ) -> None:
-    at, until_s, running, power_w = scratch.at, scratch.until_s, scratch.task, scratch.power_w
+    at, until_s, power_w = scratch.at, scratch.until_s, scratch.power_w
+    role_of, cell_of = scratch.role, scratch.cell
     per_s = BINS / makespan_s if makespan_s > 0.0 else 0.0
-    idle_cell = _COMPUTING * CLASSES + _WAITING
-    starved_cell = _MATERIALS * CLASSES + _WAITING
     for index in range(len(classes)):
         own = classes[index]
         first, count = lanes.of_class[own], lanes.of_class[own + 1] - lanes.of_class[own]
         limit_w = most_w[own]
         now_s, gap_s = 0.0, 0.0
         is_pipeline = False
+        next_s = np.inf
         for lane in range(count):
-            at[lane] = lanes.offsets[2 * (first + lane)]
-            running[lane] = -1
+            at[lane] = lanes.begin[first + lane]
+            role_of[lane] = _NOTHING
             power_w[lane] = 0.0
-            task = lanes.tasks[at[lane]]
-            until_s[lane] = tasks.start_s[task]
+            until_s[lane] = stints[at[lane]].start_s
+            next_s = min(next_s, until_s[lane])
         while True:
-            next_s = np.inf
-            for lane in range(count):
-                next_s = min(next_s, until_s[lane])
             to_s = min(next_s, makespan_s)
             if to_s > now_s:
                 # What runs from `now_s` to `to_s`, and what it asks for.
                 compute_w, beside_w = 0.0, 0.0
-                shown, role = -1, 5
+                shown, role = -1, _NOTHING
                 for lane in range(count):
-                    task = running[lane]
-                    if task >= 0:
-                        what = tasks.role[task]
-                        if what == 0:
-                            compute_w += power_w[lane]
-                        else:
-                            beside_w += power_w[lane]
-                        if what < role:
-                            shown, role = task, what
+                    what = role_of[lane]
+                    if what == _COMPUTE:
+                        compute_w += power_w[lane]
+                    else:
+                        beside_w += power_w[lane]
+                    if what < role:
+                        shown, role = cell_of[lane], what
                 lasts_s = to_s - now_s
                 compute_share, beside_share = 1.0, 1.0
                 if compute_w + beside_w > limit_w:
@@ -300,12 +347,11 @@ def _sweep(
                 if granted_w > 0.0:
                     for lane in range(count):
                         if power_w[lane] > 0.0:
-                            task = running[lane]
-                            cell = tasks.stage[task] * CLASSES + tasks.operator_class[task]
-                            share = compute_share if tasks.role[task] == 0 else beside_share
-                            found.dynamic_j[own, cell] += power_w[lane] * share * lasts_s
-                    low, high = int(now_s * per_s), int(to_s * per_s)
-                    low, high = min(low, BINS - 1), min(high, BINS - 1)
+                            share = compute_share if role_of[lane] == _COMPUTE else beside_share
+                            spent_j = power_w[lane] * share * lasts_s
+                            found.dynamic_j[own, cell_of[lane]] += spent_j
+                    low = min(int(now_s * per_s), BINS - 1)
+                    high = min(int(to_s * per_s), BINS - 1)
                     if low == high:
                         found.power_j[own, low] += granted_w * lasts_s
                     else:
@@ -313,54 +359,52 @@ def _sweep(
                         for part in range(low + 1, high):
                             found.power_j[own, part] += granted_w / per_s
                         found.power_j[own, high] += granted_w * (to_s - high / per_s)
-                if role <= 2:
-                    cell = stage_of_role[role] * CLASSES + tasks.operator_class[shown]
-                    found.exposed_s[own, cell] += lasts_s
-                    if role > 0:
-                        wait = 2 if role == 1 else 3
+                if role <= _MATERIALS_ROLE:
+                    stage = 1 + role if role < _MATERIALS_ROLE else 0
+                    found.exposed_s[own, stage * CLASSES + shown % CLASSES] += lasts_s
+                    if role > _COMPUTE:
+                        wait = _TRAFFIC if role < _MATERIALS_ROLE else _INPUT
                         found.waiting_s[own, wait] += lasts_s
                         found.waiting_j[own, wait] += granted_w * lasts_s
                 else:
                     hungry_s = max(0.0, min(to_s, starved[1]) - max(now_s, starved[0]))
                     if hungry_s > 0.0:
-                        found.exposed_s[own, starved_cell] += hungry_s
-                        found.waiting_s[own, 3] += hungry_s
-                        found.waiting_j[own, 3] += granted_w * hungry_s
+                        found.exposed_s[own, _WAITING] += hungry_s
+                        found.waiting_s[own, _INPUT] += hungry_s
+                        found.waiting_j[own, _INPUT] += granted_w * hungry_s
                         lasts_s -= hungry_s
-                    if role == 3:
-                        cell = stage_of_role[3] * CLASSES + tasks.operator_class[shown]
-                        found.exposed_s[own, cell] += lasts_s
+                    if role == _HOST_ROLE:
+                        found.exposed_s[own, CLASSES + shown % CLASSES] += lasts_s
                     else:
-                        found.exposed_s[own, idle_cell] += lasts_s
+                        found.exposed_s[own, CLASSES + _WAITING] += lasts_s
                         gap_s += lasts_s
                 now_s = to_s
             if not next_s < np.inf:
                 break
             # What happens at this instant.
+            instant_s, next_s = next_s, np.inf
             for lane in range(count):
-                if until_s[lane] > next_s:
-                    continue
-                if running[lane] >= 0:
-                    running[lane] = -1
-                    power_w[lane] = 0.0
-                    at[lane] += 1
-                end = lanes.offsets[2 * (first + lane) + 1]
-                until_s[lane] = np.inf
-                while at[lane] < end:
-                    task = lanes.tasks[at[lane]]
-                    start_s, end_s = tasks.start_s[task], tasks.end_s[task]
-                    if start_s > next_s:
-                        until_s[lane] = start_s
-                        break
-                    is_pipeline = is_pipeline or tasks.operator_class[task] == _PIPELINE
-                    if gap_s > 0.0 and tasks.role[task] < 3:
-                        wait = 1 if tasks.kind[task] == 1 else 0
-                        found.waiting_s[own, wait] += gap_s
-                        gap_s = 0.0
-                    if end_s > next_s:
-                        running[lane] = task
-                        power_w[lane] = tasks.energy_j[task] / (end_s - start_s)
-                        until_s[lane] = end_s
-                        break
-                    at[lane] += 1  # it took no time, so it drew nothing
-        found.waiting_s[own, 0 if is_pipeline else 1] += gap_s
+                if until_s[lane] <= instant_s:
+                    if role_of[lane] != _NOTHING:
+                        role_of[lane] = _NOTHING
+                        power_w[lane] = 0.0
+                        at[lane] += 1
+                    until_s[lane] = np.inf
+                    while at[lane] < lanes.end[first + lane]:
+                        stint = stints[at[lane]]
+                        if stint.start_s > instant_s:
+                            until_s[lane] = stint.start_s
+                            break
+                        is_pipeline = is_pipeline or stint.operator_class == _PIPELINE
+                        if gap_s > 0.0 and stint.role < _HOST_ROLE:
+                            wait = _STRAGGLER if stint.kind == _COLLECTIVE else _BUBBLE
+                            found.waiting_s[own, wait] += gap_s
+                            gap_s = 0.0
+                        if stint.end_s > instant_s:
+                            role_of[lane], cell_of[lane] = stint.role, stint.cell
+                            power_w[lane] = stint.energy_j / (stint.end_s - stint.start_s)
+                            until_s[lane] = stint.end_s
+                            break
+                        at[lane] += 1  # it took no time, so it drew nothing
+                next_s = min(next_s, until_s[lane])
+        found.waiting_s[own, _BUBBLE if is_pipeline else _STRAGGLER] += gap_s
