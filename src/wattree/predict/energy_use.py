@@ -14,7 +14,7 @@ from wattree.hardware import Cluster, Pool, Precision
 from wattree.predict.breakdown import starved_span
 from wattree.predict.energy_ledger import Drawn, account, standing_of
 from wattree.sim.occupancy import BINS, CLASSES, Occupancy, class_column, occupancy
-from wattree.trace import EnergyUse, Trace
+from wattree.trace import EnergyUse, PowerOverTime, Trace
 
 __all__ = ["StepEnergy", "device_energy_j", "standing_w", "step_energy"]
 
@@ -24,6 +24,8 @@ Curve = tuple[tuple[float, float], ...]
 
 #: Tasks that are reckoned at once: arrays of that length stay in the processor's cache.
 _CHUNK = 1 << 15
+#: Rank classes whose power a timeline shows: nobody scrolls through more tracks.
+_MOST_CURVES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,27 @@ class StepEnergy:
     by_pool: tuple[float, ...]
     component_w: Mapping[str, Floats]
     device_w: Floats
+
+    @property
+    def over_time(self) -> PowerOverTime | None:
+        """Power over the step by component; None of a step that takes no time."""
+        if len(self.curve) < 2:
+            return None
+        parts = {name: tuple(watts.tolist()) for name, watts in self.component_w.items()}
+        return PowerOverTime(width_s=self.curve[1][0], by_component=parts)
+
+    def curves(self, class_names: Sequence[str]) -> dict[str, Curve]:
+        """Return power over the step by name: a device of each class, nodes, all. [s, W]"""
+        times_s = [time_s for time_s, _ in self.curve]
+        found = {
+            name: tuple(zip(times_s, watts.tolist(), strict=True))
+            for name, watts in zip(class_names[:_MOST_CURVES], self.device_w, strict=False)
+        }
+        nodes = [w for name, w in self.component_w.items() if not name.startswith("device")]
+        around = sum(nodes, np.zeros(len(times_s)))
+        found["hosts and switches"] = tuple(zip(times_s, around.tolist(), strict=True))
+        found["cluster"] = self.curve
+        return found
 
 
 def step_energy(

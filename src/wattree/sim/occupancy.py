@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -221,7 +221,7 @@ def _roles(graph: ExecutionGraph) -> NDArray[np.int8]:
     return np.asarray(table.ravel()[graph.kind * np.int8(len(Phase)) + graph.phase])
 
 
-def _batches(counts: Floats, asked: NDArray[np.bool_]) -> Iterator[Integers]:
+def _batches(counts: NDArray[Any], asked: NDArray[np.bool_]) -> Iterator[Integers]:
     """Yield classes, neighbours together, so many that what they do takes little memory."""
     chosen = np.flatnonzero(asked)
     number = np.cumsum(counts[chosen]) // _BATCH

@@ -1,10 +1,12 @@
 """What happened (or would happen) in a step, and the figures drawn from it."""
 
+from wattree.trace.bill import RunBill, ScheduleShift, ShiftedStart
 from wattree.trace.energy import (
     COMPONENTS,
     DeviceEnergy,
     EnergyEntry,
     EnergyUse,
+    PowerOverTime,
     WaitingUse,
 )
 from wattree.trace.materials import PART_WORDS, MaterialsFix, MaterialsUse
@@ -45,7 +47,11 @@ __all__ = [
     "NeighbourJob",
     "NeighbourPlay",
     "PoolUse",
+    "PowerOverTime",
     "Result",
+    "RunBill",
+    "ScheduleShift",
+    "ShiftedStart",
     "SimulationSize",
     "TimeParts",
     "Trace",

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["COMPONENTS", "DeviceEnergy", "EnergyEntry", "EnergyUse", "WaitingUse"]
+__all__ = [
+    "COMPONENTS",
+    "DeviceEnergy",
+    "EnergyEntry",
+    "EnergyUse",
+    "PowerOverTime",
+    "WaitingUse",
+]
 
 #: What draws energy, in the order of reports. The host's parts: at rest; what training adds
 #: however much is loaded; what loading adds.
@@ -63,6 +70,24 @@ class WaitingUse:
     energy_j: float
     cost_usd: float | None = None
     carbon_gco2e: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerOverTime:
+    """Power in equal parts of a step, before PUE.
+
+    Attributes:
+        width_s: Of one part. [s]
+        by_component: One of `COMPONENTS` → power in each part. [W]
+    """
+
+    width_s: float
+    by_component: Mapping[str, tuple[float, ...]]
+
+    @property
+    def total_w(self) -> tuple[float, ...]:
+        """Power of all components. [W]"""
+        return tuple(map(sum, zip(*self.by_component.values(), strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,177 @@
+"""The account of energy as text: stages and classes, components, waiting, power, whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from wattree.report.words import NOT_APPLICABLE, count, money, percent, quantity, significant
+from wattree.trace import COMPONENTS, EnergyUse, Result, RunBill, ScheduleShift, ShiftedStart
+from wattree.units import format_time
+
+__all__ = [
+    "class_table",
+    "component_table",
+    "efficiency",
+    "run_facts",
+    "shift_table",
+    "sparkline",
+    "waiting_table",
+]
+
+_BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*%#"
+#: Components that follow work; the others flow whatever runs.
+_BY_WORK = {"device_dynamic", "host_loading", "storage"}
+_COMPONENT_WORDS = {
+    "device_static": "devices at rest",
+    "device_dynamic": "devices at work",
+    "host_idle": "hosts at rest",
+    "host_training": "hosts while training",
+    "host_loading": "hosts that load",
+    "switch": "switches",
+    "facility": "facility (PUE)",
+}
+_WAIT_WORDS = {
+    "bubble": "other pipeline stages",
+    "straggler": "the slowest of a group",
+    "communication": "exposed communication",
+    "input_starvation": "input",
+}
+#: Columns of the picture of power, which fits beside its label in 80.
+_COLUMNS = 48
+#: Classes and waits below this share of the energy are left out of text; JSON has them all.
+_NOTHING = 5e-4
+
+
+def class_table(energy: EnergyUse) -> Table:
+    """Return energy by stage and class of work, largest first within a stage."""
+    table = _table(("stage", "class of work", "energy", "share", "of it by work"))
+    for stage in energy.by_stage:
+        whole, work = _by_class(energy, stage)
+        shown = stage
+        for name in sorted(whole, key=lambda name: -whole[name]):
+            if whole[name] < _NOTHING * energy.total:
+                continue
+            table.add_row(
+                shown,
+                name.replace("_", " "),
+                quantity(whole[name], "J"),
+                percent(whole[name] / energy.total),
+                percent(work.get(name, 0.0) / whole[name]),
+            )
+            shown = ""
+    return table
+
+
+def _by_class(energy: EnergyUse, stage: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Return what classes of a stage draw, and what of it follows work, PUE included. [J]"""
+    whole: dict[str, float] = {}
+    work: dict[str, float] = {}
+    outside = energy.by_component.get("facility", 0.0)
+    pue = energy.total / max(energy.total - outside, 1e-30)
+    for entry in energy.ledger:
+        if entry.stage == stage:
+            name = entry.operator_class
+            whole[name] = whole.get(name, 0.0) + entry.energy_j
+            if entry.component in _BY_WORK:
+                work[name] = work.get(name, 0.0) + entry.energy_j * pue
+    return whole, work
+
+
+def component_table(energy: EnergyUse) -> Table:
+    """Return energy by what draws it, in the order of `COMPONENTS`."""
+    table = _table(("component", "energy", "share"))
+    for name in COMPONENTS:
+        if part := energy.by_component.get(name, 0.0):
+            words = _COMPONENT_WORDS.get(name, name.replace("_", " "))
+            table.add_row(words, quantity(part, "J"), percent(part / energy.total))
+    return table
+
+
+def waiting_table(energy: EnergyUse) -> Table | None:
+    """Return what waiting costs; None where nobody waits to speak of."""
+    table = _table(("waiting for", "time", "energy", "cost", "carbon"))
+    for name, found in energy.waiting.items():
+        if found.energy_j >= _NOTHING * energy.total:
+            table.add_row(
+                _WAIT_WORDS[name],
+                format_time(found.time_s),
+                quantity(found.energy_j, "J"),
+                money(found.cost_usd),
+                NOT_APPLICABLE
+                if found.carbon_gco2e is None
+                else f"{quantity(found.carbon_gco2e, 'g')} CO2e",
+            )
+    return table if table.row_count else None
+
+
+def sparkline(watts: Sequence[float], console: Console) -> str:
+    """Return power over time in one line, from no power to the highest; nothing without any."""
+    if not len(watts) or max(watts) <= 0:
+        return ""
+    marks = _BLOCKS if console.encoding.lower().startswith("utf") else _PLAIN
+    edges = np.linspace(0, len(watts), _COLUMNS + 1)
+    # Each column is the average of its part of the step, not a sample of it.
+    reached = np.interp(edges, np.arange(len(watts) + 1), np.concatenate(([0], np.cumsum(watts))))
+    heights = np.diff(reached) / np.diff(edges) / max(watts)
+    return "".join(marks[round(float(h) * (len(marks) - 1))] for h in heights)
+
+
+def run_facts(run: RunBill) -> list[tuple[str, str]]:
+    """Return what a run takes, as pairs of name and words."""
+    target = f"{count(run.samples)} samples"
+    if run.tokens is not None:
+        target = f"{count(run.tokens)} tokens, {target}"
+    facts = [
+        ("Target", f"{target}, {run.steps:,} steps"),
+        ("Time", f"{format_time(run.time_s)} without interruptions"),
+        ("Energy", f"{quantity(run.energy_j, 'J')} = {quantity(run.energy_j / 3600, 'Wh')}"),
+        ("Cost", money(run.cost_usd)),
+        ("Carbon", _grams(run.carbon_gco2e)),
+    ]
+    if run.embodied_gco2e is not None:
+        facts.append(("Embodied", _grams(run.embodied_gco2e)))
+    return facts
+
+
+def shift_table(shift: ScheduleShift) -> Table:
+    """Return what a run would cost if it started at other hours."""
+    table = _table(("start", "hour", "carbon", "price of energy"))
+    rows: list[tuple[str, ShiftedStart | None]] = [
+        ("first hour", shift.now),
+        ("least carbon", shift.least_carbon),
+        ("most carbon", shift.most_carbon),
+        ("least cost", shift.least_cost),
+        ("most cost", shift.most_cost),
+    ]
+    for name, start in rows:
+        if start is not None:
+            table.add_row(
+                name, start.hour, _grams(start.carbon_gco2e), money(start.energy_cost_usd)
+            )
+    return table
+
+
+def efficiency(result: Result) -> str:
+    """Return tokens or samples for a joule, and the energy-delay product, in words."""
+    samples = f"{significant(result.samples_per_j)} samples"
+    per = samples
+    if result.tokens_per_j is not None:
+        per = f"{significant(result.tokens_per_j)} tokens"
+    product = quantity(result.energy_delay_product_js, "J s")
+    return f"{per} per joule, energy-delay product {product}"
+
+
+def _grams(mass: float | None) -> str:
+    return NOT_APPLICABLE if mass is None else f"{quantity(mass, 'g')} CO2e"
+
+
+def _table(heads: Sequence[str]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for number, head in enumerate(heads):
+        is_word = number == 0 or head in {"class of work", "hour"}
+        table.add_column(head, justify="left" if is_word else "right", no_wrap=True)
+    return table
