@@ -103,7 +103,7 @@ def run_bill(
     Raises:
         JobError: Tokens are asked of a job that has none.
     """
-    batch = result.samples_per_s * result.step_time_s
+    batch = float(round(result.samples_per_s * result.step_time_s))
     if tokens is not None:
         if result.tokens_per_s is None:
             raise JobError(
@@ -117,7 +117,9 @@ def run_bill(
     def times(value: float | None) -> float | None:
         return None if value is None else steps * value
 
-    per_step = None if result.tokens_per_s is None else result.tokens_per_s * result.step_time_s
+    per_step = None
+    if result.tokens_per_s is not None:
+        per_step = float(round(result.tokens_per_s * result.step_time_s))
     return RunBill(
         tokens=times(per_step),
         samples=steps * batch,

@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 _BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*%#"
+_GRAMS_PER_TONNE = 1e6
 #: Components that follow work; the others flow whatever runs.
 _BY_WORK = {"device_dynamic", "host_loading", "storage"}
 _COMPONENT_WORDS = {
@@ -101,9 +102,7 @@ def waiting_table(energy: EnergyUse) -> Table | None:
                 format_time(found.time_s),
                 quantity(found.energy_j, "J"),
                 money(found.cost_usd),
-                NOT_APPLICABLE
-                if found.carbon_gco2e is None
-                else f"{quantity(found.carbon_gco2e, 'g')} CO2e",
+                _grams(found.carbon_gco2e),
             )
     return table if table.row_count else None
 
@@ -166,7 +165,11 @@ def efficiency(result: Result) -> str:
 
 
 def _grams(mass: float | None) -> str:
-    return NOT_APPLICABLE if mass is None else f"{quantity(mass, 'g')} CO2e"
+    if mass is None:
+        return NOT_APPLICABLE
+    if mass >= _GRAMS_PER_TONNE:
+        return f"{significant(mass / _GRAMS_PER_TONNE)} t CO2e"
+    return f"{quantity(mass, 'g')} CO2e"
 
 
 def _table(heads: Sequence[str]) -> Table:

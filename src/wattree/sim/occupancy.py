@@ -176,7 +176,7 @@ def occupancy(
     members = _Members(graph.stream_offsets, graph.stream_ids, graph.stream_class)
     counts = np.zeros(len(graph.stream_class), dtype=np.int64)
     spans = np.stack([np.full(number, graph.tasks), np.zeros(number, np.int64)], axis=1)
-    _count(members, counts, spans)
+    _count(members, np.full(number, -1), counts, spans)
     asked = np.zeros(number, dtype=bool)
     asked[np.arange(number) if classes is None else classes] = True
     of_class = np.bincount(graph.stream_class, counts, number)
@@ -187,8 +187,9 @@ def occupancy(
         chosen = np.zeros(number, dtype=bool)
         chosen[batch] = True
         lanes, begins = _lanes(members, np.where(chosen[graph.stream_class], counts, 0), number)
-        reach = int(spans[batch, 0].min()), int(spans[batch, 1].max())
-        _pack(tasks, members, chosen, reach, begins, stints)
+        if of_class[batch].any():
+            reach = int(spans[batch, 0].min()), int(spans[batch, 1].max())
+            _pack(tasks, members, chosen, reach, np.full(number, -1), begins, stints)
         _sweep(stints, lanes, batch, most_w, trace.makespan_s, starved, _scratch(lanes), found)
     return found
 
@@ -253,18 +254,17 @@ def _scratch(lanes: _Lanes) -> _Scratch:
 
 
 @kernel
-def _count(members: _Members, counts: Integers, spans: Integers) -> None:
+def _count(members: _Members, last: Integers, counts: Integers, spans: Integers) -> None:
     """Count the tasks of streams, one of several streams of a class at the first of them."""
     for task in range(len(members.row_offsets) - 1):
-        before = -1
         for row in range(members.row_offsets[task], members.row_offsets[task + 1]):
             stream = members.stream_ids[row]
             own = members.stream_class[stream]
-            if own != before:
+            if last[own] != task:
+                last[own] = task
                 counts[stream] += 1
                 spans[own, 0] = min(spans[own, 0], task)
                 spans[own, 1] = task
-            before = own
 
 
 @kernel
@@ -273,16 +273,17 @@ def _pack(
     members: _Members,
     chosen: NDArray[np.bool_],
     reach: tuple[int, int],
+    last: Integers,
     at: Integers,
     stints: NDArray[np.void],
 ) -> None:
     """Write down what streams of chosen classes do, `at` the places for each stream's next."""
     for task in range(reach[0], reach[1] + 1):
-        before = -1
         for row in range(members.row_offsets[task], members.row_offsets[task + 1]):
             stream = members.stream_ids[row]
             own = members.stream_class[stream]
-            if own != before and chosen[own]:
+            if chosen[own] and last[own] != task:
+                last[own] = task
                 stint = stints[at[stream]]
                 stint.start_s = tasks.start_s[task]
                 stint.end_s = tasks.end_s[task]
@@ -292,7 +293,6 @@ def _pack(
                 stint.kind = tasks.kind[task]
                 stint.operator_class = tasks.operator_class[task]
                 at[stream] += 1
-            before = own
 
 
 @kernel
@@ -350,8 +350,8 @@ def _sweep(
                             share = compute_share if role_of[lane] == _COMPUTE else beside_share
                             spent_j = power_w[lane] * share * lasts_s
                             found.dynamic_j[own, cell_of[lane]] += spent_j
-                    low = min(int(now_s * per_s), BINS - 1)
-                    high = min(int(to_s * per_s), BINS - 1)
+                    low = max(min(int(now_s * per_s), BINS - 1), 0)
+                    high = max(min(int(to_s * per_s), BINS - 1), low)
                     if low == high:
                         found.power_j[own, low] += granted_w * lasts_s
                     else:
