@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattree.energy.hourly import HOUR_S, HourlySeries, starts_within, windows
 from wattree.errors import JobError
@@ -174,11 +175,17 @@ def schedule_shift(job: Job, result: Result, run_s: float) -> ScheduleShift:
         run_s=run_s,
         energy_j=power_w * run_s,
         now=start(0),
-        least_carbon=start(int(np.argmin(carbon))),
-        most_carbon=start(int(np.argmax(carbon))),
-        least_cost=None if cost is None else start(int(np.argmin(cost))),
-        most_cost=None if cost is None else start(int(np.argmax(cost))),
+        least_carbon=start(_first(carbon, carbon.min())),
+        most_carbon=start(_first(carbon, carbon.max())),
+        least_cost=None if cost is None else start(_first(cost, cost.min())),
+        most_cost=None if cost is None else start(_first(cost, cost.max())),
     )
+
+
+def _first(values: NDArray[np.float64], value: float) -> int:
+    """Return where a value first stands; sums of equal hours differ by rounding."""
+    close = 1e-9 * float(np.abs(values).max())
+    return int(np.argmax(np.abs(values - value) <= close))
 
 
 def _start(

@@ -51,35 +51,31 @@ def class_table(energy: EnergyUse) -> Table:
     """Return energy by stage and class of work, largest first within a stage."""
     table = _table(("stage", "class of work", "energy", "share", "of it by work"))
     for stage in energy.by_stage:
-        whole, work = _by_class(energy, stage)
         shown = stage
-        for name in sorted(whole, key=lambda name: -whole[name]):
-            if whole[name] < _NOTHING * energy.total:
-                continue
-            table.add_row(
-                shown,
-                name.replace("_", " "),
-                quantity(whole[name], "J"),
-                percent(whole[name] / energy.total),
-                percent(work.get(name, 0.0) / whole[name]),
-            )
-            shown = ""
+        classes = _by_class(energy, stage)
+        for name, (whole, rest, work) in sorted(classes.items(), key=lambda item: -item[1][0]):
+            if whole >= _NOTHING * energy.total:
+                table.add_row(
+                    shown,
+                    name.replace("_", " "),
+                    quantity(whole, "J"),
+                    percent(whole / energy.total),
+                    percent(work / (rest + work)) if rest + work else NOT_APPLICABLE,
+                )
+                shown = ""
     return table
 
 
-def _by_class(energy: EnergyUse, stage: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Return what classes of a stage draw, and what of it follows work, PUE included. [J]"""
-    whole: dict[str, float] = {}
-    work: dict[str, float] = {}
-    outside = energy.by_component.get("facility", 0.0)
-    pue = energy.total / max(energy.total - outside, 1e-30)
+def _by_class(energy: EnergyUse, stage: str) -> dict[str, tuple[float, float, float]]:
+    """Return what classes of a stage draw: in all, and before PUE at rest and by work. [J]"""
+    found: dict[str, list[float]] = {}
     for entry in energy.ledger:
         if entry.stage == stage:
-            name = entry.operator_class
-            whole[name] = whole.get(name, 0.0) + entry.energy_j
-            if entry.component in _BY_WORK:
-                work[name] = work.get(name, 0.0) + entry.energy_j * pue
-    return whole, work
+            parts = found.setdefault(entry.operator_class, [0.0, 0.0, 0.0])
+            parts[0] += entry.energy_j
+            if entry.component != "facility":
+                parts[2 if entry.component in _BY_WORK else 1] += entry.energy_j
+    return {name: (whole, rest, work) for name, (whole, rest, work) in found.items()}
 
 
 def component_table(energy: EnergyUse) -> Table:

@@ -16,9 +16,18 @@ from numpy.typing import NDArray
 
 from wattree.graph import ExecutionGraph, OperatorClass, Phase, StageLabel, TaskKind
 from wattree.sim.compiled import is_cached, kernel
+from wattree.sim.engine import player_is_compiled
 from wattree.trace import Trace
 
-__all__ = ["BINS", "CLASSES", "Occupancy", "Wait", "occupancy", "occupancy_is_compiled"]
+__all__ = [
+    "BINS",
+    "CLASSES",
+    "Occupancy",
+    "Wait",
+    "class_column",
+    "kernels_are_compiled",
+    "occupancy",
+]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -194,9 +203,9 @@ def occupancy(
     return found
 
 
-def occupancy_is_compiled() -> bool:
-    """Return whether the machine code of the sweep is on disk."""
-    return all(is_cached(each) for each in (_count, _pack, _sweep))
+def kernels_are_compiled() -> bool:
+    """Return whether simulating starts at once: the machine code of all kernels is on disk."""
+    return player_is_compiled() and all(is_cached(each) for each in (_count, _pack, _sweep))
 
 
 def class_column(graph: ExecutionGraph) -> NDArray[np.int8]:
