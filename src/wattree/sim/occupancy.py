@@ -337,12 +337,17 @@ def _sweep(
                 # What runs from `now_s` to `to_s`, and what it asks for.
                 compute_w, beside_w = 0.0, 0.0
                 shown, role = -1, _NOTHING
+                hungry, last = 0, 0
                 for lane in range(count):
                     what = role_of[lane]
-                    if what == _COMPUTE:
-                        compute_w += power_w[lane]
-                    else:
-                        beside_w += power_w[lane]
+                    if what == _NOTHING:
+                        continue
+                    if power_w[lane] > 0.0:
+                        hungry, last = hungry + 1, lane
+                        if what == _COMPUTE:
+                            compute_w += power_w[lane]
+                        else:
+                            beside_w += power_w[lane]
                     if what < role:
                         shown, role = cell_of[lane], what
                 lasts_s = to_s - now_s
@@ -354,7 +359,9 @@ def _sweep(
                         beside_share = (limit_w - compute_w) / beside_w
                 granted_w = compute_w * compute_share + beside_w * beside_share
                 if granted_w > 0.0:
-                    for lane in range(count):
+                    if hungry == 1:  # as a rule
+                        found.dynamic_j[own, cell_of[last]] += granted_w * lasts_s
+                    for lane in range(count if hungry > 1 else 0):
                         if power_w[lane] > 0.0:
                             share = compute_share if role_of[lane] == _COMPUTE else beside_share
                             spent_j = power_w[lane] * share * lasts_s
