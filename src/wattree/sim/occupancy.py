@@ -189,7 +189,7 @@ def occupancy(
     asked = np.zeros(number, dtype=bool)
     asked[np.arange(number) if classes is None else classes] = True
     of_class = np.bincount(graph.stream_class, counts, number)
-    batches = list(_batches(of_class, asked))
+    batches = list(_batches(of_class, spans, asked))
     room = max((int(of_class[batch].sum()) for batch in batches), default=0)
     stints = np.empty(room, _STINT)  # one for all: fresh memory costs more than filling it
     for batch in batches:
@@ -231,10 +231,16 @@ def _roles(graph: ExecutionGraph) -> NDArray[np.int8]:
     return np.asarray(table.ravel()[graph.kind * np.int8(len(Phase)) + graph.phase])
 
 
-def _batches(counts: NDArray[Any], asked: NDArray[np.bool_]) -> Iterator[Integers]:
-    """Yield classes, neighbours together, so many that what they do takes little memory."""
+def _batches(counts: NDArray[Any], spans: Integers, asked: NDArray[np.bool_]) -> Iterator[Integers]:
+    """Yield classes, neighbours together, so many that what they do takes little memory.
+
+    Classes whose tasks lie apart (those of pipeline stages do) are swept apart: memory that is
+    used again is faster than fresh memory.
+    """
     chosen = np.flatnonzero(asked)
-    number = np.cumsum(counts[chosen]) // _BATCH
+    reached = np.maximum.accumulate(spans[chosen, 1])
+    is_apart = np.concatenate(([False], spans[chosen[1:], 0] > reached[:-1]))
+    number = np.cumsum(counts[chosen]) // _BATCH + len(counts) * np.cumsum(is_apart)
     for part in np.unique(number):
         yield chosen[number == part]
 
