@@ -92,9 +92,17 @@ def _of_the_site(job: Job) -> dict[str, Evidence]:
         found["carbon_gco2e"] = Evidence(
             evidence="datasheet",
             share=whole,
-            note=f"grid intensity and PUE of {job.cluster.site.name}",
+            note=f"{_intensity(job)} PUE of {job.cluster.site.name}",
         )
     return found
+
+
+def _intensity(job: Job) -> str:
+    """Return where the grid intensity is from, in words."""
+    if job.terms.series is not None:
+        return f"average grid intensity of {job.terms.series.name},"
+    given = job.terms.carbon_gco2e_per_j is not None
+    return "the job's grid intensity," if given else "grid intensity and"
 
 
 def _weakest(shares: Mapping[str, float]) -> str:
