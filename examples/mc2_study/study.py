@@ -157,7 +157,7 @@ def main(words: list[str]) -> None:
     """Run the study and write its table and picture."""
     from rich.console import Console
 
-    from wattree.report.energy_text import show_comparison
+    from wattree.report.energy_models_text import show_comparison
 
     found = compared(Path(words[0] if words else "runs"))
     for title, comparison in found.items():

@@ -64,3 +64,37 @@ def test_a_mistake_is_one_line_and_exit_code_two(
     assert "did you mean 'nodes'?" in capsys.readouterr().err
     assert run(["energy", "predict", "--calibration", "x", "--nodes", "many", "--model", "a"]) == 2
     assert "--nodes: found 'many', expected numbers such as 16,32" in capsys.readouterr().err
+
+
+JOB = """
+model: resnet-50
+data: {global_batch: 16, loader: imagenet-jpeg}
+precision: fp32
+cluster: {node: ft-2000-plus-node, nodes: 2}
+strategy: {preset: ddp, dp: 2, micro_batch: 8}
+"""
+
+
+def test_a_model_without_a_run_is_predicted_from_its_job(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of any model; one thing is asked at a time."""
+    calibration, job = tmp_path / "calibration.yaml", tmp_path / "job.yaml"
+    job.write_text(JOB)
+    assert run(["energy", "fit", str(folder), "--out", str(calibration)]) == 0
+    words = ["energy", "predict", "--calibration", str(calibration), "--nodes", "16,32"]
+    capsys.readouterr()
+
+    assert run([*words, "--job", str(job), "--json", "-"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["forecasts"]
+    assert (first["samples"], second["samples"]) == (128, 256)
+    assert first["energy_j"]["lower"] < first["energy_j"]["value"] < first["energy_j"]["upper"]
+    assert run([*words, "--job", str(job)]) == 0
+    assert "on synthetic" in capsys.readouterr().out
+
+    assert run(words) == 2
+    assert "found none, expected one of --model, --run, --job" in capsys.readouterr().err
+    assert run([*words, "--job", str(job), "--model", "vgg-16"]) == 2
+    assert "found --model and --job, expected one of" in capsys.readouterr().err
+    assert run([*words, "--job", str(job), "--batch", "4"]) == 2
+    assert "--batch: found --job, which says its batch; expected --model" in capsys.readouterr().err

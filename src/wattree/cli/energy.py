@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from wattree.cli.job_file import read_job
 from wattree.cli.output import JsonPath, check_outputs, deliver
 
 __all__ = ["energy"]
@@ -96,12 +97,21 @@ def predict(  # noqa: PLR0917 - typer passes options by name
             show_default=False,
         ),
     ] = None,
+    job: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="JOB",
+            help="Or a job file of any model, data-parallel, whose step is simulated: what one "
+            "rank does in it counts, not its times, energy or number of ranks.",
+            show_default=False,
+        ),
+    ] = None,
     batch: Annotated[
         float | None,
         typer.Option(
             min=1,
             metavar="N",
-            help="Samples of one rank in a step; the largest of the model's runs.",
+            help="With --model: samples of one rank in a step; the largest of the model's runs.",
             show_default=False,
         ),
     ] = None,
@@ -110,23 +120,33 @@ def predict(  # noqa: PLR0917 - typer passes options by name
 ) -> None:
     """Predict time and energy by stage on other numbers of nodes, or of other models.
 
-    Every rank does the work that it did in the runs of the fit, or in FILE:
-    the global batch grows with the nodes.
+    Every rank does the work that it did in the runs of the fit, in FILE, or
+    in the simulated step of JOB: the global batch grows with the nodes.
 
     Example: wattree energy predict --calibration calibration.yaml --model resnet-50 --nodes 16,32
     """
-    import wattree
     from wattree.report.energy_models_text import show_forecasts
     from wattree.trace.plain import as_plain
 
-    found = wattree.predict_energy(
-        calibration,
-        nodes=_counts(nodes),
-        model=model,
-        run=run,
-        samples_per_rank=batch,
-        iterations=iterations,
-    )
+    _check_asked(model, run, job, batch)
+    check_outputs(json_path, source=calibration)
+    if job is not None:
+        from wattree.predict import forecast_job
+
+        found = forecast_job(
+            calibration, read_job(job), nodes=_counts(nodes), iterations=iterations
+        )
+    else:
+        from wattree.energy.commands import predict_energy
+
+        found = predict_energy(
+            calibration,
+            nodes=_counts(nodes),
+            model=model,
+            run=run,
+            samples_per_rank=batch,
+            iterations=iterations,
+        )
     deliver(
         {"forecasts": [as_plain(each) for each in found]},
         json_path,
@@ -178,6 +198,25 @@ def compare(
         check_outputs(json_path, source=run)
     found = wattree.compare_energy(runs, fit_on=fit_on, policy=Policy(seen=seen, refit_every=refit))
     deliver(found.as_json(), json_path, lambda console: show_comparison(found, console))
+
+
+def _check_asked(
+    model: str | None, run: Path | None, job: Path | None, batch: float | None
+) -> None:
+    """Check that one thing is asked for.
+
+    Raises:
+        RunError: None is, or several are, or a batch beside what has its own.
+    """
+    from wattree.errors import RunError
+
+    asked = {"--model": model, "--run": run, "--job": job}
+    given = [name for name, value in asked.items() if value is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "none"
+        raise RunError("predict", [f"found {found}, expected one of {', '.join(asked)}"])
+    if batch is not None and model is None:
+        raise RunError("--batch", [f"found {given[0]}, which says its batch; expected --model"])
 
 
 def _counts(text: str) -> tuple[int, ...]:

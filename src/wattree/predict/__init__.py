@@ -1,6 +1,7 @@
 """Predictions: the one place where capture, compiler, executor and energy meet."""
 
 from wattree.predict.estimate import Degrees, Estimates, Shared, estimate
+from wattree.predict.forecast import forecast_job
 from wattree.predict.model import check_recomputation
 from wattree.predict.power_sweep import LimitedStep, PowerSweep, power_sweep, usual_limits_w
 from wattree.predict.run_of import idle_run_of, loader_run_of, run_of
@@ -17,6 +18,7 @@ __all__ = [
     "Shared",
     "check_recomputation",
     "estimate",
+    "forecast_job",
     "idle_run_of",
     "loader_run_of",
     "power_sweep",
