@@ -1,0 +1,180 @@
+"""Training of the zoo's modules on synthetic data, measured by stage through `Stages`."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from wattree.capture.zoo import built_in_models
+from wattree.measure import MeterOptions, Stages
+from wattree.trace import Run
+
+__all__ = ["CopiedBatches", "Training", "environment", "train"]
+
+#: Batches copied one after the other before they are trained on. Step by step, every reading of the
+#: counter (some 100 ms apart) would see the same mixture of copying and computing, from which no
+#: stage's energy can be told; what a batch takes is the same.
+GROUP = 32
+#: Steps before the measured ones: kernels are chosen, memory is taken.
+WARM_UP = GROUP
+#: Different batches in host memory, so that copies do not come out of a processor's cache.
+_HOST_BATCHES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What is trained.
+
+    Attributes:
+        model: Name in the catalogue, whose module is that of the zoo.
+        batch: Samples of a step.
+        image_size: Pixels of an image's side.
+        options: Of the module, over those of the catalogue.
+    """
+
+    model: str
+    batch: int
+    image_size: int = 224
+    options: Mapping[str, Any] | None = None
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of one image as it is copied: fp32, three channels. [B]"""
+        return 4 * 3 * self.image_size**2
+
+
+class CopiedBatches:
+    """Batches copied from pageable host memory, a group at a time, until a time is over.
+
+    Args:
+        host: Pairs of inputs and targets, taken in turn.
+        device: Where they go.
+        group: Batches that are copied when the first of them is asked for.
+        warm_up: Batches before time counts.
+        seconds: How long after them; the last group is given whole. [s]
+        most: Batches at most, those before among them, in whole groups; None for no limit.
+        clock: The monotonic clock.
+    """
+
+    def __init__(
+        self,
+        host: Sequence[tuple[Any, Any]],
+        device: Any,
+        *,
+        warm_up: int,
+        seconds: float,
+        group: int = GROUP,
+        most: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._host, self._device, self._clock = host, device, clock
+        self._warm_up, self._seconds = warm_up, seconds
+        self._group, self._most = group, most
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """Yield copies."""
+        until_s, given = float("inf"), 0
+        copies: list[tuple[Any, Any]] = []
+        while copies or (self._clock() < until_s and (self._most is None or given < self._most)):
+            if given == self._warm_up:
+                until_s = self._clock() + self._seconds
+            if not copies:
+                copies = [self._copied(given + index) for index in range(self._group)]
+            yield copies.pop(0)
+            given += 1
+
+    def _copied(self, number: int) -> tuple[Any, Any]:
+        inputs, targets = self._host[number % len(self._host)]
+        return inputs.to(self._device), targets.to(self._device)
+
+
+def train(
+    training: Training,
+    *,
+    device: str,
+    seconds: float,
+    meters: Sequence[str],
+    options: MeterOptions | None = None,
+    warm_up: int = WARM_UP,
+    group: int = GROUP,
+    most: int | None = None,
+) -> Run:
+    """Train for a time and return the run: plain SGD, bf16 by autocast, eager.
+
+    Args:
+        training: What.
+        device: Where, as torch calls it.
+        seconds: How long after `warm_up` steps. [s]
+        meters: Kinds of meters that are read.
+        options: What is said about them; None for that one device.
+        warm_up: Steps that are left out; whole groups, so that a batch's copy is counted with it.
+        group: Batches that are copied together.
+        most: Steps at most.
+
+    Raises:
+        MeterError: The meters cannot be read.
+    """
+    import torch
+    from torch.nn import functional
+
+    torch.manual_seed(0)
+    entry = built_in_models()[training.model]
+    arguments = {**entry.options, **(training.options or {})}
+    module = import_module(f"wattree.capture.zoo.{entry.module}").build(**arguments)
+    model = module.to(device).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    shape = (training.batch, 3, training.image_size, training.image_size)
+    host = [
+        (torch.randn(shape), torch.randint(10, (training.batch,))) for _ in range(_HOST_BATCHES)
+    ]
+    loader = CopiedBatches(host, device, warm_up=warm_up, seconds=seconds, group=group, most=most)
+    kind = torch.device(device).type
+    with tempfile.TemporaryDirectory() as folder:
+        stages = Stages(
+            model,
+            optimizer,
+            out=Path(folder) / "run.json",
+            name=training.model,
+            model_name=training.model,
+            meters=meters,
+            options=options,
+            skip_steps=warm_up,
+            quiet=True,
+        )
+        with stages:
+            for inputs, targets in stages.wrap(loader):
+                with torch.autocast(kind, torch.bfloat16):
+                    loss = functional.cross_entropy(model(inputs), targets)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    assert stages.run is not None  # batches were loaded
+    return stages.run
+
+
+def environment(index: int, nvml: Any) -> dict[str, Any]:
+    """Return what a result must name: device, its power limit, driver and software.
+
+    Args:
+        index: Of the CUDA device.
+        nvml: The module `pynvml`, or what behaves like it.
+    """
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    nvml.nvmlInit()
+    handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
+    driver = nvml.nvmlSystemGetDriverVersion()
+    return {
+        "device": torch.cuda.get_device_name(index),
+        "power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
+        "driver": driver.decode() if isinstance(driver, bytes) else driver,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "torch": str(torch.__version__),
+    }
