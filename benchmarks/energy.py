@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import energy_clocks, energy_gemm, energy_zeus
+from benchmarks import energy_clocks, energy_gemm, energy_nodes, energy_zeus
 from benchmarks.energy_frame import Measure, Options, Section
 from wattree.cost import load_calibration
 from wattree.files import write_atomic
@@ -30,6 +30,8 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "products": energy_gemm.section,
     "limits": energy_zeus.section,
     "clocks": energy_clocks.section,
+    "nodes": energy_nodes.section,
+    "scaling": energy_nodes.scaling,
 }
 #: Fits of constants; those not named here are not made from these tables.
 FITS: dict[str, Callable[[Options], dict[str, float]]] = {
