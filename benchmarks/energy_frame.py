@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost import Calibration
+from wattree.energy.scores import score
 
 __all__ = ["Measure", "Options", "Section"]
 
 Floats = NDArray[np.float64]
+#: Rows up to which figures get an interval.
+_MOST_DRAWN = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,8 @@ class Measure:
         median: Of the same; None where it has no meaning.
         bias: Median signed error; None likewise.
         target: What the figure must not exceed; None where nothing is asked.
+        lower, upper: Interval of 95 % of the figure, bootstrap over rows; None where it is not
+            told.
     """
 
     name: str
@@ -60,10 +65,13 @@ class Measure:
     median: float | None = None
     bias: float | None = None
     target: float | None = None
+    lower: float | None = None
+    upper: float | None = None
 
     @classmethod
     def of(cls, name: str, errors: Floats, target: float | None) -> Measure:
-        """Return the line of relative errors."""
+        """Return the line of relative errors; of many rows without an interval, which is narrow."""
+        told = score(errors.tolist()) if len(errors) <= _MOST_DRAWN else None
         return cls(
             name=name,
             count=len(errors),
@@ -71,6 +79,8 @@ class Measure:
             median=float(np.median(np.abs(errors))),
             bias=float(np.median(errors)),
             target=target,
+            lower=told.lower if told else None,
+            upper=told.upper if told else None,
         )
 
     @property
