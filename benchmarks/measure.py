@@ -58,10 +58,10 @@ def job_of(text: str) -> Job:
         return load_job(path)
 
 
-def apart(what: str, job: str) -> dict[str, float]:
-    """Return what a function of this file finds in a process of its own."""
+def apart(what: str, job: str, *, module: str = "measure") -> dict[str, float]:
+    """Return what a function of a file of benchmarks finds in a process of its own."""
     code = (
-        f"import json, sys; sys.path.insert(0, '.'); from benchmarks.measure import {what}; "
+        f"import json, sys; sys.path.insert(0, '.'); from benchmarks.{module} import {what}; "
         f"print(json.dumps({what}(sys.stdin.read())))"
     )
     done = subprocess.run(

@@ -63,7 +63,9 @@ def output(command: str) -> str:
     )
     if done.returncode not in (0, 2):
         raise SystemExit(f"{command} failed:\n{done.stderr}")
-    lines = [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
+    said = (done.stdout + done.stderr).splitlines()
+    # Whether kernels were compiled before is no part of what a command says.
+    lines = [line.rstrip() for line in said if not line.startswith("First run: ")]
     return "\n".join([f"$ {command}", *lines]) + "\n"
 
 

@@ -121,7 +121,7 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-def write_atomic(path: str | Path, text: str) -> None:
+def write_atomic(path: str | Path, text: str | bytes) -> None:
     """Write a file whole or not at all: under a temporary name beside it, then renamed.
 
     Links are followed. What is no regular file (a pipe, `/dev/stdout`) is written to as it is:
@@ -134,7 +134,7 @@ def write_atomic(path: str | Path, text: str) -> None:
         target = Path(os.path.realpath(path))
         if target.is_dir():
             raise IsADirectoryError(None, "it is a folder")
-        content = text.encode("utf-8")
+        content = text if isinstance(text, bytes) else text.encode("utf-8")
         if target.exists() and not target.is_file():
             target.write_bytes(content)
         else:

@@ -67,6 +67,7 @@ UNITS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "usd": {"USD": 1.0, "$": 1.0},
         "usd_per_s": {"USD/h": 1 / SECONDS_PER_HOUR, "$/h": 1 / SECONDS_PER_HOUR},
         "usd_per_j": {"USD/kWh": 1 / JOULES_PER_KWH, "$/kWh": 1 / JOULES_PER_KWH},
+        "gco2e": {"gCO2e": 1.0, "kgCO2e": 1e3, "tCO2e": 1e6},
         "gco2e_per_j": {"gCO2e/kWh": 1 / JOULES_PER_KWH, "g/kWh": 1 / JOULES_PER_KWH},
     }
 )

@@ -74,6 +74,7 @@ def prediction(**changes: Any) -> SimpleNamespace:
         power=((0.0, 5000.0), (2.0, 6000.0)),
         warnings=(),
         beside=None,
+        curves={},
     )
 
 

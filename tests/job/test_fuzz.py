@@ -32,6 +32,10 @@ VALID: dict[str, Any] = {
     },
     "software": "megatron-core",
     "traits": {"compiled": True},
+    "energy": {
+        "price": "0.1 USD/kWh",
+        "embodied": {"device": "150 kgCO2e", "lifetime": "1460 d"},
+    },
     "training": {"steps": 10, "checkpoint": {"dir": "runs", "every": 5}},
 }
 WORDS = st.sampled_from(

@@ -296,8 +296,8 @@ def test_all_problems_come_at_once() -> None:
     ) == (
         (
             "unknown key 'modle'; did you mean 'model'? known keys: model, data, precision, "
-            "optimizer, cluster, strategy, software, traits, compile, collectives, training, "
-            "place, neighbours"
+            "optimizer, cluster, strategy, software, traits, compile, collectives, energy, "
+            "training, place, neighbours"
         ),
         "model: found 'train.py', expected the function in it, too, such as train.py:build",
         "data.global_batch: is missing, expected a whole number, samples per step over all "
@@ -632,6 +632,7 @@ def test_the_schema_lists_the_keys_of_a_job() -> None:
         "traits",
         "compile",
         "collectives",
+        "energy",
         "training",
         "place",
         "neighbours",

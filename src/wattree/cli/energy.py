@@ -56,7 +56,7 @@ def fit(
     """
     import wattree
     from wattree.energy.calibration_file import calibration_as_json, write_energy_calibration
-    from wattree.report.energy_text import show_calibration
+    from wattree.report.energy_models_text import show_calibration
 
     for run in runs:
         check_outputs(out, json_path, source=run)
@@ -116,7 +116,7 @@ def predict(  # noqa: PLR0917 - typer passes options by name
     Example: wattree energy predict --calibration calibration.yaml --model resnet-50 --nodes 16,32
     """
     import wattree
-    from wattree.report.energy_text import show_forecasts
+    from wattree.report.energy_models_text import show_forecasts
     from wattree.trace.plain import as_plain
 
     found = wattree.predict_energy(
@@ -172,7 +172,7 @@ def compare(
     """
     import wattree
     from wattree.energy.series import Policy
-    from wattree.report.energy_text import show_comparison
+    from wattree.report.energy_models_text import show_comparison
 
     for run in runs:
         check_outputs(json_path, source=run)

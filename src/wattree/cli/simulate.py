@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wattree.cli.bill import asked_of_run
 from wattree.cli.job_file import read_job, tell_warnings
 from wattree.cli.output import (
     Calibration,
@@ -69,6 +70,41 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
             show_default=False,
         ),
     ] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--tokens",
+            "--target-tokens",
+            metavar="COUNT",
+            help="Also tell energy, money and carbon of a run to so many tokens, such as 1T.",
+            show_default=False,
+        ),
+    ] = None,
+    samples: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COUNT",
+            help="The same for a run to so many samples, such as 90M.",
+            show_default=False,
+        ),
+    ] = None,
+    shift: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Also tell at which hour of the job's series (energy: series) a run of that "
+            "length would best start, such as 24h; 'run' for that of --tokens or --samples.",
+            show_default=False,
+        ),
+    ] = None,
+    power_plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Write a picture (PNG) of power over the step by component; needs matplotlib.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Predict time, memory, energy and cost of one training step.
 
@@ -77,8 +113,13 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
 
     Example: wattree simulate job.yaml --trace trace.json --json result.json
     """
-    check_outputs(json_path, trace_path, source=job)
+    check_outputs(json_path, trace_path, power_plot, source=job)
     check_trace_path(trace_path)
+    asked = asked_of_run(tokens=tokens, samples=samples, shift=shift)
+    if power_plot is not None:
+        from wattree.report.power_plot import check_plotting
+
+        check_plotting()
     loaded = read_job(job)
     if power_limit is not None:
         limits_w = _limits_w(loaded, power_limit)
@@ -109,10 +150,15 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
         from wattree.report.perfetto import write_trace
 
         shown = prediction.beside or prediction
-        write_trace(trace_path, shown.trace, power={"cluster": shown.power})
+        own = prediction.curves if prediction.beside is None else {}
+        write_trace(trace_path, shown.trace, power=own or {"cluster": shown.power})
     from wattree.report import show_result
 
-    result = prediction.result
+    result = asked.answered(loaded, prediction.result)
+    if power_plot is not None and result.power is not None:
+        from wattree.report.power_plot import write_power_plot
+
+        write_power_plot(power_plot, result.power, title=f"{result.model} on {result.cluster}")
     deliver(
         {**result.as_json(), "warnings": list(prediction.warnings)},
         json_path,

@@ -310,6 +310,7 @@ def execution_graph(
         category_names=CATEGORIES,
         resident_by_category=np.concatenate([stage.resident for stage in classes]),
         flow_counts=counts,
+        operator_class=tasks.column("operator_class"),
     )
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from wattree.compiler.evaluate import BlockCosts, PhaseCosts
 from wattree.compiler.ledger import Item, Items, Recorder, shifted
+from wattree.compiler.operator_classes import class_of_step
 from wattree.compiler.program import (
     BlockProgram,
     CollectiveKind,
@@ -30,7 +31,14 @@ from wattree.compiler.tasks import TASK, Names, Stream, TaskTable
 from wattree.cost.rates import Rates
 from wattree.graph import Phase, StageLabel, TaskKind
 
-__all__ = ["BlockTasks", "Pipelining", "block_tasks", "phase_rows", "phase_span_s"]
+__all__ = [
+    "BlockTasks",
+    "Pipelining",
+    "block_tasks",
+    "hidden_beside",
+    "phase_rows",
+    "phase_span_s",
+]
 
 Floats = NDArray[np.float64]
 _Number = Callable[[str, str], int]
@@ -114,7 +122,7 @@ def phase_rows(
         pipelining: Visible shares of collectives.
         ring_ranks: Attention in blocks → how many; None: one row for all blocks.
     """
-    partner = _partners(steps, pipelining)
+    partner = hidden_beside(steps, pipelining)
     rings = rings_of(steps)
     passes = {ring.keys: ring for ring in rings.values()}
     passes |= {ring.gradient: ring for ring in rings.values() if ring.gradient is not None}
@@ -167,7 +175,7 @@ def _add_ring(
     at[ring.attention] = len(rows) - 1
 
 
-def _partners(steps: Sequence[Step], pipelining: Pipelining) -> dict[int, int]:
+def hidden_beside(steps: Sequence[Step], pipelining: Pipelining) -> dict[int, int]:
     """Return collective → the product it can be pipelined with."""
     partner: dict[int, int] = {}
     for index, step in enumerate(steps):
@@ -341,6 +349,7 @@ def _table(
         at = row.step, column
         task["stream"] = row.stream
         task["name"] = names(step.path)
+        task["operator_class"] = class_of_step(step)
         task["phase"] = _PHASES[step.phase]
         task["work_s"] = row.share * costs.work_s[at]
         edges += [(before, index) for before in row.depends]

@@ -15,12 +15,13 @@ from wattree.compiler.block_tasks import BlockTasks
 from wattree.compiler.evaluate import collective_costs
 from wattree.compiler.ledger import Item, Items, Line
 from wattree.compiler.movement import Movement
+from wattree.compiler.operator_classes import class_between_replicas
 from wattree.compiler.program import CollectiveKind
 from wattree.compiler.storage import Storage, SyncGroup
 from wattree.compiler.tasks import GATHERED, GRADIENTS, TASK, Stream, joined
 from wattree.cost import GroupShape
 from wattree.cost.rates import Rates
-from wattree.graph import Phase, StageLabel, TaskKind
+from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
 
 __all__ = [
     "BlockParts",
@@ -98,7 +99,7 @@ def sync_tasks(
     task["stream"], task["axes"] = stream, context.axes(axes)
     task["overlaps"], task["in_turn"] = overlaps, in_turn > 0
     task["phase"], task["stage"] = Phase.SYNCHRONIZATION, StageLabel.COMMUNICATING
-    task["name"] = context.name(label)
+    task["name"], task["operator_class"] = context.name(label), class_between_replicas(kind)
     task["latency_s"], task["work_s"], task["wire_bytes"] = latency, work, wire
     task["scale_up_bytes"], task["adapter_bytes"] = scale_up, adapter
     task["uplink_bytes"] = uplink
@@ -131,7 +132,7 @@ def release(size_bytes: float, name: Callable[[str], int]) -> np.ndarray:
     task["kind"], task["stream"], task["axes"] = TaskKind.HOST, Stream.HOST, -1
     task["phase"], task["stage"] = Phase.SYNCHRONIZATION, StageLabel.COMPUTING
     task["category"], task["free_bytes"] = GATHERED, size_bytes
-    task["name"] = name("parameters.release")
+    task["name"], task["operator_class"] = name("parameters.release"), OperatorClass.HOST
     return task
 
 

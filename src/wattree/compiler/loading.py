@@ -20,7 +20,7 @@ from wattree.compiler.tasks import CATEGORIES, TASK, Copy, Stream
 from wattree.compiler.topology import LinkUse, MeshTopology
 from wattree.cost.loading import Loader, copy_bytes_per_s, part_times_s, storage_bytes_per_s
 from wattree.errors import StrategyError
-from wattree.graph import Phase, StageLabel, TaskKind
+from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
 from wattree.hardware import Cluster, Node
 from wattree.strategy import Schedule
 from wattree.units import format_bytes
@@ -141,6 +141,7 @@ def _host(name: int, stream: int, work_s: float) -> NDArray[np.void]:
     task["kind"], task["stream"], task["axes"] = TaskKind.HOST, stream, -1
     task["phase"], task["stage"] = Phase.PREFETCH, StageLabel.MATERIALS
     task["name"], task["work_s"] = name, work_s
+    task["operator_class"] = OperatorClass.PREPARING
     return task
 
 
@@ -149,6 +150,8 @@ def _moving(name: int, stream: int, size_bytes: float, phase: Phase) -> NDArray[
     task["kind"], task["stream"], task["axes"] = TaskKind.TRANSFER, stream, -1
     task["phase"], task["stage"] = phase, StageLabel.MATERIALS
     task["category"], task["name"], task["wire_bytes"] = _INPUT, name, size_bytes
+    is_read = stream == Stream.STORAGE
+    task["operator_class"] = OperatorClass.READING if is_read else OperatorClass.COPYING
     return task
 
 

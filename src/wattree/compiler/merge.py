@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.tasks import Stream, TaskTable
-from wattree.graph import TaskKind
+from wattree.graph import OperatorClass, TaskKind
 
 __all__ = ["merged"]
 
@@ -33,6 +33,8 @@ def merged(table: TaskTable) -> TaskTable:
     result = tasks[kept].copy()
     for name in _SUMMED:
         result[name] = np.bincount(number, weights=tasks[name], minlength=len(kept))
+    mixed = number[tasks["operator_class"] != result["operator_class"][number]]
+    result["operator_class"][mixed] = OperatorClass.OPERATORS
     worst = _merge_memory(tasks, number, result)
     edges = number[table.edges]
     edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0)

@@ -23,7 +23,7 @@ from wattree.compiler.loading import Loading
 from wattree.compiler.pairs import PairedTables
 from wattree.compiler.tasks import TASK, Stream, TaskTable, concatenated, joined
 from wattree.compiler.update import gradients_out, table_updates, update_tasks
-from wattree.graph import Phase, StageLabel, TaskKind
+from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
 from wattree.strategy.schedules import ChunkPlacement, Order, Place, Slot, Work
 
 __all__ = [
@@ -417,6 +417,7 @@ def _mirror_table(transfer: np.void, context: ChunkContext, update: Update) -> T
     task["stream"], task["phase"] = Stream.REDUCE, Phase.SYNCHRONIZATION
     task["name"], task["micro_batch"] = context.name("gradients.mirror"), -1
     task["wire_bytes"] = update.gradient_bytes
+    task["operator_class"] = OperatorClass.GRADIENT_SYNC
     return TaskTable(tasks=task, edges=np.zeros((0, 2), np.int64), exit=0)
 
 
@@ -453,6 +454,7 @@ def _host_task(context: ChunkContext, name: str, time_s: float, *, materials: bo
     task["phase"] = Phase.MATERIALS if materials else Phase.OPTIMIZER
     task["stage"] = StageLabel.MATERIALS if materials else StageLabel.COMPUTING
     task["name"], task["work_s"], task["micro_batch"] = context.name(name), time_s, -1
+    task["operator_class"] = OperatorClass.READING if materials else OperatorClass.HOST
     return task
 
 

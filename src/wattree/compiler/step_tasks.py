@@ -37,6 +37,7 @@ from wattree.compiler.tasks import TASK, Names
 from wattree.compiler.topology import LinkUse
 from wattree.errors import StrategyError
 from wattree.graph import (
+    OperatorClass,
     StageLabel,
     TaskKind,
 )
@@ -313,6 +314,6 @@ def _transfer(names: Names) -> np.void:
     task = np.zeros(1, TASK)
     task["kind"], task["axes"] = TaskKind.TRANSFER, -1
     task["stage"] = StageLabel.COMMUNICATING
-    task["name"] = names("stage boundary")
+    task["name"], task["operator_class"] = names("stage boundary"), OperatorClass.PIPELINE_TRANSFER
     record: np.void = task[0]
     return record

@@ -52,6 +52,7 @@ TASK = np.dtype(
         ("stage", np.int8),
         ("category", np.int8),
         ("copy", np.int8),
+        ("operator_class", np.int8),
         ("name", np.int32),
         ("micro_batch", np.int32),
         ("latency_s", np.float64),

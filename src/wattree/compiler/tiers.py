@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from wattree.compiler.tasks import TASK, Copy, Stream
 from wattree.compiler.topology import LinkUse
-from wattree.graph import Phase, StageLabel, TaskKind
+from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
 from wattree.hardware import Node
 from wattree.units import format_bytes
 
@@ -53,6 +53,7 @@ class Tier:
         task["copy"] = _COPIES[self.name][0 if out else 1]
         task["phase"], task["stage"] = phase, StageLabel.COMMUNICATING
         task["category"], task["name"] = category, name
+        task["operator_class"] = OperatorClass.OFFLOAD
         task["latency_s"] = self.latency_s
         task["work_s"] = size_bytes / self.copy_bytes_per_s
         task["wire_bytes"] = task["traffic_bytes"] = size_bytes

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from wattree.compiler.movement import Movement
 from wattree.compiler.storage import Storage
 from wattree.compiler.tasks import CATEGORIES, GRADIENTS, TASK, Stream
-from wattree.graph import Phase, StageLabel, TaskKind
+from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
 
 __all__ = ["gradients_out", "gradients_taken", "table_updates", "update_tasks"]
 
@@ -38,7 +38,7 @@ def update_tasks(
     task = np.zeros(1, TASK)
     task["axes"], task["micro_batch"] = -1, -1
     task["phase"], task["stage"] = Phase.OPTIMIZER, StageLabel.COMPUTING
-    task["name"] = name("optimizer")
+    task["name"], task["operator_class"] = name("optimizer"), OperatorClass.OPTIMIZER
     tier = moves.offload.optimizer
     if tier is None:
         task["kind"], task["stream"] = TaskKind.COMPUTE, Stream.COMPUTE
@@ -75,7 +75,7 @@ def table_updates(
     task = np.zeros(1, TASK)
     task["axes"], task["micro_batch"] = -1, -1
     task["phase"], task["stage"] = Phase.OPTIMIZER, StageLabel.COMPUTING
-    task["name"] = name("tables.update")
+    task["name"], task["operator_class"] = name("tables.update"), OperatorClass.OPTIMIZER
     task["kind"], task["stream"] = TaskKind.HOST, Stream.HOST_UPDATE
     task["work_s"] = moves.update_traffic_bytes(sum(far)) / rate
     return [task]
@@ -102,7 +102,7 @@ def gradients_taken(storage: Storage, name: Names) -> NDArray[np.void]:
     task["kind"], task["stream"], task["axes"] = TaskKind.HOST, Stream.HOST, -1
     task["phase"], task["stage"] = Phase.BACKWARD, StageLabel.COMPUTING
     task["category"], task["alloc_bytes"] = GRADIENTS, storage.gradients[0]
-    task["name"] = name("gradients.take")
+    task["name"], task["operator_class"] = name("gradients.take"), OperatorClass.HOST
     return task
 
 

@@ -9,6 +9,7 @@ from wattree.graph.execution_graph import (
 )
 from wattree.graph.handed import Handed, Made
 from wattree.graph.model_graph import Block, BlockInstance, ModelGraph, Tensor
+from wattree.graph.operator_class import OperatorClass, class_of_kind
 from wattree.graph.operators import (
     AttentionMask,
     DimRole,
@@ -45,6 +46,7 @@ __all__ = [
     "ModelGraph",
     "Operand",
     "Operator",
+    "OperatorClass",
     "OperatorKind",
     "Parameter",
     "Phase",
@@ -55,6 +57,7 @@ __all__ = [
     "Tensor",
     "TensorRole",
     "Window",
+    "class_of_kind",
     "part_of",
     "repeated",
     "tasks_of_jobs",

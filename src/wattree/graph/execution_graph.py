@@ -132,6 +132,7 @@ class ExecutionGraph:
         memory_category: Index into `category_names` of what alloc/free hold, `(T,)`.
         category_names: Memory categories.
         resident_by_category: `(C, categories)`. [B]
+        operator_class: `OperatorClass` of each task, `(T,)`; None where nobody said.
     """
 
     kind: NDArray[np.int8]
@@ -168,6 +169,7 @@ class ExecutionGraph:
     category_names: tuple[str, ...]
     resident_by_category: Floats
     flow_counts: Floats | None = None
+    operator_class: NDArray[np.int8] | None = None
 
     @property
     def tasks(self) -> int:

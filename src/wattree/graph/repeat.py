@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph.execution_graph import ExecutionGraph, Phase, StageLabel, TaskKind
+from wattree.graph.operator_class import OperatorClass
 
 __all__ = [
     "JobTasks",
@@ -122,6 +123,9 @@ def repeated(graph: ExecutionGraph, jobs: Sequence[JobTasks], steps: Sequence[in
     flow_offsets, flows = _rows(graph.flow_offsets, source)
     successor_offsets, successors = _successors(graph, jobs, gates, len(source))
     gate_name, counts = len(graph.names), graph.flow_counts
+    classes = graph.operator_class
+    if classes is not None:
+        classes = np.append(classes, np.int8(OperatorClass.HOST))[source]
     columns = {
         name: np.append(getattr(graph, name), np.array(value, getattr(graph, name).dtype))[source]
         for name, value in _GATE.items()
@@ -140,6 +144,7 @@ def repeated(graph: ExecutionGraph, jobs: Sequence[JobTasks], steps: Sequence[in
             flow_counts=None if counts is None else counts[flows],
             name_ids=np.append(graph.name_ids, gate_name)[source],
             names=(*graph.names, _GATE_NAME),
+            operator_class=classes,
         ),
         gates=tuple(gates),
         tasks=tuple(tasks),
@@ -177,6 +182,7 @@ def part_of(graph: ExecutionGraph, job: JobTasks) -> ExecutionGraph:
         flow_links=graph.flow_links[flows],
         flow_bytes_per_s=graph.flow_bytes_per_s[flows],
         flow_counts=None if counts is None else counts[flows],
+        operator_class=None if graph.operator_class is None else graph.operator_class[own],
     )
 
 

@@ -71,6 +71,8 @@ class Site:
         pue: Facility energy / IT energy.
         carbon_gco2e_per_j: Grid intensity; None if unknown. [gCO2e/J]
         energy_price_usd_per_j: None if unknown. [USD/J]
+        bills_energy: Energy is paid for beside whatever nodes cost; otherwise only where no rent
+            is known, as rent has it in it.
         sources: Field → where its value comes from.
     """
 
@@ -78,6 +80,7 @@ class Site:
     pue: float
     carbon_gco2e_per_j: float | None
     energy_price_usd_per_j: float | None
+    bills_energy: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

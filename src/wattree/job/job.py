@@ -10,6 +10,7 @@ from typing import Any
 from wattree.cost.loading import Loader
 from wattree.cost.requests import CollectiveRequests
 from wattree.hardware import Cluster
+from wattree.job.energy import EnergyTerms
 from wattree.job.module import ModuleSource
 from wattree.strategy import Strategy, StrategyOptions
 
@@ -103,6 +104,7 @@ class Job:
         warnings: What its file says to no effect, one line each; commands print them.
         devices: Device of each rank; None puts rank r on device r.
         neighbours: Other jobs on the same cluster, on other devices.
+        terms: What it says of money and carbon; prices and intensity are in the cluster too.
     """
 
     model: ModelSource
@@ -119,6 +121,7 @@ class Job:
     warnings: tuple[str, ...] = ()
     devices: tuple[int, ...] | None = None
     neighbours: tuple[Neighbour, ...] = ()
+    terms: EnergyTerms = field(default_factory=EnergyTerms)
 
     def capped(self, power_limit_w: float) -> Job:
         """Return the job with a cap on every device of the cluster, its neighbours' too. [W]"""

@@ -24,6 +24,7 @@ from wattree.files import read_yaml
 from wattree.hardware import Cluster, Precision
 from wattree.job.cluster import cluster_of
 from wattree.job.collectives import collective_requests
+from wattree.job.energy import energy_terms, under_terms
 from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.job import AUTO, Data, Job, ModelSource, TrainingOptions
 from wattree.job.loader import loader_of, warn_of_loader
@@ -132,6 +133,7 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
             dropless=traits.get("moe_dropless", family.moe_dropless),
             problems=problems,
         )
+    terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)
     training = _training(mapping.get("training", {}), problems=problems)
     problems.check()
     # Whatever is None noted its fault, so `check` has raised.
@@ -157,6 +159,8 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
         return job
     if mapping.get("neighbours") is not None:
         job = _beside(job, mapping["neighbours"], folder=folder, problems=problems)
+    # Neighbours that describe their cluster describe it without this job's terms.
+    job = replace(job, cluster=under_terms(job.cluster, terms), terms=terms)
     if job.devices == tuple(range(cluster.devices)):
         return replace(job, devices=None)
     return job

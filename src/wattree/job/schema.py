@@ -18,11 +18,16 @@ from wattree.job.values import (
     Degree,
     Depth,
     DeviceList,
+    DevicePrice,
     Duration,
+    EnergyPrice,
     Factor,
     Imbalance,
     Index,
+    Intensity,
     Layers,
+    Lifetime,
+    MadeCarbon,
     Offset,
     Pieces,
     Power,
@@ -47,6 +52,8 @@ __all__ = [
     "ClusterSpec",
     "CollectiveSpec",
     "DataSpec",
+    "EmbodiedSpec",
+    "EnergySpec",
     "JobFile",
     "LoaderSpec",
     "LoraSpec",
@@ -585,6 +592,38 @@ class TrainingSpec(Section):
     checkpoint: CheckpointSpec | None = Field(None, description="a mapping with dir and every")
 
 
+class EmbodiedSpec(Section):
+    """Emissions of making the hardware."""
+
+    device: MadeCarbon = Field(description="a mass for one device, such as '150 kgCO2e'")
+    node: MadeCarbon = Field(
+        0.0, description="a mass for a node without its devices, such as '1300 kgCO2e'"
+    )
+    lifetime: Lifetime = Field(description="how long the hardware is used, such as '1460 d'")
+
+
+class EnergySpec(Section):
+    """What energy and devices cost, and what they emit."""
+
+    price: EnergyPrice | None = Field(
+        None, description="a price of energy, such as '0.12 USD/kWh'; the site's if not given"
+    )
+    device_price: DevicePrice | None = Field(
+        None, description="the rent of one device, such as '2.5 USD/h'; the catalogue's if not"
+    )
+    carbon: Intensity | None = Field(
+        None, description="a grid intensity, such as '56 gCO2e/kWh'; the site's if not given"
+    )
+    series: str | None = Field(
+        None,
+        description="the path of a CSV file with the columns hour, gCO2e/kWh and, if known, "
+        "USD/kWh",
+    )
+    embodied: EmbodiedSpec | None = Field(
+        None, description="a mapping with device, node and lifetime, the emissions of making them"
+    )
+
+
 class JobFile(Section):
     """A training job."""
 
@@ -612,6 +651,10 @@ class JobFile(Section):
         "auto",
         description="'auto', 'nccl' or an algorithm such as ring, or a mapping of all_reduce, "
         "all_gather, reduce_scatter and all_to_all to one",
+    )
+    energy: EnergySpec = Field(
+        default_factory=EnergySpec,
+        description="a mapping with price, device_price, carbon, series or embodied",
     )
     training: TrainingSpec = Field(
         default_factory=TrainingSpec, description="a mapping with steps, seed, learning_rate"

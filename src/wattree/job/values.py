@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from wattree.errors import UnitError
 from wattree.job.problems import seen, shown
-from wattree.units import parse_quantity
+from wattree.units import JOULES_PER_KWH, SECONDS_PER_HOUR, parse_quantity
 
 __all__ = [
     "Axes",
@@ -21,11 +21,16 @@ __all__ = [
     "Degree",
     "Depth",
     "DeviceList",
+    "DevicePrice",
     "Duration",
+    "EnergyPrice",
     "Factor",
     "Imbalance",
     "Index",
+    "Intensity",
     "Layers",
+    "Lifetime",
+    "MadeCarbon",
     "Offset",
     "Pieces",
     "Power",
@@ -342,6 +347,39 @@ Size = Annotated[
     float,
     BeforeValidator(read_size),
     WithJsonSchema({"type": "string", "examples": ["25 MiB"]}),
+]
+EnergyPrice = Annotated[
+    float,
+    BeforeValidator(
+        _from_zero("usd_per_j", most=100 / JOULES_PER_KWH, span="'0 USD/kWh' to '100 USD/kWh'")
+    ),
+    WithJsonSchema({"type": "string", "examples": ["0.12 USD/kWh"]}),
+]
+DevicePrice = Annotated[
+    float,
+    BeforeValidator(
+        _from_zero(
+            "usd_per_s", most=1000 / SECONDS_PER_HOUR, span="'0 USD/h' to '1000 USD/h' per device"
+        )
+    ),
+    WithJsonSchema({"type": "string", "examples": ["2.5 USD/h"]}),
+]
+Intensity = Annotated[
+    float,
+    BeforeValidator(
+        _from_zero("gco2e_per_j", most=10_000 / JOULES_PER_KWH, span="'0' to '10000 gCO2e/kWh'")
+    ),
+    WithJsonSchema({"type": "string", "examples": ["56 gCO2e/kWh"]}),
+]
+MadeCarbon = Annotated[
+    float,
+    BeforeValidator(_from_zero("gco2e", most=1e9, span="'0 kgCO2e' to '1000 tCO2e'")),
+    WithJsonSchema({"type": "string", "examples": ["150 kgCO2e"]}),
+]
+Lifetime = Annotated[
+    float,
+    BeforeValidator(_quantity("s", least=86_400.0, most=3.2e9, span="'1 d' to '36500 d'")),
+    WithJsonSchema({"type": "string", "examples": ["1460 d"]}),
 ]
 Duration = Annotated[
     float,

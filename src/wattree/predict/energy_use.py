@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,13 +11,10 @@ from numpy.typing import NDArray
 from wattree.energy import DevicePower, dynamic_energy_j, loading_energy_j
 from wattree.graph import Phase, StageLabel, StreamKind, TaskKind
 from wattree.hardware import Cluster
-from wattree.predict.breakdown import (
-    membership_class,
-    starved_span,
-    tasks_by_class,
-    time_parts,
-)
-from wattree.trace import EnergyUse, Trace
+from wattree.predict.breakdown import starved_span
+from wattree.predict.energy_ledger import Drawn, account, standing_of
+from wattree.sim.occupancy import BINS, CLASSES, Occupancy, class_column, occupancy
+from wattree.trace import EnergyUse, PowerOverTime, Trace
 
 __all__ = ["StepEnergy", "standing_w", "step_energy"]
 
@@ -25,9 +22,12 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Curve = tuple[tuple[float, float], ...]
 
-_BINS = 256
+#: Tasks that are reckoned at once: arrays of that length stay in the processor's cache.
+_CHUNK = 1 << 15
 #: Streams whose tasks move bytes, or occupy a host, while the cores do other things.
 _MOVING_STREAMS = (StreamKind.COPY, StreamKind.STORAGE, StreamKind.HOST)
+#: Rank classes whose power a timeline shows: nobody scrolls through more tracks.
+_MOST_CURVES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,8 @@ class StepEnergy:
         average_w, peak_w: Of the job's devices and nodes, before PUE. [W]
         curve: Power over the step: (time, power of the job) pairs. [s, W]
         by_pool: Of `use.total`, the devices and nodes of each pool. [J]
+        component_w: Power over the step by component, at the times of `curve`. [W]
+        device_w: Power of one device of each rank class, likewise, `(C, len(curve))`. [W]
     """
 
     use: EnergyUse
@@ -46,6 +48,29 @@ class StepEnergy:
     peak_w: float
     curve: Curve
     by_pool: tuple[float, ...]
+    component_w: Mapping[str, Floats]
+    device_w: Floats
+
+    @property
+    def over_time(self) -> PowerOverTime | None:
+        """Power over the step by component; None of a step that takes no time."""
+        if len(self.curve) < 2:
+            return None
+        parts = {name: tuple(watts.tolist()) for name, watts in self.component_w.items()}
+        return PowerOverTime(width_s=self.curve[1][0], by_component=parts)
+
+    def curves(self, class_names: Sequence[str]) -> dict[str, Curve]:
+        """Return power over the step by name: a device of each class, nodes, all. [s, W]"""
+        times_s = [time_s for time_s, _ in self.curve]
+        found = {
+            name: tuple(zip(times_s, watts.tolist(), strict=True))
+            for name, watts in zip(class_names[:_MOST_CURVES], self.device_w, strict=False)
+        }
+        nodes = [w for name, w in self.component_w.items() if not name.startswith("device")]
+        around = sum(nodes, np.zeros(len(times_s)))
+        found["hosts and switches"] = tuple(zip(times_s, around.tolist(), strict=True))
+        found["cluster"] = self.curve
+        return found
 
 
 def step_energy(
@@ -60,9 +85,9 @@ def step_energy(
 ) -> StepEnergy:
     """Return the energy of a step.
 
-    Dynamic energy belongs to the stage of its task. Static energy (devices at rest, hosts,
-    switches) belongs to the stage that is exposed at that moment: communication and input where
-    they delay compute, computing otherwise, bubbles included.
+    Dynamic energy belongs to the stage and class of its task. Static energy (devices at rest,
+    hosts, switches) belongs to what is exposed on a rank at that moment: communication and input
+    where they delay compute, computing otherwise, bubbles included.
 
     Args:
         trace: What was played.
@@ -77,50 +102,38 @@ def step_energy(
     if class_pools is None:
         only = cluster.pools.index(cluster.pool)
         class_pools = np.full(len(trace.graph.class_ranks), only)
-    own, owner, task = _dynamic(trace, powers, class_pools)
-    graph = trace.graph
-    step_s = trace.makespan_s
-    dynamic = own * graph.class_ranks[owner]
-    loading = _loading(trace, task, class_pools[owner], core_s) * graph.class_ranks[owner]
-    by_stage = np.bincount(graph.stage[task], weights=dynamic + loading, minlength=3)
-    resting_w = standing_w(cluster, cluster.pool_nodes(ranks) if nodes is None else nodes)
-    at_rest_w = sum(resting_w)
-    pool = class_pools[owner]
-    pools = len(cluster.pools)
-    dynamic_j = np.bincount(pool, weights=dynamic + loading, minlength=pools)
-    moves = graph.stage[task] == StageLabel.COMMUNICATING
-    moving_j = np.bincount(pool[moves], weights=dynamic[moves], minlength=pools)
-    curves = []
-    for number, kind in enumerate(_kinds(powers)):
-        rest_w = at_rest_w if number == 0 else 0.0
-        mine = np.isin(pool, kind) if len(kind) < pools else slice(None)
-        asked = _curve(trace, dynamic[mine], task[mine], rest_w)
-        granted = _capped(asked, rest_w + _most_dynamic_w(cluster, powers, kind, ranks))
-        curves.append(granted)
-        # Communication behind compute cannot draw what the compute leaves nothing of.
-        excess_j = _mean_excess_w(asked, granted) * step_s
-        by_stage[StageLabel.COMMUNICATING] -= excess_j
-        dynamic_j[kind] -= excess_j * moving_j[kind] / max(moving_j[kind].sum(), 1e-30)
-    if loading.any():  # hosts and storage draw it, under no limit of the devices
-        curves.append(_curve(trace, loading, task, 0.0))
-    static_j = at_rest_w * step_s
-    exposed = _exposed_shares(trace, _weights(cluster, ranks, resting_w)[class_pools])
-    stages = np.maximum(by_stage + static_j * exposed, 0.0)  # rounding of an empty stage
-    curve = _added(curves)
-    pue = cluster.site.pue
-    names = ("materials", "computing", "communicating")
-    total_j = float(stages.sum())
-    return StepEnergy(
-        use=EnergyUse(
-            total=total_j * pue,
-            by_stage={name: float(stages[index]) * pue for index, name in enumerate(names)},
-            static=static_j * pue,
-            dynamic=float(by_stage.sum()) * pue,
+    paid = cluster.pool_nodes(ranks) if nodes is None else nodes
+    standing = _standing(cluster, paid)
+    step_s, graph = trace.makespan_s, trace.graph
+    loading_j, loading_w = _loading(trace, class_pools, core_s)
+    found = account(
+        cluster,
+        Drawn(
+            ranks=graph.class_ranks,
+            pools=class_pools,
+            names=graph.class_names,
+            devices=np.array(
+                [n * p.node.devices for n, p in zip(paid, cluster.pools, strict=True)]
+            ),
+            step_s=step_s,
+            occupancy=_occupied(trace, powers, class_pools),
+            loading_j=loading_j,
+            loading_w=loading_w,
         ),
-        average_w=total_j / step_s if step_s > 0 else 0.0,
-        peak_w=max((watts for _, watts in curve), default=0.0),
-        curve=curve,
-        by_pool=tuple(((dynamic_j + np.array(resting_w) * step_s) * pue).tolist()),
+        standing,
+    )
+    use = found.use
+    component_w = found.power_w() if step_s > 0 else {}
+    watts = sum(component_w.values(), np.zeros(BINS if step_s > 0 else 0))
+    times_s = np.arange(len(watts)) * (step_s / BINS)
+    return StepEnergy(
+        use=use,
+        average_w=use.total / cluster.site.pue / step_s if step_s > 0 else 0.0,
+        peak_w=float(watts.max(initial=0.0)),
+        curve=tuple(zip(times_s.tolist(), watts.tolist(), strict=True)),
+        by_pool=tuple(found.by_pool.tolist()),
+        component_w=component_w,
+        device_w=found.device_w() if step_s > 0 else np.zeros((len(graph.class_ranks), 0)),
     )
 
 
@@ -131,141 +144,120 @@ def standing_w(cluster: Cluster, nodes: Sequence[float]) -> tuple[float, ...]:
         cluster: Of the job.
         nodes: That the job pays for, by pool.
     """
+    parts = zip(_standing(cluster, nodes), nodes, strict=True)
+    return tuple(sum(watts.values()) * used for watts, used in parts)
+
+
+def _standing(cluster: Cluster, nodes: Sequence[float]) -> list[Mapping[str, float]]:
     networked = sum(nodes) > 1
-    found = []
-    for pool, used in zip(cluster.pools, nodes, strict=True):
-        node = pool.node
-        watts = node.devices * node.device.idle_w + node.host.busy_w
-        watts += node.nics * cluster.fabric.switch_w_per_nic if networked else 0.0
-        found.append(watts * used)
-    return tuple(found)
+    return [standing_of(cluster, pool, networked=networked) for pool in cluster.pools]
 
 
-def _kinds(powers: Sequence[DevicePower]) -> list[list[int]]:
-    """Return the pools whose devices are alike and may draw as much, together."""
-    kinds: dict[DevicePower, list[int]] = {}
+def _occupied(trace: Trace, powers: Sequence[DevicePower], class_pools: Integers) -> Occupancy:
+    """Return what one rank of each class does, and what its device grants it."""
+    most_w = np.array([power.most_dynamic_w for power in powers])
+    found: Occupancy | None = None
     for number, power in enumerate(powers):
-        kinds.setdefault(power, []).append(number)
-    return list(kinds.values())
-
-
-def _most_dynamic_w(
-    cluster: Cluster, powers: Sequence[DevicePower], pools: list[int], ranks: int
-) -> float:
-    """Return what the devices of alike pools may draw above rest together. [W]"""
-    devices = cluster.pool_devices(ranks)
-    return sum(devices[number] * powers[number].most_dynamic_w for number in pools)
-
-
-def _weights(cluster: Cluster, ranks: int, resting_w: tuple[float, ...]) -> Floats:
-    """Return how much one rank of each pool draws at rest, over that of the first."""
-    if not cluster.is_mixed:
-        return np.ones(1)
-    devices = np.maximum(cluster.pool_devices(ranks), 1)
-    per_rank = np.array(resting_w) / devices
-    return np.asarray(per_rank / per_rank[0])
-
-
-def _dynamic(
-    trace: Trace, powers: Sequence[DevicePower], class_pools: Integers
-) -> tuple[Floats, Integers, Integers]:
-    """Return dynamic energy, class and task of every (task, class) pair, for one rank each."""
-    graph = trace.graph
-    task, owner = membership_class(trace)
-    busy_s = trace.end_s - trace.start_s
-    # A copy engine moves bytes of device memory; no core spins for it as in a collective.
-    copies = np.isin(graph.stream_kind[graph.stream_ids], _MOVING_STREAMS)
-    moves = np.isin(graph.kind[task], (TaskKind.COLLECTIVE, TaskKind.TRANSFER)) & ~copies
-    energy = np.zeros(len(task))
-    for number, power in enumerate(powers):
-        mine = class_pools[owner] == number if len(powers) > 1 else slice(None)
-        energy[mine] = dynamic_energy_j(
-            power,
-            flop=graph.flop[task[mine]],
-            traffic_bytes=graph.memory_traffic_bytes[task[mine]],
-            busy_s=busy_s[task[mine]],
-            communicates=moves[mine],
-            copies=copies[mine],
+        own = np.flatnonzero(class_pools == number)
+        if not len(own):
+            continue
+        seen = occupancy(
+            trace,
+            _task_energy_j(trace, power),
+            most_w[class_pools],
+            starved=_starved(trace),
+            classes=own,
         )
-    return energy, owner, task
+        found = seen if found is None else Occupancy(*map(np.add, found, seen))
+    assert found is not None, "a job has a rank"
+    return found
 
 
-def _loading(trace: Trace, task: Integers, pool: Integers, core_s: Sequence[float]) -> Floats:
-    """Return what hosts and storage draw above rest for tasks that load data, for one rank. [J]"""
+def _starved(trace: Trace) -> tuple[float, float]:
+    """Return when the whole job waits for materials of later steps; no time if never. [s]"""
+    found = starved_span(trace)
+    return (float(found[0, 0]), float(found[0, 1])) if len(found) else (0.0, 0.0)
+
+
+def _task_energy_j(trace: Trace, power: DevicePower) -> Floats:
+    """Return what each task asks of one device above rest. [J]"""
     graph = trace.graph
-    # Who says nothing of loading has one task of the host for all of it.
-    if not core_s or not np.isin(graph.stage[task], StageLabel.MATERIALS).any():
-        return np.zeros(len(task))
-    stream = graph.stream_kind[graph.stream_ids]
-    materials = graph.stage[task] == StageLabel.MATERIALS
-    moved = np.where(materials, graph.link_traffic_bytes[task], 0.0)
-    works = materials & (graph.phase[task] == Phase.PREFETCH) & (stream == StreamKind.HOST)
-    return loading_energy_j(
-        core_s=np.where(works, np.array(core_s)[pool], 0.0),
-        read_bytes=np.where(stream == StreamKind.STORAGE, moved, 0.0),
-        copied_bytes=np.where(stream == StreamKind.COPY, moved, 0.0),
-    )
+    energy = np.empty(graph.tasks)
+    # A copy engine moves bytes of device memory; no core spins for it as in a collective.
+    beside = np.isin(graph.stream_kind, _MOVING_STREAMS)
+    for part in _chunks(graph.tasks):
+        first_stream = graph.stream_ids[graph.stream_offsets[:-1][part]]
+        kind = graph.kind[part]
+        moves = (kind == TaskKind.COLLECTIVE) | (kind == TaskKind.TRANSFER)
+        copies = beside[first_stream]
+        energy[part] = dynamic_energy_j(
+            power,
+            flop=graph.flop[part],
+            traffic_bytes=graph.memory_traffic_bytes[part],
+            busy_s=trace.end_s[part] - trace.start_s[part],
+            communicates=moves & ~copies,
+            copies=copies,
+        )
+    return energy
 
 
-def _exposed_shares(trace: Trace, weights: Floats) -> Floats:
-    """Return the share of the step in which each stage is exposed, averaged over ranks.
+def _chunks(tasks: int) -> Iterator[slice]:
+    return (slice(first, min(first + _CHUNK, tasks)) for first in range(0, tasks, _CHUNK))
 
-    Args:
-        trace: What was played.
-        weights: What a rank of each class counts.
+
+def _loading(
+    trace: Trace, class_pools: Integers, core_s: Sequence[float]
+) -> tuple[Floats, Floats] | tuple[None, None]:
+    """Return what hosts and storage draw above rest for tasks that load data, all ranks together.
+
+    By class and cell, `(C, cells, 2)` [J], and over time, `(BINS, 2)` [W]; None where nothing is
+    known of loading: then one task of the host stands for all of it.
     """
-    shares = np.zeros(3)
-    ranks = trace.graph.class_ranks * weights
-    tasks = tasks_by_class(trace, len(ranks[:_BINS]))
-    starved = starved_span(trace)
-    for rank_class, (count, mine) in enumerate(zip(ranks[:_BINS], tasks, strict=True)):
-        parts = time_parts(trace, rank_class, mine, starved=starved)
-        shares[StageLabel.MATERIALS] += count * parts.exposed_materials
-        shares[StageLabel.COMMUNICATING] += count * parts.exposed_communication
-    shares /= max(trace.makespan_s, 1e-30) * ranks[:_BINS].sum()
-    shares[StageLabel.COMPUTING] = 1.0 - shares.sum()
-    return shares
+    graph = trace.graph
+    chosen = np.flatnonzero(graph.stage == StageLabel.MATERIALS)
+    if not core_s or not len(chosen):
+        return None, None
+    counts = np.diff(graph.stream_offsets)[chosen]
+    task = np.repeat(chosen, counts)
+    within = np.arange(len(task)) - np.repeat(np.cumsum(counts) - counts, counts)
+    streams = graph.stream_ids[graph.stream_offsets[:-1][task] + within]
+    owner, kind = graph.stream_class[streams], graph.stream_kind[streams]
+    moved, none = graph.link_traffic_bytes[task], np.zeros(len(task))
+    works = (graph.phase[task] == Phase.PREFETCH) & (kind == StreamKind.HOST)
+    ranks = graph.class_ranks[owner]
+    hosts = loading_energy_j(
+        core_s=np.where(works, np.array(core_s)[class_pools[owner]], 0.0),
+        read_bytes=none,
+        copied_bytes=np.where(kind == StreamKind.COPY, moved, 0.0),
+    )
+    storage = loading_energy_j(
+        core_s=none,
+        read_bytes=np.where(kind == StreamKind.STORAGE, moved, 0.0),
+        copied_bytes=none,
+    )
+    cell = graph.stage[task].astype(np.int64) * CLASSES + class_column(graph)[task]
+    energy = np.zeros((len(graph.class_ranks), len(StageLabel) * CLASSES, 2))
+    power = np.zeros((BINS, 2))
+    for column, drawn in enumerate((hosts * ranks, storage * ranks)):
+        np.add.at(energy[:, :, column], (owner, cell), drawn)
+        power[:, column] = _spread(trace, drawn, task)
+    return energy, power
 
 
-def _curve(trace: Trace, energy: Floats, task: NDArray[np.int64], standing_w: float) -> Curve:
-    """Return power over time in equal bins; energy spreads evenly over each task."""
-    step_s = trace.makespan_s
-    if step_s <= 0:
-        return ()
-    width = step_s / _BINS
-    if not len(task):
-        return tuple((number * width, standing_w) for number in range(_BINS))
+def _spread(trace: Trace, energy: Floats, task: Integers) -> Floats:
+    """Return power over time in equal bins; energy spreads evenly over each task. [W]"""
+    width = trace.makespan_s / BINS
+    if width <= 0 or not len(task):
+        return np.zeros(BINS)
     start, end = trace.start_s[task], trace.end_s[task]
     # Cumulative energy at bin edges: a ramp per task, summed through its two corners.
     length = np.maximum(end - start, 1e-15)
     slope = energy / length
-    edges = np.arange(_BINS + 1) * width
+    edges = np.arange(BINS + 1) * width
     corners = np.concatenate([start, start + length])
     change = np.concatenate([slope, -slope])
     order = np.argsort(corners, kind="stable")
     corners, change = corners[order], change[order]
     power_after = np.cumsum(change)
     reached = np.concatenate(([0.0], np.cumsum(power_after[:-1] * np.diff(corners))))
-    at = np.interp(edges, corners, reached)
-    watts = np.diff(at) / width + standing_w
-    return tuple((float(t), float(w)) for t, w in zip(edges[:-1], watts, strict=True))
-
-
-def _added(curves: list[Curve]) -> Curve:
-    """Return power curves over the same times as one."""
-    if len(curves) == 1:
-        return curves[0]
-    return tuple(
-        (points[0][0], sum(watts for _, watts in points)) for points in zip(*curves, strict=True)
-    )
-
-
-def _capped(curve: Curve, most_w: float) -> Curve:
-    """Return a power curve cut off at what all devices may draw together."""
-    return tuple((time_s, min(watts, most_w)) for time_s, watts in curve)
-
-
-def _mean_excess_w(asked: Curve, granted: Curve) -> float:
-    """Return by how much one power curve lies above another, on average over the step. [W]"""
-    above = [a - b for (_, a), (_, b) in zip(asked, granted, strict=True)]
-    return sum(above) / len(above) if above else 0.0
+    return np.asarray(np.diff(np.interp(edges, corners, reached)) / width)

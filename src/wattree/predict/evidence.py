@@ -11,6 +11,7 @@ from wattree.cost import Calibration, Software, device_names, matrix_precision
 from wattree.cost.precisions import precision_class
 from wattree.graph import StageLabel, TaskKind
 from wattree.job import Job
+from wattree.predict.bill import energy_usd_per_j
 from wattree.trace import Evidence, Trace
 
 __all__ = ["provenance_of"]
@@ -81,14 +82,27 @@ def _of_the_site(job: Job) -> dict[str, Evidence]:
     prices = [pool.node.price_usd_per_s for pool in job.cluster.pools]
     if None not in prices:
         note = "list price of the node" if len(prices) == 1 else "list prices of the nodes"
+        if energy_usd_per_j(job.cluster) is not None:
+            note = f"{note} and the price of energy"
+        found["cost_usd"] = Evidence(evidence="datasheet", share=whole, note=note)
+    elif energy_usd_per_j(job.cluster) is not None:
+        note = f"price of energy at {job.cluster.site.name}; nothing for the hardware"
         found["cost_usd"] = Evidence(evidence="datasheet", share=whole, note=note)
     if job.cluster.site.carbon_gco2e_per_j is not None:
         found["carbon_gco2e"] = Evidence(
             evidence="datasheet",
             share=whole,
-            note=f"grid intensity and PUE of {job.cluster.site.name}",
+            note=f"{_intensity(job)} PUE of {job.cluster.site.name}",
         )
     return found
+
+
+def _intensity(job: Job) -> str:
+    """Return where the grid intensity is from, in words."""
+    if job.terms.series is not None:
+        return f"average grid intensity of {job.terms.series.name},"
+    given = job.terms.carbon_gco2e_per_j is not None
+    return "the job's grid intensity," if given else "grid intensity and"
 
 
 def _weakest(shares: Mapping[str, float]) -> str:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost import Calibration
 from wattree.graph import TaskKind
 from wattree.hardware import Cluster, Precision
+from wattree.predict.bill import cost_usd
 from wattree.predict.breakdown import membership_class
 from wattree.predict.energy_use import StepEnergy
 from wattree.predict.memory_use import process_bytes
 from wattree.trace import PoolUse, Trace
 
-__all__ = ["cost_usd", "peak_flop_per_s", "pool_uses"]
+__all__ = ["peak_flop_per_s", "pool_uses"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -51,7 +50,6 @@ def pool_uses(
         device, nodes = pool.node.device, cluster.pool_nodes(ranks)[number]
         peaks = process_bytes(trace.peak_bytes[mine], calibration, device)
         peak = float(peaks.max(initial=0.0))
-        price = pool.node.price_usd_per_s
         found.append(
             PoolUse(
                 node=pool.node.name,
@@ -65,20 +63,19 @@ def pool_uses(
                 memory_fits=peak <= device.memory_bytes,
                 computing=_mean(computing_s[mine], own) / step_s if step_s > 0 else 0.0,
                 energy_j=energy.by_pool[number],
-                cost_usd=None if price is None else price * nodes * step_s,
+                cost_usd=_cost_usd(cluster, number, nodes, step_s, energy.by_pool[number]),
             )
         )
     return tuple(found)
 
 
-def cost_usd(cluster: Cluster, nodes: Sequence[float], time_s: float) -> float | None:
-    """Return the rent of nodes of each pool; None if some of them have no price. [USD]"""
-    total = 0.0
-    for pool, used in zip(cluster.pools, nodes, strict=True):
-        if used and pool.node.price_usd_per_s is None:
-            return None
-        total += (pool.node.price_usd_per_s or 0.0) * used * time_s
-    return total
+def _cost_usd(
+    cluster: Cluster, pool: int, nodes: float, time_s: float, energy_j: float
+) -> float | None:
+    used = [0.0] * len(cluster.pools)
+    used[pool] = nodes or 1.0  # an idle pool has a price, of which it costs nothing
+    found = cost_usd(cluster, used, time_s, energy_j)
+    return found if nodes or found is None else 0.0
 
 
 def peak_flop_per_s(cluster: Cluster, ranks: int, precision: Precision) -> float:

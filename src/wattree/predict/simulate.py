@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from wattree.graph import TaskKind
 from wattree.hardware import Cluster
 from wattree.job import Job, naming
 from wattree.predict.alive import with_alive
+from wattree.predict.bill import cost_usd, embodied_gco2e, with_bill
 from wattree.predict.breakdown import (
     slowest_class,
     starved_span,
@@ -35,7 +36,7 @@ from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
 from wattree.predict.model import check_recomputation
 from wattree.predict.neighbours import Beside, beside, occupied_nodes
 from wattree.predict.overhead import communicators
-from wattree.predict.pool_use import cost_usd, peak_flop_per_s, pool_uses
+from wattree.predict.pool_use import peak_flop_per_s, pool_uses
 from wattree.predict.setting import Setting, setting_of
 from wattree.predict.token_notes import token_note
 from wattree.sim import play
@@ -63,6 +64,8 @@ class Prediction:
         ledger: What the memory of the trace's tasks is made of; None if nobody kept it.
         beside: The step beside the job's neighbours; None if it has none.
         loading: What loading data is to the ranks of each pool; empty where nothing is known.
+        curves: Power over the step of one device of each rank class, of nodes around them, and of
+            all, by name: (time, W) pairs. [s, W]
     """
 
     result: Result
@@ -73,6 +76,7 @@ class Prediction:
     ledger: MemoryLedger | None = None
     beside: Beside | None = None
     loading: tuple[Loading, ...] = ()
+    curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
 
 
 def simulate(
@@ -206,6 +210,7 @@ def predicted(
         class_pools=class_pools,
         pools=pools,
         energy=energy,
+        detail=detail,
         size=size,
         loading=compilation.loading,
         rules=_rule_notes(sharing, mutual_slowdown=mutual_slowdown),
@@ -217,6 +222,7 @@ def predicted(
         peak=peak,
         ledger=compilation.ledger,
         loading=compilation.loading,
+        curves=energy.curves(trace.graph.class_names) if detail else {},
     )
 
 
@@ -298,6 +304,7 @@ def _result(
     *,
     trace: Trace,
     energy: StepEnergy,
+    detail: bool,
     memory: MemoryUse,
     class_pools: NDArray[np.int64],
     pools: tuple[PoolUse, ...],
@@ -333,10 +340,11 @@ def _result(
         parameters=setting.model.parameters,
         memory=memory,
         time_s=parts,
-        energy_j=energy.use,
+        energy_j=with_bill(energy.use, job.cluster, nodes, step_s),
         average_power_w=energy.average_w,
         peak_power_w=energy.peak_w,
-        cost_usd=cost_usd(job.cluster, nodes, step_s),
+        cost_usd=cost_usd(job.cluster, nodes, step_s, energy.use.total),
+        embodied_gco2e=embodied_gco2e(job, nodes, step_s),
         carbon_gco2e=None if carbon is None else carbon * energy.use.total,
         provenance=provenance_of(
             trace, setting.calibration, job, setting.software, class_pools=class_pools
@@ -349,6 +357,7 @@ def _result(
             *rules,
         ),
         pools=pools,
+        power=energy.over_time if detail else None,
         materials=materials_use(
             loading,
             global_batch=batch,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.block import ModelProgram
-from wattree.compiler.block_tasks import Pipelining, phase_span_s
+from wattree.compiler.block_tasks import Pipelining, hidden_beside, phase_span_s
 from wattree.compiler.compile import update_traffic_bytes
 from wattree.compiler.evaluate import (
     PhaseCosts,
@@ -122,7 +122,7 @@ class Tables:
         self.slowdown = 1.0 + rates.straggling * np.log2(nodes)
         self._traffic()
         self._memory()
-        self._energy()
+        self._energy(pipelining)
 
     def _memory(self) -> None:
         """Bytes of each program: resident, gathered, kept, and needed for a moment."""
@@ -137,14 +137,17 @@ class Tables:
             [buffer_bytes(s.sync, self.setting.software, 1) for s in self.storage]
         )
 
-    def _energy(self) -> None:
+    def _energy(self, pipelining: Pipelining) -> None:
         """Energy above rest of each program: by micro-batch (blocks, traffic) and by step. [J]"""
         none = np.zeros(1, dtype=bool)
         second = self._device_j(np.zeros(1), np.zeros(1), np.ones(1), ~none)  # of communication
         traffic = update_traffic_bytes(self.updated, self.state_bytes, self.setting.software)
         busy_s = traffic / self.rates.memory_bytes_per_s
         phases = [
-            (self._phase_j(c.forward), self._phase_j(c.recomputation) + self._phase_j(c.backward))
+            (
+                self._phase_j(c.forward, pipelining),
+                self._phase_j(c.recomputation, pipelining) + self._phase_j(c.backward, pipelining),
+            )
             for c in self.mean_costs
         ]
         self.forward_j, self.backward_j = (np.array(rows) for rows in zip(*phases, strict=True))
@@ -192,15 +195,24 @@ class Tables:
         latency, work, *_ = collective_costs(kind, size_bytes, group, self.rates)
         return np.where(size_bytes > 0, latency + work, 0.0)
 
-    def _phase_j(self, phase: PhaseCosts) -> Floats:
+    def _phase_j(self, phase: PhaseCosts, pipelining: Pipelining) -> Floats:
         """Return the energy above rest of one micro-batch through a block's phase. [J]"""
         moves = [isinstance(step, CollectiveStep) for step in phase.steps]
+        lasts_s = phase.latency_s + phase.work_s
         energy = self._device_j(
-            phase.flop,
-            phase.traffic_bytes,
-            phase.latency_s + phase.work_s,
-            np.array(moves, dtype=bool)[:, None],
+            phase.flop, phase.traffic_bytes, lasts_s, np.array(moves, dtype=bool)[:, None]
         )
+        # What is hidden beside a product spins on what the product leaves of the device's limit.
+        one, none = np.ones(1), np.zeros(1, dtype=bool)
+        most_w = self._device_j(one * 1e30, 0 * one, one, none)
+        spin_w = self._device_j(0 * one, 0 * one, one, ~none)
+        for step, product in hidden_beside(phase.steps, pipelining).items():
+            collective = phase.steps[step]
+            assert isinstance(collective, CollectiveStep)
+            hidden_s = (1.0 - pipelining.share(collective)) * phase.work_s[step]
+            left_w = most_w - energy[product] / np.maximum(lasts_s[product], 1e-30)
+            lost_w = np.maximum(spin_w - np.maximum(left_w, 0.0), 0.0)
+            energy[step] -= np.minimum(hidden_s, lasts_s[product]) * lost_w
         return np.asarray(energy.sum(axis=0))
 
     def _device_j(

@@ -10,6 +10,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from wattree.report.energy_text import (
+    class_table,
+    component_table,
+    efficiency,
+    run_facts,
+    shift_table,
+    sparkline,
+    waiting_table,
+)
 from wattree.report.materials_text import loading_table, loading_title
 from wattree.report.memory_text import show_alive
 from wattree.report.neighbours_text import show_neighbours
@@ -49,10 +58,19 @@ def show_result(result: Result, console: Console, *, memory: bool = False) -> No
         show_alive(result.memory, console)
     if result.pools:
         _section("Pools", pool_table(result.pools), console)
-    _section(
-        "Energy of one step, node overheads and PUE included", _energy(result, console), console
-    )
-    _section("Power, money, carbon", _bill(result), console)
+    _energy_sections(result, console)
+    _section("Power, money, carbon", _bill(result, console), console)
+    if result.run is not None:
+        facts = _facts()
+        for row in run_facts(result.run):
+            facts.add_row(*row)
+        _section("A run to its target, at this pace", facts, console)
+    if result.shift is not None:
+        title = (
+            f"A run of {format_time(result.shift.run_s)} "
+            f"({quantity(result.shift.energy_j / 3600, 'Wh')}) by the hour that it starts"
+        )
+        _section(title, shift_table(result.shift), console)
     if result.neighbours is not None:
         show_neighbours(result.neighbours, console)
     _section("What the numbers rest on", _evidence(result.provenance), console)
@@ -153,18 +171,35 @@ def _energy(result: Result, console: Console) -> Table:
     return table
 
 
-def _bill(result: Result) -> Table:
+def _energy_sections(result: Result, console: Console) -> None:
+    title = "Energy of one step, node overheads and PUE included"
+    _section(title, _energy(result, console), console)
+    energy = result.energy_j
+    if energy.ledger:
+        _section("Energy by class of work", class_table(energy), console)
+        _section("Energy by component", component_table(energy), console)
+    waiting = waiting_table(energy)
+    if waiting is not None:
+        _section("What waiting costs (in the above; a rank on average)", waiting, console)
+
+
+def _bill(result: Result, console: Console) -> Table:
     facts = _facts()
     facts.add_row(
         "Power",
         f"{quantity(result.average_power_w, 'W')} on average, "
         f"{quantity(result.peak_power_w, 'W')} at the peak, before PUE",
     )
+    if result.power is not None:
+        facts.add_row("", sparkline(result.power.total_w, console))
+    facts.add_row("Efficiency", efficiency(result))
     cost = f"{money(result.cost_usd)} per step{_per_unit(result)}"
     carbon = f"{quantity(result.carbon_gco2e, 'g')} CO2e per step"
     is_priced, is_located = result.cost_usd is not None, result.carbon_gco2e is not None
     facts.add_row("Cost", cost if is_priced else "no price is known for these nodes")
     facts.add_row("Carbon", carbon if is_located else "no grid intensity is known for this site")
+    if result.embodied_gco2e is not None:
+        facts.add_row("Embodied", f"{quantity(result.embodied_gco2e, 'g')} CO2e per step")
     return facts
 
 

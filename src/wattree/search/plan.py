@@ -16,6 +16,7 @@ from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
 from wattree.job import Job
 from wattree.predict import Setting, predicted, setting_of
+from wattree.predict.bill import energy_usd_per_j
 from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices
 from wattree.search.infeasible import infeasible
@@ -176,7 +177,7 @@ def _check_objectives(setting: Setting, names: Sequence[str]) -> None:
                 f"objective 'cost': node {pool.node.name} has no price; give the node one "
                 "(price: '98 USD/h') or choose another objective"
                 for pool in cluster.pools
-                if pool.node.price_usd_per_s is None
+                if pool.node.price_usd_per_s is None and energy_usd_per_j(cluster) is None
             ]
         elif name == "carbon" and cluster.site.carbon_gco2e_per_j is None:
             problems.append(

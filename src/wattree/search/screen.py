@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from wattree.hardware import Cluster
 from wattree.predict import Estimates, Setting, Shared, estimate
+from wattree.predict.bill import energy_usd_per_j
 from wattree.predict.memory_use import process_bytes
 from wattree.search.space import Space
 from wattree.strategy import AXES, StrategyOptions
@@ -51,7 +52,7 @@ class Screened:
         space: What was screened.
         step_time_s, memory_bytes, energy_j: Estimates. [s, B, J]
         average_power_w, peak_power_w: Of the job's nodes, before PUE. [W]
-        rent_usd_per_s: Of the nodes that each strategy uses; 1 where a price is unknown. [USD/s]
+        rent_usd_per_s: Of the nodes that each strategy uses; 1 where no price is known. [USD/s]
         room_bytes: Memory of the device that is the fullest. [B]
     """
 
@@ -81,7 +82,8 @@ class Screened:
         if name == "time":
             return self.step_time_s
         if name == "cost":
-            return self.step_time_s * self.rent_usd_per_s
+            energy_usd = (energy_usd_per_j(cluster) or 0.0) * self.energy_j
+            return self.step_time_s * self.rent_usd_per_s + energy_usd
         if name == "carbon":
             return self.energy_j * (cluster.site.carbon_gco2e_per_j or 1.0)
         return self.energy_j
@@ -166,7 +168,11 @@ def _rooms(cluster: Cluster) -> Floats:
 def _rent(cluster: Cluster, ranks: Integers) -> Floats:
     """Return the rent of the nodes that so many ranks lie on. [USD/s]"""
     counts, which = np.unique(ranks, return_inverse=True)
-    prices = [pool.node.price_usd_per_s or 1.0 for pool in cluster.pools]
+    unknown = 1.0 if energy_usd_per_j(cluster) is None else 0.0
+    prices = [
+        unknown if pool.node.price_usd_per_s is None else pool.node.price_usd_per_s
+        for pool in cluster.pools
+    ]
     rents = [
         sum(n * price for n, price in zip(cluster.pool_nodes(int(c)), prices, strict=True))
         for c in counts

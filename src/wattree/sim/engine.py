@@ -39,7 +39,7 @@ from wattree.sim.rates import begin_work, end_work, settle
 from wattree.sim.rules import EVENT_KINDS, EventKind
 from wattree.trace import Trace
 
-__all__ = ["kernels_are_compiled", "play", "play_events"]
+__all__ = ["play", "play_events", "player_is_compiled"]
 
 _END, _WORK, _START = int(EventKind.END), int(EventKind.WORK), int(EventKind.START)
 
@@ -253,6 +253,6 @@ def _free(board: Board, task: int) -> None:
             board.classes[board.seats[k].rank_class].level_bytes -= spec.free_bytes
 
 
-def kernels_are_compiled() -> bool:
-    """Return whether playing starts at once: the kernels' machine code is on disk."""
+def player_is_compiled() -> bool:
+    """Return whether playing starts at once: the kernel's machine code is on disk."""
     return is_cached(_run)

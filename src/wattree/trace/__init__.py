@@ -1,5 +1,14 @@
 """What happened (or would happen) in a step, and the figures drawn from it."""
 
+from wattree.trace.bill import RunBill, ScheduleShift, ShiftedStart
+from wattree.trace.energy import (
+    COMPONENTS,
+    DeviceEnergy,
+    EnergyEntry,
+    EnergyUse,
+    PowerOverTime,
+    WaitingUse,
+)
 from wattree.trace.materials import PART_WORDS, MaterialsFix, MaterialsUse
 from wattree.trace.neighbours import (
     CrowdedLinks,
@@ -10,7 +19,6 @@ from wattree.trace.neighbours import (
 from wattree.trace.result import (
     AliveTensors,
     AllocatorUse,
-    EnergyUse,
     Evidence,
     MemoryFix,
     MemoryUse,
@@ -33,12 +41,15 @@ from wattree.trace.run_file import read_run, read_runs, run_as_json, write_run
 from wattree.trace.trace import Trace
 
 __all__ = [
+    "COMPONENTS",
     "PART_WORDS",
     "STAGES",
     "Activity",
     "AliveTensors",
     "AllocatorUse",
     "CrowdedLinks",
+    "DeviceEnergy",
+    "EnergyEntry",
     "EnergyUse",
     "Evidence",
     "MaterialsFix",
@@ -50,14 +61,19 @@ __all__ = [
     "NeighbourJob",
     "NeighbourPlay",
     "PoolUse",
+    "PowerOverTime",
     "PowerSeries",
     "Result",
     "Run",
+    "RunBill",
     "RunOrigin",
+    "ScheduleShift",
+    "ShiftedStart",
     "SimulationSize",
     "StageUse",
     "TimeParts",
     "Trace",
+    "WaitingUse",
     "Work",
     "read_run",
     "read_runs",

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from wattree.trace.bill import RunBill, ScheduleShift
+from wattree.trace.energy import EnergyUse, PowerOverTime
 from wattree.trace.materials import MaterialsUse
 from wattree.trace.neighbours import NeighbourEffect
 
 __all__ = [
     "AliveTensors",
     "AllocatorUse",
-    "EnergyUse",
     "Evidence",
     "MemoryFix",
     "MemoryUse",
@@ -168,16 +169,6 @@ class TimeParts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnergyUse:
-    """Energy of one step of the whole cluster, node overheads and PUE included. [J]"""
-
-    total: float
-    by_stage: Mapping[str, float]
-    static: float
-    dynamic: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationSize:
     """What it took to find out."""
 
@@ -198,7 +189,12 @@ class Result:
         model_flop_per_step: FLOP that the model needs, no recomputation. [FLOP]
         mfu, hfu: Model FLOP and executed FLOP over time x dense peak of `mfu_precision`.
         average_power_w, peak_power_w: Of all devices and nodes of the job, before PUE. [W]
-        cost_usd, carbon_gco2e: Of one step.
+        cost_usd, carbon_gco2e: Of one step; carbon of its energy.
+        embodied_gco2e: Its part of what making the hardware emitted; None where the job does not
+            say.
+        power: Power over the step by component; None where plays are not detailed.
+        run: A run to the tokens or samples that were asked for; None without.
+        shift: The same job at other hours; None where nobody asked.
         assumptions: What the job did not say and was assumed.
         neighbours: The same step beside other jobs; None if the job has no neighbours. All other
             figures are of the job alone.
@@ -232,13 +228,44 @@ class Result:
     neighbours: NeighbourEffect | None = None
     pools: tuple[PoolUse, ...] = ()
     materials: MaterialsUse | None = None
+    embodied_gco2e: float | None = None
+    power: PowerOverTime | None = None
+    run: RunBill | None = None
+    shift: ScheduleShift | None = None
+
+    @property
+    def samples_per_j(self) -> float | None:
+        """Samples for a joule; None where no energy is known. [1/J]"""
+        total_j = self.energy_j.total
+        return self.samples_per_s * self.step_time_s / total_j if total_j > 0 else None
+
+    @property
+    def tokens_per_j(self) -> float | None:
+        """Tokens for a joule; None where samples have none. [1/J]"""
+        if self.tokens_per_s is None or not self.energy_j.total > 0:
+            return None
+        return self.tokens_per_s * self.step_time_s / self.energy_j.total
+
+    @property
+    def energy_delay_product_js(self) -> float:
+        """Energy of a step times its time. [J s]"""
+        return self.energy_j.total * self.step_time_s
 
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, ready for JSON.
 
-        `pools` is there where there are several, `materials` where the job has a loader.
+        `pools` is there where there are several, `materials` where the job has a loader, `power`
+        where the play was detailed, `run` and `shift` where they were asked for.
         """
         fields = asdict(self)
+        fields |= {
+            "samples_per_j": self.samples_per_j,
+            "tokens_per_j": self.tokens_per_j,
+            "energy_delay_product_js": self.energy_delay_product_js,
+        }
+        for name in ("power", "run", "shift"):
+            if fields[name] is None:
+                del fields[name]
         if not self.pools:
             del fields["pools"]
         if self.materials is None:

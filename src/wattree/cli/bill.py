@@ -1,0 +1,95 @@
+"""What `simulate` is asked of whole runs: targets and starts at other hours."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from wattree.errors import JobError, UnitError
+from wattree.units import parse_quantity
+
+if TYPE_CHECKING:
+    from wattree.job import Job
+    from wattree.trace import Result
+
+__all__ = ["AskedOfRun", "asked_of_run"]
+
+_COUNT = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\+?\d+)?)\s*([kKMBGT]?)", re.ASCII)
+_SCALES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+#: More is no run, but a slip.
+_MOST = 1e18
+_MOST_S = 100 * 366 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedOfRun:
+    """A run that is asked for.
+
+    Attributes:
+        tokens, samples: Its target, at most one of them.
+        shift_s: Length of a run to shift within the job's hourly series; 0 for that of the target,
+            None where nobody asked. [s]
+    """
+
+    tokens: float | None = None
+    samples: float | None = None
+    shift_s: float | None = None
+
+    def answered(self, job: Job, result: Result) -> Result:
+        """Return the result with what was asked of runs.
+
+        Raises:
+            JobError: The job has no tokens, or no series that the run fits into.
+        """
+        from wattree.predict.bill import run_bill, schedule_shift
+
+        if self.tokens is not None or self.samples is not None:
+            found = run_bill(result, tokens=self.tokens, samples=self.samples)
+            result = replace(result, run=found)
+        if self.shift_s is not None:
+            run_s = self.shift_s
+            if not run_s and result.run is not None:
+                run_s = result.run.time_s
+            result = replace(result, shift=schedule_shift(job, result, run_s))
+        return result
+
+
+def asked_of_run(*, tokens: str | None, samples: str | None, shift: str | None) -> AskedOfRun:
+    """Return what options ask of runs.
+
+    Raises:
+        JobError: An option is no such count or time, or two contradict each other.
+    """
+    if tokens is not None and samples is not None:
+        raise JobError("--tokens", ["found beside --samples, expected one of them"])
+    shift_s = None if shift is None else _length_s(shift)
+    if shift_s == 0 and tokens is None and samples is None:
+        raise JobError("--shift", ["found 'run', expected --tokens or --samples beside it"])
+    return AskedOfRun(
+        tokens=_count("--tokens", tokens), samples=_count("--samples", samples), shift_s=shift_s
+    )
+
+
+def _count(option: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    match = _COUNT.fullmatch(text.strip().replace(",", "").replace("_", ""))
+    value = float(match.group(1)) * _SCALES[match.group(2)] if match else 0.0
+    if not 1 <= value <= _MOST:
+        raise JobError(option, [f"found '{text}', expected a count such as 1T, 300B, 90M or 1e12"])
+    return value
+
+
+def _length_s(text: str) -> float:
+    """Return the length of a run; 0 for that of the target. [s]"""
+    if text.strip() == "run":
+        return 0.0
+    spaced = re.sub(r"(?<=[0-9.])(?=[A-Za-zµ])", " ", text.strip(), count=1)
+    try:
+        found = parse_quantity(spaced, "s")
+    except UnitError as error:
+        raise JobError("--shift", [str(error)]) from error
+    if not found <= _MOST_S:
+        raise JobError("--shift", [f"found '{text}', expected a time up to 100 years, or 'run'"])
+    return found

@@ -1,0 +1,71 @@
+"""Energy whose carbon and price change with the hour: what a run costs by when it starts. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["HOUR_S", "HourlySeries", "starts_within", "windows"]
+
+Floats = NDArray[np.float64]
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourlySeries:
+    """Grid intensity, and price where it is known, of hours one after another.
+
+    Attributes:
+        name: Where it is from, for people.
+        hours: What each hour is called, `(H,)`.
+        carbon_gco2e_per_j: `(H,)`. [gCO2e/J]
+        price_usd_per_j: `(H,)`; None where the series has no prices. [USD/J]
+    """
+
+    name: str
+    hours: tuple[str, ...]
+    carbon_gco2e_per_j: tuple[float, ...]
+    price_usd_per_j: tuple[float, ...] | None = None
+
+    @property
+    def mean_carbon_gco2e_per_j(self) -> float:
+        """Average intensity. [gCO2e/J]"""
+        return float(np.mean(self.carbon_gco2e_per_j))
+
+    @property
+    def mean_price_usd_per_j(self) -> float | None:
+        """Average price; None if there is none. [USD/J]"""
+        return None if self.price_usd_per_j is None else float(np.mean(self.price_usd_per_j))
+
+
+def starts_within(series: HourlySeries, run_s: float) -> int:
+    """Return at how many hours a run can start so that it ends within the series."""
+    return max(int(np.floor(len(series.hours) - run_s / HOUR_S + 1e-9)) + 1, 0)
+
+
+def windows(hourly: tuple[float, ...], run_s: float, power_w: float) -> Floats:
+    """Return what a run of steady power costs, by the hour that it starts with.
+
+    `C(h) = P * sum over hours of c * (time of the run in them)`; the last hour may be a part.
+
+    Args:
+        hourly: Grams or dollars per joule in each hour, `(H,)`.
+        run_s: Length of the run, above 0 and no longer than the series. [s]
+        power_w: With PUE. [W]
+
+    Returns:
+        `(H - run_s in hours + 1,)`, rounded down: one for each start that ends within the series.
+    """
+    rates = np.asarray(hourly, dtype=np.float64)
+    whole = int(np.floor(run_s / HOUR_S + 1e-9))
+    part = max(run_s / HOUR_S - whole, 0.0)
+    starts = max(int(np.floor(len(rates) - run_s / HOUR_S + 1e-9)) + 1, 0)
+    before = np.concatenate(([0.0], np.cumsum(rates)))
+    first = np.arange(starts)
+    sums = before[first + whole] - before[first]
+    if part > 0.0 and starts:
+        sums = sums + part * rates[np.minimum(first + whole, len(rates) - 1)]
+    return np.asarray(sums * HOUR_S * power_w)

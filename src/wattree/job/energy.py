@@ -1,0 +1,103 @@
+"""The `energy` section: what energy and devices cost, and what they emit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from wattree.energy.hourly import HourlySeries
+from wattree.hardware import Cluster
+from wattree.job.hourly import read_hourly
+from wattree.job.problems import Problems
+from wattree.job.schema import EnergySpec
+
+__all__ = ["Embodied", "EnergyTerms", "energy_terms", "under_terms"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embodied:
+    """What it took to make the hardware, spread over the time that it is used.
+
+    Attributes:
+        device_gco2e: Of one device.
+        node_gco2e: Of a node without its devices.
+        lifetime_s: Until they are replaced. [s]
+    """
+
+    device_gco2e: float
+    node_gco2e: float
+    lifetime_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyTerms:
+    """What a job says of money and carbon.
+
+    Attributes:
+        device_usd_per_s: Rent of one device; None for the catalogue's. [USD/s]
+        price_usd_per_j: Of energy; None for the site's. [USD/J]
+        carbon_gco2e_per_j: Grid intensity; None for the site's. [gCO2e/J]
+        series: Both by the hour, whose averages count where `price` and `carbon` are not given.
+        embodied: None where the job does not say.
+    """
+
+    device_usd_per_s: float | None = None
+    price_usd_per_j: float | None = None
+    carbon_gco2e_per_j: float | None = None
+    series: HourlySeries | None = None
+    embodied: Embodied | None = None
+
+
+def energy_terms(value: object, *, folder: Path, problems: Problems) -> EnergyTerms:
+    """Return the section `energy` of a job, or no terms after noting what is wrong with it."""
+    spec = problems.read(EnergySpec, value, "energy")
+    if spec is None:
+        return EnergyTerms()
+    series = None
+    if spec.series is not None:
+        if spec.carbon is not None:
+            problems.add("energy.carbon", "found beside series, which says it; give one")
+        with problems.at("energy.series"):
+            series = read_hourly(folder / spec.series)
+    if series is not None and series.price_usd_per_j is not None and spec.price is not None:
+        problems.add("energy.price", "found beside a series with prices; give one")
+    made = spec.embodied
+    return EnergyTerms(
+        device_usd_per_s=spec.device_price,
+        price_usd_per_j=spec.price,
+        carbon_gco2e_per_j=spec.carbon,
+        series=series,
+        embodied=None
+        if made is None
+        else Embodied(device_gco2e=made.device, node_gco2e=made.node, lifetime_s=made.lifetime),
+    )
+
+
+def under_terms(cluster: Cluster, terms: EnergyTerms) -> Cluster:
+    """Return the cluster with the prices and the intensity that a job gives.
+
+    Who pays for energy owns the nodes, so that the catalogue's rent, in which energy is, counts no
+    more; who gives a price for devices too pays both.
+    """
+    price, carbon = terms.price_usd_per_j, terms.carbon_gco2e_per_j
+    if terms.series is not None:
+        price = terms.series.mean_price_usd_per_j if price is None else price
+        carbon = terms.series.mean_carbon_gco2e_per_j
+    site = cluster.site
+    if price is not None:
+        site = replace(site, energy_price_usd_per_j=price, bills_energy=True)
+    if carbon is not None:
+        site = replace(site, carbon_gco2e_per_j=carbon)
+    rent = terms.device_usd_per_s
+    if price is None and rent is None:
+        return replace(cluster, site=site)
+    pools = tuple(
+        replace(
+            pool,
+            node=replace(
+                pool.node, price_usd_per_s=None if rent is None else rent * pool.node.devices
+            ),
+        )
+        for pool in cluster.pools
+    )
+    return replace(cluster, pools=pools, site=site)

@@ -1,0 +1,199 @@
+"""Money and carbon of steps and of whole runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.energy.hourly import HOUR_S, HourlySeries, starts_within, windows
+from wattree.errors import JobError
+from wattree.hardware import Cluster
+from wattree.job import Job
+from wattree.trace import EnergyUse, Result, RunBill, ScheduleShift, ShiftedStart
+from wattree.units import format_time
+
+__all__ = [
+    "cost_usd",
+    "embodied_gco2e",
+    "energy_usd_per_j",
+    "run_bill",
+    "schedule_shift",
+    "with_bill",
+]
+
+
+def energy_usd_per_j(cluster: Cluster, nodes: Sequence[float] | None = None) -> float | None:
+    """Return the price of energy that a job pays beside rent; None where it pays none. [USD/J]
+
+    Rent has energy in it. So energy is paid where the job says so, and where no node has a rent.
+
+    Args:
+        cluster: Of the job.
+        nodes: That it uses, by pool; all if None.
+    """
+    price, site = cluster.site.energy_price_usd_per_j, cluster.site
+    used = [1.0] * len(cluster.pools) if nodes is None else nodes
+    rented = any(
+        count and pool.node.price_usd_per_s is not None
+        for pool, count in zip(cluster.pools, used, strict=True)
+    )
+    return price if site.bills_energy or not rented else None
+
+
+def cost_usd(
+    cluster: Cluster, nodes: Sequence[float], time_s: float, energy_j: float
+) -> float | None:
+    """Return the rent of nodes of each pool and the price of energy; None if unknown. [USD]
+
+    Args:
+        cluster: Of the job.
+        nodes: That it uses, by pool.
+        time_s: How long. [s]
+        energy_j: PUE included. [J]
+    """
+    price = energy_usd_per_j(cluster, nodes)
+    total = 0.0 if price is None else price * energy_j
+    for pool, used in zip(cluster.pools, nodes, strict=True):
+        rent = pool.node.price_usd_per_s
+        if used and rent is None and price is None:
+            return None
+        total += (rent or 0.0) * used * time_s
+    return total
+
+
+def embodied_gco2e(job: Job, nodes: Sequence[float], time_s: float) -> float | None:
+    """Return the part of what making the hardware emitted; None where the job does not say. [g]"""
+    made = job.terms.embodied
+    if made is None:
+        return None
+    pools = zip(job.cluster.pools, nodes, strict=True)
+    whole = sum(n * (made.node_gco2e + p.node.devices * made.device_gco2e) for p, n in pools)
+    return whole * time_s / made.lifetime_s
+
+
+def with_bill(use: EnergyUse, cluster: Cluster, nodes: Sequence[float], step_s: float) -> EnergyUse:
+    """Return the energy of a step with what waiting costs.
+
+    A rank that waits is charged its part of the rent for that long, and its energy.
+    """
+    carbon = cluster.site.carbon_gco2e_per_j
+    waiting = {
+        name: replace(
+            found,
+            cost_usd=cost_usd(cluster, nodes, found.time_s if step_s > 0 else 0.0, found.energy_j),
+            carbon_gco2e=None if carbon is None else carbon * found.energy_j,
+        )
+        for name, found in use.waiting.items()
+    }
+    return replace(use, waiting=waiting)
+
+
+def run_bill(
+    result: Result, *, tokens: float | None = None, samples: float | None = None
+) -> RunBill:
+    """Return what a run to a number of tokens, or of samples, takes.
+
+    Args:
+        result: One step of it.
+        tokens, samples: What it is to take in, above 0; one of them.
+
+    Raises:
+        JobError: Tokens are asked of a job that has none.
+    """
+    batch = float(round(result.samples_per_s * result.step_time_s))
+    if tokens is not None:
+        if result.tokens_per_s is None:
+            raise JobError(
+                "--tokens", ["the job has no data.sequence_length, so no tokens; give --samples"]
+            )
+        samples = tokens / (result.tokens_per_s / result.samples_per_s)
+    assert samples is not None, "a run needs a target"
+    steps = max(math.ceil(samples / batch - 1e-9), 1)
+    time_s, energy_j = steps * result.step_time_s, steps * result.energy_j.total
+
+    def times(value: float | None) -> float | None:
+        return None if value is None else steps * value
+
+    per_step = None
+    if result.tokens_per_s is not None:
+        per_step = float(round(result.tokens_per_s * result.step_time_s))
+    return RunBill(
+        tokens=times(per_step),
+        samples=steps * batch,
+        steps=steps,
+        time_s=time_s,
+        energy_j=energy_j,
+        cost_usd=times(result.cost_usd),
+        carbon_gco2e=times(result.carbon_gco2e),
+        embodied_gco2e=times(result.embodied_gco2e),
+        energy_delay_product_js=energy_j * time_s,
+    )
+
+
+def schedule_shift(job: Job, result: Result, run_s: float) -> ScheduleShift:
+    """Return what it would change to start a run of that length at another hour of the series.
+
+    Args:
+        job: With an hourly series.
+        result: One step, whose average power the run draws throughout.
+        run_s: Its length, above 0. [s]
+
+    Raises:
+        JobError: The job has no series, or one that is shorter than the run.
+    """
+    series = job.terms.series
+    if series is None:
+        raise JobError(
+            job.source, ["energy.series: is missing, expected a CSV file of hours to shift within"]
+        )
+    if starts_within(series, run_s) < 1:
+        raise JobError(
+            job.source,
+            [
+                f"energy.series: {series.name} has {len(series.hours)} hours, which a run of "
+                f"{format_time(run_s)} ({run_s / HOUR_S:.4g} h) does not fit into"
+            ],
+        )
+    power_w = result.energy_j.total / result.step_time_s
+    carbon = windows(series.carbon_gco2e_per_j, run_s, power_w)
+    cost = None
+    if series.price_usd_per_j is not None:
+        cost = windows(series.price_usd_per_j, run_s, power_w)
+
+    def start(hour: int) -> ShiftedStart:
+        return _start(
+            series, hour, float(carbon[hour]), None if cost is None else float(cost[hour])
+        )
+
+    return ScheduleShift(
+        series=series.name,
+        hours=len(series.hours),
+        run_s=run_s,
+        energy_j=power_w * run_s,
+        now=start(0),
+        least_carbon=start(_first(carbon, carbon.min())),
+        most_carbon=start(_first(carbon, carbon.max())),
+        least_cost=None if cost is None else start(_first(cost, cost.min())),
+        most_cost=None if cost is None else start(_first(cost, cost.max())),
+    )
+
+
+def _first(values: NDArray[np.float64], value: float) -> int:
+    """Return where a value first stands; sums of equal hours differ by rounding."""
+    close = 1e-9 * float(np.abs(values).max())
+    return int(np.argmax(np.abs(values - value) <= close))
+
+
+def _start(
+    series: HourlySeries, hour: int, carbon_gco2e: float, cost: float | None
+) -> ShiftedStart:
+    return ShiftedStart(
+        start_hour=hour,
+        hour=series.hours[hour],
+        carbon_gco2e=carbon_gco2e,
+        energy_cost_usd=cost,
+    )

@@ -1,0 +1,236 @@
+"""Energy calibrations, predictions and comparisons as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from wattree.energy.calibration import CONSTANTS, Constant, EnergyCalibration, Status
+from wattree.energy.compare import Comparison
+from wattree.energy.predict import EnergyForecast, Figure
+from wattree.energy.scores import GroupComparison, Score
+from wattree.report.words import NOT_APPLICABLE, percent, quantity
+from wattree.units import format_time
+
+__all__ = ["show_calibration", "show_comparison", "show_forecasts"]
+
+_INDENT = (0, 0, 0, 2)
+#: Lines of a list before the rest is only counted.
+_LISTED = 12
+_TITLE_WIDTH = 20
+_STAGES = ("materials", "computing", "communicating")
+
+
+def _table(*heads: str) -> Table:
+    """Return an empty table whose first column holds words and whose others hold numbers."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for index, head in enumerate(heads):
+        table.add_column(head, justify="right" if index else "left", no_wrap=bool(index))
+    return table
+
+
+def _title(console: Console, text: str) -> None:
+    console.print(Text(text, style="bold"))
+
+
+def _told(console: Console, lines: Sequence[str], title: str) -> None:
+    if not lines:
+        return
+    _title(console, title)
+    for line in lines[:_LISTED]:
+        console.print(Padding(Text(line), _INDENT))
+    if len(lines) > _LISTED:
+        console.print(Padding(Text(f"and {len(lines) - _LISTED} more"), _INDENT))
+
+
+def show_calibration(calibration: EnergyCalibration, console: Console) -> None:
+    """Print constants with intervals, what they rest on, and what the runs do not tell."""
+    runs = ", ".join(f"{len(names)} {name}" for name, names in calibration.runs.items())
+    _title(console, f"{calibration.node or 'nodes'} ({calibration.origin}), {runs}")
+    table = _table("constant", "value", "95 % interval", "runs", "")
+    table.columns[-1].justify = "left"
+    table.columns[0].no_wrap, table.columns[2].no_wrap = True, False
+    for name, constant in calibration.constants.items():
+        if constant.status is Status.ABSENT:
+            continue
+        unit = CONSTANTS[name][0]
+        status = "" if constant.status is Status.FITTED else str(constant.status)
+        table.add_row(
+            name, _value(constant.value, unit), _range(constant, unit), f"{constant.runs}", status
+        )
+    console.print(Padding(table, _INDENT))
+    absent = [n for n, each in calibration.constants.items() if each.status is Status.ABSENT]
+    if absent:
+        console.print(Padding(Text(f"no run tells: {', '.join(absent)}", style="dim"), _INDENT))
+    scatter = calibration.scatter
+    if scatter.known is not None:
+        words = f"energy of training runs: root mean square error {percent(scatter.known)}"
+        if scatter.unseen is not None:
+            words += f"; of models left out of the fit {percent(scatter.unseen)}"
+        console.print(Padding(Text(words), _INDENT))
+    _told(console, calibration.warnings, "To know")
+
+
+def _value(value: float | None, unit: str) -> str:
+    if value is None:
+        return NOT_APPLICABLE
+    if unit == "1":
+        return f"{value:.3g}"
+    return _small(value, unit)
+
+
+def _small(value: float, unit: str) -> str:
+    """Return a quantity; what is below the smallest prefix is written with an exponent."""
+    if value and abs(value) < _SMALLEST:
+        return f"{value:.3g} {unit}"
+    return quantity(value, unit)
+
+
+_SMALLEST = 1e-9
+
+
+def _range(constant: Constant, unit: str) -> str:
+    if constant.lower is None and constant.upper is None:
+        return NOT_APPLICABLE
+    if constant.upper is None:
+        return f"at least {_value(constant.lower, unit)}"
+    return f"{_value(constant.lower, unit)} to {_value(constant.upper, unit)}"
+
+
+def show_forecasts(forecasts: Sequence[EnergyForecast], console: Console) -> None:
+    """Print predicted time and energy by stage for each number of nodes."""
+    first = forecasts[0]
+    _title(
+        console, f"{first.model or 'run'} on {first.node or 'nodes'}, {first.iterations} step(s)"
+    )
+    table = _table("nodes", "samples", "step", "energy", "95 % interval", "J/sample")
+    stages = _table("nodes", *_STAGES)
+    for each in forecasts:
+        table.add_row(
+            f"{each.nodes}",
+            f"{each.samples:,.0f}",
+            format_time(each.step_s.value),
+            quantity(each.energy_j.value, "J"),
+            _interval(each.energy_j),
+            quantity(each.energy_j.value / (each.samples * each.iterations), "J"),
+        )
+        parts = [each.by_stage[stage].value for stage in _STAGES]
+        shares = (f"{quantity(j, 'J')} {percent(j / each.energy_j.value)}" for j in parts)
+        stages.add_row(f"{each.nodes}", *shares)
+    console.print(Padding(table, _INDENT))
+    console.print(Padding(stages, _INDENT))
+    lines = list(dict.fromkeys(line for each in forecasts for line in each.warnings))
+    _told(console, lines, "To know")
+
+
+def _interval(figure: Figure) -> str:
+    if figure.lower is None or figure.upper is None:
+        return NOT_APPLICABLE
+    return f"{quantity(figure.lower, 'J')} to {quantity(figure.upper, 'J')}"
+
+
+def show_comparison(comparison: Comparison, console: Console) -> None:
+    """Print a table for each kind of node, and where the stage model is not ahead."""
+    for number, group in enumerate(comparison.groups):
+        if number:
+            console.print()
+        _title(
+            console,
+            f"{group.node or 'nodes'} ({group.origin}): {group.scored} training runs, predicted "
+            f"from {group.fitted} runs ({comparison.fit_on})",
+        )
+        console.print(Padding(_totals(group), _INDENT))
+        _knows(console, group)
+        _parts(console, group)
+        _missing(console, group)
+        _behind(console, group)
+        _told(console, group.warnings, "To know of the fit")
+    console.print(Text(f"Power series: {comparison.series}.", style="dim"))
+
+
+def _totals(group: GroupComparison) -> Table:
+    table = _table("mean absolute error", "energy", "95 % interval", "bias", "unseen", "runs")
+    table.columns[0].min_width = _TITLE_WIDTH
+    for each in group.methods:
+        if each.total is None:
+            continue
+        unseen = [found.mean_abs_error for found in each.left_out.values()]
+        table.add_row(
+            each.title,
+            percent(each.total.mean_abs_error),
+            _score_range(each.total),
+            f"{100 * each.total.bias:+.1f} %",
+            percent(sum(unseen) / len(unseen)) if unseen else NOT_APPLICABLE,
+            f"{each.total.count}",
+        )
+    return table
+
+
+def _knows(console: Console, group: GroupComparison) -> None:
+    """Print what each model is told of the runs that it is scored on, and what `unseen` is."""
+    told: dict[str, list[str]] = {}
+    for each in group.methods:
+        if each.total is not None:
+            told.setdefault(each.knows, []).append(each.title.partition(" [")[0])
+    told = {knows: list(dict.fromkeys(titles)) for knows, titles in told.items()}
+    lines = [f"told {knows}: {'; '.join(titles)}" for knows, titles in told.items()]
+    lines.append("unseen: models of which no run was fitted on")
+    for line in lines:
+        console.print(Padding(Text(line, style="dim"), _INDENT))
+
+
+def _score_range(found: Score) -> str:
+    if found.lower is None or found.upper is None:
+        return NOT_APPLICABLE
+    return f"{percent(found.lower)} to {percent(found.upper)}"
+
+
+def _parts(console: Console, group: GroupComparison) -> None:
+    """Print errors by model, by number of nodes and by stage."""
+    for head, key in (("by model", "by_model"), ("by nodes", "by_nodes"), ("by stage", "by_stage")):
+        shown = [each for each in group.methods if getattr(each, key)]
+        names = list(dict.fromkeys(name for each in shown for name in getattr(each, key)))
+        if not names:
+            continue
+        console.print()
+        table = _table(head, *names)
+        table.columns[0].min_width = _TITLE_WIDTH
+        for each in shown:
+            scores = getattr(each, key)
+            cells = (
+                percent(scores[n].mean_abs_error) if n in scores else NOT_APPLICABLE for n in names
+            )
+            table.add_row(each.title, *cells)
+        console.print(Padding(table, _INDENT))
+
+
+def _missing(console: Console, group: GroupComparison) -> None:
+    lines = [f"{each.title}: {each.reason}" for each in group.methods if each.reason]
+    _told(console, lines, "Not scored, or not on every run")
+
+
+def _behind(console: Console, group: GroupComparison) -> None:
+    console.print()
+    titles = {each.method: each.title for each in group.methods}
+    where = {(each.model, each.nodes) for each in group.behind}
+    if next(each for each in group.methods if each.method == "stages").total is None:
+        console.print(Text("MC² is not scored."))
+        return
+    if not group.behind:
+        console.print(Text(f"MC² is ahead of all others in each of {group.cells} cells."))
+        return
+    console.print(Text(f"MC² is not ahead in {len(where)} of {group.cells} cells (model x nodes):"))
+    worst = sorted(group.behind, key=lambda each: each.error - each.stage_model_error)
+    lines = [
+        f"{each.model or 'runs'} on {each.nodes}: {titles[each.method]} {percent(each.error)}, "
+        f"MC² {percent(each.stage_model_error)}"
+        for each in worst
+    ]
+    for line in lines[:_LISTED]:
+        console.print(Padding(Text(line), _INDENT))
+    if len(lines) > _LISTED:
+        console.print(Padding(Text(f"and {len(lines) - _LISTED} more"), _INDENT))
