@@ -24,6 +24,7 @@ from benchmarks import (
     energy_nodes,
     energy_series,
     energy_simpler,
+    energy_sums,
     energy_zeus,
 )
 from benchmarks.energy_frame import Measure, Options, Section
@@ -41,6 +42,8 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "scaling": energy_nodes.scaling,
     "simpler": energy_simpler.section,
     "series": energy_series.section,
+    "account": energy_sums.account,
+    "overhead": energy_sums.overhead,
 }
 #: Fits of constants; those not named here are not made from these tables.
 FITS: dict[str, Callable[[Options], dict[str, float]]] = {
@@ -88,6 +91,9 @@ def _table(section: Section) -> Table:
         table.add_column(name, justify="right")
     for each in section.measures:
         table.add_row(*_cells(each))
+    for line in section.figures:
+        reached = ("met" if line.reached else "MISSED") if line.wanted else ""
+        table.add_row(line.measure, "", line.found, "", "", "", line.wanted, reached)
     if section.beside:
         table.add_section()
     for each in section.beside:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.measure import Figure
 from wattree.cost import Calibration
 from wattree.energy.scores import score
 
@@ -51,7 +52,7 @@ class Measure:
     Attributes:
         name: What is measured.
         count: Rows, or cases.
-        figure: Mean absolute relative error, unless `unit` says otherwise.
+        figure: Mean absolute relative error, or the share that the name says.
         median: Of the same; None where it has no meaning.
         bias: Median signed error; None likewise.
         target: What the figure must not exceed; None where nothing is asked.
@@ -96,12 +97,14 @@ class Section:
     Attributes:
         title: Its heading.
         measures: Its lines.
+        figures: Lines whose figure is no relative error, in words.
         beside: Lines without a target that explain others.
         notes: Sentences below it.
     """
 
     title: str
-    measures: tuple[Measure, ...]
+    measures: tuple[Measure, ...] = ()
+    figures: tuple[Figure, ...] = ()
     beside: tuple[Measure, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
@@ -111,6 +114,7 @@ class Section:
         return {
             "title": self.title,
             "measures": lines,
+            "figures": [asdict(f) for f in self.figures],
             "beside": [asdict(m) for m in self.beside],
             "notes": list(self.notes),
         }
