@@ -19,7 +19,7 @@ from wattree.errors import MissingExtraError, RunError
 from wattree.trace.run import PowerSeries, Run
 from wattree.trace.run_file import read_runs
 
-__all__ = ["KNOWN", "recorded_runs", "section"]
+__all__ = ["KNOWN", "POLICIES", "forecasts", "known_series", "recorded_runs", "section"]
 
 Floats = NDArray[np.float64]
 
@@ -86,7 +86,7 @@ def section(options: Options) -> Section | None:
             runs = {run.name: _total(run) for run in recorded_runs()}
             known = {title: known_series(title) for title in KNOWN}
             for what, group in (("recorded", runs), ("known answer", known)):
-                made = {name: _forecasts(each, name, policy) for name, each in group.items()}
+                made = {name: forecasts(each, name, policy) for name, each in group.items()}
                 for method in FORECASTERS:
                     errors = [each[method].error for each in made.values()]
                     title = f"{what}, {words}: {method.upper()}"
@@ -108,7 +108,8 @@ def _total(run: Run) -> PowerSeries:
     return found or run.power[0]
 
 
-def _forecasts(series: PowerSeries, name: str, policy: Policy) -> dict[str, SeriesForecast]:
+def forecasts(series: PowerSeries, name: str, policy: Policy) -> dict[str, SeriesForecast]:
+    """Return method → forecast of the part of a series that was not seen."""
     return {
         method: forecast_series(series, method, policy=policy, where=name) for method in FORECASTERS
     }

@@ -28,7 +28,7 @@ def overhead(options: Options) -> Section | None:
         title="Time that labelled stages add to a training loop",
         measures=(
             Measure(
-                name=f"labels and readings by processor time, steps of {seen['step_s'] * 1e3:.0f} ms",
+                name=f"processor time of labels, steps of {seen['step_s'] * 1e3:.0f} ms",
                 count=1,
                 figure=counted["overhead"],
                 target=energy_overhead.LIMIT,

@@ -35,6 +35,7 @@ __all__ = [
     "fitted",
     "measured_work_w",
     "node_w",
+    "not_training_s",
     "of_benchmark",
     "runs_of",
 ]
@@ -104,7 +105,7 @@ def runs_of(rows: Sequence[NodeRow], calibration: Calibration) -> list[Run]:
                 one=load_of(row.benchmark, batch, one.nodes),
                 one_step_s=one.step_s,
                 one_nodes=one.nodes,
-                trains=1.0 - _not_training_s(row, rows) / row.run_s,
+                trains=1.0 - not_training_s(row, rows) / row.run_s,
             )
         )
     return found
@@ -124,7 +125,7 @@ def _alike(row: NodeRow, rows: Sequence[NodeRow]) -> list[NodeRow]:
     ]
 
 
-def _not_training_s(row: NodeRow, rows: Sequence[NodeRow]) -> float:
+def not_training_s(row: NodeRow, rows: Sequence[NodeRow]) -> float:
     """Return what a run takes besides its steps: start, evaluation that does not scale. [s]
 
     Runs of one submission at one global batch train on as many samples whatever the nodes. From
