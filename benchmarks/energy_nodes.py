@@ -97,9 +97,10 @@ def _line(run: Run, constants: NodeConstants) -> str:
     found = node_w(run, constants)
     row = run.of
     slower = run.load.step_s / row.step_s
+    low = f", p05 {row.low_w:.0f} W" if row.low_w else ""
     return (
         f"{row.row.row_id} {row.benchmark:15} {row.nodes} x {row.scope}  {row.power_w:5.0f} W, "
-        f"predicted {found:5.0f} ({found / row.power_w - 1:+.1%}), training {run.trains:.0%}, "
+        f"found {found:5.0f} ({found / row.power_w - 1:+.1%}), trains {run.trains:.0%}{low}, "
         f"simulated step {slower:.2f} of logged"
     )
 
@@ -112,7 +113,10 @@ def scaling(options: Options) -> Section | None:
     one = {(run.of.benchmark, run.of.scope): run for run in runs if run.of.nodes == 1}
     # Nothing of eight nodes makes a constant here.
     constants = fitted(list(one.values()), conversion_of([run.of for run in one.values()]))
-    logged, simulated, plain, notes = [], [], [], []
+    logged: list[float] = []
+    simulated: list[float] = []
+    plain: list[float] = []
+    notes = []
     for run in runs:
         if run.of.benchmark not in _SCALED or run.of.nodes == 1:
             continue
