@@ -97,7 +97,12 @@ def section(options: Options) -> Section | None:
     return Section(
         title="Forecasts of power series: energy of the half that was not seen",
         measures=tuple(measures),
-        notes=(*(f"{each.words()}" for each in POLICIES), *notes),
+        notes=(
+            *(each.words() for each in POLICIES),
+            f"series of known answer are driven by noise of {_NOISE_W:.0f} W; recorded ones are "
+            "estimates from processor time",
+            *notes,
+        ),
     )
 
 
