@@ -18,7 +18,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import energy_clocks, energy_gemm, energy_zeus
+from benchmarks import (
+    energy_clocks,
+    energy_gemm,
+    energy_nodes,
+    energy_series,
+    energy_simpler,
+    energy_sums,
+    energy_zeus,
+)
 from benchmarks.energy_frame import Measure, Options, Section
 from wattree.cost import load_calibration
 from wattree.files import write_atomic
@@ -30,6 +38,12 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "products": energy_gemm.section,
     "limits": energy_zeus.section,
     "clocks": energy_clocks.section,
+    "nodes": energy_nodes.section,
+    "scaling": energy_nodes.scaling,
+    "simpler": energy_simpler.section,
+    "series": energy_series.section,
+    "account": energy_sums.account,
+    "overhead": energy_sums.overhead,
 }
 #: Fits of constants; those not named here are not made from these tables.
 FITS: dict[str, Callable[[Options], dict[str, float]]] = {
@@ -48,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, dest="json_path")
     given = parser.parse_args(arguments)
     options = Options(shared=given.dir, calibration=load_calibration())
-    console = Console(width=110)
+    console = Console(width=120)
     if given.fit:
         _print_fit(options, console, given.only)
         return 0
@@ -72,16 +86,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _table(section: Section) -> Table:
     table = Table(title=section.title, title_justify="left")
-    table.add_column("measure", max_width=62)
-    for name in ("rows", "mean |error|", "median", "bias", "at most", ""):
+    table.add_column("measure", max_width=54)
+    for name in ("rows", "mean |error|", "95 %", "median", "bias", "at most", ""):
         table.add_column(name, justify="right")
     for each in section.measures:
         table.add_row(*_cells(each))
+    for line in section.figures:
+        reached = ("met" if line.reached else "MISSED") if line.wanted else ""
+        table.add_row(line.measure, "", line.found, "", "", "", line.wanted, reached)
     if section.beside:
         table.add_section()
     for each in section.beside:
         table.add_row(*_cells(each), style="dim")
     return table
+
+
+def _interval(measure: Measure) -> str:
+    if measure.lower is None or measure.upper is None:
+        return ""
+    return f"{measure.lower:.1%} to {measure.upper:.1%}"
 
 
 def _cells(measure: Measure) -> tuple[str, ...]:
@@ -90,6 +113,7 @@ def _cells(measure: Measure) -> tuple[str, ...]:
         measure.name,
         str(measure.count),
         percent(measure.figure),
+        _interval(measure),
         percent(measure.median),
         percent(measure.bias),
         percent(measure.target),

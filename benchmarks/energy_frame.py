@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.measure import Figure
 from wattree.cost import Calibration
+from wattree.energy.scores import score
 
 __all__ = ["Measure", "Options", "Section"]
 
 Floats = NDArray[np.float64]
+#: Rows up to which figures get an interval.
+_MOST_DRAWN = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +52,12 @@ class Measure:
     Attributes:
         name: What is measured.
         count: Rows, or cases.
-        figure: Mean absolute relative error, unless `unit` says otherwise.
+        figure: Mean absolute relative error, or the share that the name says.
         median: Of the same; None where it has no meaning.
         bias: Median signed error; None likewise.
         target: What the figure must not exceed; None where nothing is asked.
+        lower, upper: Interval of 95 % of the figure, bootstrap over rows; None where it is not
+            told.
     """
 
     name: str
@@ -60,10 +66,13 @@ class Measure:
     median: float | None = None
     bias: float | None = None
     target: float | None = None
+    lower: float | None = None
+    upper: float | None = None
 
     @classmethod
     def of(cls, name: str, errors: Floats, target: float | None) -> Measure:
-        """Return the line of relative errors."""
+        """Return the line of relative errors; of many rows without an interval, which is narrow."""
+        told = score(errors.tolist()) if len(errors) <= _MOST_DRAWN else None
         return cls(
             name=name,
             count=len(errors),
@@ -71,6 +80,8 @@ class Measure:
             median=float(np.median(np.abs(errors))),
             bias=float(np.median(errors)),
             target=target,
+            lower=told.lower if told else None,
+            upper=told.upper if told else None,
         )
 
     @property
@@ -86,12 +97,14 @@ class Section:
     Attributes:
         title: Its heading.
         measures: Its lines.
+        figures: Lines whose figure is no relative error, in words.
         beside: Lines without a target that explain others.
         notes: Sentences below it.
     """
 
     title: str
-    measures: tuple[Measure, ...]
+    measures: tuple[Measure, ...] = ()
+    figures: tuple[Figure, ...] = ()
     beside: tuple[Measure, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
@@ -101,6 +114,7 @@ class Section:
         return {
             "title": self.title,
             "measures": lines,
+            "figures": [asdict(f) for f in self.figures],
             "beside": [asdict(m) for m in self.beside],
             "notes": list(self.notes),
         }

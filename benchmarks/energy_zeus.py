@@ -27,7 +27,7 @@ from wattree.validation.anchored import (
 )
 from wattree.validation.rows import MeasuredRow, read_rows
 
-__all__ = ["fit", "section"]
+__all__ = ["fit", "makes_constants", "rows_under_limits", "section"]
 
 Floats = NDArray[np.float64]
 
@@ -39,7 +39,12 @@ def _rows(path: Path) -> list[MeasuredRow]:
     return [row for row in read_rows(path) if row.source_id in ANCHORED_SOURCES and row.core]
 
 
-def _makes_constants(row: MeasuredRow) -> bool:
+def rows_under_limits(options: Options) -> list[MeasuredRow]:
+    """Return the rows that count, anchors among them."""
+    return _rows(options.measured / "energy.csv")
+
+
+def makes_constants(row: MeasuredRow) -> bool:
     """Return whether a row's model and batch are in the half that makes constants."""
     return zlib.crc32(f"{row.model_name}|{row.global_batch}".encode()) % 2 == 0
 
@@ -59,7 +64,7 @@ def section(options: Options) -> Section | None:
         measures.append(Measure.of(_NAMES[quantity], _errors(mine), target))
         for device in sorted({str(anchored_device(each.row)) for each in mine}):
             of_device = [each for each in mine if anchored_device(each.row) == device]
-            unseen = [each for each in of_device if not _makes_constants(each.row)]
+            unseen = [each for each in of_device if not makes_constants(each.row)]
             name = f"{_NAMES[quantity]}, {device}"
             beside.append(Measure.of(name, _errors(of_device), None))
             beside.append(Measure.of(f"{name}, pairs left out of the fit", _errors(unseen), None))
@@ -103,7 +108,7 @@ def fit(options: Options) -> dict[str, float]:
             row
             for row in rows
             if anchored_device(row) == name
-            and _makes_constants(row)
+            and makes_constants(row)
             and anchors[row.row_id] is not row
         ]
         at = _fitted(load_device(name), mine, [anchors[row.row_id] for row in mine])
