@@ -84,7 +84,7 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
     if positions and not any(dim.name == "seq" for o in operators for dim in o.dims):
         found.append(
             f"strategy.cp: {strategy.cp} has no effect of its own: {model.name} has no dim of "
-            "positions to split, so these ranks do the same; use dp"
+            f"positions to split, so these ranks do the same; use dp{_or_rows(model)}"
         )
     if strategy.tp > 1 and not model.own_family and not has_roles(model):
         found.append(
@@ -106,6 +106,11 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
             "samples look up in"
         )
     return found
+
+
+def _or_rows(model: ModelGraph) -> str:
+    dim = spatial_dim(model)
+    return f", or context: spatial, which splits rows of images ('{dim}')" if dim else ""
 
 
 def _idle_rows(degree: int, model: ModelGraph) -> list[str]:

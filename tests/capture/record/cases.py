@@ -165,9 +165,9 @@ def _autocast(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _in_place(self: Any, x: torch.Tensor) -> torch.Tensor:
-    y = self.a(x).relu_()
+    y = self.a(x)
     y[:, :4].mul_(2.0)
-    return y.masked_fill_(y > 4, 4.0)
+    return y.masked_fill_(y > 4, 4.0).relu_()
 
 
 def _scattered(self: Any, x: torch.Tensor) -> torch.Tensor:

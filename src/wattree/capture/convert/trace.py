@@ -44,6 +44,7 @@ class Trace:
         self.atoms = Atoms(recording.batch, recording.sequence)
         self.nests: list[Nest] = []
         self.tensors: list[Canonical] = []
+        self.origins: dict[int, RecordedOperator] = {}  # nest → what it was recorded as
         self.views: dict[int, View] = {}
         self.current: dict[int, int] = {}  # storage → its newest canonical tensor
         self.stems: list[tuple[Dim, str]] = []  # what dims are, as operators have shown
@@ -175,6 +176,7 @@ class Trace:
                 nest.writes.append(self._overwrite(operator, nest, labels))
             else:
                 nest.writes.append(self._write(index, labels, walked, grad=grad))
+        self.origins[len(self.nests)] = operator
         self.nests.append(nest)
         return nest
 

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from wattree.capture.record.dtypes import check_dtypes
 from wattree.capture.record.flop import flop_of, gradient_flop_of
 from wattree.capture.record.private import current_node_sequence, newest_sequence, storage_key
+from wattree.capture.record.routing import Routing
 from wattree.errors import ModelError
 
 __all__ = ["Again", "Limits", "Run", "RunOperator", "RunTensor", "Tracker"]
@@ -102,9 +103,10 @@ class Again:
 class Tracker(TorchDispatchMode):
     """Numbers tensors and storages, and writes operators down."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, routing: Routing | None = None) -> None:
         super().__init__()
         self.run = Run()
+        self.routing = routing  # only where tensors have values
         self.limits = limits or Limits()
         self.paths: list[str] = [""]
         self.forward = True
@@ -129,13 +131,33 @@ class Tracker(TorchDispatchMode):
             return self._numbers[id(tensor)]
         return self._enter(tensor, **known)
 
-    def save(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Note that autograd keeps `tensor` for the operator at hand."""
+    def save(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Note that autograd keeps `tensor`, at its present version, for the operator at hand."""
         number = self._storages.get(storage_key(tensor))
         if number is not None:
             index = self._numbers.get(id(tensor), self._newest[number])
             self._saves.append((newest_sequence(), index))
+        return tensor, tensor._version  # noqa: SLF001
+
+    def saved(self, kept: tuple[torch.Tensor, int]) -> torch.Tensor:
+        """Return what `save` kept, unless it was written to since: autograd refuses it then."""
+        tensor, version = kept
+        if tensor._version != version:  # noqa: SLF001
+            raise ModelError(
+                "a tensor that backward needs "
+                f"({str(tensor.dtype).removeprefix('torch.')} of {list(tensor.shape)}) was "
+                f"written to in place after it was kept{self._needed_by()}; PyTorch refuses it "
+                "when it trains: use an operator that is not in place (y = y + 1 for y.add_(1))"
+            )
         return tensor
+
+    def _needed_by(self) -> str:
+        node = current_node_sequence()
+        found = [] if node is None else self._by_sequence.get(node, [])
+        makers = [o for o in found if not o.is_view]
+        if not makers:
+            return ""
+        return f", for the gradient of {makers[0].target}{_at(makers[0].module)}"
 
     def end_forward(self) -> None:
         """Tell that what follows is backward; give each operator what was kept for it."""
@@ -169,6 +191,8 @@ class Tracker(TorchDispatchMode):
         inputs = tuple(self.number(t) for t in given)
         check_dtypes(func, given)
         out = func(*args, **kwargs)
+        if self.routing is not None:
+            self.routing.follow(func, given, out, self.paths[-1])
         in_place = func._schema.is_mutable  # noqa: SLF001
         before = {self.run.tensors[i].storage for i in inputs}
         outputs = tuple(self._enter(t) for t in _flat(out))
