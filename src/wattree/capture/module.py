@@ -168,8 +168,8 @@ def module_graph(source: ModuleSource, *, sequence: int | None, normal: bool = T
 def idle_sequence(name: str) -> str:
     """Return what is said of a sequence length where a model's inputs have no such dim."""
     return (
-        f"{IDLE_SEQUENCE} on {name}, whose inputs have no such dim; leave it out: with it, "
-        "strategy.micro_batch is 1 unless given, without it all samples of a replica pass at once"
+        f"{IDLE_SEQUENCE}, as inputs of {name} have no such dim, but for the default of "
+        "strategy.micro_batch (1 with it, all samples of a replica without); leave it out"
     )
 
 

@@ -108,19 +108,17 @@ def _shift(trace: Trace, seen: Seen) -> float | None:
     if writer is None:
         return 0.0
     nest, operator = trace.nests[writer], trace.origins.get(writer)
+    if operator is None:
+        return None
     step = 0.0
-    if nest.function in {"add", "sub"} and operator is not None and len(nest.reads) == 1:
+    if nest.function in {"add", "sub"} and len(nest.reads) == 1:
         given = operator.arguments.get("other")
         if isinstance(given, bool) or not isinstance(given, int | float):
             return None
         step = given if nest.function == "add" else -given
-    elif nest.function == "index":  # a table of positions, picked from by positions
-        pass
-    elif (
-        nest.function not in _SAME
-        or len(nest.reads) > 1
-        or (not nest.reads and (operator is None or "arange" not in operator.target))
-    ):
+    elif not (nest.function in _SAME and len(nest.reads) < 2) and nest.function != "index":
+        return None  # `index`: a table of positions, picked from by positions
+    if not nest.reads and "arange" not in operator.target:
         return None
     shifts = [_shift(trace, read) for read in nest.reads]
     return None if None in shifts else step + sum(shift for shift in shifts if shift is not None)

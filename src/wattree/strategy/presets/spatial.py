@@ -3,8 +3,8 @@
 Dryden et al., "Improving Strong-Scaling of CNN Training by Exploiting Finer-Grained Parallelism",
 IPDPS 2019. Rows are those of the outermost dim that windows slide over: `depth` of volumes,
 `height` of images, `length` of series. Layers whose rows no longer divide, that
-need all rows at once (group norm, interpolation), or whose windows reach beyond the neighbour's part
-get whole samples: their input is gathered, and every rank of the axis does the same.
+need all rows at once (group norm, interpolation), or whose windows reach beyond the neighbour's
+part get whole samples: their input is gathered, and every rank of the axis does the same.
 """
 
 from __future__ import annotations
