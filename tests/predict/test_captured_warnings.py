@@ -59,6 +59,12 @@ def resized():
     return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), up, nn.Conv2d(16, 16, 3, padding=1))
 
 
+def recurrent():
+    layers = nn.Linear(2048, 2), nn.ReLU(), nn.Linear(2, 2048)
+    parts = {"rnn": nn.LSTM(2048, 2048, batch_first=True), "more": nn.Sequential(*layers)}
+    return Net(lambda self, x: self.more(self.rnn(x)[0]), **parts)
+
+
 ready = nn.Linear(8, 8)
 """
 IMAGES = ["float32[batch, 3, 32, 32]"]
@@ -148,6 +154,17 @@ def test_ranks_that_could_split_rows(file: Path) -> None:
     assert found.warnings[0].endswith(
         "use dp, or context: spatial, which splits rows of images ('height')"
     )
+
+
+def test_a_share_that_rounds_to_nothing_is_no_zero(file: Path) -> None:
+    """Of a recurrent layer tensor ranks split nothing; of the little beside it they do."""
+    data = {"global_batch": 64, "sequence_length": 16}
+    tensor = {"tp": 2, "dp": 4, "micro_batch": 4}
+    found = simulate(
+        job(file, "recurrent", ["float32[batch, seq, 2048]"], data=data, strategy=tensor)
+    )
+
+    assert "strategy.tp: 2 splits less than 0.1 % of the products of" in found.warnings[0]
 
 
 def test_a_module_in_place_of_a_function(file: Path) -> None:
