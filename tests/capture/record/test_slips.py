@@ -201,3 +201,17 @@ def test_work_that_follows_values_is_refused_as_that() -> None:
     assert "does other work with a batch of 4 than with 2" in message
     assert "or it follows values that are drawn at random" in message
     assert "experts as one tensor with bmm" in message
+
+
+def test_picks_among_words_are_no_routing() -> None:
+    """A batch that gives every word a row could not be run; counts stay those of the draw."""
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        scores = self.head(self.a(x))
+        return scores if (scores.argmax(-1) == 5).any() else scores * 2
+
+    made = capture_module(one(forward, head=lambda: nn.Linear(WIDTH, 5000)), inputs=rows)
+
+    assert made.batch == 2
+    assert any("those of one draw" in told for told in made.warnings)
+    assert not any("spread evenly" in told for told in made.warnings)

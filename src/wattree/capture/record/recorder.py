@@ -184,16 +184,16 @@ class _Recorder:
             f"{why}: recorded on random inputs with seed 0, so sizes that depend on values are "
             "those of one draw"
         )
-        routed(point, drawn := Routing())
-        spread = frozenset(drawn.decisive)
-        if spread:
-            self.warnings.append(drawn.told())
-            point = replace(point, batch=point.batch * drawn.factor())
 
         def run(at: Point, *, backward: bool = False) -> Run:
             return routed(at, Routing(spread=spread), backward=backward)
 
         try:
+            routed(point, drawn := Routing())
+            spread = drawn.spreadable()
+            if spread:
+                self.warnings.append(drawn.told())
+                point = replace(point, batch=point.batch * drawn.factor())
             return self._merged(run, point, how="real values on the CPU")
         except ModelError as error:
             raise ModelError(f"{error} (values are needed because {why})") from error

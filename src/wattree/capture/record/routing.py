@@ -38,6 +38,9 @@ _BY_MASK: Final = ("aten.index.Tensor", "aten.index_put.default", "aten.index_pu
 #: Rows for each entry in the smallest run: one alone would be taken for no dim at all, and a run
 #: at half the sequence length has half of them.
 _ROWS: Final = 4
+#: Times that the batch may be enlarged for that: 512 experts of which 8 are picked for each of two
+#: samples take 128. Picks among a vocabulary's words are no routing.
+_MOST: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,10 @@ class Routing:
         for tensor in _tensors(out):
             if came_from and not tensor.is_floating_point() and not tensor.is_complex():
                 self._from[storage_key(tensor)] = came_from
+
+    def spreadable(self) -> frozenset[int]:
+        """Return the decisive picks; none where that would take a batch too large to run."""
+        return frozenset(self.decisive) if self.factor() <= _MOST else frozenset()
 
     def factor(self) -> int:
         """Return how many times the batch gives each entry of the decisive picks as many rows."""
