@@ -23,6 +23,7 @@ from wattree.graph import (
     Block,
     BlockInstance,
     ModelGraph,
+    Operator,
     OperatorKind,
     Parameter,
     Tensor,
@@ -193,10 +194,8 @@ class _Assembly:
             operators.append(
                 self.emitter.operator(nest, path, names, self._parameters(nest, place), saved)
             )
-        operators[0] = replace(
-            operators[0],
-            parameters=(*operators[0].parameters, *self.unread.get(place, ())),
-        )
+        if unread := self.unread.get(place):
+            operators[0] = _holding(operators[0], unread)
         outputs = [names[tensor] for tensor in self.leaving[place]]
         return Block(
             name=run.path,
@@ -298,6 +297,13 @@ class _Assembly:
             for place in abroad or local:
                 found.setdefault(place, []).append(tensor)
         return found
+
+
+def _holding(operator: Operator, unread: Sequence[Parameter]) -> Operator:
+    """Return an operator with parameters beside its own, which it does not read."""
+    is_product = operator.kind in (OperatorKind.MATMUL, OperatorKind.CONVOLUTION)
+    none = 0 if is_product and not operator.parameters else operator.parameter_factors
+    return replace(operator, parameters=(*operator.parameters, *unread), parameter_factors=none)
 
 
 def _general(path: str) -> str:

@@ -150,7 +150,7 @@ def _role_alone(operator: Operator, units: int) -> TensorRole | None:
     One of its sides is summed over ranks, the other gathered, which sends half as much for an
     element: the shorter side is summed.
     """
-    weight, written = operator.parameters[0], set(operator.outputs[0].dims)
+    weight, written = operator.factors[1], set(operator.outputs[0].dims)
     made = [dim for dim in weight.dims if dim in written]
     summed = [dim for dim in weight.dims if dim not in written]
     is_wider = _lengths(operator, made) >= _lengths(operator, summed)
