@@ -180,8 +180,8 @@ def _add_gradients(
         gathered = _gather_again(operator, split, forward, inputs, steps) if needed else []
         for place, factor in factors.items():
             is_weight = isinstance(factor, Parameter)
-            waits = depends + gathered if is_weight else depends
-            step = _factor_step(operator, split, place, tuple(waits), given=given)
+            waits = tuple(depends + gathered if is_weight else depends)
+            step = _factor_step(operator, split, place, waits, given=given)
             number = steps.add_compute(operator, split, step)
             if isinstance(factor, Operand):
                 made[factor.tensor] = number
