@@ -18,20 +18,12 @@ __all__ = ["leave_out_unreached", "with_detached_apart"]
 
 
 def leave_out_unreached(trace: Trace) -> None:
-    """Take the gradient from all tensors that backward does not reach, parameters included.
-
-    Its graph is gone before backward begins, so that autograd keeps nothing for them.
-    """
+    """Take the gradient from all tensors that backward does not reach, parameters included."""
     recording = trace.recording
     ends = (recording.loss,) if recording.loss is not None else recording.outputs
     reached = {trace.view(index).tensor for index in ends if trace.follows(index)}
-    needed = {trace.view(index).tensor for index in recording.outputs} | reached
     for nest in reversed([nest for nest in trace.nests if not nest.dead]):
         writes = {seen.tensor for seen in nest.writes}
-        if writes & needed:
-            needed |= {seen.tensor for seen in nest.reads}
-        else:
-            nest.saved.clear()
         if writes & reached:
             reached |= {
                 s.tensor for s in nest.reads if trace.tensors[s.tensor].grad and not s.detached
