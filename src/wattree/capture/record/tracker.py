@@ -48,6 +48,7 @@ class RunOperator:
     is_view: bool = False
     in_place: bool = False
     region: int | None = None
+    followed: bool = True
 
 
 @dataclass(slots=True)
@@ -122,14 +123,18 @@ class Tracker(TorchDispatchMode):
         self._weight_numbers: set[int] = set()  # the same by number
         self._constants: set[int] = set()  # storages of buffers and of what comes from no tensor
         self._saves: list[tuple[int, int]] = []  # sequence number and tensor
+        self._makers: dict[int, RunOperator] = {}  # value → operator that autograd did not see
         self._bytes = 0
         self._end = time.monotonic() + self.limits.seconds
 
     def number(self, tensor: torch.Tensor, **known: Any) -> int:
         """Return the index of `tensor`, entering it if it is new."""
-        if id(tensor) in self._numbers:
-            return self._numbers[id(tensor)]
-        return self._enter(tensor, **known)
+        if id(tensor) not in self._numbers:
+            return self._enter(tensor, **known)
+        index = self._numbers[id(tensor)]
+        if index in self._makers and tensor.requires_grad and not tensor.is_leaf:
+            self._follow(index)
+        return index
 
     def save(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
         """Note that autograd keeps `tensor`, at its present version, for the operator at hand."""
@@ -208,8 +213,11 @@ class Tracker(TorchDispatchMode):
             and all(self.run.tensors[i].storage in before for i in outputs),
             in_place=in_place,
             region=self.region,
+            followed=torch.is_grad_enabled(),
         )
         self.run.operators.append(operator)
+        if not operator.followed:
+            self._makers |= dict.fromkeys(outputs, operator)
         if len(self.run.operators) > self.limits.operators:
             raise ModelError(
                 _ENDLESS.format(f"in {self.limits.operators:,} operators", _at(self.paths[-1]))
@@ -265,6 +273,18 @@ class Tracker(TorchDispatchMode):
             return False
         reads = any(storage_key(t) in self._weights for t in _flat(args))
         return not reads or all(of_weights)
+
+    def _follow(self, index: int) -> None:
+        """Note that autograd follows a value and what made it, though it ran without gradients.
+
+        So do functions with a backward of their own: of their forward only the result is followed.
+        """
+        left = [index]
+        while left:
+            operator = self._makers.pop(left.pop(), None)
+            if operator is not None:
+                operator.followed = True
+                left += operator.inputs
 
     def _is_weight(self, index: int) -> bool:
         return self.run.tensors[index].storage in self._weight_numbers
