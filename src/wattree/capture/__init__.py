@@ -17,13 +17,21 @@ from wattree.capture.huggingface import (
 )
 from wattree.capture.load import load_model, located_model
 from wattree.capture.mapping import TRANSFORMER_KEYS, transformer_from_mapping
-from wattree.capture.module import IDLE_SEQUENCE, capture_module, module_graph, record_source
+from wattree.capture.module import (
+    DENSE_TABLES,
+    IDLE_SEQUENCE,
+    capture_module,
+    idle_sequence,
+    module_graph,
+    record_source,
+)
 from wattree.capture.recording import Recording
 from wattree.capture.shape import TransformerShape
 from wattree.capture.summary import ModuleRow, module_rows
 from wattree.capture.transformer import build_transformer
 
 __all__ = [
+    "DENSE_TABLES",
     "IDLE_SEQUENCE",
     "TRANSFORMER_KEYS",
     "CatalogueEntry",
@@ -39,6 +47,7 @@ __all__ = [
     "dense_forward_flop",
     "freeze",
     "fused",
+    "idle_sequence",
     "load_model",
     "located_model",
     "model_figures",

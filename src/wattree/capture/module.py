@@ -18,9 +18,11 @@ from wattree.graph import ModelGraph
 from wattree.job import InputDeclaration, ModuleSource, module_source, read_declaration
 
 __all__ = [
+    "DENSE_TABLES",
     "IDLE_SEQUENCE",
     "RECORDED_BATCH",
     "capture_module",
+    "idle_sequence",
     "module_graph",
     "record_source",
 ]
@@ -29,6 +31,8 @@ __all__ = [
 RECORDED_BATCH: Final = 2
 #: Begins the warning of a model whose samples are no sequences.
 IDLE_SEQUENCE: Final = "data.sequence_length: has no effect"
+#: Begins the warning of tables with sparse gradients; idle where the trait is set.
+DENSE_TABLES: Final = "traits.sparse_gradients: is not set"
 #: Recordings of a process, by what they were made of.
 _RECORDINGS: Final[dict[str, Recording]] = {}
 _MOST_RECORDINGS: Final = 32
@@ -129,8 +133,7 @@ def record_source(
             loss=source.loss,
         )
     if sequence is not None and not loaded.has_sequence:
-        told = f"{IDLE_SEQUENCE}, as the model's inputs have no such dim"
-        made = replace(made, warnings=(*made.warnings, told))
+        made = replace(made, warnings=(*made.warnings, idle_sequence("the model")))
     while len(_RECORDINGS) >= _MOST_RECORDINGS:
         del _RECORDINGS[next(iter(_RECORDINGS))]
     _RECORDINGS[key] = made
@@ -158,7 +161,50 @@ def module_graph(source: ModuleSource, *, sequence: int | None, normal: bool = T
             f"model {source.name}: its forward calls no operator that costs anything; let it "
             "compute something on its inputs"
         )
-    return replace(graph, warnings=(*graph.warnings, *_unread(recording)))
+    told = (*graph.warnings, *_unread(recording), *_between_samples(recording), *_sparse(recording))
+    return replace(graph, warnings=told)
+
+
+def idle_sequence(name: str) -> str:
+    """Return what is said of a sequence length where a model's inputs have no such dim."""
+    return (
+        f"{IDLE_SEQUENCE}, as inputs of {name} have no such dim, but for the default of "
+        "strategy.micro_batch (1 with it, all samples of a replica without); leave it out"
+    )
+
+
+def _between_samples(recording: Recording) -> tuple[str, ...]:
+    """Return what is said of products of samples with samples, as in contrastive losses."""
+    for operator in recording.operators:
+        results = (recording.tensors[index] for index in operator.outputs)
+        pairs = any(sum(extent.batch for extent in tensor.extents) > 1 for tensor in results)
+        if operator.flop.batch > 1 or (operator.flop.coefficient and pairs):
+            where = f"module '{operator.module}'" if operator.module else "the module"
+            return (
+                f"{where} multiplies samples with samples ({operator.target}): predicted as done "
+                "with the samples of all replicas in a micro-batch, which are gathered for it, as "
+                "code that gathers them does; a module as it is written, under "
+                "DistributedDataParallel, multiplies those of its own replica alone, with fewer "
+                "FLOP and no gathering",
+            )
+    return ()
+
+
+def _sparse(recording: Recording) -> tuple[str, ...]:
+    """Return what is said of tables that ask for sparse gradients."""
+    asked = [
+        recording.tensors[one.inputs[0]].name or f"a table of module '{one.module}'"
+        for one in recording.operators
+        if one.arguments.get("sparse") is True and "embedding" in one.target
+    ]
+    if not asked:
+        return ()
+    names = list(dict.fromkeys(asked))
+    shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    return (
+        f"{DENSE_TABLES} for {shown}, as sparse=True asks for: gradients of whole tables are "
+        "predicted; set traits: {sparse_gradients: true}",
+    )
 
 
 def _unread(recording: Recording) -> tuple[str, ...]:

@@ -119,6 +119,8 @@ class RecordedOperator:
         is_view: Its output is another view of its first input's storage.
         in_place: It writes into its first input.
         region: Number of the checkpointed region it lies in; None outside.
+        followed: Autograd follows it, if it follows what it reads: it ran neither under `no_grad`
+            nor in inference mode, or within a function that brings its own backward.
     """
 
     target: str
@@ -133,6 +135,7 @@ class RecordedOperator:
     is_view: bool = False
     in_place: bool = False
     region: int | None = None
+    followed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ class ModuleRow:
         kind: Name of its class.
         parameters, buffers: Values, tied ones once, where they have their first name.
         forward_flop, input_gradient_flop, weight_gradient_flop: Of products and convolutions.
-        read_bytes, written_bytes: Of the operators of forward, each operand once. [B]
+        read_bytes, written_bytes: Of the operators of forward, each operand once; of tables, the
+            rows that are looked up. [B]
         saved_bytes: Of storages kept for backward, counted where they are first kept; without
             parameters, buffers and inputs of the whole. [B]
     """
@@ -74,6 +75,14 @@ _QUANTITIES = (
 )
 
 
+#: Operators that read the rows of their first input that their second names.
+_LOOK_UP = (
+    "aten.embedding.default",
+    "aten._embedding_bag.default",
+    "aten._embedding_bag_forward_only.default",
+)
+
+
 def _add(totals: Mapping[str, Counter[str]], path: str, found: Mapping[str, float]) -> None:
     """Add to a module and to all those it lies in."""
     while True:
@@ -112,7 +121,7 @@ class _Sizes:
                     "forward_flop": operator.flop.value(**self.at),
                     "input_gradient_flop": operator.input_gradient_flop.value(**self.at),
                     "weight_gradient_flop": operator.weight_gradient_flop.value(**self.at),
-                    "read_bytes": 0.0 if operator.is_view else self._bytes(operator.inputs),
+                    "read_bytes": 0.0 if operator.is_view else self._read(operator),
                     "written_bytes": 0.0 if operator.is_view else self._bytes(operator.outputs),
                     "saved_bytes": self._saved(operator),
                 },
@@ -121,6 +130,16 @@ class _Sizes:
     def _bytes(self, indices: Iterable[int]) -> float:
         tensors = (self.recording.tensors[index] for index in indices)
         return sum(self.elements(tensor) * tensor.element_bytes for tensor in tensors)
+
+    def _read(self, operator: RecordedOperator) -> float:
+        """Return the bytes of all inputs; of what ids pick rows from, of those rows. [B]"""
+        total = self._bytes(operator.inputs)
+        if operator.target not in _LOOK_UP or len(operator.inputs) < 2:
+            return total
+        table, ids = (self.recording.tensors[index] for index in operator.inputs[:2])
+        row = self.elements(table) / max(1.0, table.extents[0].value(**self.at))
+        picked = min(self.elements(table), self.elements(ids) * row)
+        return total - (self.elements(table) - picked) * table.element_bytes
 
     def _saved(self, operator: RecordedOperator) -> float:
         total = 0.0

@@ -249,7 +249,7 @@ def _compile_block(
         recomputation=tuple(again.steps),
         backward=tuple(backward.steps),
         saved=saved_tensors(block, splits, choices, forward, own),
-        parameters=parameter_groups(block, splits, choices),
+        parameters=parameter_groups(block, splits, choices, lies),
         handed=tuple((name, p.size) for name, p in zip(block.outputs, made, strict=True)),
         forward_exit=max((p.step for p in made), default=len(forward.steps) - 1),
         backward_exit=backward_exit,

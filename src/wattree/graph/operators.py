@@ -208,6 +208,9 @@ class Operator:
         window: Convolutions and pools only.
         in_turn: Dim whose indices run one after another: the time steps of a recurrent product.
         role: In tensor parallelism, where presets cannot tell it from the path.
+        parameter_factors: How many of a product's two factors are parameters, which then are the
+            first ones; what else it reads is added. None: one if it has parameters at all, as
+            layers have, else none.
     """
 
     path: str
@@ -228,6 +231,7 @@ class Operator:
     window: Window | None = None
     in_turn: str | None = None
     role: TensorRole | None = None
+    parameter_factors: int | None = None
     _by_name: dict[str, IterationDim] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -250,6 +254,8 @@ class Operator:
             raise ModelError(f"operator {self.path}: exactly convolutions and pools have a window")
         if self.in_turn is not None and self.in_turn not in by_name:
             raise ModelError(f"operator {self.path}: no dim '{self.in_turn}' to run in turn")
+        if not 0 <= (self.parameter_factors or 0) <= 2:
+            raise ModelError(f"operator {self.path}: a product has two factors")
         object.__setattr__(self, "_by_name", by_name)
 
     def dim(self, name: str) -> IterationDim:
@@ -259,6 +265,23 @@ class Operator:
     def has_dim(self, name: str) -> bool:
         """Return whether the operator loops over `name`."""
         return name in self._by_name
+
+    @property
+    def factors(self) -> tuple[Operand | Parameter, ...]:
+        """What a product multiplies: the moving operand, and what it meets."""
+        count = self._parameter_factors
+        return (*self.inputs[: 2 - count], *self.parameters[:count])
+
+    @property
+    def weight(self) -> Parameter | None:
+        """The parameter that a product multiplies its input by; None where that is computed."""
+        return self.parameters[0] if self._parameter_factors == 1 else None
+
+    @property
+    def _parameter_factors(self) -> int:
+        if self.parameter_factors is None:
+            return 1 if self.parameters else 0
+        return self.parameter_factors
 
 
 #: Names of the dims that windows slide over, outermost first.

@@ -19,6 +19,8 @@ __all__ = ["has_experts", "idle_choices", "idle_precision"]
 #: A choice that touches less than this share of the model's products is told to do little: their
 #: time, and what it could save, is below that of noise between two runs of a job.
 _SLIGHT: Final = 0.05
+#: The smallest share that one decimal of a percent shows.
+_SHOWN: Final = 5e-4
 #: Parts of operators that tensor ranks share; they do the other ones all alike.
 _SPLIT_BY_TENSOR: Final = (TensorRole.COLUMN, TensorRole.ROW, TensorRole.VOCABULARY)
 #: Precisions of linear layers alone: everything else stays at 16 bit.
@@ -84,7 +86,7 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
     if positions and not any(dim.name == "seq" for o in operators for dim in o.dims):
         found.append(
             f"strategy.cp: {strategy.cp} has no effect of its own: {model.name} has no dim of "
-            "positions to split, so these ranks do the same; use dp"
+            f"positions to split, so these ranks do the same; use dp{_or_rows(model)}"
         )
     if strategy.tp > 1 and not model.own_family and not has_roles(model):
         found.append(
@@ -95,8 +97,9 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
     elif strategy.tp > 1 and not model.own_family:
         share = _product_share(model, lambda operator: operator.role in _SPLIT_BY_TENSOR)
         if share < _SLIGHT:
+            shown = f"{100 * share:.1f} %" if share >= _SHOWN else "less than 0.1 %"
             found.append(
-                f"strategy.tp: {strategy.tp} splits {100 * share:.1f} % of the products of "
+                f"strategy.tp: {strategy.tp} splits {shown} of the products of "
                 f"{model.name}; the rest is the same on all {strategy.tp} ranks: use dp"
             )
     shared = strategy.tables != StrategyOptions().tables
@@ -106,6 +109,11 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
             "samples look up in"
         )
     return found
+
+
+def _or_rows(model: ModelGraph) -> str:
+    dim = spatial_dim(model)
+    return f", or context: spatial, which splits rows of images ('{dim}')" if dim else ""
 
 
 def _idle_rows(degree: int, model: ModelGraph) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wattree.capture import (
-    IDLE_SEQUENCE,
+    idle_sequence,
     load_model,
     located_model,
     module_graph,
@@ -126,8 +126,7 @@ def _told_of_sequence(job: Job, graph: ModelGraph) -> ModelGraph:
         return graph
     if any("sequence length" in line or "sequence_length" in line for line in graph.warnings):
         return graph  # recorded for one length alone, or told already
-    told = f"{IDLE_SEQUENCE}, as inputs of {graph.name} have no such dim"
-    return replace(graph, warnings=(*graph.warnings, told))
+    return replace(graph, warnings=(*graph.warnings, idle_sequence(graph.name)))
 
 
 def _grows_with_sequence(graph: ModelGraph) -> bool:

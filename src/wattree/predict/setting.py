@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from wattree.capture import IDLE_SEQUENCE, fused
+from wattree.capture import DENSE_TABLES, IDLE_SEQUENCE, fused
 from wattree.cost import (
     AUTOCAST,
     Calibration,
@@ -60,7 +60,10 @@ class Setting:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What the job says to no effect under any strategy, and what its model warns of."""
-        return (*idle_precision(self.precision, self.model), *self.model.warnings)
+        told = self.model.warnings
+        if self.software.sparse_gradients:
+            told = tuple(line for line in told if not line.startswith(DENSE_TABLES))
+        return (*idle_precision(self.precision, self.model), *told)
 
     @property
     def has_tokens(self) -> bool:

@@ -137,7 +137,7 @@ def _first(operator: Operator, wanted: str, *, inside: bool) -> str | None:
 def weighted_products(model: ModelGraph) -> tuple[tuple[str, Operator], ...]:
     """Return the fully connected layers, by pattern."""
     return operator_patterns(
-        model, lambda o: o.kind is OperatorKind.MATMUL and bool(o.parameters) and not o.in_turn
+        model, lambda o: o.kind is OperatorKind.MATMUL and o.weight is not None and not o.in_turn
     )
 
 

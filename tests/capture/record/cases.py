@@ -165,9 +165,30 @@ def _autocast(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _in_place(self: Any, x: torch.Tensor) -> torch.Tensor:
-    y = self.a(x).relu_()
+    y = self.a(x)
     y[:, :4].mul_(2.0)
-    return y.masked_fill_(y > 4, 4.0)
+    return y.masked_fill_(y > 4, 4.0).relu_()
+
+
+def _overwritten(self: Any, x: torch.Tensor) -> torch.Tensor:
+    y = self.a(x).exp()
+    z = y.sum()
+    y.add_(1)
+    return z * y
+
+
+def _routed(self: Any, x: torch.Tensor) -> torch.Tensor:
+    chosen = self.gate(x).topk(2).indices
+    out = torch.zeros_like(x)
+    for number, expert in enumerate(self.experts):
+        row, _ = torch.where(chosen == number)
+        out = out.index_add(0, row, expert(x[row]))
+    return out
+
+
+def _mixture() -> nn.Module:
+    experts = nn.ModuleList(linear() for _ in range(4))
+    return Calls(_routed, gate=linear(4), experts=experts)
 
 
 def _scattered(self: Any, x: torch.Tensor) -> torch.Tensor:
@@ -358,11 +379,13 @@ CASES = (
     ),
     Case(
         group="Other operators",
-        what="`nn.Embedding`, `nn.EmbeddingBag`, sparse gradients too",
+        what="`nn.Embedding`, `nn.EmbeddingBag`, with `sparse=True` too",
         build=lambda: nn.EmbeddingBag(100, WIDTH, sparse=True),
         inputs=lambda batch: (torch.randint(0, 100, (batch, 4)),),
         flop=0,
         operators=("aten._embedding_bag.default",),
+        advice="gradients are whole tables, with a warning, unless the trait `sparse_gradients` "
+        "is set",
     ),
     Case(
         group="Other operators",
@@ -521,6 +544,16 @@ CASES = (
     ),
     Case(
         group="Results that depend on values",
+        what="experts that are called one by one, on the rows that a top-k or argmax picks",
+        build=_mixture,
+        inputs=rows,
+        # At 2 rows: a gate of 4 entries, and 2 experts a row.
+        flop=2 * 2 * WIDTH * (4 + 2 * WIDTH),
+        values=True,
+        advice="rows are spread evenly over the experts",
+    ),
+    Case(
+        group="Results that depend on values",
         what="`torch.unique`",
         build=one(lambda self, x: self.a(x).sum() * torch.unique(x).sum()),
         inputs=rows,
@@ -631,6 +664,29 @@ CASES = (
         build=lambda: nn.Sequential(linear(), nn.Linear(7, 7)),
         inputs=rows,
         refusal="module '1' raised at aten.addmm.default: RuntimeError",
+    ),
+    Case(
+        group="Refused",
+        what="inputs of which none grows with the batch",
+        build=linear,
+        inputs=lambda _: rows(4),
+        refusal="none of its inputs grows with the batch",
+    ),
+    Case(
+        group="Refused",
+        what="writing in place to what backward needs",
+        build=one(_overwritten),
+        inputs=rows,
+        refusal="written to in place after it was kept, for the gradient of aten.exp.default",
+        advice="as PyTorch does: an operator that is not in place",
+    ),
+    Case(
+        group="Refused",
+        what="modules in a plain list or dict",
+        build=one(lambda self, x: self.b[0](self.a(x)), b=lambda: [linear()]),
+        inputs=rows,
+        refusal="the list 'b' holds modules",
+        advice="use `nn.ModuleList` or `nn.ModuleDict`",
     ),
     Case(
         group="Refused",

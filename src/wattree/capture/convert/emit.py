@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from wattree.capture.convert.atoms import ONE, Atom, Dim, Size, sizes_product
@@ -17,6 +17,8 @@ _STEMS_OF_ATTENTION = ("heads", "head_dim", "seq", "window")
 #: Replicas split this dim of whatever there is, also where an operator joins, sorts or scans its
 #: samples: each does so with its own.
 _SAMPLES = "batch"
+#: What multiplies the first two tensors that it reads.
+_MULTIPLYING = (OperatorKind.MATMUL, OperatorKind.CONVOLUTION)
 
 
 @dataclass(slots=True)
@@ -86,9 +88,17 @@ class Emitter:
         }
         labels_written = {label for seen in nest.writes for label in seen.labels}
         weights = [
-            self._parameter(seen, walks[id(seen)], *parameters[seen.tensor], written=labels_written)
+            self._parameter(
+                seen,
+                walks[id(seen)],
+                name,
+                # A product of a parameter with itself reads it twice.
+                tied_to if seen is _owning(nest, seen.tensor) else tied_to or f"./{name}",
+                written=labels_written,
+            )
             for seen in nest.reads
             if seen.tensor in parameters
+            for name, tied_to in (parameters[seen.tensor],)
         ]
         self._name(loops)
         written = {loop.name for seen in nest.writes for loop, _ in operands[id(seen)][0]}
@@ -135,6 +145,7 @@ class Emitter:
             saved=saved,
             saved_mask_bytes=nest.mask_bytes,
             kernels=nest.kernels,
+            parameter_factors=_parameter_factors(nest, parameters),
             in_turn=next((loop.name for loop in loops.loops if loop.label == nest.in_turn), None)
             if nest.in_turn
             else None,
@@ -240,7 +251,7 @@ class Emitter:
                 left.remove(here)
                 used.append(here[1])
         elements = sizes_product(self.atoms.size(leaf) for leaf in leaves).length
-        return name, used, elements, tensor.grad, tied_to
+        return name, used, elements, tensor.grad and not seen.detached, tied_to
 
     def _name(self, loops: _Loops) -> None:
         groups: dict[str, list[_Loop]] = {}
@@ -281,3 +292,18 @@ class Emitter:
         if loop.size.seq:
             return "seq"
         return loop.label if loop.label in {"part", "unit"} else "hidden"
+
+
+def _owning(nest: Nest, parameter: int) -> Seen:
+    """Return how a nest reads a parameter first, followed by autograd if it is at all."""
+    reads = [seen for seen in nest.reads if seen.tensor == parameter]
+    return next((seen for seen in reads if not seen.detached), reads[0])
+
+
+def _parameter_factors(nest: Nest, parameters: Collection[int]) -> int | None:
+    """Return `Operator.parameter_factors` of a nest, None where it goes without saying."""
+    if nest.kind not in _MULTIPLYING:
+        return None
+    count = sum(seen.tensor in parameters for seen in nest.reads[:2])
+    usual = int(any(seen.tensor in parameters for seen in nest.reads))
+    return None if count == usual else count

@@ -44,11 +44,11 @@ def with_experts(operators: Sequence[Operator]) -> tuple[Operator, ...]:
 
 def _leading(operator: Operator) -> str | None:
     """Return the dim that weights, input and output of a product share; None without one."""
-    if operator.kind is not OperatorKind.MATMUL or not operator.parameters:
+    if operator.kind is not OperatorKind.MATMUL or operator.weight is None:
         return None
     if not operator.inputs or not operator.outputs or not operator.has_dim("batch"):
         return None
-    weights = operator.parameters[0].dims
+    weights = operator.weight.dims
     shared = set(weights) & set(operator.inputs[0].dims) & set(operator.outputs[0].dims)
     is_first = bool(weights) and weights[0] in shared and len(shared) == 1
     return weights[0] if is_first and operator.dim(weights[0]).extent.coefficient > 1 else None

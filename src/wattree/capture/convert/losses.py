@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from wattree.capture.convert.atoms import Size
+from wattree.capture.convert.masks import is_causal
 from wattree.capture.convert.nests import Nest, Seen
 from wattree.capture.convert.pointwise import target_name
 from wattree.capture.convert.trace import Label, Rule, Trace
@@ -13,8 +14,6 @@ from wattree.capture.recording import RecordedOperator
 from wattree.graph import AttentionMask, OperatorKind
 
 __all__ = ["FUSED"]
-
-_ORDERED = ("le", "lt", "ge", "gt", "tril", "triu")
 
 
 def _attention(trace: Trace, operator: RecordedOperator) -> None:
@@ -32,7 +31,7 @@ def _attention(trace: Trace, operator: RecordedOperator) -> None:
     kv_of: list[Label] = ["heads"] if heads_of else []
     y, *statistics = operator.outputs
     # A mask that only hides later positions is a matter of the kernel; others are read.
-    hiding = [mask for mask in masks if not trace.follows(mask) and _is_causal(trace, mask)]
+    hiding = [mask for mask in masks if not trace.follows(mask) and is_causal(trace, mask)]
     causal = bool(operator.arguments.get("is_causal")) or bool(hiding)
     scores: list[Label] = [*batch, *heads_of, "seq", "kv_seq"]
     nest = trace.add(
@@ -95,22 +94,6 @@ def _broadcast(trace: Trace, mask: int, scores: list[Label]) -> list[Label]:
         None if size == Size(1) else label
         for size, label in zip(sizes, scores[len(scores) - len(sizes) :], strict=True)
     ]
-
-
-def _is_causal(trace: Trace, mask: int) -> bool:
-    """Whether a mask was made by comparing positions with each other."""
-    left, seen = [trace.view(mask).tensor], set()
-    while left:
-        number = left.pop()
-        writer = trace.tensors[number].writer
-        if number in seen or writer is None:
-            continue
-        seen.add(number)
-        nest = trace.nests[writer]
-        if nest.function in _ORDERED:
-            return True
-        left += [operand.tensor for operand in nest.reads]
-    return False
 
 
 def _read_unrepeated(trace: Trace, nest: Nest) -> None:

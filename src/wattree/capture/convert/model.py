@@ -10,7 +10,8 @@ from itertools import takewhile
 from wattree.capture.convert.blocks import Run, alive_at_cuts, runs_of
 from wattree.capture.convert.emit import Emitter
 from wattree.capture.convert.experts import with_experts
-from wattree.capture.convert.nests import Nest
+from wattree.capture.convert.gradients import leave_out_unreached, with_detached_apart
+from wattree.capture.convert.nests import Nest, Seen
 from wattree.capture.convert.normal import normal_form
 from wattree.capture.convert.operators import traced
 from wattree.capture.convert.regions import keep_inside_regions
@@ -23,6 +24,7 @@ from wattree.graph import (
     Block,
     BlockInstance,
     ModelGraph,
+    Operator,
     OperatorKind,
     Parameter,
     Tensor,
@@ -44,10 +46,12 @@ def model_graph(recording: Recording, *, normal: bool = True) -> ModelGraph:
             each kernel of eager PyTorch is one.
     """
     trace = traced(recording)
+    leave_out_unreached(trace)
     nests = [nest for nest in trace.nests if not nest.dead]
     keep_inside_regions(trace, nests)
     if normal:
         nests = normal_form(trace, nests)
+    nests = with_detached_apart(trace, nests)
     graph = _Assembly(trace, nests).graph()
     if not normal:
         return graph
@@ -67,7 +71,7 @@ class _Assembly:
         wide = wide_cuts(trace, nests, self.alive)
         self.runs = parted_runs(nests, runs, self.alive, wide, modules)
         self.layers = layers_of(nests, runs, self.runs)
-        self.owners: dict[int, tuple[int, str]] = {}  # parameter → its run and name there
+        self.owners = self._owners()  # parameter → its nest, run and name there
         self.paths = _unique_paths(self.runs)
         self.run_of: dict[int, int] = {}  # canonical tensor → run that writes it
         self.written_as: dict[int, str] = {}  # its path and name there
@@ -193,10 +197,8 @@ class _Assembly:
             operators.append(
                 self.emitter.operator(nest, path, names, self._parameters(nest, place), saved)
             )
-        operators[0] = replace(
-            operators[0],
-            parameters=(*operators[0].parameters, *self.unread.get(place, ())),
-        )
+        if unread := self.unread.get(place):
+            operators[0] = _holding(operators[0], unread)
         outputs = [names[tensor] for tensor in self.leaving[place]]
         return Block(
             name=run.path,
@@ -244,13 +246,31 @@ class _Assembly:
                 continue
             name = _relative(tensor.name, self.runs[place].path)
             tied_to = None
-            if seen.tensor in self.owners:
-                owner, owned = self.owners[seen.tensor]
+            at, owner, owned = self.owners[seen.tensor]
+            if self.nests[at] is not nest:
                 tied_to = f"./{owned}" if owner == place else f"{self.paths[owner]}/{owned}"
-            else:
-                self.owners[seen.tensor] = place, name
             found[seen.tensor] = name, tied_to
         return found
+
+    def _owners(self) -> dict[int, tuple[int, int, str]]:
+        """Return who has each parameter: the first to train it, else the first to read it."""
+        found: dict[int, tuple[int, int, str]] = {}
+        for trains in (True, False):
+            for place, run in enumerate(self.runs):
+                for at in range(run.start, run.end):
+                    for seen in self.nests[at].reads:
+                        tensor = self.trace.tensors[seen.tensor]
+                        if tensor.source is not TensorSource.PARAMETER:
+                            continue
+                        if not trains or self._trains(self.nests[at], seen):
+                            name = _relative(tensor.name, run.path)
+                            found.setdefault(seen.tensor, (at, place, name))
+        return found
+
+    def _trains(self, nest: Nest, seen: Seen) -> bool:
+        """Whether a parameter that a nest reads has a gradient of it."""
+        has_gradient = any(self.trace.tensors[made.tensor].grad for made in nest.writes)
+        return has_gradient and not seen.detached
 
     def _unread(self) -> dict[int, list[Parameter]]:
         """Return the parameters that no operator reads, by the run whose module has them.
@@ -298,6 +318,13 @@ class _Assembly:
             for place in abroad or local:
                 found.setdefault(place, []).append(tensor)
         return found
+
+
+def _holding(operator: Operator, unread: Sequence[Parameter]) -> Operator:
+    """Return an operator with parameters beside its own, which it does not read."""
+    is_product = operator.kind in (OperatorKind.MATMUL, OperatorKind.CONVOLUTION)
+    none = 0 if is_product and not operator.parameters else operator.parameter_factors
+    return replace(operator, parameters=(*operator.parameters, *unread), parameter_factors=none)
 
 
 def _general(path: str) -> str:

@@ -49,6 +49,9 @@ def _apply(trace: Trace, operator: RecordedOperator) -> None:
     else:
         rule = _unknown
     rule(trace, operator)
+    if operator.is_view and not operator.followed:
+        for index in operator.outputs:
+            trace.detach(index)
 
 
 def _unknown(trace: Trace, operator: RecordedOperator) -> None:

@@ -68,6 +68,15 @@ def _numbers(value: object, count: int) -> tuple[int, ...]:
     return tuple(numbers * count if len(numbers) == 1 else numbers)
 
 
+def _groups(
+    trace: Trace, operator: RecordedOperator, channels: Size, *, transposed: bool
+) -> Size | None:
+    """Return how many groups of so many channels there are, and how that grows."""
+    rank = len(trace.size(operator.inputs[1])) - 2
+    seen = operator.outputs[0] if transposed else operator.inputs[0]
+    return trace.size(seen)[-rank - 1].over(channels)
+
+
 def _convolution(trace: Trace, operator: RecordedOperator) -> None:
     x, weight, *bias = operator.inputs
     kernel = tuple(size.length for size in trace.size(weight)[2:])
@@ -76,13 +85,15 @@ def _convolution(trace: Trace, operator: RecordedOperator) -> None:
     get = operator.arguments.get
     transposed = bool(get("transposed", False))
     groups = int(get("groups", 1))
-    first, second = trace.size(weight)[0].length // groups, trace.size(weight)[1].length
+    whole, second = trace.size(weight)[:2]
+    # Of each group. Groups are as many as samples where each has a weight of its own: only the
+    # weight's first dim tells, which all groups share.
+    group = _groups(trace, operator, second, transposed=transposed) or Size(groups)
+    first = whole.over(group) or Size(whole.length // groups)
     inner, outer = (first, second) if transposed else (second, first)
 
-    def channels(label: str, count: int) -> Label:
-        if groups == 1:
-            return label
-        return (("group", Size(groups)), (label, Size(count)))
+    def channels(label: str, count: Size) -> Label:
+        return label if groups == 1 else (("group", group), (label, count))
 
     lead: tuple[Label, ...] = ("batch",) if len(trace.size(x)) == rank + 2 else ()
     x_labels = (*lead, channels("in", inner), *spatial)

@@ -227,6 +227,7 @@ class _Layers:
                 flop=flop,
                 saved=saved,
                 region=self.whole.region,
+                followed=self.whole.followed,
             )
         )
 

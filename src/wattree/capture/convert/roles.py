@@ -8,7 +8,7 @@ are blocks of their own are paired like those within one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import gcd, prod
 from typing import Final
@@ -33,6 +33,7 @@ _LEAST_ROWS: Final = 1024
 _NODE_RANKS: Final = 8
 #: It must not stand in the way of these degrees if its neighbours do not.
 _DEGREES: Final = (2, 4, 8, 16, 32, 64)
+_VOCABULARY: Final = TensorRole.VOCABULARY
 _POSITIONWISE: Final = (OperatorKind.NORM, OperatorKind.ELEMENTWISE)
 
 #: Place of an instance in the model, and of an operator in it.
@@ -45,14 +46,9 @@ def with_roles(graph: ModelGraph) -> ModelGraph:
     A block whose instances play different parts becomes several.
     """
     blocks = graph.blocks
-    rows = {
-        round(operator.dim("vocab").extent.coefficient)
-        for block in blocks.values()
-        for operator in block.operators
-        if _is_token_table(operator)
-    }
     chosen = _Chosen([blocks[instance.block] for instance in graph.instances])
     chosen.take(strands_of(graph))
+    rows = _table_rows(blocks.values(), chosen.logits())
     made: dict[str, Block] = {}
     known: dict[object, str] = {}
     instances = []
@@ -92,6 +88,11 @@ class _Chosen:
         operators = range(len(self._blocks[place].operators))
         roles = {at: self._roles[place, at] for at in operators if (place, at) in self._roles}
         return roles, {at for at in operators if (place, at) in self._inside}
+
+    def logits(self) -> set[int]:
+        """Return how many there are of each kind of logits that a loss takes."""
+        found = (self._at(*at) for at, role in self._roles.items() if role is _VOCABULARY)
+        return {round(_length(o, "out")) for o in found if o.has_dim("out")}
 
     def take(self, strands: Sequence[Strand]) -> None:
         """Choose among strands: those of logits first, then in order what is left of pairs."""
@@ -150,7 +151,7 @@ def _role_alone(operator: Operator, units: int) -> TensorRole | None:
     One of its sides is summed over ranks, the other gathered, which sends half as much for an
     element: the shorter side is summed.
     """
-    weight, written = operator.parameters[0], set(operator.outputs[0].dims)
+    weight, written = operator.factors[1], set(operator.outputs[0].dims)
     made = [dim for dim in weight.dims if dim in written]
     summed = [dim for dim in weight.dims if dim not in written]
     is_wider = _lengths(operator, made) >= _lengths(operator, summed)
@@ -182,7 +183,10 @@ def _with_roles(
     """Return an instance's block with its roles, and those that are seen in the block alone."""
     found = dict(roles)
     for at, operator in enumerate(block.operators):
-        if _is_token_table(operator) or _is_plain_head(block, operator, table_rows):
+        is_table = _is_token_table(operator) or (
+            _is_fixed_table(operator) and _rows(operator) in table_rows
+        )
+        if is_table or _is_plain_head(block, operator, table_rows):
             found.setdefault(at, TensorRole.VOCABULARY)
     if found:
         for at in _positionwise(block, inside):
@@ -206,6 +210,36 @@ def _is_token_table(operator: Operator) -> bool:
         and operator.has_dim("seq")
         and _length(operator, "vocab") >= _LEAST_ROWS
     )
+
+
+def _is_fixed_table(operator: Operator) -> bool:
+    """Whether an operator looks up several entries of each sample, and gives a row for each."""
+    if operator.kind is not OperatorKind.EMBEDDING or not operator.has_dim("vocab"):
+        return False
+    made = {name for output in operator.outputs for name in output.dims}
+    places = made - {"batch"} - {name for p in operator.parameters for name in p.dims}
+    return operator.has_dim("batch") and bool(places) and _rows(operator) >= _LEAST_ROWS
+
+
+def _rows(operator: Operator) -> int:
+    return round(_length(operator, "vocab"))
+
+
+def _table_rows(blocks: Collection[Block], logits: set[int]) -> set[int]:
+    """Return the rows of tables of tokens.
+
+    Where the length of a sequence is fixed, those are tables with as many rows as there are logits.
+    """
+    operators = [operator for block in blocks for operator in block.operators]
+    found = {_rows(operator) for operator in operators if _is_token_table(operator)}
+    fixed = {_rows(operator) for operator in operators if _is_fixed_table(operator)}
+    made = {
+        round(_length(operator, "out"))
+        for block in blocks
+        for operator in block.operators
+        if _is_plain_head(block, operator, fixed)
+    }
+    return found | (fixed & (made | logits))
 
 
 def _is_plain_head(block: Block, operator: Operator, table_rows: set[int]) -> bool:

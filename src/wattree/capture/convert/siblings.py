@@ -48,6 +48,7 @@ def _may_join(operator: Operator) -> bool:
         operator.kind is OperatorKind.MATMUL
         and operator.role is TensorRole.COLUMN
         and len(operator.inputs) == len(operator.outputs) == 1
+        and operator.weight is not None
         and operator.has_dim("out")
         and all(parameter.tied_to is None for parameter in operator.parameters)
     )

@@ -176,8 +176,9 @@ def _enter(strand: _Local, at: int, operator: Operator, loop: IterationDim) -> N
     """Note what an operator does to a strand with one of its loops."""
     read = {name for operand in operator.inputs for name in operand.dims}
     written = {name for operand in operator.outputs for name in operand.dims}
-    is_product = operator.kind is OperatorKind.MATMUL and bool(operator.parameters)
-    own = set(operator.parameters[0].dims) if is_product else set()
+    weight = operator.weight if operator.kind is OperatorKind.MATMUL else None
+    is_product = weight is not None
+    own = set(weight.dims) if weight is not None else set()
     is_loss = operator.kind is OperatorKind.CROSS_ENTROPY and loop.name == "vocab"
     if loop.name in own & written - read:
         strand.begins.add((at, loop.name))

@@ -44,6 +44,7 @@ class Trace:
         self.atoms = Atoms(recording.batch, recording.sequence)
         self.nests: list[Nest] = []
         self.tensors: list[Canonical] = []
+        self.origins: dict[int, RecordedOperator] = {}  # nest → what it was recorded as
         self.views: dict[int, View] = {}
         self.current: dict[int, int] = {}  # storage → its newest canonical tensor
         self.stems: list[tuple[Dim, str]] = []  # what dims are, as operators have shown
@@ -156,7 +157,7 @@ class Trace:
         for index, labels in inputs:
             seen.append(self.seen(index, labels))
         walked = self._walked(seen)
-        grad = differentiable and any(self._follows(s) for s in seen)
+        grad = differentiable and operator.followed and any(self._follows(s) for s in seen)
         nest = Nest(
             kind=kind,
             function=function,
@@ -175,6 +176,7 @@ class Trace:
                 nest.writes.append(self._overwrite(operator, nest, labels))
             else:
                 nest.writes.append(self._write(index, labels, walked, grad=grad))
+        self.origins[len(self.nests)] = operator
         self.nests.append(nest)
         return nest
 
@@ -210,7 +212,10 @@ class Trace:
         view = self.view(source)
         base = self.tensors[view.tensor]
         canonical = self._canonical(
-            tuple(dims), base.width, base.storage, grad=base.grad and not view.detached
+            tuple(dims),
+            base.width,
+            base.storage,
+            grad=base.grad and operator.followed and not view.detached,
         )
         canonical.base = base.number if base.base is None else base.base
         canonical.version = base.version
@@ -240,12 +245,25 @@ class Trace:
             )
         )
 
+    def look_at(self, number: int) -> Canonical:
+        """Return a canonical tensor that is another as it lies there, without a gradient."""
+        tensor = self.tensors[number]
+        made = self._canonical(tensor.dims, tensor.width, tensor.storage, grad=False)
+        made.base, made.version = number, tensor.version
+        return made
+
+    def detach(self, index: int) -> None:
+        """Note that no gradient flows back from a recorded tensor."""
+        view = self.view(index)
+        self.views[index] = View(tensor=view.tensor, dims=view.dims, detached=True)
+
     def _overwrite(self, operator: RecordedOperator, nest: Nest, labels: Labels) -> Seen:
         """Enter the new value of the storage that an in-place operator's first input lies in."""
         view = self.view(operator.inputs[0])
         old = self.tensors[view.tensor]
         whole = old if old.base is None else self.tensors[self.current[old.storage]]
-        grad = whole.grad or any(self._follows(s) for s in nest.reads)
+        added = operator.followed and any(self._follows(s) for s in nest.reads)
+        grad = whole.grad or added
         fresh = self._canonical(whole.dims, whole.width, whole.storage, grad=grad)
         fresh.version, fresh.writer = whole.version + 1, len(self.nests)
         self.current[whole.storage] = fresh.number

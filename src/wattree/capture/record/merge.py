@@ -99,6 +99,7 @@ def _operator(same: Sequence[RunOperator], sizes: Sizes) -> RecordedOperator:
         is_view=first.is_view,
         in_place=first.in_place,
         region=first.region,
+        followed=first.followed,
     )
 
 

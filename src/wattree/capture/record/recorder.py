@@ -26,6 +26,7 @@ from wattree.capture.record.private import (
     quiet,
 )
 from wattree.capture.record.refusal import build_refusal, needs_values, run_refusal
+from wattree.capture.record.routing import Routing
 from wattree.capture.record.run import run_module
 from wattree.capture.record.sizes import Point
 from wattree.capture.record.tracker import Limits, Run, Tracker
@@ -170,27 +171,45 @@ class _Recorder:
             storage_bytes=REAL_LIMIT_BYTES,
         )
 
-        def run(at: Point, *, backward: bool = False) -> Run:
+        def routed(at: Point, routing: Routing, *, backward: bool = False) -> Run:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 arguments = self._real_arguments(at)
-                return self._run(module, arguments, limits, None, backward=backward)
+                return self._run(
+                    module, arguments, limits, None, backward=backward, routing=routing
+                )
 
         why = reason.removeprefix(f"model {self.name}: ").split("; ")[0]
         self.warnings.append(
             f"{why}: recorded on random inputs with seed 0, so sizes that depend on values are "
             "those of one draw"
         )
+
+        def run(at: Point, *, backward: bool = False) -> Run:
+            return routed(at, Routing(spread=spread), backward=backward)
+
         try:
+            routed(point, drawn := Routing())
+            spread = drawn.spreadable()
+            if spread:
+                self.warnings.append(drawn.told())
+                point = replace(point, batch=point.batch * drawn.factor())
             return self._merged(run, point, how="real values on the CPU")
         except ModelError as error:
             raise ModelError(f"{error} (values are needed because {why})") from error
 
     def _run(
-        self, module: nn.Module, arguments: Any, limits: Limits, mode: Any, *, backward: bool
+        self,
+        module: nn.Module,
+        arguments: Any,
+        limits: Limits,
+        mode: Any,
+        *,
+        backward: bool,
+        routing: Routing | None = None,
     ) -> Run:
         args, kwargs = arguments
-        tracker = Tracker(limits)
+        tracker = Tracker(limits, routing)
         try:
             with mode if mode is not None else nullcontext(), quiet():
                 return run_module(
@@ -253,6 +272,13 @@ class _Recorder:
                 f"named: at others {told.problem}"
             )
         more = [self._other_batch(run, first, point, is_real=how != "fake tensors"), *sequences]
+        if not _grows(first, more[0][0]):
+            raise ModelError(
+                f"model {self.name}: none of its inputs grows with the batch ({_shapes(first)} at "
+                f"{point.batch} samples and at {more[0][1].batch}); let a dim of them be the "
+                "batch: torch.randn(batch, 8) in example_inputs(batch), or "
+                "'float32[batch, 8]' in 'inputs'"
+            )
         runs, points = [first, *(r for r, _ in more)], [point, *(p for _, p in more)]
         return merged(runs, points, name=self.name, how=how, warnings=self.warnings)
 
@@ -287,10 +313,16 @@ class _Recorder:
                     )
                 return other, at
             different = different or found
+        advice = "let it do the same for every batch (no loop over samples, no branch on the batch)"
+        if is_real:
+            advice += (
+                "; or it follows values that are drawn at random, as where a part of the model "
+                "gets no samples in one draw: write such parts as one operator over all of them "
+                "(experts as one tensor with bmm), or let example_inputs give values that occur"
+            )
         raise ModelError(
             f"model {self.name}: {_where(different)} does other work with a batch of {steps[0]} "
-            f"than with {point.batch}, from operator {_named(different)} on; let it do the same "
-            "for every batch (no loop over samples, no branch on the batch)"
+            f"than with {point.batch}, from operator {_named(different)} on; {advice}"
         )
 
     def _other_sequence(
@@ -317,6 +349,18 @@ class _Recorder:
             told = f"{_where(found)} does other work, from operator {_named(found)} on"
             problem = problem or told
         return [], _OtherWork(problem=problem, with_less=different)
+
+
+def _grows(first: Run, other: Run) -> bool:
+    """Return whether any input is longer with more samples; where there are none, any tensor."""
+    pairs = list(zip(first.tensors, other.tensors, strict=True))
+    inputs = [pair for pair in pairs if pair[0].source == "input"]
+    return any(one.shape != more.shape for one, more in inputs or pairs)
+
+
+def _shapes(run: Run) -> str:
+    shown = [f"{t.dtype}{list(t.shape)}" for t in run.tensors if t.source == "input"]
+    return ", ".join(shown[:3]) + (", …" if len(shown) > 3 else "") or "it has none"
 
 
 def _takes_whole_table(other: _OtherWork | None) -> bool:

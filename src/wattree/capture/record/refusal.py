@@ -75,7 +75,7 @@ def run_refusal(error: BaseException, name: str, module: nn.Module, tracker: Tra
             f"{_line(error)}, which are not recorded; {_DENSE}"
         )
     if isinstance(error, DATA_DEPENDENT) or needs_values(error):
-        operator = operator or "an operator"
+        operator = operator or _method_of(error)
         return ModelError(
             f"model {name}: {where} calls {operator}, whose result depends on values"
             f"{_line(error)}; write it with sizes that do not depend on values, or give a model "
@@ -87,13 +87,47 @@ def run_refusal(error: BaseException, name: str, module: nn.Module, tracker: Tra
             f"{_line(error)}; register one (torch.library.register_fake) in the model's file"
         )
     if _asks_for_device(error):
-        return ModelError(
-            f"model {name}: {where} asks for a device of its own{_line(error)}: {_told(error)}; "
-            "use the device of its inputs (x.device)"
-        )
+        return ModelError(f"model {name}: {where} {_of_device(error, module)}")
     when = "" if tracker.forward else " in backward"
     called = f" at {operator}" if operator else ""
-    return ModelError(f"model {name}: {where} raised{when}{called}: {_told(error)}{_line(error)}")
+    advice = ""
+    if isinstance(error, TypeError) and "not list" in str(error):
+        advice = "; example_inputs that return a list give one argument, a tuple gives several"
+    return ModelError(
+        f"model {name}: {where} raised{when}{called}: {_told(error)}{_line(error)}{advice}"
+    )
+
+
+def _of_device(error: BaseException, module: nn.Module) -> str:
+    """Return what is said of tensors that are on devices of their own."""
+    if held := _hidden_modules(module):
+        return (
+            f"raised{_line(error)}: {_told(error)}; the {held} holds modules, where PyTorch finds "
+            "no parameters to move or to train: use nn.ModuleList, or nn.ModuleDict for a dict"
+        )
+    return (
+        f"asks for a device of its own{_line(error)}: {_told(error)}; use the device of its inputs "
+        "(x.device)"
+    )
+
+
+def _method_of(error: BaseException) -> str:
+    """Return what was called where no operator was dispatched, as far as the message tells."""
+    named = (".numpy()", ".tolist()", ".item()", "data_ptr")
+    text = str(error)
+    return next((name for name in named if name.strip(".()") in text), "an operator")
+
+
+def _hidden_modules(module: nn.Module) -> str:
+    """Return the plain list or dict that modules with parameters lie in; empty where none does."""
+    for path, child in module.named_modules():
+        for key, value in vars(child).items():
+            held = value.values() if isinstance(value, dict) else value
+            if key.startswith("_") or not isinstance(value, list | tuple | dict):
+                continue
+            if any(isinstance(item, nn.Module) and list(item.parameters()) for item in held):
+                return f"{type(value).__name__} '{f'{path}.{key}'.lstrip('.')}'"
+    return ""
 
 
 def _asks_for_device(error: BaseException) -> bool:

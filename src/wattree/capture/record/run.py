@@ -52,7 +52,7 @@ def run_module(
         _paths(module, tracker),
         regions.watched(),
     ):
-        with torch.autograd.graph.saved_tensors_hooks(tracker.save, _same):
+        with torch.autograd.graph.saved_tensors_hooks(tracker.save, tracker.saved):
             out = module(*args, **kwargs)
         run.outputs = tuple(tracker.number(t) for t in tensors_in(out))
         if not run.outputs:
@@ -86,10 +86,6 @@ def _start(out: Any, loss: str) -> Any:
         part = tensor.abs().sum() if tensor.is_complex() else tensor.sum()
         total = part if total is None else total + part
     return total
-
-
-def _same(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 def _forget_gradients(module: nn.Module) -> None:

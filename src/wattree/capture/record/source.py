@@ -20,6 +20,7 @@ from typing import Any, Final
 import torch
 
 from wattree.capture.record.recorder import Inputs
+from wattree.capture.record.trees import tensors_in
 from wattree.errors import ModelError
 from wattree.job import InputDeclaration, ModuleSource
 
@@ -56,6 +57,11 @@ def load_source(source: ModuleSource) -> Loaded:
     code = _of_file(source.file) if source.file is not None else _of_package(source)
     folder = None if source.file is None else source.file.parent
     function = getattr(code, source.function, None)
+    if isinstance(function, torch.nn.Module):
+        raise ModelError(
+            f"{source.name}: '{source.function}' is a module ({type(function).__name__}), expected "
+            f"a function that returns one: def build(): return {source.function}"
+        )
     if not callable(function):
         known = [name for name, value in vars(code).items() if inspect.isfunction(value)]
         raise ModelError(
@@ -131,9 +137,27 @@ def made_by(example: Callable[..., Any], folder: Path | None) -> Inputs:
             return made, {}
         if isinstance(made, dict) and all(isinstance(key, str) for key in made):
             return (), made
+        _check_only(made)
         return (made,), {}
 
     return inputs
+
+
+def _check_only(made: Any) -> None:
+    """Refuse what no module takes as its only argument, most likely a slip.
+
+    Raises:
+        ModelError: It is nothing, an array of NumPy, or a list without tensors.
+    """
+    is_array = type(made).__module__ == "numpy"
+    is_bare = isinstance(made, list) and not any(True for _ in tensors_in(made))
+    if made is None or is_array or is_bare:
+        found = "None" if made is None else f"a {type(made).__module__}.{type(made).__qualname__}"
+        raise ModelError(
+            f"{_EXAMPLE} returned {found.replace('builtins.', '')}, expected a tensor, a tuple of "
+            "the positional arguments, or a dict of those by keyword (torch.from_numpy makes a "
+            "tensor of an array)"
+        )
 
 
 def _takes_sequence(example: Callable[..., Any], name: str) -> bool:

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from wattree.capture.record.dtypes import check_dtypes
 from wattree.capture.record.flop import flop_of, gradient_flop_of
 from wattree.capture.record.private import current_node_sequence, newest_sequence, storage_key
+from wattree.capture.record.routing import Routing
 from wattree.errors import ModelError
 
 __all__ = ["Again", "Limits", "Run", "RunOperator", "RunTensor", "Tracker"]
@@ -47,6 +48,7 @@ class RunOperator:
     is_view: bool = False
     in_place: bool = False
     region: int | None = None
+    followed: bool = True
 
 
 @dataclass(slots=True)
@@ -102,9 +104,10 @@ class Again:
 class Tracker(TorchDispatchMode):
     """Numbers tensors and storages, and writes operators down."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, routing: Routing | None = None) -> None:
         super().__init__()
         self.run = Run()
+        self.routing = routing  # only where tensors have values
         self.limits = limits or Limits()
         self.paths: list[str] = [""]
         self.forward = True
@@ -120,22 +123,46 @@ class Tracker(TorchDispatchMode):
         self._weight_numbers: set[int] = set()  # the same by number
         self._constants: set[int] = set()  # storages of buffers and of what comes from no tensor
         self._saves: list[tuple[int, int]] = []  # sequence number and tensor
+        self._makers: dict[int, RunOperator] = {}  # value → operator that autograd did not see
         self._bytes = 0
         self._end = time.monotonic() + self.limits.seconds
 
     def number(self, tensor: torch.Tensor, **known: Any) -> int:
         """Return the index of `tensor`, entering it if it is new."""
-        if id(tensor) in self._numbers:
-            return self._numbers[id(tensor)]
-        return self._enter(tensor, **known)
+        if id(tensor) not in self._numbers:
+            return self._enter(tensor, **known)
+        index = self._numbers[id(tensor)]
+        if index in self._makers and tensor.requires_grad and not tensor.is_leaf:
+            self._follow(index)
+        return index
 
-    def save(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Note that autograd keeps `tensor` for the operator at hand."""
+    def save(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Note that autograd keeps `tensor`, at its present version, for the operator at hand."""
         number = self._storages.get(storage_key(tensor))
         if number is not None:
             index = self._numbers.get(id(tensor), self._newest[number])
             self._saves.append((newest_sequence(), index))
+        return tensor, tensor._version  # noqa: SLF001
+
+    def saved(self, kept: tuple[torch.Tensor, int]) -> torch.Tensor:
+        """Return what `save` kept, unless it was written to since: autograd refuses it then."""
+        tensor, version = kept
+        if tensor._version != version:  # noqa: SLF001
+            raise ModelError(
+                "a tensor that backward needs "
+                f"({str(tensor.dtype).removeprefix('torch.')} of {list(tensor.shape)}) was "
+                f"written to in place after it was kept{self._needed_by()}; PyTorch refuses it "
+                "when it trains: use an operator that is not in place (y = y + 1 for y.add_(1))"
+            )
         return tensor
+
+    def _needed_by(self) -> str:
+        node = current_node_sequence()
+        found = [] if node is None else self._by_sequence.get(node, [])
+        makers = [o for o in found if not o.is_view]
+        if not makers:
+            return ""
+        return f", for the gradient of {makers[0].target}{_at(makers[0].module)}"
 
     def end_forward(self) -> None:
         """Tell that what follows is backward; give each operator what was kept for it."""
@@ -169,6 +196,8 @@ class Tracker(TorchDispatchMode):
         inputs = tuple(self.number(t) for t in given)
         check_dtypes(func, given)
         out = func(*args, **kwargs)
+        if self.routing is not None:
+            self.routing.follow(func, given, out, self.paths[-1])
         in_place = func._schema.is_mutable  # noqa: SLF001
         before = {self.run.tensors[i].storage for i in inputs}
         outputs = tuple(self._enter(t) for t in _flat(out))
@@ -184,8 +213,11 @@ class Tracker(TorchDispatchMode):
             and all(self.run.tensors[i].storage in before for i in outputs),
             in_place=in_place,
             region=self.region,
+            followed=torch.is_grad_enabled(),
         )
         self.run.operators.append(operator)
+        if not operator.followed:
+            self._makers |= dict.fromkeys(outputs, operator)
         if len(self.run.operators) > self.limits.operators:
             raise ModelError(
                 _ENDLESS.format(f"in {self.limits.operators:,} operators", _at(self.paths[-1]))
@@ -241,6 +273,18 @@ class Tracker(TorchDispatchMode):
             return False
         reads = any(storage_key(t) in self._weights for t in _flat(args))
         return not reads or all(of_weights)
+
+    def _follow(self, index: int) -> None:
+        """Note that autograd follows a value and what made it, though it ran without gradients.
+
+        So do functions with a backward of their own: of their forward only the result is followed.
+        """
+        left = [index]
+        while left:
+            operator = self._makers.pop(left.pop(), None)
+            if operator is not None:
+                operator.followed = True
+                left += operator.inputs
 
     def _is_weight(self, index: int) -> bool:
         return self.run.tensors[index].storage in self._weight_numbers

@@ -23,8 +23,8 @@ from wattree.compiler.passes.forward import (
 )
 from wattree.compiler.passes.propagate import Split
 from wattree.compiler.passes.window import halos_of
-from wattree.compiler.program import StepPhase
-from wattree.graph import Block, Operand, Operator, OperatorKind
+from wattree.compiler.program import ComputeStep, StepPhase
+from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter
 from wattree.strategy.parts import is_sample_table
 
 __all__ = ["backward_steps"]
@@ -169,39 +169,31 @@ def _add_gradients(
     depends: list[int],
     given: bool,
 ) -> None:
-    trained = any(parameter.trainable for parameter in operator.parameters)
     reads = [operand for operand in operator.inputs if operand.tensor in wanted]
-    is_matmul = operator.kind in PRODUCTS
-    # A product's saved input serves its weight's gradient only, others' (attention) every gradient.
-    needed = trained or (bool(reads) and not is_matmul)
-    gathered = _gather_again(operator, split, forward, inputs, steps) if needed else []
-    made: dict[str, int] = {}
-    if reads or (trained and not is_matmul):
+    trained = any(parameter.trainable for parameter in operator.parameters)
+    # What is only added to a product has the product's own gradient.
+    made = dict.fromkeys((operand.tensor for operand in reads), max(depends, default=-1))
+    if operator.kind in PRODUCTS:
+        factors = _factors(operator, wanted)
+        # A product's saved input serves its weight's gradient only.
+        needed = any(isinstance(factor, Parameter) for factor in factors.values())
+        gathered = _gather_again(operator, split, forward, inputs, steps) if needed else []
+        for place, factor in factors.items():
+            is_weight = isinstance(factor, Parameter)
+            waits = tuple(depends + gathered if is_weight else depends)
+            step = _factor_step(operator, split, place, waits, given=given)
+            number = steps.add_compute(operator, split, step)
+            if isinstance(factor, Operand):
+                made[factor.tensor] = number
+    elif reads or trained:
+        # Others' (attention) saved inputs serve every gradient.
+        gathered = _gather_again(operator, split, forward, inputs, steps)
         phase = StepPhase.INPUT_GRADIENT if reads else StepPhase.WEIGHT_GRADIENT
-        waits = tuple(depends) if is_matmul else tuple(depends + gathered)
-        for factor in _factors(operator, reads):
-            step = steps.add_compute(
-                operator,
-                split,
-                compute_step(
-                    operator,
-                    split,
-                    phase,
-                    waits,
-                    given=given,
-                    order=steps.order_of(operator),
-                    second_factor=factor == 1,
-                ),
-            )
-            made |= {operand.tensor: step for operand in reads if operand.tensor not in made}
-            if factor == 1:
-                made[operator.inputs[1].tensor] = step
-    if trained and is_matmul:
-        steps.add(
-            compute_step(
-                operator, split, StepPhase.WEIGHT_GRADIENT, tuple(depends + gathered), given=given
-            )
-        )
+        waits = tuple(depends + gathered)
+        order = steps.order_of(operator)
+        step = compute_step(operator, split, phase, waits, given=given, order=order)
+        number = steps.add_compute(operator, split, step)
+        made = dict.fromkeys(made, number)
     for operand in reads:
         layout = layout_of(operand, split, partial=True)
         whole = made[operand.tensor]
@@ -219,15 +211,34 @@ def _add_gradients(
         )
 
 
-def _factors(operator: Operator, reads: Sequence[Operand]) -> list[int]:
-    """Return the inputs that each take a step of their own to derive: factors of a product.
+def _factors(operator: Operator, wanted: set[str]) -> dict[int, Operand | Parameter]:
+    """Return the factors of a product that have a gradient, by place: each takes a product."""
+    return {
+        place: factor
+        for place, factor in enumerate(operator.factors)
+        if (factor.trainable if isinstance(factor, Parameter) else factor.tensor in wanted)
+    }
 
-    Everything else, and a product with a parameter, derives all its inputs in one.
+
+def _factor_step(
+    operator: Operator, split: Split, place: int, waits: tuple[int, ...], *, given: bool
+) -> ComputeStep:
+    """Return the step that derives a factor of a product.
+
+    Only parameters can wait for their gradients. A convolution's second factor is derived by the
+    kernels for weights, also where it is computed.
     """
-    if operator.kind is not OperatorKind.MATMUL or operator.parameters:
-        return [0]
-    wanted = [operand in reads for operand in operator.inputs[:2]]
-    return [place for place, needed in enumerate(wanted) if needed] or [0]
+    factor = operator.factors[place]
+    as_weight = isinstance(factor, Parameter) or operator.kind is OperatorKind.CONVOLUTION
+    is_second = place == 1
+    return compute_step(
+        operator,
+        split,
+        StepPhase.WEIGHT_GRADIENT if is_second and as_weight else StepPhase.INPUT_GRADIENT,
+        waits,
+        given=given,
+        second_factor=is_second and not as_weight,
+    )
 
 
 def _gather_again(

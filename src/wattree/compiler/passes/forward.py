@@ -510,9 +510,8 @@ def _matmul(operator: Operator, split: Split, *, second_factor: bool) -> Matmul:
     The gradient of a product's second factor is, in the terms of the first's, a product whose
     parts have gone round by one.
     """
-    moving, output, weight = operator.inputs[0], operator.outputs[0], operator.parameters
-    in_x, in_y = set(moving.dims), set(output.dims)
-    in_w = set(weight[0].dims) if weight else set(operator.inputs[1].dims)
+    moving, weight = operator.factors
+    in_x, in_y, in_w = set(moving.dims), set(operator.outputs[0].dims), set(weight.dims)
     parts = {"m": LocalSize(), "n": LocalSize(), "k": LocalSize(), "groups": LocalSize()}
     for dim in operator.dims:
         part = _part(operator, (dim.name in in_x, dim.name in in_y, dim.name in in_w))
@@ -520,7 +519,7 @@ def _matmul(operator: Operator, split: Split, *, second_factor: bool) -> Matmul:
             parts[part] = parts[part].times(_dim(operator, split, dim.name))
     if owners := split.get(OWNER, ()):
         parts["m"] = parts["m"].over(owners).to_experts(routed=True)
-    if expert_position(moving) is not None:
+    if isinstance(moving, Operand) and expert_position(moving) is not None:
         parts["m"] = parts["m"].to_experts(routed=bool(split.get("expert")))
     if second_factor:
         m, n, k = (parts[role] for role in "mnk")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from wattree.compiler.layout import layout_of
-from wattree.compiler.passes.forward import Placed, StepList, together
+from wattree.compiler.layout import Layout, layout_of
+from wattree.compiler.passes.forward import PRODUCTS, Placed, StepList, together
 from wattree.compiler.passes.propagate import Split
 from wattree.compiler.program import (
     CollectiveKind,
@@ -204,13 +204,24 @@ def _scores(operator: Operator, split: Split, forward: StepList, share: float) -
 
 
 def parameter_groups(
-    block: Block, splits: Sequence[Split], choices: Sequence[Choices]
+    block: Block,
+    splits: Sequence[Split],
+    choices: Sequence[Choices],
+    handed_on: Mapping[str, Layout],
 ) -> tuple[ParameterGroup, ...]:
-    """Return the parameters of a block, those stored and synchronised alike summed up."""
+    """Return the parameters of a block, those stored and synchronised alike summed up.
+
+    Args:
+        block: Whose operators.
+        splits, choices: One per operator.
+        handed_on: Layouts in which the block's outputs are handed on.
+    """
     elements: dict[tuple[tuple[str, ...], ParameterGroup, str], float] = {}
     for operator, split, choice in zip(block.operators, splits, choices, strict=True):
+        whole = _summed_whole(block, splits, operator, split, handed_on)
         for parameter in operator.parameters:
-            group = _group(parameter, split, choice)
+            is_added = operator.kind in PRODUCTS and parameter not in operator.factors
+            group = _group(parameter, split, choice, alike=whole if is_added else ())
             if is_sample_table(operator):
                 group = replace(group, touched=_touched(operator, split))
             # How much of a table is touched follows from its own size.
@@ -242,7 +253,33 @@ def _touched(operator: Operator, split: Split) -> LocalSize:
     return size.over(owners).to_experts(routed=bool(owners))
 
 
-def _group(parameter: Parameter, split: Split, choice: Choices) -> ParameterGroup:
+def _summed_whole(
+    block: Block,
+    splits: Sequence[Split],
+    operator: Operator,
+    split: Split,
+    handed_on: Mapping[str, Layout],
+) -> tuple[str, ...]:
+    """Return the axes over which an operator's result is summed up, and then whole on each rank.
+
+    What is added to such a result has the same gradient on all of them. Where the sum is scattered
+    over positions instead, each rank has that of its own.
+    """
+    written = {name for output in operator.outputs for name in output.dims}
+    axes = [axis for dim, over in split.items() if dim not in written for axis in over]
+    if not axes or operator.kind not in PRODUCTS:
+        return ()
+    made = {output.tensor for output in operator.outputs}
+    wanted = [layout for name, layout in handed_on.items() if name in made]
+    for reader, its in zip(block.operators, splits, strict=True):
+        wanted += [layout_of(o, its, partial=False) for o in reader.inputs if o.tensor in made]
+    return tuple(axis for axis in axes if not any(axis in layout for layout in wanted))
+
+
+def _group(
+    parameter: Parameter, split: Split, choice: Choices, *, alike: Sequence[str]
+) -> ParameterGroup:
+    """Return how a parameter lies; `alike`: axes over which its gradient is the same at once."""
     owners = split.get(OWNER, ())
     over = (*(axis for dim in parameter.dims for axis in split.get(dim, ())), *owners)
     partial = tuple(
@@ -250,6 +287,7 @@ def _group(parameter: Parameter, split: Split, choice: Choices) -> ParameterGrou
         for dim, axes in split.items()
         if dim not in parameter.dims and dim != OWNER
         for axis in axes
+        if axis not in alike
     )
 
     def sharded(axes: tuple[str, ...]) -> tuple[str, ...]:

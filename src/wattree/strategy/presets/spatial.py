@@ -2,14 +2,14 @@
 
 Dryden et al., "Improving Strong-Scaling of CNN Training by Exploiting Finer-Grained Parallelism",
 IPDPS 2019. Rows are those of the outermost dim that windows slide over: `depth` of volumes,
-`height` of images, `length` of series. Layers whose rows no longer divide, or whose windows reach
-beyond the neighbour's part, get whole samples: their input is gathered, and every rank of the axis
-does the same.
+`height` of images, `length` of series. Layers whose rows no longer divide, that
+need all rows at once (group norm, interpolation), or whose windows reach beyond the neighbour's
+part get whole samples: their input is gathered, and every rank of the axis does the same.
 """
 
 from __future__ import annotations
 
-from wattree.graph import ModelGraph, Operator, window_dims
+from wattree.graph import DimRole, ModelGraph, Operator, window_dims
 from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import operator_patterns
 from wattree.strategy.tree import StrategyTree, TreeNode
@@ -47,7 +47,10 @@ def spatial_dim(model: ModelGraph) -> str | None:
 
 
 def _divides(operator: Operator, dim: str, degree: int) -> bool:
-    rows = operator.dim(dim).extent.coefficient
+    loop = operator.dim(dim)
+    if loop.role is DimRole.OPAQUE or operator.in_turn == dim:
+        return False  # statistics over all rows, interpolation between them
+    rows = loop.extent.coefficient
     if rows % degree:
         return False
     window, dims = operator.window, window_dims(operator)
