@@ -227,6 +227,7 @@ def test_a_loss_that_is_fused_with_what_it_sums_can_still_be_split_by_samples(na
 
 
 def test_a_loop_that_no_output_has_is_summed_over() -> None:
+    """Whatever the parts of the kernel did with it on the way."""
     summed = pointwise(
         "loss",
         "exp",
