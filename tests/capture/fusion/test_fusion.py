@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -207,3 +208,33 @@ def test_another_iteration_space_is_another_kernel(extent: Extent) -> None:
 
     other = pointwise("b", "a", dims=dims(extent)())
     assert len(operators_of(fused(model(pointwise("a", "x"), other)))) == 2
+
+
+@pytest.mark.parametrize("name", ["wide-deep", "ssd300-vgg16", "retinanet-resnet50", "gnmt"])
+def test_a_loss_that_is_fused_with_what_it_sums_can_still_be_split_by_samples(name: str) -> None:
+    """Parts of such a kernel hold some samples, and terms of the sum over all."""
+    merged = fused(load_model(name))
+
+    batches = [
+        dim
+        for block in merged.blocks.values()
+        for operator in block.operators
+        for dim in operator.dims
+        if dim.extent.batch and dim.name == "batch"
+    ]
+    assert batches
+    assert all(dim.role is not DimRole.OPAQUE for dim in batches)
+
+
+def test_a_loop_that_no_output_has_is_summed_over() -> None:
+    """Whatever the parts of the kernel did with it on the way."""
+    summed = pointwise(
+        "loss",
+        "exp",
+        kind=OperatorKind.REDUCTION,
+        dims=tuple(replace(dim, role=DimRole.CONTRACTED) for dim in DIMS),
+        outputs=(Operand(tensor="loss", dims=()),),
+    )
+    (operator,) = operators_of(fused(model(pointwise("exp", "x"), summed)))
+
+    assert {dim.role for dim in operator.dims} == {DimRole.CONTRACTED}

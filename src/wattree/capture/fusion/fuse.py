@@ -88,7 +88,7 @@ def _merged(operators: Sequence[Operator], outside: set[str], kept: set[str]) ->
         path=last.path,
         kind=next((kind for kind in _NAMING if kind in kinds), OperatorKind.ELEMENTWISE),
         function="+".join(operator.function for operator in operators),
-        dims=tuple(names.dims.values()),
+        dims=tuple(_told_by(dim, (*writes, *written)) for dim in names.dims.values()),
         inputs=reads,
         outputs=(*writes, *written),
         parameters=tuple(parameter for operator in renamed for parameter in operator.parameters),
@@ -96,6 +96,13 @@ def _merged(operators: Sequence[Operator], outside: set[str], kept: set[str]) ->
         saved_mask_bytes=sum(operator.saved_mask_bytes for operator in operators),
         role=last.role,
     )
+
+
+def _told_by(dim: IterationDim, outputs: Sequence[Operand]) -> IterationDim:
+    """Return a loop of a kernel as summed over if nothing that the kernel writes has it."""
+    if dim.role is DimRole.SPLITTABLE and not any(dim.name in output.dims for output in outputs):
+        return replace(dim, role=DimRole.CONTRACTED)
+    return dim
 
 
 def _alone(operator: Operator) -> Operator:
@@ -215,8 +222,11 @@ class _Names:
         if known is None:
             self.dims[name] = replace(dim, name=name)
         elif known.role is not dim.role:
-            # Summed over by one and kept by another: no part of the kernel can do without the rest.
-            self.dims[name] = replace(known, role=DimRole.OPAQUE)
+            # Summed over by one and kept by another: a kernel ends with the sum, so parts of it
+            # hold parts of what is kept and terms of what is summed.
+            roles = {known.role, dim.role}
+            role = DimRole.OPAQUE if DimRole.OPAQUE in roles else DimRole.SPLITTABLE
+            self.dims[name] = replace(known, role=role)
 
 
 def _with_names(operand: Operand, names: Mapping[str, str]) -> Operand:
