@@ -12,6 +12,7 @@
     ├── SimulationError         an execution graph that cannot be played
     ├── RowError                a measured row that cannot be expressed
     ├── RunError                runs, measured or simulated, that cannot be used
+    ├── BaselineError           runs that lack what a simpler model of energy needs
     ├── MeterError              a meter that is absent, not permitted or not to be believed
     ├── InfeasibleError         nothing fits the constraints
     ├── OutputError             a result that cannot be written
@@ -26,6 +27,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
+    "BaselineError",
     "CostError",
     "HardwareError",
     "InfeasibleError",
@@ -87,6 +89,10 @@ class SimulationError(WattreeError):
 
 class RowError(WattreeError):
     """A measured row lacks what is needed to express it as a job."""
+
+
+class BaselineError(WattreeError):
+    """Runs lack what a simpler model of energy needs; the reason is for the table."""
 
 
 class RunError(WattreeError):

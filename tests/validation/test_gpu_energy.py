@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -235,6 +236,7 @@ def test_the_result_is_written_with_what_was_trained(
     around = {"device": "NVIDIA H200", "power_limit_w": 700.0, "driver": "1", "torch": "2"}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setitem(sys.modules, "pynvml", ModuleType("pynvml"))
     monkeypatch.setattr(gpu_energy, "environment", lambda *_: around)
     monkeypatch.setattr(gpu_energy, "TRAININGS", (SMALL,))
     asked: list[Any] = []

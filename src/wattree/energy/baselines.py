@@ -23,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.energy.least_squares import dependent_columns, non_negative_fit
+from wattree.errors import BaselineError
 from wattree.trace.run import Activity, Run
 
-__all__ = ["BASELINES", "Baseline", "BaselineError", "main_utilisation"]
+__all__ = ["BASELINES", "Baseline", "main_utilisation"]
 
 Floats = NDArray[np.float64]
 #: Energy of a run. [J]
@@ -35,10 +36,6 @@ Predictor = Callable[[Run], float]
 _COMPONENTS = ("cpu", "accelerator", "memory", "network", "storage")
 #: Exponents that the non-linear model tries; Fan et al. found 1.4.
 _EXPONENTS = np.linspace(1.0, 4.0, 61)
-
-
-class BaselineError(Exception):
-    """A baseline lacks what it needs in the runs; the reason is for the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

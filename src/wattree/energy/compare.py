@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from wattree.energy.baselines import BASELINES, BaselineError
+from wattree.energy.baselines import BASELINES
 from wattree.energy.calibration import EnergyCalibration
 from wattree.energy.fit import constants_of
 from wattree.energy.observed import Observations, checked, observations
@@ -17,7 +17,7 @@ from wattree.energy.selection import selector
 from wattree.energy.series import FORECASTERS, Policy, forecast_series
 from wattree.energy.stage_model import energy_of_run, predicted_by_stage_j
 from wattree.energy.told import check_told
-from wattree.errors import MissingExtraError, RunError
+from wattree.errors import BaselineError, MissingExtraError, RunError
 from wattree.trace.plain import as_plain
 from wattree.trace.run import Activity, Run
 
