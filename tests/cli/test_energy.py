@@ -39,7 +39,7 @@ def test_fit_predict_and_compare(
     """The line that a user walks, with JSON beside text."""
     calibration = tmp_path / "calibration.yaml"
     assert run(["energy", "fit", str(folder), "--out", str(calibration)]) == 0
-    assert "energy.static_w" in capsys.readouterr().out
+    assert "\n   static_w " in capsys.readouterr().out
 
     words = ["--calibration", str(calibration), "--model", "vgg-16", "--nodes", "32,64"]
     assert run(["energy", "predict", *words, "--json", "-"]) == 0
