@@ -29,8 +29,8 @@ _WORDS = {"null", "true", "false"}
 _HEAD = """\
 # Constants of the stage model of one kind of node, made by `wattree energy fit`; docs/energy.md
 # says what each is. SI units. `lower` and `upper` are intervals of 95 %. `status`: fitted; weak
-# (the interval reaches zero, or there is none); bound (the runs tell only a bound); inseparable
-# (another constant stands for it); absent (no run exercises it).
+# (the interval reaches zero or most of the range, or there is none); bound (the runs tell only a
+# bound); inseparable (another constant stands for it); absent (no run exercises it).
 """
 
 

@@ -103,8 +103,9 @@ def fit_computing(seen: Observations) -> Computing:
     warnings = [word] if word else []
     for index, partners in dependent.items():
         others = ", ".join(_COMPUTING[partner] for partner in partners)
+        stand = "stands for it" if len(partners) == 1 else "stand for it together"
         constants[_COMPUTING[index]] = Constant(
-            value=None, status=Status.INSEPARABLE, runs=len(rows), note=f"{others} stands for it"
+            value=None, status=Status.INSEPARABLE, runs=len(rows), note=f"{others} {stand}"
         )
         warnings.append(f"{_COMPUTING[index]} cannot be told apart from {others}")
     constants |= _computing_constants([_COMPUTING[i] for i in kept], solution, len(rows))
