@@ -39,7 +39,7 @@ def test_fit_predict_and_compare(
     """The line that a user walks, with JSON beside text."""
     calibration = tmp_path / "calibration.yaml"
     assert run(["energy", "fit", str(folder), "--out", str(calibration)]) == 0
-    assert "energy.static_w" in capsys.readouterr().out
+    assert "\n   static_w " in capsys.readouterr().out
 
     words = ["--calibration", str(calibration), "--model", "vgg-16", "--nodes", "32,64"]
     assert run(["energy", "predict", *words, "--json", "-"]) == 0
@@ -98,3 +98,19 @@ def test_a_model_without_a_run_is_predicted_from_its_job(
     assert "found --model and --job, expected one of" in capsys.readouterr().err
     assert run([*words, "--job", str(job), "--batch", "4"]) == 2
     assert "--batch: found --job, which says its batch; expected --model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["--nodes", "100000000000"], ["--batch", "1e300"], ["--iterations", "1" + "0" * 120]]
+)
+def test_absurd_questions_are_refused(
+    folder: Path, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typing error of many digits would overflow, or fill the screen."""
+    calibration = tmp_path / "calibration.yaml"
+    assert run(["energy", "fit", str(folder), "--out", str(calibration)]) == 0
+    asked = ["--calibration", str(calibration), "--model", "vgg-16"]
+    nodes = [] if "--nodes" in words else ["--nodes", "2"]
+
+    assert run(["energy", "predict", *asked, *nodes, *words]) == 2
+    assert "expected at most 1e+" in capsys.readouterr().err

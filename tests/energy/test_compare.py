@@ -198,3 +198,50 @@ def test_few_errors_have_no_interval() -> None:
 
     assert (found.mean_abs_error, found.lower, found.count) == (pytest.approx(0.2), None, 2)
     assert found.bias == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize("expression", ["nodes<=0", "model==none", "name==idle"])
+def test_a_choice_of_no_run_that_computes_is_refused(expression: str) -> None:
+    """Nothing fitted would say nothing, or invent."""
+    runs = [World().idle(), *study(World(), nodes=(1, 2))]
+    with pytest.raises(RunError, match="selects none to fit on, expected runs that compute"):
+        compare_runs(runs, fit_on=expression)
+
+
+def test_a_run_alone_is_not_compared() -> None:
+    """Nothing is left to fit on."""
+    with pytest.raises(RunError, match=r"found 1 run\(s\) in all to fit on"):
+        compare_runs([World().training("vgg-16", 8, 1)])
+
+
+def test_names_may_be_quoted_and_bounds_are_numbers() -> None:
+    """As in the languages from which readers know such conditions."""
+    run = World().training("vgg-16", 8, 1)
+
+    assert selector("model=='vgg-16'")(run)
+    assert not selector('model!="vgg-16"')(run)
+    with pytest.raises(RunError, match="nodes: found 'nan', expected a finite number"):
+        selector("nodes<=nan")
+
+
+def test_a_stage_that_is_said_to_be_more_than_it_is_is_scored() -> None:
+    """A small stage that the model makes large is no error to hide."""
+    world = World(seed=3, noise=0.0)
+    runs = [world.idle(), *study(world, nodes=(1, 2, 4), batches=(8, 16))]
+    runs = [without_communicating(run) if run.nodes == 4 else run for run in runs]
+    (group,) = compare_runs(runs, fit_on="nodes<=2").groups
+    (stages,) = [each for each in group.methods if each.method == "stages"]
+
+    assert stages.by_stage["communicating"].bias > 1.0
+
+
+def without_communicating(run: Run) -> Run:
+    """Return a run whose communication is said to have taken nothing: computing took it."""
+    computing, communicating = run.stages["computing"], run.stages["communicating"]
+    whole_j = (computing.energy_j or 0.0) + (communicating.energy_j or 0.0)
+    stages = {
+        **run.stages,
+        "computing": replace(computing, energy_j=whole_j),
+        "communicating": replace(communicating, energy_j=0.0),
+    }
+    return replace(run, stages=stages)

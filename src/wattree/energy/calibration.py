@@ -25,7 +25,7 @@ class Status(StrEnum):
     """How far the runs determine a constant."""
 
     FITTED = "fitted"
-    WEAK = "weak"  # the interval reaches zero, or there is none
+    WEAK = "weak"  # the interval reaches zero or most of the range, or there is none
     BOUND = "bound"  # the runs say only that it is at least, or at most, so much
     INSEPARABLE = "inseparable"  # another constant stands for it
     ABSENT = "absent"  # no run exercises it
@@ -107,6 +107,7 @@ class ModelTraits:
         time_ratio: Computing time over what the constants of all models say.
         energy_ratio: Its energy of arithmetic and memory over what they say.
         overlap: Its own `φ`; None to use that of all models.
+        prefetch: As in `Run`; None if its runs do not say, or differ.
         runs: Training runs of it.
     """
 
@@ -117,6 +118,7 @@ class ModelTraits:
     time_ratio: float = 1.0
     energy_ratio: float = 1.0
     overlap: float | None = None
+    prefetch: bool | None = None
     runs: int = 0
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from wattree.energy.calibration import CONSTANTS, Constant, EnergyCalibration
+from wattree.energy.calibration_checks import (
+    constant_faults,
+    covariance_faults,
+    impossible_elsewhere,
+)
 from wattree.errors import JobError, RunError
 from wattree.files import read_yaml, write_atomic
 from wattree.trace.plain import as_plain, from_plain
@@ -25,8 +29,8 @@ _WORDS = {"null", "true", "false"}
 _HEAD = """\
 # Constants of the stage model of one kind of node, made by `wattree energy fit`; docs/energy.md
 # says what each is. SI units. `lower` and `upper` are intervals of 95 %. `status`: fitted; weak
-# (the interval reaches zero, or there is none); bound (the runs tell only a bound); inseparable
-# (another constant stands for it); absent (no run exercises it).
+# (the interval reaches zero or most of the range, or there is none); bound (the runs tell only a
+# bound); inseparable (another constant stands for it); absent (no run exercises it).
 """
 
 
@@ -117,24 +121,17 @@ def _impossible(calibration: EnergyCalibration) -> list[str]:
         what = "is missing" if name in CONSTANTS else "unknown constant"
         problems.append(f"constants.{name}: {what}")
     for name, constant in calibration.constants.items():
-        problems += [f"constants.{name}.{line}" for line in _impossible_values(constant)]
+        problems += [f"constants.{name}.{line}" for line in constant_faults(name, constant)]
     if calibration.constants.get("energy.static_w", Constant(value=0.0)).value is None:
         problems.append("constants.energy.static_w.value: found null, expected a power")
     size = len(calibration.correlated)
     if [len(row) for row in calibration.covariance] != [size] * size:
         problems.append(f"covariance: expected {size} rows of {size}, as `correlated` names")
+    else:
+        problems += covariance_faults(calibration.covariance)
     problems += [
         f"correlated: unknown constant '{name}'"
         for name in calibration.correlated
         if calibration.constants.get(name, Constant(value=None)).value is None
     ]
-    return problems
-
-
-def _impossible_values(constant: Constant) -> list[str]:
-    return [
-        f"{key}: found {value}, expected a finite number of 0 or more"
-        for key in ("value", "lower", "upper")
-        if (value := getattr(constant, key)) is not None
-        and not (math.isfinite(value) and value >= 0)
-    ]
+    return [*problems, *impossible_elsewhere(calibration)]

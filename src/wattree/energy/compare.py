@@ -27,8 +27,11 @@ __all__ = ["Comparison", "compare_runs"]
 _Predictor = Callable[[Run], Mapping[str, float]]
 _Fit = Callable[[Sequence[Run]], _Predictor]
 
-#: A stage with less of a run's energy is not scored: its relative error says nothing.
+#: A stage that has less of a run's energy, and is said to, is not scored; one that is said to have
+#: more than it has is, as if it had so much.
 _LEAST_SHARE = 0.01
+#: Activities of which at least one run is needed to say anything of training.
+_COMPUTES = (Activity.TRAINING, Activity.RESIDENT)
 _TIMES = "length, exposed stages"
 _UTILISED = "length, utilisation"
 _NOTHING = "work, nodes"
@@ -89,6 +92,12 @@ def _group(
     if not splits:
         scope = f"'{fit_on}' selects every training run" if fit_on else "no training run"
         raise RunError(f"runs of node '{node}'", [f"{scope}: nothing is left to score"])
+    if not any(run.activity in _COMPUTES for fitted, _ in splits for run in fitted):
+        scope = f"'{fit_on}' selects none" if fit_on else f"found {len(seen.runs)} run(s) in all"
+        raise RunError(
+            f"runs of node '{node}'",
+            [f"{scope} to fit on, expected runs that compute (training, resident) and an idle one"],
+        )
     scored = [run for _, runs in splits for run in runs]
     methods, tables = [], {}
     for method, (title, knows, fit) in _methods().items():
@@ -202,8 +211,12 @@ def _errors(
             errors.append((run, sum(found.values()) / run.energy_j - 1.0))
             for stage, use in run.stages.items():
                 true_j = use.energy_j
-                if stage in found and true_j and true_j >= _LEAST_SHARE * run.energy_j:
-                    by_stage.setdefault(stage, []).append(found[stage] / true_j - 1.0)
+                least_j = _LEAST_SHARE * run.energy_j
+                if true_j is None or stage not in found:
+                    continue
+                if max(true_j, found[stage]) >= least_j:  # small in truth and in the model: no word
+                    error = (found[stage] - true_j) / max(true_j, least_j)
+                    by_stage.setdefault(stage, []).append(error)
     return errors, by_stage, reason
 
 

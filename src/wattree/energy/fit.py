@@ -103,11 +103,25 @@ def constants_of(seen: Observations) -> EnergyCalibration:
             *seen.warnings,
             *energy.warnings,
             *of_materials,
+            *_mixed_loaders(seen),
             *computing.warnings,
             *of_network,
             *of_overlap,
         ),
     )
+
+
+def _mixed_loaders(seen: Observations) -> list[str]:
+    """Return a sentence if some runs wait for the whole of their loader, and some do not."""
+    loading = seen.of(Activity.LOADER, Activity.TRAINING)
+    within = [run.name for run in loading if run.prefetch is False]
+    if not within or len(within) == len(loading):
+        return []
+    shown = ", ".join(within[:3]) + (", …" if len(within) > 3 else "")
+    return [
+        f"{len(within)} of {len(loading)} runs with a loader prefetch nothing ({shown}): rates of "
+        "workers and of loaders within the process are one constant; fit them apart"
+    ]
 
 
 def _names(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
@@ -153,8 +167,15 @@ def _traits(runs: Sequence[Run], ratio: float) -> ModelTraits:
         least_samples=min(sizes),
         most_samples=max(sizes),
         time_ratio=ratio,
+        prefetch=_prefetch(training),
         runs=len(training),
     )
+
+
+def _prefetch(runs: Sequence[Run]) -> bool | None:
+    """Return whether runs prefetch; None where they do not say, or differ."""
+    found = {run.prefetch for run in runs}
+    return found.pop() if len(found) == 1 else None
 
 
 def _line(samples: Sequence[float], amounts: Sequence[float]) -> WorkLine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wattree.energy.calibration import Constant, Status
 from wattree.energy.least_squares import NonNegativeFit, dependent_columns, non_negative_fit
-from wattree.energy.observed import Observations, busy_s, total
+from wattree.energy.observed import Observations, busy_s, stage_energies_j, total
 from wattree.errors import RunError
 from wattree.trace.run import Activity, Run
 
@@ -53,15 +53,29 @@ _COLUMNS: Mapping[str, Callable[[Run], float | None]] = {
     "energy.copied_j_per_byte": lambda run: total(run, "copied_bytes"),
     "energy.polling_w": _polling_node_s,
 }
+#: Stage → constants of its work, of those above. Static power is of all, by exposed time.
+_OF_STAGE: Mapping[str, tuple[str, ...]] = {
+    "materials": (
+        "energy.core_w",
+        "energy.sample_j",
+        "energy.read_j_per_byte",
+        "energy.copied_j_per_byte",
+    ),
+    "computing": (
+        "energy.flop_j",
+        "energy.trained_j",
+        "energy.computing_w",
+        "energy.memory_j_per_byte",
+    ),
+    "communicating": ("energy.network_j_per_byte", "energy.polling_w"),
+}
+#: How a run's energy is split into stages is attributed, while the whole is read: its error counts
+#: as so many of that of the whole. Stages below a share of their run count as if they had it.
+_SPLIT_ERRORS, _LEAST_SHARE = 4.0, 0.02
 #: A coefficient correlated so much with another is named with it.
 _CORRELATED = 0.9
 #: Constants of computing, which a model's own ratio multiplies; turns in which ratios are found.
-_OF_COMPUTING = (
-    "energy.flop_j",
-    "energy.trained_j",
-    "energy.computing_w",
-    "energy.memory_j_per_byte",
-)
+_OF_COMPUTING = _OF_STAGE["computing"]
 #: Constant → the one that stands in for it where its work is not known.
 _STAND_INS = {"energy.sample_j": "energy.core_w", "energy.trained_j": "energy.flop_j"}
 _TURNS, _MOST_RATIO = 8, 10.0
@@ -98,6 +112,8 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
     Each run is a row weighted by one over its energy, so that all count alike. The isolated runs
     of the protocol (idle, loader, resident, collective) are rows too: with the same residuals this
     is the refinement that has the estimates of the earlier steps, and their covariance, as priors.
+    Where a run states the energy of its stages, each is a row too, of less weight. Intervals count
+    runs, not rows: the stages of one run share its errors.
 
     Raises:
         RunError: Too few runs, or static power that no run tells apart from the rest.
@@ -110,9 +126,9 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
         )
     table = [energy_columns(run) for run in runs]
     names, constants, warnings = _used_columns(runs, table)
-    design = np.array([[row[name] for name in names] for row in table], dtype=np.float64)
-    energy = np.array([run.energy_j for run in runs])
-    weights = 1.0 / energy
+    rows = list(_rows(runs, table))
+    design = np.array([[row.work.get(name) or 0.0 for name in names] for row in rows])
+    weights = np.array([row.weight for row in rows])
     has_idle = any(run.activity is Activity.IDLE for run in runs)
     order = list(range(len(names))) if has_idle else [*range(1, len(names)), 0]
     dependent = dependent_columns(design * weights[:, None], order)
@@ -125,16 +141,17 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
     kept = [index for index in range(len(names)) if index not in dependent]
     for index, partners in dependent.items():
         others = ", ".join(names[partner] for partner in partners)
+        stands = stand_for_it(len(partners))
         constants[names[index]] = Constant(
             value=None,
             status=Status.INSEPARABLE,
-            runs=int((design[:, index] > 0).sum()),
-            note=f"in the same ratio to {others} in every run, which stands for it",
+            runs=sum(bool(row[names[index]]) for row in table),
+            note=f"in the same ratio to {others} in every run, {stands}",
         )
-        warnings.append(f"{names[index]} cannot be told apart from {others}, which stands for it")
+        warnings.append(f"{names[index]} cannot be told apart from {others}, {stands}")
     names = [names[index] for index in kept]
-    solution, ratios = _fitted_by_model(runs, names, design[:, kept], energy)
-    exercised = [int((design[:, index] > 0).sum()) for index in kept]
+    solution, ratios = _fitted_by_model(rows, names, design[:, kept])
+    exercised = [sum(bool(row[name]) for row in table) for name in names]
     constants |= _told(names, solution, exercised)
     if not has_idle and constants["energy.static_w"].status is not Status.FITTED:
         raise _static_unknown("its interval reaches zero")
@@ -156,41 +173,75 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
     )
 
 
+def stand_for_it(partners: int) -> str:
+    """Return what the constants do from which another cannot be told, in words."""
+    return "which stands for it" if partners == 1 else "which stand for it together"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """An energy to explain: of a run, or of one of its stages (`stage`, empty for the run)."""
+
+    run: Run
+    stage: str
+    energy_j: float
+    weight: float
+    work: Mapping[str, float | None]
+
+
+def _rows(runs: Sequence[Run], table: Sequence[Mapping[str, float | None]]) -> Iterator[_Row]:
+    """Yield a row for each run, then one for each stage whose energy a run states."""
+    for run, work in zip(runs, table, strict=True):
+        yield _Row(run=run, stage="", energy_j=run.energy_j, weight=1 / run.energy_j, work=work)
+    for run, work in zip(runs, table, strict=True):
+        for stage, energy_j in stage_energies_j(run).items():
+            mine = {name: work[name] for name in _OF_STAGE[stage]}
+            mine["energy.static_w"] = run.nodes * run.stages[stage].exposed_s
+            if not any(mine.values()):
+                continue  # nothing was done in it
+            error_j = _SPLIT_ERRORS * max(energy_j, _LEAST_SHARE * run.energy_j)
+            yield _Row(run=run, stage=stage, energy_j=energy_j, weight=1 / error_j, work=mine)
+
+
 def _fitted_by_model(
-    runs: Sequence[Run], names: Sequence[str], design: Floats, energy: Floats
+    rows: Sequence[_Row], names: Sequence[str], design: Floats
 ) -> tuple[NonNegativeFit, dict[str, float]]:
     """Return the fit, and by how much computing of each model draws more than the median's.
 
     Models differ in what their FLOP are made of. Constants and ratios are found by turns: the
     constants with the ratios given, then each ratio as the median over the runs of its model.
     """
-    weights = 1.0 / energy
+    energy = np.array([row.energy_j for row in rows])
+    weights = np.array([row.weight for row in rows])
+    of_stages = sum(bool(row.stage) for row in rows)
     computing = [index for index, name in enumerate(names) if name in _OF_COMPUTING]
-    rows = {
-        model: [i for i, run in enumerate(runs) if run.model == model and _trained_samples(run)]
-        for model in sorted({run.model for run in runs})
+    by_model = {
+        model: [
+            i
+            for i, row in enumerate(rows)
+            if row.run.model == model and not row.stage and _trained_samples(row.run)
+        ]
+        for model in sorted({row.run.model for row in rows})
     }
-    rows = {model: mine for model, mine in rows.items() if model and mine}
-    solution = non_negative_fit(design, energy, weights)
-    ratios = dict.fromkeys(rows, 1.0)
-    if len(rows) < 2 or not computing or solution.freedom < len(rows):
+    by_model = {model: mine for model, mine in by_model.items() if model and mine}
+    solution = non_negative_fit(design, energy, weights, spent=of_stages)
+    ratios = dict.fromkeys(by_model, 1.0)
+    if len(by_model) < 2 or not computing or solution.freedom < len(by_model):
         return solution, ratios
-    scale = np.ones(len(runs))
     for _ in range(_TURNS):
         above = design[:, computing] @ solution.values[computing]
         rest = design @ solution.values - above
-        if not (above[[i for mine in rows.values() for i in mine]] > 0).all():
+        if not (above[[i for mine in by_model.values() for i in mine]] > 0).all():
             break
-        for model, mine in rows.items():
+        for model, mine in by_model.items():
             found = float(np.median((energy[mine] - rest[mine]) / above[mine]))
             ratios[model] = min(max(found, 1 / _MOST_RATIO), _MOST_RATIO)
         middle = float(np.median(list(ratios.values())))
         ratios = {model: ratio / middle for model, ratio in ratios.items()}
-        for model, mine in rows.items():
-            scale[mine] = ratios[model]
+        scale = np.array([ratios.get(row.run.model, 1.0) for row in rows])
         scaled = design.copy()
         scaled[:, computing] *= scale[:, None]
-        solution = non_negative_fit(scaled, energy, weights, spent=len(rows) - 1)
+        solution = non_negative_fit(scaled, energy, weights, spent=len(by_model) - 1 + of_stages)
     return solution, ratios
 
 

@@ -1,7 +1,8 @@
 """Rates of the input pipeline's parts from runs: which part bounded which run, and how fast it was.
 
 `t_M = max(t_io, t_cpu, t_h2d)`: a run shows the rate of the part that bounded it, and of the
-others only that they are no slower.
+others only that they are no slower. Where no run prefetches, the parts wait for each other, and
+`t_M` is their sum.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.energy.calibration import Constant, Status
-from wattree.energy.least_squares import quantile
+from wattree.energy.least_squares import dependent_columns, non_negative_fit, quantile
 from wattree.energy.observed import Observations
 from wattree.trace.run import Activity, Run
 
@@ -70,6 +71,9 @@ def fit_materials(seen: Observations) -> tuple[dict[str, Constant], list[str]]:
         [[materials_amounts(run).get(name, 0.0) for name in names] for run, _ in rows]
     )
     times = np.array([time_s for _, time_s in rows])
+    if all(run.prefetch is False for run, _ in rows):
+        summed, warnings = _one_after_another(names, amounts, times)
+        return constants | summed, [source, *warnings] if source else warnings
     chosen, rates, bound = _best_parts(amounts, times)
     residuals = np.log(_modelled(amounts, chosen, rates) / times)
     warnings = []
@@ -99,6 +103,39 @@ def fit_materials(seen: Observations) -> tuple[dict[str, Constant], list[str]]:
     return constants, warnings
 
 
+def _one_after_another(
+    names: Sequence[str], amounts: Floats, times: Floats
+) -> tuple[dict[str, Constant], list[str]]:
+    """Return the rates of parts that wait for each other: `t_M = t_io + t_cpu + t_h2d`."""
+    dependent = dependent_columns(amounts / times[:, None], range(len(names)))
+    kept = [index for index in range(len(names)) if index not in dependent]
+    fit = non_negative_fit(amounts[:, kept], times, 1.0 / times)
+    found, warnings = {}, []
+    for index, partners in dependent.items():
+        others = ", ".join(names[partner] for partner in partners)
+        found[names[index]] = Constant(
+            value=None, status=Status.INSEPARABLE, runs=len(times), note=f"in one ratio to {others}"
+        )
+        warnings.append(f"{names[index]} cannot be told apart from {others}")
+    for place, index in enumerate(kept):
+        slowness, shown = float(fit.values[place]), int((amounts[:, index] > 0).sum())
+        lower, upper = float(fit.lower[place]), float(fit.upper[place])
+        if slowness <= 0:
+            note = "the runs want no time for it; taken as no bound at all"
+            found[names[index]] = Constant(value=None, status=Status.BOUND, runs=shown, note=note)
+            continue
+        told = lower > 0 and np.isfinite(upper)
+        found[names[index]] = Constant(
+            value=1.0 / slowness,
+            lower=1.0 / upper if told else None,
+            upper=1.0 / lower if told else None,
+            status=Status.FITTED if told else Status.WEAK,
+            runs=shown,
+            note="" if told else "no interval, or one that reaches zero time",
+        )
+    return found, warnings
+
+
 _ORDER = (
     "time.materials.cores",
     "time.materials.samples_per_s",
@@ -118,12 +155,14 @@ def _rows(seen: Observations) -> tuple[list[tuple[Run, float]], str]:
         use = run.stages.get("materials")
         if use is None:
             continue
-        if use.exposed_s > _STARVED * run.wall_s:  # it sets the pace
+        if run.prefetch is False:  # the step waits for all of it, and it for the step
+            found.append((run, max(use.busy_s, use.exposed_s) / run.iterations))
+        elif use.exposed_s > _STARVED * run.wall_s:  # it sets the pace
             found.append((run, run.wall_s / run.iterations))
         elif use.busy_s > 0:
             found.append((run, use.busy_s / run.iterations))
     note = "no run of the loader alone: rates of the input pipeline are those of training runs"
-    return found, note if found else ""
+    return [each for each in found if each[1] > 0], note if found else ""
 
 
 def _best_parts(

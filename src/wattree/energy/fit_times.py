@@ -41,6 +41,8 @@ _COMPUTING = (
 _BETTER = 1.1
 _OVERLAPS = np.linspace(0.0, 1.0, 101)
 _STEP = 0.01
+#: An interval of φ that spans more than this, of the whole range of 1, tells little.
+_WIDE = 0.5
 _BY_SAMPLES = "FLOP are not known in every run: computing is by samples, of each model its own"
 
 
@@ -101,8 +103,9 @@ def fit_computing(seen: Observations) -> Computing:
     warnings = [word] if word else []
     for index, partners in dependent.items():
         others = ", ".join(_COMPUTING[partner] for partner in partners)
+        stand = "stands for it" if len(partners) == 1 else "stand for it together"
         constants[_COMPUTING[index]] = Constant(
-            value=None, status=Status.INSEPARABLE, runs=len(rows), note=f"{others} stands for it"
+            value=None, status=Status.INSEPARABLE, runs=len(rows), note=f"{others} {stand}"
         )
         warnings.append(f"{_COMPUTING[index]} cannot be told apart from {others}")
     constants |= _computing_constants([_COMPUTING[i] for i in kept], solution, len(rows))
@@ -260,7 +263,8 @@ class Overlap:
     Attributes:
         run: The run.
         computing, communicating: Times of the stages in a step, as the constants say.
-        materials: The same; what is longer than the rest sets the pace.
+        materials: The same; what is longer than the rest sets the pace, or adds to it where nothing
+            is prefetched.
     """
 
     run: Run
@@ -276,7 +280,10 @@ class Overlap:
         step_s = self.run.wall_s / self.run.iterations
         if use is not None:  # the labelled wait says more than the whole step
             return np.asarray((waits - use.exposed_s / self.run.iterations) / step_s)
-        return np.asarray(np.maximum(self.computing + waits, self.materials) / step_s - 1.0)
+        beside = self.computing + waits
+        if self.run.prefetch is False:
+            return np.asarray((beside + self.materials) / step_s - 1.0)
+        return np.asarray(np.maximum(beside, self.materials) / step_s - 1.0)
 
 
 def fit_overlap(cases: Sequence[Overlap]) -> Constant:
@@ -305,8 +312,13 @@ def fit_overlap(cases: Sequence[Overlap]) -> Constant:
     if freedom < 1:
         return Constant(value=value, status=Status.WEAK, runs=1, note="one run: no interval")
     inside = overlaps[sums <= least * (1 + quantile(freedom) ** 2 / freedom) + 1e-15]
+    lower, upper = float(inside.min()), float(inside.max())
+    status, note = Status.FITTED, ""
+    if lower <= 0 < value or upper - lower > _WIDE:
+        status = Status.WEAK
+        note = f"any share from {lower:.2g} to {upper:.2g} explains the runs about as well"
     return Constant(
-        value=value, lower=float(inside.min()), upper=float(inside.max()), runs=len(cases)
+        value=value, lower=lower, upper=upper, status=status, runs=len(cases), note=note
     )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
 from wattree.energy.stages import all_reduce_sent_bytes
 from wattree.errors import RunError
-from wattree.trace.run import Activity, PowerSeries, Run, Work
+from wattree.trace.run import TOTAL, Activity, PowerSeries, Run, Work
 from wattree.trace.run_checks import problems_of
 
 __all__ = [
@@ -24,12 +25,21 @@ __all__ = [
     "samples_on_a_rank",
     "sent_bytes",
     "span_of",
+    "stage_energies_j",
     "total",
 ]
 
 #: A series with a pause so many times its usual period has a gap.
 _GAP = 10.0
 _LEAST_STEPS = 3
+#: How far the stages' energies may be from what the meters read: figures are rounded.
+_STAGES_OFF = 1e-2
+#: Work below this is none that is done; quotients with it overflow.
+_LEAST = 1e-30
+#: Shorter than any meter sees. [s]
+_LEAST_S = 1e-9
+#: What all that is metered draws at least, and at most: that of a few power plants. [W]
+_LEAST_W, _MOST_W = 1e-9, 1e10
 _NUMBER = re.compile(r"\d+$")
 
 
@@ -161,17 +171,77 @@ def checked(runs: Iterable[Run]) -> tuple[Run, ...]:
     runs = tuple(runs)
     faults = []
     for run in runs:
-        lines = problems_of(run) or gaps_of(run)
+        lines = problems_of(run)
+        if not lines and run.meters:
+            lines = [*_empty(run), *gaps_of(run)]
         if not run.meters:
             lines.append("meters: found none, expected the energy of at least one domain")
-        elif not lines and run.energy_j <= 0:
-            lines.append("meters: found 0 J in all, expected energy; a meter is stuck or missing")
         if not lines and run.activity is not Activity.IDLE and run.iterations == 0:
             lines.append(f"iterations: found 0, expected those of a run of '{run.activity}'")
         faults += [f"{run.name}: {line}" for line in lines]
     if faults:
         raise RunError("runs", faults)
     return runs
+
+
+def _empty(run: Run) -> Iterator[str]:
+    """Yield a line for what a file may hold, but no run that something can be learned from."""
+    for field in fields(run.work):
+        if 0 < (value := getattr(run.work, field.name) or 0.0) < _LEAST:
+            yield f"work.{field.name}: found {value}, expected 0, or at least {_LEAST:.0e}"
+    if run.wall_s < _LEAST_S:
+        yield f"wall_s: found {run.wall_s}, expected at least {_LEAST_S:.0e} s"
+    elif not run.wall_s * _LEAST_W < run.energy_j < run.wall_s * _MOST_W:
+        yield (
+            f"meters: found {run.energy_j:.6g} J in {run.wall_s:.6g} s, expected more than "
+            f"{_LEAST_W:.0e} W and less than {_MOST_W:.0e} W; a meter is stuck, missing or broken"
+        )
+    if run.rated_w == 0:
+        yield "rated_w: found 0, expected the rated power of what was read, or null if unknown"
+    if run.activity is Activity.TRAINING and run.work.samples == 0:
+        yield "work.samples: found 0 in a training run, expected more, or null if unknown"
+    known = [*(reading.domain for reading in run.meters), TOTAL]
+    for index, series in enumerate(run.power):
+        if run.meters and series.domain not in known:
+            yield (
+                f"power[{index}].domain: found '{series.domain}', which no meter of the run has; "
+                f"expected one of {', '.join(known)}"
+            )
+    told = stage_energies_j(run)
+    off = math.fsum(told.values()) - run.energy_j
+    if told and run.energy_j > 0 and abs(off) > _STAGES_OFF * run.energy_j:
+        yield (
+            f"stages: found {math.fsum(told.values()):.6g} J in all, expected what the meters "
+            f"read, {run.energy_j:.6g} J: every joule belongs to one stage"
+        )
+
+
+def stage_energies_j(run: Run) -> dict[str, float]:
+    """Return stage → energy where the run states that of every stage; else nothing. [J]"""
+    told = {name: use.energy_j for name, use in run.stages.items()}
+    return {} if None in told.values() else {name: each or 0.0 for name, each in told.items()}
+
+
+def _without_copies(runs: Sequence[Run]) -> tuple[tuple[Run, ...], list[str]]:
+    """Return the runs without those that are another in all but words, and which those are.
+
+    A copy is no second measurement: counted, it would narrow the intervals.
+    """
+    kept: dict[str, Run] = {}
+    copies: list[str] = []
+    for run in runs:
+        figures = repr(replace(run, name="", command=(), notes=()))
+        if figures in kept:
+            copies.append(f"{run.name} of {kept[figures].name}")
+        else:
+            kept[figures] = run
+    if not copies:
+        return tuple(runs), []
+    shown = ", ".join(copies[:3]) + (", …" if len(copies) > 3 else "")
+    return tuple(kept.values()), [
+        f"{len(copies)} of {len(runs)} runs are copies, the same in every figure, and left out "
+        f"({shown}): they would make intervals look narrower than they are"
+    ]
 
 
 def observations(runs: Sequence[Run], *, node: str | None = None) -> Observations:
@@ -197,7 +267,8 @@ def observations(runs: Sequence[Run], *, node: str | None = None) -> Observation
         + ("was interrupted" if run.exit_code is None else f"ended with code {run.exit_code}")
         for run in failed
     ]
-    used = tuple(run for run in runs if run.exit_code == 0)
+    used, copies = _without_copies([run for run in runs if run.exit_code == 0])
+    warnings += copies
     _refuse_mixtures(used)
     missing = sorted({_kind(domain.partition(":")[0]) for r in used for domain in r.missing})
     if missing:

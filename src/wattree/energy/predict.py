@@ -27,6 +27,8 @@ __all__ = [
 
 #: How far a constant is moved to see whether it matters: to where another part may be the slower.
 _MOVE = 0.5
+#: Share of the whole from which on a reader is told that a stage is hardly known.
+_SOME = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,7 @@ def described(
         devices_per_node=calibration.devices_per_node,
         wall_s=0.0,
         iterations=iterations,
+        prefetch=traits.prefetch,
         work=Work(samples=samples * ranks, gradient_bytes=traits.gradient_bytes, **work),
     )
 
@@ -140,6 +143,8 @@ def forecast(calibration: EnergyCalibration, run: Run) -> EnergyForecast:
     left, word = _left_over(calibration, traits)
     warnings += [word] if word else []
     stages = ("materials", "computing", "communicating")
+    by_stage = {stage: _figure(found[stage], reach[stage], left) for stage in stages}
+    warnings += _hardly_told(by_stage)
     energy_j = sum(found[stage] for stage in stages)
     times = step_times(values, run, algorithms=calibration.algorithms, traits=traits)
     return EnergyForecast(
@@ -152,10 +157,20 @@ def forecast(calibration: EnergyCalibration, run: Run) -> EnergyForecast:
         step_s=_figure(times.step_s, reach["step"], left),
         exposed_s=times.exposed(),
         energy_j=_figure(energy_j, reach["total"], left),
-        by_stage={stage: _figure(found[stage], reach[stage], left) for stage in stages},
+        by_stage=by_stage,
         static_j=values["energy.static_w"] * run.nodes * times.step_s * run.iterations,
         warnings=tuple(warnings),
     )
+
+
+def _hardly_told(by_stage: Mapping[str, Figure]) -> list[str]:
+    """Return a sentence for each stage of some size whose interval reaches zero."""
+    whole = sum(figure.value for figure in by_stage.values())
+    return [
+        f"{stage}: its interval reaches zero, so the runs hardly tell its part of the energy"
+        for stage, figure in by_stage.items()
+        if figure.lower is not None and figure.lower <= 0 and figure.value > _SOME * whole
+    ]
 
 
 def _figure(value: float, reach: float | None, left: float | None) -> Figure:

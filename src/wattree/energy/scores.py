@@ -63,7 +63,8 @@ class MethodScores:
         knows: What it is told of the runs that it is scored on.
         total: Energy of all nodes; None where it cannot be used, and `reason` says why.
         by_model, by_nodes: The same, by model, and by number of nodes.
-        by_stage: Energy of each stage that holds 1 % of its run or more; empty where it has none.
+        by_stage: Energy of each stage that holds, or is said to hold, 1 % of its run or more; empty
+            where none does.
         left_out: Model → score where runs of that model were left out of the fit.
         reason: Why it cannot be used, or what was left out.
     """

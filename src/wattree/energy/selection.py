@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ _FIELDS: Mapping[str, Callable[[Run], float | str]] = {
     "model": lambda run: run.model,
     "name": lambda run: run.name,
 }
+_QUOTED = re.compile(r"""(["'])(.*)\1""")
 _TERM = re.compile(r"\s*(\w+)\s*(<=|>=|==|!=|<|>)\s*([^\s<>=!]+)\s*")
 
 
@@ -54,6 +56,7 @@ def _term(part: str, expression: str) -> Callable[[Run], bool]:
             [f"found '{expression}', expected such as 'nodes<=8 and model!=a'"],
         )
     name, sign, text = found.groups()
+    text = _QUOTED.sub(r"\2", text)
     if name not in _FIELDS:
         raise UnknownNameError(kind="field of a run", name=name, known=_FIELDS, where="fit-on")
     compare, value_of = _OPERATORS[sign], _FIELDS[name]
@@ -65,4 +68,6 @@ def _term(part: str, expression: str) -> Callable[[Run], bool]:
         number = float(text)
     except ValueError:
         raise RunError("fit-on", [f"{name}: found '{text}', expected a number"]) from None
+    if not math.isfinite(number):
+        raise RunError("fit-on", [f"{name}: found '{text}', expected a finite number"])
     return lambda run: compare(value_of(run), number)

@@ -57,6 +57,7 @@ def step_times(
         computing=computing,
         communicating=_communicating_s(values, run, algorithms),
         overlap=overlap,
+        prefetched=run.prefetch is not False,
     )
 
 
@@ -74,7 +75,7 @@ def _materials_s(values: Mapping[str, float], run: Run) -> float:
             times.get("time.materials.samples_per_s", 0.0),
         ),
         copying=times.get("time.materials.copied_bytes_per_s", 0.0),
-        pipelined=True,
+        pipelined=run.prefetch is not False,
     )
 
 

@@ -23,6 +23,8 @@ _NEEDS: Mapping[str, str] = {
 }
 #: Energy constant → what is used in its place where its work was not known in every run.
 _STAND_INS = {"energy.core_w": "energy.sample_j", "energy.flop_j": "energy.trained_j"}
+#: More than any machine has, does in a run, or takes in a step.
+_MOST = {"nodes": 10**7, "iterations": 10**12, "samples": 10**15}
 #: Nodes beyond those of the fit, as a factor, from which a reader is warned.
 _FAR = 4
 
@@ -40,6 +42,7 @@ def check_told(calibration: EnergyCalibration, run: Run) -> list[str]:
 
 
 def _problems(calibration: EnergyCalibration, run: Run) -> Iterator[str]:
+    yield from _absurd(run)
     values, ranks, span = calibration.values(), ranks_of(run), span_of(run)
     by_samples = "time.computing.s_per_sample" in values
     if by_samples and run.model not in calibration.models:
@@ -63,6 +66,14 @@ def _problems(calibration: EnergyCalibration, run: Run) -> Iterator[str]:
             f"time.network.{span}.bytes_per_s: the calibration does not tell it; add a sweep of "
             f"collectives {span} nodes, or training runs with labelled stages"
         )
+
+
+def _absurd(run: Run) -> Iterator[str]:
+    """Yield what no run has, and whose energy would be a number beyond all sense."""
+    asked = {"nodes": run.nodes, "iterations": run.iterations, "samples": run.work.samples or 0.0}
+    for name, found in asked.items():
+        if found > _MOST[name]:
+            yield f"{name}: found {found:.3g}, expected at most {_MOST[name]:.0e}"
 
 
 def _warnings(calibration: EnergyCalibration, run: Run) -> Iterator[str]:

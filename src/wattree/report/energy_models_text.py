@@ -22,6 +22,8 @@ _INDENT = (0, 0, 0, 2)
 #: Lines of a list before the rest is only counted.
 _LISTED = 12
 _TITLE_WIDTH = 20
+#: Samples of a step from which on they are written by exponent.
+_MANY = 1e12
 _STAGES = ("materials", "computing", "communicating")
 
 
@@ -51,18 +53,7 @@ def show_calibration(calibration: EnergyCalibration, console: Console) -> None:
     """Print constants with intervals, what they rest on, and what the runs do not tell."""
     runs = ", ".join(f"{len(names)} {name}" for name, names in calibration.runs.items())
     _title(console, f"{calibration.node or 'nodes'} ({calibration.origin}), {runs}")
-    table = _table("constant", "value", "95 % interval", "runs", "")
-    table.columns[-1].justify = "left"
-    table.columns[0].no_wrap, table.columns[2].no_wrap = True, False
-    for name, constant in calibration.constants.items():
-        if constant.status is Status.ABSENT:
-            continue
-        unit = CONSTANTS[name][0]
-        status = "" if constant.status is Status.FITTED else str(constant.status)
-        table.add_row(
-            name, _value(constant.value, unit), _range(constant, unit), f"{constant.runs}", status
-        )
-    console.print(Padding(table, _INDENT))
+    console.print(Padding(_constants(calibration), _INDENT))
     absent = [n for n, each in calibration.constants.items() if each.status is Status.ABSENT]
     if absent:
         console.print(Padding(Text(f"no run tells: {', '.join(absent)}", style="dim"), _INDENT))
@@ -75,6 +66,33 @@ def show_calibration(calibration: EnergyCalibration, console: Console) -> None:
     _told(console, calibration.warnings, "To know")
 
 
+def _constants(calibration: EnergyCalibration) -> Table:
+    """Return the constants by group, narrow enough for 80 columns."""
+    table = _table("constant", "value", "95 % interval", "runs", "")
+    table.columns[-1].justify = "left"
+    table.columns[0].no_wrap = True
+    group = ""
+    for name, constant in calibration.constants.items():
+        if constant.status is Status.ABSENT:
+            continue
+        head, _, own = name.rpartition(".")
+        if head != group:
+            group = head
+            table.add_row(Text(f"{head}.", style="dim"))
+        unit = CONSTANTS[name][0]
+        table.add_row(f" {own}", *_told_of(constant, unit))
+    return table
+
+
+def _told_of(constant: Constant, unit: str) -> tuple[str, str, str, str]:
+    """Return value, interval, runs and status; what has no value has its status for one."""
+    runs = f"{constant.runs}"
+    if constant.value is None and constant.lower is None and constant.upper is None:
+        return NOT_APPLICABLE, str(constant.status), runs, ""
+    status = "" if constant.status is Status.FITTED else str(constant.status)
+    return _value(constant.value, unit), _range(constant, unit), runs, status
+
+
 def _value(value: float | None, unit: str) -> str:
     if value is None:
         return NOT_APPLICABLE
@@ -85,12 +103,15 @@ def _value(value: float | None, unit: str) -> str:
 
 def _small(value: float, unit: str) -> str:
     """Return a quantity; what is below the smallest prefix is written with an exponent."""
-    if value and abs(value) < _SMALLEST:
-        return f"{value:.3g} {unit}"
-    return quantity(value, unit)
+    if value == 0 or abs(value) >= _SMALLEST:
+        return quantity(value, unit)
+    for scale, prefix in ((1e-12, "p"), (1e-15, "f")):
+        if abs(value) >= scale:
+            return f"{value / scale:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
 
 
-_SMALLEST = 1e-9
+_SMALLEST, _LARGEST = 1e-9, 1e21
 
 
 def _range(constant: Constant, unit: str) -> str:
@@ -98,7 +119,14 @@ def _range(constant: Constant, unit: str) -> str:
         return NOT_APPLICABLE
     if constant.upper is None:
         return f"at least {_value(constant.lower, unit)}"
-    return f"{_value(constant.lower, unit)} to {_value(constant.upper, unit)}"
+    return _between(_value(constant.lower, unit), _value(constant.upper, unit))
+
+
+def _between(lower: str, upper: str) -> str:
+    """Return an interval, its unit once where both ends have it."""
+    start, _, mine = lower.partition(" ")
+    is_shared = start == "0" or mine == upper.partition(" ")[2]
+    return f"{start if is_shared else lower} to {upper}"
 
 
 def show_forecasts(forecasts: Sequence[EnergyForecast], console: Console) -> None:
@@ -108,19 +136,22 @@ def show_forecasts(forecasts: Sequence[EnergyForecast], console: Console) -> Non
         console, f"{first.model or 'run'} on {first.node or 'nodes'}, {first.iterations} step(s)"
     )
     table = _table("nodes", "samples", "step", "energy", "95 % interval", "J/sample")
-    stages = _table("nodes", *_STAGES)
+    stages = _table("nodes", "", *_STAGES)
+    stages.columns[1].justify = "left"
     for each in forecasts:
         table.add_row(
             f"{each.nodes}",
-            f"{each.samples:,.0f}",
-            format_time(each.step_s.value),
-            quantity(each.energy_j.value, "J"),
+            f"{each.samples:,.0f}" if each.samples < _MANY else f"{each.samples:.2e}",
+            _seconds(each.step_s.value),
+            _joules(each.energy_j.value),
             _interval(each.energy_j),
-            quantity(each.energy_j.value / (each.samples * each.iterations), "J"),
+            _joules(each.energy_j.value / (each.samples * each.iterations)),
         )
-        parts = [each.by_stage[stage].value for stage in _STAGES]
-        shares = (f"{quantity(j, 'J')} {percent(j / each.energy_j.value)}" for j in parts)
-        stages.add_row(f"{each.nodes}", *shares)
+        parts = [each.by_stage[stage] for stage in _STAGES]
+        whole_j = each.energy_j.value
+        shares = (f"{_joules(part.value)} {percent(part.value / whole_j)}" for part in parts)
+        stages.add_row(f"{each.nodes}", "energy", *shares)
+        stages.add_row("", "95 %", *map(_interval, parts))
     console.print(Padding(table, _INDENT))
     console.print(Padding(stages, _INDENT))
     lines = list(dict.fromkeys(line for each in forecasts for line in each.warnings))
@@ -130,7 +161,16 @@ def show_forecasts(forecasts: Sequence[EnergyForecast], console: Console) -> Non
 def _interval(figure: Figure) -> str:
     if figure.lower is None or figure.upper is None:
         return NOT_APPLICABLE
-    return f"{quantity(figure.lower, 'J')} to {quantity(figure.upper, 'J')}"
+    return _between(_joules(figure.lower), _joules(figure.upper))
+
+
+def _seconds(time_s: float) -> str:
+    return format_time(time_s) if time_s < _LARGEST else f"{time_s:.2e} s"
+
+
+def _joules(energy_j: float) -> str:
+    """Return an energy; what is beyond the prefixes, and so beyond any machine, by exponent."""
+    return quantity(energy_j, "J") if energy_j < _LARGEST else f"{energy_j:.2e} J"
 
 
 def show_comparison(comparison: Comparison, console: Console) -> None:

@@ -87,7 +87,11 @@ def _value(hint: Any, item: object, where: str, problems: list[str]) -> Any:
 
 def _scalar(hint: Any, item: object, where: str, problems: list[str]) -> Any:
     if hint is float and isinstance(item, int | float) and not isinstance(item, bool):
-        return float(item)
+        try:
+            return float(item)
+        except OverflowError:  # a whole number of hundreds of digits
+            problems.append(f"{where}: found {_shown(item)}, expected a number below 1e308")
+            return None
     if issubclass(hint, StrEnum):
         if item in list(hint):
             return hint(item)
