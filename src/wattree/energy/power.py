@@ -68,12 +68,12 @@ class DevicePower:
     @property
     def most_dynamic_w(self) -> float:
         """Return the most that it draws above rest under its limit. [W]"""
-        return self._most_w(self.limit_w)
+        return max(self.held_share * self.limit_w - self.idle_w, 0.0)
 
     @property
-    def rests_at_w(self) -> float:
-        """Return its power at rest; a limit near it leaves a tenth for work. [W]"""
-        return min(self.idle_w, 0.9 * self.limit_w)
+    def spin_w(self) -> float:
+        """Return what it draws above rest while its kernels wait in a collective. [W]"""
+        return min(self.spin_share * self.range_w, self.most_dynamic_w)
 
     @property
     def cap(self) -> ClockCap | None:
@@ -90,10 +90,7 @@ class DevicePower:
     def board_w(self, flop: Floats, traffic_bytes: Floats, busy_s: Floats) -> Floats:
         """Return the power of the board while kernels run. [W]"""
         core_w, memory_w = self.asked_w(flop, traffic_bytes, busy_s)
-        return np.asarray(self.rests_at_w + np.minimum(core_w + memory_w, self.most_dynamic_w))
-
-    def _most_w(self, limit_w: float) -> float:
-        return max(self.held_share * limit_w - self.rests_at_w, 0.0)
+        return np.asarray(self.idle_w + np.minimum(core_w + memory_w, self.most_dynamic_w))
 
 
 class ClockCap:
@@ -171,6 +168,6 @@ def dynamic_energy_j(
     moved_s = power.memory_share * traffic_bytes / power.memory_bytes_per_s
     asked_j = power.range_w * (power.active_share * busy_s + work_s + moved_s)
     computing = np.minimum(asked_j, power.most_dynamic_w * busy_s)
-    spinning = min(power.spin_share * power.range_w, power.most_dynamic_w) * busy_s
+    spinning = power.spin_w * busy_s
     moving = np.where(copies, power.range_w * moved_s, computing)
     return np.asarray(np.where(communicates, spinning, moving))
