@@ -140,6 +140,22 @@ def test_a_rank_that_is_ready_before_others_spins_in_the_collective(
     assert found.power_j[0, 64:192] / width_s == pytest.approx(expected / 2.0)
 
 
+def test_who_is_done_before_the_step_spins_for_its_first_collective() -> None:
+    """By hand: after they communicate for 1 s, one updates for 1 s and the other for 4 s."""
+    tasks = [
+        TaskSpec(kind=TaskKind.COLLECTIVE, streams=(2, 3), work_s=1.0),
+        TaskSpec(kind=TaskKind.COMPUTE, streams=(0,), work_s=1.0, after=(0,)),
+        TaskSpec(kind=TaskKind.COMPUTE, streams=(1,), work_s=4.0, after=(0,)),
+    ]
+    trace = play(graph_of(tasks, stream_class=[0, 1, 0, 1]))
+    found = seen(trace, np.zeros(3), spin_w=np.full(2, 40.0))
+
+    assert found.waiting_s[:, Wait.STRAGGLER].tolist() == pytest.approx([3.0, 0.0])
+    assert found.waiting_j[:, Wait.STRAGGLER].tolist() == pytest.approx([120.0, 0.0])
+    assert found.dynamic_j.sum(axis=1).tolist() == pytest.approx([120.0, 0.0])
+    assert found.power_j.sum(axis=1).tolist() == pytest.approx([120.0, 0.0])
+
+
 @settings(max_examples=30, deadline=None)
 @given(played())
 def test_classes_may_be_swept_apart(given_: tuple[Trace, np.ndarray]) -> None:

@@ -161,9 +161,9 @@ def occupancy(
     At each instant, computation draws what it asks for; what runs beside it shares the rest of
     `most_w`. Time belongs to the first of: computation, communication, input work that computation
     waits for, `starved`, work of the host, waiting. Waiting that a collective ends was for the
-    last of its ranks, and so was that before the end of the step without a pipeline. In a wait
-    that a collective ends, its kernels spin: they draw `spin_w`, as far as the limit leaves it,
-    for the stage and class of that collective.
+    last of its ranks, and so was that before the end of the step without a pipeline: who is done
+    goes on to the first collective of the next step. In such waits the kernels of the collective
+    spin: they draw `spin_w`, as far as the limit leaves it, for its stage and class.
 
     Args:
         trace: What was played.
@@ -363,6 +363,7 @@ def _sweep(
         limit_w = most_w[own]
         now_s, gap_s = 0.0, 0.0
         gap_j, gap_low, gap_high = 0.0, BINS, -1
+        first_collective = -1
         is_pipeline = False
         next_s = np.inf
         for lane in range(count):
@@ -450,15 +451,17 @@ def _sweep(
                             until_s[lane] = stint.start_s
                             break
                         is_pipeline = is_pipeline or stint.operator_class == _PIPELINE
+                        if first_collective < 0 and stint.kind == _COLLECTIVE:
+                            first_collective = stint.cell
                         if gap_s > 0.0 and stint.role < _HOST_ROLE:
                             spins = stint.kind == _COLLECTIVE
                             found.waiting_s[own, _STRAGGLER if spins else _BUBBLE] += gap_s
                             if spins:
                                 found.waiting_j[own, _STRAGGLER] += gap_j
                                 found.dynamic_j[own, stint.cell] += gap_j
-                            for place in range(gap_low, gap_high + 1):
-                                if spins:
+                                for place in range(gap_low, gap_high + 1):
                                     found.power_j[own, place] += maybe_j[place]
+                            for place in range(gap_low, gap_high + 1):
                                 maybe_j[place] = 0.0
                             gap_s, gap_j, gap_low, gap_high = 0.0, 0.0, BINS, -1
                         if stint.end_s > instant_s:
@@ -469,4 +472,9 @@ def _sweep(
                         at[lane] += 1  # it took no time, so it drew nothing
                 next_s = min(next_s, until_s[lane])
         found.waiting_s[own, _BUBBLE if is_pipeline else _STRAGGLER] += gap_s
+        if first_collective >= 0 and not is_pipeline:  # who is done waits in that of the next step
+            found.waiting_j[own, _STRAGGLER] += gap_j
+            found.dynamic_j[own, first_collective] += gap_j
+            for place in range(gap_low, gap_high + 1):
+                found.power_j[own, place] += maybe_j[place]
         maybe_j[:] = 0.0
