@@ -734,12 +734,21 @@ def test_a_sweep_of_power_limits_names_its_knee(
     assert f"Least energy at {least['power_limit_w']:g} W" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("option", "value"), [("--trace", "t.json"), ("--memory", "fullest")])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--trace", "t.json"),
+        ("--memory", "fullest"),
+        ("--power-plot", "p.png"),
+        ("--tokens", "1T"),
+        ("--samples", "1M"),
+    ],
+)
 def test_what_shows_one_step_is_refused_beside_a_sweep(
     job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str], option: str, value: str
 ) -> None:
     """There are several."""
     assert run(["simulate", str(job_file()), "--power-limit", "sweep", option, value]) == 2
     assert capsys.readouterr().err.strip() == (
-        f"wattree: {option}: shows one step, but --power-limit names several; give one limit"
+        f"wattree: {option}: is of one step, but --power-limit names several; give one limit"
     )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from wattree.cost import load_calibration
 from wattree.cost.device_power import device_power
 from wattree.energy import ClockCurve, DevicePower, dynamic_energy_j
+from wattree.errors import HardwareError
 from wattree.hardware import Precision, load_device
 
 PEAK, BANDWIDTH, TDP, IDLE = 1e15, 3e12, 700.0, 70.0
@@ -181,3 +182,28 @@ def test_a_limit_saves_energy_down_to_the_lowest_voltage_and_then_costs_some() -
     least = int(np.argmin(joules))
     assert 0 < least < len(tops) - 1
     assert joules == sorted(joules[: least + 1], reverse=True) + sorted(joules[least + 1 :])
+
+
+def test_below_the_lowest_clock_time_grows_until_the_limit_is_kept() -> None:
+    """An operator that is at its lowest clock rests for part of the time: no work is for free."""
+    lowest_w = (IDLE + 0.01 * (TDP - IDLE)) / 0.98
+    tops = np.linspace(150.0, lowest_w + 1e-6, 60)
+    times = [capped_s(float(limit_w)) for limit_w in tops]
+    powers = [
+        IDLE + energy_j(flop=5e14, traffic_bytes=1e11, busy_s=time_s, limit_w=limit_w) / time_s
+        for limit_w, time_s in zip(tops, times, strict=True)
+    ]
+
+    assert all(power_w <= limit_w for power_w, limit_w in zip(powers, tops, strict=True))
+    assert (np.diff(times) > 0).all()
+    # What a limit leaves above rest grows with it, and the rate of work with that.
+    assert times[-1] > 1.1 * times[-2]
+
+
+@pytest.mark.parametrize("limit_w", [IDLE + 1.0, 77.0])
+def test_a_limit_that_leaves_nothing_for_work_is_refused_with_the_lowest_that_can_be_kept(
+    limit_w: float,
+) -> None:
+    """(70 + 6.3) / 0.98 = 77.9 W."""
+    with pytest.raises(HardwareError, match="cannot keep while it works; use 78 W or more"):
+        replace(DEVICE, limit_w=limit_w)

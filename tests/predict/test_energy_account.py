@@ -172,6 +172,26 @@ def test_a_slow_device_keeps_the_others_waiting() -> None:
     assert even.time_s == pytest.approx(0.0, abs=1e-9)
 
 
+def test_ranks_that_wait_for_a_slow_one_spin_and_say_in_which_collective() -> None:
+    """By hand: all time of waiting at the spin power of the device, above what stands."""
+    own = job(**JOBS["straggler"])
+    prediction = found("straggler")
+    result = prediction.result
+    wait = result.energy_j.waiting["straggler"]
+    (power,) = setting_of(own, load_calibration()).powers
+    ranks = int(prediction.trace.graph.class_ranks.sum())
+    standing_w = result.energy_j.static / result.step_time_s
+    spun_j = power.spin_w * wait.time_s * ranks * own.cluster.site.pue
+    communication_j = sum(
+        entry.energy_j
+        for entry in result.energy_j.ledger
+        if entry.stage == "communicating" and entry.component == "device_dynamic"
+    )
+
+    assert wait.energy_j == pytest.approx(standing_w * wait.time_s + spun_j, rel=1e-9)
+    assert communication_j > power.spin_w * wait.time_s * ranks
+
+
 def test_starvation_costs_the_power_at_rest_for_as_long_as_it_lasts() -> None:
     """By hand: what stands draws on; copies at that time add next to nothing."""
     result = found("loader").result

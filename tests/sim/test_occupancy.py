@@ -84,12 +84,76 @@ def test_time_goes_where_the_breakdown_of_a_step_says(given_: tuple[Trace, np.nd
 def test_no_rank_draws_more_than_its_limit(given_: tuple[Trace, np.ndarray], most_w: float) -> None:
     """Not on average over any part of the step, and never more than was asked."""
     trace, energy_j = given_
-    found, free = seen(trace, energy_j, most_w), seen(trace, energy_j)
+    spin_w = np.full(len(trace.graph.class_ranks), 50.0)
+    found = seen(trace, energy_j, most_w, spin_w=spin_w)
+    free = seen(trace, energy_j, spin_w=spin_w)
     width_s = trace.makespan_s / found.power_j.shape[1]
 
     assert (found.power_j <= most_w * width_s * (1 + 1e-6) + 1e-12).all()
     assert (found.dynamic_j <= free.dynamic_j * (1 + 1e-9) + 1e-12).all()
     assert found.dynamic_j.sum() == pytest.approx(found.power_j.sum(), rel=1e-9, abs=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(played(), st.floats(1.0, 100.0), st.sampled_from([120.0, NO_LIMIT_W]))
+def test_spinning_is_drawn_in_waits_that_a_collective_ends_and_nowhere_else(
+    given_: tuple[Trace, np.ndarray], spin_w: float, most_w: float
+) -> None:
+    """What it adds to waiting, to work and to power over time is one sum, of no other time."""
+    trace, energy_j = given_
+    classes = len(trace.graph.class_ranks)
+    still = seen(trace, energy_j, most_w)
+    found = seen(trace, energy_j, most_w, spin_w=np.full(classes, spin_w))
+    added = found.waiting_j - still.waiting_j
+    close = {"rel": 1e-9, "abs": 1e-9 * (1.0 + still.dynamic_j.sum())}
+    by_class = (found.dynamic_j - still.dynamic_j).reshape(classes, -1, CLASSES)
+
+    assert not np.delete(added, Wait.STRAGGLER, axis=1).any()
+    assert (added[:, Wait.STRAGGLER] <= spin_w * found.waiting_s[:, Wait.STRAGGLER] + 1e-6).all()
+    assert by_class.sum(axis=(1, 2)) == pytest.approx(added[:, Wait.STRAGGLER], **close)
+    assert (found.power_j - still.power_j).sum(axis=1) == pytest.approx(
+        added[:, Wait.STRAGGLER], **close
+    )
+    assert np.array_equal(found.waiting_s, still.waiting_s)
+    assert np.array_equal(found.exposed_s, still.exposed_s)
+
+
+@pytest.mark.parametrize(("kind", "spun_j"), [(TaskKind.COLLECTIVE, 80.0), (TaskKind.TRANSFER, 0)])
+@pytest.mark.parametrize("most_w", [NO_LIMIT_W, 40.0, 30.0])
+def test_a_rank_that_is_ready_before_others_spins_in_the_collective(
+    kind: TaskKind, spun_j: float, most_w: float
+) -> None:
+    """By hand: ready after 1 s, the other after 3 s; 40 W for 2 s, or what the limit leaves."""
+    tasks = [
+        TaskSpec(kind=TaskKind.COMPUTE, streams=(0,), work_s=1.0),
+        TaskSpec(kind=TaskKind.COMPUTE, streams=(1,), work_s=3.0),
+        TaskSpec(kind=kind, streams=(2, 3), work_s=1.0, after=(0, 1)),
+    ]
+    trace = play(graph_of(tasks, stream_class=[0, 1, 0, 1]))
+    found = seen(trace, np.zeros(3), most_w, spin_w=np.full(2, 40.0))
+    width_s = trace.makespan_s / found.power_j.shape[1]
+    expected = spun_j * min(most_w, 40.0) / 40.0
+
+    assert found.dynamic_j[0].sum() == pytest.approx(expected)
+    assert found.dynamic_j[1].sum() == pytest.approx(0.0)
+    assert found.waiting_j[0, Wait.STRAGGLER] == pytest.approx(expected)
+    assert found.power_j[0, 64:192] / width_s == pytest.approx(expected / 2.0)
+
+
+def test_who_is_done_before_the_step_spins_for_its_first_collective() -> None:
+    """By hand: after they communicate for 1 s, one updates for 1 s and the other for 4 s."""
+    tasks = [
+        TaskSpec(kind=TaskKind.COLLECTIVE, streams=(2, 3), work_s=1.0),
+        TaskSpec(kind=TaskKind.COMPUTE, streams=(0,), work_s=1.0, after=(0,)),
+        TaskSpec(kind=TaskKind.COMPUTE, streams=(1,), work_s=4.0, after=(0,)),
+    ]
+    trace = play(graph_of(tasks, stream_class=[0, 1, 0, 1]))
+    found = seen(trace, np.zeros(3), spin_w=np.full(2, 40.0))
+
+    assert found.waiting_s[:, Wait.STRAGGLER].tolist() == pytest.approx([3.0, 0.0])
+    assert found.waiting_j[:, Wait.STRAGGLER].tolist() == pytest.approx([120.0, 0.0])
+    assert found.dynamic_j.sum(axis=1).tolist() == pytest.approx([120.0, 0.0])
+    assert found.power_j.sum(axis=1).tolist() == pytest.approx([120.0, 0.0])
 
 
 @settings(max_examples=30, deadline=None)

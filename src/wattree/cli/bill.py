@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from wattree.errors import JobError, UnitError
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AskedOfRun", "asked_of_run"]
 
-_COUNT = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\+?\d+)?)\s*([kKMBGT]?)", re.ASCII)
-_SCALES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_COUNT = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\+?\d{1,2})?)\s*([kKMBGT]?)", re.ASCII)
+_SCALES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 #: More is no run, but a slip.
 _MOST = 1e18
 _MOST_S = 100 * 366 * 86_400.0
@@ -75,10 +76,13 @@ def _count(option: str, text: str | None) -> float | None:
     if text is None:
         return None
     match = _COUNT.fullmatch(text.strip().replace(",", "").replace("_", ""))
-    value = float(match.group(1)) * _SCALES[match.group(2)] if match else 0.0
-    if not 1 <= value <= _MOST:
-        raise JobError(option, [f"found '{text}', expected a count such as 1T, 300B, 90M or 1e12"])
-    return value
+    # Exact: as binary fractions, 1.1M are not a whole number.
+    value = Fraction(match.group(1)) * _SCALES[match.group(2)] if match else Fraction(0)
+    if not 1 <= value <= _MOST or value.denominator != 1:
+        raise JobError(
+            option, [f"found '{text}', expected a whole count such as 1T, 300B, 90M or 1e12"]
+        )
+    return float(value)
 
 
 def _length_s(text: str) -> float:

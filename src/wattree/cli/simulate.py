@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -119,12 +120,21 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     if power_plot is not None:
         from wattree.report.power_plot import check_plotting
 
-        check_plotting()
+        check_plotting(power_plot)
     loaded = read_job(job)
     if power_limit is not None:
         limits_w = _limits_w(loaded, power_limit)
         if len(limits_w) != 1:
-            _refuse_beside_sweep(trace_path, memory)
+            _refuse_beside_sweep(
+                {
+                    "--trace": trace_path,
+                    "--memory": memory,
+                    "--power-plot": power_plot,
+                    "--tokens": tokens,
+                    "--samples": samples,
+                    "--shift": shift,
+                }
+            )
             _sweep(
                 loaded,
                 limits_w,
@@ -184,13 +194,13 @@ def _limits_w(job: Job, text: str) -> tuple[float, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _refuse_beside_sweep(trace_path: Path | None, memory: str | None) -> None:
+def _refuse_beside_sweep(of_one_step: Mapping[str, object]) -> None:
     from wattree.errors import JobError
 
-    for option, value in (("--trace", trace_path), ("--memory", memory)):
+    for option, value in of_one_step.items():
         if value is not None:
             raise JobError(
-                option, ["shows one step, but --power-limit names several; give one limit"]
+                option, ["is of one step, but --power-limit names several; give one limit"]
             )
 
 

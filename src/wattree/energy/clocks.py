@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 
 from wattree.errors import HardwareError
 
-__all__ = ["ClockCurve", "Demand", "clock_under_limit", "power_at_clock_w", "time_at_clock"]
+__all__ = [
+    "ClockCurve",
+    "Demand",
+    "clock_under_limit",
+    "power_at_clock_w",
+    "rests_under_limit",
+    "time_at_clock",
+]
 
 Floats = NDArray[np.float64]
 
@@ -94,10 +101,29 @@ def power_at_clock_w(demand: Demand, clock: Floats, curve: ClockCurve) -> Floats
     )
 
 
+def rests_under_limit(
+    demand: Demand, clock: Floats, limit_w: float, *, rest_w: float, curve: ClockCurve
+) -> Floats:
+    """Return the time of work with the rests that it needs below the lowest clock, over that alone.
+
+    Where a clock draws more than the limit, the device works and rests in turn, so that it keeps
+    the limit on average: `(P(f) - rest) / (limit - rest)`; 1 where the clock fits.
+
+    Args:
+        demand: Of the work.
+        clock: That it runs at, from `clock_under_limit`.
+        limit_w: What the board holds on average, above `rest_w`. [W]
+        rest_w: Power at rest. [W]
+        curve: Of the device.
+    """
+    above_w = power_at_clock_w(demand, clock, curve) - rest_w
+    return np.asarray(np.maximum(above_w / (limit_w - rest_w), 1.0))
+
+
 def clock_under_limit(demand: Demand, limit_w: Floats | float, curve: ClockCurve) -> Floats:
     """Return the highest relative clock whose power is within a limit; 1 where work fits it.
 
-    Where not even the lowest clock fits, that clock: boards do exceed limits that are set so low.
+    Where not even the lowest clock fits, that clock; see `rests_under_limit`.
     """
     power_w = curve.leakage_w + demand.clocked_w + demand.memory_w
     limit_w = np.broadcast_to(np.asarray(limit_w, dtype=np.float64), power_w.shape)

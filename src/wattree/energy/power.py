@@ -19,16 +19,28 @@ References:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.energy.clocks import ClockCurve, Demand, clock_under_limit, time_at_clock
+from wattree.energy.clocks import (
+    ClockCurve,
+    Demand,
+    clock_under_limit,
+    rests_under_limit,
+    time_at_clock,
+)
+from wattree.errors import HardwareError
 
 __all__ = ["ClockCap", "DevicePower", "dynamic_energy_j"]
 
 Floats = NDArray[np.float64]
+
+#: Of the range from rest to rated, that a limit must leave for work: less would be a device that
+#: rests nearly all of the time, far below any limit that boards are sold with.
+_LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +58,9 @@ class DevicePower:
         peak_flop_per_s: Dense peak at the job's precision. [FLOP/s]
         memory_bytes_per_s: Peak bandwidth. [B/s]
         curve: Of its clock.
+
+    Raises:
+        HardwareError: The limit leaves next to nothing above rest.
     """
 
     rated_w: float
@@ -60,6 +75,17 @@ class DevicePower:
     memory_bytes_per_s: float
     curve: ClockCurve
 
+    def __post_init__(self) -> None:
+        lowest_w = (self.idle_w + _LEAST_SHARE * self.range_w) / self.held_share
+        if lowest_w > self.limit_w and self.limit_w < self.rated_w:
+            raise HardwareError(
+                {
+                    "power_limit": f"found {self.limit_w:g} W, which a device that rests at "
+                    f"{self.idle_w:g} W cannot keep while it works; use {math.ceil(lowest_w)} W or "
+                    "more"
+                }
+            )
+
     @property
     def range_w(self) -> float:
         """Return the range from rest to rated power. [W]"""
@@ -68,12 +94,12 @@ class DevicePower:
     @property
     def most_dynamic_w(self) -> float:
         """Return the most that it draws above rest under its limit. [W]"""
-        return self._most_w(self.limit_w)
+        return max(self.held_share * self.limit_w - self.idle_w, 0.0)
 
     @property
-    def rests_at_w(self) -> float:
-        """Return its power at rest; a limit near it leaves a tenth for work. [W]"""
-        return min(self.idle_w, 0.9 * self.limit_w)
+    def spin_w(self) -> float:
+        """Return what it draws above rest while its kernels wait in a collective. [W]"""
+        return min(self.spin_share * self.range_w, self.most_dynamic_w)
 
     @property
     def cap(self) -> ClockCap | None:
@@ -90,10 +116,7 @@ class DevicePower:
     def board_w(self, flop: Floats, traffic_bytes: Floats, busy_s: Floats) -> Floats:
         """Return the power of the board while kernels run. [W]"""
         core_w, memory_w = self.asked_w(flop, traffic_bytes, busy_s)
-        return np.asarray(self.rests_at_w + np.minimum(core_w + memory_w, self.most_dynamic_w))
-
-    def _most_w(self, limit_w: float) -> float:
-        return max(self.held_share * limit_w - self.rests_at_w, 0.0)
+        return np.asarray(self.idle_w + np.minimum(core_w + memory_w, self.most_dynamic_w))
 
 
 class ClockCap:
@@ -110,7 +133,7 @@ class ClockCap:
         """Return the time of operators under the limit, from that under the rated one. [s]
 
         The clock of each is the highest that fits the limit. Arithmetic follows it; where there
-        is none, memory's rate bounds the operator.
+        is none, memory's rate bounds the operator. Below the lowest clock it works and rests.
 
         Args:
             time_s: Under the rated limit. [s]
@@ -120,9 +143,11 @@ class ClockCap:
         """
         demand = self._demand(time_s, flop, traffic_bytes, memory_s)
         power = self.power
-        clock = clock_under_limit(demand, power.held_share * power.limit_w, power.curve)
-        stretch = time_at_clock(demand, clock, power.curve)
-        return np.asarray(time_s * np.maximum(stretch, 1.0))
+        limit_w = power.held_share * power.limit_w
+        clock = clock_under_limit(demand, limit_w, power.curve)
+        stretch = np.maximum(time_at_clock(demand, clock, power.curve), 1.0)
+        rests = rests_under_limit(demand, clock, limit_w, rest_w=power.idle_w, curve=power.curve)
+        return np.asarray(time_s * stretch * rests)
 
     def _demand(
         self, time_s: Floats, flop: Floats, traffic_bytes: Floats, memory_s: Floats
@@ -171,6 +196,6 @@ def dynamic_energy_j(
     moved_s = power.memory_share * traffic_bytes / power.memory_bytes_per_s
     asked_j = power.range_w * (power.active_share * busy_s + work_s + moved_s)
     computing = np.minimum(asked_j, power.most_dynamic_w * busy_s)
-    spinning = min(power.spin_share * power.range_w, power.most_dynamic_w) * busy_s
+    spinning = power.spin_w * busy_s
     moving = np.where(copies, power.range_w * moved_s, computing)
     return np.asarray(np.where(communicates, spinning, moving))

@@ -113,7 +113,7 @@ def _evidence(
         device = cluster.node.device
         note += (
             "; computations that tell neither num_ops nor tensor_size at the most that "
-            f"{device.name} holds, {power.rests_at_w + power.most_dynamic_w:.0f} W, an upper bound"
+            f"{device.name} holds, {power.idle_w + power.most_dynamic_w:.0f} W, an upper bound"
         )
     # Of the two the pooled one is the weaker evidence, where it says anything.
     return Evidence(evidence="pooled" if pooled > 0 else "datasheet", share=share, note=note)

@@ -1,4 +1,4 @@
-"""Energy, power, money and carbon of a played step: a first static-plus-dynamic model."""
+"""Energy, power, money and carbon of a played step: what flows by time, and what work adds."""
 
 from __future__ import annotations
 
@@ -156,6 +156,7 @@ def _standing(cluster: Cluster, nodes: Sequence[float]) -> list[Mapping[str, flo
 def _occupied(trace: Trace, powers: Sequence[DevicePower], class_pools: Integers) -> Occupancy:
     """Return what one rank of each class does, and what its device grants it."""
     most_w = np.array([power.most_dynamic_w for power in powers])
+    spin_w = np.array([power.spin_w for power in powers])
     found: Occupancy | None = None
     for number, power in enumerate(powers):
         own = np.flatnonzero(class_pools == number)
@@ -166,6 +167,7 @@ def _occupied(trace: Trace, powers: Sequence[DevicePower], class_pools: Integers
             _task_energy_j(trace, power),
             most_w[class_pools],
             starved=_starved(trace),
+            spin_w=spin_w[class_pools],
             classes=own,
         )
         found = seen if found is None else Occupancy(*map(np.add, found, seen))

@@ -14,6 +14,7 @@ from wattree.predict.hidden import gathered_copies, hidden_traffic
 from wattree.predict.inputs import Inputs
 from wattree.predict.memory_use import process_bytes
 from wattree.predict.pipeline import FOLLOWING, SPLIT, Held, in_flight, split_bubble_s
+from wattree.predict.stragglers import Stragglers, slowed_stages
 from wattree.predict.tables import Tables
 from wattree.strategy import AXES
 
@@ -57,9 +58,11 @@ class Formulas:
     def step_time_s(self, index: Integers, held: Held) -> Floats:
         """Return the step time of the strategies at `index`, whose stages hold `held`. [s]"""
         rates, software = self.tables.rates, self.tables.setting.software
-        slow = self.tables.slowdown[index]
-        forward = self._of_blocks(held, "forward", index) * slow
-        backward = self._of_blocks(held, "backward", index) * slow
+        behind = self._behind(held, index)
+        slow = self.tables.slowdown[index] * (1.0 if behind is None else behind.slowest)
+        forward, backward = (
+            self._span_s(held, name, index, behind) for name in ("forward", "backward")
+        )
         gather, every, once, update = (
             self._of_storage(held, name, index) for name in ("gather", "every", "once", "update")
         )
@@ -99,7 +102,7 @@ class Formulas:
         stages, virtual = held.stages, held.virtual
         once_through = held.stages_of_kind @ both
         if held.schedule in FOLLOWING:
-            slowest = slowest + self._uneven_s(index, held) * slow
+            slowest = slowest + self._uneven_s(index, held) * np.atleast_2d(slow).max(axis=0)
         time_s = micro_batches * slowest + (once_through - slowest) / virtual
         if held.schedule in SPLIT:
             weight = self._of_blocks(held, "deferred", index) * slow
@@ -115,12 +118,26 @@ class Formulas:
             time_s = time_s + self._transfers(index, held, virtual, micro_batches)
         time_s = time_s + beside.added_s(once, backward, overlap=hidden.gradients).max(axis=0)
         time_s = time_s + beside.added_s(update, forward, overlap=hidden.updates).max(axis=0)
-        time_s = time_s + self._update_s(index, held) + rates.step_overhead_s
+        time_s = time_s + self._update_s(index, held, behind) + rates.step_overhead_s
         return np.asarray(np.maximum(time_s, self._inputs.period_s(index, held)))
 
-    def _update_s(self, index: Integers, held: Held) -> Floats:
+    def _behind(self, held: Held, index: Integers) -> Stragglers | None:
+        ranks = self.tables.ranks[index]
+        return slowed_stages(self.tables.setting.job, ranks, held.kind_of_stage)
+
+    def _span_s(self, held: Held, name: str, index: Integers, behind: Stragglers | None) -> Floats:
+        """Return the time of a micro-batch in the slowest rank of each kind of stage. [s]"""
+        span = self._of_blocks(held, name, index)
+        if behind is not None:
+            alone = self._of_blocks(held, f"{name}_alone", index)
+            span = span + alone * (behind.slowest - 1.0)
+        return span * self.tables.slowdown[index]
+
+    def _update_s(self, index: Integers, held: Held, behind: Stragglers | None) -> Floats:
         """Return the time of the longest update of a stage's parameters. [s]"""
         updated = self._of_storage(held, "updated", index)
+        if behind is not None:
+            updated = updated * behind.slowest
         software, state_bytes = self.tables.setting.software, self.tables.state_bytes
         if len(self.by_pool) == 1:
             traffic = update_traffic_bytes(updated.max(axis=0), state_bytes, software)
@@ -241,6 +258,10 @@ class Formulas:
         stage = stage + np.take(self._over_pools(held, "often_j"), storage, axis=1)
         rarely = np.take(self._over_pools(held, "rarely_j"), storage, axis=1)
         stage = micro_batches * stage + rarely
+        if (behind := self._behind(held, index)) is not None:
+            names = ("forward_alone", "backward_alone")
+            alone = sum(np.take(self._over_pools(held, n), block, axis=1) for n in names)
+            stage = stage + micro_batches * alone * behind.added_w(self.tables.rates.power)
         all_j = held.stages_of_kind @ stage * self.tables.ranks[index] / held.stages
         return np.asarray(all_j + self._inputs.energy_j(index, held))
 

@@ -61,6 +61,7 @@ class Held:
         later: What follows the last instance of each program in a stage, by program: backward
             has dropped it when it reaches that instance, `(kinds, programs, programs)`.
         stages_of_kind: Stages of each kind, `(kinds,)`.
+        kind_of_stage: Of each stage, `(stages,)`.
         first: First stage of each kind: under most schedules it has most in flight, `(kinds,)`.
         pools: Share of each stage's ranks in each pool, `(pools, stages)`; stages of one kind have
             the same.
@@ -80,6 +81,7 @@ class Held:
     parts: Floats
     later: Floats
     stages_of_kind: Floats
+    kind_of_stage: Integers
     first: Integers
     pools: Floats
     crossing: Floats
@@ -139,7 +141,9 @@ def held_by_stages(
     # Stages on other pools are of other kinds, whatever they hold.
     rows = [parts.reshape(stages, -1), received.reshape(stages, -1), pools.T]
     told = np.concatenate(rows, axis=1)
-    _, first, many = np.unique(told, axis=0, return_index=True, return_counts=True)
+    _, first, kind_of_stage, many = np.unique(
+        told, axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
     kinds = parts[first]
     return Held(
         schedule=schedule.name,
@@ -151,6 +155,7 @@ def held_by_stages(
         parts=np.ascontiguousarray(kinds.transpose(1, 0, 2)),
         later=np.stack([_later(program, chunks[on_stage[-1, stage]]) for stage in first]),
         stages_of_kind=many.astype(np.float64),
+        kind_of_stage=kind_of_stage.ravel(),
         first=first,
         pools=pools,
         crossing=crossing,

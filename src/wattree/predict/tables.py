@@ -28,6 +28,7 @@ from wattree.predict.degrees import MANY, Degrees
 from wattree.predict.hidden import habit
 from wattree.predict.pipeline import deferred_s
 from wattree.predict.setting import Setting
+from wattree.predict.stragglers import computing_s
 from wattree.strategy import AXES, ExpertLoad, StrategyOptions
 
 __all__ = ["Tables"]
@@ -120,6 +121,11 @@ class Tables:
         self.deferred = np.array([deferred_s(c) for c in self.costs])
         nodes = np.maximum(_nodes(cluster, self.ranks), 1.0)
         self.slowdown = 1.0 + rates.straggling * np.log2(nodes)
+        if cluster.slowdown:
+            self.forward_alone = np.array([computing_s(c.forward) for c in self.costs])
+            self.backward_alone = np.array(
+                [computing_s(c.recomputation) + computing_s(c.backward) for c in self.costs]
+            )
         self._traffic()
         self._memory()
         self._energy(pipelining)

@@ -34,12 +34,15 @@ _WORDS = {
 }
 
 
-def check_plotting() -> None:
-    """Refuse a picture, before any work, where matplotlib is missing.
+def check_plotting(path: Path) -> None:
+    """Refuse a picture, before any work, where matplotlib is missing or the name is of no PNG.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: matplotlib is not installed.
+        OutputError: The name does not end in `.png`.
     """
+    if path.suffix.lower() != ".png":
+        raise OutputError(f"--power-plot: found '{path}', expected a name that ends in .png")
     _figure_class()
 
 

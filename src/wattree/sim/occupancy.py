@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph import ExecutionGraph, OperatorClass, Phase, StageLabel, TaskKind
-from wattree.sim.compiled import is_cached, kernel
+from wattree.sim.compiled import is_cached, kernel, part
 from wattree.sim.engine import player_is_compiled
 from wattree.trace import Trace
 
@@ -115,13 +115,18 @@ class _Lanes(NamedTuple):
 
 
 class _Scratch(NamedTuple):
-    """Of each lane of one class: next row, when something happens to it, what runs, its power."""
+    """Of each lane of one class: next row, when something happens to it, what runs, its power.
+
+    Of the class itself, what spinning would draw in each part of the step while it is not known
+    whether a collective ends the wait.
+    """
 
     at: Integers
     until_s: Floats
     role: Integers
     cell: Integers
     power_w: Floats
+    spin_j: Floats
 
 
 class Occupancy(NamedTuple):
@@ -148,6 +153,7 @@ def occupancy(
     most_w: Floats,
     *,
     starved: tuple[float, float],
+    spin_w: Floats | None = None,
     classes: Integers | None = None,
 ) -> Occupancy:
     """Return what the ranks do, added up.
@@ -155,13 +161,17 @@ def occupancy(
     At each instant, computation draws what it asks for; what runs beside it shares the rest of
     `most_w`. Time belongs to the first of: computation, communication, input work that computation
     waits for, `starved`, work of the host, waiting. Waiting that a collective ends was for the
-    last of its ranks, and so was that before the end of the step without a pipeline.
+    last of its ranks, and so was that before the end of the step without a pipeline: who is done
+    goes on to the first collective of the next step. In such waits the kernels of the collective
+    spin: they draw `spin_w`, as far as the limit leaves it, for its stage and class.
 
     Args:
         trace: What was played.
         energy_j: Above rest, that each task asks of one device, `(T,)`. [J]
         most_w: What a device of each class may draw above rest, `(C,)`. [W]
         starved: When the whole job waits for materials of later steps. [s]
+        spin_w: What a device of each class draws above rest while it waits in a collective, `(C,)`;
+            nothing if None. [W]
         classes: Those to look at; all if None. The rows of others are 0.
     """
     graph = trace.graph
@@ -191,6 +201,7 @@ def occupancy(
     of_class = np.bincount(graph.stream_class, counts, number)
     batches = list(_batches(of_class, spans, asked))
     room = max((int(of_class[batch].sum()) for batch in batches), default=0)
+    spins_w = np.zeros(number) if spin_w is None else spin_w
     stints = np.empty(room, _STINT)  # one for all: fresh memory costs more than filling it
     for batch in batches:
         chosen = np.zeros(number, dtype=bool)
@@ -199,7 +210,9 @@ def occupancy(
         if of_class[batch].any():
             reach = int(spans[batch, 0].min()), int(spans[batch, 1].max())
             _pack(tasks, members, chosen, reach, np.full(number, -1), begins, stints)
-        _sweep(stints, lanes, batch, most_w, trace.makespan_s, starved, _scratch(lanes), found)
+        _sweep(
+            stints, lanes, batch, most_w, spins_w, trace.makespan_s, starved, _scratch(lanes), found
+        )
     return found
 
 
@@ -241,8 +254,8 @@ def _batches(counts: NDArray[Any], spans: Integers, asked: NDArray[np.bool_]) ->
     reached = np.maximum.accumulate(spans[chosen, 1])
     is_apart = np.concatenate(([False], spans[chosen[1:], 0] > reached[:-1]))
     number = np.cumsum(counts[chosen]) // _BATCH + len(counts) * np.cumsum(is_apart)
-    for part in np.unique(number):
-        yield chosen[number == part]
+    for batch in np.unique(number):
+        yield chosen[number == batch]
 
 
 def _lanes(members: _Members, counts: Integers, classes: int) -> tuple[_Lanes, Integers]:
@@ -265,6 +278,7 @@ def _scratch(lanes: _Lanes) -> _Scratch:
         role=np.zeros(most, np.int64),
         cell=np.zeros(most, np.int64),
         power_w=np.zeros(most),
+        spin_j=np.zeros(BINS),
     )
 
 
@@ -310,12 +324,30 @@ def _pack(
                 at[stream] += 1
 
 
+@part
+def _spread(
+    energy_j: Floats, power_w: float, from_s: float, to_s: float, per_s: float
+) -> tuple[int, int]:
+    """Add steady power to the parts of the step that it falls in; return the first and last."""
+    low = max(min(int(from_s * per_s), BINS - 1), 0)
+    high = max(min(int(to_s * per_s), BINS - 1), low)
+    if low == high:
+        energy_j[low] += power_w * (to_s - from_s)
+    else:
+        energy_j[low] += power_w * ((low + 1) / per_s - from_s)
+        for place in range(low + 1, high):
+            energy_j[place] += power_w / per_s
+        energy_j[high] += power_w * (to_s - high / per_s)
+    return low, high
+
+
 @kernel
 def _sweep(
     stints: NDArray[np.void],
     lanes: _Lanes,
     classes: Integers,
     most_w: Floats,
+    spin_w: Floats,
     makespan_s: float,
     starved: tuple[float, float],
     scratch: _Scratch,
@@ -323,12 +355,15 @@ def _sweep(
 ) -> None:
     at, until_s, power_w = scratch.at, scratch.until_s, scratch.power_w
     role_of, cell_of = scratch.role, scratch.cell
+    maybe_j = scratch.spin_j
     per_s = BINS / makespan_s if makespan_s > 0.0 else 0.0
     for index in range(len(classes)):
         own = classes[index]
         first, count = lanes.of_class[own], lanes.of_class[own + 1] - lanes.of_class[own]
         limit_w = most_w[own]
         now_s, gap_s = 0.0, 0.0
+        gap_j, gap_low, gap_high = 0.0, BINS, -1
+        first_collective = -1
         is_pipeline = False
         next_s = np.inf
         for lane in range(count):
@@ -372,15 +407,7 @@ def _sweep(
                             share = compute_share if role_of[lane] == _COMPUTE else beside_share
                             spent_j = power_w[lane] * share * lasts_s
                             found.dynamic_j[own, cell_of[lane]] += spent_j
-                    low = max(min(int(now_s * per_s), BINS - 1), 0)
-                    high = max(min(int(to_s * per_s), BINS - 1), low)
-                    if low == high:
-                        found.power_j[own, low] += granted_w * lasts_s
-                    else:
-                        found.power_j[own, low] += granted_w * ((low + 1) / per_s - now_s)
-                        for part in range(low + 1, high):
-                            found.power_j[own, part] += granted_w / per_s
-                        found.power_j[own, high] += granted_w * (to_s - high / per_s)
+                    _spread(found.power_j[own], granted_w, now_s, to_s, per_s)
                 if role <= _MATERIALS_ROLE:
                     stage = 1 + role if role < _MATERIALS_ROLE else 0
                     found.exposed_s[own, stage * CLASSES + shown % CLASSES] += lasts_s
@@ -400,6 +427,12 @@ def _sweep(
                     else:
                         found.exposed_s[own, CLASSES + _WAITING] += lasts_s
                         gap_s += lasts_s
+                        idle_w = min(spin_w[own], limit_w - granted_w)
+                        if idle_w > 0.0 and lasts_s > 0.0:
+                            gap_j += idle_w * lasts_s
+                            idle_w *= lasts_s / (to_s - now_s)  # not while the job is starved
+                            low, high = _spread(maybe_j, idle_w, now_s, to_s, per_s)
+                            gap_low, gap_high = min(gap_low, low), max(gap_high, high)
                 now_s = to_s
             if not next_s < np.inf:
                 break
@@ -418,10 +451,19 @@ def _sweep(
                             until_s[lane] = stint.start_s
                             break
                         is_pipeline = is_pipeline or stint.operator_class == _PIPELINE
+                        if first_collective < 0 and stint.kind == _COLLECTIVE:
+                            first_collective = stint.cell
                         if gap_s > 0.0 and stint.role < _HOST_ROLE:
-                            wait = _STRAGGLER if stint.kind == _COLLECTIVE else _BUBBLE
-                            found.waiting_s[own, wait] += gap_s
-                            gap_s = 0.0
+                            spins = stint.kind == _COLLECTIVE
+                            found.waiting_s[own, _STRAGGLER if spins else _BUBBLE] += gap_s
+                            if spins:
+                                found.waiting_j[own, _STRAGGLER] += gap_j
+                                found.dynamic_j[own, stint.cell] += gap_j
+                                for place in range(gap_low, gap_high + 1):
+                                    found.power_j[own, place] += maybe_j[place]
+                            for place in range(gap_low, gap_high + 1):
+                                maybe_j[place] = 0.0
+                            gap_s, gap_j, gap_low, gap_high = 0.0, 0.0, BINS, -1
                         if stint.end_s > instant_s:
                             role_of[lane], cell_of[lane] = stint.role, stint.cell
                             power_w[lane] = stint.energy_j / (stint.end_s - stint.start_s)
@@ -430,3 +472,9 @@ def _sweep(
                         at[lane] += 1  # it took no time, so it drew nothing
                 next_s = min(next_s, until_s[lane])
         found.waiting_s[own, _BUBBLE if is_pipeline else _STRAGGLER] += gap_s
+        if first_collective >= 0 and not is_pipeline:  # who is done waits in that of the next step
+            found.waiting_j[own, _STRAGGLER] += gap_j
+            found.dynamic_j[own, first_collective] += gap_j
+            for place in range(gap_low, gap_high + 1):
+                found.power_j[own, place] += maybe_j[place]
+        maybe_j[:] = 0.0
