@@ -34,6 +34,8 @@ def _numbers(run: Run) -> Iterator[str]:
     for name, least in (("nodes", 1), ("devices_per_node", 0), ("iterations", 0)):
         if getattr(run, name) < least:
             yield f"{name}: found {getattr(run, name)}, expected at least {least}"
+    if run.ranks_per_node is not None and run.ranks_per_node < 1:
+        yield f"ranks_per_node: found {run.ranks_per_node}, expected at least 1, or null"
     if _bad(run.rated_w):
         yield f"rated_w: found {run.rated_w}, expected a power of 0 or more, or null"
     for field in fields(run.work):
