@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -13,9 +14,13 @@ from wattree.measure.command import Ended, run_command
 from wattree.measure.discovery import find_meters
 from wattree.measure.meter import MeterOptions
 from wattree.measure.window import Window, WindowReading, origin_of
-from wattree.trace import Activity, Run
+from wattree.trace import Activity, Run, Work
 
 __all__ = ["Measured", "measure_command", "measure_idle", "node_title"]
+
+
+#: Repeats beyond those that a sensor needs, as a factor.
+_SPARE = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,9 @@ def measure_command(
     node: str = "",
     model: str = "",
     name: str = "",
+    iterations: int = 0,
+    ranks: int | None = None,
+    work: Work | None = None,
     stdout: IO[str] | None = None,
 ) -> Measured:
     """Return what a command used, whether it succeeds, fails or is interrupted.
@@ -62,6 +70,9 @@ def measure_command(
         node: Kind of the node; its processor's name if empty.
         model: What it trains.
         name: Of the run.
+        iterations: Steps that it does each time it runs.
+        ranks: Processes that train together; None where nobody says.
+        work: Of one step, all processes together.
         stdout: Where the command's output goes; None for that of this process.
 
     Raises:
@@ -95,6 +106,7 @@ def measure_command(
         command=tuple(command),
         notes=notes,
     )
+    run = replace(run, iterations=iterations * done, ranks_per_node=ranks, work=work or Work())
     return Measured(
         run=run,
         peak_w=reading.peak_w,
@@ -156,7 +168,10 @@ def measure_idle(
 def _repeats(reading: WindowReading, done: int) -> int:
     if reading.needs_s <= reading.wall_s:
         return 1
-    return int(-(-reading.needs_s * done // reading.wall_s)) if reading.wall_s > 0 else 2
+    if reading.wall_s <= 0:
+        return 2
+    # A command that was slow to start once may be faster the next times.
+    return math.ceil(_SPARE * reading.needs_s * done / reading.wall_s)
 
 
 def _run_of(

@@ -212,9 +212,7 @@ class Window:
                     shares.setdefault(name.rstrip("0123456789"), []).append(min(share, 1.0))
                 continue
             domain = f"{self._node}/{name}"
-            fault, least_s = _fault(
-                track, start_s, end_s, self._lost.get(number), self._interval_s
-            )
+            fault, least_s = _fault(track, start_s, end_s, self._lost.get(number), self._interval_s)
             needs_s = max(needs_s, least_s)
             if fault:
                 missing.append(f"{domain}: {fault}")
