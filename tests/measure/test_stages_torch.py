@@ -148,7 +148,7 @@ def test_a_loop_without_a_batch_writes_nothing(
         pass
 
     assert not (tmp_path / "run.json").exists()
-    assert "no batch was loaded" in capsys.readouterr().err
+    assert "no batch, step or collective was seen" in capsys.readouterr().err
 
 
 def test_workers_time_is_work_of_the_loader(recorded: Path, tmp_path: Path) -> None:

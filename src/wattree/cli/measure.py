@@ -91,6 +91,12 @@ def measure(  # noqa: PLR0917 - typer passes options by name
     repeat: Annotated[
         int, typer.Option(metavar="N", help="Run the command N times in one window.")
     ] = 1,
+    repeat_for: Annotated[
+        float,
+        typer.Option(
+            metavar="S", help="Run the command again until so many seconds are over.", min=0
+        ),
+    ] = 0.0,
     node: Annotated[
         str, typer.Option(metavar="NAME", help="Kind of this node.", show_default=False)
     ] = "",
@@ -153,8 +159,9 @@ def measure(  # noqa: PLR0917 - typer passes options by name
     )
     _check(words, activity, seconds=seconds, repeat=repeat)
     _check_work(activity, work, iterations=iterations, ranks=ranks)
-    if not math.isfinite(csv_shift):
-        raise JobError("--csv-shift", [f"found {csv_shift}, expected a number of seconds"])
+    for option, seconds_given in (("--csv-shift", csv_shift), ("--repeat-for", repeat_for)):
+        if not math.isfinite(seconds_given):
+            raise JobError(option, [f"found {seconds_given}, expected a number of seconds"])
     interval_s = quantity_option("--interval", interval, "s")
     assert interval_s is not None
     check_outputs(out, json_path, source=csv or Path("-"))
@@ -173,6 +180,7 @@ def measure(  # noqa: PLR0917 - typer passes options by name
             options=options,
             interval_s=interval_s,
             repeat=repeat,
+            repeat_for_s=repeat_for,
             activity=Activity(activity),
             node=node,
             model=model,
@@ -210,10 +218,10 @@ def measure(  # noqa: PLR0917 - typer passes options by name
     )
     if done.interrupted:
         typer.echo("wattree: interrupted", err=True)
-    if done.repeats_needed > repeat and not done.code:
+    if done.needs_s and not done.code:
+        option = "--repeat-for" if words else "--seconds"
         typer.echo(
-            f"wattree: too short for a sensor; --repeat {done.repeats_needed} runs the command "
-            "often enough",
+            f"wattree: too short for a sensor; {option} {done.needs_s:.2g} is long enough",
             err=True,
         )
     if not done.code and not done.run.meters:

@@ -147,6 +147,8 @@ class Run:
         utilisation: Average share busy by component: `cpu`, `memory`, `accelerator`, `network`,
             `storage`; 0 to 1.
         rated_w: Sum of the rated power of all devices and processors; None if unknown. [W]
+        prefetch: Whether samples are prepared while a step computes, as workers do; False for a
+            loader within the process, which the step waits for; None if unknown, taken as True.
         exit_code: Of the command; None if it was interrupted.
         command: As it was called.
         notes: What a reader must know.
@@ -169,6 +171,7 @@ class Run:
     power: tuple[PowerSeries, ...] = ()
     utilisation: Mapping[str, float] = field(default_factory=dict)
     rated_w: float | None = None
+    prefetch: bool | None = None
     exit_code: int | None = 0
     command: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

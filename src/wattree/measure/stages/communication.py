@@ -86,16 +86,23 @@ class Collectives:
     Args:
         timeline: Where times go.
         distributed: The module `torch.distributed`.
+        called: Called after each one with its name, when it began, and the bytes that this
+            process gave to an all-reduce [B]; 0 of other collectives.
     """
 
-    def __init__(self, timeline: Timeline, distributed: Any) -> None:
-        self._timeline, self._distributed = timeline, distributed
+    def __init__(
+        self,
+        timeline: Timeline,
+        distributed: Any,
+        called: Callable[[str, Any, int], None] = lambda *_: None,
+    ) -> None:
+        self._timeline, self._distributed, self._called = timeline, distributed, called
         self._inside = threading.local()
         self.originals: dict[str, Callable[..., Any]] = {
             name: getattr(distributed, name) for name in _NAMES if hasattr(distributed, name)
         }
         for name, function in self.originals.items():
-            setattr(distributed, name, self._labelled(function))
+            setattr(distributed, name, self._labelled(name, function))
 
     def restore(self) -> None:
         """Put the functions back, unless somebody else has put theirs there since."""
@@ -103,7 +110,7 @@ class Collectives:
             if getattr(getattr(self._distributed, name), "__wrapped__", None) is function:
                 setattr(self._distributed, name, function)
 
-    def _labelled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _labelled(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def call(*arguments: Any, **options: Any) -> Any:
             if getattr(self._inside, "call", False):  # one that another one is made of
@@ -117,9 +124,18 @@ class Collectives:
                 end = self._timeline.clock.mark()
                 self._timeline.add(_STAGE, begin, end, exposed=True)
                 self._timeline.add(_STAGE, begin, end, exposed=False)
+            self._called(name, begin, _reduced_bytes(name, arguments, options))
             return _Waited(work, self._timeline) if options.get("async_op") and work else work
 
         return call
+
+
+def _reduced_bytes(name: str, arguments: Any, options: Any) -> int:
+    """Return the bytes of the tensor of an all-reduce; 0 of other collectives. [B]"""
+    if name != "all_reduce":
+        return 0
+    tensor = arguments[0] if arguments else options.get("tensor")
+    return int(getattr(tensor, "nbytes", 0))
 
 
 class _Waited:
