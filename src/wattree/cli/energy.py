@@ -152,6 +152,7 @@ def predict(  # noqa: PLR0917 - typer passes options by name
 
     _check_asked(model, run, job, batch)
     check_outputs(json_path, source=calibration)
+    counts = _counts(nodes)
     constants = _with_network(calibration, bandwidth, latency)
 
     def predicted(count: int) -> tuple[EnergyForecast, ...]:
@@ -170,7 +171,7 @@ def predict(  # noqa: PLR0917 - typer passes options by name
             iterations=iterations,
         )
 
-    found, refused = _each(_counts(nodes), predicted)
+    found, refused = _each(counts, predicted)
     deliver(
         {"forecasts": [as_plain(each) for each in found]},
         json_path,
