@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
@@ -9,7 +10,7 @@ from typing import Any
 
 from wattree.measure.stages.timeline import Timeline
 
-__all__ = ["Collectives", "GradientHook"]
+__all__ = ["Collectives", "GradientHook", "labelled_communication"]
 
 _STAGE = "communicating"
 #: Functions of torch.distributed that move tensors, or wait for others.
@@ -157,3 +158,35 @@ class _Waited:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
+
+
+def labelled_communication(
+    model: Any, timeline: Timeline, called: Callable[[str, Any, int], None], notes: list[str]
+) -> Collectives | None:
+    """Label the gradients of a model and the collectives of a program; None without any.
+
+    Args:
+        model: `DistributedDataParallel` gets a hook, unless it has one of its own.
+        timeline: Where times go.
+        called: As of `Collectives`.
+        notes: Gets what could not be labelled.
+    """
+    if "torch.distributed" not in sys.modules:
+        return None
+    from torch import distributed
+
+    if not distributed.is_available():
+        return None
+    collectives = Collectives(timeline, distributed, called)
+    from torch.nn.parallel import DistributedDataParallel
+
+    if isinstance(model, DistributedDataParallel):
+        hook = GradientHook(timeline, collectives.originals["all_reduce"])
+        try:
+            model.register_comm_hook(model.process_group, hook.reduce())
+        except RuntimeError:
+            notes.append(
+                "the model has a communication hook of its own, so that gradients are not "
+                "labelled: their time is in computing"
+            )
+    return collectives

@@ -7,30 +7,33 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from wattree.errors import OutputError, UnknownNameError
 from wattree.measure.discovery import find_meters
 from wattree.measure.measured import accelerators, node_title
 from wattree.measure.meter import MeterOptions
 from wattree.measure.stages.attribution import Split, stage_energies
 from wattree.measure.stages.claims import Claims
-from wattree.measure.stages.communication import Collectives, GradientHook
+from wattree.measure.stages.communication import labelled_communication
 from wattree.measure.stages.loader import Counts, LabelledLoader
 from wattree.measure.stages.parts import Part, collect, folder_of, joined, leave
 from wattree.measure.stages.summary import summary_lines
 from wattree.measure.stages.surroundings import (
+    activity_of,
+    check_place,
     class_name,
     device_index,
     device_uuid,
     gradient_bytes,
     host,
+    prefetches,
     rank_and_world,
 )
 from wattree.measure.stages.timeline import CpuClock, DeviceClock, StageClock, Timeline
+from wattree.measure.stages.work import uncounted, work_of
 from wattree.measure.window import Window, WindowReading, origin_of
 from wattree.trace import Activity, Run, StageUse, Work, write_run
 
@@ -109,8 +112,8 @@ class Stages:
     ) -> None:
         self._out = Path(out).absolute()
         self._name = name or self._out.name.partition(".")[0]
-        _check_place(self._out)
-        self._activity, self._node = _activity(activity), node
+        check_place(self._out)
+        self._activity, self._node = activity_of(activity), node
         self._given = work or Work()
         self._model_name = model_name or class_name(model)
         self._skip_steps, self._wait_s, self._quiet = skip_steps, wait_s, quiet
@@ -133,7 +136,7 @@ class Stages:
         self._has_loader = False
         self._prefetch: bool | None = None
         self._rank, self._world = 0, 1
-        self._collectives = self._labelled_communication(model)
+        self._collectives = labelled_communication(model, self._timeline, self._called, self._notes)
         self._handle = (
             None
             if optimizer is None
@@ -148,7 +151,7 @@ class Stages:
     def wrap(self, loader: Any) -> Any:
         """Return a loader with the same batches, whose waiting is *materials*."""
         self._has_loader = True
-        self._prefetch = _prefetches(loader)
+        self._prefetch = prefetches(loader)
         return LabelledLoader(loader, begin=self._wait, received=self._received)
 
     def __enter__(self) -> Self:
@@ -266,27 +269,6 @@ class Stages:
 
     # What it came to.
 
-    def _labelled_communication(self, model: Any) -> Collectives | None:
-        if "torch.distributed" not in sys.modules:
-            return None
-        from torch import distributed
-
-        if not distributed.is_available():
-            return None
-        collectives = Collectives(self._timeline, distributed, self._called)
-        from torch.nn.parallel import DistributedDataParallel
-
-        if isinstance(model, DistributedDataParallel):
-            hook = GradientHook(self._timeline, collectives.originals["all_reduce"])
-            try:
-                model.register_comm_hook(model.process_group, hook.reduce())
-            except RuntimeError:
-                self._notes.append(
-                    "the model has a communication hook of its own, so that gradients are not "
-                    "labelled: their time is in computing"
-                )
-        return collectives
-
     def _write(self) -> None:
         part = self._part()
         if part is None:
@@ -353,7 +335,16 @@ class Stages:
             devices_per_node=len(accelerators(self._window)),
             wall_s=reading.wall_s,
             iterations=self._counts.steps,
-            work=self._work(),
+            work=work_of(
+                self._counts,
+                self._given,
+                activity=self._activity,
+                flop_per_sample=self._flop,
+                read_bytes_per_sample=self._read_bytes,
+                gradient_bytes=self._gradient_bytes,
+                is_loaded=self._has_loader,
+                is_copied=self._device is not None,
+            ),
             prefetch=self._prefetch,
             stages=self._stages(start_s, end_s),
             meters=reading.meters,
@@ -363,7 +354,12 @@ class Stages:
             rated_w=reading.rated_w,
             exit_code=self._exit_code,
             command=tuple(sys.argv),
-            notes=(*marked, *self._notes, *self._uncounted(), *reading.notes),
+            notes=(
+                *marked,
+                *self._notes,
+                *uncounted(self._counts, self._given, self._activity),
+                *reading.notes,
+            ),
         )
 
     def _stages(self, start_s: float, end_s: float) -> dict[str, StageUse]:
@@ -382,59 +378,6 @@ class Stages:
                 busy_s=timeline.busy_s("communicating", start_s, end_s), exposed_s=waited_s
             ),
         }
-
-    def _work(self) -> Work:
-        counts, steps = self._counts, max(self._counts.steps, 1)
-        samples = None if counts.samples is None else counts.samples / steps
-        samples = samples if self._given.samples is None else self._given.samples
-        is_collective = self._activity is Activity.COLLECTIVE
-        reduced_bytes = counts.reduced_bytes / steps if is_collective else None
-        found = Work(
-            samples=samples,
-            flop=_times(self._flop, samples),
-            read_bytes=_times(self._read_bytes, samples),
-            core_s=counts.core_s / steps if self._has_loader else None,
-            copied_bytes=counts.batch_bytes / steps if self._device is not None else None,
-            gradient_bytes=reduced_bytes or self._gradient_bytes,
-        )
-        given = {name: value for name, value in asdict(self._given).items() if value is not None}
-        return replace(found, **given)
-
-    def _uncounted(self) -> list[str]:
-        """Return what of a sweep of collectives is not known."""
-        if self._activity is not Activity.COLLECTIVE or self._given.network_bytes is not None:
-            return []
-        others = sorted(set(self._counts.collectives) - {"all_reduce"})
-        return [f"the bytes of {n} are not counted: say them (work)" for n in others]
-
-
-def _times(each: float | None, samples: float | None) -> float | None:
-    return None if each is None or samples is None else each * samples
-
-
-def _activity(name: Activity | str) -> Activity:
-    try:
-        return Activity(name)
-    except ValueError:
-        raise UnknownNameError(
-            kind="activity", name=str(name), known=[str(each) for each in Activity]
-        ) from None
-
-
-def _check_place(out: Path) -> None:
-    """Refuse, before the loop, a place where its run cannot be written."""
-    if out.is_dir():
-        raise OutputError(f"{out}: cannot be written: it is a folder; name a file")
-    if not out.parent.is_dir():
-        raise OutputError(f"{out}: cannot be written: its folder does not exist; make it")
-    if not os.access(out.parent, os.W_OK):
-        raise OutputError(f"{out}: cannot be written: its folder may not be written to")
-
-
-def _prefetches(loader: Any) -> bool | None:
-    """Return whether a loader works ahead of the loop; None where it does not say."""
-    workers = getattr(loader, "num_workers", None)
-    return workers > 0 if isinstance(workers, int) else None
 
 
 def _clock(device: int | None) -> StageClock:
