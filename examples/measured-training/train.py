@@ -22,7 +22,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 loader = Stages(model, optimizer, out="run.json").wrap(loader)
 
-for _ in range(4):
+for _ in range(20):
     for inputs, targets in loader:
         loss = nn.functional.cross_entropy(model(inputs), targets)
         optimizer.zero_grad()

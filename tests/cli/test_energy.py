@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +115,31 @@ def test_absurd_questions_are_refused(
 
     assert run(["energy", "predict", *asked, *nodes, *words]) == 2
     assert "expected at most 1e+" in capsys.readouterr().err
+
+
+def test_runs_of_one_node_predict_two_with_a_network_that_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it the sizes that can be answered are, and the message says what to do."""
+    world = World(seed=1)
+    for number, each in enumerate((*isolated(world), *study(world, nodes=(1, 2)))):
+        if each.nodes <= 2:  # two ranks on one node instead of one on each of two
+            write_run(
+                replace(each, nodes=1, ranks_per_node=each.nodes), tmp_path / f"{number}.json"
+            )
+    out = tmp_path / "out.yaml"
+    assert run(["energy", "fit", str(tmp_path), "--out", str(out)]) == 0
+    words = ["energy", "predict", "--calibration", str(out), "--model", "vgg-16"]
+    capsys.readouterr()
+
+    assert run([*words, "--nodes", "1,2", "--json", "-"]) == 2
+    printed = capsys.readouterr()
+    assert [each["ranks"] for each in json.loads(printed.out)["forecasts"]] == [2]
+    assert "or say the network (--bandwidth, --latency)" in printed.err
+
+    given = ["--bandwidth", "10 Gbit/s", "--latency", "30 us", "--json", "-"]
+    assert run([*words, "--nodes", "2", *given]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["forecasts"]
+    assert found["ranks"] == 4
+    assert "time.network.between: given, not from runs" in found["warnings"]
+    assert run([*words, "--nodes", "2", "--latency", "1 us"]) == 2

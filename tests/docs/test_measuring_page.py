@@ -40,6 +40,6 @@ def test_the_example_prints_and_writes_its_stages(root: Path, tmp_path: Path) ->
     )
     run = read_run(tmp_path / "run.json")
 
-    assert run.iterations == 400
+    assert run.iterations == 2000
     assert run.work.samples == 32
     assert [line.split()[0] for line in done.stderr.splitlines()[1:4]] == list(run.stages)

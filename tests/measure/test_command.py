@@ -135,6 +135,11 @@ def test_an_idle_run_needs_no_command(recorded: Path, tmp_path: Path) -> None:
         (["--seconds", "5", "ls"], "--seconds: has a meaning for --activity idle alone"),
         (["--repeat", "0", "ls"], "--repeat: found 0, expected at least 1"),
         (["--interval", "soon", "ls"], "--interval: "),
+        (["--csv-shift", "nan", "ls"], "--csv-shift: found nan, expected a number of seconds"),
+        (["--activity", "loader", "ls"], "--iterations: is missing, expected how many steps"),
+        (["--samples", "4", "ls"], "--iterations: is missing; --samples are of one step"),
+        (["--iterations", "2", "--flop", "-4", "ls"], "--flop: found -4.0, expected 0 or more"),
+        (["--ranks", "0", "ls"], "--ranks: found 0, expected at least 1"),
         (["--meter", "csv", "ls"], "--meter csv: needs a file: --csv FILE"),
         (["--csv", "gone.csv", "ls"], "gone.csv: cannot be read (No such file or directory)"),
         (["--out", "no/such/folder", "ls"], "its folder does not exist"),
@@ -236,3 +241,32 @@ def _runs(number: int) -> bool:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_what_the_command_did_is_in_its_run(recorded: Path, tmp_path: Path) -> None:
+    """Steps of all repeats, ranks and the work of a step: fits use no run without them."""
+    out = tmp_path / "loader.json"
+    words = ["--activity", "loader", "--iterations", "10", "--samples", "32", "--ranks", "2"]
+    words += ["--core-seconds", "0.01", "--read-bytes", "4e6", "--repeat-for", "0.3"]
+    code = measured(recorded, out, *words, "--", PYTHON, "-c", "import time; time.sleep(0.1)")
+    found = read_run(out)
+
+    assert code == 0
+    assert found.wall_s >= 0.3
+    assert found.iterations >= 20
+    assert found.iterations % 10 == 0
+    assert found.ranks_per_node == 2
+    assert (found.work.samples, found.work.core_s, found.work.read_bytes) == (32, 0.01, 4e6)
+
+
+def test_nothing_read_is_no_energy_of_zero(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the advice for a command that is over at once is enough for it."""
+    code = run(["measure", "--json", str(tmp_path / "m.json"), "--", PYTHON, "-c", "pass"])
+    told = json.loads((tmp_path / "m.json").read_text())
+    error = capsys.readouterr().err
+
+    assert code == 2
+    assert (told["energy_j"], told["average_power_w"], told["meters"]) == (None, None, [])
+    assert "--repeat-for 1.5 is long enough" in error

@@ -6,13 +6,15 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from wattree.errors import OutputError, UnknownNameError
 from wattree.measure import MeterOptions, Stages
-from wattree.trace import PowerSeries, Run, RunOrigin, read_run, write_run
+from wattree.trace import PowerSeries, Run, RunOrigin, Work, read_run, write_run
 
 torch = pytest.importorskip("torch")
 
@@ -38,8 +40,6 @@ class Slow:
 
     def __iter__(self) -> Any:
         """Yield inputs and targets."""
-        import time
-
         for index in range(self._count):
             time.sleep(self._wait_s)
             yield torch.full((8, 16), float(index)), torch.zeros(8, 1)
@@ -148,7 +148,7 @@ def test_a_loop_without_a_batch_writes_nothing(
         pass
 
     assert not (tmp_path / "run.json").exists()
-    assert "no batch was loaded" in capsys.readouterr().err
+    assert "no batch, step or collective was seen" in capsys.readouterr().err
 
 
 def test_workers_time_is_work_of_the_loader(recorded: Path, tmp_path: Path) -> None:
@@ -209,10 +209,15 @@ def ranks(tmp_path: Path, recorded: Path, fail: str = "") -> list[tuple[int, str
     """Run the script as two processes; return their exit codes and what they printed."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
+    return together(script, str(tmp_path / "run.json"), str(recorded), fail)
+
+
+def together(script: Path, *arguments: str) -> list[tuple[int, str]]:
+    """Run a script as two processes that find each other."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    words = [port, str(tmp_path / "run.json"), str(recorded), fail]
+    words = [port, *arguments]
     processes = [
         subprocess.Popen(
             [sys.executable, script, str(rank), *words],
@@ -258,3 +263,86 @@ def test_a_job_whose_rank_fails_has_its_energy_written(recorded: Path, tmp_path:
     assert run.exit_code != 0
     assert run.energy_j > 0
     assert any("ended by" in line or "nothing came from" in line for line in run.notes), run.notes
+
+
+def test_resident_data_need_no_loader(recorded: Path, tmp_path: Path) -> None:
+    """The block is measured up to the last step of the optimiser."""
+    model, optimizer = pair()
+    inputs, targets = torch.ones(8, 16), torch.zeros(8, 1)
+    given = {"activity": "resident", "work": Work(samples=8)}
+    with stages(recorded, tmp_path / "run.json", model, optimizer, **given) as watched:
+        for _ in range(20):
+            torch.nn.functional.mse_loss(model(inputs), targets).backward()
+            optimizer.step()
+            time.sleep(0.01)
+
+    assert watched.run is not None
+    assert (watched.run.iterations, watched.run.activity) == (20, "resident")
+    assert watched.run.work.samples == 8
+    assert watched.run.work.core_s is None  # nothing was loaded
+    assert watched.run.stages["computing"].exposed_s == pytest.approx(watched.run.wall_s)
+
+
+@pytest.mark.parametrize(("workers", "prefetch"), [(0, False), (1, True)])
+def test_a_run_says_whether_its_loader_works_ahead(
+    recorded: Path, tmp_path: Path, workers: int, *, prefetch: bool
+) -> None:
+    """A loader within the process is waited for, whatever the step does."""
+    data = torch.utils.data.TensorDataset(torch.ones(64, 16))
+    loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=workers)
+    with stages(recorded, tmp_path / "run.json", activity="loader") as watched:
+        for _ in watched.wrap(loader):
+            time.sleep(0.01)
+
+    assert watched.run is not None
+    assert watched.run.prefetch is prefetch
+
+
+@pytest.mark.parametrize("place", ["gone/run.json", "."])
+def test_a_place_that_cannot_be_written_is_refused_before_the_loop(
+    tmp_path: Path, place: str
+) -> None:
+    """Not after hours of it."""
+    with pytest.raises(OutputError, match="cannot be written"):
+        Stages(out=tmp_path / place)
+
+
+def test_an_activity_that_is_none_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    """And with the nearest."""
+    with pytest.raises(UnknownNameError, match="resident"):
+        Stages(out=tmp_path / "run.json", activity="residence")
+
+
+SWEEP = """
+import os, sys, torch
+from wattree.measure import MeterOptions, Stages
+
+rank, port, out, recorded, size = sys.argv[1:]
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": "2"}
+torch.distributed.init_process_group("gloo")
+tensor = torch.zeros(int(size) // 4)
+torch.distributed.all_reduce(tensor)
+with Stages(
+    activity="collective",
+    out=out,
+    meters=["replay"],
+    options=MeterOptions(replay=recorded),
+    interval_s=0.02,
+):
+    for _ in range(200):
+        torch.distributed.all_reduce(tensor)
+    torch.distributed.barrier()
+"""
+
+
+def test_a_sweep_of_collectives_tells_ranks_steps_and_bytes(recorded: Path, tmp_path: Path) -> None:
+    """So that fits find the network from runs of several sizes."""
+    script = tmp_path / "sweep.py"
+    script.write_text(SWEEP)
+    ended = together(script, str(tmp_path / "run.json"), str(recorded), "400000")
+    run = read_run(tmp_path / "run.json")
+
+    assert [code for code, _ in ended] == [0, 0], ended
+    assert (run.iterations, run.nodes, run.ranks_per_node) == (200, 1, 2)
+    assert run.work.gradient_bytes == 400_000
+    assert run.stages["communicating"].exposed_s > 0.5 * run.wall_s

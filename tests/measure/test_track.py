@@ -196,7 +196,7 @@ def test_readings_out_of_order_are_left_out() -> None:
         track.add(at_s, 100.0)
 
     assert track.between(0.0, 3.0) == pytest.approx(300)
-    assert track.notes(0, 9) == ("had readings out of their order (at 1.5 s)",)
+    assert track.notes(0, 9) == ("had readings out of their order, left out (at 2.0 s)",)
 
 
 def test_a_peak_is_an_average_over_its_time() -> None:
@@ -204,3 +204,39 @@ def test_a_peak_is_an_average_over_its_time() -> None:
     track = counted(0, 10, 10.01, 30, 40, 50, 60, 70, 80, 90, 100, 110, 120)
 
     assert track.peak(0.0, 1.2, over_s=1.0) == pytest.approx(100, rel=0.11)
+
+
+def test_a_row_in_the_future_loses_itself_alone() -> None:
+    """One wrong clock reading must not make all that follow it out of order."""
+    track = Track(power("board"))
+    for index in range(500):
+        ahead_s = 3600.0 if index % 50 == 49 else 0.0
+        track.add(index * 0.1 + ahead_s, 200.0)
+    track.settle(50.0)
+
+    assert track.between(0.0, 49.8) == pytest.approx(200 * 49.8)
+    assert track.period_s == pytest.approx(0.1, rel=0.05)
+    (note,) = track.notes(0.0, 50.0)
+    assert note.startswith("had times ahead of those after them, left out (10 times")
+
+
+def test_a_gap_stays_a_gap() -> None:
+    """Readings that go on after a leap in time are no mistake of a clock."""
+    track = Track(power("board"))
+    for at_s in (0.0, 0.1, 0.2, 2.0, 2.1, 2.2, 2.3, 2.25):
+        track.add(at_s, 100.0)
+
+    assert track.between(0.0, 2.3) == pytest.approx(230)
+    gap, order = track.notes(0.0, 2.3)
+    assert gap.startswith("had a gap of 1.8 s")
+    assert order.startswith("had readings out of their order")
+
+
+def test_a_power_that_nothing_can_draw_is_left_out() -> None:
+    """A row of 10 MW in fifty of 200 W would make everything else nothing."""
+    track = Track(power("board"))
+    for index in range(100):
+        track.add(index * 0.1, 1e7 if index % 50 == 25 else 200.0)
+
+    assert track.between(0.0, 9.9) == pytest.approx(200 * 9.9)
+    assert track.notes(0.0, 9.9)[0].startswith("said more than")

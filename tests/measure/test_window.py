@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.measure.fakes import Clock, Scripted, counter
-from wattree.measure import Window, WindowReading
+from wattree.measure import Domain, Quantity, Window, WindowReading
 
 
 def read(
@@ -179,4 +179,16 @@ def test_a_device_that_another_process_claims_is_not_read() -> None:
 
     assert window.between().missing == (
         "node0/gpu0: another process that writes the same file reads it",
+    )
+
+
+def test_a_power_meter_that_always_says_nothing_is_missing() -> None:
+    """No machine that runs draws 0 W: what it reads is not connected."""
+    domain = Domain(name="board", device="strip", quantity=Quantity.POWER)
+    clock = Clock()
+    found = read([Scripted(clock, {"board": [0.0] * 40}, domains=[domain])], clock)
+
+    assert found.meters == ()
+    assert found.missing == (
+        "node0/board: it said 0 W all the time: it does not read what it is connected to",
     )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wattree.cli.job_file import read_job
-from wattree.cli.output import JsonPath, check_outputs, deliver
+from wattree.cli.output import JsonPath, check_outputs, deliver, quantity_option
+
+if TYPE_CHECKING:
+    from wattree.energy.calibration import EnergyCalibration
+    from wattree.energy.predict import EnergyForecast
+    from wattree.errors import RunError
 
 __all__ = ["energy"]
 
@@ -116,6 +122,22 @@ def predict(  # noqa: PLR0917 - typer passes options by name
         ),
     ] = None,
     iterations: Annotated[int, typer.Option(min=1, metavar="N", help="Steps of the run.")] = 1,
+    bandwidth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE",
+            help="What a rank sends to other nodes, such as '10 Gbit/s', where no run tells it.",
+            show_default=False,
+        ),
+    ] = None,
+    latency: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="With --bandwidth: of one message, such as '30 us'.",
+            show_default=False,
+        ),
+    ] = None,
     json_path: JsonPath = None,
 ) -> None:
     """Predict time and energy by stage on other numbers of nodes, or of other models.
@@ -130,28 +152,35 @@ def predict(  # noqa: PLR0917 - typer passes options by name
 
     _check_asked(model, run, job, batch)
     check_outputs(json_path, source=calibration)
-    if job is not None:
-        from wattree.predict import forecast_job
+    counts = _counts(nodes)
+    constants = _with_network(calibration, bandwidth, latency)
 
-        found = forecast_job(
-            calibration, read_job(job), nodes=_counts(nodes), iterations=iterations
-        )
-    else:
+    def predicted(count: int) -> tuple[EnergyForecast, ...]:
+        if job is not None:
+            from wattree.predict import forecast_job
+
+            return forecast_job(constants, read_job(job), nodes=[count], iterations=iterations)
         from wattree.energy.commands import predict_energy
 
-        found = predict_energy(
-            calibration,
-            nodes=_counts(nodes),
+        return predict_energy(
+            constants,
+            nodes=[count],
             model=model,
             run=run,
             samples_per_rank=batch,
             iterations=iterations,
         )
+
+    found, refused = _each(counts, predicted)
     deliver(
         {"forecasts": [as_plain(each) for each in found]},
         json_path,
         lambda console: show_forecasts(found, console),
     )
+    for error in refused:
+        typer.echo(f"wattree: {error}", err=True)
+    if refused:
+        raise typer.Exit(2)
 
 
 @energy.command()
@@ -198,6 +227,48 @@ def compare(
         check_outputs(json_path, source=run)
     found = wattree.compare_energy(runs, fit_on=fit_on, policy=Policy(seen=seen, refit_every=refit))
     deliver(found.as_json(), json_path, lambda console: show_comparison(found, console))
+
+
+def _each(
+    counts: Sequence[int], predicted: Callable[[int], tuple[EnergyForecast, ...]]
+) -> tuple[tuple[EnergyForecast, ...], list[RunError]]:
+    """Return the forecasts that can be made, and why the others cannot.
+
+    Raises:
+        RunError: None can.
+    """
+    from wattree.errors import RunError
+
+    found: list[EnergyForecast] = []
+    refused: list[RunError] = []
+    for count in counts:
+        try:
+            found += predicted(count)
+        except RunError as error:
+            refused.append(error)
+    if refused and not found:
+        raise refused[0]
+    return tuple(found), refused
+
+
+def _with_network(path: Path, bandwidth: str | None, latency: str | None) -> EnergyCalibration:
+    """Return a calibration from a file, with a network that is given.
+
+    Raises:
+        RunError: It cannot be used, or a latency without a bandwidth.
+    """
+    from wattree.energy.calibration_file import read_calibration
+    from wattree.energy.network import with_network
+    from wattree.errors import RunError
+
+    calibration = read_calibration(path)
+    bytes_per_s = quantity_option("--bandwidth", bandwidth, "bytes_per_s")
+    latency_s = quantity_option("--latency", latency, "s")
+    if bytes_per_s is None:
+        if latency_s is not None:
+            raise RunError("--latency", ["found one without --bandwidth, expected both"])
+        return calibration
+    return with_network(calibration, bytes_per_s=bytes_per_s, latency_s=latency_s or 0.0)
 
 
 def _check_asked(

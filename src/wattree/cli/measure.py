@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wattree.cli.output import JsonPath, check_outputs, deliver, quantity_option
 from wattree.errors import JobError
+
+if TYPE_CHECKING:
+    from wattree.trace import Work
 
 __all__ = ["measure"]
 
@@ -24,6 +29,11 @@ class What(StrEnum):
     RESIDENT = "resident"
     COLLECTIVE = "collective"
     TRAINING = "training"
+
+
+def _amount(what: str) -> Any:
+    """Return the option of a kind of work."""
+    return typer.Option(metavar="N", help=what, show_default=False)
 
 
 def measure(  # noqa: PLR0917 - typer passes options by name
@@ -81,12 +91,41 @@ def measure(  # noqa: PLR0917 - typer passes options by name
     repeat: Annotated[
         int, typer.Option(metavar="N", help="Run the command N times in one window.")
     ] = 1,
+    repeat_for: Annotated[
+        float,
+        typer.Option(
+            metavar="S", help="Run the command again until so many seconds are over.", min=0
+        ),
+    ] = 0.0,
     node: Annotated[
         str, typer.Option(metavar="NAME", help="Kind of this node.", show_default=False)
     ] = "",
     model: Annotated[
         str, typer.Option(metavar="NAME", help="What is trained.", show_default=False)
     ] = "",
+    iterations: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Steps that one run of the command does. What follows is of one step, all its "
+            "processes together.",
+            show_default=False,
+        ),
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Processes that train together.", show_default=False),
+    ] = None,
+    samples: Annotated[float | None, _amount("Samples.")] = None,
+    flop: Annotated[float | None, _amount("FLOP, forward and backward.")] = None,
+    memory_bytes: Annotated[float | None, _amount("Bytes of device memory moved.")] = None,
+    read_bytes: Annotated[float | None, _amount("Bytes read from storage.")] = None,
+    core_seconds: Annotated[
+        float | None, _amount("Core time of reading and preparing, in s.")
+    ] = None,
+    copied_bytes: Annotated[float | None, _amount("Bytes copied to devices.")] = None,
+    network_bytes: Annotated[float | None, _amount("Bytes sent by all processes.")] = None,
+    gradient_bytes: Annotated[float | None, _amount("Bytes that each process all-reduces.")] = None,
     tdp: Annotated[
         str | None,
         typer.Option(
@@ -105,10 +144,24 @@ def measure(  # noqa: PLR0917 - typer passes options by name
     Example: wattree measure --out run.json -- python train.py
     """
     from wattree.measure import MeterOptions, measure_command, measure_idle
-    from wattree.trace import Activity, run_as_json, write_run
+    from wattree.trace import Activity, Work, run_as_json, write_run
 
     words = tuple(command or ())
+    work = Work(
+        samples=samples,
+        flop=flop,
+        memory_bytes=memory_bytes,
+        read_bytes=read_bytes,
+        core_s=core_seconds,
+        copied_bytes=copied_bytes,
+        network_bytes=network_bytes,
+        gradient_bytes=gradient_bytes,
+    )
     _check(words, activity, seconds=seconds, repeat=repeat)
+    _check_work(activity, work, iterations=iterations, ranks=ranks)
+    for option, seconds_given in (("--csv-shift", csv_shift), ("--repeat-for", repeat_for)):
+        if not math.isfinite(seconds_given):
+            raise JobError(option, [f"found {seconds_given}, expected a number of seconds"])
     interval_s = quantity_option("--interval", interval, "s")
     assert interval_s is not None
     check_outputs(out, json_path, source=csv or Path("-"))
@@ -127,9 +180,13 @@ def measure(  # noqa: PLR0917 - typer passes options by name
             options=options,
             interval_s=interval_s,
             repeat=repeat,
+            repeat_for_s=repeat_for,
             activity=Activity(activity),
             node=node,
             model=model,
+            iterations=iterations or 0,
+            ranks=ranks,
+            work=work,
             name=name,
             # Standard output is for the JSON alone if that was asked for.
             stdout=sys.stderr if str(json_path) == "-" else None,
@@ -147,8 +204,9 @@ def measure(  # noqa: PLR0917 - typer passes options by name
     if out is not None:
         write_run(done.run, out)
     totals = {
-        "energy_j": done.run.energy_j,
-        "average_power_w": done.run.average_w,
+        # Nothing that was read is no energy of zero.
+        "energy_j": done.run.energy_j if done.run.meters else None,
+        "average_power_w": done.run.average_w if done.run.meters else None,
         "peak_power_w": done.peak_w,
     }
     from wattree.report.measure_text import show_measured
@@ -160,10 +218,10 @@ def measure(  # noqa: PLR0917 - typer passes options by name
     )
     if done.interrupted:
         typer.echo("wattree: interrupted", err=True)
-    if done.repeats_needed > repeat and not done.code:
+    if done.needs_s and not done.code:
+        option = "--repeat-for" if words else "--seconds"
         typer.echo(
-            f"wattree: too short for a sensor; --repeat {done.repeats_needed} runs the command "
-            "often enough",
+            f"wattree: too short for a sensor; {option} {done.needs_s:.2g} is long enough",
             err=True,
         )
     if not done.code and not done.run.meters:
@@ -190,6 +248,40 @@ def _check(words: tuple[str, ...], activity: What, *, seconds: float | None, rep
         problems.append(f"--seconds: found {seconds}, expected a length above 0")
     if repeat < 1:
         problems.append(f"--repeat: found {repeat}, expected at least 1")
+    if problems:
+        raise JobError("wattree measure", problems)
+
+
+def _check_work(activity: What, work: Work, *, iterations: int | None, ranks: int | None) -> None:
+    """Refuse work that no step has, and isolated runs that no fit could use.
+
+    Raises:
+        JobError: One of these; everything that is wrong is listed.
+    """
+    given = {name: amount for name, amount in asdict(work).items() if amount is not None}
+    names = {
+        name: "--" + name.replace("core_s", "core_seconds").replace("_", "-") for name in given
+    }
+    problems = [
+        f"{names[name]}: found {amount}, expected 0 or more"
+        for name, amount in given.items()
+        if not (math.isfinite(amount) and amount >= 0)
+    ]
+    counts = {"--iterations": iterations, "--ranks": ranks}
+    problems += [
+        f"{name}: found {count}, expected at least 1"
+        for name, count in counts.items()
+        if count is not None and count < 1
+    ]
+    if activity is What.IDLE and (given or iterations is not None):
+        problems.append("--activity idle: found work, expected none: nothing runs while idle")
+    elif iterations is None and given:
+        problems.append(f"--iterations: is missing; {', '.join(names.values())} are of one step")
+    elif iterations is None and activity not in {What.IDLE, What.TRAINING}:
+        problems.append(
+            f"--iterations: is missing, expected how many steps the command of '--activity "
+            f"{activity}' does: fits go by steps; or label them with wattree.measure.Stages"
+        )
     if problems:
         raise JobError("wattree measure", problems)
 

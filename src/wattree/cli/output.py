@@ -210,7 +210,7 @@ def quantity_option(option: str, text: str | None, dimension: str) -> float | No
     if text is None:
         return None
     bare = text.strip().replace(".", "", 1).isdigit()
-    unit = {"w": "W", "s": "s"}[dimension]
+    unit = {"w": "W", "s": "s", "bytes_per_s": "B/s"}[dimension]
     try:
         return parse_quantity(f"{text} {unit}" if bare else text, dimension)
     except UnitError as error:

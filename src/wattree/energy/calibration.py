@@ -141,7 +141,7 @@ class EnergyCalibration:
 
     Attributes:
         node, origin: Kind of the nodes, and where the runs' figures come from.
-        devices_per_node: Of the runs.
+        devices_per_node: Ranks of a node: devices, or processes on nodes without any.
         domains: Kinds of meter domain that the energy holds.
         constants: Name as in `CONSTANTS` → what the runs say; every name is there.
         correlated: Names of energy constants, in the order of `covariance`.

@@ -83,7 +83,7 @@ def constants_of(seen: Observations) -> EnergyCalibration:
     calibration = EnergyCalibration(
         node=first.node,
         origin=first.origin,
-        devices_per_node=first.devices_per_node,
+        devices_per_node=_ranks_per_node(seen),
         domains=domain_kinds(first),
         constants={**energy.constants, **materials, **computing.constants, **network},
         correlated=energy.correlated,
@@ -122,6 +122,14 @@ def _mixed_loaders(seen: Observations) -> list[str]:
         f"{len(within)} of {len(loading)} runs with a loader prefetch nothing ({shown}): rates of "
         "workers and of loaders within the process are one constant; fit them apart"
     ]
+
+
+def _ranks_per_node(seen: Observations) -> int:
+    """Return the ranks of a node, as most of them as any run that trains had."""
+    training = seen.of(Activity.TRAINING) or seen.of(Activity.RESIDENT, Activity.COLLECTIVE)
+    if all(run.ranks_per_node is None for run in training):
+        return seen.runs[0].devices_per_node
+    return max(ranks_of(run) // run.nodes for run in training)
 
 
 def _names(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:

@@ -61,8 +61,8 @@ class Observations:
 
 
 def ranks_of(run: Run) -> int:
-    """Return the data-parallel workers of a run: devices, or nodes that have none."""
-    return run.nodes * max(1, run.devices_per_node)
+    """Return the data-parallel workers of a run: its processes; devices where it tells none."""
+    return run.nodes * (run.ranks_per_node or max(1, run.devices_per_node))
 
 
 def span_of(run: Run) -> str:

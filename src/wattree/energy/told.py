@@ -65,6 +65,7 @@ def _problems(calibration: EnergyCalibration, run: Run) -> Iterator[str]:
         yield (
             f"time.network.{span}.bytes_per_s: the calibration does not tell it; add a sweep of "
             f"collectives {span} nodes, or training runs with labelled stages"
+            + (", or say the network (--bandwidth, --latency)" if span == "between" else "")
         )
 
 
@@ -87,6 +88,9 @@ def _warnings(calibration: EnergyCalibration, run: Run) -> Iterator[str]:
             yield f"{name} is not known ({constant.note}): counted as nothing"
         elif constant.status is Status.INSEPARABLE:
             yield f"{name}: {constant.note}; other models may have another ratio"
+    span = f"time.network.{span_of(run)}"
+    if ranks_of(run) > 1 and (given := calibration.constants[f"{span}.bytes_per_s"]).runs == 0:
+        yield f"{span}: {given.note}"
     if run.nodes > _FAR * calibration.most_nodes:
         yield (
             f"{run.nodes} nodes are far beyond the {calibration.most_nodes} of the fit: what only "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -13,9 +13,13 @@ from wattree.measure.command import Ended, run_command
 from wattree.measure.discovery import find_meters
 from wattree.measure.meter import MeterOptions
 from wattree.measure.window import Window, WindowReading, origin_of
-from wattree.trace import Activity, Run
+from wattree.trace import Activity, Run, Work
 
 __all__ = ["Measured", "measure_command", "measure_idle", "node_title"]
+
+
+#: A window that is to be long enough, over what the sensor was seen to need.
+_SPARE = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +29,14 @@ class Measured:
     Attributes:
         run: The run.
         peak_w: Highest average over a second by domain. [W]
-        repeats_needed: How often the command must run for every sensor to say enough; 1 if it did.
+        needs_s: How long the window must be for every sensor to say enough; 0 if it was. [s]
         code: Exit code of the command.
         interrupted: Whether it was.
     """
 
     run: Run
     peak_w: dict[str, float] = field(default_factory=dict)
-    repeats_needed: int = 1
+    needs_s: float = 0.0
     code: int = 0
     interrupted: bool = False
 
@@ -44,10 +48,14 @@ def measure_command(
     options: MeterOptions | None = None,
     interval_s: float = 0.1,
     repeat: int = 1,
+    repeat_for_s: float = 0.0,
     activity: Activity = Activity.TRAINING,
     node: str = "",
     model: str = "",
     name: str = "",
+    iterations: int = 0,
+    ranks: int | None = None,
+    work: Work | None = None,
     stdout: IO[str] | None = None,
 ) -> Measured:
     """Return what a command used, whether it succeeds, fails or is interrupted.
@@ -58,10 +66,14 @@ def measure_command(
         options: What a user says about them.
         interval_s: Time between two readings. [s]
         repeat: How often it runs, one after the other, in one window; up to its first failure.
+        repeat_for_s: It runs again until so much time is over. [s]
         activity: What it does, for fits.
         node: Kind of the node; its processor's name if empty.
         model: What it trains.
         name: Of the run.
+        iterations: Steps that it does each time it runs.
+        ranks: Processes that train together; None where nobody says.
+        work: Of one step, all processes together.
         stdout: Where the command's output goes; None for that of this process.
 
     Raises:
@@ -75,13 +87,15 @@ def measure_command(
     done = 0
     window.start()
     try:
-        while done < repeat and ended == Ended(0):
+        while ended == Ended(0) and (
+            done < repeat or time.monotonic() - window.started_s < repeat_for_s
+        ):
             ended = run_command(command, stdout=stdout)
             done += 1
     finally:
         window.stop()
     reading = window.between()
-    notes = [f"the command ran {done} times"] if repeat > 1 else []
+    notes = [f"the command ran {done} times"] if done > 1 else []
     if ended.interrupted_by is not None:
         notes.append("interrupted: the energy up to then")
     run = _run_of(
@@ -95,10 +109,11 @@ def measure_command(
         command=tuple(command),
         notes=notes,
     )
+    run = replace(run, iterations=iterations * done, ranks_per_node=ranks, work=work or Work())
     return Measured(
         run=run,
         peak_w=reading.peak_w,
-        repeats_needed=_repeats(reading, done),
+        needs_s=_needs_s(reading),
         code=ended.code if ended.interrupted_by is None else 128 + ended.interrupted_by,
         interrupted=ended.interrupted_by is not None,
     )
@@ -150,13 +165,17 @@ def measure_idle(
         notes=["interrupted: the energy up to then"] if interrupted else [],
     )
     code = 130 if interrupted else 0
-    return Measured(run=run, peak_w=reading.peak_w, code=code, interrupted=interrupted)
+    return Measured(
+        run=run,
+        peak_w=reading.peak_w,
+        needs_s=_needs_s(reading),
+        code=code,
+        interrupted=interrupted,
+    )
 
 
-def _repeats(reading: WindowReading, done: int) -> int:
-    if reading.needs_s <= reading.wall_s:
-        return 1
-    return int(-(-reading.needs_s * done // reading.wall_s)) if reading.wall_s > 0 else 2
+def _needs_s(reading: WindowReading) -> float:
+    return _SPARE * reading.needs_s if reading.needs_s > reading.wall_s else 0.0
 
 
 def _run_of(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
+from dataclasses import dataclass
 from itertools import pairwise
 
 from wattree.measure.meter import Domain, Quantity
@@ -19,7 +20,9 @@ __all__ = ["Track", "unwrapped_step_j"]
 #: than lies between two readings. [s]
 _SENSOR_LAG_S = 1.0
 #: A power that was not read for this long, and five times as long as usual, is a gap. [s]
-_GAP_S = 2.0
+_GAP_S = 1.0
+#: Readings after a leap in time that make it one of time, not of one wrong clock.
+_CONFIRMED = 3
 #: Readings this close together are one: no sensor is as fast. [s]
 _SAME_TIME_S = 1e-6
 
@@ -41,6 +44,20 @@ def unwrapped_step_j(
     return step_j if 0 <= step_j <= limit_j else None
 
 
+@dataclass(slots=True)
+class _Leap:
+    """What a track was before its times leapt ahead, until more readings bear the leap out."""
+
+    at_s: float
+    points: int
+    value: float
+    read_s: float
+    changed_s: float
+    smallest_j: float
+    updates: int
+    since: int = 0
+
+
 class Track:
     """The readings of one domain, added up.
 
@@ -58,26 +75,78 @@ class Track:
         self._unchanged = False  # whether readings before the first change found none
         self._smallest_j = math.inf
         self._events: dict[str, tuple[str, list[float]]] = {}
+        self._leap: _Leap | None = None
+        self.highest = 0.0  #: largest value that was taken
         self.updates = 0  #: how often the value was seen to change
 
     def add(self, at_s: float, value: float) -> None:
         """Take a reading; what no meter can say is left out and noted."""
         if not math.isfinite(value) or value < 0:
             self._note("said what is no number or is negative", "", at_s)
-        elif at_s < self._read_s + _SAME_TIME_S:
-            if at_s < self._read_s:
-                self._note("had readings out of their order", "", at_s)
-        elif not self._at:
+            return
+        if self.domain.quantity is Quantity.POWER and value > self.domain.most_w:
+            most = f"{self.domain.most_w:,.0f} W"
+            self._note(f"said more than {most}, which is left out", "", at_s)
+            return
+        if at_s < self._read_s:
+            self._take_back_leap(at_s)
+        if at_s < self._read_s + _SAME_TIME_S:
+            if at_s < self._read_s:  # its own time may be before all that is asked for
+                self._note("had readings out of their order, left out", "", self._read_s)
+            return
+        self.highest = max(self.highest, value)
+        if not self._at:
             self._point(at_s, value, 0.0)
-        elif self.domain.quantity is Quantity.ENERGY:
+            return
+        self._watch_leap(at_s)
+        if self.domain.quantity is Quantity.ENERGY:
             self._add_counted(at_s, value)
         else:
             self._add_average(at_s, value)
 
+    def _watch_leap(self, at_s: float) -> None:
+        """Keep what was before a leap in time until a few readings have come after it."""
+        if self._leap is not None:
+            self._leap.since += 1
+            if self._leap.since >= _CONFIRMED:
+                self._leap = None
+        elif at_s - self._read_s > max(_GAP_S, 5 * self._usual_s):
+            self._leap = _Leap(
+                at_s=at_s,
+                points=len(self._at),
+                value=self._value,
+                read_s=self._read_s,
+                changed_s=self._changed_s,
+                smallest_j=self._smallest_j,
+                updates=self.updates,
+            )
+
+    def settle(self, now_s: float) -> None:
+        """Judge the last readings: nothing that comes will say whether their times were right."""
+        if self._leap is not None and self._leap.at_s > now_s + _GAP_S:
+            self._take_back_leap(now_s)
+
+    def _take_back_leap(self, at_s: float) -> None:
+        """Drop what is ahead of a reading that goes on before it: its clock was wrong."""
+        leap = self._leap
+        if leap is None and len(self._at) == 1 and self._read_s - at_s > _GAP_S:
+            del self._at[:], self._total[:]
+            self._read_s = self._value = math.nan
+        elif leap is not None and at_s > leap.read_s:
+            del self._at[leap.points :], self._total[leap.points :]
+            self._value, self._read_s = leap.value, leap.read_s
+            self._changed_s, self._smallest_j = leap.changed_s, leap.smallest_j
+            self.updates = leap.updates
+            for _, times in self._events.values():
+                times[:] = [time_s for time_s in times if time_s < leap.at_s]
+        else:
+            return
+        self._leap = None
+        self._note("had times ahead of those after them, left out", "", at_s)
+
     def _add_average(self, at_s: float, value: float) -> None:
         length_s = at_s - self._read_s
-        usual_s = (self._read_s - self._at[0]) / max(len(self._at) - 1, 1)
-        if length_s > _GAP_S and length_s > 5 * usual_s > 0:
+        if length_s > _GAP_S and length_s > 5 * self._usual_s > 0:
             self._note("had a gap", f" of {length_s:.1f} s, filled with what followed it", at_s)
         if value != self._value:
             self.updates += 1
@@ -126,6 +195,16 @@ class Track:
 
     def _note(self, what: str, detail: str, at_s: float) -> None:
         self._events.setdefault(what, (detail, []))[1].append(at_s)
+
+    @property
+    def _usual_s(self) -> float:
+        """How often it was read so far; 0 before the second point. [s]"""
+        return (self._read_s - self._at[0]) / max(len(self._at) - 1, 1)
+
+    @property
+    def points(self) -> int:
+        """How many readings there are to interpolate between."""
+        return len(self._at)
 
     @property
     def first_s(self) -> float:

@@ -159,6 +159,8 @@ class Window:
         """Read for the last time."""
         self.poll()
         self.stopped_s = self._clock()
+        for track in self._tracks.values():
+            track.settle(self.stopped_s)
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
@@ -210,7 +212,7 @@ class Window:
                     shares.setdefault(name.rstrip("0123456789"), []).append(min(share, 1.0))
                 continue
             domain = f"{self._node}/{name}"
-            fault, least_s = _fault(track, start_s, end_s, self._lost.get(number))
+            fault, least_s = _fault(track, start_s, end_s, self._lost.get(number), self._interval_s)
             needs_s = max(needs_s, least_s)
             if fault:
                 missing.append(f"{domain}: {fault}")
@@ -254,13 +256,21 @@ def _sum_if_all(rated: Sequence[float | None]) -> float | None:
 
 
 def _fault(
-    track: Track, start_s: float, end_s: float, lost: tuple[float, str] | None
+    track: Track,
+    start_s: float,
+    end_s: float,
+    lost: tuple[float, str] | None,
+    interval_s: float,
 ) -> tuple[str, float]:
     """Return why the readings of a domain cannot be used, and how long a window it needs. [s]"""
     if absence := _absence(track, start_s, end_s, lost):
         return absence, 0.0
     length_s = end_s - start_s
     period_s = track.domain.updates_every_s or track.period_s or max(length_s, 0.1)
+    if track.points <= LEAST_UPDATES:
+        # The first and the last reading of a short window lie as far apart as it is long, which
+        # says nothing of the sensor: between them it is asked every interval.
+        period_s = max(period_s, interval_s)
     needs_s = LEAST_UPDATES * period_s
     if length_s < needs_s * (1 - 1e-6):
         return (
@@ -279,6 +289,8 @@ def _absence(track: Track, start_s: float, end_s: float, lost: tuple[float, str]
         return f"the first reading is {track.first_s - end_s:.1f} s after the end"
     if track.changed_s <= start_s and track.period_s is not None:
         return f"the last reading is {start_s - track.changed_s:.1f} s before the start"
+    if track.domain.quantity is Quantity.POWER and track.points > 1 and track.highest == 0:
+        return "it said 0 W all the time: it does not read what it is connected to"
     is_still = track.updates == 0 and track.domain.quantity is Quantity.ENERGY
     if is_still and end_s - start_s >= _STUCK_S:
         return f"its counter is stuck: it did not change in {end_s - start_s:.1f} s"

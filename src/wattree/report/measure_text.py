@@ -23,6 +23,8 @@ def show_measured(run: Run, peak_w: Mapping[str, float], console: Console) -> No
     console.print(_headline(run))
     if run.meters:
         console.print(_table(run, peak_w))
+    else:
+        console.print("no energy was read")
     for name, share in sorted(run.utilisation.items()):
         console.print(f"busy: {name} {share:.0%}")
     for reading in run.meters:

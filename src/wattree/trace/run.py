@@ -138,6 +138,8 @@ class Run:
         model: What was trained; empty for idle and collective runs.
         node: Kind of the nodes, for people and for grouping.
         nodes, devices_per_node: How many; devices 0 for nodes without accelerators.
+        ranks_per_node: Processes that train together on a node; None for one per device, and one
+            on a node without devices.
         wall_s: Length. [s]
         iterations: Steps done; 0 for idle runs.
         work: Of one iteration, all nodes.
@@ -162,6 +164,7 @@ class Run:
     node: str = ""
     nodes: int = 1
     devices_per_node: int = 0
+    ranks_per_node: int | None = None
     wall_s: float
     iterations: int = 0
     work: Work = field(default_factory=Work)

@@ -50,6 +50,8 @@ def _numbers(run: Run) -> Iterator[str]:
             yield f"{name}: found {value}, expected at least {least}"
         elif value > _MOST_OF[name]:
             yield f"{name}: found {value:.3g}, expected at most {_MOST_OF[name]:.0e}"
+    if run.ranks_per_node is not None and run.ranks_per_node < 1:
+        yield f"ranks_per_node: found {run.ranks_per_node}, expected at least 1, or null"
     if _bad(run.rated_w):
         yield f"rated_w: found {run.rated_w}, expected a power of {_sound(run.rated_w)}, or null"
     for field in fields(run.work):

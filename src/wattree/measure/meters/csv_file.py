@@ -49,6 +49,8 @@ class CsvMeter:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._path, self._shift_s = Path(path), shift_s
+        if not math.isfinite(shift_s):
+            raise MeterError(f"{path}: found a shift of {shift_s} s, expected a number")
         self._clock, self._wall_clock = clock, wall_clock
         header, self._offset = self._first_line()
         names = [name.strip().lower() for name in header]

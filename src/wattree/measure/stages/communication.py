@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
@@ -9,7 +10,7 @@ from typing import Any
 
 from wattree.measure.stages.timeline import Timeline
 
-__all__ = ["Collectives", "GradientHook"]
+__all__ = ["Collectives", "GradientHook", "labelled_communication"]
 
 _STAGE = "communicating"
 #: Functions of torch.distributed that move tensors, or wait for others.
@@ -86,16 +87,23 @@ class Collectives:
     Args:
         timeline: Where times go.
         distributed: The module `torch.distributed`.
+        called: Called after each one with its name, when it began, and the bytes that this
+            process gave to an all-reduce [B]; 0 of other collectives.
     """
 
-    def __init__(self, timeline: Timeline, distributed: Any) -> None:
-        self._timeline, self._distributed = timeline, distributed
+    def __init__(
+        self,
+        timeline: Timeline,
+        distributed: Any,
+        called: Callable[[str, Any, int], None] = lambda *_: None,
+    ) -> None:
+        self._timeline, self._distributed, self._called = timeline, distributed, called
         self._inside = threading.local()
         self.originals: dict[str, Callable[..., Any]] = {
             name: getattr(distributed, name) for name in _NAMES if hasattr(distributed, name)
         }
         for name, function in self.originals.items():
-            setattr(distributed, name, self._labelled(function))
+            setattr(distributed, name, self._labelled(name, function))
 
     def restore(self) -> None:
         """Put the functions back, unless somebody else has put theirs there since."""
@@ -103,7 +111,7 @@ class Collectives:
             if getattr(getattr(self._distributed, name), "__wrapped__", None) is function:
                 setattr(self._distributed, name, function)
 
-    def _labelled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _labelled(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def call(*arguments: Any, **options: Any) -> Any:
             if getattr(self._inside, "call", False):  # one that another one is made of
@@ -117,9 +125,18 @@ class Collectives:
                 end = self._timeline.clock.mark()
                 self._timeline.add(_STAGE, begin, end, exposed=True)
                 self._timeline.add(_STAGE, begin, end, exposed=False)
+            self._called(name, begin, _reduced_bytes(name, arguments, options))
             return _Waited(work, self._timeline) if options.get("async_op") and work else work
 
         return call
+
+
+def _reduced_bytes(name: str, arguments: Any, options: Any) -> int:
+    """Return the bytes of the tensor of an all-reduce; 0 of other collectives. [B]"""
+    if name != "all_reduce":
+        return 0
+    tensor = arguments[0] if arguments else options.get("tensor")
+    return int(getattr(tensor, "nbytes", 0))
 
 
 class _Waited:
@@ -141,3 +158,35 @@ class _Waited:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
+
+
+def labelled_communication(
+    model: Any, timeline: Timeline, called: Callable[[str, Any, int], None], notes: list[str]
+) -> Collectives | None:
+    """Label the gradients of a model and the collectives of a program; None without any.
+
+    Args:
+        model: `DistributedDataParallel` gets a hook, unless it has one of its own.
+        timeline: Where times go.
+        called: As of `Collectives`.
+        notes: Gets what could not be labelled.
+    """
+    if "torch.distributed" not in sys.modules:
+        return None
+    from torch import distributed
+
+    if not distributed.is_available():
+        return None
+    collectives = Collectives(timeline, distributed, called)
+    from torch.nn.parallel import DistributedDataParallel
+
+    if isinstance(model, DistributedDataParallel):
+        hook = GradientHook(timeline, collectives.originals["all_reduce"])
+        try:
+            model.register_comm_hook(model.process_group, hook.reduce())
+        except RuntimeError:
+            notes.append(
+                "the model has a communication hook of its own, so that gradients are not "
+                "labelled: their time is in computing"
+            )
+    return collectives

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -127,12 +128,16 @@ class Counts:
         batch_bytes: Of all tensors of all batches. [B]
         core_s: The loader's processor time. [s]
         samples: None once a batch had no tensor to count them by.
+        reduced_bytes: Given to all-reduces that the program calls itself. [B]
+        collectives: That it calls itself, by name; those that only wait for others are none.
     """
 
     def __init__(self) -> None:
         self.steps = self.workers = self.batch_bytes = 0
         self.core_s = 0.0
         self.samples: int | None = 0
+        self.reduced_bytes = 0
+        self.collectives: Counter[str] = Counter()
 
     def add(self, batch: Any, core_s: float, workers: int) -> None:
         """Count a batch."""

@@ -17,19 +17,23 @@ from wattree.measure.measured import accelerators, node_title
 from wattree.measure.meter import MeterOptions
 from wattree.measure.stages.attribution import Split, stage_energies
 from wattree.measure.stages.claims import Claims
-from wattree.measure.stages.communication import Collectives, GradientHook
+from wattree.measure.stages.communication import labelled_communication
 from wattree.measure.stages.loader import Counts, LabelledLoader
 from wattree.measure.stages.parts import Part, collect, folder_of, joined, leave
 from wattree.measure.stages.summary import summary_lines
 from wattree.measure.stages.surroundings import (
+    activity_of,
+    check_place,
     class_name,
     device_index,
     device_uuid,
     gradient_bytes,
     host,
+    prefetches,
     rank_and_world,
 )
 from wattree.measure.stages.timeline import CpuClock, DeviceClock, StageClock, Timeline
+from wattree.measure.stages.work import uncounted, work_of
 from wattree.measure.window import Window, WindowReading, origin_of
 from wattree.trace import Activity, Run, StageUse, Work, write_run
 
@@ -51,6 +55,13 @@ class Stages:
     Works alone and in every process of a distributed job: each device is read once, and rank 0
     writes the run of all.
 
+    Without a loader, the `with` block is measured up to its last step: one of the optimiser, or
+    with `activity="collective"` a collective, whose all-reduced bytes are counted::
+
+        with Stages(activity="collective", out="sweep.json"):
+            for _ in range(400):
+                torch.distributed.all_reduce(tensor)
+
     Args:
         model: What is trained; `DistributedDataParallel` gets a communication hook, unless it has
             one.
@@ -66,6 +77,7 @@ class Stages:
         skip_steps: Steps at the start that are left out: compilation, warm-up.
         flop_per_sample: Forward and backward, if known. [FLOP]
         read_bytes_per_sample: From storage, if known. [B]
+        work: What else is known of a step of this rank; goes before what is counted.
         wait_s: How long rank 0 waits for the others at the end. [s]
         quiet: Whether nothing is printed at the end.
 
@@ -74,6 +86,8 @@ class Stages:
 
     Raises:
         MeterError: Nothing can be read.
+        OutputError: The run cannot be written there.
+        UnknownNameError: There is no such activity.
     """
 
     def __init__(
@@ -92,12 +106,15 @@ class Stages:
         skip_steps: int = 0,
         flop_per_sample: float | None = None,
         read_bytes_per_sample: float | None = None,
+        work: Work | None = None,
         wait_s: float = 30.0,
         quiet: bool = False,
     ) -> None:
         self._out = Path(out).absolute()
         self._name = name or self._out.name.partition(".")[0]
-        self._activity, self._node = Activity(activity), node
+        check_place(self._out)
+        self._activity, self._node = activity_of(activity), node
+        self._given = work or Work()
         self._model_name = model_name or class_name(model)
         self._skip_steps, self._wait_s, self._quiet = skip_steps, wait_s, quiet
         self._flop, self._read_bytes = flop_per_sample, read_bytes_per_sample
@@ -115,8 +132,11 @@ class Stages:
         self._start: Any = None
         self._computing: Any = None
         self._end: Any = None
+        self._entered: Any = None  # when a block began whose loop may have no loader
+        self._has_loader = False
+        self._prefetch: bool | None = None
         self._rank, self._world = 0, 1
-        self._collectives = self._labelled_communication(model)
+        self._collectives = labelled_communication(model, self._timeline, self._called, self._notes)
         self._handle = (
             None
             if optimizer is None
@@ -130,10 +150,13 @@ class Stages:
 
     def wrap(self, loader: Any) -> Any:
         """Return a loader with the same batches, whose waiting is *materials*."""
+        self._has_loader = True
+        self._prefetch = prefetches(loader)
         return LabelledLoader(loader, begin=self._wait, received=self._received)
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Return itself; a loop without a loader begins now."""
+        self._entered = self._timeline.clock.mark()
         return self
 
     def __exit__(
@@ -183,12 +206,37 @@ class Stages:
         """Return the mark at which the loop asks for a batch."""
         mark = self._timeline.clock.mark()
         if self._start is None:
-            self._start = mark
-            self._rank, self._world = rank_and_world()
-            if self._rank == 0 and self._world > 1:
-                shutil.rmtree(folder_of(self._out), ignore_errors=True)  # of an earlier run
+            self._begin(mark)
         self._stop_computing(mark)
         return mark
+
+    def _begin(self, mark: Any) -> None:
+        self._start = mark
+        self._rank, self._world = rank_and_world()
+        if self._rank == 0 and self._world > 1:
+            shutil.rmtree(folder_of(self._out), ignore_errors=True)  # of an earlier run
+
+    def _is_alone(self) -> bool:
+        """Return whether the loop has no loader and has begun; begin it if it has not."""
+        if self._has_loader or self._entered is None or self._is_closed:
+            return False
+        if self._start is None:
+            self._begin(self._entered)
+            self._computing = self._entered
+        return True
+
+    def _called(self, name: str, begin: Any, reduced_bytes: int) -> None:
+        """Count a collective that the program called."""
+        is_collective = self._activity is Activity.COLLECTIVE
+        if is_collective and self._is_alone():
+            self._stop_computing(begin)
+            self._end = self._computing = self._timeline.clock.mark()
+        if self._start is None or name == "barrier":
+            return
+        self._counts.reduced_bytes += reduced_bytes
+        self._counts.collectives[name] += 1
+        if is_collective and not self._has_loader and self._handle is None:
+            self._next_step()
 
     def _received(self, begun: Any, batch: Any, core_s: float, workers: int) -> None:
         mark = self._timeline.clock.mark()
@@ -199,7 +247,11 @@ class Stages:
             self._next_step()
 
     def _stepped(self) -> None:
-        self._stop_computing(self._timeline.clock.mark())
+        mark = self._timeline.clock.mark()
+        is_alone = self._is_alone()
+        self._stop_computing(mark)
+        if is_alone:
+            self._end = self._computing = mark
         self._next_step()
 
     def _stop_computing(self, mark: Any) -> None:
@@ -217,31 +269,15 @@ class Stages:
 
     # What it came to.
 
-    def _labelled_communication(self, model: Any) -> Collectives | None:
-        if "torch.distributed" not in sys.modules:
-            return None
-        from torch import distributed
-
-        if not distributed.is_available():
-            return None
-        collectives = Collectives(self._timeline, distributed)
-        from torch.nn.parallel import DistributedDataParallel
-
-        if isinstance(model, DistributedDataParallel):
-            hook = GradientHook(self._timeline, collectives.originals["all_reduce"])
-            try:
-                model.register_comm_hook(model.process_group, hook.reduce())
-            except RuntimeError:
-                self._notes.append(
-                    "the model has a communication hook of its own, so that gradients are not "
-                    "labelled: their time is in computing"
-                )
-        return collectives
-
     def _write(self) -> None:
         part = self._part()
         if part is None:
-            self._say(["wattree: no batch was loaded, so that nothing was measured"])
+            self._say(
+                [
+                    "wattree: no batch, step or collective was seen, so that nothing was measured; "
+                    "wrap the loader, or put the loop into a 'with Stages(…):' block"
+                ]
+            )
             return
         if self._world > 1 and self._rank > 0:
             leave(part, folder_of(self._out))
@@ -299,7 +335,17 @@ class Stages:
             devices_per_node=len(accelerators(self._window)),
             wall_s=reading.wall_s,
             iterations=self._counts.steps,
-            work=self._work(),
+            work=work_of(
+                self._counts,
+                self._given,
+                activity=self._activity,
+                flop_per_sample=self._flop,
+                read_bytes_per_sample=self._read_bytes,
+                gradient_bytes=self._gradient_bytes,
+                is_loaded=self._has_loader,
+                is_copied=self._device is not None,
+            ),
+            prefetch=self._prefetch,
             stages=self._stages(start_s, end_s),
             meters=reading.meters,
             missing=reading.missing,
@@ -308,7 +354,12 @@ class Stages:
             rated_w=reading.rated_w,
             exit_code=self._exit_code,
             command=tuple(sys.argv),
-            notes=(*marked, *self._notes, *reading.notes),
+            notes=(
+                *marked,
+                *self._notes,
+                *uncounted(self._counts, self._given, self._activity),
+                *reading.notes,
+            ),
         )
 
     def _stages(self, start_s: float, end_s: float) -> dict[str, StageUse]:
@@ -327,22 +378,6 @@ class Stages:
                 busy_s=timeline.busy_s("communicating", start_s, end_s), exposed_s=waited_s
             ),
         }
-
-    def _work(self) -> Work:
-        counts, steps = self._counts, max(self._counts.steps, 1)
-        samples = None if counts.samples is None else counts.samples / steps
-        return Work(
-            samples=samples,
-            flop=_times(self._flop, samples),
-            read_bytes=_times(self._read_bytes, samples),
-            core_s=counts.core_s / steps,
-            copied_bytes=counts.batch_bytes / steps if self._device is not None else None,
-            gradient_bytes=self._gradient_bytes,
-        )
-
-
-def _times(each: float | None, samples: float | None) -> float | None:
-    return None if each is None or samples is None else each * samples
 
 
 def _clock(device: int | None) -> StageClock:

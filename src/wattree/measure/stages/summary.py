@@ -12,9 +12,10 @@ __all__ = ["summary_lines"]
 def summary_lines(run: Run) -> Iterator[str]:
     """Yield the stages of a run, its energy, and what a reader must know."""
     steps = run.iterations or 1
+    energy = f"{run.energy_j:.1f} J, {run.average_w:.1f} W ({run.origin})"
     yield (
         f"wattree: {run.name}: {run.iterations} steps in {run.wall_s:.2f} s on {run.nodes} "
-        f"node(s), {run.energy_j:.1f} J, {run.average_w:.1f} W ({run.origin})"
+        f"node(s), {energy if run.meters else 'no energy was read'}"
     )
     for stage, use in run.stages.items():
         energy = "" if use.energy_j is None else f"  {use.energy_j:10.1f} J"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from pathlib import Path
 from typing import Any
 
+from wattree.errors import OutputError, UnknownNameError
+from wattree.trace import Activity
+
 __all__ = [
+    "activity_of",
+    "check_place",
     "class_name",
     "device_index",
     "device_uuid",
     "gradient_bytes",
     "host",
+    "prefetches",
     "rank_and_world",
 ]
 
@@ -68,3 +75,37 @@ def host() -> str:
     except OSError:
         started = ""
     return f"{socket.gethostname()} {started}"
+
+
+def activity_of(name: Activity | str) -> Activity:
+    """Return an activity from its name.
+
+    Raises:
+        UnknownNameError: There is none of that name.
+    """
+    try:
+        return Activity(name)
+    except ValueError:
+        raise UnknownNameError(
+            kind="activity", name=str(name), known=[str(each) for each in Activity]
+        ) from None
+
+
+def check_place(out: Path) -> None:
+    """Refuse, before the loop, a place where its run cannot be written.
+
+    Raises:
+        OutputError: It cannot.
+    """
+    if out.is_dir():
+        raise OutputError(f"{out}: cannot be written: it is a folder; name a file")
+    if not out.parent.is_dir():
+        raise OutputError(f"{out}: cannot be written: its folder does not exist; make it")
+    if not os.access(out.parent, os.W_OK):
+        raise OutputError(f"{out}: cannot be written: its folder may not be written to")
+
+
+def prefetches(loader: Any) -> bool | None:
+    """Return whether a loader works ahead of the loop; None where it does not say."""
+    workers = getattr(loader, "num_workers", None)
+    return workers > 0 if isinstance(workers, int) else None

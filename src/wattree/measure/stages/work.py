@@ -1,0 +1,61 @@
+"""The work of a step of one rank: what was counted, and what a user says."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from wattree.measure.stages.loader import Counts
+from wattree.trace import Activity, Work
+
+__all__ = ["uncounted", "work_of"]
+
+
+def work_of(
+    counts: Counts,
+    given: Work,
+    *,
+    activity: Activity,
+    flop_per_sample: float | None,
+    read_bytes_per_sample: float | None,
+    gradient_bytes: float | None,
+    is_loaded: bool,
+    is_copied: bool,
+) -> Work:
+    """Return the work of a step.
+
+    Args:
+        counts: Of the whole loop.
+        given: What a user says of a step; goes before what was counted.
+        activity: In a sweep of collectives the gradients are what is all-reduced.
+        flop_per_sample: If known. [FLOP]
+        read_bytes_per_sample: If known. [B]
+        gradient_bytes: Of the model; None without one. [B]
+        is_loaded: Whether there was a loader.
+        is_copied: Whether batches go to a device.
+    """
+    steps = max(counts.steps, 1)
+    samples = given.samples
+    if samples is None and counts.samples is not None and is_loaded:
+        samples = counts.samples / steps
+    reduced_bytes = counts.reduced_bytes / steps if activity is Activity.COLLECTIVE else None
+    found = Work(
+        samples=samples,
+        flop=_times(flop_per_sample, samples),
+        read_bytes=_times(read_bytes_per_sample, samples),
+        core_s=counts.core_s / steps if is_loaded else None,
+        copied_bytes=counts.batch_bytes / steps if is_copied else None,
+        gradient_bytes=reduced_bytes or gradient_bytes,
+    )
+    return replace(found, **{name: n for name, n in asdict(given).items() if n is not None})
+
+
+def uncounted(counts: Counts, given: Work, activity: Activity) -> list[str]:
+    """Return what is not known of a sweep of collectives."""
+    if activity is not Activity.COLLECTIVE or given.network_bytes is not None:
+        return []
+    others = sorted(set(counts.collectives) - {"all_reduce"})
+    return [f"bytes of {name} are not counted; say them: Stages(work=…)" for name in others]
+
+
+def _times(each: float | None, samples: float | None) -> float | None:
+    return None if each is None or samples is None else each * samples
