@@ -31,7 +31,7 @@ TINY = Training(
     image_size=32,
     options={"width": 32, "layers": 2, "heads": 2, "image_size": 32},
 )
-STEPS, WARM_UP = 4, 2
+WARM_UP = 2
 
 
 @pytest.fixture
@@ -45,16 +45,15 @@ def options(tmp_path: Path) -> MeterOptions:
 
 
 def trained(training: Training, options: MeterOptions) -> Run:
-    """Train for a few steps on the processor."""
+    """Train on the processor, long enough for the meter however fast that is."""
     return train(
         training,
         device="cpu",
-        seconds=60.0,
+        seconds=1.5,
         meters=["replay"],
         options=options,
         warm_up=WARM_UP,
         group=WARM_UP,
-        most=WARM_UP + STEPS,
     )
 
 
@@ -63,7 +62,7 @@ def test_a_training_is_measured_by_stage(options: MeterOptions) -> None:
     run = trained(TINY, options)
     side = measured(run)
 
-    assert run.iterations == STEPS
+    assert run.iterations > 0
     assert run.work.samples == TINY.batch
     assert run.work.gradient_bytes is not None
     assert sum(side.exposed_s.values()) == pytest.approx(side.step_s, rel=1e-9)
@@ -254,7 +253,8 @@ def test_the_result_is_written_with_what_was_trained(
     assert asked == [{"device": "cuda:0", "seconds": 7.0, "meters": ("nvml",)}]
     assert {**result, **around} == result
     assert (result["known_as"], result["origin"]) == ("h200-sxm-141gb", "measured")
-    assert (row["training"]["model"], row["steps"]) == ("resnet-18", STEPS)
+    assert row["training"]["model"] == "resnet-18"
+    assert row["steps"] > 0
     assert row["measured"]["energy_j"] > 0
     assert "NVIDIA H200, driver 1, torch 2" in capsys.readouterr().out
 

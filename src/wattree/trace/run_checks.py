@@ -45,13 +45,7 @@ def _numbers(run: Run) -> Iterator[str]:
     if _bad(run.wall_s) or run.wall_s == 0:
         most = f", at most {_MOST:.0e}" if run.wall_s > _MOST else ""
         yield f"wall_s: found {run.wall_s}, expected a length above 0{most}"
-    for name, least in (("nodes", 1), ("devices_per_node", 0), ("iterations", 0)):
-        if (value := getattr(run, name)) < least:
-            yield f"{name}: found {value}, expected at least {least}"
-        elif value > _MOST_OF[name]:
-            yield f"{name}: found {value:.3g}, expected at most {_MOST_OF[name]:.0e}"
-    if run.ranks_per_node is not None and run.ranks_per_node < 1:
-        yield f"ranks_per_node: found {run.ranks_per_node}, expected at least 1, or null"
+    yield from _counts(run)
     if _bad(run.rated_w):
         yield f"rated_w: found {run.rated_w}, expected a power of {_sound(run.rated_w)}, or null"
     for field in fields(run.work):
@@ -60,6 +54,16 @@ def _numbers(run: Run) -> Iterator[str]:
     for name, share in run.utilisation.items():
         if not 0 <= share <= 1:
             yield f"utilisation.{name}: found {share}, expected a share between 0 and 1"
+
+
+def _counts(run: Run) -> Iterator[str]:
+    for name, least in (("nodes", 1), ("devices_per_node", 0), ("iterations", 0)):
+        if (value := getattr(run, name)) < least:
+            yield f"{name}: found {value}, expected at least {least}"
+        elif value > _MOST_OF[name]:
+            yield f"{name}: found {value:.3g}, expected at most {_MOST_OF[name]:.0e}"
+    if run.ranks_per_node is not None and run.ranks_per_node < 1:
+        yield f"ranks_per_node: found {run.ranks_per_node}, expected at least 1, or null"
 
 
 def _stages(run: Run) -> Iterator[str]:
