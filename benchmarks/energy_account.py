@@ -11,22 +11,17 @@ compiling, playing and everything else that `simulate` tells.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.executor import UNFOLDED
-from benchmarks.measure import ENGINE, Figure, apart, cpu_s, job_of, resident_bytes
+from benchmarks.measure import ENGINE, Figure, apart, cpu_s, job_of, resident_bytes, show_figures
 
 __all__ = ["account_of", "account_of_big", "account_of_unfolded", "rows"]
 
@@ -58,15 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, dest="json_path")
     options = parser.parse_args(arguments)
     figures = rows(big=options.big)
-    table = Table(title="Account of energy")
-    for name in ("measure", "at most", "found", ""):
-        table.add_column(name, overflow="fold")
-    for figure in figures:
-        verdict = ("ok" if figure.reached else "MISSED") if figure.wanted else ""
-        table.add_row(figure.measure, figure.wanted, figure.found, verdict)
-    Console(width=150).print(table)
-    if options.json_path:
-        options.json_path.write_text(json.dumps([asdict(f) for f in figures], indent=1))
+    show_figures(figures, title="Account of energy", bound="at most", json_path=options.json_path)
     return 0
 
 

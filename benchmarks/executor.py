@@ -9,17 +9,12 @@ own, so that its memory is its own. Exits with 0 even where a figure is missed: 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.measure import ENGINE, LARGEST, Figure, apart, compiled, cpu_s
+from benchmarks.measure import ENGINE, LARGEST, Figure, apart, compiled, cpu_s, show_figures
 
 #: Replicas of Llama-3.1-405B at TP 8 x PP 16, one sample of each for every micro-batch.
 REPLICAS = {1_024: 8, 16_384: 128, 131_072: 1_024}
@@ -41,15 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     parts: list[Callable[[], list[Figure]]] = [engine, scale, unfolded]
     figures = [figure for part in parts for figure in part()]
-    table = Table(title="Executor: speed and scale")
-    for name in ("measure", "at least", "found", ""):
-        table.add_column(name, overflow="fold")
-    for figure in figures:
-        verdict = ("ok" if figure.reached else "MISSED") if figure.wanted else ""
-        table.add_row(figure.measure, figure.wanted, figure.found, verdict)
-    Console(width=150).print(table)
-    if options.json_path:
-        options.json_path.write_text(json.dumps([asdict(f) for f in figures], indent=1))
+    show_figures(
+        figures, title="Executor: speed and scale", bound="at least", json_path=options.json_path
+    )
     return 0
 
 

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,31 @@ class Figure:
     wanted: str
     found: str
     reached: bool
+
+
+def show_figures(
+    figures: Sequence[Figure], *, title: str, bound: str, json_path: Path | None
+) -> None:
+    """Print figures as a table, and write them as JSON if asked to.
+
+    Args:
+        figures: The lines.
+        title: Of the table.
+        bound: Head of the column of what is wanted, such as `at least`.
+        json_path: File to write, or None.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    for name in ("measure", bound, "found", ""):
+        table.add_column(name, overflow="fold")
+    for figure in figures:
+        verdict = ("ok" if figure.reached else "MISSED") if figure.wanted else ""
+        table.add_row(figure.measure, figure.wanted, figure.found, verdict)
+    Console(width=150).print(table)
+    if json_path:
+        json_path.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
 
 
 def job_of(text: str) -> Job:

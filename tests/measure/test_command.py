@@ -16,21 +16,11 @@ import pytest
 from wattree.cli.main import run
 from wattree.errors import RunError
 from wattree.measure import Ended, run_command
-from wattree.trace import PowerSeries, Run, RunOrigin, read_run, write_run
+from wattree.trace import RunOrigin, read_run
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PYTHON = sys.executable
 LIMIT_S = 30
-
-
-@pytest.fixture
-def recorded(tmp_path: Path) -> Path:
-    """Return a run of 100 W to replay: fast enough a sensor for the shortest command."""
-    at_s = tuple(index / 1000 for index in range(1, 20_000))
-    path = tmp_path / "recorded.json"
-    series = PowerSeries(domain="node0/gpu0", at_s=at_s, watts=(100.0,) * len(at_s))
-    write_run(Run(name="old", origin=RunOrigin.MEASURED, wall_s=20.0, power=(series,)), path)
-    return path
 
 
 def measured(recorded: Path, out: Path, *words: str) -> int:

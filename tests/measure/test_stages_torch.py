@@ -14,22 +14,12 @@ import pytest
 
 from wattree.errors import OutputError, UnknownNameError
 from wattree.measure import MeterOptions, Stages
-from wattree.trace import PowerSeries, Run, RunOrigin, Work, read_run, write_run
+from wattree.trace import Work, read_run
 
 torch = pytest.importorskip("torch")
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 LIMIT_S = 120
-
-
-@pytest.fixture
-def recorded(tmp_path: Path) -> Path:
-    """Return a run of 100 W to replay, updated every millisecond."""
-    at_s = tuple(index / 1000 for index in range(1, 20_000))
-    path = tmp_path / "recorded.json"
-    series = PowerSeries(domain="node0/gpu0", at_s=at_s, watts=(100.0,) * len(at_s))
-    write_run(Run(name="old", origin=RunOrigin.MEASURED, wall_s=20.0, power=(series,)), path)
-    return path
 
 
 class Slow:

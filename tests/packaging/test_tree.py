@@ -77,7 +77,7 @@ def test_the_patterns_find_what_they_are_for() -> None:
 
     assert all(MACHINE_PATH.search(f"see /{folder}/someone/run.yaml") for folder in folders)
     assert all(MACHINE_PATH.search(f'"/{folder}/a"') for folder in folders)
-    assert MACHINE_PATH.search("runs/work/a, ~/work/a and 12 ms/work/item") is None
+    assert MACHINE_PATH.search("runs/home/a, ~/home/a and 12 ms/home/item") is None
     assert MACHINE_PATH.search("https://example.org/a/b, /dev/shm/a, {folder}/b/c, /plan/") is None
     assert REGISTRY.search("py" + "pi.org") is not None
     assert LINK.findall("[a](b.md#c) [d](https://e.f) [g](#h)") == ["b.md"]

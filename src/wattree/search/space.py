@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from wattree.compiler.stages import stage_misfits
 from wattree.graph import ModelGraph
 from wattree.predict import Degrees, Setting, Shared
+from wattree.predict.idle import has_experts
 from wattree.search.balance import balanced_cuts
 from wattree.search.legality import has_attention, has_split_positions, illegal_by_rule, split_rules
 from wattree.strategy import AXES, ULYSSES, Schedule, StrategyOptions
@@ -328,12 +329,7 @@ def _switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
         selective = ("selective",) if scores else ()
         recomputations = ("none", *selective, "full") if setting.model.layers else ("none",)
     spread = (False, True) if has_whole_states(setting.model) else (False,)
-    has_experts = setting.model.own_family and any(
-        operator.has_dim("expert")
-        for block in setting.model.blocks.values()
-        for operator in block.operators
-    )
-    spreads = (True, False) if has_experts else (True,)
+    spreads = (True, False) if setting.model.own_family and has_experts(setting.model) else (True,)
     usual = _CONTEXTS if setting.software.fused_attention else _CONTEXTS_UNFUSED
     wanted = usual if limits.contexts is None else limits.contexts
     contexts = tuple(dict.fromkeys((_NO_CONTEXT, *wanted)))

@@ -62,6 +62,7 @@ def test_what_is_recorded_can_be_trained(case: Case) -> None:
     made = module(*(case.inputs(2) if case.sequence is None else case.inputs(2, case.sequence)))
 
     sum(t.sum() for t in tensors_in(made) if t.requires_grad).backward()
+    assert any(parameter.grad is not None for parameter in module.parameters())
 
 
 class _Hidden(nn.Module):
