@@ -318,6 +318,8 @@ def _phase(
         else:
             blocks = table[10, index] if index in rings else None
             work, flop, traffic = _compute(step, scale, rates, software, blocks)
+            if rates.graphed:
+                work = work + _starts_s(step, scale, rates)
             if (cap := rates.power.cap) is not None:
                 slowest = min(rates.memory_bytes_per_s, rates.stream_bytes_per_s)
                 work = cap.time_s(work, flop, traffic, traffic / slowest)
@@ -440,7 +442,7 @@ def _product(
         casts = _casts(step.phase, m, n, k, groups)
         time_s = time_s + casts / rates.memory_bytes_per_s
         traffic = traffic + casts
-    if step.in_turn is not None:
+    if step.in_turn is not None and not rates.graphed:
         time_s = np.maximum(time_s, rates.kernel_s)
     time_s, traffic = time_s * turns, traffic * turns
     if step.weights and (copies := weight_casts(step, scale, rates, software)) is not None:
@@ -516,6 +518,7 @@ def _stretch_to_host(
     """Stretch compute so that a block takes the smooth maximum of device and host time, in place.
 
     A launch-bound block's kernels run in gaps: `(device**4 + host**4)**(1/4)` over the block.
+    Where a graph replays them, nothing but routing decisions of experts waits for the host.
     Where launches block, each kernel takes its launch besides. Ranks with fewer tokens wait for
     the busiest, so their hosts have as long as its host has.
     """
@@ -546,6 +549,16 @@ def _stretch_to_host(
         phase.work_s[index] *= stretch
 
 
+def _starts_s(step: ComputeStep, scale: Scale, rates: Rates) -> Floats | float:
+    """Return what kernels of a step take to start and to drain, where a graph replays them. [s]
+
+    The next one starts when the one before has ended, so this adds to their work. Without a graph
+    the time between kernels is in the constants that were fitted to such runs.
+    """
+    turns = scale.value(step.in_turn) if step.in_turn is not None else 1.0
+    return _launched(step, scale) * step.kernels * turns * rates.kernel_s * (step.share > 0)
+
+
 def _launched(step: ComputeStep, scale: Scale) -> Floats | float:
     """Return on which share of ranks a step is launched: one has it whole, or all have part."""
     if not step.owners:
@@ -555,9 +568,12 @@ def _launched(step: ComputeStep, scale: Scale) -> Floats | float:
 
 
 def _host_time_s(step: ComputeStep, rates: Rates) -> float:
-    """Return what the host needs to launch a step, routing decisions included. [s]"""
+    """Return what the host needs to launch a step, routing decisions included. [s]
+
+    A graph launches all of its kernels at once.
+    """
     routing = rates.moe_host_s / 2 if step.kind is OperatorKind.PERMUTE else 0.0
-    return step.kernels * rates.launch_s + routing
+    return (0.0 if rates.graphed else step.kernels * rates.launch_s) + routing
 
 
 def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: Software) -> Floats:

@@ -120,7 +120,7 @@ def convolution_costs(
     cast = weight_casts(step, scale, rates, software)
     cast = np.zeros_like(m) if cast is None else cast
     flop = 2.0 * m * n * k * groups * step.share
-    time_s = np.maximum(time_s + cast / rates.stream_bytes_per_s, step.kernels * rates.kernel_s)
+    time_s = _at_least(time_s + cast / rates.stream_bytes_per_s, step, rates)
     return time_s * step.share, flop, np.asarray((traffic + converted + cast) * step.share)
 
 
@@ -192,8 +192,16 @@ def memory_bound_costs(
     traffic = np.asarray(moved + fixed)
     share = passes.backward_share if backward else passes.share
     time_s = traffic / (rates.stream_bytes_per_s * share)
-    time_s = np.maximum(time_s, step.kernels * rates.kernel_s)
+    time_s = _at_least(time_s, step, rates)
     return time_s * step.share, np.zeros_like(traffic), traffic * step.share
+
+
+def _at_least(time_s: Floats, step: ComputeStep, rates: Rates) -> Floats:
+    """Return the time of kernels, none shorter than the shortest there is. [s]
+
+    In a graph what they take to start is added to their work elsewhere.
+    """
+    return time_s if rates.graphed else np.maximum(time_s, step.kernels * rates.kernel_s)
 
 
 def _table_bytes(step: ComputeStep, scale: Scale, rates: Rates, software: Software) -> Floats:

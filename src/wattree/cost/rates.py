@@ -39,6 +39,8 @@ class Rates:
         launch_s: Host time per kernel.
         replicate_s: Host time to hand one tensor of a module to a replica of it.
         kernel_s: Device time of the shortest kernel.
+        graphed: Kernels are replayed from a graph: the device starts one when the one before has
+            ended, and the host launches none.
         blocking_s: Time that each kernel adds where launches block, 0 elsewhere.
         element_bytes: Width of an activation.
         quantised: Linear layers run at 8 or 4 bit and pay for casts.
@@ -69,6 +71,7 @@ class Rates:
     launch_s: float
     replicate_s: float
     kernel_s: float
+    graphed: bool
     blocking_s: float
     element_bytes: float
     quantised: bool
@@ -160,6 +163,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     if software.compiled:
         elementwise *= calibration.general("compiled_elementwise")
     fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
+    graphed = software.cuda_graphs == "full"
     return Rates(
         compute_units=device.compute_units,
         linear_flop_per_s=linear,
@@ -177,7 +181,10 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         launch_s=calibration.family(software.name, "launch_s"),
         replicate_s=calibration.general("replicate_s"),
         kernel_s=calibration.general("kernel_s"),
-        blocking_s=calibration.general("blocking_launch_s") if software.launch_blocking else 0.0,
+        graphed=graphed,
+        blocking_s=calibration.general("blocking_launch_s")
+        if software.launch_blocking and not graphed
+        else 0.0,
         element_bytes=4.0 if plain in {Precision.FP32, Precision.TF32} else 2.0,
         quantised=precision in {Precision.FP8, Precision.MXFP8, Precision.NVFP4},
         links=_links(cluster, pool, calibration),
