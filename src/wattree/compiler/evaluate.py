@@ -15,6 +15,7 @@ from wattree.compiler.operator_costs import (
     library_passes,
     library_product_s,
     memory_bound_costs,
+    runs_alone,
     weight_casts,
 )
 from wattree.compiler.program import (
@@ -318,7 +319,7 @@ def _phase(
         else:
             blocks = table[10, index] if index in rings else None
             work, flop, traffic = _compute(step, scale, rates, software, blocks)
-            if rates.graphed:
+            if rates.graphed and runs_alone(step):
                 work = work + _starts_s(step, scale, rates)
             if (cap := rates.power.cap) is not None:
                 slowest = min(rates.memory_bytes_per_s, rates.stream_bytes_per_s)

@@ -28,6 +28,7 @@ __all__ = [
     "library_passes",
     "library_product_s",
     "memory_bound_costs",
+    "runs_alone",
     "weight_casts",
 ]
 
@@ -170,6 +171,12 @@ def library_passes(step: ComputeStep, software: Software) -> Passes | None:
     if step.kind in _CAPTURED or (software.library_kernels and step.kind in _SHARED):
         return passes_of(step.kind, step.function)
     return None
+
+
+def runs_alone(step: ComputeStep) -> bool:
+    """Return whether a step takes kernels of its own, no part of another's."""
+    passes = passes_of(step.kind, step.function)
+    return passes is None or passes.runs or step.phase in _GRADIENTS
 
 
 def memory_bound_costs(

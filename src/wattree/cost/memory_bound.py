@@ -41,6 +41,7 @@ class Passes:
         inputs, outputs: Forward: passes over what it reads, and over what it writes.
         backward_inputs: Backward: over all its inputs and their gradients together.
         backward_outputs: Backward: over all its outputs and their gradients together.
+        runs: Forward takes a kernel of its own.
         share: Of the bandwidth that streaming reaches, forward.
         backward_share: Likewise backward.
         source: Where the numbers come from.
@@ -50,6 +51,7 @@ class Passes:
     outputs: float = 1.0
     backward_inputs: float = 2.0
     backward_outputs: float = 1.0
+    runs: bool = True
     share: float = 1.0
     backward_share: float = 1.0
     source: str
@@ -108,6 +110,8 @@ _TABLE = Passes(
     source=f"{_GATHERED}; backward sorts the indices first ({_KERNELS}, "
     "EmbeddingBackwardKernel.cu); shares chosen",
 )
+_FUSED = "cuDNN 8's fused convolutions, cudnnFusedOps_t"
+_SUMMED = {"share": 0.95, "backward_share": 0.95}  # as batch norms of several passes
 _SORT = Passes(
     inputs=5.0,
     outputs=4.0,
@@ -135,6 +139,28 @@ BY_FUNCTION: Mapping[str, Passes] = {
         inputs=2.0,
         source=f"statistics, then the result ({_KERNELS}, group_norm_kernel.cu); shares of "
         "layer_norm",
+    ),
+    "norm_in_loads": Passes(
+        inputs=0.0,
+        outputs=0.0,
+        backward_inputs=3.0,
+        source="forward: one kernel makes scales of the sums; backward: one convolution reads the "
+        f"input to sum up gradients, then input and gradient are read, one written ({_FUSED}); "
+        "share of batch norms",
+        **_SUMMED,
+    ),
+    "norm_after_sums": Passes(
+        source="forward: the result alone; backward: input read, gradients read and written; the "
+        f"input once more for the sums ({_FUSED}), instead of what is added, which is not needed",
+        **_SUMMED,
+    ),
+    "in_epilogue": replace(
+        _OUTPUT_KEPT,
+        inputs=0.0,
+        outputs=0.0,
+        runs=False,
+        source=f"forward: before a convolution stores its result ({_FUSED}); backward reads the "
+        "output and its gradient, writes a gradient",
     ),
     "max_pool": _MAX_POOL,
     "avg_pool": Passes(

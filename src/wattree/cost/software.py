@@ -83,6 +83,9 @@ class Software:
             (NCHW) they are converted before and after.
         tuned_convolutions: The library tries its algorithms and keeps the fastest
             (`torch.backends.cudnn.benchmark`); otherwise it goes by heuristics.
+        fused_convolutions: Kernels of convolutions sum up what batch norms need, normalise what
+            they load, and do element-wise work before they store (cuDNN's fused operations); in
+            compiled models.
         library_kernels: Norms, activations and the like run as the kernels of a library, each by
             itself, with the passes of `cost.memory_bound`; otherwise they move every operand once,
             as kernels made for training do.
@@ -125,6 +128,7 @@ class Software:
     allocator: str = "caching"
     channels_last: bool = True
     tuned_convolutions: bool = True
+    fused_convolutions: bool = False
     library_kernels: bool = False
     fused_optimizer: bool = True
     sparse_gradients: bool = False

@@ -156,4 +156,5 @@ def _compiled(model: ModelGraph, software: Software) -> tuple[ModelGraph, Softwa
     """
     if not software.compiled or model.own_family:
         return model, software
-    return fused(model), replace(software, compiled=False, library_kernels=False)
+    merged = fused(model, convolutions=software.fused_convolutions)
+    return merged, replace(software, compiled=False, library_kernels=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from wattree.capture.fusion.convolutions import absorbed, normed_convolutions
 from wattree.capture.fusion.groups import groups_of, space_of
 from wattree.graph import (
     Block,
@@ -31,23 +32,29 @@ _NAMING = (
 _SMALL = 1 / 16
 
 
-def fused(graph: ModelGraph) -> ModelGraph:
+def fused(graph: ModelGraph, *, convolutions: bool = False) -> ModelGraph:
     """Return the graph with chains of memory-bound operators merged.
 
     A merged operator reads what comes from outside and writes what is used outside. Backward makes
     what is inside again from what the kernel read, as a compiler's partitioner decides where that
     costs no more than loading it.
+
+    Args:
+        graph: Of single operators.
+        convolutions: Kernels of convolutions also do what stands around them.
     """
-    return replace(graph, blocks={name: _block(block) for name, block in graph.blocks.items()})
+    blocks = {name: _block(each, convolutions) for name, each in graph.blocks.items()}
+    return replace(graph, blocks=blocks)
 
 
-def _block(block: Block) -> Block:
+def _block(block: Block, convolutions: bool) -> Block:  # noqa: FBT001 - as for `fused`
     readers: dict[str, set[int]] = {}
     for index, operator in enumerate(block.operators):
         for name in (*(operand.tensor for operand in operator.inputs), *operator.saved):
             readers.setdefault(name, set()).add(index)
     merged = []
-    for group in groups_of(block.operators):
+    summed = normed_convolutions(block.operators) if convolutions else frozenset()
+    for group in groups_of(block.operators, summed):
         inside = set(group)
         outside = {name for name, indices in readers.items() if indices - inside}
         outside.update(block.outputs)
@@ -58,7 +65,8 @@ def _block(block: Block) -> Block:
             for name in operator.saved
         }
         merged.append(_merged([block.operators[index] for index in group], outside, kept))
-    return replace(block, operators=tuple(merged))
+    made = replace(block, operators=tuple(merged))
+    return absorbed(made) if convolutions else made
 
 
 def _merged(operators: Sequence[Operator], outside: set[str], kept: set[str]) -> Operator:

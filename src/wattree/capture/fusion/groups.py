@@ -12,8 +12,8 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from wattree.graph import Operand, Operator, OperatorKind
@@ -30,20 +30,47 @@ _ROWWISE: Final = frozenset({OperatorKind.NORM, OperatorKind.SOFTMAX})
 _FIRST_ONLY: Final = frozenset({OperatorKind.BATCH_NORM})
 #: Their output is smaller than what they run over: a kernel ends with them.
 _LAST_ONLY: Final = frozenset({OperatorKind.REDUCTION, OperatorKind.CROSS_ENTROPY})
+#: Copies that are computed from registers like any element-wise work.
+_CAST: Final = "cast"
 _FUSIBLE: Final = _POINTWISE | _ROWWISE | _FIRST_ONLY | _LAST_ONLY
 
 
-def groups_of(operators: Sequence[Operator]) -> list[list[int]]:
-    """Return the operators of each kernel by index, kernels in an order in which they can run."""
-    kernels = _Kernels(operators)
+def groups_of(
+    operators: Sequence[Operator], summed: Container[str] = frozenset()
+) -> list[list[int]]:
+    """Return the operators of each kernel by index, kernels in an order in which they can run.
+
+    Args:
+        operators: Of a block.
+        summed: Paths of batch norms whose statistics another kernel makes: what is left of them is
+            element-wise.
+    """
+    kernels = _Kernels([_rest_of(operator, summed) for operator in operators])
     for index in range(len(operators)):
         kernels.place(index)
-    return [kernels.groups[group] for group in _in_order(kernels.groups, kernels.reads)]
+    order = _in_order(kernels.groups, kernels.reads)
+    return [kernels.groups[group] for group in order if kernels.groups[group]]
 
 
 def space_of(operator: Operator) -> Space:
     """Return how many elements the largest operand of an operator has."""
     return max(_elements(operator, operand) for operand in (*operator.inputs, *operator.outputs))
+
+
+def _rest_of(operator: Operator, summed: Container[str]) -> Operator:
+    if operator.path not in summed:
+        return operator
+    return replace(operator, kind=OperatorKind.ELEMENTWISE)
+
+
+def _is_pointwise(operator: Operator) -> bool:
+    """Return whether each element of the result is computed from one of each operand."""
+    cast = operator.kind is OperatorKind.COPY and operator.function == _CAST
+    return cast or operator.kind in _POINTWISE
+
+
+def _is_fusible(operator: Operator) -> bool:
+    return _is_pointwise(operator) or operator.kind in _FUSIBLE
 
 
 def _elements(operator: Operator, operand: Operand) -> Space:
@@ -83,17 +110,42 @@ class _Kernels:
             group = len(self.groups)
             self.groups.append([])
             self.reads.append(set())
+        else:
+            for other in sorted(makers - {group}):
+                self._merge(group, other, space_of(operator))
+            makers = {self.group_of[self.producer[operand.tensor]] for operand in made}
         self.groups[group].append(index)
         self.group_of.append(group)
         self.reads[group] |= makers - {group}
         self.producer |= {output.tensor: index for output in operator.outputs}
+
+    def _merge(self, group: int, other: int, space: Space) -> None:
+        """Make one kernel of two that an operator reads, where both run over what it runs over.
+
+        Both are element-wise, and nothing in between waits for one and is waited for by the other.
+        """
+        parts = [self.operators[index] for at in (group, other) for index in self.groups[at]]
+        alike = all(_is_pointwise(part) and space_of(part) == space for part in parts)
+        pair = {group, other}
+        between = (self.reads[group] | self.reads[other]) - pair
+        if not alike or any(_waits_for(at, one, self.reads) for at in between for one in pair):
+            return
+        self.groups[group] = sorted((*self.groups[group], *self.groups[other]))
+        self.groups[other] = []
+        self.group_of = [group if at == other else at for at in self.group_of]
+        self.reads[group] = between
+        self.reads[other] = set()
+        for reads in self.reads:
+            if other in reads:
+                reads.remove(other)
+                reads.add(group)
 
     def _to_join(self, operator: Operator, made: Sequence[Operand], makers: set[int]) -> int | None:
         """Return the latest kernel that can go on with `operator`; None for one of its own.
 
         It reads from that kernel all that the kernel runs over, and nothing that waits for it.
         """
-        if operator.kind not in _FUSIBLE - _FIRST_ONLY:
+        if not _is_fusible(operator) or operator.kind in _FIRST_ONLY:
             return None
         space = space_of(operator)
         for operand in sorted(made, key=lambda operand: -self.producer[operand.tensor]):
@@ -101,7 +153,7 @@ class _Kernels:
             group, before = self.group_of[maker], self.operators[maker]
             last = self.operators[self.groups[group][-1]]
             if (
-                before.kind in _FUSIBLE
+                _is_fusible(before)
                 and last.kind not in _LAST_ONLY
                 and _elements(operator, operand) == space == space_of(before)
                 and not any(_waits_for(other, group, self.reads) for other in makers - {group})
