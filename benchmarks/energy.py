@@ -26,6 +26,7 @@ from benchmarks import (
     energy_simpler,
     energy_sums,
     energy_zeus,
+    mlperf_steps,
 )
 from benchmarks.energy_frame import Measure, Options, Section
 from wattree.cost import load_calibration
@@ -40,6 +41,7 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "clocks": energy_clocks.section,
     "nodes": energy_nodes.section,
     "scaling": energy_nodes.scaling,
+    "steps": mlperf_steps.section,
     "simpler": energy_simpler.section,
     "series": energy_series.section,
     "account": energy_sums.account,

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import wattree
-from wattree.job import job_from_mapping
+from wattree.job import Job, job_from_mapping
 from wattree.predict import run_of
 from wattree.validation.rows import MeasuredRow, read_rows
 
-__all__ = ["PLAIN", "TUNED", "Load", "NodeRow", "load_of", "node_rows"]
+__all__ = ["PLAIN", "TUNED", "Load", "NodeRow", "job_of", "load_of", "node_rows"]
 
 DEVICES = 8
 #: What a software family is set to besides its habits: nothing, and what submissions switch on.
@@ -207,6 +207,45 @@ def _traits(benchmark: str, nodes: int) -> dict[str, Any]:
     return {**TUNED, **_SUBMITTED.get(benchmark, {}), **alone}
 
 
+def job_of(  # noqa: PLR0913 - what a row says
+    benchmark: str,
+    global_batch: int,
+    nodes: int,
+    *,
+    node: str = "dgx-h100",
+    tuned: bool = True,
+    traits: Mapping[str, Any] | None = None,
+) -> Job:
+    """Return the job of a benchmark.
+
+    Args:
+        benchmark: A key of the jobs above.
+        global_batch: Samples of a step.
+        nodes: How many.
+        node: Of the catalogue, with eight devices.
+        tuned: Whether software is set to what submissions switch on.
+        traits: Likewise, where a submission differs.
+    """
+    fixed, devices = _JOBS[benchmark], nodes * DEVICES
+    strategy: dict[str, Any] = dict(fixed["strategy"])
+    strategy.setdefault("preset", "ddp")
+    if strategy["preset"] == "ddp":
+        strategy.setdefault("micro_batch", global_batch // devices)
+    if strategy["preset"] != "dlrm":
+        strategy["dp"] = devices // (strategy.get("tp", 1) * strategy.get("cp", 1))
+    own = _traits(benchmark, nodes) if tuned else PLAIN
+    return job_from_mapping(
+        {
+            **fixed,
+            "data": {**fixed.get("data", {}), "global_batch": global_batch},
+            "cluster": {"node": node, "nodes": nodes},
+            "software": "pytorch-ngc",
+            "strategy": strategy,
+            "traits": {**own, **(traits or {})},
+        }
+    )
+
+
 @cache
 def load_of(benchmark: str, global_batch: int, nodes: int, *, tuned: bool = True) -> Load:
     """Return what Wattree's simulation of a benchmark says.
@@ -217,24 +256,8 @@ def load_of(benchmark: str, global_batch: int, nodes: int, *, tuned: bool = True
         nodes: Of eight devices.
         tuned: Whether software is set to what submissions switch on.
     """
-    fixed, devices = _JOBS[benchmark], nodes * DEVICES
-    strategy: dict[str, Any] = dict(fixed["strategy"])
-    strategy.setdefault("preset", "ddp")
-    if strategy["preset"] == "ddp":
-        strategy.setdefault("micro_batch", global_batch // devices)
-    if strategy["preset"] != "dlrm":
-        strategy["dp"] = devices // (strategy.get("tp", 1) * strategy.get("cp", 1))
-    traits = _traits(benchmark, nodes) if tuned else PLAIN
-    job = job_from_mapping(
-        {
-            **fixed,
-            "data": {**fixed.get("data", {}), "global_batch": global_batch},
-            "cluster": {"node": "dgx-h100", "nodes": nodes},
-            "software": "pytorch-ngc",
-            "strategy": strategy,
-            "traits": dict(traits),
-        }
-    )
+    devices = nodes * DEVICES
+    job = job_of(benchmark, global_batch, nodes, tuned=tuned)
     prediction = wattree.simulate(job)
     run = run_of(job, prediction, steps=1, name=benchmark)
     node, result = job.cluster.pool.node, prediction.result

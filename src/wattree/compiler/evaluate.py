@@ -319,7 +319,7 @@ def _phase(
         else:
             blocks = table[10, index] if index in rings else None
             work, flop, traffic = _compute(step, scale, rates, software, blocks)
-            if rates.graphed and runs_alone(step):
+            if rates.start_s is not None and runs_alone(step):
                 work = work + _starts_s(step, scale, rates)
             if (cap := rates.power.cap) is not None:
                 slowest = min(rates.memory_bytes_per_s, rates.stream_bytes_per_s)
@@ -443,7 +443,7 @@ def _product(
         casts = _casts(step.phase, m, n, k, groups)
         time_s = time_s + casts / rates.memory_bytes_per_s
         traffic = traffic + casts
-    if step.in_turn is not None and not rates.graphed:
+    if step.in_turn is not None and rates.start_s is None:
         time_s = np.maximum(time_s, rates.kernel_s)
     time_s, traffic = time_s * turns, traffic * turns
     if step.weights and (copies := weight_casts(step, scale, rates, software)) is not None:
@@ -557,7 +557,8 @@ def _starts_s(step: ComputeStep, scale: Scale, rates: Rates) -> Floats | float:
     the time between kernels is in the constants that were fitted to such runs.
     """
     turns = scale.value(step.in_turn) if step.in_turn is not None else 1.0
-    return _launched(step, scale) * step.kernels * turns * rates.kernel_s * (step.share > 0)
+    start_s = rates.start_s or 0.0
+    return _launched(step, scale) * step.kernels * turns * start_s * (step.share > 0)
 
 
 def _launched(step: ComputeStep, scale: Scale) -> Floats | float:
@@ -574,7 +575,7 @@ def _host_time_s(step: ComputeStep, rates: Rates) -> float:
     A graph launches all of its kernels at once.
     """
     routing = rates.moe_host_s / 2 if step.kind is OperatorKind.PERMUTE else 0.0
-    return (0.0 if rates.graphed else step.kernels * rates.launch_s) + routing
+    return (step.kernels * rates.launch_s if rates.start_s is None else 0.0) + routing
 
 
 def _saved_bytes(program: BlockProgram, scale: Scale, rates: Rates, software: Software) -> Floats:

@@ -208,7 +208,8 @@ def _at_least(time_s: Floats, step: ComputeStep, rates: Rates) -> Floats:
 
     In a graph what they take to start is added to their work elsewhere.
     """
-    return time_s if rates.graphed else np.maximum(time_s, step.kernels * rates.kernel_s)
+    least_s = step.kernels * rates.kernel_s
+    return np.maximum(time_s, least_s) if rates.start_s is None else time_s
 
 
 def _table_bytes(step: ComputeStep, scale: Scale, rates: Rates, software: Software) -> Floats:

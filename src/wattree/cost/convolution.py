@@ -9,13 +9,14 @@ products of Fourier transforms; few channels per group leave only direct kernels
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "HOPPER_KERNELS",
     "MATRIX_KERNELS",
     "VECTOR_KERNELS",
     "Convolution",
@@ -104,6 +105,9 @@ MATRIX_KERNELS = Kernels(
     roofs=1.93,
     matrix=True,
 )
+#: Hopper's start a tile no faster for computing faster: products in bf16 on H100 and H200 (AI
+#: Configurator tables, 2026; `python -m benchmarks.kernel_start`), four tables, 163 to 191.
+HOPPER_KERNELS = replace(MATRIX_KERNELS, ramp=180.0)
 VECTOR_KERNELS = Kernels(
     tiles=((128, 128, 1.0), (128, 64, 0.857), (128, 32, 0.759), (64, 64, 0.469), (32, 32, 0.5)),
     ramp=3.8,

@@ -19,6 +19,7 @@ from wattree.graph import OperatorKind
 __all__ = [
     "BY_FUNCTION",
     "BY_KIND",
+    "IN_CONVOLUTIONS",
     "SECTOR_BYTES",
     "Passes",
     "gathered_bytes",
@@ -140,6 +141,23 @@ BY_FUNCTION: Mapping[str, Passes] = {
         source=f"statistics, then the result ({_KERNELS}, group_norm_kernel.cu); shares of "
         "layer_norm",
     ),
+    "max_pool": _MAX_POOL,
+    "avg_pool": Passes(
+        backward_inputs=1.0,
+        share=0.8,
+        backward_share=0.8,
+        source="windows overlap in cache; chosen",
+    ),
+    "topk": replace(
+        _SORT,
+        outputs=1.0,
+        source=f"radix selection reads four digits and gathers ({_KERNELS}, TensorTopK.cu)",
+    ),
+}
+
+#: Work that kernels of convolutions do besides (`wattree.capture.fusion.convolutions`): forward has
+#: no passes of its own, or fewer.
+IN_CONVOLUTIONS: Mapping[str, Passes] = {
     "norm_in_loads": Passes(
         inputs=0.0,
         outputs=0.0,
@@ -161,18 +179,6 @@ BY_FUNCTION: Mapping[str, Passes] = {
         runs=False,
         source=f"forward: before a convolution stores its result ({_FUSED}); backward reads the "
         "output and its gradient, writes a gradient",
-    ),
-    "max_pool": _MAX_POOL,
-    "avg_pool": Passes(
-        backward_inputs=1.0,
-        share=0.8,
-        backward_share=0.8,
-        source="windows overlap in cache; chosen",
-    ),
-    "topk": replace(
-        _SORT,
-        outputs=1.0,
-        source=f"radix selection reads four digits and gathers ({_KERNELS}, TensorTopK.cu)",
     ),
 }
 
@@ -232,7 +238,8 @@ _ALIASES: Mapping[str, str] = {
 
 def passes_of(kind: OperatorKind, function: str) -> Passes | None:
     """Return the passes of a function, or of its kind; None where memory is not what binds."""
-    return BY_FUNCTION.get(plain_function(function)) or BY_KIND.get(kind)
+    named = IN_CONVOLUTIONS.get(function) or BY_FUNCTION.get(plain_function(function))
+    return named or BY_KIND.get(kind)
 
 
 def plain_function(function: str) -> str:

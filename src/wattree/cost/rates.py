@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
-from wattree.cost.convolution import MATRIX_KERNELS, VECTOR_KERNELS, ConvolutionRates
+from wattree.cost.convolution import (
+    HOPPER_KERNELS,
+    MATRIX_KERNELS,
+    VECTOR_KERNELS,
+    ConvolutionRates,
+)
 from wattree.cost.device_power import device_power
 from wattree.cost.precisions import precision_class
 from wattree.cost.requests import CollectiveRequests
@@ -39,8 +44,8 @@ class Rates:
         launch_s: Host time per kernel.
         replicate_s: Host time to hand one tensor of a module to a replica of it.
         kernel_s: Device time of the shortest kernel.
-        graphed: Kernels are replayed from a graph: the device starts one when the one before has
-            ended, and the host launches none.
+        start_s: What a kernel takes to start and to drain where a graph replays it when the one
+            before has ended, and the host launches none; None: kernels are launched one by one.
         blocking_s: Time that each kernel adds where launches block, 0 elsewhere.
         element_bytes: Width of an activation.
         quantised: Linear layers run at 8 or 4 bit and pay for casts.
@@ -71,7 +76,7 @@ class Rates:
     launch_s: float
     replicate_s: float
     kernel_s: float
-    graphed: bool
+    start_s: float | None
     blocking_s: float
     element_bytes: float
     quantised: bool
@@ -181,7 +186,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         launch_s=calibration.family(software.name, "launch_s"),
         replicate_s=calibration.general("replicate_s"),
         kernel_s=calibration.general("kernel_s"),
-        graphed=graphed,
+        start_s=calibration.general("graph_start_s") if graphed else None,
         blocking_s=calibration.general("blocking_launch_s")
         if software.launch_blocking and not graphed
         else 0.0,
@@ -240,12 +245,13 @@ def convolution_rates(
         matrix = device.architecture not in _WITHOUT_MATRIX_UNITS
     units = "matrix" if matrix else "vector"
     width = ("tf32" if wide else "bf16") if matrix else "fp32"
+    kernels = HOPPER_KERNELS if device.architecture == "hopper" else MATRIX_KERNELS
     product = calibration.device(device, f"convolution.{width}") * math
     if not tuned:
         product *= calibration.general("convolution_untuned")
     return ConvolutionRates(
         peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
-        kernels=MATRIX_KERNELS if matrix else VECTOR_KERNELS,
+        kernels=kernels if matrix else VECTOR_KERNELS,
         compute_units=device.compute_units,
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
         * calibration.device(device, "library_bandwidth"),
