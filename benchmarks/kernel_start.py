@@ -2,19 +2,20 @@
 
     python -m benchmarks.kernel_start [DIR]
 
-DIR holds `gemm_lowprec.parquet` (extra `fit`); by default `../shared/opdata`. Three models, each
-with a share of the peak and of the bandwidth of its own for every table, fitted on half of the
-shapes and scored on the other: no product shorter than a start; a start added to the work of each;
-the same with a ramp of tiles that is free. The last makes `general.graph_start_s`, the ramp of
-`wattree.cost.convolution.HOPPER_KERNELS`, and, on the table that was taken at sustained clocks
-(board power was sampled), `architecture.hopper.convolution.bf16`.
+DIR holds `gemm_lowprec.parquet` (extra `fit`); by default `../shared/opdata`. Two models, each with
+a start and shares of the peak and of the bandwidth of its own for every table, fitted on half of
+the shapes and scored on the other: no product shorter than a start, and a start added to the work
+of each; the latter for several ramps of tiles. The ramp that errs least over all tables is that of
+`wattree.cost.convolution.HOPPER_KERNELS`; with it, the mean start makes `general.graph_start_s`,
+and the share of the table that was taken at sustained clocks (board power was sampled)
+`architecture.hopper.convolution.bf16`.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,7 +30,6 @@ from wattree.cost.convolution import (
     MATRIX_KERNELS,
     Convolution,
     ConvolutionPass,
-    ConvolutionRates,
     convolution_time_s,
 )
 from wattree.cost.rates import convolution_rates
@@ -43,8 +43,9 @@ _FILE = "gemm_lowprec.parquet"
 _DEVICES = {"H100-SXM-80GB": "h100-sxm-80gb", "H200-SXM": "h200-sxm-141gb"}
 _SMALLEST = 64  # rows, columns and contraction of products that training has
 _FITTED, _SEED = 3000, 0
-#: Start of the fit: a kernel's start [us], shares of peak and bandwidth, ramp.
-_FIRST = (2.0, 0.9, 0.9, 100.0)
+#: Start of the fit: a kernel's start [us], shares of peak and bandwidth.
+_FIRST = (2.0, 0.9, 0.9)
+_RAMPS = (MATRIX_KERNELS.ramp, 60.0, 100.0, 140.0, 180.0, 220.0, 260.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,34 +66,28 @@ class _Products:
         return replace(self, m=m, n=n, k=k, measured_s=measured_s)
 
 
-_Model = Callable[[Sequence[float], _Products], Floats]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     default = Path(__file__).parents[2] / "shared" / "opdata"
     parser.add_argument("dir", nargs="?", type=Path, default=default, help="folder of tables")
-    path = parser.parse_args(arguments).dir / _FILE
-    table = Table(title="bf16 products replayed from graphs: errors on shapes left out of the fit")
-    for name in ("device", "library", "model", "start", "ramp", "of peak", "mean", "median"):
-        table.add_column(name, justify="left" if name in {"device", "library", "model"} else "right")
-    for products in _tables(path):
-        halves = _halves(products)
-        for name, (model, free) in _MODELS.items():
-            found = _fitted(model, halves[0], free)
-            errors = np.abs(model(found, halves[1]) / halves[1].measured_s - 1.0)
-            table.add_row(
-                products.device.name,
-                products.library + (", sustained" if products.sustained else ""),
-                name,
-                f"{found[0]:.2f} us",
-                f"{found[3]:.0f}" if len(found) > 3 else "",  # noqa: PLR2004
-                f"{found[1]:.2f}",
-                f"{errors.mean():.1%}",
-                f"{np.median(errors):.1%}",
-            )
-    Console(width=120).print(table)
+    tables = list(_tables(parser.parse_args(arguments).dir / _FILE))
+    shown = Table(title="bf16 products replayed from graphs: errors on shapes left out of the fit")
+    for name in ("ramp", "start is", "start, us", "of peak", "mean |error|", "all tables"):
+        shown.add_column(name, justify="left" if name == "start is" else "right")
+    for ramp, is_added in [(_RAMPS[0], False), *((ramp, True) for ramp in _RAMPS)]:
+        found = [_scored(_Model(ramp=ramp, is_added=is_added), products) for products in tables]
+        starts, shares, errors = zip(*found, strict=True)
+        cells = (", ".join(f"{x:.2f}" for x in each) for each in (starts, shares))
+        each_error = ", ".join(f"{error:.1%}" for error in errors)
+        word = "added" if is_added else "the least"
+        shown.add_row(f"{ramp:.0f}", word, *cells, each_error, f"{np.mean(errors):.2%}")
+    console = Console(width=120)
+    console.print(shown)
+    names = (
+        f"{table.device.name} {table.library}{', sustained' * table.sustained}" for table in tables
+    )
+    console.print(f"tables: {'; '.join(names)}")
     return 0
 
 
@@ -130,54 +125,54 @@ def _halves(products: _Products) -> tuple[_Products, _Products]:
     return products.at(drawn), products.at(every[1::2])
 
 
-def _work_s(at: Sequence[float], products: _Products) -> Floats:
-    """Return the time of products as convolutions of one tap. [s]"""
-    _, share, bandwidth, *ramp = at
-    kernels = replace(MATRIX_KERNELS, ramp=ramp[0]) if ramp else MATRIX_KERNELS
-    rates: ConvolutionRates = replace(
-        convolution_rates(products.device, Precision.BF16, load_calibration()),
-        product=share,
-        memory_bytes_per_s=products.device.memory_bandwidth_bytes_per_s * bandwidth,
-        kernels=kernels,
-    )
-    m, n, k = products.m, products.n, products.k
-    shape = Convolution(
-        positions=m,
-        in_channels=k,
-        out_channels=n,
-        groups=np.ones_like(m),
-        taps=1,
-        stride_area=1.0,
-        square=True,
-    )
-    traffic = (m * k + k * n + m * n) * rates.element_bytes
-    return convolution_time_s(shape, ConvolutionPass.FORWARD, rates, traffic)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Model:
+    """Time of a product.
+
+    Attributes:
+        ramp: Of tiles.
+        is_added: The start adds to the work; otherwise it is the least there is.
+    """
+
+    ramp: float
+    is_added: bool
+
+    def time_s(self, at: Sequence[float], products: _Products) -> Floats:
+        """Return times, as convolutions of one tap, of a start and two shares. [s]"""
+        start_s, share, bandwidth = at[0] * 1e-6, at[1], at[2]
+        rates = replace(
+            convolution_rates(products.device, Precision.BF16, load_calibration()),
+            product=share,
+            memory_bytes_per_s=products.device.memory_bandwidth_bytes_per_s * bandwidth,
+            kernels=replace(MATRIX_KERNELS, ramp=self.ramp),
+        )
+        m, n, k = products.m, products.n, products.k
+        shape = Convolution(
+            positions=m,
+            in_channels=k,
+            out_channels=n,
+            groups=np.ones_like(m),
+            taps=1,
+            stride_area=1.0,
+            square=True,
+        )
+        traffic = (m * k + k * n + m * n) * rates.element_bytes
+        work_s = convolution_time_s(shape, ConvolutionPass.FORWARD, rates, traffic)
+        return np.asarray(start_s + work_s if self.is_added else np.maximum(start_s, work_s))
 
 
-def _at_least(at: Sequence[float], products: _Products) -> Floats:
-    return np.maximum(at[0] * 1e-6, _work_s(at, products))
+def _scored(model: _Model, products: _Products) -> tuple[float, float, float]:
+    """Return start [us] and share of the peak, and the mean error on the other half."""
+    fitted, other = _halves(products)
 
-
-def _added(at: Sequence[float], products: _Products) -> Floats:
-    return np.asarray(at[0] * 1e-6 + _work_s(at, products))
-
-
-#: Name → model, and how many of its constants are free.
-_MODELS: dict[str, tuple[_Model, int]] = {
-    "no shorter than a start": (_at_least, 3),
-    "start added": (_added, 3),
-    "start added, ramp free": (_added, 4),
-}
-
-
-def _fitted(model: _Model, products: _Products, free: int) -> list[float]:
     def loss(at: Floats) -> float:
-        ratio = model(np.exp(at).tolist(), products) / products.measured_s
+        ratio = model.time_s(np.exp(at).tolist(), fitted) / fitted.measured_s
         return float(np.mean(np.abs(np.log(ratio))))
 
-    options = {"maxiter": 400}
-    best = minimize(loss, np.log(_FIRST[:free]), method="Nelder-Mead", options=options)
-    return list(np.exp(best.x).tolist())
+    best = minimize(loss, np.log(_FIRST), method="Nelder-Mead", options={"maxiter": 400})
+    at = np.exp(best.x).tolist()
+    error = float(np.mean(np.abs(model.time_s(at, other) / other.measured_s - 1.0)))
+    return at[0], at[1], error
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ published with the submissions say [1, 2]; nothing of it is fitted.
 References:
     [1] mlcommons/training_results_v4.0, smc-ac-power/benchmarks (ResNet-50 on one node; train.py of
         RetinaNet), and NVIDIA/benchmarks (ResNet-50 on several nodes; RetinaNet).
-    [2] mlcommons/training_results_v3.1, NVIDIA/benchmarks: 8 x 8 H100 for ResNet-50, 50 images each.
+    [2] mlcommons/training_results_v3.1, NVIDIA/benchmarks: ResNet-50 on 8 x 8 H100, 50 images each.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _HALF: Mapping[str, Any] = {
 }
 #: Benchmark → what its submissions switch on besides.
 _SUBMITTED: Mapping[str, Mapping[str, Any]] = {
-    # MXNET_HOROVOD_NUM_GROUPS=1, "Default is no NCCL and BWD overlap"
+    # one Horovod group of all gradients: "Default is no NCCL and BWD overlap"
     "resnet": {**_HALF, "overlap_gradients": False},
     # --apex-backbone-fusion --apex-head-fusion; torch.cuda.amp.GradScaler
     "ssd": {**_HALF, "fused_convolutions": True, "loss_scaling": True},
@@ -207,7 +207,7 @@ def _traits(benchmark: str, nodes: int) -> dict[str, Any]:
     return {**TUNED, **_SUBMITTED.get(benchmark, {}), **alone}
 
 
-def job_of(  # noqa: PLR0913 - what a row says
+def job_of(
     benchmark: str,
     global_batch: int,
     nodes: int,

@@ -1,4 +1,4 @@
-"""Steps of ResNet-50 and RetinaNet in MLPerf Training on H100 and H200, predicted without an anchor.
+"""Steps of ResNet-50 and RetinaNet in MLPerf Training, H100 and H200, without an anchor.
 
 No constant is made from these rows: software is set to what the submissions' configurations say
 (`benchmarks.mlperf_runs`), everything else is the shipped model. Rows of up to eight nodes; a node
@@ -24,6 +24,7 @@ _NODES = {"H100-SXM": "dgx-h100", "H200": "dgx-h200"}
 _MOST_DEVICES = 64
 _TABLE = "throughput_vision_dlrm.csv"
 
+
 def section(options: Options) -> Section | None:
     """Return the errors of step times."""
     rows = _rows(options.measured / _TABLE)
@@ -36,7 +37,7 @@ def section(options: Options) -> Section | None:
         found_s = _predicted_s(row)
         errors.setdefault(benchmark, []).append(found_s / step_s - 1.0)
         notes.append(
-            f"{row.row_id} {benchmark:6} {row.n_accel:3} x {row.accelerator:8} {samples:3} a device: "
+            f"{row.row_id} {benchmark:6} {row.n_accel:3} x {row.accelerator:8} {samples:3} each: "
             f"{step_s * 1e3:6.2f} ms, found {found_s * 1e3:6.2f} ({found_s / step_s - 1:+.1%})"
         )
     every = [error for each in errors.values() for error in each]

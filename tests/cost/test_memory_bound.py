@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wattree.cost.memory_bound import BY_FUNCTION, BY_KIND, gathered_bytes, passes_of
+from wattree.cost.memory_bound import (
+    BY_FUNCTION,
+    BY_KIND,
+    IN_CONVOLUTIONS,
+    gathered_bytes,
+    passes_of,
+)
 from wattree.graph import OperatorKind
 
 ROWS = {**BY_FUNCTION, **BY_KIND}
@@ -18,6 +24,20 @@ def test_a_row_moves_each_operand_at_least_once_forward(name: str) -> None:
     assert min(row.inputs, row.outputs, row.backward_inputs, row.backward_outputs) >= 1.0
     assert 0.0 < row.share <= 1.0
     assert 0.0 < row.backward_share <= 1.0
+    assert row.source
+
+
+@pytest.mark.parametrize("name", sorted(IN_CONVOLUTIONS))
+def test_what_a_convolution_does_besides_moves_less_than_a_kernel_of_its_own(name: str) -> None:
+    """Forward loses passes; backward still reads and writes every operand's gradient."""
+    row, alone = IN_CONVOLUTIONS[name], BY_KIND[OperatorKind.BATCH_NORM]
+
+    assert row.inputs < alone.inputs
+    assert row.outputs <= alone.outputs
+    assert min(row.backward_inputs, row.backward_outputs) >= 1.0
+    assert row.backward_inputs + row.backward_outputs < (
+        alone.backward_inputs + alone.backward_outputs
+    )
     assert row.source
 
 

