@@ -161,7 +161,7 @@ def csv_track(path: Path, rows: str, *, header: str = "time,watts", shift_s: flo
     meter = CsvMeter(path, shift_s=shift_s, clock=clock, wall_clock=wall)
     track = Track(meter.domains()[0])
     for reading in meter.read():
-        track.add(reading.at_s, reading.value)
+        track.add(reading.at_s, reading.value, line=reading.line)
     return track
 
 
@@ -192,6 +192,28 @@ def test_rows_that_say_nothing_are_left_out_and_noted(tmp_path: Path) -> None:
         note.startswith("said what is no number or is negative (4 times")
         for note in track.notes(0.0, 200.0)
     )
+
+
+def test_rows_that_are_wrong_are_named_by_line(tmp_path: Path) -> None:
+    """Whoever mends the file must find them; a quote left open spoils its own row alone."""
+    rows = '5000,100\n5001,100\nfoo,5\nbar,5\nbaz,5\n5002,100\n5001.5,100\n5003,9e9\n"5003,1\n'
+    rows += "5003,100\n"
+    track = csv_track(tmp_path / "m.csv", rows)
+    lines = {note.partition(" (")[0]: note.rpartition("; ")[2] for note in track.notes(0.0, 200.0)}
+
+    assert lines["said what is no number or is negative"] == "lines 4 to 6, 10)"
+    assert lines["had readings out of their order, left out"] == "line 8)"
+    assert lines["said more than 100,000 W, which is left out"] == "line 9)"
+    assert track.between(100.0, 103.0) == pytest.approx(300)
+
+
+def test_rows_ahead_of_those_after_them_are_named_by_line(tmp_path: Path) -> None:
+    """The row whose time was wrong, not the one that showed it."""
+    rows = "5000,100\n5001,100\n5002,100\n5900,100\n5003,100\n5004,100\n"
+    (note,) = csv_track(tmp_path / "m.csv", rows).notes(0.0, 2000.0)
+
+    assert note.startswith("had times ahead of those after them, left out")
+    assert note.endswith("; line 5)")
 
 
 def test_a_growing_file_is_read_on_and_half_a_line_waits(tmp_path: Path) -> None:

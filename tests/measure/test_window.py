@@ -6,6 +6,8 @@ import pytest
 
 from tests.measure.fakes import Clock, Scripted, counter
 from wattree.measure import Domain, Quantity, Window, WindowReading
+from wattree.measure.window import origin_of
+from wattree.trace import RunOrigin
 
 
 def read(
@@ -192,3 +194,12 @@ def test_a_power_meter_that_always_says_nothing_is_missing() -> None:
     assert found.missing == (
         "node0/board: it said 0 W all the time: it does not read what it is connected to",
     )
+
+
+def test_a_run_of_which_nothing_was_read_is_not_called_measured() -> None:
+    """An origin speaks of energy; there is none."""
+    clock = Clock()
+    found = read([Scripted(clock, {"gpu0": [5.0] * 40})], clock)
+
+    assert found.meters == ()
+    assert origin_of(found.meters) is RunOrigin.UNREAD

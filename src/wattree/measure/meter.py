@@ -68,11 +68,19 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A number of a domain, and when it was true on the monotonic clock."""
+    """A number of a domain, and when it was true on the monotonic clock.
+
+    Attributes:
+        domain: Its name.
+        at_s: When. [s]
+        value: As it was read.
+        line: Where it stands in the file that it was read from; None if in none.
+    """
 
     domain: str
     at_s: float
     value: float
+    line: int | None = None
 
 
 class Meter(Protocol):

@@ -63,7 +63,9 @@ class WindowReading:
 
 
 def origin_of(meters: Sequence[MeterReading]) -> RunOrigin:
-    """Return where the figures of a run come from: an estimate among them makes it one."""
+    """Return where the energy of a run comes from: an estimate among its parts makes it one."""
+    if not meters:
+        return RunOrigin.UNREAD
     is_estimate = any(reading.is_estimate for reading in meters)
     return RunOrigin.ESTIMATED if is_estimate else RunOrigin.MEASURED
 
@@ -82,6 +84,7 @@ class Window:
         interval_s: Time between two readings. [s]
         missing: What discovery found missing: `cpu0: why`.
         claim: Asked with each device, whether this process reads its energy.
+        watch: Called in the thread that reads, after each reading.
         clock: The monotonic clock.
         wall_clock: Watched for jumps.
 
@@ -98,12 +101,14 @@ class Window:
         interval_s: float = 0.1,
         missing: Sequence[str] = (),
         claim: Callable[[str], bool] = _anything,
+        watch: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._node, self._interval_s = node, interval_s
         self._missing = tuple(f"{node}/{line}" for line in missing)
         self._clock, self._wall_clock = clock, wall_clock
+        self._watch = watch
         self._meters: list[Meter] = []
         self._tracks: dict[tuple[int, str], Track] = {}
         self._kinds: dict[tuple[int, str], str] = {}
@@ -165,6 +170,8 @@ class Window:
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
             self.poll()
+            if self._watch is not None:
+                self._watch()
 
     def poll(self) -> None:
         """Read every meter once. One that fails is asked again next time: drivers hesitate."""
@@ -179,7 +186,7 @@ class Window:
             for reading in readings:
                 track = self._tracks.get((number, reading.domain))
                 if track is not None:
-                    track.add(reading.at_s, reading.value)
+                    track.add(reading.at_s, reading.value, line=reading.line)
 
     def _watch_wall_clock(self) -> None:
         now_s = self._clock()

@@ -152,7 +152,7 @@ class Stages:
         """Return a loader with the same batches, whose waiting is *materials*."""
         self._has_loader = True
         self._prefetch = prefetches(loader)
-        return LabelledLoader(loader, begin=self._wait, received=self._received)
+        return LabelledLoader(loader, begin=self._wait, received=self._received, ended=self._loaded)
 
     def __enter__(self) -> Self:
         """Return itself; a loop without a loader begins now."""
@@ -245,6 +245,11 @@ class Stages:
         self._counts.add(batch, core_s, workers)
         if self._handle is None:
             self._next_step()
+
+    def _loaded(self, core_s: float) -> None:
+        """Count what the loader's workers did since the last batch that was told."""
+        if not self._is_closed:
+            self._counts.core_s += core_s
 
     def _stepped(self) -> None:
         mark = self._timeline.clock.mark()
