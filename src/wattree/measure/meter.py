@@ -117,7 +117,7 @@ class MeterOptions:
         csv_shift_s: Added to the times of that file: how far its clock is behind. [s]
         replay: File of a run whose power series are played.
         devices: Accelerators to read, by index or UUID; None for all.
-        tdp_w: Rated power of one processor, for the estimate. [W]
+        tdp_w: Rated power of all processors together, for the estimate. [W]
     """
 
     csv: str | None = None

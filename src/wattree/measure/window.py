@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from string import digits
 
 from wattree.errors import MeterError
 from wattree.measure.meter import Domain, Meter, Quantity
@@ -132,8 +134,24 @@ class Window:
                 if is_energy and not claim(domain.device):
                     self._missing += (f"{self._node}/{domain.name}: {READ_ELSEWHERE}",)
                 else:
-                    self._tracks[number, domain.name] = Track(domain)
+                    self._tracks[number, domain.name] = Track(self._apart(domain, meter.kind))
                     self._kinds[number, domain.name] = meter.kind
+
+    def _apart(self, domain: Domain, kind: str) -> Domain:
+        """Return a domain under a name of its own: makers number their devices each from 0."""
+        taken = {track.domain.name for track in self._energies()}
+        if domain.quantity is Quantity.SHARE or domain.name not in taken:
+            return domain
+        stem = domain.name.rstrip(digits)
+        free = next(name for n in count() if (name := f"{stem}{n}") not in taken)
+        notes = [domain.note] if domain.note else []
+        return replace(domain, name=free, note="; ".join([*notes, f"{domain.name} of {kind}"]))
+
+    def _energies(self) -> Iterator[Track]:
+        """Yield the readings of every energy."""
+        for track in self._tracks.values():
+            if track.domain.quantity is not Quantity.SHARE:
+                yield track
 
     @property
     def domains(self) -> tuple[Domain, ...]:
@@ -197,11 +215,7 @@ class Window:
 
     def tracks(self) -> dict[str, Track]:
         """Return the readings of every energy, by domain."""
-        return {
-            f"{self._node}/{name}": track
-            for (_, name), track in self._tracks.items()
-            if track.domain.quantity is not Quantity.SHARE
-        }
+        return {f"{self._node}/{track.domain.name}": track for track in self._energies()}
 
     def between(self, start_s: float | None = None, end_s: float | None = None) -> WindowReading:
         """Return what was read between two times; of the whole window if none are given."""
@@ -218,7 +232,7 @@ class Window:
                     share = track.between(start_s, end_s) / (end_s - start_s)
                     shares.setdefault(name.rstrip("0123456789"), []).append(min(share, 1.0))
                 continue
-            domain = f"{self._node}/{name}"
+            domain = f"{self._node}/{track.domain.name}"
             fault, least_s = _fault(track, start_s, end_s, self._lost.get(number), self._interval_s)
             needs_s = max(needs_s, least_s)
             if fault:

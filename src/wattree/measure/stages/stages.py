@@ -166,6 +166,8 @@ class Stages:
         traceback: TracebackType | None,
     ) -> None:
         """Write the run, also of a loop that failed."""
+        if isinstance(error, SystemExit) and error.code:
+            self._exit_code = error.code if isinstance(error.code, int) else 1
         self._ended_by(kind)
         self.close()
 
