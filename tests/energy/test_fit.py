@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.energy.synthetic import MODELS, TRUE, World, isolated, study
+from wattree.energy import fit_energy as fit_energy_module
 from wattree.energy.calibration import (
     CONSTANTS,
     Constant,
@@ -26,8 +27,9 @@ from wattree.energy.calibration_file import (
     write_energy_calibration,
 )
 from wattree.energy.commands import fit_energy, predict_energy
-from wattree.energy.fit import fit_runs
+from wattree.energy.fit import constants_of, fit_runs
 from wattree.energy.fit_times import Overlap, fit_overlap
+from wattree.energy.observed import observations
 from wattree.energy.predict import at_size, described, forecast
 from wattree.energy.stage_model import energy_of_run
 from wattree.errors import RunError, UnknownNameError
@@ -588,7 +590,7 @@ def test_a_failed_run_is_left_out_whatever_it_lacks() -> None:
     found = fit_runs([*runs, killed, short])
 
     assert found.warnings[:2] == (
-        "killed is left out: it was interrupted",
+        "killed is left out: it was interrupted, or lost ranks",
         "short is left out: it ended with code 3",
     )
     assert found.constants == fit_runs(runs).constants
@@ -632,3 +634,21 @@ def test_a_batch_far_from_those_of_the_fit_is_said(calibration: EnergyCalibratio
 
     assert not any("samples on a rank" in line for line in near.warnings)
     assert any(line.startswith("10000 samples on a rank are far from") for line in far.warnings)
+
+
+@pytest.mark.parametrize("errors", [1.0, 16.0])
+def test_the_whole_does_not_hang_on_the_chosen_weight_of_stages(
+    runs: tuple[Run, ...], errors: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The split does, which is why the weight is said."""
+    small = [run for run in runs if run.nodes <= 4]
+    large = [run for run in runs if run.nodes > 4 and run.activity is Activity.TRAINING]
+    usual = constants_of(observations(small))
+    monkeypatch.setattr(fit_energy_module, "_SPLIT_ERRORS", errors)
+    other = constants_of(observations(small))
+
+    changes = [
+        sum(energy_of_run(other, run).values()) / sum(energy_of_run(usual, run).values()) - 1
+        for run in large
+    ]
+    assert 0 < max(map(abs, changes)) < 0.02

@@ -109,6 +109,25 @@ def test_the_first_steps_can_be_left_out(recorded: Path, tmp_path: Path) -> None
     assert rest_s <= watched.run.stages["materials"].exposed_s < rest_s + 1.0
 
 
+@pytest.mark.parametrize(("given", "code"), [(3, 3), ("no data", 1), (0, 0), (None, 0)])
+def test_a_loop_that_leaves_the_program_has_its_exit_code(
+    recorded: Path, tmp_path: Path, given: object, code: int
+) -> None:
+    """A run that ended by `sys.exit(3)` is no good one: fits leave it out."""
+    model, optimizer = pair()
+    out = tmp_path / "run.json"
+
+    def leave() -> None:
+        with stages(recorded, out, model, optimizer) as watched:
+            trained(watched, Slow(15, 0.01), model, optimizer)
+            raise SystemExit(given)
+
+    with pytest.raises(SystemExit):
+        leave()
+
+    assert read_run(out).exit_code == code
+
+
 @pytest.mark.parametrize(("error", "code"), [(ValueError, 1), (KeyboardInterrupt, None)])
 def test_a_loop_that_fails_has_its_energy_written(
     recorded: Path, tmp_path: Path, error: type[BaseException], code: int | None

@@ -275,7 +275,11 @@ def observations(runs: Sequence[Run], *, node: str | None = None) -> Observation
     failed = [run for run in runs if run.exit_code != 0]
     warnings = [
         f"{run.name} is left out: it "
-        + ("was interrupted" if run.exit_code is None else f"ended with code {run.exit_code}")
+        + (
+            "was interrupted, or lost ranks"
+            if run.exit_code is None
+            else f"ended with code {run.exit_code}"
+        )
         for run in failed
     ]
     used, copies = _without_copies([run for run in runs if run.exit_code == 0])
