@@ -652,3 +652,15 @@ def test_the_whole_does_not_hang_on_the_chosen_weight_of_stages(
         for run in large
     ]
     assert 0 < max(map(abs, changes)) < 0.02
+
+
+def test_a_unit_of_any_kind_is_refused_or_right(
+    calibration: EnergyCalibration, tmp_path: Path
+) -> None:
+    """A mapping is no text."""
+    path = tmp_path / "c.yaml"
+    write_energy_calibration(calibration, path)
+    path.write_text(path.read_text().replace("unit: W,", "unit: {a: 1},", 1))
+
+    with pytest.raises(RunError, match=r"constants\.energy\.static_w\.unit: found {'a': 1}"):
+        read_calibration(path)

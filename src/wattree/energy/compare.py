@@ -290,7 +290,7 @@ def _of_series(runs: Sequence[Run], policy: Policy) -> dict[str, tuple[MethodSco
     titles = {"ar": "AR(p), p by AIC", "ses": "SES", "arima": "ARIMA(p,d,q) by AIC"}
     for method in FORECASTERS:
         errors: Errors = []
-        reason = "no run has a power series"
+        reason = ""
         for run in runs:
             series = next((each for each in run.power if each.domain == "total"), None)
             series = series or (run.power[0] if len(run.power) == 1 else None)
@@ -309,7 +309,7 @@ def _of_series(runs: Sequence[Run], policy: Policy) -> dict[str, tuple[MethodSco
             total=score([error for _, error in errors]),
             by_model=_by(errors, lambda run: run.model),
             by_nodes=_by(errors, lambda run: run.nodes),
-            reason="" if errors else reason,
+            reason=reason if errors or reason else "no run has a power series",
         )
         found[method] = (scores, errors)
     return found
