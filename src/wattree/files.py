@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from wattree.errors import JobError, OutputError
+from wattree.parsed import kept_parsed
 
 __all__ = [
     "LIMIT_BYTES",
@@ -201,7 +202,9 @@ def _of_package(path: str | Path, text: str) -> object:
     Parsing takes longer than all else that is done for a small job.
     """
     if text not in _PARSED:
-        _PARSED[text] = _parsed_yaml(path, text)
+        _PARSED[text] = kept_parsed(
+            Path(path), text, lambda: _parsed_yaml(path, text), write_atomic
+        )
     return copy.deepcopy(_PARSED[text])
 
 

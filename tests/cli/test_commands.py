@@ -734,6 +734,28 @@ def test_a_sweep_of_power_limits_names_its_knee(
     assert f"Least energy at {least['power_limit_w']:g} W" in capsys.readouterr().out
 
 
+def test_a_sweep_that_saves_nothing_says_so(
+    job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not that a limit takes 0 % less than itself; a limit above the rated one is no limit."""
+    job = str(job_file(strategy={"preset": "ddp"}))
+
+    assert run(["simulate", job, "--power-limit", "600 W, 100 W"]) == 0
+    printed = capsys.readouterr()
+    assert "Least energy at 600 W per device, the highest of these limits" in printed.out
+    assert "600 W has no effect: the devices are rated at 400 W; set it below" in printed.err
+
+
+def test_a_misspelt_sweep_is_no_quantity(
+    job_file: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The word is what was meant; a length keeps its spelling, too."""
+    assert run(["simulate", str(job_file()), "--power-limit", "sweeep"]) == 2
+    assert "--power-limit: found 'sweeep', expected 'sweep' alone" in capsys.readouterr().err
+    assert run(["simulate", str(job_file()), "--shift", "1e9 d"]) == 2
+    assert "--shift: found '1e9 d', expected a time up to 100 years" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [

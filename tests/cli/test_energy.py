@@ -141,5 +141,10 @@ def test_runs_of_one_node_predict_two_with_a_network_that_is_given(
     assert run([*words, "--nodes", "2", *given]) == 0
     (found,) = json.loads(capsys.readouterr().out)["forecasts"]
     assert found["ranks"] == 4
-    assert "time.network.between: given, not from runs" in found["warnings"]
+    within = "within nodes bytes and messages are slower, which sets the pace"
+    assert f"time.network.between: given, not from runs; {within}" in found["warnings"]
+    assert run([*words, "--nodes", "2", "--bandwidth", "1 MB/s", "--latency", "1 s"]) == 0
+    slow = capsys.readouterr().out
+    assert "given, not from runs" in slow
+    assert "sets the pace" not in slow
     assert run([*words, "--nodes", "2", "--latency", "1 us"]) == 2

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.energy.synthetic import MODELS, TRUE, World, isolated, study
+from wattree.energy import fit_energy as fit_energy_module
 from wattree.energy.calibration import (
     CONSTANTS,
     Constant,
@@ -26,8 +27,9 @@ from wattree.energy.calibration_file import (
     write_energy_calibration,
 )
 from wattree.energy.commands import fit_energy, predict_energy
-from wattree.energy.fit import fit_runs
+from wattree.energy.fit import constants_of, fit_runs
 from wattree.energy.fit_times import Overlap, fit_overlap
+from wattree.energy.observed import observations
 from wattree.energy.predict import at_size, described, forecast
 from wattree.energy.stage_model import energy_of_run
 from wattree.errors import RunError, UnknownNameError
@@ -554,3 +556,111 @@ def test_a_constant_without_an_interval_leaves_none_to_a_prediction_that_needs_i
 
     assert predicted.energy_j.upper is None
     assert any(line.startswith("no interval: the runs leave none") for line in predicted.warnings)
+
+
+def test_loaders_of_two_kinds_are_not_fitted_together() -> None:
+    """Rates of workers and of a loader within the process are other constants."""
+    world = World(noise=0.0)
+    within = replace(in_process(world, 8), name="within")
+    ahead = replace(world.training("vgg-16", 16, 1), name="ahead", prefetch=True)
+
+    with pytest.raises(
+        RunError, match=r"prefetch: found false \(within\) and true \(ahead\), expected one"
+    ):
+        fit_runs([world.idle(), within, ahead])
+
+
+def test_a_loader_of_which_nobody_speaks_is_as_the_others() -> None:
+    """A program measured from outside cannot say it."""
+    world = World(noise=0.0)
+    runs = [replace(in_process(world, each), name=f"b{each}") for each in (8, 16, 32)]
+    silent = replace(runs[1], prefetch=None)
+    found = fit_runs([world.idle(), runs[0], silent, runs[2]])
+
+    assert found.constants["time.materials.cores"].value == pytest.approx(1.0, rel=1e-3)
+    assert "b16: prefetch is not said, and taken as false as in the other runs" in found.warnings
+
+
+def test_a_failed_run_is_left_out_whatever_it_lacks() -> None:
+    """A measurement that was killed has no steps, one that was too short no energy."""
+    world = World(noise=0.0)
+    runs = [world.idle(), *(world.training("vgg-16", 16, nodes) for nodes in (1, 2, 4))]
+    killed = replace(runs[1], name="killed", iterations=0, exit_code=None)
+    short = replace(runs[1], name="short", meters=(), exit_code=3, origin=RunOrigin.UNREAD)
+    found = fit_runs([*runs, killed, short])
+
+    assert found.warnings[:2] == (
+        "killed is left out: it was interrupted, or lost ranks",
+        "short is left out: it ended with code 3",
+    )
+    assert found.constants == fit_runs(runs).constants
+
+
+def test_weights_that_were_chosen_are_said() -> None:
+    """Where runs state the energy of their stages, and only there."""
+    world = World(noise=0.0)
+    runs = [world.idle(), *(world.training("vgg-16", 16, nodes) for nodes in (1, 2, 4))]
+    silent = [
+        replace(run, stages={name: replace(use, energy_j=None) for name, use in run.stages.items()})
+        for run in runs
+    ]
+    said, unsaid = fit_runs(runs).warnings, fit_runs(silent).warnings
+
+    assert any(
+        line.startswith("energies of stages, stated by 3 of 4 runs, count with errors 4 times")
+        for line in said
+    )
+    assert not any("chosen" in line for line in unsaid)
+
+
+def test_runs_of_one_name_are_told_apart_by_their_files(tmp_path: Path) -> None:
+    """`mv run.json train1.json` leaves the name within."""
+    world = World(noise=0.0)
+    write_run(replace(world.idle(), name="rest"), tmp_path / "idle.json")
+    for number, nodes in enumerate((1, 2, 4)):
+        run = replace(world.training("vgg-16", 16, nodes), name="run")
+        write_run(run, tmp_path / f"train{number}.json")
+    found = fit_energy([tmp_path])
+
+    assert found.runs == {"idle": ("rest",), "training": ("train0", "train1", "train2")}
+
+
+def test_a_batch_far_from_those_of_the_fit_is_said(calibration: EnergyCalibration) -> None:
+    """A line through 8 to 32 samples says little of 10,000."""
+    near, far = (
+        forecast(calibration, described(calibration, "vgg-16", nodes=2, samples_per_rank=samples))
+        for samples in (calibration.models["vgg-16"].most_samples, 10_000.0)
+    )
+
+    assert not any("samples on a rank" in line for line in near.warnings)
+    assert any(line.startswith("10000 samples on a rank are far from") for line in far.warnings)
+
+
+@pytest.mark.parametrize("errors", [1.0, 16.0])
+def test_the_whole_does_not_hang_on_the_chosen_weight_of_stages(
+    runs: tuple[Run, ...], errors: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The split does, which is why the weight is said."""
+    small = [run for run in runs if run.nodes <= 4]
+    large = [run for run in runs if run.nodes > 4 and run.activity is Activity.TRAINING]
+    usual = constants_of(observations(small))
+    monkeypatch.setattr(fit_energy_module, "_SPLIT_ERRORS", errors)
+    other = constants_of(observations(small))
+
+    changes = [
+        sum(energy_of_run(other, run).values()) / sum(energy_of_run(usual, run).values()) - 1
+        for run in large
+    ]
+    assert 0 < max(map(abs, changes)) < 0.02
+
+
+def test_a_unit_of_any_kind_is_refused_or_right(
+    calibration: EnergyCalibration, tmp_path: Path
+) -> None:
+    """A mapping is no text."""
+    path = tmp_path / "c.yaml"
+    write_energy_calibration(calibration, path)
+    path.write_text(path.read_text().replace("unit: W,", "unit: {a: 1},", 1))
+
+    with pytest.raises(RunError, match=r"constants\.energy\.static_w\.unit: found {'a': 1}"):
+        read_calibration(path)

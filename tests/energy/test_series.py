@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 import numpy as np
@@ -116,3 +117,35 @@ def test_a_missing_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> N
 
     with pytest.raises(MissingExtraError, match=r"wattree\[fit\]"):
         forecast_series(series_of(autoregressive(60)), "ar")
+
+
+@pytest.mark.parametrize("method", ["ar", "ses", "arima"])
+@pytest.mark.parametrize("first_w", [0.0, 100.0])
+def test_a_part_without_power_is_no_measure_of_a_forecast(method: str, first_w: float) -> None:
+    """Errors are shares of what was drawn."""
+    watts = np.concatenate([np.full(30, first_w), np.zeros(30)])
+
+    with pytest.raises(RunError, match="found 0 W all through the part to forecast"):
+        forecast_series(series_of(watts), method)
+
+
+def test_a_series_that_has_no_fit_is_refused_with_the_reason() -> None:
+    """Libraries raise what they like; a comparison goes on with the other models."""
+    takes_turns = np.tile([0.0, 500.0], 20)
+
+    with pytest.raises(RunError, match="run: arima: cannot be fitted to the power seen"):
+        forecast_series(series_of(takes_turns), "arima")
+    assert np.isfinite(forecast_series(series_of(takes_turns), "ses").error)
+
+
+@pytest.mark.parametrize("method", ["ar", "ses", "arima"])
+@pytest.mark.parametrize("seed", range(4))
+def test_any_series_is_forecast_or_refused(method: str, seed: int) -> None:
+    """Walks, steps, spikes, growth without end: nothing else comes out."""
+    random = np.random.default_rng(seed)
+    walk = np.maximum(200 + np.cumsum(random.normal(0, 20, 60)), 0)
+    step = np.where(np.arange(60) < random.integers(5, 55), 100.0, 300.0)
+    spike = np.where(np.arange(60) == random.integers(60), 1e9, 1.0)
+    for watts in (walk, step, spike, np.exp(np.linspace(0, 30, 60))):
+        with contextlib.suppress(RunError):
+            assert np.isfinite(forecast_series(series_of(watts), method).error)

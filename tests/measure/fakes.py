@@ -73,6 +73,8 @@ class FakeNvml:
     def __init__(self, counters_mj: Sequence[int | None], *, lost: bool = False) -> None:
         self.counters_mj, self.lost = list(counters_mj), lost
         self.power_mw = 70_000
+        self.uuids = [f"GPU-{number}abc" for number in range(len(self.counters_mj))]
+        self.powerless: set[int] = set()
 
     def nvmlInit(self) -> None:  # noqa: N802 - as the library has it
         """Do nothing."""
@@ -87,7 +89,7 @@ class FakeNvml:
 
     def nvmlDeviceGetUUID(self, handle: int) -> bytes:  # noqa: N802
         """Return a name that is the same in every process; older libraries return bytes."""
-        return f"GPU-{handle}abc".encode()
+        return self.uuids[handle].encode()
 
     def nvmlDeviceGetName(self, handle: int) -> str:  # noqa: N802
         """Return what people call it."""
@@ -105,8 +107,9 @@ class FakeNvml:
         return found
 
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
-        """Return the power. [mW]"""
-        del handle
+        """Return the power; some cards for screens tell none. [mW]"""
+        if handle in self.powerless:
+            raise NvmlError("Not Supported")
         return self.power_mw
 
     def nvmlDeviceGetUtilizationRates(self, handle: int) -> object:  # noqa: N802

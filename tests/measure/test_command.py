@@ -15,8 +15,8 @@ import pytest
 
 from wattree.cli.main import run
 from wattree.errors import RunError
-from wattree.measure import Ended, run_command
-from wattree.trace import RunOrigin, read_run
+from wattree.measure import Ended, MeterOptions, measure_command, run_command
+from wattree.trace import Run, RunOrigin, read_run
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PYTHON = sys.executable
@@ -121,11 +121,16 @@ def test_an_idle_run_needs_no_command(recorded: Path, tmp_path: Path) -> None:
     [
         ([], "wattree measure: found no command, expected: wattree measure -- CMD…, or --activity"),
         (["--activity", "idle", "ls"], "--activity idle: found a command, expected none"),
-        (["--activity", "idle"], "--seconds: found None, expected a length above 0"),
+        (["--activity", "idle"], "--seconds: is missing, expected a length above 0"),
         (["--seconds", "5", "ls"], "--seconds: has a meaning for --activity idle alone"),
         (["--repeat", "0", "ls"], "--repeat: found 0, expected at least 1"),
         (["--interval", "soon", "ls"], "--interval: "),
         (["--csv-shift", "nan", "ls"], "--csv-shift: found nan, expected a number of seconds"),
+        (["--csv-shift", "3", "ls"], "--csv-shift: found 3.0 without --csv"),
+        (["--repeat-for", "nan", "ls"], "--repeat-for: found nan, expected a number of seconds"),
+        (["--interval", "5", "ls"], "--interval: found '5', expected a number and a unit"),
+        (["--interval", "1 h", "ls"], "--interval: found '1 h', expected at most 60 s"),
+        (["--tdp", "200", "ls"], "--tdp: found '200', expected a number and a unit"),
         (["--activity", "loader", "ls"], "--iterations: is missing, expected how many steps"),
         (["--samples", "4", "ls"], "--iterations: is missing; --samples are of one step"),
         (["--iterations", "2", "--flop", "-4", "ls"], "--flop: found -4.0, expected 0 or more"),
@@ -237,7 +242,8 @@ def test_what_the_command_did_is_in_its_run(recorded: Path, tmp_path: Path) -> N
     """Steps of all repeats, ranks and the work of a step: fits use no run without them."""
     out = tmp_path / "loader.json"
     words = ["--activity", "loader", "--iterations", "10", "--samples", "32", "--ranks", "2"]
-    words += ["--core-seconds", "0.01", "--read-bytes", "4e6", "--repeat-for", "0.3"]
+    words += ["--core-seconds", "0.01", "--read-bytes", "4e6", "--repeat", "2"]
+    words += ["--repeat-for", "0.3"]
     code = measured(recorded, out, *words, "--", PYTHON, "-c", "import time; time.sleep(0.1)")
     found = read_run(out)
 
@@ -258,5 +264,61 @@ def test_nothing_read_is_no_energy_of_zero(
     error = capsys.readouterr().err
 
     assert code == 2
+    assert told["origin"] == "unread"
     assert (told["energy_j"], told["average_power_w"], told["meters"]) == (None, None, [])
     assert "--repeat-for 1.5 is long enough" in error
+
+
+def test_a_measurement_that_is_killed_leaves_what_it_had(recorded: Path) -> None:
+    """No signal handler runs then; the run was written while the command ran."""
+    found: list[Run] = []
+    program = "import time; time.sleep(0.6)"
+    done = measure_command(
+        [PYTHON, "-c", program],
+        meters=["replay"],
+        options=MeterOptions(replay=str(recorded)),
+        interval_s=0.02,
+        keep=found.append,
+        keep_every_s=0.1,
+    )
+
+    assert len(found) >= 2
+    assert found[-1].exit_code is None
+    assert found[-1].notes[-1].startswith("the command had not ended")
+    assert 0 < found[0].energy_j < found[-1].energy_j < done.run.energy_j
+    assert done.run.exit_code == 0
+
+
+@pytest.mark.slow
+def test_a_measurement_that_is_killed_leaves_its_file(recorded: Path, tmp_path: Path) -> None:
+    """By a signal that nothing can handle."""
+    out = tmp_path / "r.json"
+    program = (
+        "import sys; from pathlib import Path; from wattree.measure import MeterOptions, "
+        "measure_command; from wattree.trace import write_run\n"
+        "measure_command([sys.executable, '-c', 'import time; time.sleep(30)'], meters=['replay'],"
+        " options=MeterOptions(replay=sys.argv[1]), interval_s=0.02, keep_every_s=0.2,"
+        " keep=lambda run: write_run(run, sys.argv[2]))"
+    )
+    process = subprocess.Popen(
+        [PYTHON, "-c", program, str(recorded), str(out)],
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        process_group=0,
+    )
+    until_s = time.monotonic() + 30
+    while not out.exists() and time.monotonic() < until_s:
+        time.sleep(0.05)
+    children = _children_of(process.pid)
+    process.kill()
+    process.wait()
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+
+    assert read_run(out).exit_code is None
+    assert children
+
+
+def _children_of(number: int) -> list[int]:
+    """Return the processes that a process started."""
+    tasks = Path(f"/proc/{number}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.measure.fakes import Clock, FakeNvml, powercap_zone
 from wattree.errors import MeterError, UnknownNameError
-from wattree.measure import Quantity, Track, find_meters
+from wattree.measure import MeterOptions, Quantity, Track, find_meters
 from wattree.measure.meters import (
     AmdMeter,
     AppleMeter,
@@ -22,7 +22,7 @@ from wattree.measure.meters import (
     ReplayMeter,
 )
 from wattree.measure.meters.processor_time import ProcessorTime
-from wattree.trace import PowerSeries, Run, RunOrigin
+from wattree.trace import PowerSeries, Run, RunOrigin, write_run
 
 
 def values(meter: Any) -> dict[str, float]:
@@ -55,6 +55,36 @@ def test_nvidia_devices_without_a_counter_are_integrated_and_say_so() -> None:
 def test_the_devices_that_a_job_sees_are_read(name: str) -> None:
     """Others on the machine belong to other jobs."""
     assert NvmlMeter(FakeNvml([1, 2]), devices=(name,)).domains()[0].name == "gpu1"
+
+
+def test_a_number_is_not_the_beginning_of_another_devices_uuid() -> None:
+    """One in sixteen UUIDs begins with the digit of another device."""
+    nvml = FakeNvml([1, 2, 3])
+    nvml.uuids = ["GPU-1abc", "GPU-2abc", "GPU-0abc"]
+
+    names = [NvmlMeter(nvml, devices=(each,)).domains()[0].name for each in ("0", "1", "2")]
+    assert names == ["gpu0", "gpu1", "gpu2"]
+    assert NvmlMeter(nvml, devices=("1abc",)).domains()[0].name == "gpu0"
+
+
+def test_a_device_without_any_meter_leaves_the_others_read() -> None:
+    """A card for a screen beside an accelerator."""
+    nvml = FakeNvml([1500, None])
+    nvml.powerless = {1}
+    meter = NvmlMeter(nvml)
+
+    assert [each.name for each in meter.domains()] == ["gpu0", "accelerator0"]
+    assert meter.missing[0].startswith("gpu1: Card 1 tells neither energy nor power (")
+
+
+def test_a_replay_takes_the_place_of_what_the_machine_has(tmp_path: Path) -> None:
+    """As its help says: played instead."""
+    path = tmp_path / "old.json"
+    series = PowerSeries(domain="node0/gpu0", at_s=(1.0, 2.0), watts=(50.0, 60.0))
+    write_run(Run(name="old", origin=RunOrigin.MEASURED, wall_s=2.0, power=(series,)), path)
+    found = find_meters(options=MeterOptions(replay=str(path)))
+
+    assert [meter.kind for meter in found.meters] == ["replay", "processor time"]
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
@@ -161,7 +191,7 @@ def csv_track(path: Path, rows: str, *, header: str = "time,watts", shift_s: flo
     meter = CsvMeter(path, shift_s=shift_s, clock=clock, wall_clock=wall)
     track = Track(meter.domains()[0])
     for reading in meter.read():
-        track.add(reading.at_s, reading.value)
+        track.add(reading.at_s, reading.value, line=reading.line)
     return track
 
 
@@ -192,6 +222,28 @@ def test_rows_that_say_nothing_are_left_out_and_noted(tmp_path: Path) -> None:
         note.startswith("said what is no number or is negative (4 times")
         for note in track.notes(0.0, 200.0)
     )
+
+
+def test_rows_that_are_wrong_are_named_by_line(tmp_path: Path) -> None:
+    """Whoever mends the file must find them; a quote left open spoils its own row alone."""
+    rows = '5000,100\n5001,100\nfoo,5\nbar,5\nbaz,5\n5002,100\n5001.5,100\n5003,9e9\n"5003,1\n'
+    rows += "5003,100\n"
+    track = csv_track(tmp_path / "m.csv", rows)
+    lines = {note.partition(" (")[0]: note.rpartition("; ")[2] for note in track.notes(0.0, 200.0)}
+
+    assert lines["said what is no number or is negative"] == "lines 4 to 6, 10)"
+    assert lines["had readings out of their order, left out"] == "line 8)"
+    assert lines["said more than 100,000 W, which is left out"] == "line 9)"
+    assert track.between(100.0, 103.0) == pytest.approx(300)
+
+
+def test_rows_ahead_of_those_after_them_are_named_by_line(tmp_path: Path) -> None:
+    """The row whose time was wrong, not the one that showed it."""
+    rows = "5000,100\n5001,100\n5002,100\n5900,100\n5003,100\n5004,100\n"
+    (note,) = csv_track(tmp_path / "m.csv", rows).notes(0.0, 2000.0)
+
+    assert note.startswith("had times ahead of those after them, left out")
+    assert note.endswith("; line 5)")
 
 
 def test_a_growing_file_is_read_on_and_half_a_line_waits(tmp_path: Path) -> None:

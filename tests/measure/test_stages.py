@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -133,12 +134,20 @@ def test_a_labelled_loader_is_the_loader() -> None:
         [7, 8],
         begin=lambda: seen.append(("wait", None)),
         received=lambda *told: seen.append(("batch", told[1])),
+        ended=lambda core_s: seen.append(("end", core_s)),
     )
 
     assert list(loader) == [7, 8]
     assert len(loader) == 2
     assert loader.index(8) == 1
-    assert seen == [("wait", None), ("batch", 7), ("wait", None), ("batch", 8), ("wait", None)]
+    assert seen == [
+        ("wait", None),
+        ("batch", 7),
+        ("wait", None),
+        ("batch", 8),
+        ("wait", None),
+        ("end", 0.0),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -164,6 +173,64 @@ def test_samples_that_cannot_be_counted_once_are_not_known() -> None:
         counts.add(batch, 0.5, 2)
 
     assert (counts.samples, counts.core_s, counts.workers) == (None, 1.5, 2)
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_all_that_workers_did_is_counted_once(*, stays: bool) -> None:
+    """Epochs shorter than the time between two readings; workers that end with them, or stay."""
+    told_s: dict[int, float] = {}
+    counted_s, before_s = 0.0, _children_s()
+    worker = _Worker()
+    for _ in range(2):
+        workers = WorkerTime([worker], told_s=told_s)
+        worker.work(0.15)
+        counted_s += workers.since()
+        if not stays:
+            worker.end()
+        counted_s += workers.rest()
+        if not stays:
+            worker = _Worker()
+    worker.end()
+    used_s = _children_s() - before_s
+
+    assert 0.3 <= counted_s <= used_s + 0.03  # the kernel counts in hundredths
+    assert counted_s >= 0.5 * used_s
+
+
+class _Worker:
+    """A process that is busy for as long as it is told."""
+
+    def __init__(self) -> None:
+        program = (
+            "import time\n"
+            "for line in iter(input, ''):\n"
+            "    end = time.process_time() + float(line)\n"
+            "    while time.process_time() < end: pass\n"
+            "    print(flush=True)\n"
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.pid = self._process.pid
+
+    def work(self, seconds: float) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{seconds}\n")
+        self._process.stdin.flush()
+        self._process.stdout.readline()
+
+    def end(self) -> None:
+        self._process.communicate()
+
+
+def _children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_processor_time_of_workers_that_are_gone_is_kept() -> None:
@@ -351,6 +418,7 @@ def test_ranks_that_never_came_are_named() -> None:
     run = joined([part(0, "a"), part(3, "a")], 4)
 
     assert run.notes == ("nothing came from ranks 1, 2; not counted",)
+    assert run.exit_code is None  # the meters read work that nobody counted: fits leave it out
 
 
 def test_parts_are_left_and_collected(tmp_path: Path) -> None:

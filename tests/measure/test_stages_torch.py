@@ -25,13 +25,16 @@ LIMIT_S = 120
 class Slow:
     """Batches of which each is waited for."""
 
-    def __init__(self, count: int, wait_s: float) -> None:
-        self._count, self._wait_s = count, wait_s
+    def __init__(self, count: int, wait_s: float, *, first_s: float = 0.0) -> None:
+        self._count, self._wait_s, self._first_s = count, wait_s, first_s
+        self.waited_s: list[float] = []  # by its own clock: a busy machine wakes late
 
     def __iter__(self) -> Any:
         """Yield inputs and targets."""
         for index in range(self._count):
-            time.sleep(self._wait_s)
+            begun_s = time.monotonic()
+            time.sleep(self._wait_s + (self._first_s if index < 10 else 0.0))
+            self.waited_s.append(time.monotonic() - begun_s)
             yield torch.full((8, 16), float(index)), torch.zeros(8, 1)
 
 
@@ -97,11 +100,32 @@ def test_the_first_steps_can_be_left_out(recorded: Path, tmp_path: Path) -> None
     """Compilation is no step."""
     model, optimizer = pair()
     with stages(recorded, tmp_path / "run.json", model, optimizer, skip_steps=10) as watched:
-        trained(watched, Slow(40, 0.01), model, optimizer)
+        loader = Slow(40, 0.01, first_s=0.1)
+        trained(watched, loader, model, optimizer)
 
     assert watched.run is not None
     assert watched.run.iterations == 30
-    assert watched.run.stages["materials"].exposed_s == pytest.approx(0.3, rel=0.3)
+    rest_s = sum(loader.waited_s[10:])  # the first ten take a second more
+    assert rest_s <= watched.run.stages["materials"].exposed_s < rest_s + 1.0
+
+
+@pytest.mark.parametrize(("given", "code"), [(3, 3), ("no data", 1), (0, 0), (None, 0)])
+def test_a_loop_that_leaves_the_program_has_its_exit_code(
+    recorded: Path, tmp_path: Path, given: object, code: int
+) -> None:
+    """A run that ended by `sys.exit(3)` is no good one: fits leave it out."""
+    model, optimizer = pair()
+    out = tmp_path / "run.json"
+
+    def leave() -> None:
+        with stages(recorded, out, model, optimizer) as watched:
+            trained(watched, Slow(15, 0.01), model, optimizer)
+            raise SystemExit(given)
+
+    with pytest.raises(SystemExit):
+        leave()
+
+    assert read_run(out).exit_code == code
 
 
 @pytest.mark.parametrize(("error", "code"), [(ValueError, 1), (KeyboardInterrupt, None)])

@@ -6,6 +6,8 @@ import pytest
 
 from tests.measure.fakes import Clock, Scripted, counter
 from wattree.measure import Domain, Quantity, Window, WindowReading
+from wattree.measure.window import origin_of
+from wattree.trace import RunOrigin
 
 
 def read(
@@ -192,3 +194,27 @@ def test_a_power_meter_that_always_says_nothing_is_missing() -> None:
     assert found.missing == (
         "node0/board: it said 0 W all the time: it does not read what it is connected to",
     )
+
+
+def test_a_run_of_which_nothing_was_read_is_not_called_measured() -> None:
+    """An origin speaks of energy; there is none."""
+    clock = Clock()
+    found = read([Scripted(clock, {"gpu0": [5.0] * 40})], clock)
+
+    assert found.meters == ()
+    assert origin_of(found.meters) is RunOrigin.UNREAD
+
+
+def test_devices_of_two_makers_have_names_of_their_own() -> None:
+    """Each maker numbers its devices from 0; no reading is lost for that."""
+    clock = Clock()
+    two = [
+        Scripted(clock, {"gpu0": grows(step)}, domains=[counter("gpu0", device=device)])
+        for step, device in ((1.0, "GPU-1"), (2.0, "amd:0"))
+    ]
+    found = read(two, clock)
+
+    assert [each.domain for each in found.meters] == ["node0/gpu0", "node0/gpu1"]
+    assert [each.energy_j for each in found.meters] == pytest.approx([30.0, 60.0])
+    assert found.meters[1].note == "gpu0 of scripted"
+    assert [each.domain for each in found.power] == ["node0/gpu0", "node0/gpu1"]

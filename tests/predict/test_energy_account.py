@@ -257,7 +257,12 @@ def test_who_pays_for_energy_pays_no_catalogue_rent() -> None:
     assert by_device.cost_usd == pytest.approx(rent_usd)
     assert both.cost_usd == pytest.approx(energy_usd + rent_usd)
     assert by_energy.energy_j.total == plain.energy_j.total
-    assert "cost_usd" in by_energy.provenance
+    assert [each.provenance["cost_usd"].note for each in (plain, by_energy, by_device, both)] == [
+        "list price of the node",
+        "the job's price of energy; nothing for the hardware",
+        "the job's price of a device",
+        "the job's price of a device and the job's price of energy",
+    ]
 
 
 def test_energy_prices_rank_strategies_by_energy() -> None:

@@ -89,9 +89,8 @@ def _length_s(text: str) -> float:
     """Return the length of a run; 0 for that of the target. [s]"""
     if text.strip() == "run":
         return 0.0
-    spaced = re.sub(r"(?<=[0-9.])(?=[A-Za-zµ])", " ", text.strip(), count=1)
     try:
-        found = parse_quantity(spaced, "s")
+        found = parse_quantity(text, "s")
     except UnitError as error:
         raise JobError("--shift", [str(error)]) from error
     if not found <= _MOST_S:

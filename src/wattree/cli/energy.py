@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -115,13 +116,12 @@ def predict(  # noqa: PLR0917 - typer passes options by name
     batch: Annotated[
         float | None,
         typer.Option(
-            min=1,
             metavar="N",
             help="With --model: samples of one rank in a step; the largest of the model's runs.",
             show_default=False,
         ),
     ] = None,
-    iterations: Annotated[int, typer.Option(min=1, metavar="N", help="Steps of the run.")] = 1,
+    iterations: Annotated[int, typer.Option(metavar="N", help="Steps of the run.")] = 1,
     bandwidth: Annotated[
         str | None,
         typer.Option(
@@ -151,6 +151,7 @@ def predict(  # noqa: PLR0917 - typer passes options by name
     from wattree.trace.plain import as_plain
 
     _check_asked(model, run, job, batch)
+    _check_counts(batch, iterations)
     check_outputs(json_path, source=calibration)
     counts = _counts(nodes)
     constants = _with_network(calibration, bandwidth, latency)
@@ -288,6 +289,20 @@ def _check_asked(
         raise RunError("predict", [f"found {found}, expected one of {', '.join(asked)}"])
     if batch is not None and model is None:
         raise RunError("--batch", [f"found {given[0]}, which says its batch; expected --model"])
+
+
+def _check_counts(batch: float | None, iterations: int) -> None:
+    """Check samples and steps.
+
+    Raises:
+        RunError: There are none.
+    """
+    from wattree.errors import RunError
+
+    if batch is not None and not (math.isfinite(batch) and batch >= 1):
+        raise RunError("--batch", [f"found {batch:g}, expected 1 or more"])
+    if iterations < 1:
+        raise RunError("--iterations", [f"found {iterations}, expected 1 or more"])
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from wattree.trace import Work
 
 __all__ = ["measure"]
+
+#: Sensors take readings so often at least, and a run of ten readings is to be short. [s]
+_MOST_INTERVAL_S = 60.0
 
 
 class What(StrEnum):
@@ -93,9 +97,7 @@ def measure(  # noqa: PLR0917 - typer passes options by name
     ] = 1,
     repeat_for: Annotated[
         float,
-        typer.Option(
-            metavar="S", help="Run the command again until so many seconds are over.", min=0
-        ),
+        typer.Option(metavar="S", help="Run the command again until so many seconds are over."),
     ] = 0.0,
     node: Annotated[
         str, typer.Option(metavar="NAME", help="Kind of this node.", show_default=False)
@@ -159,11 +161,13 @@ def measure(  # noqa: PLR0917 - typer passes options by name
     )
     _check(words, activity, seconds=seconds, repeat=repeat)
     _check_work(activity, work, iterations=iterations, ranks=ranks)
-    for option, seconds_given in (("--csv-shift", csv_shift), ("--repeat-for", repeat_for)):
-        if not math.isfinite(seconds_given):
-            raise JobError(option, [f"found {seconds_given}, expected a number of seconds"])
+    _check_times(csv_shift, repeat_for, is_shifted=csv is not None)
     interval_s = quantity_option("--interval", interval, "s")
     assert interval_s is not None
+    if interval_s > _MOST_INTERVAL_S:
+        raise JobError(
+            "--interval", [f"found '{interval}', expected at most {_MOST_INTERVAL_S:g} s"]
+        )
     check_outputs(out, json_path, source=csv or Path("-"))
     options = MeterOptions(
         csv=None if csv is None else str(csv),
@@ -190,6 +194,7 @@ def measure(  # noqa: PLR0917 - typer passes options by name
             name=name,
             # Standard output is for the JSON alone if that was asked for.
             stdout=sys.stderr if str(json_path) == "-" else None,
+            keep=None if out is None else partial(write_run, path=out),
         )
     else:
         assert seconds is not None
@@ -245,11 +250,26 @@ def _check(words: tuple[str, ...], activity: What, *, seconds: float | None, rep
             "found no command, expected: wattree measure -- CMD…, or --activity idle --seconds 60"
         )
     if not words and activity is What.IDLE and not (seconds and 0 < seconds < float("inf")):
-        problems.append(f"--seconds: found {seconds}, expected a length above 0")
+        what = "is missing" if seconds is None else f"found {seconds}"
+        problems.append(f"--seconds: {what}, expected a length above 0, such as 60")
     if repeat < 1:
         problems.append(f"--repeat: found {repeat}, expected at least 1")
     if problems:
         raise JobError("wattree measure", problems)
+
+
+def _check_times(csv_shift: float, repeat_for: float, *, is_shifted: bool) -> None:
+    """Refuse seconds that are none, and a shift of nothing.
+
+    Raises:
+        JobError: One of these.
+    """
+    if not math.isfinite(csv_shift):
+        raise JobError("--csv-shift", [f"found {csv_shift}, expected a number of seconds"])
+    if csv_shift and not is_shifted:
+        raise JobError("--csv-shift", [f"found {csv_shift} without --csv, whose times it shifts"])
+    if not (math.isfinite(repeat_for) and repeat_for >= 0):
+        raise JobError("--repeat-for", [f"found {repeat_for}, expected a number of seconds"])
 
 
 def _check_work(activity: What, work: Work, *, iterations: int | None, ranks: int | None) -> None:

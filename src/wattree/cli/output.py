@@ -201,15 +201,23 @@ def announce_compilation() -> None:
         )
 
 
-def quantity_option(option: str, text: str | None, dimension: str) -> float | None:
-    """Return the quantity given to an option, in SI; a bare number is already in SI.
+def quantity_option(
+    option: str, text: str | None, dimension: str, *, may_be_bare: bool = False
+) -> float | None:
+    """Return the quantity given to an option, in SI.
+
+    Args:
+        option: Its name.
+        text: What was given; None if nothing was.
+        dimension: A key of `units.UNITS`.
+        may_be_bare: Whether its help says that a number without a unit is in SI.
 
     Raises:
         UnitError: It is no positive quantity of that dimension.
     """
     if text is None:
         return None
-    bare = text.strip().replace(".", "", 1).isdigit()
+    bare = may_be_bare and text.strip().replace(".", "", 1).isdigit()
     unit = {"w": "W", "s": "s", "bytes_per_s": "B/s"}[dimension]
     try:
         return parse_quantity(f"{text} {unit}" if bare else text, dimension)

@@ -96,8 +96,8 @@ def plan(  # noqa: PLR0917 - typer passes options by name
         "objective": objective.value,
         "pareto": _pair(pareto),
         "max_devices": max_devices,
-        "power_cap_w": quantity_option("--power-cap", power_cap, "w"),
-        "deadline_s": quantity_option("--deadline", deadline, "s"),
+        "power_cap_w": quantity_option("--power-cap", power_cap, "w", may_be_bare=True),
+        "deadline_s": quantity_option("--deadline", deadline, "s", may_be_bare=True),
         "top": top,
         "allow_approximate": allow_approximate,
     }

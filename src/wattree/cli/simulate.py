@@ -124,6 +124,7 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
     loaded = read_job(job)
     if power_limit is not None:
         limits_w = _limits_w(loaded, power_limit)
+        _tell_idle_limits(loaded, limits_w)
         if len(limits_w) != 1:
             _refuse_beside_sweep(
                 {
@@ -182,16 +183,34 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
 
 def _limits_w(job: Job, text: str) -> tuple[float, ...]:
     """Return the limits that an option names; none for `sweep`, where the cluster chooses."""
+    from wattree.errors import JobError
     from wattree.job import with_power_limit
 
     if text.strip() == SWEEP:
         return ()
     found = []
     for part in text.split(","):
+        if part.strip().isalpha():
+            raise JobError(
+                "--power-limit",
+                [f"found '{part.strip()}', expected '{SWEEP}' alone, or limits such as '400 W'"],
+            )
         capped = with_power_limit(job.cluster, part.strip(), source="--power-limit")
         assert capped.power_limit_w is not None
         found.append(capped.power_limit_w)
     return tuple(dict.fromkeys(found))
+
+
+def _tell_idle_limits(job: Job, limits_w: tuple[float, ...]) -> None:
+    """Warn of limits at or above what all devices are rated at, but for the rated power itself."""
+    rated_w = max(pool.node.device.tdp_w for pool in job.cluster.pools)
+    for limit_w in limits_w:
+        if limit_w > rated_w:
+            typer.echo(
+                f"wattree: warning: --power-limit: {limit_w:g} W has no effect: the devices are "
+                f"rated at {rated_w:g} W; set it below that",
+                err=True,
+            )
 
 
 def _refuse_beside_sweep(of_one_step: Mapping[str, object]) -> None:

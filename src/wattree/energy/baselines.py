@@ -1,8 +1,8 @@
 """Simpler models of the energy of a run, to compare the stage model with. Pure functions.
 
 All give power per node from what a run's utilisation was, and are calibrated on the same runs as
-the stage model. They are told the length and the utilisation of the runs that they are scored on,
-which a prediction would not have.
+the stage model. They are told the length, and all but L4 the utilisation, of the runs that they are
+scored on, which a prediction would not have.
 
 References:
     [1] X. Fan, W.-D. Weber, L. A. Barroso, "Power Provisioning for a Warehouse-sized Computer",
@@ -45,12 +45,14 @@ class Baseline:
     Attributes:
         title: For people.
         formula: Of power, in the letters of docs/energy.md.
+        knows: What it is told of the runs that it is scored on.
         fit: Runs → what predicts the energy of one; raises `BaselineError`.
     """
 
     title: str
     formula: str
     fit: Callable[[Sequence[Run]], Predictor]
+    knows: str = "length, utilisation"
 
 
 def main_utilisation(run: Run) -> float | None:
@@ -189,7 +191,9 @@ BASELINES: Mapping[str, Baseline] = MappingProxyType(
         "additive": Baseline(
             title="L3 additive by component [Mantis]", formula="P = a + Σ b_d u_d", fit=_additive
         ),
-        "time": Baseline(title="L4 proportional to time", formula="P = P̄", fit=_by_time),
+        "time": Baseline(
+            title="L4 proportional to time", formula="P = P̄", fit=_by_time, knows="length"
+        ),
         "non-linear": Baseline(
             title="non-linear, calibrated [Fan]",
             formula="P = P_idle + (P_busy - P_idle)(2u - u^r)",

@@ -110,7 +110,7 @@ def _without_words(name: str, constant: Any) -> list[str]:
         return []
     constant.pop("meaning", None)
     unit = constant.pop("unit", None)
-    if name in CONSTANTS and unit not in {None, CONSTANTS[name][0]}:
+    if name in CONSTANTS and unit is not None and unit != CONSTANTS[name][0]:
         return [f"constants.{name}.unit: found {unit!r}, expected {CONSTANTS[name][0]!r}"]
     return []
 

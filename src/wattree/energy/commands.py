@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from wattree.energy.calibration import EnergyCalibration
@@ -105,7 +107,18 @@ def _given(runs: Runs) -> tuple[Run, ...]:
     for each in runs:
         if not isinstance(each, Run):
             paths += _files(Path(each))
-    return (*(each for each in runs if isinstance(each, Run)), *read_runs(paths))
+    named = _named_apart(read_runs(paths), paths)
+    return (*(each for each in runs if isinstance(each, Run)), *named)
+
+
+def _named_apart(runs: Sequence[Run], paths: Sequence[Path]) -> Iterator[Run]:
+    """Yield runs, those that share a name by the names of their files: messages name runs."""
+    names, stems = Counter(run.name for run in runs), Counter(path.stem for path in paths)
+    for run, path in zip(runs, paths, strict=True):
+        if names[run.name] == 1:
+            yield run
+        else:
+            yield replace(run, name=path.stem if stems[path.stem] == 1 else str(path))
 
 
 def _files(path: Path) -> list[Path]:

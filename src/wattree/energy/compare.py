@@ -33,8 +33,9 @@ _LEAST_SHARE = 0.01
 #: Activities of which at least one run is needed to say anything of training.
 _COMPUTES = (Activity.TRAINING, Activity.RESIDENT)
 _TIMES = "length, exposed stages"
-_UTILISED = "length, utilisation"
 _NOTHING = "work, nodes"
+#: Kind of the meter that makes energy of processor time.
+_ESTIMATE = "estimate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +72,7 @@ def compare_runs(
     Raises:
         RunError: Runs that cannot be used, or nothing left to score.
     """
-    kinds: dict[tuple[str, str], list[Run]] = {}
-    for run in checked(runs):
-        kinds.setdefault((run.node, str(run.origin)), []).append(run)
+    kinds = _kinds(checked(runs))
     policy = policy or Policy()
     return Comparison(
         groups=tuple(
@@ -83,6 +82,25 @@ def compare_runs(
         fit_on=fit_on or "all runs but the one that is predicted",
         series=policy.words(),
     )
+
+
+def _kinds(runs: Sequence[Run]) -> dict[tuple[str, str], list[Run]]:
+    """Return runs by node and origin; those that failed with others of their node, to be named.
+
+    Raises:
+        RunError: All of them failed.
+    """
+    kinds: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        if run.exit_code == 0:
+            kinds.setdefault((run.node, str(run.origin)), []).append(run)
+    if not kinds:
+        raise RunError("runs", ["found none that ended well, expected training and an idle run"])
+    for run in runs:
+        if run.exit_code != 0:
+            own = (run.node, str(run.origin))
+            kinds[min(kinds, key=lambda kind: (kind != own, kind[0] != own[0]))].append(run)
+    return kinds
 
 
 def _group(
@@ -128,8 +146,18 @@ def _group(
         methods=tuple(methods),
         cells=len({(run.model, run.nodes) for run in scored}),
         behind=behind,
-        warnings=(*seen.warnings, *_warnings(splits)),
+        warnings=(*seen.warnings, *_of_estimates(scored), *_warnings(splits)),
     )
+
+
+def _of_estimates(runs: Sequence[Run]) -> list[str]:
+    """Return a sentence if energies were made from utilisation, which some models are told."""
+    if not any(reading.meter == _ESTIMATE for run in runs for reading in run.counted):
+        return []
+    return [
+        "their energy was estimated from processor time: models that are told utilisation find "
+        "the formula of the estimate again, and their errors say nothing of machines"
+    ]
 
 
 def _splits(
@@ -182,7 +210,7 @@ def _methods() -> dict[str, tuple[str, str, _Fit]]:
         "stages-predicted": ("MC² stages, times predicted", _NOTHING, _predicted),
     }
     for name, baseline in BASELINES.items():
-        methods[name] = (baseline.title, _UTILISED, _baseline(name))
+        methods[name] = (baseline.title, baseline.knows, _baseline(name))
     return methods
 
 
@@ -262,7 +290,7 @@ def _of_series(runs: Sequence[Run], policy: Policy) -> dict[str, tuple[MethodSco
     titles = {"ar": "AR(p), p by AIC", "ses": "SES", "arima": "ARIMA(p,d,q) by AIC"}
     for method in FORECASTERS:
         errors: Errors = []
-        reason = "no run has a power series"
+        reason = ""
         for run in runs:
             series = next((each for each in run.power if each.domain == "total"), None)
             series = series or (run.power[0] if len(run.power) == 1 else None)
@@ -281,7 +309,7 @@ def _of_series(runs: Sequence[Run], policy: Policy) -> dict[str, tuple[MethodSco
             total=score([error for _, error in errors]),
             by_model=_by(errors, lambda run: run.model),
             by_nodes=_by(errors, lambda run: run.nodes),
-            reason="" if errors else reason,
+            reason=reason if errors or reason else "no run has a power series",
         )
         found[method] = (scores, errors)
     return found

@@ -103,25 +103,11 @@ def constants_of(seen: Observations) -> EnergyCalibration:
             *seen.warnings,
             *energy.warnings,
             *of_materials,
-            *_mixed_loaders(seen),
             *computing.warnings,
             *of_network,
             *of_overlap,
         ),
     )
-
-
-def _mixed_loaders(seen: Observations) -> list[str]:
-    """Return a sentence if some runs wait for the whole of their loader, and some do not."""
-    loading = seen.of(Activity.LOADER, Activity.TRAINING)
-    within = [run.name for run in loading if run.prefetch is False]
-    if not within or len(within) == len(loading):
-        return []
-    shown = ", ".join(within[:3]) + (", …" if len(within) > 3 else "")
-    return [
-        f"{len(within)} of {len(loading)} runs with a loader prefetch nothing ({shown}): rates of "
-        "workers and of loaders within the process are one constant; fit them apart"
-    ]
 
 
 def _ranks_per_node(seen: Observations) -> int:

@@ -70,7 +70,8 @@ _OF_STAGE: Mapping[str, tuple[str, ...]] = {
     "communicating": ("energy.network_j_per_byte", "energy.polling_w"),
 }
 #: How a run's energy is split into stages is attributed, while the whole is read: its error counts
-#: as so many of that of the whole. Stages below a share of their run count as if they had it.
+#: as so many of that of the whole. Stages below a share of their run count as if they had it. Both
+#: are chosen: no runs with stages known from elsewhere are there to fit them to.
 _SPLIT_ERRORS, _LEAST_SHARE = 4.0, 0.02
 #: A coefficient correlated so much with another is named with it.
 _CORRELATED = 0.9
@@ -163,6 +164,12 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
     warnings += [
         f"{name}: {each.note}" for name, each in constants.items() if each.status is Status.WEAK
     ]
+    if split := len({id(row.run) for row in rows if row.stage}):
+        warnings.append(
+            f"energies of stages, stated by {split} of {len(runs)} runs, count with errors "
+            f"{_SPLIT_ERRORS:g} times those of whole runs, and as at least {_LEAST_SHARE:.0%} of "
+            "their run: weights that were chosen, not fitted"
+        )
     return EnergyConstants(
         constants=constants,
         correlated=tuple(names),

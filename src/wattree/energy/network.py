@@ -31,9 +31,25 @@ def with_network(
             "--bandwidth",
             [f"found one, but the runs of the fit tell {name}.bytes_per_s: expected none"],
         )
+    # A ring over several nodes passes through each of them: its slowest link sets the pace.
+    values = calibration.values() if calibration.devices_per_node > 1 else {}
+    within = "time.network.within"
+    rate = min(bytes_per_s, values.get(f"{within}.bytes_per_s", bytes_per_s))
+    alpha_s = max(latency_s, values.get(f"{within}.alpha_s", latency_s))
+    slower = [
+        what
+        for what, is_slower in (
+            ("bytes", rate < bytes_per_s),
+            ("messages", alpha_s > latency_s),
+        )
+        if is_slower
+    ]
+    note = _NOTE
+    if slower:
+        note += f"; within nodes {' and '.join(slower)} are slower, which sets the pace"
     given = {
-        f"{name}.bytes_per_s": Constant(value=bytes_per_s, status=Status.WEAK, note=_NOTE),
-        f"{name}.alpha_s": Constant(value=latency_s, status=Status.WEAK, note=_NOTE),
+        f"{name}.bytes_per_s": Constant(value=rate, status=Status.WEAK, note=note),
+        f"{name}.alpha_s": Constant(value=alpha_s, status=Status.WEAK, note=note),
     }
     warning = f"{name}: {bytes_per_s:.4g} B/s and {latency_s:.4g} s are given, not from runs"
     return replace(

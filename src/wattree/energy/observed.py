@@ -41,6 +41,8 @@ _LEAST_S = 1e-9
 #: What all that is metered draws at least, and at most: that of a few power plants. [W]
 _LEAST_W, _MOST_W = 1e-9, 1e10
 _NUMBER = re.compile(r"\d+$")
+#: Names of runs that a message lists.
+_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,16 +174,25 @@ def checked(runs: Iterable[Run]) -> tuple[Run, ...]:
     faults = []
     for run in runs:
         lines = problems_of(run)
-        if not lines and run.meters:
-            lines = [*_empty(run), *gaps_of(run)]
-        if not run.meters:
-            lines.append("meters: found none, expected the energy of at least one domain")
-        if not lines and run.activity is not Activity.IDLE and run.iterations == 0:
-            lines.append(f"iterations: found 0, expected those of a run of '{run.activity}'")
+        if run.exit_code == 0:  # others are left out, whatever they lack
+            lines += _lacks(run, is_sound=not lines)
         faults += [f"{run.name}: {line}" for line in lines]
     if faults:
         raise RunError("runs", faults)
     return runs
+
+
+def _lacks(run: Run, *, is_sound: bool) -> list[str]:
+    """Return a line for each thing without which nothing can be learned from a run."""
+    if not run.meters:
+        return ["meters: found none, expected the energy of at least one domain"]
+    if not is_sound:
+        return []
+    if lines := [*_empty(run), *gaps_of(run)]:
+        return lines
+    if run.activity is not Activity.IDLE and run.iterations == 0:
+        return [f"iterations: found 0, expected those of a run of '{run.activity}'"]
+    return []
 
 
 def _empty(run: Run) -> Iterator[str]:
@@ -264,12 +275,18 @@ def observations(runs: Sequence[Run], *, node: str | None = None) -> Observation
     failed = [run for run in runs if run.exit_code != 0]
     warnings = [
         f"{run.name} is left out: it "
-        + ("was interrupted" if run.exit_code is None else f"ended with code {run.exit_code}")
+        + (
+            "was interrupted, or lost ranks"
+            if run.exit_code is None
+            else f"ended with code {run.exit_code}"
+        )
         for run in failed
     ]
     used, copies = _without_copies([run for run in runs if run.exit_code == 0])
     warnings += copies
     _refuse_mixtures(used)
+    used, assumed = _one_loader(used)
+    warnings += assumed
     missing = sorted({_kind(domain.partition(":")[0]) for r in used for domain in r.missing})
     if missing:
         warnings.append(f"no meter read {', '.join(missing)}: outside of every figure")
@@ -296,3 +313,39 @@ def _refuse_mixtures(runs: Sequence[Run]) -> None:
             problems.append(f"{key}: found {shown}, expected one; {advice}")
     if problems:
         raise RunError("runs", problems)
+
+
+def _one_loader(runs: Sequence[Run]) -> tuple[tuple[Run, ...], list[str]]:
+    """Return runs whose loaders all work ahead, or all do not, and which were taken to.
+
+    Rates of workers beside the loop and of a loader within it are different constants, and so is
+    how they add to a step: one calibration holds one kind.
+
+    Raises:
+        RunError: Some runs say that they prefetch, others that they do not.
+    """
+    loading = [run for run in runs if run.activity in {Activity.LOADER, Activity.TRAINING}]
+    ahead = [run.name for run in loading if run.prefetch]
+    within = [run.name for run in loading if run.prefetch is False]
+    if ahead and within:
+        raise RunError(
+            "runs",
+            [
+                f"prefetch: found false ({_first(within)}) and true ({_first(ahead)}), expected "
+                "one: loaders within the process and workers beside it have rates of their own; "
+                "fit them apart"
+            ],
+        )
+    silent = {id(run): run.name for run in loading if run.prefetch is None}
+    if not within or not silent:
+        return tuple(runs), []
+    taken = tuple(replace(run, prefetch=False) if id(run) in silent else run for run in runs)
+    return taken, [
+        f"{_first(list(silent.values()))}: prefetch is not said, and taken as false as in the "
+        "other runs"
+    ]
+
+
+def _first(names: Sequence[str]) -> str:
+    """Return the first names of a list, in words."""
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

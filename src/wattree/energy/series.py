@@ -136,7 +136,7 @@ def forecast_series(
         where: Name of the run, for messages.
 
     Raises:
-        RunError: The series has gaps or is too short.
+        RunError: The series has gaps, is too short, has no fit, or nothing to forecast.
         MissingExtraError: statsmodels is not installed.
     """
     policy = policy or Policy()
@@ -153,10 +153,13 @@ def forecast_series(
         warnings.simplefilter("ignore")
         for start in range(first, len(watts), block):
             ahead = min(block, len(watts) - start)
-            values, order = forecaster(watts[:start], ahead, order)
+            values, order = _forecast(forecaster, watts[:start], ahead, order, f"{where}: {method}")
             told = told or _order_words(method, order)
             found += values.tolist()
     later = watts[first:]
+    if not later.any():
+        what = "found 0 W all through the part to forecast, expected some power"
+        raise RunError(where, [f"power ({series.domain}): {what}"])
     return SeriesForecast(
         method=method,
         order=told,
@@ -167,6 +170,24 @@ def forecast_series(
         energy_j=float(np.sum(found) * step_s),
         true_j=float(later.sum() * step_s),
     )
+
+
+def _forecast(
+    forecaster: _Forecaster, watts: Floats, ahead: int, order: Any, where: str
+) -> tuple[Floats, Any]:
+    """Return a forecast and its order.
+
+    Raises:
+        RunError: The series has no fit of this kind, as where it takes turns without any noise.
+    """
+    try:
+        values, order = forecaster(watts, ahead, order)
+    except (ValueError, ArithmeticError, np.linalg.LinAlgError) as error:
+        why = " ".join(str(error).split()).partition(". ")[0]
+        raise RunError(where, [f"cannot be fitted to the power seen ({why})"]) from error
+    if not np.isfinite(values).all():
+        raise RunError(where, ["cannot be fitted to the power seen (its forecast is no number)"])
+    return values, order
 
 
 def _order_words(method: str, order: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
 from wattree.energy.calibration import EnergyCalibration, Status
-from wattree.energy.observed import ranks_of, span_of, total
+from wattree.energy.observed import ranks_of, samples_on_a_rank, span_of, total
 from wattree.errors import RunError
 from wattree.trace.run import Run, Work
 
@@ -25,7 +25,7 @@ _NEEDS: Mapping[str, str] = {
 _STAND_INS = {"energy.core_w": "energy.sample_j", "energy.flop_j": "energy.trained_j"}
 #: More than any machine has, does in a run, or takes in a step.
 _MOST = {"nodes": 10**7, "iterations": 10**12, "samples": 10**15}
-#: Nodes beyond those of the fit, as a factor, from which a reader is warned.
+#: Nodes or samples beyond those of the fit, as a factor, from which a reader is warned.
 _FAR = 4
 
 
@@ -91,6 +91,13 @@ def _warnings(calibration: EnergyCalibration, run: Run) -> Iterator[str]:
     span = f"time.network.{span_of(run)}"
     if ranks_of(run) > 1 and (given := calibration.constants[f"{span}.bytes_per_s"]).runs == 0:
         yield f"{span}: {given.note}"
+    if traits := calibration.models.get(run.model):
+        samples = samples_on_a_rank(run)
+        if not traits.least_samples / _FAR <= samples <= _FAR * traits.most_samples:
+            yield (
+                f"{samples:g} samples on a rank are far from the {traits.least_samples:g} to "
+                f"{traits.most_samples:g} of the fit"
+            )
     if run.nodes > _FAR * calibration.most_nodes:
         yield (
             f"{run.nodes} nodes are far beyond the {calibration.most_nodes} of the fit: what only "

@@ -15,7 +15,7 @@ assert _kinds  # imported to register its meters
 
 #: In this order: of two meters of one device the first reads it.
 _LOOKED_FOR = ("csv", "replay", "nvml", "amdsmi", "apple", "rapl")
-_BUSY, _ESTIMATE = "processor-time", "estimate"
+_BUSY, _ESTIMATE, _REPLAY = "processor-time", "estimate", "replay"
 
 
 def find_meters(names: Sequence[str] = (), options: MeterOptions | None = None) -> Found:
@@ -23,7 +23,7 @@ def find_meters(names: Sequence[str] = (), options: MeterOptions | None = None) 
 
     Args:
         names: Kinds of meters; none for all that the machine has. An estimate takes their place
-            only where there is none at all, or where it is asked for.
+            only where there is none at all, or where it is asked for; a replay that of all.
         options: What a user says about them.
 
     Raises:
@@ -33,7 +33,8 @@ def find_meters(names: Sequence[str] = (), options: MeterOptions | None = None) 
     options = options or MeterOptions()
     meters: list[Meter] = []
     missing: list[str] = []
-    for name in names or _LOOKED_FOR:
+    usual = _LOOKED_FOR if options.replay is None else (_REPLAY,)
+    for name in names or usual:
         found = METERS[name](options)
         if names and not found.meters:
             why = "; ".join(found.missing) or _not_there(name)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
+from wattree.errors import WattreeError
 from wattree.measure.command import Ended, run_command
 from wattree.measure.discovery import find_meters
 from wattree.measure.meter import MeterOptions
@@ -18,6 +20,12 @@ from wattree.trace import Activity, Run, Work
 __all__ = ["Measured", "measure_command", "measure_idle", "node_title"]
 
 
+#: How often a run is kept while it lasts [s]; in long runs after a share of what it lasted.
+_KEEP_EVERY_S, _KEEP_SHARE = 10.0, 0.05
+_UNENDED = (
+    "the command had not ended: what measured it was killed, or is still at it; the energy up to "
+    "then"
+)
 #: A window that is to be long enough, over what the sensor was seen to need.
 _SPARE = 1.5
 
@@ -57,6 +65,8 @@ def measure_command(
     ranks: int | None = None,
     work: Work | None = None,
     stdout: IO[str] | None = None,
+    keep: Callable[[Run], None] | None = None,
+    keep_every_s: float = _KEEP_EVERY_S,
 ) -> Measured:
     """Return what a command used, whether it succeeds, fails or is interrupted.
 
@@ -75,6 +85,9 @@ def measure_command(
         ranks: Processes that train together; None where nobody says.
         work: Of one step, all processes together.
         stdout: Where the command's output goes; None for that of this process.
+        keep: Called every so often with the run up to then, so that something is left where this
+            process is killed.
+        keep_every_s: How often; in long runs more seldom. [s]
 
     Raises:
         RunError: The command cannot be started.
@@ -82,9 +95,29 @@ def measure_command(
         UnknownNameError: There is no such kind of meters.
     """
     found = find_meters(meters, options)
-    window = Window(found.meters, interval_s=interval_s, missing=found.missing)
     ended = Ended(0)
     done = 0
+
+    def run_of(reading: WindowReading, exit_code: int | None, notes: Sequence[str]) -> Run:
+        run = _run_of(
+            window,
+            reading,
+            name=name or Path(command[0]).name,
+            activity=activity,
+            node=node,
+            model=model,
+            exit_code=exit_code,
+            command=tuple(command),
+            notes=notes,
+        )
+        return replace(run, iterations=iterations * done, ranks_per_node=ranks, work=work or Work())
+
+    def kept(reading: WindowReading) -> None:
+        if keep is not None:
+            keep(run_of(reading, None, [_UNENDED]))
+
+    watch = None if keep is None else _every(keep_every_s, lambda: window, kept)
+    window = Window(found.meters, interval_s=interval_s, missing=found.missing, watch=watch)
     window.start()
     try:
         while ended == Ended(0) and (
@@ -98,20 +131,8 @@ def measure_command(
     notes = [f"the command ran {done} times"] if done > 1 else []
     if ended.interrupted_by is not None:
         notes.append("interrupted: the energy up to then")
-    run = _run_of(
-        window,
-        reading,
-        name=name or Path(command[0]).name,
-        activity=activity,
-        node=node,
-        model=model,
-        exit_code=None if ended.interrupted_by is not None else ended.code,
-        command=tuple(command),
-        notes=notes,
-    )
-    run = replace(run, iterations=iterations * done, ranks_per_node=ranks, work=work or Work())
     return Measured(
-        run=run,
+        run=run_of(reading, None if ended.interrupted_by is not None else ended.code, notes),
         peak_w=reading.peak_w,
         needs_s=_needs_s(reading),
         code=ended.code if ended.interrupted_by is None else 128 + ended.interrupted_by,
@@ -172,6 +193,24 @@ def measure_idle(
         code=code,
         interrupted=interrupted,
     )
+
+
+def _every(
+    every_s: float, window: Callable[[], Window], act: Callable[[WindowReading], None]
+) -> Callable[[], None]:
+    """Return what, called often, passes on what a window has read so far every so often."""
+    next_s = time.monotonic() + every_s
+
+    def watch() -> None:
+        nonlocal next_s
+        now_s = time.monotonic()
+        if now_s < next_s:
+            return
+        next_s = now_s + max(every_s, _KEEP_SHARE * (now_s - window().started_s))
+        with contextlib.suppress(WattreeError):  # it is written again at the end, and told then
+            act(window().between(end_s=now_s))
+
+    return watch
 
 
 def _needs_s(reading: WindowReading) -> float:

@@ -68,11 +68,19 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A number of a domain, and when it was true on the monotonic clock."""
+    """A number of a domain, and when it was true on the monotonic clock.
+
+    Attributes:
+        domain: Its name.
+        at_s: When. [s]
+        value: As it was read.
+        line: Where it stands in the file that it was read from; None if in none.
+    """
 
     domain: str
     at_s: float
     value: float
+    line: int | None = None
 
 
 class Meter(Protocol):
@@ -109,7 +117,7 @@ class MeterOptions:
         csv_shift_s: Added to the times of that file: how far its clock is behind. [s]
         replay: File of a run whose power series are played.
         devices: Accelerators to read, by index or UUID; None for all.
-        tdp_w: Rated power of one processor, for the estimate. [W]
+        tdp_w: Rated power of all processors together, for the estimate. [W]
     """
 
     csv: str | None = None

@@ -23,6 +23,8 @@ _SENSOR_LAG_S = 1.0
 _GAP_S = 1.0
 #: Readings after a leap in time that make it one of time, not of one wrong clock.
 _CONFIRMED = 3
+#: Places in a file that one note names.
+_SPANS = 5
 #: Readings this close together are one: no sensor is as fast. [s]
 _SAME_TIME_S = 1e-6
 
@@ -55,7 +57,16 @@ class _Leap:
     changed_s: float
     smallest_j: float
     updates: int
+    line: int | None
     since: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """When something befell the readings [s], and the line of the file that said it."""
+
+    at_s: float
+    line: int | None
 
 
 class Track:
@@ -72,15 +83,24 @@ class Track:
         self._at = array("d")  # when [s], ascending
         self._total = array("d")  # energy since the first point [J]; of a share the time busy [s]
         self._value = self._read_s = self._changed_s = math.nan
+        self._point_line: int | None = None  # of the last point
         self._unchanged = False  # whether readings before the first change found none
         self._smallest_j = math.inf
-        self._events: dict[str, tuple[str, list[float]]] = {}
+        self._events: dict[str, tuple[str, list[_Event]]] = {}
+        self._line: int | None = None  # of the reading that is being taken, in its file
         self._leap: _Leap | None = None
         self.highest = 0.0  #: largest value that was taken
         self.updates = 0  #: how often the value was seen to change
 
-    def add(self, at_s: float, value: float) -> None:
-        """Take a reading; what no meter can say is left out and noted."""
+    def add(self, at_s: float, value: float, *, line: int | None = None) -> None:
+        """Take a reading; what no meter can say is left out and noted.
+
+        Args:
+            at_s: When it was true, on the monotonic clock. [s]
+            value: In the unit of the domain's quantity.
+            line: Where it stands in the file that it comes from; None if in none.
+        """
+        self._line = line
         if not math.isfinite(value) or value < 0:
             self._note("said what is no number or is negative", "", at_s)
             return
@@ -119,6 +139,7 @@ class Track:
                 changed_s=self._changed_s,
                 smallest_j=self._smallest_j,
                 updates=self.updates,
+                line=self._line,
             )
 
     def settle(self, now_s: float) -> None:
@@ -130,15 +151,16 @@ class Track:
         """Drop what is ahead of a reading that goes on before it: its clock was wrong."""
         leap = self._leap
         if leap is None and len(self._at) == 1 and self._read_s - at_s > _GAP_S:
+            self._line = self._point_line
             del self._at[:], self._total[:]
             self._read_s = self._value = math.nan
         elif leap is not None and at_s > leap.read_s:
             del self._at[leap.points :], self._total[leap.points :]
             self._value, self._read_s = leap.value, leap.read_s
             self._changed_s, self._smallest_j = leap.changed_s, leap.smallest_j
-            self.updates = leap.updates
-            for _, times in self._events.values():
-                times[:] = [time_s for time_s in times if time_s < leap.at_s]
+            self.updates, self._line = leap.updates, leap.line
+            for _, events in self._events.values():
+                events[:] = [event for event in events if event.at_s < leap.at_s]
         else:
             return
         self._leap = None
@@ -191,10 +213,10 @@ class Track:
     def _point(self, at_s: float, value: float, total: float) -> None:
         self._at.append(at_s)
         self._total.append(total)
-        self._read_s, self._value = at_s, value
+        self._read_s, self._value, self._point_line = at_s, value, self._line
 
     def _note(self, what: str, detail: str, at_s: float) -> None:
-        self._events.setdefault(what, (detail, []))[1].append(at_s)
+        self._events.setdefault(what, (detail, []))[1].append(_Event(at_s, self._line))
 
     @property
     def _usual_s(self) -> float:
@@ -231,10 +253,12 @@ class Track:
         """Return what befell the readings between two times, with times from the first on."""
         lines = []
         for what, (detail, every) in self._events.items():
-            times = [at_s for at_s in every if start_s <= at_s <= end_s + (self.period_s or 0.0)]
-            if times:
-                often = f"{len(times)} times, first " if len(times) > 1 else ""
-                lines.append(f"{what}{detail} ({often}at {times[0] - start_s:.1f} s)")
+            until_s = end_s + (self.period_s or 0.0)
+            events = [event for event in every if start_s <= event.at_s <= until_s]
+            if events:
+                often = f"{len(events)} times, first " if len(events) > 1 else ""
+                where = _lines([event.line for event in events if event.line is not None])
+                lines.append(f"{what}{detail} ({often}at {events[0].at_s - start_s:.1f} s{where})")
         return tuple(lines)
 
     def total_at(self, at_s: float) -> float:
@@ -286,3 +310,19 @@ class Track:
             return self.between(start_s, end_s) / (end_s - start_s) if end_s > start_s else 0.0
         starts = [start_s, *(at for at in self._at if start_s < at <= end_s - over_s)]
         return max(self.between(at, at + over_s) for at in starts) / over_s
+
+
+def _lines(numbers: list[int]) -> str:
+    """Return lines of a file in words, neighbours joined: `; lines 12 to 20, 31`."""
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    if not spans:
+        return ""
+    shown = [f"{a}" if a == b else f"{a} to {b}" for a, b in spans[:_SPANS]]
+    more = [f"{len(spans) - _SPANS} more"] if len(spans) > _SPANS else []
+    one = len(spans) == 1 and spans[0][0] == spans[0][1]
+    return f"; {'line' if one else 'lines'} {', '.join([*shown, *more])}"

@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from string import digits
 
 from wattree.errors import MeterError
 from wattree.measure.meter import Domain, Meter, Quantity
@@ -63,7 +65,9 @@ class WindowReading:
 
 
 def origin_of(meters: Sequence[MeterReading]) -> RunOrigin:
-    """Return where the figures of a run come from: an estimate among them makes it one."""
+    """Return where the energy of a run comes from: an estimate among its parts makes it one."""
+    if not meters:
+        return RunOrigin.UNREAD
     is_estimate = any(reading.is_estimate for reading in meters)
     return RunOrigin.ESTIMATED if is_estimate else RunOrigin.MEASURED
 
@@ -82,6 +86,7 @@ class Window:
         interval_s: Time between two readings. [s]
         missing: What discovery found missing: `cpu0: why`.
         claim: Asked with each device, whether this process reads its energy.
+        watch: Called in the thread that reads, after each reading.
         clock: The monotonic clock.
         wall_clock: Watched for jumps.
 
@@ -98,12 +103,14 @@ class Window:
         interval_s: float = 0.1,
         missing: Sequence[str] = (),
         claim: Callable[[str], bool] = _anything,
+        watch: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._node, self._interval_s = node, interval_s
         self._missing = tuple(f"{node}/{line}" for line in missing)
         self._clock, self._wall_clock = clock, wall_clock
+        self._watch = watch
         self._meters: list[Meter] = []
         self._tracks: dict[tuple[int, str], Track] = {}
         self._kinds: dict[tuple[int, str], str] = {}
@@ -127,8 +134,24 @@ class Window:
                 if is_energy and not claim(domain.device):
                     self._missing += (f"{self._node}/{domain.name}: {READ_ELSEWHERE}",)
                 else:
-                    self._tracks[number, domain.name] = Track(domain)
+                    self._tracks[number, domain.name] = Track(self._apart(domain, meter.kind))
                     self._kinds[number, domain.name] = meter.kind
+
+    def _apart(self, domain: Domain, kind: str) -> Domain:
+        """Return a domain under a name of its own: makers number their devices each from 0."""
+        taken = {track.domain.name for track in self._energies()}
+        if domain.quantity is Quantity.SHARE or domain.name not in taken:
+            return domain
+        stem = domain.name.rstrip(digits)
+        free = next(name for n in count() if (name := f"{stem}{n}") not in taken)
+        notes = [domain.note] if domain.note else []
+        return replace(domain, name=free, note="; ".join([*notes, f"{domain.name} of {kind}"]))
+
+    def _energies(self) -> Iterator[Track]:
+        """Yield the readings of every energy."""
+        for track in self._tracks.values():
+            if track.domain.quantity is not Quantity.SHARE:
+                yield track
 
     @property
     def domains(self) -> tuple[Domain, ...]:
@@ -165,6 +188,8 @@ class Window:
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
             self.poll()
+            if self._watch is not None:
+                self._watch()
 
     def poll(self) -> None:
         """Read every meter once. One that fails is asked again next time: drivers hesitate."""
@@ -179,7 +204,7 @@ class Window:
             for reading in readings:
                 track = self._tracks.get((number, reading.domain))
                 if track is not None:
-                    track.add(reading.at_s, reading.value)
+                    track.add(reading.at_s, reading.value, line=reading.line)
 
     def _watch_wall_clock(self) -> None:
         now_s = self._clock()
@@ -190,11 +215,7 @@ class Window:
 
     def tracks(self) -> dict[str, Track]:
         """Return the readings of every energy, by domain."""
-        return {
-            f"{self._node}/{name}": track
-            for (_, name), track in self._tracks.items()
-            if track.domain.quantity is not Quantity.SHARE
-        }
+        return {f"{self._node}/{track.domain.name}": track for track in self._energies()}
 
     def between(self, start_s: float | None = None, end_s: float | None = None) -> WindowReading:
         """Return what was read between two times; of the whole window if none are given."""
@@ -211,7 +232,7 @@ class Window:
                     share = track.between(start_s, end_s) / (end_s - start_s)
                     shares.setdefault(name.rstrip("0123456789"), []).append(min(share, 1.0))
                 continue
-            domain = f"{self._node}/{name}"
+            domain = f"{self._node}/{track.domain.name}"
             fault, least_s = _fault(track, start_s, end_s, self._lost.get(number), self._interval_s)
             needs_s = max(needs_s, least_s)
             if fault:

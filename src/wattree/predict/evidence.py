@@ -82,11 +82,13 @@ def _of_the_site(job: Job) -> dict[str, Evidence]:
     prices = [pool.node.price_usd_per_s for pool in job.cluster.pools]
     if None not in prices:
         note = "list price of the node" if len(prices) == 1 else "list prices of the nodes"
+        if job.terms.device_usd_per_s is not None:
+            note = "the job's price of a device"
         if energy_usd_per_j(job.cluster) is not None:
-            note = f"{note} and the price of energy"
+            note = f"{note} and {_energy_price(job)}"
         found["cost_usd"] = Evidence(evidence="datasheet", share=whole, note=note)
     elif energy_usd_per_j(job.cluster) is not None:
-        note = f"price of energy at {job.cluster.site.name}; nothing for the hardware"
+        note = f"{_energy_price(job)}; nothing for the hardware"
         found["cost_usd"] = Evidence(evidence="datasheet", share=whole, note=note)
     if job.cluster.site.carbon_gco2e_per_j is not None:
         found["carbon_gco2e"] = Evidence(
@@ -95,6 +97,16 @@ def _of_the_site(job: Job) -> dict[str, Evidence]:
             note=f"{_intensity(job)} PUE of {job.cluster.site.name}",
         )
     return found
+
+
+def _energy_price(job: Job) -> str:
+    """Return where the price of energy is from, in words."""
+    series = job.terms.series
+    if series is not None and series.price_usd_per_j is not None:
+        return f"average price of energy of {series.name}"
+    if job.terms.price_usd_per_j is not None:
+        return "the job's price of energy"
+    return f"price of energy at {job.cluster.site.name}"
 
 
 def _intensity(job: Job) -> str:

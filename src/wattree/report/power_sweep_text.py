@@ -30,13 +30,22 @@ def show_power_sweep(sweep: PowerSweep, console: Console) -> None:
             _marks(step, sweep),
         )
     console.print(table)
-    best = next(s for s in sweep.steps if s.power_limit_w == sweep.least_energy_w)
     console.print()
     console.print(
-        f"Least energy at {best.power_limit_w:g} W per device: a step takes "
-        f"{percent(best.energy_saved)} less energy and {percent(best.slowdown - 1.0)} more time "
-        f"than at {sweep.steps[0].power_limit_w:g} W. Least energy-delay product (EDP) at "
+        f"{_least_energy(sweep)} Least energy-delay product (EDP) at "
         f"{sweep.least_energy_delay_w:g} W."
+    )
+
+
+def _least_energy(sweep: PowerSweep) -> str:
+    """Return where a step takes least energy, against the highest limit."""
+    best = next(s for s in sweep.steps if s.power_limit_w == sweep.least_energy_w)
+    where = f"Least energy at {best.power_limit_w:g} W per device"
+    if best is sweep.steps[0]:
+        return f"{where}, the highest of these limits: no lower one saves any."
+    return (
+        f"{where}: a step takes {percent(best.energy_saved)} less energy and "
+        f"{percent(best.slowdown - 1.0)} more time than at {sweep.steps[0].power_limit_w:g} W."
     )
 
 

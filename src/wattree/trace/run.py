@@ -37,6 +37,7 @@ class RunOrigin(StrEnum):
     MEASURED = "measured"
     ESTIMATED = "estimated"
     SIMULATED = "simulated"
+    UNREAD = "unread"  # no meter read anything; its times are measured
 
 
 class Activity(StrEnum):
@@ -133,7 +134,7 @@ class Run:
 
     Attributes:
         name: For people; file name without its ending where the file says nothing.
-        origin: Measured, estimated or simulated.
+        origin: Measured, estimated or simulated; unread where nothing read any energy.
         activity: What it did.
         model: What was trained; empty for idle and collective runs.
         node: Kind of the nodes, for people and for grouping.

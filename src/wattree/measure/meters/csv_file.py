@@ -53,6 +53,7 @@ class CsvMeter:
             raise MeterError(f"{path}: found a shift of {shift_s} s, expected a number")
         self._clock, self._wall_clock = clock, wall_clock
         header, self._offset = self._first_line()
+        self._lines = 1  #: lines that were read, the header among them
         names = [name.strip().lower() for name in header]
         known = [name for name in names if name in _COLUMNS]
         if "time" not in names or len(known) != 1:
@@ -81,7 +82,9 @@ class CsvMeter:
         # The rows' times are of the wall clock as it is now; where it jumps, so does this.
         offset_s = self._wall_clock() - self._clock()
         readings = []
-        for row in csv.reader(self._new_lines()):
+        for line in self._new_lines():
+            self._lines += 1
+            row = _row(line)
             if not row:
                 continue
             at_s = _seconds(_cell(row, self._time)) + self._shift_s - offset_s
@@ -91,6 +94,7 @@ class CsvMeter:
                     BOARD,
                     self._clock() if math.isnan(at_s) else at_s,
                     math.nan if math.isnan(at_s) else value,
+                    line=self._lines,
                 )
             )
         return readings
@@ -98,7 +102,7 @@ class CsvMeter:
     def _new_lines(self) -> list[str]:
         try:
             if self._path.stat().st_size < self._offset:
-                self._offset = 0  # rotated or written anew: its header reads as no number
+                self._offset = self._lines = 0  # rotated or written anew: its header is no number
             with self._path.open("rb") as file:
                 file.seek(self._offset)
                 found = file.read()
@@ -107,6 +111,14 @@ class CsvMeter:
         whole = found[: found.rfind(b"\n") + 1]  # a line may be half written
         self._offset += len(whole)
         return whole.decode("utf-8", errors="replace").splitlines()
+
+
+def _row(line: str) -> list[str]:
+    """Return the cells of a line, by itself: a quote left open ends with it."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:  # cells that no logger writes
+        return [line]
 
 
 def _cell(row: Sequence[str], index: int) -> str:

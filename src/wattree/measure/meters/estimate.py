@@ -4,7 +4,7 @@
 
 with n cores and p per core from published results of whole servers (processors, memory, disks,
 fans and conversion losses, no accelerators). It does not know the machine; published servers of
-one core count differ by a factor of two. Where the rated power of a processor is known, it takes
+one core count differ by a factor of two. Where the rated power of the processors is known, it takes
 the place of the cores, and the spread is a fifth.
 """
 

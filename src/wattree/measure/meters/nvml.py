@@ -36,6 +36,9 @@ class NvmlMeter:
         devices: Indices or UUIDs of the devices to read; None for all.
         clock: The monotonic clock.
 
+    Attributes:
+        missing: Devices without counter and power, which nothing can read.
+
     Raises:
         MeterError: The driver does not answer, or has no such device.
     """
@@ -52,11 +55,12 @@ class NvmlMeter:
         self._nvml, self._clock = nvml, clock
         try:
             nvml.nvmlInit()
-            count = nvml.nvmlDeviceGetCount()
-            every = [_Device(nvml, index) for index in range(count)]
+            every = [_Device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
         except nvml.NVMLError as error:
             raise MeterError(f"the NVIDIA driver does not answer ({error})") from error
-        self._devices = every if devices is None else [_named(every, name) for name in devices]
+        asked = every if devices is None else [_named(every, name) for name in devices]
+        self._devices = [device for device in asked if not device.fault]
+        self.missing = tuple(f"gpu{each.index}: {each.fault}" for each in asked if each.fault)
 
     def domains(self) -> tuple[Domain, ...]:
         """Return an energy for each device, and how busy it is."""
@@ -88,12 +92,16 @@ class _Device:
         self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
         self.uuid = _text(nvml.nvmlDeviceGetUUID(self._handle))
         self._title = _text(nvml.nvmlDeviceGetName(self._handle))
+        self.fault = ""
         try:
             nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
             self._counts = True
         except nvml.NVMLError:
-            nvml.nvmlDeviceGetPowerUsage(self._handle)  # neither of them: no meter at all
             self._counts = False
+            try:
+                nvml.nvmlDeviceGetPowerUsage(self._handle)
+            except nvml.NVMLError as error:
+                self.fault = f"{self._title} tells neither energy nor power ({error})"
 
     def domains(self) -> tuple[Domain, Domain]:
         energy = Domain(
@@ -129,10 +137,12 @@ def _text(found: str | bytes) -> str:
 
 
 def _named(every: Sequence[_Device], name: str) -> _Device:
+    # The number first: the UUID of another device may begin with the same digit.
     for device in every:
-        if name == str(device.index) or device.uuid.removeprefix("GPU-").startswith(
-            name.removeprefix("GPU-")
-        ):
+        if name == str(device.index):
+            return device
+    for device in every:
+        if device.uuid.removeprefix("GPU-").startswith(name.removeprefix("GPU-")):
             return device
     known = ", ".join(f"{device.index} ({device.uuid})" for device in every)
     raise MeterError(f"no NVIDIA device is called '{name}'; there are: {known or 'none'}")
@@ -148,7 +158,8 @@ def _probe(options: MeterOptions) -> Found:
         how = "install its library with: pip install 'wattree[measure]'"
         return Found(missing=(f"gpu: an NVIDIA driver is loaded, but not its library; {how}",))
     try:
-        return Found((NvmlMeter(pynvml, devices=options.devices),))
+        meter = NvmlMeter(pynvml, devices=options.devices)
+        return Found((meter,) if meter.domains() else (), meter.missing)
     except MeterError as error:
         if options.devices is not None and "is called" in str(error):
             raise

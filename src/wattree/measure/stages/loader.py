@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +27,7 @@ class LabelledLoader:
         begin: Called when waiting begins; what it returns is passed to `received`.
         received: Called with that, the batch, the loader's processor time since the batch before
             [s], and its number of workers.
+        ended: Called after the last batch, with the loader's processor time since. [s]
     """
 
     def __init__(
@@ -33,23 +36,29 @@ class LabelledLoader:
         *,
         begin: Callable[[], Any],
         received: Callable[[Any, Any, float, int], None],
+        ended: Callable[[float], None],
     ) -> None:
         self._loader, self._begin, self._received = loader, begin, received
+        self._ended = ended
+        self._told_s: dict[int, float] = {}  # of workers that stay from one epoch to the next
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the loader's batches."""
         begun, here_s = self._begin(), time.thread_time()
         batches = iter(self._loader)
-        workers = WorkerTime(getattr(batches, "_workers", ()))
-        while True:
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            core_s = workers.since() if workers.count else time.thread_time() - here_s
-            self._received(begun, batch, core_s, workers.count)
-            yield batch
-            begun, here_s = self._begin(), time.thread_time()
+        workers = WorkerTime(getattr(batches, "_workers", ()), told_s=self._told_s)
+        try:
+            while True:
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                core_s = workers.since() if workers.count else time.thread_time() - here_s
+                self._received(begun, batch, core_s, workers.count)
+                yield batch
+                begun, here_s = self._begin(), time.thread_time()
+        finally:
+            self._ended(workers.rest())
 
     def __len__(self) -> int:
         """Return the loader's length."""
@@ -66,14 +75,24 @@ class WorkerTime:
 
     Args:
         workers: Processes of `multiprocessing`.
+        told_s: Worker's number → its time that was told before; kept up to date. [s]
         clock: The monotonic clock.
     """
 
     def __init__(
-        self, workers: Sequence[Any], *, clock: Callable[[], float] = time.monotonic
+        self,
+        workers: Sequence[Any],
+        *,
+        told_s: dict[int, float] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._numbers = [worker.pid for worker in workers]
-        self._clock, self._read_s, self._told_s = clock, clock(), 0.0
+        self._told_s = {} if told_s is None else told_s
+        for number in set(self._told_s) - set(self._numbers):
+            del self._told_s[number]  # its number may be given to another
+        self._clock, self._read_s = clock, clock()
+        self._ended_s = _ended_children_s()
+        self._all_told_s = math.fsum(self._told_s.values())  # of the workers of now
         self.count = len(self._numbers)
 
     def since(self) -> float:
@@ -81,16 +100,48 @@ class WorkerTime:
         if self._clock() - self._read_s < _READ_EVERY_S:
             return 0.0
         self._read_s = self._clock()
-        total_s = sum(map(_processor_s, self._numbers))
-        grown_s, self._told_s = max(0.0, total_s - self._told_s), max(total_s, self._told_s)
+        return self._grown_s()
+
+    def rest(self) -> float:
+        """Return their time since it was last told, however short, also of those that ended. [s]"""
+        if not self.count:
+            return 0.0
+        grown_s = self._grown_s()
+        if any(_processor_s(number) is None for number in self._numbers):
+            # The kernel tells of children that have ended all at once. What else the program
+            # started and waited for meanwhile is among them, which loops over data seldom do.
+            ended_s = _ended_children_s() - self._ended_s
+            unseen_s = max(0.0, ended_s - self._all_told_s)
+            self._all_told_s += unseen_s
+            grown_s += unseen_s
+        return grown_s
+
+    def _grown_s(self) -> float:
+        grown_s = 0.0
+        for number in self._numbers:
+            found_s = _processor_s(number)
+            before_s = self._told_s.get(number, 0.0)
+            if found_s is not None and found_s > before_s:
+                grown_s += found_s - before_s
+                self._told_s[number] = found_s
+        self._all_told_s += grown_s
         return grown_s
 
 
-def _processor_s(process: int) -> float:
+def _ended_children_s() -> float:
+    """Return the processor time of all children that ended and were waited for. [s]"""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _processor_s(process: int) -> float | None:
+    """Return the processor time of a process; None of one that ended. [s]"""
     try:
         fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2]
     except (OSError, ValueError):
-        return 0.0
+        return None
+    if fields.split()[0] in {"Z", "X"}:  # ended, and not yet waited for
+        return None
     user, system = fields.split()[11:13]
     return (float(user) + float(system)) / os.sysconf("SC_CLK_TCK")
 

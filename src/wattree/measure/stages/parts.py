@@ -135,7 +135,12 @@ def joined(parts: Sequence[Part], world: int) -> Run:
     lost = sorted(set(range(world)) - {part.rank for part in parts})
     if lost:
         names = ", ".join(map(str, lost))
-        run = replace(run, notes=(*run.notes, f"nothing came from ranks {names}; not counted"))
+        # Meters read the work of lost ranks too, which nobody counted: no fit may use it.
+        run = replace(
+            run,
+            exit_code=run.exit_code or None,
+            notes=(*run.notes, f"nothing came from ranks {names}; not counted"),
+        )
     return replace(run, stages=_stages(run, renamed))
 
 

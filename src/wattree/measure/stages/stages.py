@@ -152,7 +152,7 @@ class Stages:
         """Return a loader with the same batches, whose waiting is *materials*."""
         self._has_loader = True
         self._prefetch = prefetches(loader)
-        return LabelledLoader(loader, begin=self._wait, received=self._received)
+        return LabelledLoader(loader, begin=self._wait, received=self._received, ended=self._loaded)
 
     def __enter__(self) -> Self:
         """Return itself; a loop without a loader begins now."""
@@ -166,6 +166,8 @@ class Stages:
         traceback: TracebackType | None,
     ) -> None:
         """Write the run, also of a loop that failed."""
+        if isinstance(error, SystemExit) and error.code:
+            self._exit_code = error.code if isinstance(error.code, int) else 1
         self._ended_by(kind)
         self.close()
 
@@ -245,6 +247,11 @@ class Stages:
         self._counts.add(batch, core_s, workers)
         if self._handle is None:
             self._next_step()
+
+    def _loaded(self, core_s: float) -> None:
+        """Count what the loader's workers did since the last batch that was told."""
+        if not self._is_closed:
+            self._counts.core_s += core_s
 
     def _stepped(self) -> None:
         mark = self._timeline.clock.mark()
