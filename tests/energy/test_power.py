@@ -27,6 +27,7 @@ DEVICE = DevicePower(
     active_share=0.25,
     math_share=1.5,
     memory_share=0.3,
+    vector_share=0.2,
     spin_share=0.127,
     peak_flop_per_s=PEAK,
     memory_bytes_per_s=BANDWIDTH,
@@ -105,11 +106,11 @@ def test_a_lower_limit_never_raises_power(
     assert energy_j(flop, traffic, limit_w=low_w) <= energy_j(flop, traffic, limit_w=limit_w)
 
 
-def test_the_three_parts_add_up_below_the_limit() -> None:
-    """By hand: a quarter for running kernels, math and memory by their rates."""
+def test_the_parts_add_up_below_the_limit() -> None:
+    """By hand: a quarter for running kernels, math and bytes by their rates."""
     found = energy_j(flop=0.2 * PEAK, traffic_bytes=0.5 * BANDWIDTH)
 
-    assert found == pytest.approx((TDP - IDLE) * (0.25 + 1.5 * 0.2 + 0.3 * 0.5))
+    assert found == pytest.approx((TDP - IDLE) * (0.25 + 1.5 * 0.2 + (0.3 + 0.2) * 0.5))
 
 
 @pytest.mark.parametrize("name", ["h200-sxm-141gb", "b200-sxm-180gb", "gb200"])

@@ -9,7 +9,7 @@ from wattree.energy.clocks import (
     time_at_clock,
 )
 from wattree.energy.loading import core_w, loading_energy_j
-from wattree.energy.power import ClockCap, DevicePower, dynamic_energy_j
+from wattree.energy.power import ClockCap, DevicePower, average_power_w, dynamic_energy_j
 
 __all__ = [
     "ClockCap",
@@ -20,6 +20,7 @@ __all__ = [
     "UnderLimit",
     "clock_under_limit",
     "core_w",
+    "average_power_w",
     "dynamic_energy_j",
     "loading_energy_j",
     "power_at_clock_w",
