@@ -83,9 +83,9 @@ def section(options: Options) -> Section | None:
             _measure("another node (air-cooled), not in the fit", _errors(other, constants)),
         ),
         notes=(
-            f"shipped: host {constants.host_w:.0f} W and AC {constants.conversion:.3f} of DC in the "
-            f"catalogue, a byte of training {constants.training:.2f} times one of steady products in "
-            f"the calibration: made of {len(own)} of the rows (--fit)",
+            f"shipped: host {constants.host_w:.0f} W and AC {constants.conversion:.3f} of DC in "
+            f"the catalogue, a byte of training {constants.training:.2f} times one of steady "
+            f"products in the calibration: made of {len(own)} of the rows (--fit)",
             "`validate` expresses none of these rows: neither precision nor strategy is printed",
             "rates are as logged; what rates and lengths on one and eight nodes leave of a run "
             "is not training and draws what waiting draws",

@@ -2,9 +2,9 @@
 
 Rows are whole nodes (MLPerf) and single devices at rated power (Zeus, the anchors of the rows under
 limits), whose models the catalogue has. Zeus prints neither precision nor software: PyTorch's
-defaults are taken, fp32 on V100 and tf32 on A40, and data that never keeps a step waiting. Left out are NCF (the
-catalogue's is that of a larger data set, and the rows wait for data: they draw what a device at
-rest does), DeepSpeech2 and BERT on Sentiment140 (lengths not told).
+defaults are taken, fp32 on V100 and tf32 on A40, and data that never keeps a step waiting. Left out
+are NCF (the catalogue's is that of a larger data set, and the rows wait for data: they draw what a
+device at rest does), DeepSpeech2 and BERT on Sentiment140 (lengths not told).
 
 `power_training` is by how much a byte of training draws more than one of a steady product. Of A40
 and V100 it is fitted here, to rows that tell samples/s, at that rate: the times of all tasks are
@@ -31,7 +31,8 @@ from wattree.cost import Calibration
 from wattree.cost.device_power import pool_powers
 from wattree.energy import DevicePower
 from wattree.hardware import Cluster, load_node
-from wattree.job import job_from_mapping
+from wattree.job import Job, job_from_mapping
+from wattree.predict import predicted, setting_of
 from wattree.predict.energy_use import step_energy
 from wattree.trace import Trace
 from wattree.validation.anchored import anchored_device, anchors_of
@@ -120,9 +121,16 @@ def _trained(row: MeasuredRow, calibration: Calibration) -> Trained:
 
 @cache
 def _played(model: str, batch: int, device: str) -> tuple[Trace, Cluster, Any]:
-    """Return the step of a job on one device of a node."""
+    """Return the step of a job, its cluster and its precision."""
+    job = _job(model, batch, device)
+    return wattree.simulate(job).trace, job.cluster, job.precision
+
+
+@cache
+def _job(model: str, batch: int, device: str) -> Job:
+    """Return a job on one device of a node."""
     fixed, (node, precision) = _MODELS[model], _NODES[device]
-    job = job_from_mapping(
+    return job_from_mapping(
         {
             **fixed,
             "data": {**fixed.get("data", {}), "global_batch": batch},
@@ -133,7 +141,6 @@ def _played(model: str, batch: int, device: str) -> tuple[Trace, Cluster, Any]:
             "strategy": {"preset": "ddp", "dp": 1, "micro_batch": batch},
         }
     )
-    return wattree.simulate(job).trace, job.cluster, job.precision
 
 
 def device_w(run: Trained, *, training: float | None = None, told: bool = False) -> float:
@@ -188,7 +195,10 @@ def section(options: Options) -> Section | None:
     return Section(
         title="`simulate` alone: average power at its own rate, shipped constants",
         measures=tuple(pairs),
-        beside=tuple(_told(options, groups, made)),
+        beside=(
+            *_told(options, groups, made),
+            *(_under_limits(options, at_work) if options.refits else ()),
+        ),
         notes=(
             "without it: were a byte of training to draw what one of steady products does",
             "nodes before their power supplies, switches left out; devices are boards",
@@ -197,6 +207,41 @@ def section(options: Options) -> Section | None:
             *_by_model(at_work),
         ),
     )
+
+
+def _under_limits(options: Options, runs: Sequence[Trained]) -> list[Measure]:
+    """Return errors of the step over that at rated power, under lower limits; none made them."""
+    rows, anchors = rows_under_limits(options), anchors_of(rows_under_limits(options))
+    rated = {run.row.row_id: run for run in runs if run.step_s}
+    pairs = [
+        (row, rated[anchors[row.row_id].row_id])
+        for row in rows
+        if row.row_id in anchors
+        and anchors[row.row_id].row_id in rated
+        and row.row_id not in rated
+        and row.samples_per_s
+    ]
+    plain = options.calibration.replaced(
+        {name: 1.0 for name in options.calibration.constants if name.endswith(".power_training")}
+    )
+    found = []
+    for title, calibration in (("", options.calibration), (", without it", plain)):
+        errors = []
+        for row, run in pairs:
+            assert row.samples_per_s
+            assert row.global_batch
+            measured = row.global_batch / row.samples_per_s / (run.step_s or 1.0)
+            stretch = _limited_s(run, row.power_limit_w or 0.0, calibration) / run.trace.makespan_s
+            errors.append(stretch / measured - 1.0)
+        found.append(_measure(f"step under a limit over that without, A40 and V100{title}", errors))
+    return found
+
+
+def _limited_s(run: Trained, limit_w: float, calibration: Calibration) -> float:
+    """Return the simulated step under a limit. [s]"""
+    job = _job(str(run.row.model_name), int(run.row.global_batch or 0), run.device).capped(limit_w)
+    assert not isinstance(job.strategy, str)
+    return predicted(setting_of(job, calibration), job.strategy).result.step_time_s
 
 
 def _told(
@@ -228,8 +273,8 @@ def _told(
 def _constants_note(made: Mapping[str, float]) -> list[str]:
     told = ", ".join(f"{name} {value:.2f}" for name, value in made.items())
     return [
-        f"bytes of training draw, over those of steady products: {told}; of H100 all rows but those "
-        "of DLRM are at the limit from there on: no more than a lower bound"
+        f"bytes of training draw, over those of steady products: {told}; of H100 all rows but "
+        "those of DLRM are at the limit from there on: no more than a lower bound"
     ]
 
 
