@@ -203,16 +203,16 @@ def dynamic_energy_j(
         communicates: Whether it is communication.
         copies: Whether a copy engine runs it; its bytes count however long it takes.
     """
-    work_s = power.math_share * flop / power.peak_flop_per_s
-    full_s = traffic_bytes / power.memory_bytes_per_s
-    moved_s = power.memory_share * full_s
-    asked_j = power.range_w * (
-        power.active_share * busy_s + work_s + moved_s + power.vector_share * full_s
-    )
-    computing = np.minimum(asked_j, power.most_dynamic_w * busy_s)
-    spinning = power.spin_w * busy_s
-    moving = np.where(copies, power.range_w * moved_s, computing)
-    return np.asarray(np.where(communicates, spinning, moving))
+    # Factors first: arrays are long.
+    per_flop_j = power.range_w * power.math_share / power.peak_flop_per_s
+    per_share_j = power.range_w / power.memory_bytes_per_s
+    per_byte_j = per_share_j * (power.memory_share + power.vector_share)
+    asked_j = (power.range_w * power.active_share) * busy_s
+    asked_j = asked_j + per_flop_j * flop + per_byte_j * traffic_bytes
+    found = np.minimum(asked_j, power.most_dynamic_w * busy_s)
+    if copies.any():
+        found = np.where(copies, (per_share_j * power.memory_share) * traffic_bytes, found)
+    return np.asarray(np.where(communicates, power.spin_w * busy_s, found))
 
 
 def average_power_w(
