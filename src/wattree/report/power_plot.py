@@ -18,7 +18,7 @@ __all__ = ["check_plotting", "write_power_plot"]
 _COLOURS = {
     "device_static": "#0072B2",
     "device_dynamic": "#E69F00",
-    "host_processors": "#56B4E9",
+    "host_processors": "#88CCEE",
     "host_memory": "#332288",
     "host_adapters": "#882255",
     "host_rest": "#999999",
