@@ -25,6 +25,7 @@ from benchmarks import (
     energy_series,
     energy_simpler,
     energy_sums,
+    energy_training,
     energy_zeus,
     mlperf_steps,
 )
@@ -42,6 +43,7 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "nodes": energy_nodes.section,
     "scaling": energy_nodes.scaling,
     "steps": mlperf_steps.section,
+    "training": energy_training.section,
     "simpler": energy_simpler.section,
     "series": energy_series.section,
     "account": energy_sums.account,
@@ -51,6 +53,7 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
 FITS: dict[str, Callable[[Options], dict[str, float]]] = {
     "products": energy_gemm.fit,
     "limits": energy_zeus.fit,
+    "training": energy_training.fit,
 }
 
 
@@ -124,12 +127,14 @@ def _cells(measure: Measure) -> tuple[str, ...]:
 
 
 def _print_fit(options: Options, console: Console, only: str | None) -> None:
-    shipped = options.calibration.constants
+    constants = options.calibration.constants
+    shipped = {name: each.value for name, each in constants.items()}
+    shipped |= energy_training.shipped_figures()
     for name, fit in FITS.items():
         if only not in {None, name}:
             continue
         for constant, value in sorted(fit(options).items()):
-            now = f"{shipped[constant].value:.6g}" if constant in shipped else "none"
+            now = f"{shipped[constant]:.6g}" if constant in shipped else "none"
             console.print(f"{constant:50} {value:.6g}  (shipped {now})")
 
 

@@ -27,7 +27,7 @@ class Options:
     Attributes:
         shared: Folder with `opdata` and `measured`.
         calibration: Constants.
-        refits: Whether lines are shown that need a fit of their own.
+        refits: Whether lines are shown that take long: a fit, or runs, of their own.
     """
 
     shared: Path

@@ -143,7 +143,8 @@ def _group(columns: Mapping[str, NDArray[Any]], gpu: str, dtype: str) -> GemmRow
 
 
 def _power(rows: GemmRows, calibration: Calibration) -> DevicePower:
-    return device_power(load_device(rows.device), rows.precision, calibration, limit_w=rows.limit_w)
+    device = load_device(rows.device)
+    return device_power(device, rows.precision, calibration, limit_w=rows.limit_w).steady
 
 
 def _errors(rows: GemmRows, power: DevicePower, time_s: Floats) -> Floats:

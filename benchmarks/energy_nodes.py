@@ -1,4 +1,4 @@
-"""Power of whole nodes in MLPerf training, and eight nodes from one.
+"""Power of whole nodes in MLPerf training at the logged rate, and eight nodes from one.
 
 Rates and lengths are those of the rows, power is predicted: precision and strategy are in none of
 them. For ResNet-50 and RetinaNet, whose submissions published their configurations, the step is
@@ -21,7 +21,9 @@ from benchmarks.node_power import (
     measured_work_w,
     node_w,
     of_benchmark,
+    of_others,
     runs_of,
+    shipped,
 )
 
 __all__ = ["kind_of", "read_runs", "scaling", "section"]
@@ -57,19 +59,19 @@ def section(options: Options) -> Section | None:
         return None
     own = kind_of(runs)
     ratio = conversion_of([run.of for run in runs])
-    constants = fitted(own, ratio)
+    constants = shipped(options.calibration)
+    expected = of_others(options.calibration)
     left_out: list[float] = []
     beside = []
     for name, mine in of_benchmark(own).items():
         others = [run for run in own if run not in mine]
-        off = _errors(mine, fitted(others, ratio))
+        off = _errors(mine, fitted(others, ratio, expected=expected))
         left_out += off
         beside.append(_measure(f"{name}, left out of the fit", off))
     one = [run for run in own if run.of.nodes == 1]
     eight = [run for run in own if run.of.nodes > 1]
-    from_one = _errors(eight, fitted(one, ratio))
+    from_one = _errors(eight, fitted(one, ratio, expected=expected))
     other = [run for run in runs if run not in own]
-    simulated = [run.load.node_w / run.of.power_w - 1.0 for run in runs]
     return Section(
         title="Average power of nodes of eight H100, MLPerf training, at the logged rate",
         measures=(_measure("all rows", _errors(runs, constants), _TARGET),),
@@ -80,12 +82,11 @@ def section(options: Options) -> Section | None:
             _measure("each benchmark left out of the fit", left_out),
             *beside,
             _measure("another node (air-cooled), not in the fit", _errors(other, constants)),
-            _measure("`simulate` alone: its own rate, shipped constants", simulated),
         ),
         notes=(
-            f"host {constants.host_w:.0f} W, work of training {constants.excess:.2f} times that of "
-            f"steady products, AC {constants.conversion:.3f} of DC: three constants, "
-            f"{len(own)} rows",
+            f"shipped: host {constants.host_w:.0f} W and AC {constants.conversion:.3f} of DC in "
+            f"the catalogue, a byte of training {constants.training:.2f} times one of steady "
+            f"products in the calibration: made of {len(own)} of the rows (--fit)",
             "`validate` expresses none of these rows: neither precision nor strategy is printed",
             "rates are as logged; what rates and lengths on one and eight nodes leave of a run "
             "is not training and draws what waiting draws",
@@ -113,7 +114,11 @@ def scaling(options: Options) -> Section | None:
         return None
     one = {(run.of.benchmark, run.of.scope): run for run in runs if run.of.nodes == 1}
     # Nothing of eight nodes makes a constant here.
-    constants = fitted(list(one.values()), conversion_of([run.of for run in one.values()]))
+    constants = fitted(
+        list(one.values()),
+        conversion_of([run.of for run in one.values()]),
+        expected=of_others(options.calibration),
+    )
     found: list[tuple[float, ...]] = []
     notes = []
     for run in runs:

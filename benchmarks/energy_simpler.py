@@ -15,7 +15,7 @@ from benchmarks.energy_frame import Measure, Options, Section
 from benchmarks.energy_nodes import kind_of, read_runs
 from benchmarks.energy_zeus import makes_constants, rows_under_limits
 from benchmarks.mlperf_runs import DEVICES
-from benchmarks.node_power import Run, conversion_of, fitted, node_w, of_benchmark
+from benchmarks.node_power import Run, conversion_of, fitted, node_w, of_benchmark, of_others
 from wattree.energy.baselines import BASELINES
 from wattree.energy.compare import compare_runs
 from wattree.errors import RunError
@@ -80,9 +80,9 @@ def _baseline(name: str) -> _Fit:
     return fit
 
 
-def _methods(conversion: float) -> Mapping[str, _Fit]:
+def _methods(conversion: float, expected: float) -> Mapping[str, _Fit]:
     def stages(runs: Sequence[Run]) -> _Predictor:
-        constants = fitted(runs, conversion)
+        constants = fitted(runs, conversion, expected=expected)
         return lambda run: node_w(run, constants)
 
     return {
@@ -111,8 +111,9 @@ def section(options: Options) -> Section | None:
         return None
     runs = [run for run in kind_of(every) if run.of.scope == "AC"]
     measures, notes, errors = [], [], {}
+    methods = _methods(conversion_of([run.of for run in every]), of_others(options.calibration))
     for split, pairs in _splits(runs).items():
-        for title, fit in _methods(conversion_of([run.of for run in every])).items():
+        for title, fit in methods.items():
             off = [
                 (run, predict(run) / run.of.power_w - 1.0)
                 for fitted_on, scored in pairs

@@ -22,13 +22,28 @@ from pathlib import Path
 from typing import Any
 
 import wattree
+from wattree.cost import load_calibration
+from wattree.cost.device_power import pool_powers
+from wattree.hardware import load_node
 from wattree.job import Job, job_from_mapping
 from wattree.predict import run_of
+from wattree.predict.energy_use import step_energy
 from wattree.validation.rows import MeasuredRow, read_rows
 
-__all__ = ["PLAIN", "TUNED", "Load", "NodeRow", "job_of", "load_of", "node_rows"]
+__all__ = [
+    "DEVICES",
+    "NODE",
+    "PLAIN",
+    "TUNED",
+    "Load",
+    "NodeRow",
+    "job_of",
+    "load_of",
+    "node_rows",
+]
 
-DEVICES = 8
+#: What the rows stand on, and how many devices it has.
+NODE, DEVICES = "dgx-h100", 8
 #: What a software family is set to besides its habits: nothing, and what submissions switch on.
 PLAIN: Mapping[str, Any] = {}
 TUNED: Mapping[str, Any] = {
@@ -148,7 +163,9 @@ class Load:
         computing_s: Of that, exposed computing. [s]
         flop: Matrix FLOP.
         traffic_bytes: Of device memory. [B]
-        node_w: What the simulation by itself has for a node, without switches. [W]
+        node_w: What the simulation by itself has for a node, before its power supplies (AC) and
+            without switches. [W]
+        steady_w: The same if bytes of training drew no more than those of steady products. [W]
     """
 
     step_s: float
@@ -156,6 +173,19 @@ class Load:
     flop: float
     traffic_bytes: float
     node_w: float
+    steady_w: float
+
+    def scoped_w(self, scope: str) -> float:
+        """Return `node_w` where a meter reads: before the power supplies (AC) or behind. [W]"""
+        return _at_scope(self.node_w, scope)
+
+    def scoped_steady_w(self, scope: str) -> float:
+        """Return `steady_w` likewise. [W]"""
+        return _at_scope(self.steady_w, scope)
+
+
+def _at_scope(node_w: float, scope: str) -> float:
+    return node_w if scope == "AC" else node_w / load_node(NODE).host.conversion
 
 
 def node_rows(shared: Path) -> list[NodeRow]:
@@ -212,7 +242,7 @@ def job_of(
     global_batch: int,
     nodes: int,
     *,
-    node: str = "dgx-h100",
+    node: str = NODE,
     tuned: bool = True,
     traits: Mapping[str, Any] | None = None,
 ) -> Job:
@@ -263,10 +293,17 @@ def load_of(benchmark: str, global_batch: int, nodes: int, *, tuned: bool = True
     node, result = job.cluster.pool.node, prediction.result
     assert result.average_power_w is not None
     switches_w = node.nics * job.cluster.fabric.switch_w_per_nic if nodes > 1 else 0.0
+    steady = step_energy(
+        prediction.trace,
+        job.cluster,
+        [p.steady for p in pool_powers(job.cluster, job.precision, load_calibration())],
+        devices,
+    )
     return Load(
         step_s=result.step_time_s,
         computing_s=run.stages["computing"].exposed_s,
         flop=(run.work.flop or 0.0) / devices,
         traffic_bytes=(run.work.memory_bytes or 0.0) / devices,
         node_w=result.average_power_w / nodes - switches_w,
+        steady_w=steady.average_w / nodes - switches_w,
     )

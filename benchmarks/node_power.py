@@ -1,32 +1,30 @@
-"""Power of a node of eight devices that trains at a known rate, and the constants of it.
+"""Power of a node of eight devices that trains at a known rate, by the shipped model.
 
-The stage form of energy (docs/energy.md) with work at a measured rate, over a run of length T:
+The rows tell the rate, the simulation what a step of it does (`mlperf_runs`). Over a run of length
+T, of which a node trains for a share:
 
-    P = c (host + 8 (idle + spin R))                                  while it does not train
-    P = c (host + 8 (idle + R ((1-x) active + x spin) + e r))         while it does
+    P = c (host + 8 device),  device = trains * (base + work * pace) + (1 - trains) * waits
 
-R is the device's range from rest to rated power; *active* and *spin* are the shipped shares; x is
-the share of the simulated step in which communication is exposed; r is the rate, e the energy of a
-sample: `k (math FLOP + memory bytes)` with the shipped constants, at the rate of one node, where
-the limit caps it. Fitted on nodes of one kind: *host*, and *k*, by how much kernels of training
-draw more for their work than the steady products that made *math* and *memory*. c is 1 behind the
-power supplies (DC) and one ratio before them (AC).
+*work* is what one device draws on one node above what it draws while it trains anyway (*base*), at
+the rate of that node and within its limit; pace is the rate of a device over that on one node. What
+a device draws is that of `energy.average_power_w`, host and conversion c (AC over DC) are those of
+the node's catalogue entry; behind the power supplies (DC) c is 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from benchmarks.mlperf_runs import DEVICES, Load, NodeRow, load_of
+from benchmarks.mlperf_runs import DEVICES, NODE, Load, NodeRow, load_of
 from wattree.cost import Calibration
 from wattree.cost.device_power import device_power
-from wattree.energy import DevicePower
-from wattree.hardware import Precision, load_device
+from wattree.energy import DevicePower, average_power_w
+from wattree.hardware import Precision, load_device, load_node
 
 __all__ = [
     "NodeConstants",
@@ -37,17 +35,20 @@ __all__ = [
     "node_w",
     "not_training_s",
     "of_benchmark",
+    "of_others",
     "runs_of",
+    "shipped",
 ]
 
 Floats = NDArray[np.float64]
 
-_DEVICE = "h100-sxm-80gb"
 _FP8_BENCHMARKS = ("llama2_70b_lora",)
-#: Start of the fit: what the catalogue says of the host, and no excess.
-_START = (1500.0, 1.0)
-#: Ratio of demand to limit up to which the fit looks; beyond it nothing changes.
-_MOST_EXCESS = 4.0
+#: Devices whose constant comes from rows of their own; where rows of nodes are at their limit, and
+#: so tell no more than a bound, the fit is drawn weakly to their mean.
+_OTHERS, _PULL = ("a40", "v100-pcie-16gb"), 3e-4
+#: Where the fit of host and bytes begins, and bounds of both.
+_STARTS = ((1500.0, 1.0), (1500.0, 2.0), (1500.0, 3.0))
+_LEAST, _MOST = (0.0, 1.0), (5e3, 10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +57,14 @@ class NodeConstants:
 
     Attributes:
         host_w: Processors, memory, adapters, pumps, behind the power supplies. [W]
-        excess: k above.
         conversion: AC over DC power.
+        training: What a byte draws in training over what it draws in steady products
+            (`power_training`).
     """
 
     host_w: float
-    excess: float
     conversion: float
+    training: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +90,19 @@ class Run:
     trains: float
 
 
+def shipped(calibration: Calibration) -> NodeConstants:
+    """Return what catalogue and calibration say."""
+    node = load_node(NODE)
+    return NodeConstants(
+        host_w=node.host.busy_w,
+        conversion=node.host.conversion,
+        training=calibration.device(node.device, "power_training"),
+    )
+
+
 def runs_of(rows: Sequence[NodeRow], calibration: Calibration) -> list[Run]:
     """Return rows with their loads; the times on one node are of the same benchmark's row there."""
-    device = load_device(_DEVICE)
+    device = load_node(NODE).device
     found = []
     for row in rows:
         batch = row.row.global_batch
@@ -169,12 +181,13 @@ def node_w(
         work_w: What one device draws for work on one node, where that was measured. [W]
         step_s: Of the run, if not as measured. [s]
     """
-    power = run.power
-    waits_w = power.idle_w + power.spin_share * power.range_w
+    power = _told(run.power, constants)
+    waits_w = power.idle_w + power.spin_w
     if work_w is None:
-        work_w = _work_w(run, constants.excess)
+        work_w = _device_w(power, run.one, run.one_step_s) - _device_w(power, run.one)
     pace = run.one_nodes * run.one_step_s / (run.of.nodes * (step_s or run.of.step_s))
-    trains_w = min(_base_w(power, run.load) + work_w * pace, power.held_share * power.rated_w)
+    most_w = power.idle_w + power.most_dynamic_w
+    trains_w = min(_device_w(power, run.load) + work_w * pace, most_w)
     device_w = run.trains * trains_w + (1.0 - run.trains) * waits_w
     return _scope(run, constants) * (constants.host_w + DEVICES * device_w)
 
@@ -182,46 +195,56 @@ def node_w(
 def measured_work_w(one: Run, constants: NodeConstants) -> float:
     """Return what a device draws for work on one node, from its measured power. [W]"""
     device_w = (one.of.power_w / _scope(one, constants) - constants.host_w) / DEVICES
-    return device_w - _base_w(one.power, one.load)
+    return device_w - _device_w(_told(one.power, constants), one.load)
+
+
+def _told(power: DevicePower, constants: NodeConstants) -> DevicePower:
+    return replace(power, vector_share=(constants.training - 1.0) * power.memory_share)
 
 
 def _scope(run: Run, constants: NodeConstants) -> float:
     return constants.conversion if run.of.scope == "AC" else 1.0
 
 
-def _base_w(power: DevicePower, load: Load) -> float:
-    """Return what a device draws while it trains, whatever its work. [W]"""
-    exposed = 1.0 - load.computing_s / load.step_s
-    share = (1.0 - exposed) * power.active_share + exposed * power.spin_share
-    return power.idle_w + power.range_w * share
+def _device_w(power: DevicePower, load: Load, step_s: float | None = None) -> float:
+    """Return what a device draws with a load in a step of that length, or with no work. [W]"""
+    computing = load.computing_s / load.step_s
+    lasts_s = step_s or load.step_s
+    return average_power_w(
+        power,
+        flop=load.flop if step_s else 0.0,
+        traffic_bytes=load.traffic_bytes if step_s else 0.0,
+        computing_s=computing * lasts_s,
+        communicating_s=(1.0 - computing) * lasts_s,
+    )
 
 
-def _work_w(run: Run, excess: float) -> float:
-    """Return what a device draws for work at the rate of one node, within its limit. [W]"""
-    power, one = run.power, run.one
-    math = power.math_share * one.flop / (power.peak_flop_per_s * run.one_step_s)
-    memory = min(one.traffic_bytes / (power.memory_bytes_per_s * run.one_step_s), 1.0)
-    asked_w = power.range_w * excess * (math + power.memory_share * memory)
-    return float(min(asked_w, power.held_share * power.rated_w - _base_w(power, one)))
+def of_others(calibration: Calibration) -> float:
+    """Return `training` as devices have it that are in none of these nodes."""
+    return float(
+        np.mean([calibration.device(load_device(name), "power_training") for name in _OTHERS])
+    )
 
 
-def fitted(runs: Sequence[Run], conversion: float) -> NodeConstants:
-    """Return the constants of least squared relative error."""
+def fitted(runs: Sequence[Run], conversion: float, *, expected: float) -> NodeConstants:
+    """Return the constants of least squared relative error.
+
+    Args:
+        runs: With measured power.
+        conversion: AC over DC power.
+        expected: `training` of other devices.
+    """
 
     def error(at: Floats) -> float:
         found = _constants(at, conversion)
         off = [node_w(run, found) / run.of.power_w - 1.0 for run in runs]
-        return float(np.mean(np.square(off)))
+        pull = _PULL * (found.training / expected - 1.0) ** 2
+        return float(np.mean(np.square(off)) + pull)
 
     best = min(
         (
-            minimize(
-                error,
-                (_START[0], start),
-                method="Nelder-Mead",
-                options={"xatol": 1e-3, "fatol": 1e-12},
-            )
-            for start in (1.0, 1.5, 2.0)
+            minimize(error, start, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-12})
+            for start in _STARTS
         ),
         key=lambda found: float(found.fun),
     )
@@ -229,8 +252,8 @@ def fitted(runs: Sequence[Run], conversion: float) -> NodeConstants:
 
 
 def _constants(at: Floats, conversion: float) -> NodeConstants:
-    host_w, excess = np.clip(at, (0.0, 0.1), (5e3, _MOST_EXCESS)).tolist()
-    return NodeConstants(host_w=host_w, excess=excess, conversion=conversion)
+    host_w, training = np.clip(at, _LEAST, _MOST).tolist()
+    return NodeConstants(host_w=host_w, training=training, conversion=conversion)
 
 
 def of_benchmark(runs: Sequence[Run]) -> Mapping[str, list[Run]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wattree.cost import load_calibration
 from wattree.cost.device_power import device_power
-from wattree.energy import ClockCurve, DevicePower, dynamic_energy_j
+from wattree.energy import ClockCurve, DevicePower, average_power_w, dynamic_energy_j
 from wattree.errors import HardwareError
 from wattree.hardware import Precision, load_device
 
@@ -27,6 +27,7 @@ DEVICE = DevicePower(
     active_share=0.25,
     math_share=1.5,
     memory_share=0.3,
+    vector_share=0.2,
     spin_share=0.127,
     peak_flop_per_s=PEAK,
     memory_bytes_per_s=BANDWIDTH,
@@ -59,10 +60,15 @@ def energy_j(
 
 
 def capped_s(
-    limit_w: float, *, flop: float = 5e14, traffic_bytes: float = 1e11, time_s: float = 1.0
+    limit_w: float,
+    *,
+    flop: float = 5e14,
+    traffic_bytes: float = 1e11,
+    time_s: float = 1.0,
+    device: DevicePower = DEVICE,
 ) -> float:
     """Return the time under a limit of an operator that takes a second without one."""
-    cap = replace(DEVICE, limit_w=limit_w).cap
+    cap = replace(device, limit_w=limit_w).cap
     if cap is None:
         return time_s
     memory_s = np.array([traffic_bytes / BANDWIDTH])
@@ -105,11 +111,11 @@ def test_a_lower_limit_never_raises_power(
     assert energy_j(flop, traffic, limit_w=low_w) <= energy_j(flop, traffic, limit_w=limit_w)
 
 
-def test_the_three_parts_add_up_below_the_limit() -> None:
-    """By hand: a quarter for running kernels, math and memory by their rates."""
+def test_the_parts_add_up_below_the_limit() -> None:
+    """By hand: a quarter for running kernels, math and bytes by their rates."""
     found = energy_j(flop=0.2 * PEAK, traffic_bytes=0.5 * BANDWIDTH)
 
-    assert found == pytest.approx((TDP - IDLE) * (0.25 + 1.5 * 0.2 + 0.3 * 0.5))
+    assert found == pytest.approx((TDP - IDLE) * (0.25 + 1.5 * 0.2 + (0.3 + 0.2) * 0.5))
 
 
 @pytest.mark.parametrize("name", ["h200-sxm-141gb", "b200-sxm-180gb", "gb200"])
@@ -155,18 +161,64 @@ def test_a_lower_limit_never_saves_time(limit_w: float, lower: float, share: flo
 
 
 def test_a_limit_above_what_work_asks_for_changes_nothing() -> None:
-    """Memory-bound work at 500 W draws less."""
-    assert capped_s(500.0, flop=0.0, traffic_bytes=2.9e12) == 1.0
+    """Memory-bound work at 550 W draws less."""
+    assert capped_s(550.0, flop=0.0, traffic_bytes=2.9e12) == 1.0
 
 
 def test_memory_bound_work_keeps_its_time_until_the_clock_is_very_low() -> None:
-    """Products slow at 400 W; streaming asks for 410 W and keeps its time at 340 W."""
+    """Products slow at 400 W; streaming alone asks for 410 W and keeps its time at 340 W."""
     product_s = capped_s(400.0)
     streaming = {"flop": 0.0, "traffic_bytes": 2.9e12}
 
     assert product_s > 1.2
-    assert capped_s(340.0, **streaming) == pytest.approx(1.0)
-    assert capped_s(120.0, **streaming) > 1.05
+    assert capped_s(340.0, device=DEVICE.steady, **streaming) == pytest.approx(1.0)
+    assert capped_s(120.0, device=DEVICE.steady, **streaming) > 1.05
+    # What cores do with the bytes in training follows their clock, and asks for 530 W in all.
+    assert capped_s(450.0, **streaming) == pytest.approx(1.0)
+    assert capped_s(340.0, **streaming) > 1.05
+
+
+def test_steady_products_draw_nothing_for_what_training_does_with_bytes() -> None:
+    """Nor do copy engines."""
+    second = np.ones(1)
+    work = {"flop": 1e14 * second, "traffic_bytes": 1e12 * second, "busy_s": second}
+    more_w = DEVICE.board_w(**work) - DEVICE.steady.board_w(**work)
+
+    assert float(more_w[0]) == pytest.approx((TDP - IDLE) * 0.2 * 1e12 / BANDWIDTH)
+    assert replace(DEVICE, vector_share=0.0) == DEVICE.steady
+
+
+@given(
+    math=st.floats(0.0, 0.2),
+    memory=st.floats(0.0, 0.5),
+    waits=st.floats(0.0, 0.9),
+)
+def test_the_average_of_a_step_is_that_of_its_tasks_below_the_limit(
+    math: float, memory: float, waits: float
+) -> None:
+    """Energy of a task that computes and of one that communicates, over the time of both."""
+    flop, traffic = math * PEAK, memory * BANDWIDTH
+    tasks_j = dynamic_energy_j(
+        DEVICE,
+        flop=np.array([flop, 0.0]),
+        traffic_bytes=np.array([traffic, 0.0]),
+        busy_s=np.array([1.0 - waits, waits]),
+        communicates=np.array([False, True]),
+        copies=np.zeros(2, dtype=bool),
+    )
+    found = average_power_w(
+        DEVICE,
+        flop=flop,
+        traffic_bytes=traffic,
+        computing_s=1.0 - waits,
+        communicating_s=waits,
+    )
+    whole_w = IDLE + float(tasks_j.sum())
+
+    # A task at its limit draws less than what it asks for spread over the step.
+    held = (1.0 - waits) * DEVICE.most_dynamic_w <= float(tasks_j[0]) * (1 + 1e-9)
+    assert found >= whole_w * (1 - 1e-9) if held else found == pytest.approx(whole_w)
+    assert found <= 0.98 * TDP * (1 + 1e-12)
 
 
 def test_a_limit_saves_energy_down_to_the_lowest_voltage_and_then_costs_some() -> None:

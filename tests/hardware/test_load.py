@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from wattree.errors import JobError, UnknownNameError, WattreeError
 from wattree.hardware import (
     Device,
     Fabric,
+    HostPart,
     Node,
     Precision,
     Site,
@@ -24,6 +26,7 @@ from wattree.hardware import (
     load_node,
     load_site,
 )
+from wattree.hardware.load import CATALOG
 
 DEVICE = """\
 name: my-card
@@ -415,3 +418,52 @@ def test_any_name_is_known_or_refused(name: str) -> None:
         except WattreeError as error:
             outcome = str(error)
         assert outcome
+
+
+def parts_of(tmp_path: Path, host: str) -> Node:
+    """Return a user's node whose host has more keys."""
+    path = tmp_path / "dgx.yaml"
+    text = (CATALOG / "nodes" / "dgx-1.yaml").read_text(encoding="utf-8")
+    path.write_text(text.replace("price:", f"{host}price:"), encoding="utf-8")
+    return load_node(path)
+
+
+def test_a_host_is_told_apart_as_far_as_its_file_does(tmp_path: Path) -> None:
+    """One figure stands for rest and training; what is left is the rest."""
+    given = (
+        "  conversion: {value: 1.05, source: guide}\n  fans: {value: 0.1, source: guide}\n"
+        '  parts:\n    processors: {value: "270 W", source: guide}\n'
+        '    processors_idle: {value: "50 W", source: guide}\n'
+        '    adapters: {value: "60 W", source: guide}\n'
+    )
+    node = parts_of(tmp_path, given)
+    host = node.host
+
+    assert host.parts["processors"] == HostPart(idle_w=50.0, busy_w=270.0)
+    assert host.parts["adapters"] == HostPart(idle_w=60.0, busy_w=60.0)
+    assert host.rest == HostPart(idle_w=34.0, busy_w=30.0)
+    assert host.behind == pytest.approx(1.1 * 1.05)
+    assert node.sources["host.parts.processors"].startswith("NVIDIA DGX-1")
+    assert load_node("dgx-1").host.behind == 1.0
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        (
+            '  parts:\n    processors: {value: "400 W", source: guide}\n',
+            "host.parts: found 400 W for processors together, expected at most host.busy, 360 W",
+        ),
+        (
+            '  parts:\n    memory_idle: {value: "10 W", source: guide}\n',
+            "host.parts.memory: is missing beside memory_idle",
+        ),
+        ('  parts:\n    pumps: {value: "10 W", source: guide}\n', "host.parts.pumps: unknown key"),
+        ("  conversion: {value: 0.96, source: guide}\n", "expected 1 to 1.5"),
+        ("  fans: {value: -0.1, source: guide}\n", "host.fans.value: found -0.1, expected 0 to 1"),
+    ],
+)
+def test_a_host_that_cannot_be_is_refused(tmp_path: Path, host: str, said: str) -> None:
+    """Each with its key, what was found and what is expected."""
+    with pytest.raises(JobError, match=re.escape(said)):
+        parts_of(tmp_path, host)

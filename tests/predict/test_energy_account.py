@@ -181,7 +181,8 @@ def test_ranks_that_wait_for_a_slow_one_spin_and_say_in_which_collective() -> No
     (power,) = setting_of(own, load_calibration()).powers
     ranks = int(prediction.trace.graph.class_ranks.sum())
     standing_w = result.energy_j.static / result.step_time_s
-    spun_j = power.spin_w * wait.time_s * ranks * own.cluster.site.pue
+    behind = own.cluster.node.host.behind
+    spun_j = power.spin_w * wait.time_s * ranks * own.cluster.site.pue * behind
     communication_j = sum(
         entry.energy_j
         for entry in result.energy_j.ledger

@@ -56,8 +56,7 @@ def test_static_energy_is_that_of_the_nodes_there_are() -> None:
     found = simulate(made).result
 
     watts = sum(
-        8 * pool.node.device.idle_w
-        + pool.node.host.busy_w
+        pool.node.host.behind * (8 * pool.node.device.idle_w + pool.node.host.busy_w)
         + pool.node.nics * made.cluster.fabric.switch_w_per_nic
         for pool in made.cluster.pools
     )

@@ -36,6 +36,7 @@ def device_power(
     Raises:
         CostError: The device has no rate for `precision`.
     """
+    memory_share = calibration.device(device, "power_memory")
     return DevicePower(
         rated_w=device.tdp_w,
         idle_w=device.idle_w,
@@ -43,7 +44,8 @@ def device_power(
         held_share=calibration.device(device, "power_held"),
         active_share=calibration.device(device, "power_active"),
         math_share=calibration.device(device, f"power_math.{precision_class(precision)}"),
-        memory_share=calibration.device(device, "power_memory"),
+        memory_share=memory_share,
+        vector_share=(calibration.device(device, "power_training") - 1.0) * memory_share,
         spin_share=calibration.device(device, "power_spin"),
         peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,

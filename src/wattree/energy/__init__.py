@@ -9,7 +9,7 @@ from wattree.energy.clocks import (
     time_at_clock,
 )
 from wattree.energy.loading import core_w, loading_energy_j
-from wattree.energy.power import ClockCap, DevicePower, dynamic_energy_j
+from wattree.energy.power import ClockCap, DevicePower, average_power_w, dynamic_energy_j
 
 __all__ = [
     "ClockCap",
@@ -18,6 +18,7 @@ __all__ = [
     "DevicePower",
     "Mixture",
     "UnderLimit",
+    "average_power_w",
     "clock_under_limit",
     "core_w",
     "dynamic_energy_j",

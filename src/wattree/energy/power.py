@@ -2,9 +2,11 @@
 
 Static power follows time. Above it, a device that runs kernels draws
 
-`(rated - idle) * (active + math * FLOP/s / peak + memory * B/s / bandwidth)`
+`(rated - idle) * (active + math * FLOP/s / peak + (memory + vector) * B/s / bandwidth)`
 
 until it reaches what its board holds under the limit, where the clock gives way ([1], `clocks`).
+*vector* is what cores draw for the work that comes with bytes when a network trains (arithmetic of
+vectors, addresses, caches); steady matrix products, whose bytes come by the tile, have none of it.
 The shares are dimensionless, so that every catalogue device has a figure from its datasheet; they
 are constants of the calibration, fitted where measurements determine them.
 
@@ -20,7 +22,7 @@ References:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +36,7 @@ from wattree.energy.clocks import (
 )
 from wattree.errors import HardwareError
 
-__all__ = ["ClockCap", "DevicePower", "dynamic_energy_j"]
+__all__ = ["ClockCap", "DevicePower", "average_power_w", "dynamic_energy_j"]
 
 Floats = NDArray[np.float64]
 
@@ -54,6 +56,8 @@ class DevicePower:
         active_share: Of the range from rest to rated, that running kernels draw besides work.
         math_share: Of the range, that matrix work draws at peak rate and full voltage.
         memory_share: Of the range, that device memory draws at full bandwidth.
+        vector_share: Of the range, that cores draw at full bandwidth for what training does with
+            bytes besides moving them.
         spin_share: Of the range, that waiting in a collective draws.
         peak_flop_per_s: Dense peak at the job's precision. [FLOP/s]
         memory_bytes_per_s: Peak bandwidth. [B/s]
@@ -70,6 +74,7 @@ class DevicePower:
     active_share: float
     math_share: float
     memory_share: float
+    vector_share: float
     spin_share: float
     peak_flop_per_s: float
     memory_bytes_per_s: float
@@ -106,12 +111,18 @@ class DevicePower:
         """Return what its limit does to time; None where it is the rated one."""
         return ClockCap(self) if self.limit_w < self.rated_w else None
 
+    @property
+    def steady(self) -> DevicePower:
+        """Return the power of the same device under steady matrix products."""
+        return replace(self, vector_share=0.0)
+
     def asked_w(self, flop: Floats, traffic_bytes: Floats, busy_s: Floats) -> tuple[Floats, Floats]:
         """Return what kernels ask for above rest: the core's part and the memory's. [W]"""
         lasting = np.maximum(busy_s, 1e-30)
         math = self.math_share * flop / (self.peak_flop_per_s * lasting)
-        memory = self.memory_share * traffic_bytes / (self.memory_bytes_per_s * lasting)
-        return self.range_w * (self.active_share + math), self.range_w * memory
+        rate = traffic_bytes / (self.memory_bytes_per_s * lasting)
+        core = self.active_share + math + self.vector_share * rate
+        return self.range_w * core, self.range_w * self.memory_share * rate
 
     def board_w(self, flop: Floats, traffic_bytes: Floats, busy_s: Floats) -> Floats:
         """Return the power of the board while kernels run. [W]"""
@@ -181,7 +192,7 @@ def dynamic_energy_j(
 ) -> Floats:
     """Return the energy above rest of each task on one device. [J]
 
-    `min(range * (active + math + memory), held limit - idle) * busy`; of communication
+    `min(range * (active + math + memory + vector), held limit - idle) * busy`; of communication
     `spin * range * busy`, of copies `range * memory`.
 
     Args:
@@ -192,10 +203,40 @@ def dynamic_energy_j(
         communicates: Whether it is communication.
         copies: Whether a copy engine runs it; its bytes count however long it takes.
     """
-    work_s = power.math_share * flop / power.peak_flop_per_s
-    moved_s = power.memory_share * traffic_bytes / power.memory_bytes_per_s
-    asked_j = power.range_w * (power.active_share * busy_s + work_s + moved_s)
-    computing = np.minimum(asked_j, power.most_dynamic_w * busy_s)
-    spinning = power.spin_w * busy_s
-    moving = np.where(copies, power.range_w * moved_s, computing)
-    return np.asarray(np.where(communicates, spinning, moving))
+    # Factors first: arrays are long.
+    per_flop_j = power.range_w * power.math_share / power.peak_flop_per_s
+    per_share_j = power.range_w / power.memory_bytes_per_s
+    per_byte_j = per_share_j * (power.memory_share + power.vector_share)
+    asked_j = (power.range_w * power.active_share) * busy_s
+    asked_j = asked_j + per_flop_j * flop + per_byte_j * traffic_bytes
+    found = np.minimum(asked_j, power.most_dynamic_w * busy_s)
+    if copies.any():
+        found = np.where(copies, (per_share_j * power.memory_share) * traffic_bytes, found)
+    return np.asarray(np.where(communicates, power.spin_w * busy_s, found))
+
+
+def average_power_w(
+    power: DevicePower,
+    *,
+    flop: float,
+    traffic_bytes: float,
+    computing_s: float,
+    communicating_s: float,
+) -> float:
+    """Return the average power of a device over a step of which only sums are known. [W]
+
+    What kernels do is spread over the whole step, which is what the limit then applies to. It is
+    what `dynamic_energy_j` gives of its parts where none of them is at the limit.
+
+    Args:
+        power: Of the device.
+        flop: Matrix FLOP of the step.
+        traffic_bytes: Of device memory. [B]
+        computing_s: Of the step, computing. [s]
+        communicating_s: The rest of it, spinning in collectives. [s]
+    """
+    step_s = computing_s + communicating_s
+    core_w, memory_w = power.asked_w(np.array(flop), np.array(traffic_bytes), np.array(step_s))
+    waits = communicating_s / step_s
+    asked_w = core_w + memory_w + power.range_w * waits * (power.spin_share - power.active_share)
+    return power.idle_w + float(np.minimum(asked_w, power.most_dynamic_w))

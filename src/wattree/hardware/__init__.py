@@ -15,14 +15,16 @@ from wattree.hardware.load import (
     site_names,
 )
 from wattree.hardware.network import Link, Network, Paths, cable
-from wattree.hardware.node import Host, MemoryTier, Node, ScaleUp
+from wattree.hardware.node import HOST_PARTS, Host, HostPart, MemoryTier, Node, ScaleUp
 from wattree.hardware.pool import Pool
 
 __all__ = [
+    "HOST_PARTS",
     "Cluster",
     "Device",
     "Fabric",
     "Host",
+    "HostPart",
     "Link",
     "MemoryTier",
     "Network",

@@ -16,7 +16,8 @@ from wattree.files import read_yaml
 from wattree.hardware.cluster import Fabric, Site
 from wattree.hardware.device import Device, Precision
 from wattree.hardware.fields import Fields
-from wattree.hardware.node import Host, MemoryTier, Node, ScaleUp
+from wattree.hardware.host import read_host
+from wattree.hardware.node import MemoryTier, Node, ScaleUp
 from wattree.hardware.wiring import read_wiring
 
 __all__ = [
@@ -153,7 +154,7 @@ def load_node(name_or_path: str | Path) -> Node:
         "nic_bandwidth", "bytes_per_s", name="nic_bandwidth_bytes_per_s", low=1e6, high=1e13
     )
     nic_latency = fields.quantity("nic_latency", "s", name="nic_latency_s", low=0, high=1)
-    host = _read_host(fields.section("host"))
+    host = read_host(fields.section("host"))
     price = fields.quantity_or_none("price", "usd_per_s", name="price_usd_per_s", low=0, high=1000)
     keys = fields.keys()
     cxl = _read_cxl(fields.section("cxl")) if "cxl" in keys else None
@@ -332,36 +333,6 @@ def _read_cxl(section: Fields) -> MemoryTier:
     )
     section.end()
     return tier
-
-
-def _read_host(section: Fields) -> Host:
-    keys = section.keys()
-    host = Host(
-        cpu_cores=section.count("cpu_cores", name="host.cpu_cores", low=1, high=100_000),
-        memory_bytes=section.quantity(
-            "memory", "bytes", name="host.memory_bytes", low=2**28, high=2**50
-        ),
-        storage_read_bytes_per_s=section.quantity(
-            "storage_read",
-            "bytes_per_s",
-            name="host.storage_read_bytes_per_s",
-            low=1e6,
-            high=1e13,
-        ),
-        idle_w=section.quantity("idle", "w", name="host.idle_w", low=0, high=100_000),
-        busy_w=section.quantity("busy", "w", name="host.busy_w", low=0, high=100_000),
-        memory_bytes_per_s=section.quantity(
-            "memory_bandwidth",
-            "bytes_per_s",
-            name="host.memory_bytes_per_s",
-            low=1e9,
-            high=1e14,
-        )
-        if "memory_bandwidth" in keys
-        else None,
-    )
-    section.end()
-    return host
 
 
 def _open(kind: str, name_or_path: str | Path) -> tuple[Path, Fields]:

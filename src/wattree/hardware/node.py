@@ -9,7 +9,12 @@ from wattree.errors import HardwareError
 from wattree.hardware.device import Device
 from wattree.hardware.network import Link
 
-__all__ = ["Host", "MemoryTier", "Node", "ScaleUp"]
+__all__ = ["HOST_PARTS", "Host", "HostPart", "MemoryTier", "Node", "ScaleUp"]
+
+#: What a node's file may tell apart of its host, in the order of reports; what is left is the rest.
+HOST_PARTS = ("processors", "memory", "adapters")
+#: Of a host's power, that its parts may be above it: rounding of figures that are added up.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +85,19 @@ class MemoryTier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostPart:
+    """What a part of the host draws.
+
+    Attributes:
+        idle_w: At rest. [W]
+        busy_w: While training. [W]
+    """
+
+    idle_w: float
+    busy_w: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """The machine around the devices.
 
@@ -87,10 +105,17 @@ class Host:
         cpu_cores: Physical cores.
         memory_bytes: Main memory. [B]
         storage_read_bytes_per_s: Sustained reads of training data. [B/s]
-        idle_w: Everything but the devices, at rest: CPUs, memory, NICs, fans, losses. [W]
+        idle_w: Everything but the devices, at rest: CPUs, memory, NICs; fans and losses of power
+            supplies too, unless they follow below. [W]
         busy_w: The same while training. [W]
         memory_bytes_per_s: What all channels of main memory carry together; None where the node's
             file does not say. [B/s]
+        fans: Power of fans over that of all that they cool, devices and host; 0 where `idle_w` and
+            `busy_w` have it in them, or there are none.
+        conversion: What power supplies take in over what they give out, to devices, host and fans;
+            1 where `idle_w` and `busy_w` have the loss in them.
+        parts: Some of `HOST_PARTS` → what they draw, within `idle_w` and `busy_w`; empty where the
+            node's file tells nothing apart.
     """
 
     cpu_cores: int
@@ -99,6 +124,23 @@ class Host:
     idle_w: float
     busy_w: float
     memory_bytes_per_s: float | None = None
+    fans: float = 0.0
+    conversion: float = 1.0
+    parts: Mapping[str, HostPart] = field(default_factory=dict)
+
+    @property
+    def behind(self) -> float:
+        """Return power drawn from the grid over that of devices and host: fans and conversion."""
+        return (1.0 + self.fans) * self.conversion
+
+    @property
+    def rest(self) -> HostPart:
+        """Return what the parts leave of the host: drives, links among devices, boards."""
+        told = self.parts.values()
+        return HostPart(
+            idle_w=self.idle_w - sum(part.idle_w for part in told),
+            busy_w=self.busy_w - sum(part.busy_w for part in told),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +184,7 @@ class Node:
             misfits["devices"] = f"found {self.devices} in {self.name}, expected 1 or more"
         if self.nics < 0:
             misfits["nics"] = f"found {self.nics} in {self.name}, expected 0 or more"
+        misfits |= _host_misfits(self.host)
         if self.scale_up.kind == "links" and not self.links:
             misfits["scale_up.kind"] = (
                 "found 'links', but no links are given; list them under `links` or name a file "
@@ -149,3 +192,19 @@ class Node:
             )
         if misfits:
             raise HardwareError(misfits)
+
+
+def _host_misfits(host: Host) -> dict[str, str]:
+    """Return what is wrong with the parts of a host, by key."""
+    misfits = {}
+    rest = host.rest
+    for key, left_w, whole_w in (
+        ("idle", rest.idle_w, host.idle_w),
+        ("busy", rest.busy_w, host.busy_w),
+    ):
+        if left_w < -_ROUNDING * whole_w:
+            misfits["host.parts"] = (
+                f"found {whole_w - left_w:g} W for {', '.join(host.parts)} together, expected at "
+                f"most host.{key}, {whole_w:g} W"
+            )
+    return misfits

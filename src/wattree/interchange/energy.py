@@ -101,7 +101,8 @@ def _evidence(
 ) -> Evidence:
     """Return the shares of datasheet powers and of work times pooled factors."""
     total_j = max(rated.use.total, 1e-30)
-    unknown_j = power.most_dynamic_w * unknown_busy_s * cluster.site.pue
+    behind = cluster.node.host.behind
+    unknown_j = power.most_dynamic_w * unknown_busy_s * behind * cluster.site.pue
     pooled = (rated.use.dynamic - unknown_j) / total_j
     pooled = pooled if pooled > _ROUNDING else 0.0
     share = {"pooled": pooled, "datasheet": max(1.0 - pooled, 0.0)}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph import OperatorClass, StageLabel
-from wattree.hardware import Cluster, Pool
+from wattree.hardware import Cluster, Host, Pool
 from wattree.sim.occupancy import BINS, CLASSES, Occupancy, Wait
 from wattree.trace import COMPONENTS, DeviceEnergy, EnergyEntry, EnergyUse, WaitingUse
 
@@ -67,12 +67,23 @@ def standing_of(cluster: Cluster, pool: Pool, *, networked: bool) -> Mapping[str
         networked: Whether the job has more than one node, and so needs switches.
     """
     node = pool.node
+    device_w, host = node.devices * node.device.idle_w, _host_w(node.host)
+    fans_w = node.host.fans * (device_w + node.host.busy_w)
     return {
-        "device_static": node.devices * node.device.idle_w,
-        "host_idle": node.host.idle_w,
-        "host_training": node.host.busy_w - node.host.idle_w,
+        "device_static": device_w,
+        **host,
+        "fans": fans_w,
+        "conversion": (node.host.conversion - 1.0) * (device_w + node.host.busy_w + fans_w),
         "switch": node.nics * cluster.fabric.switch_w_per_nic if networked else 0.0,
     }
+
+
+def _host_w(host: Host) -> dict[str, float]:
+    """Return what a host draws while it trains, by its parts where its node tells them. [W]"""
+    if not host.parts:
+        return {"host_idle": host.idle_w, "host_training": host.busy_w - host.idle_w}
+    parts = {f"host_{name}": part.busy_w for name, part in host.parts.items()}
+    return parts | {"host_rest": max(host.rest.busy_w, 0.0)}
 
 
 def account(cluster: Cluster, drawn: Drawn, standing: Sequence[Mapping[str, float]]) -> Account:
@@ -111,7 +122,26 @@ class Account:
             loading = drawn.loading_j.sum(axis=0)
             self.energy_j[:, _AT["host_loading"]] += loading[:, 0]
             self.energy_j[:, _AT["storage"]] += loading[:, 1]
+        hosts = [pool.node.host for pool in cluster.pools]
+        self._behind = np.array([host.behind for host in hosts])
+        fans = np.array([host.fans for host in hosts])
+        #: What follows the power of a node, over what its devices and host draw, by pool.
+        self._following = {"fans": fans, "conversion": self._behind - 1.0 - fans}
+        if (self._behind > 1.0).any():
+            own_j = self._above_rest_j(pools)
+            for name, over in self._following.items():
+                self.energy_j[:, _AT[name]] += over @ own_j
         self.energy_j[:, _AT["facility"]] = (self._pue - 1.0) * self.energy_j.sum(axis=1)
+
+    def _above_rest_j(self, pools: int) -> Floats:
+        """Return what devices and hosts draw above rest by pool and cell, `(pools, cells)`. [J]"""
+        drawn = self._drawn
+        own = drawn.ranks[:, None] * drawn.occupancy.dynamic_j
+        if drawn.loading_j is not None:
+            own = own + drawn.loading_j.sum(axis=2)
+        found = np.zeros((pools, _CELLS))
+        np.add.at(found, drawn.pools, own)
+        return found
 
     def _shares(self, pools: int) -> Floats:
         """Return the share of the time of each pool's ranks by cell, `(pools, cells)`."""
@@ -147,6 +177,13 @@ class Account:
                 for stage, number, component in zip(*np.nonzero(cells), strict=True)
             ),
             waiting=self._waiting(),
+            unsplit_hosts=tuple(
+                dict.fromkeys(
+                    pool.node.name
+                    for pool, devices in zip(self._cluster.pools, self._drawn.devices, strict=True)
+                    if devices and not pool.node.host.parts
+                )
+            ),
         )
 
     @property
@@ -161,7 +198,9 @@ class Account:
         """Return what the ranks of each class draw beyond what stands, before PUE. [J]"""
         drawn = self._drawn
         own = drawn.ranks * drawn.occupancy.dynamic_j.sum(axis=1)
-        return np.asarray(own if drawn.loading_j is None else own + drawn.loading_j.sum((1, 2)))
+        if drawn.loading_j is not None:
+            own = own + drawn.loading_j.sum((1, 2))
+        return np.asarray(own * self._behind[drawn.pools])
 
     def _by_device(self) -> tuple[DeviceEnergy, ...]:
         drawn, pools = self._drawn, self._cluster.pools
@@ -187,7 +226,8 @@ class Account:
     def _waiting(self) -> dict[str, WaitingUse]:
         drawn, seen = self._drawn, self._drawn.occupancy
         at_rest_w = self._watts.sum(axis=1)[drawn.pools]
-        energy = (seen.waiting_s * at_rest_w[:, None] + seen.waiting_j) * self._pue
+        spent = seen.waiting_j * self._behind[drawn.pools][:, None]
+        energy = (seen.waiting_s * at_rest_w[:, None] + spent) * self._pue
         ranks = max(float(drawn.ranks.sum()), 1.0)
         time_s, energy_j = drawn.ranks @ seen.waiting_s / ranks, drawn.ranks @ energy
         return {
@@ -207,7 +247,27 @@ class Account:
         if drawn.loading_w is not None:
             found["host_loading"] = drawn.loading_w[:, 0]
             found["storage"] = drawn.loading_w[:, 1]
+        for name, over in self._following.items():
+            if over.any():
+                found[name] = found.get(name, np.zeros(BINS)) + self._following_w(over)
         return {name: found[name] for name in COMPONENTS if name in found}
+
+    def _following_w(self, over: Floats) -> Floats:
+        """Return what follows power above rest over the step, `(BINS,)`. [W]
+
+        Args:
+            over: What follows a watt of each pool. [W/W]
+        """
+        drawn = self._drawn
+        of_class = over[drawn.pools]
+        found = (drawn.ranks * of_class) @ drawn.occupancy.power_j * (BINS / drawn.step_s)
+        if drawn.loading_j is not None and drawn.loading_w is not None:
+            # Loading over time is told of all pools together: what follows it is their average.
+            loaded_j = drawn.loading_j.sum(axis=(1, 2))
+            whole_j = float(loaded_j.sum())
+            share = float(loaded_j @ of_class) / whole_j if whole_j > 0 else 0.0
+            found = found + drawn.loading_w.sum(axis=1) * share
+        return np.asarray(found)
 
     def device_w(self) -> Floats:
         """Return the power of one device of each rank class over the step, `(C, BINS)`. [W]"""

@@ -66,7 +66,26 @@ def provenance_of(
             note="tensors counted; allocator overhead fitted",
         ),
         "energy_j": energy,
+        "energy_j.by_component": _of_the_hosts(job),
     } | _of_the_site(job)
+
+
+def _of_the_hosts(job: Job) -> Evidence:
+    """Return what the overhead of the nodes rests on, part by part where a node tells them."""
+    notes: dict[str, None] = {}
+    for pool in job.cluster.pools:
+        node = pool.node
+        estimated = [
+            name
+            for name in node.host.parts
+            if node.sources.get(f"host.parts.{name}", "").startswith("estimate:")
+        ]
+        rated = [name for name in node.host.parts if name not in estimated]
+        told = [f"{', '.join(rated)} as rated"] if rated else []
+        told += [f"{', '.join(estimated)} estimated"] if estimated else []
+        told += ["the rest is left of its power while training"] if told else ["not told apart"]
+        notes[f"host of {node.name}: {'; '.join(told)}"] = None
+    return Evidence(evidence="datasheet", share={"datasheet": 1.0}, note="; ".join(notes))
 
 
 def _pool_of_task(trace: Trace, class_pools: NDArray[np.int64]) -> NDArray[np.int64]:

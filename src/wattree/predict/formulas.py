@@ -261,7 +261,8 @@ class Formulas:
         if (behind := self._behind(held, index)) is not None:
             names = ("forward_alone", "backward_alone")
             alone = sum(np.take(self._over_pools(held, n), block, axis=1) for n in names)
-            stage = stage + micro_batches * alone * behind.added_w(self.tables.rates.power)
+            added_w = behind.added_w(self.tables.rates.power) * self.tables.pool.node.host.behind
+            stage = stage + micro_batches * alone * added_w
         all_j = held.stages_of_kind @ stage * self.tables.ranks[index] / held.stages
         return np.asarray(all_j + self._inputs.energy_j(index, held))
 

@@ -70,9 +70,9 @@ class Inputs:
             read_bytes=samples * self.loader.sample_bytes,
             copied_bytes=copied,
         )
-        none = np.zeros(len(index))
+        none, whole_j = np.zeros(len(index)), np.zeros(len(index))
         for tables, share in zip(self.by_pool, held.pools[:, 0], strict=True):
-            hosts_j = hosts_j + dynamic_energy_j(  # bytes that their memory takes in
+            copies_j = dynamic_energy_j(  # bytes that their memory takes in
                 tables.rates.power,
                 flop=none,
                 traffic_bytes=share * copied * self._served(index),
@@ -80,7 +80,8 @@ class Inputs:
                 communicates=none > 0,
                 copies=none == 0,
             )
-        return hosts_j
+            whole_j = whole_j + tables.pool.node.host.behind * (share * hosts_j + copies_j)
+        return whole_j
 
     def _micro_batches(self, index: Integers, held: Held) -> Floats:
         return np.asarray(self.by_pool[0].degrees.micro_batches[index] / held.copies)

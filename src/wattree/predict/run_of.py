@@ -154,7 +154,7 @@ def loader_run_of(job: Job, prediction: Prediction, *, steps: int, name: str) ->
         copied_bytes=np.array([work.copied_bytes]),
     )
     rest_w = sum(standing_w(job.cluster, [float(nodes)]))
-    energy_j = (rest_w * step_s + float(above_j[0])) * steps
+    energy_j = (rest_w * step_s + node.host.behind * float(above_j[0])) * steps
     loaded = replace(work, flop=None, memory_bytes=None, network_bytes=None, gradient_bytes=None)
     return Run(
         name=name,

@@ -224,7 +224,8 @@ class Tables:
     def _device_j(
         self, flop: Floats, traffic: Floats, busy_s: Floats, moves: NDArray[np.bool_]
     ) -> Floats:
-        return dynamic_energy_j(
+        """Return energy above rest, with what fans and power supplies add to it. [J]"""
+        return self.pool.node.host.behind * dynamic_energy_j(
             self.rates.power,
             flop=flop,
             traffic_bytes=traffic,

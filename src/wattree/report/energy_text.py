@@ -19,19 +19,27 @@ __all__ = [
     "run_facts",
     "shift_table",
     "sparkline",
+    "unsplit_hosts",
     "waiting_table",
 ]
 
 _BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 _GRAMS_PER_TONNE = 1e6
-#: Components that follow work; the others flow whatever runs.
+#: Components that follow work, and those that follow all others of a node or site alike, whose
+#: shares they leave as they are; what is in neither flows whatever runs.
 _BY_WORK = {"device_dynamic", "host_loading", "storage"}
+_FOLLOWING = {"fans", "conversion", "facility"}
 _COMPONENT_WORDS = {
     "device_static": "devices at rest",
     "device_dynamic": "devices at work",
+    "host_processors": "processors",
+    "host_memory": "main memory",
+    "host_adapters": "network adapters",
+    "host_rest": "rest of the hosts",
     "host_idle": "hosts at rest",
     "host_training": "hosts while training",
     "host_loading": "hosts that load",
+    "conversion": "power supplies (loss)",
     "switch": "switches",
     "facility": "facility (PUE)",
 }
@@ -67,13 +75,13 @@ def class_table(energy: EnergyUse) -> Table:
 
 
 def _by_class(energy: EnergyUse, stage: str) -> dict[str, tuple[float, float, float]]:
-    """Return what classes of a stage draw: in all, and before PUE at rest and by work. [J]"""
+    """Return what classes of a stage draw: in all, and of it at rest and by work. [J]"""
     found: dict[str, list[float]] = {}
     for entry in energy.ledger:
         if entry.stage == stage:
             parts = found.setdefault(entry.operator_class, [0.0, 0.0, 0.0])
             parts[0] += entry.energy_j
-            if entry.component != "facility":
+            if entry.component not in _FOLLOWING:
                 parts[2 if entry.component in _BY_WORK else 1] += entry.energy_j
     return {name: (whole, rest, work) for name, (whole, rest, work) in found.items()}
 
@@ -86,6 +94,14 @@ def component_table(energy: EnergyUse) -> Table:
             words = _COMPONENT_WORDS.get(name, name.replace("_", " "))
             table.add_row(words, quantity(part, "J"), percent(part / energy.total))
     return table
+
+
+def unsplit_hosts(energy: EnergyUse) -> str:
+    """Return whose overhead is not told apart, in words; nothing where all of it is."""
+    if not energy.unsplit_hosts:
+        return ""
+    names = ", ".join(energy.unsplit_hosts)
+    return f"Hosts of {names} are not told apart: their files name no parts (host.parts)."
 
 
 def waiting_table(energy: EnergyUse) -> Table | None:

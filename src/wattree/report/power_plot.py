@@ -18,18 +18,29 @@ __all__ = ["check_plotting", "write_power_plot"]
 _COLOURS = {
     "device_static": "#0072B2",
     "device_dynamic": "#E69F00",
+    "host_processors": "#88CCEE",
+    "host_memory": "#332288",
+    "host_adapters": "#882255",
+    "host_rest": "#999999",
     "host_idle": "#999999",
     "host_training": "#56B4E9",
     "host_loading": "#009E73",
     "storage": "#F0E442",
+    "fans": "#44AA99",
+    "conversion": "#D55E00",
     "switch": "#CC79A7",
 }
 _WORDS = {
     "device_static": "devices at rest",
     "device_dynamic": "devices at work",
+    "host_processors": "processors",
+    "host_memory": "main memory",
+    "host_adapters": "network adapters",
+    "host_rest": "rest of the hosts",
     "host_idle": "hosts at rest",
     "host_training": "hosts while training",
     "host_loading": "hosts that load",
+    "conversion": "power supplies (loss)",
     "switch": "switches",
 }
 

@@ -17,6 +17,7 @@ from wattree.report.energy_text import (
     run_facts,
     shift_table,
     sparkline,
+    unsplit_hosts,
     waiting_table,
 )
 from wattree.report.materials_text import loading_table, loading_title
@@ -178,6 +179,8 @@ def _energy_sections(result: Result, console: Console) -> None:
     if energy.ledger:
         _section("Energy by class of work", class_table(energy), console)
         _section("Energy by component", component_table(energy), console)
+        if told := unsplit_hosts(energy):
+            console.print(told, style="dim")
     waiting = waiting_table(energy)
     if waiting is not None:
         _section("What waiting costs (in the above; a rank on average)", waiting, console)

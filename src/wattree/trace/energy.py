@@ -14,15 +14,22 @@ __all__ = [
     "WaitingUse",
 ]
 
-#: What draws energy, in the order of reports. The host's parts: at rest; what training adds
-#: however much is loaded; what loading adds.
+#: What draws energy, in the order of reports. A host whose node tells it apart has its parts;
+#: another what it draws at rest, and what training adds however much is loaded. Then what loading
+#: adds, and what follows all of the node's power: fans, and the loss of power supplies.
 COMPONENTS = (
     "device_static",
     "device_dynamic",
+    "host_processors",
+    "host_memory",
+    "host_adapters",
+    "host_rest",
     "host_idle",
     "host_training",
     "host_loading",
     "storage",
+    "fans",
+    "conversion",
     "switch",
     "facility",
 )
@@ -104,6 +111,7 @@ class EnergyUse:
         by_device: The devices of each rank class; of each pool where there are many classes.
         ledger: Every (stage, class, component) that drew any.
         waiting: Why ranks wait → what it costs; already in the total.
+        unsplit_hosts: Nodes whose host is told as a whole, because their file names no parts of it.
     """
 
     total: float
@@ -115,3 +123,4 @@ class EnergyUse:
     by_device: tuple[DeviceEnergy, ...] = ()
     ledger: tuple[EnergyEntry, ...] = ()
     waiting: Mapping[str, WaitingUse] = field(default_factory=dict)
+    unsplit_hosts: tuple[str, ...] = ()
