@@ -192,7 +192,7 @@ def test_whole_nodes_are_within_what_the_project_promises(shared: Path) -> None:
     assert left_out.figure < 0.05
     logged, simulated = scaling.measures
     assert logged.met is True
-    assert simulated.figure < 0.10  # its target is 5 %: the table says that it is missed
+    assert simulated.met is True
 
 
 def test_simulate_alone_is_near_where_devices_are_at_work(shared: Path) -> None:
@@ -203,7 +203,7 @@ def test_simulate_alone_is_near_where_devices_are_at_work(shared: Path) -> None:
     assert found is not None
     alone = {each.name: each.figure for each in found.measures}
     for name, with_it, without in (
-        ("nodes of H100", 0.10, 0.25),
+        ("nodes of H100", 0.10, 0.20),
         ("A40", 0.05, 0.14),
         ("V100", 0.07, 0.13),
     ):
