@@ -199,7 +199,7 @@ def checked() -> dict[str, bool]:
     made: dict[str, Any] = {"group": group, "dtype": torch.float64}
     torch.manual_seed(0)
     layers = {
-        "pair": PhantomLinear(4, 2, ghosts=2, ghost_bias=True, ghost_activation="tanh", **made),
+        "pair": PhantomLinear(4, 4, ghosts=1, ghost_bias=True, ghost_activation="tanh", **made),
         "regathered": PhantomLinear(4, 2, ghosts=1, regather=True, **made),
         "relu": PhantomLinear(4, 2, ghosts=1, ghost_activation="relu", **made),
         "gelu": PhantomLinear(4, 2, ghosts=1, ghost_activation="gelu", **made),
@@ -270,6 +270,11 @@ def four_ranks() -> dict[str, Any]:
         "payload": payload(16, 32, 8),
         "variances": variances(256, 16),
     }
+
+
+def dense_and_checked() -> dict[str, Any]:
+    """Return what needs neither the compiler nor another module."""
+    return {"any dense": any_dense(), "checked": checked()}
 
 
 def two_ranks() -> dict[str, Any]:

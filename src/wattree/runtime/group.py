@@ -36,8 +36,9 @@ __all__ = ["Group"]
 _PATIENCE_S = 180.0
 #: Bytes of what a rank says of itself when ranks compare.
 _FACTS_BYTES = 1024
-#: Tags of messages on gloo, so that a comparison never meets the data of a layer.
-_DATA_TAG, _FACTS_TAG = 0, 1
+#: Tags of messages on gloo, so that a comparison never meets the data of a layer, nor either the
+#: messages of a program that sends its own, with tags from 0.
+_DATA_TAG, _FACTS_TAG = 7740, 7741
 
 
 class Group:
@@ -52,6 +53,8 @@ class Group:
         rank: Of this process, in the group.
         size: Ranks of the group.
         backend: Such as `gloo` and `nccl`; `none` for a process alone.
+        peers: The other ranks, in the order in which blocks of them are stored.
+        is_pairwise: Whether collectives are sends and receives between pairs.
         traffic: What was sent. Layers that share a group are counted together.
     """
 
@@ -66,6 +69,7 @@ class Group:
             self.backend = str(dist.get_backend(self.process_group))
             self._ranks = dist.get_process_group_ranks(self.process_group)
         self.peers = peers_of(self.rank, self.size)
+        self.is_pairwise = self.backend != "nccl"
 
     @classmethod
     def of(cls, given: Any) -> Group:
@@ -101,7 +105,7 @@ class Group:
         """
         rows = part.shape[0]
         self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
-        if self._is_pairwise:
+        if self.is_pairwise:
             room = part.new_empty((len(self.peers) * rows, *part.shape[1:]))
             into = dict(zip(self.peers, room.split(rows), strict=True))
             return self._exchange(dict.fromkeys(self.peers, part), into, lambda: room, place)
@@ -121,7 +125,7 @@ class Group:
 
         The part is `((size - 1) rows, columns)`, blocks in the order of `peers`.
         """
-        blocks = self.size - 1 if self._is_pairwise else self.size
+        blocks = self.size - 1 if self.is_pairwise else self.size
         room = like.new_empty((blocks * rows, columns))
         return room, room[: (self.size - 1) * rows]
 
@@ -138,7 +142,7 @@ class Group:
         """
         block_bytes = rows * _bytes(room[0])
         self.traffic.add("reduce_scatter", (self.size - 1) * block_bytes)
-        if self._is_pairwise:
+        if self.is_pairwise:
             # Received in ascending order, so that sums do not depend on who is asked.
             into_room = torch.empty_like(room)
             into = dict(zip(sorted(self.peers), into_room.split(rows), strict=True))
@@ -165,7 +169,7 @@ class Group:
         """
         room = part.new_empty((sum(sizes), *part.shape[1:]))
         self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
-        if self.size > 1 and not self._is_pairwise:
+        if self.size > 1 and not self.is_pairwise:
             work = self._native_gather(part, room, sizes)
             return Pending(self, [work], lambda: room, place)
         blocks = room.split(list(sizes))
@@ -179,7 +183,7 @@ class Group:
         """Start an all-gather as `all_gather`, whose parts can be used as they arrive."""
         room = part.new_empty((sum(sizes), *part.shape[1:]))
         self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
-        if self._is_pairwise:
+        if self.is_pairwise:
             return Gathering(self, part, room, sizes, place)
         return NativeGathering(self, room, self._native_gather(part, room, sizes), place)
 
@@ -197,7 +201,7 @@ class Group:
         room = like.new_empty(tuple(shape))
         others = room.shape[0] - sizes[self.rank]
         self.traffic.add("reduce_scatter", others * _bytes(room[:1]))
-        if self._is_pairwise:
+        if self.is_pairwise:
             return Scattering(self, room, sizes, place)
         return NativeScattering(self, room, sizes, lambda: self._native_scatter(room, sizes, place))
 
@@ -228,7 +232,7 @@ class Group:
         part[0, : len(said)] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
         room = torch.zeros(self.size, _FACTS_BYTES, dtype=torch.uint8)
         room[self.rank].copy_(part[0])
-        if self._is_pairwise:
+        if self.is_pairwise:
             into = {peer: room[peer] for peer in self.peers}
             doing = dict.fromkeys(self.peers, part[0])
             self._exchange(doing, into, lambda: room, place, tag=_FACTS_TAG).wait()
@@ -288,10 +292,6 @@ class Group:
             elif "onnection" in said:
                 reason = "failed: the other rank has ended; see its own message"
             raise CommunicationError(f"{self._at(place)}: {doing} {reason}") from error
-
-    @property
-    def _is_pairwise(self) -> bool:
-        return self.backend != "nccl"
 
     def _at(self, place: str) -> str:
         return f"rank {self.rank} of {self.size}, layer '{place}'"
