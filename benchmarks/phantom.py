@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import phantom_exactness, phantom_overhead, phantom_payload
+from benchmarks import phantom_exactness, phantom_links, phantom_overhead, phantom_payload
 from benchmarks.energy_frame import Options, Section
 from wattree.cost import load_calibration
 from wattree.files import write_atomic
@@ -29,6 +29,7 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "exactness": phantom_exactness.section,
     "payload": phantom_payload.section,
     "overhead": phantom_overhead.section,
+    "links": phantom_links.section,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -112,11 +113,13 @@ def autocasted() -> dict[str, list[Any]]:
     return found
 
 
-def compiled(backend: str) -> dict[str, float]:
-    """Return by how much a model compiled as one graph differs."""
+def compiled(backend: str, names: tuple[str, ...] = ()) -> dict[str, float]:
+    """Return by how much models compiled as one graph differ; of some contestants, or all."""
     group = Group()
     found = {}
     for name, make in contestants(group).items():
+        if names and name not in names:
+            continue
         model, x = make(16, 32), input_of(name, 16, group.size)
         other = copy.deepcopy(model)
         call = torch.compile(other, backend=backend, fullgraph=True)
@@ -282,6 +285,7 @@ def two_ranks() -> dict[str, Any]:
     torch.manual_seed(1)
     return {
         "compiled": compiled("aot_eager"),
+        "generated": compiled("inductor", ("phantom",)) if shutil.which("g++") else {},
         "checked": checked(),
         "disagreements": disagreements(),
         "misuse": misuse(),
