@@ -114,6 +114,15 @@ def test_models_compile_as_one_graph(two: list[dict[str, Any]]) -> None:
     assert max(worst(two, "compiled").values()) <= TOLERANCE
 
 
+def test_compiled_layers_refuse_sequences_cut_unevenly(two: list[dict[str, Any]]) -> None:
+    """The compiler has to know the whole length, and one rank knows its own shard only."""
+    assert two[0]["compiled uneven"] == (
+        "CommunicationError: rank 0 of 2, layer 'mlp.up': the output has shape (5, 2, 4), but the "
+        "layer was compiled for (6, 2, 4): compiled, shards of a sequence have to be of one length "
+        "on all ranks"
+    )
+
+
 def test_models_compile_to_machine_code_where_there_is_a_compiler(
     two: list[dict[str, Any]],
 ) -> None:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.runtime.faults import disagreements, misuse
+from tests.runtime.faults import disagreements, misuse, said
 from wattree.runtime import (
     ColumnParallelLinear,
     GatherRowsLinear,
@@ -125,6 +125,14 @@ def compiled(backend: str, names: tuple[str, ...] = ()) -> dict[str, float]:
         call = torch.compile(other, backend=backend, fullgraph=True)
         found[name] = differences(gradients(other, x, call), gradients(model, x))
     return found
+
+
+def compiled_uneven() -> str:
+    """Return what a compiled layer says of shards of a sequence that differ in length."""
+    group = Group()
+    layer = ColumnParallelLinear(8, 8, group=group, sequence_parallel=True, name="mlp.up")
+    call = torch.compile(layer, backend="aot_eager")
+    return said(lambda: call(torch.randn(3 - group.rank, 2, 8)))
 
 
 def on_a_mesh() -> dict[str, float]:
@@ -285,6 +293,7 @@ def two_ranks() -> dict[str, Any]:
     torch.manual_seed(1)
     return {
         "compiled": compiled("aot_eager"),
+        "compiled uneven": compiled_uneven(),
         "generated": compiled("inductor", ("phantom",)) if shutil.which("g++") else {},
         "checked": checked(),
         "disagreements": disagreements(),

@@ -179,11 +179,11 @@ class Scattering:
         return self
 
     def wait(self) -> Tensor:
-        """Return the sum over ranks; the own block comes last."""
+        """Return the sum over ranks, in room of its own; the own block comes last."""
         self._await()
         for _, stage in self._receipts:
             stage()
-        return self._blocks[self._group.rank].add_(self._received.sum(0))
+        return self._received.sum(0).add_(self._blocks[self._group.rank])
 
     def _await(self) -> None:
         if not self._is_done:  # a receipt can be awaited once
