@@ -1,0 +1,133 @@
+"""Phantom linear layers: each rank keeps its own block and exchanges ghosts.
+
+After S. K. Seal et al., arXiv 2508.00960 (2025), of which the abstract was read; operators and
+initial values are derived in docs/design/0021-phantom-layers.md, whose letters are used here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+
+from wattree.errors import StrategyError
+from wattree.runtime.layers.ghosts import GhostLinear
+from wattree.runtime.layers.operator import run
+from wattree.runtime.layers.phantom_operator import ACTIVATIONS, PhantomOperator
+from wattree.runtime.layers.sharded import rows_of
+
+__all__ = ["PhantomLinear"]
+
+
+class PhantomLinear(GhostLinear):
+    """A linear layer whose off-diagonal blocks have rank k: `W_jj = L_j`, `W_ji = D_ji C_i`.
+
+    Input `(…, in_shard)`, output `(…, out_shard)`. Forward all-gathers k ghosts of each rank and
+    backward reduce-scatters their gradients: (p-1) k B elements sent per rank in each direction
+    (shared: an all-reduce of k B). One rank, or no ghosts, needs no communication: a plain linear
+    layer, or the block-diagonal one.
+
+    Args:
+        in_features: Of the whole layer.
+        out_features: Of the whole layer.
+        group: `Group`, `ProcessGroup` or 1-D `DeviceMesh`; None for all ranks.
+        ghosts: Ghost neurons of each rank, k; 0 up to the smallest input shard.
+        variant: `pair` (`W_ji = D_ji C_i`) or `shared` (`W_ji = D_j C_i`).
+        bias: Whether to add `b_j`.
+        ghost_bias: Whether ghosts have a bias.
+        ghost_activation: `relu`, `gelu` or `tanh` of ghosts; None for linear ghosts, the only ones
+            with a dense equivalent.
+        regather: Exchange ghosts again in the backward pass instead of keeping them.
+        overlap: Whether communication goes on during local products.
+        device: Of the parameters.
+        dtype: Of the parameters.
+        name: What messages call the layer.
+
+    Attributes:
+        weight: `L_j`, `(out_shard, in_shard)`.
+        bias: `b_j`, `(out_shard,)`, or None.
+        compressor: `C_j`, `(ghosts, in_shard)`; None without ghosts or peers.
+        ghost_bias: `(ghosts,)`, or None.
+        decompressor: `D_j`: `(out_shard, (size - 1) ghosts)` with the blocks in the order of
+            `group.peers`, or `(out_shard, ghosts)` if shared; None without ghosts or peers.
+
+    Raises:
+        StrategyError: What is asked does not fit the widths.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        group: Any = None,
+        ghosts: int,
+        variant: str = "pair",
+        bias: bool = True,
+        ghost_bias: bool = False,
+        ghost_activation: str | None = None,
+        regather: bool = False,
+        overlap: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        name: str = "",
+    ) -> None:
+        super().__init__(
+            in_features,
+            out_features,
+            group=group,
+            overlap=overlap,
+            name=name,
+            ghosts=ghosts,
+            variant=variant,
+            bias=bias,
+            ghost_bias=ghost_bias,
+            device=device,
+            dtype=dtype,
+        )
+        if ghost_activation is not None and ghost_activation not in ACTIVATIONS:
+            known = ", ".join(ACTIVATIONS)
+            raise StrategyError(
+                {f"{self.name}.ghost_activation": f"'{ghost_activation}' is none of {known}"}
+            )
+        self.ghost_activation, self.regather = ghost_activation, regather
+        self._operator = PhantomOperator(
+            ghosts=ghosts,
+            is_shared=variant == "shared",
+            activation=ghost_activation,
+            regather=regather,
+            **self.told(
+                self.in_shard,
+                bias=bias,
+                ghosts=ghosts,
+                variant=variant,
+                ghost_activation=ghost_activation,
+                ghost_bias=ghost_bias,
+                regather=regather,
+            ),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `(…, out_shard)` of `(…, in_shard)`."""
+        if not self.has_ghosts:
+            return functional.linear(x, self.weight, self.bias)
+        parameters = (self.compressor, self.ghost_bias, self.decompressor)
+        z = run(self._operator, rows_of(x), self.weight, self.bias, *parameters)
+        return z.view(*x.shape[:-1], self.out_shard)
+
+    def dense_weight(self) -> Tensor:
+        """Return the weight of the equivalent `nn.Linear`, on every rank; a collective call.
+
+        Returns:
+            `(out_features, in_features)`, without a gradient.
+
+        Raises:
+            StrategyError: Ghosts have an activation or a bias: no linear layer without them is
+                equivalent.
+        """
+        if self.has_ghosts and (self.ghost_activation or self.ghost_bias is not None):
+            raise StrategyError(
+                {self.name: "ghosts with an activation or a bias have no dense equivalent"}
+            )
+        return super().dense_weight()
