@@ -13,7 +13,7 @@ import fnmatch
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.strategy.options import StrategyOptions
-from wattree.strategy.parts import operator_patterns
+from wattree.strategy.parts import is_positionwise, layer_patterns, operator_patterns
 from wattree.strategy.phantom import PhantomLayers
 from wattree.strategy.tree import GatheredStore, MemoryChoice, StrategyTree, TreeNode
 
@@ -21,6 +21,8 @@ __all__ = ["check_phantom", "phantom_parallel"]
 
 #: Of our own transformers: the feed-forward part.
 _OWN = ("mlp.up", "mlp.down")
+#: What stands between the feed-forward part, or attention, and the norm of the next layer.
+_ADDED = ("*.dropout", "*.residual")
 _ROLES = (TensorRole.COLUMN, TensorRole.ROW, TensorRole.EITHER)
 
 
@@ -34,7 +36,20 @@ def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
         memory=MemoryChoice(gathered=None if options.regather else GatheredStore.KEEP),
     )
     found = operator_patterns(model, lambda operator: _is_chosen(operator, options, model))
-    return StrategyTree(nodes={pattern: node for pattern, _ in found})
+    nodes = dict.fromkeys(_whole_states(model), TreeNode(compute={"hidden": ()}))
+    return StrategyTree(nodes=nodes | {pattern: node for pattern, _ in found})
+
+
+def _whole_states(model: ModelGraph) -> tuple[str, ...]:
+    """Return what adds to hidden states that norms need whole: they stay so on every rank.
+
+    Outputs of phantom layers are gathered ahead of it, once, instead of its own output and the
+    gradients of both of its inputs.
+    """
+    if model.own_family:
+        return tuple(f"{layer}.{path}" for layer in layer_patterns(model) for path in _ADDED)
+    found = operator_patterns(model, lambda o: is_positionwise(o) and o.has_dim("hidden"))
+    return tuple(pattern for pattern, _ in found)
 
 
 def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
