@@ -10,6 +10,9 @@ from wattree.strategy import CUSTOM, ExpertLoad, Offload, Schedule, Strategy, Tr
 
 __all__ = ["describe"]
 
+#: Dim of the features of hidden states.
+_FEATURES = "hidden"
+
 
 def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
     """Return a strategy as plain values, as it would be written in a job file for `model`.
@@ -22,8 +25,10 @@ def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
         pattern for path in _telling_paths(model, named) for pattern in strategy.tree.matching(path)
     }
     axes = {axis for axis, _ in strategy.mesh.axes}
-    root = strategy.tree.choices("").compute
-    split = {dim for dim, names in root.items() if axes & set(names)}
+    nodes = strategy.tree.nodes.values()
+    split = {dim for node in nodes for dim, names in node.compute.items() if axes & set(names)}
+    if any(node.phantom is not None for node in nodes):
+        split.add(_FEATURES)  # which phantom layers hand on split
     return {
         "mesh": dict(strategy.mesh.axes),
         "schedule": _schedule(strategy.schedule),
@@ -142,12 +147,14 @@ def _telling_paths(model: ModelGraph, patterns: Sequence[str]) -> list[str]:
 def _node(node: TreeNode, axes: set[str], split: set[str]) -> dict[str, object]:
     """Return a node's choices without axes that the mesh lacks; empty if nothing is left.
 
-    A dim that the root splits and this node does not stays with no axes.
+    A dim that others split and this node does not stays with no axes, but where a phantom layer
+    has other dims instead.
     """
+    stays = set() if node.phantom is not None else split
     compute = {
         dim: kept
         for dim, names in node.compute.items()
-        if (kept := [axis for axis in names if axis in axes]) or dim in split
+        if (kept := [axis for axis in names if axis in axes]) or dim in stays
     }
     memory: dict[str, object] = {}
     for name in ("parameters", "gradients", "optimizer"):

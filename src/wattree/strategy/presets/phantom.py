@@ -9,11 +9,18 @@ split over the same ranks as under tensor parallelism.
 from __future__ import annotations
 
 import fnmatch
+from dataclasses import replace
 
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.strategy.options import StrategyOptions
-from wattree.strategy.parts import is_positionwise, layer_patterns, operator_patterns
+from wattree.strategy.parts import (
+    column_dim,
+    is_positionwise,
+    layer_patterns,
+    operator_patterns,
+    row_dim,
+)
 from wattree.strategy.phantom import PhantomLayers
 from wattree.strategy.tree import GatheredStore, MemoryChoice, StrategyTree, TreeNode
 
@@ -33,11 +40,17 @@ def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
     assert options.ghosts is not None
     node = TreeNode(
         phantom=PhantomLayers(ghosts=options.ghosts, variant=options.variant),
-        memory=MemoryChoice(gathered=None if options.regather else GatheredStore.KEEP),
+        memory=MemoryChoice(
+            gathered=GatheredStore.AGAIN if options.regather else GatheredStore.KEEP
+        ),
     )
     found = operator_patterns(model, lambda operator: _is_chosen(operator, options, model))
     nodes = dict.fromkeys(_whole_states(model), TreeNode(compute={"hidden": ()}))
-    return StrategyTree(nodes=nodes | {pattern: node for pattern, _ in found})
+    for pattern, operator in found:
+        # Whatever splits the linear layer goes with it.
+        dims = (column_dim(operator), row_dim(operator))
+        nodes[pattern] = replace(node, compute={dim: () for dim in dims if dim is not None})
+    return StrategyTree(nodes=nodes)
 
 
 def _whole_states(model: ModelGraph) -> tuple[str, ...]:
