@@ -255,6 +255,7 @@ ALIKE = {
     "regathered": phantom(2, 4, dp=4, regather=True, recompute="full"),
     "stages": phantom(2, 4, pp=2, dp=2, micro_batch=2),
     "two pieces": phantom(2, 4, pp=2, dp=2, schedule="zb-h1", micro_batch=2),
+    "positions": phantom(2, 4, cp=2, dp=2),
     "sharded": phantom(4, 4, fsdp=2, sharding="zero3", micro_batch=2),
 }
 MODELS = {"stack": stack(64, 4, activation="gelu"), "transformer": dense(4)}

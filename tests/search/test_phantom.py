@@ -13,9 +13,9 @@ from rich.console import Console
 from tests.search.jobs import setting
 from wattree.cost import load_calibration
 from wattree.job import Job, job_from_mapping
-from wattree.predict import setting_of
+from wattree.predict import setting_of, simulate
 from wattree.report import show_plan
-from wattree.search import Plan, plan
+from wattree.search import Plan, plan, with_memory_fixes
 from wattree.search.phantom import ghost_counts
 from wattree.search.space import Limits, enumerate_space
 from wattree.strategy import StrategyOptions
@@ -135,3 +135,22 @@ def test_degrees_are_those_that_divide_every_layer() -> None:
 
     assert {options.tp for options in space} == {2, 4}
     assert all(options.phantom for options in space)
+
+
+def test_what_would_help_keeps_the_function() -> None:
+    """More ranks of phantom layers would be another one."""
+    small = job_from_mapping(
+        {
+            "model": "llama-2-13b",
+            "data": {"sequence_length": 4096, "global_batch": 32},
+            "cluster": {"node": "dgx-a100"},
+            "strategy": {"preset": "phantom", "tp": 4, "dp": 2, "ghosts": 64, "micro_batch": 8},
+        }
+    )
+    found = with_memory_fixes(small, simulate(small)).result.memory
+
+    assert not found.fits
+    assert found.fixes
+    for fix in found.fixes:
+        assert "tp" not in fix.change
+        assert "sequence" not in fix.change

@@ -1,4 +1,4 @@
-"""Pass 0: linear layers that the strategy makes phantom layers become the operators of those.
+"""Pass 0a: linear layers that the strategy makes phantom layers become the operators of those.
 
 The model's function changes, so the model's graph does, before anything is split. Of a layer with
 weights `(out, in)` over `p` ranks come, each with a dim `rank` that the axis splits (letters of
