@@ -424,7 +424,14 @@ def _product(
     traffic = elements * rates.element_bytes
     library = software.library_kernels or rates.convolution.kernels.profiled
     if library and not quantised:
-        time_s = product_time_s(m=m, n=n, k=k, groups=groups, rates=rates.convolution)
+        time_s = product_time_s(
+            m=m,
+            n=n,
+            k=k,
+            groups=groups,
+            rates=rates.convolution,
+            kept=step.phase is StepPhase.WEIGHT_GRADIENT,
+        )
     else:
         time_s = matmul_time_s(
             m=m,

@@ -27,6 +27,9 @@ PROFILED_ITEMS = (
     "product_bandwidth",
     "product_ramp",
     "product_row_ramp",
+    "update_bandwidth.adamw",
+    "update_bandwidth.momentum",
+    "update_bandwidth.sgd",
 )
 
 

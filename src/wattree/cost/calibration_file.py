@@ -139,7 +139,7 @@ class _Names:
         scope, _, rest = name.partition(".")
         where = f"constants.{name}"
         if scope not in self._items:
-            return f"{where}: found '{scope}', expected {_hint(scope, _SCOPES)}"
+            return f"{where}: found '{scope}'; {_hint(scope, _SCOPES)}"
         items = self._items[scope]
         if scope in {"general", "pooled"}:
             item = rest

@@ -47,8 +47,9 @@ _FUSED_SAVING = 2.25
 #: side (Vasilache et al., "Fast convolutional nets with fbfft", ICLR 2015; cuDNN's `FFT_TILING`).
 _FFT_SIDE, _FFT_VALUES, _FFT_FLOP, _FFT_TAPS = 32.0, 544.0, 8.0, 25
 
-#: Blocks of memory that a C library maps anew each time (see `fresh_s`). [B]
-_MAPPED_BYTES = float(32 << 20)
+#: Blocks of memory that a C library maps anew each time, at the end and at first (see `fresh_s`).
+#: [B]
+_MAPPED_BYTES, _LEAST_MAPPED_BYTES = float(32 << 20), float(128 << 10)
 
 
 class ConvolutionPass(StrEnum):
@@ -226,7 +227,13 @@ def convolution_time_s(
 
 
 def product_time_s(
-    *, m: Floats, n: Floats, k: Floats, groups: Floats, rates: ConvolutionRates
+    *,
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    groups: Floats,
+    rates: ConvolutionRates,
+    kept: bool = False,
 ) -> Floats:
     """Return the time of a product by a library's kernels: a convolution of one tap. [s]
 
@@ -238,6 +245,7 @@ def product_time_s(
         m, n, k: Rows, columns, contraction.
         groups: Independent products.
         rates: What the device reaches.
+        kept: The result is a gradient, kept until the update: see `fresh_s`.
     """
     shape = Convolution(
         positions=m,
@@ -251,21 +259,26 @@ def product_time_s(
     traffic_bytes = groups * (m * k + k * n + m * n) * rates.element_bytes
     time_s = convolution_time_s(shape, ConvolutionPass.FORWARD, rates, traffic_bytes)
     result_bytes = m * n * groups * rates.element_bytes
-    return time_s + fresh_s(result_bytes, rates.fresh_s_per_byte)
+    return time_s + fresh_s(result_bytes, rates.fresh_s_per_byte, kept=kept)
 
 
-def fresh_s(result_bytes: Floats, s_per_byte: float) -> Floats:
+def fresh_s(result_bytes: Floats, s_per_byte: float, *, kept: bool = False) -> Floats:
     """Return how long a host takes to hand out the memory of a result that is large. [s]
 
     The C library maps blocks above a threshold anew and gives them back when they are freed, so
-    that every page is cleared at its first use. glibc raises the threshold with what is freed, up
-    to 32 MiB (mallopt(3), M_MMAP_THRESHOLD).
+    that every page is cleared at its first use; it also gives back what is free at the end of its
+    heap beyond twice that threshold. glibc's is 128 KiB at first and rises to the largest block
+    that was freed, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD and M_TRIM_THRESHOLD). So a single
+    result costs from 32 MiB on; gradients of several layers, which are freed together before the
+    next step, always do.
 
     Args:
         result_bytes: Of one result. [B]
         s_per_byte: Of clearing pages; 0 where a framework keeps its memory. [s/B]
+        kept: Results of several operators are kept, and then freed together.
     """
-    return np.asarray(np.where(result_bytes >= _MAPPED_BYTES, result_bytes * s_per_byte, 0.0))
+    least = _LEAST_MAPPED_BYTES if kept else _MAPPED_BYTES
+    return np.asarray(np.where(result_bytes >= least, result_bytes * s_per_byte, 0.0))
 
 
 def _relative(shape: Convolution, which: ConvolutionPass, rates: ConvolutionRates) -> float:

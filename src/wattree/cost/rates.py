@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
@@ -16,8 +17,10 @@ from wattree.energy import DevicePower
 from wattree.errors import CostError
 from wattree.hardware import Cluster, Device, Pool, Precision
 
-__all__ = ["Rates", "convolution_rates", "pool_rates", "rates_of"]
+__all__ = ["UPDATE_STATES", "Rates", "convolution_rates", "pool_rates", "rates_of"]
 
+#: Optimisers whose updates a profile times → bytes of state a parameter.
+UPDATE_STATES: Mapping[str, float] = {"sgd": 0.0, "momentum": 4.0, "adamw": 8.0}
 #: Architectures whose 16-bit rate is that of vector units.
 _WITHOUT_MATRIX_UNITS = frozenset({"kepler", "maxwell", "pascal"})
 
@@ -57,6 +60,8 @@ class Rates:
         step_overhead_s: Time per step that belongs to no operator.
         straggling: Slowdown per doubling of nodes.
         convolution: What convolutions reach.
+        update_rates: State of an optimiser [B] → bandwidth of its updates as their traffic is
+            counted, where that was measured. [B/s]
         power: What a device draws; under a limit below the rated one, operators slow by it.
     """
 
@@ -91,6 +96,11 @@ class Rates:
     straggling: float
     convolution: ConvolutionRates
     power: DevicePower
+    update_rates: Mapping[float, float] = field(default_factory=dict)
+
+    def update_bytes_per_s(self, state_bytes: float) -> float:
+        """Return the bandwidth of updates by an optimiser with so much state a parameter. [B/s]"""
+        return self.update_rates.get(state_bytes, self.memory_bytes_per_s)
 
 
 def rates_of(
@@ -210,6 +220,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
             device, plain, calibration, math=math, tuned=software.tuned_convolutions
         ),
         power=device_power(device, precision, calibration, limit_w=cluster.limit_w(pool)),
+        update_rates=_update_rates(device, calibration),
     )
 
 
@@ -223,6 +234,19 @@ def _launches(device: Device, software: Software, calibration: Calibration) -> t
         return 0.0, called_s
     blocking = calibration.general("blocking_launch_s") if software.launch_blocking else 0.0
     return calibration.family(software.name, "launch_s"), blocking
+
+
+def _update_rates(device: Device, calibration: Calibration) -> dict[float, float]:
+    """Return what updates reach on a device where they were timed, by state a parameter. [B/s]"""
+    found = {
+        state: calibration.own(device, f"update_bandwidth.{name}", 0.0)
+        for name, state in UPDATE_STATES.items()
+    }
+    return {
+        state: share * device.memory_bandwidth_bytes_per_s
+        for state, share in found.items()
+        if share > 0
+    }
 
 
 def _beside(
@@ -300,7 +324,8 @@ def convolution_rates(
     return ConvolutionRates(
         peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
         kernels=kernels,
-        compute_units=device.compute_units,
+        # What was timed is the device as a whole: no waves over its units.
+        compute_units=1 if kernels.profiled else device.compute_units,
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
         * calibration.own(
             device, "product_bandwidth", calibration.device(device, "library_bandwidth")

@@ -41,6 +41,7 @@ _COMPUTING_RATES = (
     *("matmul.bf16", "matmul.fp32", "matmul.fp8", "matmul.nvfp4"),
     *("convolution.bf16", "convolution.fp32", "convolution.tf32"),
     *("attention", "library_bandwidth", "cached_bandwidth", "product_bandwidth"),
+    *("update_bandwidth.sgd", "update_bandwidth.momentum", "update_bandwidth.adamw"),
 )
 _COMPUTING_TIMES = ("dispatch_s", "fresh_s_per_byte")
 _MOVING_RATES = ("bus_efficiency", "bus_reduce_efficiency")

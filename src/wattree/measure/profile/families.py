@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost import Calibration, Constant, volume_factor
+from wattree.cost import Calibration, Constant, at_precision, software_family, volume_factor
 from wattree.cost.convolution import ConvolutionRates, fresh_s, product_time_s
 from wattree.cost.precisions import precision_class
-from wattree.cost.rates import convolution_rates
+from wattree.cost.rates import UPDATE_STATES, convolution_rates
+from wattree.cost.update import update_traffic_bytes
 from wattree.errors import RunError
 from wattree.hardware import Device, Precision
 from wattree.measure.profile.fit import Fit, Parameters, fit_family
@@ -26,8 +27,9 @@ Floats = NDArray[np.float64]
 #: Kernels that a linear layer and its ReLU are counted as, forward and backward: both forward, the
 #: product's two gradients and the activation's one.
 _KERNELS_PER_LAYER = 5.0
+_IN_PLACE = "add_in_place"
 #: How often a function moves an operand's bytes, out and back: what it reads and what it writes.
-_MOVED = {"relu": 2.0, "relu_backward": 3.0, "add": 3.0, "update": 3.0}
+_MOVED = {"relu": 2.0, "relu_backward": 3.0, "add": 3.0, _IN_PLACE: 3.0}
 #: Streams up to this size find their operands in a cache, as the measurement arranges it. [B]
 _WARM_BYTES = 4 << 20
 #: What an exchange of all ranks at once leaves to computing at the least.
@@ -85,6 +87,7 @@ class _Reading:
         bandwidth = self._best_stream()
         self._steps()
         self._streams(bandwidth)
+        self._updates(bandwidth)
         self._products(peaks, bandwidth)
         bus, alpha = self._exchanges() if self.machine.ranks > 1 else (None, None)
         copy, collate = self._host()
@@ -133,17 +136,17 @@ class _Reading:
 
     def _streams(self, bandwidth: float) -> None:
         streams = self._of(Kind.STREAM)
-        update = [
-            e for e in streams if e.point.name == "update" and e.point.size_bytes > _WARM_BYTES
+        in_place = [
+            e for e in streams if e.point.name == _IN_PLACE and e.point.size_bytes > _WARM_BYTES
         ]
         fit = self._fit(
-            "updates of parameters",
-            update,
+            "sums in place",
+            in_place,
             lambda p, times: _moved(times) / p["rate"],
             {"rate": bandwidth},
         )
         self._keep("general.memory_efficiency", fit, "rate", fit.values["rate"] / bandwidth)
-        others = [e for e in streams if e.point.name != "update"]
+        others = [e for e in streams if e.point.name != _IN_PLACE]
 
         def stream_s(p: Parameters, times: Sequence[Times]) -> Floats:
             size = np.array([float(t.point.size_bytes) for t in times])
@@ -159,6 +162,29 @@ class _Reading:
         self._keep("cached_bandwidth", fit, "cached", fit.values["cached"] / bandwidth)
         self._keep("cached_bytes", fit, "cached", float(_moved(warm).max()))
         self._keep("fresh_s_per_byte", fit, "fresh", fit.values["fresh"])
+
+    def _updates(self, bandwidth: float) -> None:
+        """Keep what updates reach of the traffic that the model counts for them."""
+        software = at_precision(software_family("pytorch"), Precision.FP32)
+
+        def counted(times: Sequence[Times]) -> Floats:
+            elements = np.array([t.point.size_bytes / 4.0 for t in times])
+            states = [UPDATE_STATES[t.point.name] for t in times]
+            return np.array(
+                [
+                    float(update_traffic_bytes(np.array(count), state, software))
+                    for count, state in zip(elements, states, strict=True)
+                ]
+            )
+
+        fit = self._fit(
+            "updates of parameters",
+            self._of(Kind.UPDATE),
+            lambda p, times: counted(times) / np.array([p[t.point.name] for t in times]),
+            dict.fromkeys(UPDATE_STATES, bandwidth),
+        )
+        for name in UPDATE_STATES:
+            self._keep(f"update_bandwidth.{name}", fit, name, fit.values[name] / bandwidth)
 
     def _products(self, peaks: Mapping[str, float], bandwidth: float) -> None:
         times = self._of(Kind.PRODUCT)

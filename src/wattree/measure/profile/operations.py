@@ -28,6 +28,12 @@ _COLD_BYTES = 128 << 20
 _WARM_BYTES = 4 << 20
 _MOST_COUNT = 100_000
 
+_OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-6),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-6, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-6),
+}
+
 Run = Callable[[], Any]
 
 
@@ -100,6 +106,8 @@ class Bench:
                 return self._product(point)
             case Kind.STREAM:
                 return self._stream(point)
+            case Kind.UPDATE:
+                return self._update(point)
             case Kind.STEP:
                 return self._step(point)
             case Kind.COLLATE:
@@ -135,11 +143,22 @@ class Bench:
         if point.name == "add":
             return lambda: torch.add(*next(operands))
 
-        def update() -> None:
-            parameter, gradient = next(operands)
-            parameter.add_(gradient, alpha=-1e-9)
+        def add_in_place() -> None:
+            one, other = next(operands)
+            one.add_(other, alpha=1e-9)
 
-        return update
+        return add_in_place
+
+    def _update(self, point: Point) -> Run:
+        """Return the update of one parameter that is not in a cache."""
+        one = torch.nn.Parameter(self._tensor(point.size_bytes // 4))
+        others = max(_copies(one) // 2, 1)
+        parameters = [one, *(torch.nn.Parameter(one.detach().clone()) for _ in range(others))]
+        for each in parameters:
+            each.grad = torch.full_like(each, 1e-6)
+        make = _OPTIMIZERS[point.name]
+        turns = itertools.cycle([make([each]) for each in parameters])
+        return lambda: next(turns).step()
 
     def _step(self, point: Point) -> Run:
         """Return a training step of layers too small to compute anything: its overheads."""

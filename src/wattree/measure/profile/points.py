@@ -18,6 +18,7 @@ class Kind(StrEnum):
 
     PRODUCT = "product"
     STREAM = "stream"
+    UPDATE = "update"
     STEP = "step"
     COLLATE = "collate"
     COPY = "copy"
@@ -58,7 +59,7 @@ class Point:
     @property
     def key(self) -> str:
         """What the journal calls the point."""
-        if self.kind in {Kind.STREAM, Kind.COLLECTIVE, Kind.OVERLAP, Kind.COPY}:
+        if self.size_bytes:
             shape = f"{self.size_bytes}B"
         else:
             shape = "x".join(str(n) for n in (self.rows, self.inner, self.columns) if n)
@@ -111,7 +112,9 @@ _LARGE_LAYERS = (
     (8192, 1024, 1024),
 )
 _STREAM_BYTES = (MIB // 2, 2 * MIB, 16 * MIB, 24 * MIB, 64 * MIB)
-_STREAMS = ("relu", "relu_backward", "add", "update")
+_UPDATED_BYTES = (16 * MIB, 64 * MIB)
+_OPTIMIZERS = ("sgd", "momentum", "adamw")
+_STREAMS = ("relu", "relu_backward", "add", "add_in_place")
 _SHARED_SIZES = (16 << 10, 256 << 10, MIB, 4 * MIB, 16 * MIB)
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 _DEPTHS = (2, 4, 8, 16)
@@ -132,6 +135,8 @@ def _points(precisions: tuple[str, ...], *, ranks: int, accelerator: bool) -> It
     yield from _products(precisions, accelerator=accelerator)
     for name, size in product(_STREAMS, _STREAM_BYTES):
         yield Point(kind=Kind.STREAM, name=name, size_bytes=size)
+    for name, size in product(_OPTIMIZERS, _UPDATED_BYTES):
+        yield Point(kind=Kind.UPDATE, name=name, size_bytes=size)
     for depth in _DEPTHS:
         yield Point(kind=Kind.STEP, name="step", rows=4, inner=depth)
     for rows, inner in ((16, 256), (64, 256), (64, 4096), (256, 4096)):
