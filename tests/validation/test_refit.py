@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 
 from wattree.cost import load_calibration
-from wattree.errors import RunError
+from wattree.errors import JobError, RunError
 from wattree.files import write_atomic
+from wattree.hardware.load import CATALOG
 from wattree.job import load_job
 from wattree.predict import predicted, run_of, setting_of
-from wattree.trace.run import Run, RunOrigin
+from wattree.trace.run import Run, RunOrigin, StageUse
 from wattree.trace.run_file import read_run, write_run
 from wattree.validation.refit import JOB_FILE, RUN_FILE, refit_from_runs
 
@@ -111,8 +113,12 @@ def test_a_run_that_does_not_communicate_says_so(tmp_path: Path) -> None:
     """Its scale stays."""
     folder = trained(tmp_path / "run", batch=256, scales={"computing": 1.7, "communicating": 1.0})
     run = read_run(folder / RUN_FILE)
-    stages = {name: use for name, use in run.stages.items() if name == "computing"}
-    write_run(replace(run, stages=stages), folder / RUN_FILE)
+    alone = {
+        "materials": StageUse(busy_s=0.0, exposed_s=0.0),
+        "computing": StageUse(busy_s=run.wall_s, exposed_s=run.wall_s),
+        "communicating": StageUse(busy_s=0.0, exposed_s=0.0),
+    }
+    write_run(replace(run, stages=alone), folder / RUN_FILE)
     found = refit_from_runs([folder], out=tmp_path / "cal.yaml")
 
     assert found.scales[1].factor == 1.0
@@ -157,4 +163,26 @@ def test_a_run_of_another_machine_is_refused(tmp_path: Path) -> None:
     folder = trained(tmp_path / "run", batch=256, scales={"computing": 100.0, "communicating": 1.0})
 
     with pytest.raises(RunError, match="not the machine of the run"):
+        refit_from_runs([folder], out=tmp_path / "cal.yaml")
+
+
+def test_paths_of_the_job_are_those_of_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of a run holds a copy of the job, not the files it names."""
+    shutil.copytree(CATALOG / "devices", tmp_path / "devices")
+    node = (CATALOG / "nodes" / "2x-xeon-8480c.yaml").read_text()
+    (tmp_path / "own.yaml").write_text(
+        node.replace("device: xeon-8480c", "device: ./devices/xeon-8480c.yaml")
+    )
+    scales = {"computing": 1.3, "communicating": 1.0}
+    folder = trained(tmp_path / "run", batch=256, scales=scales)
+    text = (folder / JOB_FILE).read_text()
+    (folder / JOB_FILE).write_text(text.replace("2x-xeon-8480c", "./own.yaml"))
+    found = refit_from_runs([folder], out=tmp_path / "cal.yaml")
+    (tmp_path / "own.yaml").unlink()
+
+    assert found.scales[0].factor == pytest.approx(1.3, rel=0.01)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(JobError, match=r"job.yaml: cluster.node: .*own.yaml: there is no such"):
         refit_from_runs([folder], out=tmp_path / "cal.yaml")

@@ -23,9 +23,9 @@ import numpy as np
 
 from wattree.cost import SHIPPED_BASE, Calibration, Constant, constant_lines, load_calibration
 from wattree.cost.calibration import device_names
-from wattree.errors import RunError
-from wattree.files import write_atomic
-from wattree.job import Job, load_job
+from wattree.errors import JobError, RunError
+from wattree.files import read_yaml, write_atomic
+from wattree.job import Job, job_from_mapping
 from wattree.predict import predicted, run_of, setting_of
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.trace.run import Activity, Run, RunOrigin
@@ -141,7 +141,7 @@ class _Case:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.run: Run = read_run(folder / RUN_FILE)
-        self.job: Job = load_job(folder / JOB_FILE)
+        self.job: Job = _job_of(folder)
         problems = []
         if self.run.origin is RunOrigin.SIMULATED:
             problems.append("origin: found 'simulated', expected a run that was measured")
@@ -167,6 +167,23 @@ class _Case:
     @property
     def device(self) -> str:
         return self.job.cluster.pool.node.device.name
+
+
+def _job_of(folder: Path) -> Job:
+    """Return the job in a run's folder.
+
+    It was written somewhere else: paths in it are looked for from the run's folder, then from
+    where the command is called and from the folder around the run's.
+    """
+    source = folder / JOB_FILE
+    mapping, refused = read_yaml(source), None
+    for start in (folder, Path.cwd(), folder.absolute().parent):
+        try:
+            return job_from_mapping(mapping, str(source), folder=start)
+        except JobError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
