@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from wattree.job.ffn import ACTIVATIONS, CROSS_ENTROPY, LOSSES, Ffn
 from wattree.job.inputs import InputDeclaration, read_declaration
 from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, Neighbour, TrainingOptions
 from wattree.job.module import ModuleSource, module_source, names_module
@@ -14,8 +15,12 @@ if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.job.schema import job_schema
 
 __all__ = [
+    "ACTIVATIONS",
     "AUTO",
+    "CROSS_ENTROPY",
+    "LOSSES",
     "Data",
+    "Ffn",
     "InputDeclaration",
     "Job",
     "Lora",

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from wattree.graph import ModelGraph
 from wattree.strategy import CUSTOM, ExpertLoad, Offload, Schedule, Strategy, Traffic, TreeNode
 
 __all__ = ["describe"]
+
+#: Dim of the features of hidden states.
+_FEATURES = "hidden"
 
 
 def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
@@ -21,8 +25,10 @@ def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
         pattern for path in _telling_paths(model, named) for pattern in strategy.tree.matching(path)
     }
     axes = {axis for axis, _ in strategy.mesh.axes}
-    root = strategy.tree.choices("").compute
-    split = {dim for dim, names in root.items() if axes & set(names)}
+    nodes = strategy.tree.nodes.values()
+    split = {dim for node in nodes for dim, names in node.compute.items() if axes & set(names)}
+    if any(node.phantom is not None for node in nodes):
+        split.add(_FEATURES)  # which phantom layers hand on split
     return {
         "mesh": dict(strategy.mesh.axes),
         "schedule": _schedule(strategy.schedule),
@@ -141,19 +147,21 @@ def _telling_paths(model: ModelGraph, patterns: Sequence[str]) -> list[str]:
 def _node(node: TreeNode, axes: set[str], split: set[str]) -> dict[str, object]:
     """Return a node's choices without axes that the mesh lacks; empty if nothing is left.
 
-    A dim that the root splits and this node does not stays with no axes.
+    A dim that others split and this node does not stays with no axes, but where a phantom layer
+    has other dims instead.
     """
+    stays = set() if node.phantom is not None else split
     compute = {
         dim: kept
         for dim, names in node.compute.items()
-        if (kept := [axis for axis in names if axis in axes]) or dim in split
+        if (kept := [axis for axis in names if axis in axes]) or dim in stays
     }
     memory: dict[str, object] = {}
     for name in ("parameters", "gradients", "optimizer"):
         names = getattr(node.memory, name)
         if names is not None and (kept := [axis for axis in names if axis in axes]):
             memory[name] = {"shard": kept}
-    for name in ("activations", "recompute_share"):
+    for name in ("activations", "recompute_share", "gathered"):
         if (value := getattr(node.memory, name)) is not None:
             memory[name] = value
     chosen: dict[str, object] = {"compute": compute, "memory": memory}
@@ -161,4 +169,6 @@ def _node(node: TreeNode, axes: set[str], split: set[str]) -> dict[str, object]:
         chosen |= {"context": node.context, "context_order": node.context_order}
     if node.sync_batch_norm is not None:
         chosen["sync_batch_norm"] = node.sync_batch_norm
+    if node.phantom is not None:
+        chosen["phantom"] = asdict(node.phantom)
     return {key: value for key, value in chosen.items() if value or value is False}

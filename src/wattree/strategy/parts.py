@@ -20,6 +20,7 @@ __all__ = [
     "column_dim",
     "dims_by_pattern",
     "has_roles",
+    "has_stack",
     "has_whole_states",
     "is_positionwise",
     "is_sample_table",
@@ -39,6 +40,12 @@ _OWN_LAYERS = ("layers.*", "encoder.layers.*", "decoder.layers.*")
 def has_roles(model: ModelGraph) -> bool:
     """Return whether the model says what part its operators play in tensor parallelism."""
     return any(o.role is not None for block in model.blocks.values() for o in block.operators)
+
+
+def has_stack(model: ModelGraph) -> bool:
+    """Return whether strategies say which of the model's layers are pairs."""
+    operators = (o for block in model.blocks.values() for o in block.operators)
+    return any(operator.role is TensorRole.EITHER for operator in operators)
 
 
 def has_whole_states(model: ModelGraph) -> bool:
