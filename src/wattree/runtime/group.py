@@ -8,7 +8,8 @@ which peer is missing. On NCCL the native collectives are used.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from wattree.errors import CommunicationError
+from wattree.errors import CommunicationError, StrategyError
 from wattree.runtime.shards import peers_of
 from wattree.runtime.transfers import (
     Gathering,
@@ -35,8 +36,9 @@ __all__ = ["Group"]
 _PATIENCE_S = 180.0
 #: Bytes of what a rank says of itself when ranks compare.
 _FACTS_BYTES = 1024
-#: Tags of messages on gloo, so that a comparison never meets the data of a layer.
-_DATA_TAG, _FACTS_TAG = 0, 1
+#: Tags of messages on gloo, so that a comparison never meets the data of a layer, nor either the
+#: messages of a program that sends its own, with tags from 0.
+_DATA_TAG, _FACTS_TAG = 7740, 7741
 
 
 class Group:
@@ -51,6 +53,8 @@ class Group:
         rank: Of this process, in the group.
         size: Ranks of the group.
         backend: Such as `gloo` and `nccl`; `none` for a process alone.
+        peers: The other ranks, in the order in which blocks of them are stored.
+        is_pairwise: Whether collectives are sends and receives between pairs.
         traffic: What was sent. Layers that share a group are counted together.
     """
 
@@ -65,13 +69,23 @@ class Group:
             self.backend = str(dist.get_backend(self.process_group))
             self._ranks = dist.get_process_group_ranks(self.process_group)
         self.peers = peers_of(self.rank, self.size)
+        self.is_pairwise = self.backend != "nccl"
 
     @classmethod
     def of(cls, given: Any) -> Group:
-        """Return the group of a `Group`, a `ProcessGroup`, a 1-D `DeviceMesh`, or None for all."""
+        """Return the group of a `Group`, a `ProcessGroup`, a 1-D `DeviceMesh`, or None for all.
+
+        Raises:
+            StrategyError: A mesh has several dims.
+        """
         if isinstance(given, Group):
             return given
-        if hasattr(given, "get_group"):  # a mesh; one of several dims refuses with its own words
+        if hasattr(given, "get_group"):
+            if given.ndim != 1:
+                names = ", ".join(given.mesh_dim_names or ()) or "no names"
+                raise StrategyError(
+                    {"group": f"a mesh of {given.ndim} dims ({names}); name one: mesh['tp']"}
+                )
             return cls(given.get_group())
         return cls(given)
 
@@ -91,7 +105,7 @@ class Group:
         """
         rows = part.shape[0]
         self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
-        if self._is_pairwise:
+        if self.is_pairwise:
             room = part.new_empty((len(self.peers) * rows, *part.shape[1:]))
             into = dict(zip(self.peers, room.split(rows), strict=True))
             return self._exchange(dict.fromkeys(self.peers, part), into, lambda: room, place)
@@ -111,7 +125,7 @@ class Group:
 
         The part is `((size - 1) rows, columns)`, blocks in the order of `peers`.
         """
-        blocks = self.size - 1 if self._is_pairwise else self.size
+        blocks = self.size - 1 if self.is_pairwise else self.size
         room = like.new_empty((blocks * rows, columns))
         return room, room[: (self.size - 1) * rows]
 
@@ -128,7 +142,7 @@ class Group:
         """
         block_bytes = rows * _bytes(room[0])
         self.traffic.add("reduce_scatter", (self.size - 1) * block_bytes)
-        if self._is_pairwise:
+        if self.is_pairwise:
             # Received in ascending order, so that sums do not depend on who is asked.
             into_room = torch.empty_like(room)
             into = dict(zip(sorted(self.peers), into_room.split(rows), strict=True))
@@ -155,7 +169,7 @@ class Group:
         """
         room = part.new_empty((sum(sizes), *part.shape[1:]))
         self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
-        if self.size > 1 and not self._is_pairwise:
+        if self.size > 1 and not self.is_pairwise:
             work = self._native_gather(part, room, sizes)
             return Pending(self, [work], lambda: room, place)
         blocks = room.split(list(sizes))
@@ -169,7 +183,7 @@ class Group:
         """Start an all-gather as `all_gather`, whose parts can be used as they arrive."""
         room = part.new_empty((sum(sizes), *part.shape[1:]))
         self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
-        if self._is_pairwise:
+        if self.is_pairwise:
             return Gathering(self, part, room, sizes, place)
         return NativeGathering(self, room, self._native_gather(part, room, sizes), place)
 
@@ -187,7 +201,7 @@ class Group:
         room = like.new_empty(tuple(shape))
         others = room.shape[0] - sizes[self.rank]
         self.traffic.add("reduce_scatter", others * _bytes(room[:1]))
-        if self._is_pairwise:
+        if self.is_pairwise:
             return Scattering(self, room, sizes, place)
         return NativeScattering(self, room, sizes, lambda: self._native_scatter(room, sizes, place))
 
@@ -196,15 +210,16 @@ class Group:
         if self.size == 1:
             return Pending(self, [], lambda: tensor, place)
         self.traffic.add("all_reduce", round(2 * (self.size - 1) * _bytes(tensor) / self.size))
-        work = dist.all_reduce(tensor, group=self.process_group, async_op=True)
+        with self._explained("all-reduce", place):
+            work = dist.all_reduce(tensor, group=self.process_group, async_op=True)
         return Pending(self, [(work, "all-reduce")], lambda: tensor, place)
 
     def compare(self, facts: Mapping[str, Any], place: str, device: Any) -> list[dict[str, Any]]:
         """Return what every rank says of itself; not counted as traffic.
 
         Args:
-            facts: What all ranks should agree on, and what others want to know (names that
-                begin with `own_`). Plain values.
+            facts: What all ranks should agree on, `kind` among it, and what others want to know
+                (names that begin with `own_`). Plain values.
             place: Of the layer.
             device: Of the tensors to come.
 
@@ -217,7 +232,7 @@ class Group:
         part[0, : len(said)] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
         room = torch.zeros(self.size, _FACTS_BYTES, dtype=torch.uint8)
         room[self.rank].copy_(part[0])
-        if self._is_pairwise:
+        if self.is_pairwise:
             into = {peer: room[peer] for peer in self.peers}
             doing = dict.fromkeys(self.peers, part[0])
             self._exchange(doing, into, lambda: room, place, tag=_FACTS_TAG).wait()
@@ -240,35 +255,43 @@ class Group:
 
     def await_work(self, work: Any, doing: str, place: str) -> None:
         """Wait for one operation, no longer than `timeout_s`."""
-        try:
+        with self._explained(doing, place):
             if self.backend == "nccl":
                 work.wait()  # orders streams; its own watchdog ends what hangs
             else:
                 work.wait(timedelta(seconds=self.timeout_s))
-        except RuntimeError as error:
-            raise CommunicationError(
-                f"{self._at(place)}: {doing} failed or took more than {self.timeout_s:g} s: that "
-                "rank has ended, hangs, or runs another layer or other shapes "
-                f"({str(error).splitlines()[0]})"
-            ) from error
 
-    def receive(self, room: Tensor, peer: int, tag: int = _DATA_TAG) -> Receipt:
+    def receive(self, room: Tensor, peer: int, place: str, tag: int = _DATA_TAG) -> Receipt:
         """Post a receive; pairwise backends only."""
-        into = room
+        into, doing = room, f"receiving from rank {peer}"
         if room.device.type != "cpu":  # gloo's sends and receives take none of a device
             into = torch.empty_like(room, device="cpu")
-        work = dist.irecv(into, self._ranks[peer], self.process_group, tag)
+        with self._explained(doing, place):
+            work = dist.irecv(into, self._ranks[peer], self.process_group, tag)
         stage = (lambda: None) if into is room else (lambda: room.copy_(into))
-        return (work, f"receiving from rank {peer}"), stage
+        return (work, doing), stage
 
-    def send(self, part: Tensor, peer: int, tag: int = _DATA_TAG) -> Work:
+    def send(self, part: Tensor, peer: int, place: str, tag: int = _DATA_TAG) -> Work:
         """Start sending a contiguous tensor; pairwise backends only."""
-        work = dist.isend(part.cpu(), self._ranks[peer], self.process_group, tag)
-        return work, f"sending to rank {peer}"
+        doing = f"sending to rank {peer}"
+        with self._explained(doing, place):
+            return dist.isend(part.cpu(), self._ranks[peer], self.process_group, tag), doing
 
-    @property
-    def _is_pairwise(self) -> bool:
-        return self.backend != "nccl"
+    @contextmanager
+    def _explained(self, doing: str, place: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            said = str(error).splitlines()[0]
+            reason = f"failed: {said}"
+            if "imed out" in said or "timeout" in said:
+                reason = (
+                    f"took more than {self.timeout_s:g} s: the other rank hangs, or runs another "
+                    "layer or other shapes"
+                )
+            elif "onnection" in said:
+                reason = "failed: the other rank has ended; see its own message"
+            raise CommunicationError(f"{self._at(place)}: {doing} {reason}") from error
 
     def _at(self, place: str) -> str:
         return f"rank {self.rank} of {self.size}, layer '{place}'"
@@ -288,9 +311,9 @@ class Group:
         begins with its neighbour, so that not all send to one rank at once.
         """
         order = [(self.rank + step) % self.size for step in range(1, self.size)]
-        receipts = [self.receive(into[peer], peer, tag) for peer in reversed(order)]
+        receipts = [self.receive(into[peer], peer, place, tag) for peer in reversed(order)]
         works = [work for work, _ in receipts]
-        works += [self.send(out[peer], peer, tag) for peer in order]
+        works += [self.send(out[peer], peer, place, tag) for peer in order]
 
         def finished() -> Tensor:
             for _, stage in receipts:
@@ -316,9 +339,11 @@ class Group:
         return Pending(self, [(work, "reduce-scatter")], lambda: result, place)
 
     def _check_agreement(self, found: Sequence[Mapping[str, Any]], place: str) -> None:
-        keys = sorted({key for facts in found for key in facts if not key.startswith("own_")})
+        keys = {key for facts in found for key in facts if not key.startswith("own_")}
+        if len({facts["kind"] for facts in found}) > 1:
+            keys = {"kind", "name"}  # all the rest differs with them
         wrong = []
-        for key in keys:
+        for key in sorted(keys):
             values: dict[str, list[int]] = {}
             for rank, facts in enumerate(found):
                 values.setdefault(str(facts.get(key)), []).append(rank)

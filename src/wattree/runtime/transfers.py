@@ -109,8 +109,8 @@ class Gathering:
         steps = range(1, group.size)
         self._targets = [(group.rank + step) % group.size for step in steps]
         self._sources = [(group.rank - step) % group.size for step in steps]
-        self._receipts = [group.receive(blocks[source], source) for source in self._sources]
-        self._sent = [group.send(part, self._targets[0])]
+        self._receipts = [group.receive(blocks[source], source, place) for source in self._sources]
+        self._sent = [group.send(part, self._targets[0], place)]
 
     def arriving(self) -> Iterator[int]:
         """Yield the peers, each when its block is there."""
@@ -119,7 +119,9 @@ class Gathering:
             _await_all(self._group, [work, self._sent[step]], self._place)
             stage()
             if step + 1 < len(self._targets):
-                self._sent.append(self._group.send(self._part, self._targets[step + 1]))
+                self._sent.append(
+                    self._group.send(self._part, self._targets[step + 1], self._place)
+                )
             yield source
 
 
@@ -141,7 +143,8 @@ class Scattering:
         self._received = own.new_empty((group.size - 1, *own.shape))
         peers = [rank for rank in range(group.size) if rank != group.rank]
         self._receipts = [
-            group.receive(block, peer) for peer, block in zip(peers, self._received, strict=True)
+            group.receive(block, peer, place)
+            for peer, block in zip(peers, self._received, strict=True)
         ]
         self._sent: list[Work] = []
         self._is_done = False
@@ -153,7 +156,7 @@ class Scattering:
     def send(self, rank: int) -> None:
         """Send the block of `rank`, which stays as it is from now on."""
         if rank != self._group.rank:
-            self._sent.append(self._group.send(self._blocks[rank], rank))
+            self._sent.append(self._group.send(self._blocks[rank], rank, self._place))
 
     def unless(self, overlap: bool) -> Scattering:  # noqa: FBT001 - reads as a sentence
         """Return itself, still in flight if `overlap`, otherwise ended."""

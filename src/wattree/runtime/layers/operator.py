@@ -117,7 +117,7 @@ class Operator(ABC):
                 "dtype": str(x.dtype).removeprefix("torch."),
                 "device": x.device.type,
                 rows: list(x.shape[:-1]),
-                "gradients": [int(need) for need in needs],
+                "requires_grad of input and parameters": [int(need) for need in needs],
             }
             found = self._agreed[key] = self.group.compare(said, self.place, x.device)
         return found
