@@ -34,7 +34,7 @@ _LOCK = Path("/run/lock/wattree-ghost.lock")  # two such networks would share na
 #: From the order to start until the start: longer than writing it to all takes. [s]
 _HEAD_START_S = 0.05
 #: Memory that a step frees is kept for the next one. Otherwise the kernel hands out, and zeroes,
-#: every page of every gradient in every step, which is a third of a tensor-parallel step here.
+#: every page of every gradient in every step: a fifth to a quarter of the processor time of a step.
 _ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1000000000000"}
 #: Ends what is left when this process ends in whatever way: its standard input closes then.
 _REAPER = 'read -r _; for name in "$@"; do ip netns delete "$name" 2>/dev/null; done'
@@ -57,6 +57,8 @@ class Turn:
     Attributes:
         step_s: From the first rank's start to the last one's end, over the steps. [s]
         waited_s: In which a rank waited for others, mean over ranks, per step. [s]
+        processor_s: That a rank took of processors, threads that carry messages included, mean
+            over ranks, per step. [s]
         sent_bytes: Payload that each rank counted, per step. [B]
         wire_bytes: What each rank's interface sent, with headers, per step. [B]
         foreign: Share of the machine's processors that other programs took.
@@ -64,6 +66,7 @@ class Turn:
 
     step_s: float
     waited_s: float
+    processor_s: float
     sent_bytes: tuple[float, ...]
     wire_bytes: tuple[float, ...]
     foreign: float
@@ -91,11 +94,13 @@ class Ranks:
         order = {"do": "run", "name": name, "steps": steps, "at": time.monotonic() + _HEAD_START_S}
         said = self._ask(order, 300.0)
         after, wire_after = _busy_ticks(), self.network.sent_bytes()
-        ours = time.process_time() - began_s + sum(one["processor_s"] for one in said)
+        ranks_s = sum(one["processor_s"] for one in said)
+        ours = time.process_time() - began_s + ranks_s
         hertz, busy, whole = os.sysconf("SC_CLK_TCK"), after[0] - ticks[0], after[1] - ticks[1]
         return Turn(
             step_s=(max(one["end"] for one in said) - min(one["begin"] for one in said)) / steps,
             waited_s=sum(one["waited_s"] for one in said) / len(said) / steps,
+            processor_s=ranks_s / len(said) / steps,
             sent_bytes=tuple(one["sent_bytes"] / steps for one in said),
             wire_bytes=tuple(
                 (wire_after[key] - wire[key]) / steps
