@@ -2,8 +2,8 @@
 
     python -m benchmarks.phantom [DIR] [--only SECTION] [--json P]
 
-DIR is the folder of reference data; by default `../shared`. A section that lacks what it reads is
-left out and named. A missed target is no failure.
+DIR is the folder of reference data, or that of netlab in it; by default `../shared`. A section that
+lacks what it reads, or root for its network, is left out and named. A missed target is no failure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import phantom_exactness, phantom_overhead, phantom_payload
+from benchmarks import (
+    phantom_exactness,
+    phantom_links,
+    phantom_overhead,
+    phantom_payload,
+    phantom_steps,
+)
 from benchmarks.energy_frame import Options, Section
 from wattree.cost import load_calibration
 from wattree.files import write_atomic
@@ -29,6 +35,9 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "exactness": phantom_exactness.section,
     "payload": phantom_payload.section,
     "overhead": phantom_overhead.section,
+    "links": phantom_links.section,
+    "steps": phantom_steps.section,
+    "overlap": phantom_steps.overlap,
 }
 
 

@@ -18,15 +18,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
 from benchmarks.measure import ROOT
+from benchmarks.phantom_cases import RATE_MBIT_PER_S, SIZE
 
-__all__ = ["Ranks", "Turn", "running_ranks", "why_not"]
+__all__ = ["PREFIX", "Ranks", "Turn", "netlab_of", "ranks_on_links", "running_ranks"]
 
 PREFIX = "ghost-"
 SWITCH = "sw"
@@ -40,14 +41,37 @@ _ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1000000000000"
 _REAPER = 'read -r _; for name in "$@"; do ip netns delete "$name" 2>/dev/null; done'
 
 
-def why_not(folder: Path | None) -> str:
-    """Return why no network can be emulated here; empty if one can."""
-    if folder is None or not (folder / "emulation.py").is_file():
-        return "no folder with netlab's emulation.py was named"
-    if sys.platform != "linux" or os.geteuid() != 0:
-        return "network namespaces need root on Linux"
+def netlab_of(shared: Path) -> Path | None:
+    """Return the folder of netlab in (or at) a folder of reference data.
+
+    None, and the reason on standard error, where no network can be emulated.
+    """
+    folder = shared if (shared / "emulation.py").is_file() else shared / "netlab"
     missing = [name for name in ("ip", "tc", "sysctl") if shutil.which(name) is None]
-    return f"{', '.join(missing)} not found" if missing else ""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        why = "network namespaces need root on Linux"
+    elif missing:
+        why = f"{', '.join(missing)} not found"
+    elif importlib.util.find_spec("torch") is None:
+        why = "torch is not installed"
+    elif not (folder / "emulation.py").is_file():
+        why = f"no emulation.py in {folder}"
+    elif (done := _namespaces()).returncode:
+        why = f"network namespaces are not allowed here: {done.stderr.strip()}"
+    else:
+        return folder
+    print(f"no links: {why}", file=sys.stderr)
+    return None
+
+
+def _namespaces() -> subprocess.CompletedProcess[str]:
+    """Return what making and removing a namespace says."""
+    name = f"{PREFIX}try"
+    make, remove = (["ip", "netns", what, name] for what in ("add", "delete"))
+    subprocess.run(remove, capture_output=True, check=False)  # left by a killed run
+    done = subprocess.run(make, capture_output=True, text=True, check=False)
+    subprocess.run(remove, capture_output=True, check=False)
+    return done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +157,11 @@ class Ranks:
         if wrong:
             raise RuntimeError("\n".join(wrong))
         return said
+
+
+def ranks_on_links(folder: Path) -> AbstractContextManager[Ranks]:
+    """Return `running_ranks` of the case that sections compare in."""
+    return running_ranks(folder, size=SIZE, rate_mbit_per_s=RATE_MBIT_PER_S)
 
 
 @contextmanager

@@ -42,6 +42,11 @@ class Standing:
         return statistics.median(turn.waited_s for turn in self.turns)
 
     @property
+    def processor_s(self) -> float:
+        """Return the median processor time of a rank in a step. [s]"""
+        return statistics.median(turn.processor_s for turn in self.turns)
+
+    @property
     def spread(self) -> float:
         """Return (longest - shortest) / median of the step's time."""
         times = [turn.step_s for turn in self.turns]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.phantom_contestants import TENSOR_KINDS, Contestant, iso_width, payload_bytes
-from benchmarks.phantom_network import PREFIX, running_ranks, why_not
+from benchmarks.phantom_network import PREFIX, netlab_of, running_ranks
 from tests.distributed.ranks import run_ranks
 
 pytest.importorskip("torch")
@@ -87,11 +87,9 @@ def test_a_dense_stack_of_as_many_weights_has_the_width_of_the_formula() -> None
 @pytest.fixture
 def netlab(shared: Path) -> Path:
     """Return the folder with the emulation; skip where networks cannot be emulated."""
-    folder = shared / "netlab"
-    if reason := why_not(folder):
-        pytest.skip(reason)
-    if subprocess.run(["ip", "netns", "list"], capture_output=True, check=False).returncode:
-        pytest.skip("network namespaces are not allowed here")
+    folder = netlab_of(shared)
+    if folder is None:
+        pytest.skip("no network can be emulated here")
     return folder
 
 
