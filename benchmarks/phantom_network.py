@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.measure import ROOT
 from benchmarks.phantom_cases import RATE_MBIT_PER_S, SIZE
 
-__all__ = ["PREFIX", "Ranks", "Turn", "netlab_of", "ranks_on_links", "running_ranks"]
+__all__ = ["ALLOCATOR", "PREFIX", "Ranks", "Turn", "netlab_of", "ranks_on_links", "running_ranks"]
 
 PREFIX = "ghost-"
 SWITCH = "sw"
@@ -36,7 +36,7 @@ _LOCK = Path("/run/lock/wattree-ghost.lock")  # two such networks would share na
 _HEAD_START_S = 0.05
 #: Memory that a step frees is kept for the next one. Otherwise the kernel hands out, and zeroes,
 #: every page of every gradient in every step: a fifth to a quarter of the processor time of a step.
-_ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1000000000000"}
+ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1000000000000"}
 #: Ends what is left when this process ends in whatever way: its standard input closes then.
 _REAPER = 'read -r _; for name in "$@"; do ip netns delete "$name" 2>/dev/null; done'
 
@@ -133,6 +133,11 @@ class Ranks:
             foreign=max(0.0, busy - ours * hertz) / max(whole, 1),
         )
 
+    def gather_s(self, elements: int) -> float:
+        """Return the time of an all-gather of so many values of each rank, nothing beside it. [s]"""
+        order = {"do": "gather", "name": "", "elements": elements}
+        return max(one["seconds"] for one in self._ask(order, 60.0))
+
     def _ask(self, order: Mapping[str, Any], limit_s: float) -> list[dict[str, Any]]:
         line = json.dumps(order) + "\n"
         for child in self._children:
@@ -211,7 +216,7 @@ def _emulation(folder: Path) -> ModuleType:
 
 
 def _started(host: str, rank: int, told: Mapping[str, Any], program: str) -> subprocess.Popen[str]:
-    variables = os.environ | _ALLOCATOR
+    variables = os.environ | ALLOCATOR
     variables |= {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),

@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import signal
+import statistics
 import sys
 import time
 import traceback
@@ -25,6 +26,8 @@ __all__ = ["Training", "main"]
 
 _TIMEOUT_S = 60.0
 _LEARNING_RATE = 0.01
+#: Of each size; the first is not counted.
+_GATHERS = 12
 
 
 class Training:
@@ -88,6 +91,8 @@ def main() -> int:
 
 def _obey(order: dict[str, Any], group: Group, live: dict[str, Training]) -> dict[str, Any]:
     name = order["name"]
+    if order["do"] == "gather":
+        return {"seconds": _gather_s(group, order["elements"])}
     if order["do"] == "drop":
         del live[name]
         return {}
@@ -109,6 +114,16 @@ def _obey(order: dict[str, Any], group: Group, live: dict[str, Training]) -> dic
         "sent_bytes": group.traffic.total_bytes,
         "processor_s": _processor_s() - before_s,
     }
+
+
+def _gather_s(group: Group, elements: int) -> float:
+    """Return the median time of gathers one after the other. [s]"""
+    part, sizes, times = torch.zeros(elements), [elements] * group.size, []
+    for _ in range(_GATHERS):
+        begin = time.monotonic()
+        group.all_gather(part, sizes, "gathers").wait()
+        times.append(time.monotonic() - begin)
+    return statistics.median(times[1:])
 
 
 def _processor_s() -> float:
