@@ -175,11 +175,12 @@ def exactness(sizes: list[int]) -> dict[str, dict[str, dict[str, float]]]:
         uneven = list(layers_of(9 * size - 1, 8 * size + 1, group).items())[1::2]
         # The collectives of other backends, as far as gloo has them too: for parts of one size.
         native = Group(ranks)
-        native.is_pairwise = size not in {3, 4}
+        if size in {3, 4}:
+            native.native = frozenset({"gloo"})
         others = [
             (f"native {name}", case)
             for name, case in layers_of(8 * size, 8 * size, native).items()
-            if not native.is_pairwise and not name.startswith(("row, seq", "column, seq"))
+            if native.native != group.native and not name.startswith(("row, seq", "column, seq"))
         ]
         found[str(size)] = {
             f"{layer.in_features} to {layer.out_features}, {name}": errors_of(layer, dense, group)

@@ -58,7 +58,7 @@ def misuse() -> dict[str, str]:
     layer = PhantomLinear(8, 8, ghosts=2, group=group, name="mlp.up")
     mesh = dist.init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "model"))
     group_of_devices = Group(timeout_s=PATIENCE_S)
-    group_of_devices.backend = "nccl"  # which cannot start without a device
+    group_of_devices.backends = {"cuda": "nccl"}  # which cannot start without a device
     on_devices = PhantomLinear(8, 8, ghosts=2, group=group_of_devices, name="mlp.up")
     row = RowParallelLinear(8, 8, group=group, sequence_parallel=True, name="mlp.down")
     return {

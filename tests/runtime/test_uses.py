@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
@@ -113,6 +114,24 @@ def test_models_compile_as_one_graph(two: list[dict[str, Any]]) -> None:
     assert max(worst(two, "compiled").values()) <= TOLERANCE
 
 
+def test_compiled_layers_refuse_sequences_cut_unevenly(two: list[dict[str, Any]]) -> None:
+    """The compiler has to know the whole length, and one rank knows its own shard only."""
+    assert two[0]["compiled uneven"] == (
+        "CommunicationError: rank 0 of 2, layer 'mlp.up': the output has shape (5, 2, 4), but the "
+        "layer was compiled for (6, 2, 4): compiled, shards of a sequence have to be of one length "
+        "on all ranks"
+    )
+
+
+def test_models_compile_to_machine_code_where_there_is_a_compiler(
+    two: list[dict[str, Any]],
+) -> None:
+    """`inductor` leaves the operators and their overlap as they are; the rest it generates."""
+    for found in two:
+        assert set(found["generated"]) == ({"phantom"} if shutil.which("g++") else set())
+        assert all(error <= TOLERANCE for error in found["generated"].values())
+
+
 def test_gradcheck_across_ranks(two: list[dict[str, Any]]) -> None:
     """Numeric gradients of the whole layer, every rank's inputs and parameters perturbed."""
     for found in two:
@@ -163,7 +182,6 @@ def test_mistakes_that_one_rank_sees_name_rank_and_layer(two: list[dict[str, Any
         "ghosts": f"{rejected} mlp.up.ghosts: 5 ghosts of shards as small as 4 (9 over 2 ranks); "
         "use 0 to 4",
         "widths": f"{rejected} mlp.up.in_features: 1 over 2 ranks: every rank needs at least one",
-        "backend": f"{at} 'mlp.up': tensors are on 'cpu', but the group's backend is nccl, which "
-        "carries those of CUDA devices only; move the layer to the device, or start the group "
-        "with backend gloo",
+        "backend": f"{at} 'mlp.up': tensors are on 'cpu', which the group has no backend for (it "
+        "has nccl for cuda); move the layer, or start the group with backend gloo",
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.runtime.faults import disagreements, misuse
+from tests.runtime.faults import disagreements, misuse, said
 from wattree.runtime import (
     ColumnParallelLinear,
     GatherRowsLinear,
@@ -112,16 +113,26 @@ def autocasted() -> dict[str, list[Any]]:
     return found
 
 
-def compiled(backend: str) -> dict[str, float]:
-    """Return by how much a model compiled as one graph differs."""
+def compiled(backend: str, names: tuple[str, ...] = ()) -> dict[str, float]:
+    """Return by how much models compiled as one graph differ; of some contestants, or all."""
     group = Group()
     found = {}
     for name, make in contestants(group).items():
+        if names and name not in names:
+            continue
         model, x = make(16, 32), input_of(name, 16, group.size)
         other = copy.deepcopy(model)
         call = torch.compile(other, backend=backend, fullgraph=True)
         found[name] = differences(gradients(other, x, call), gradients(model, x))
     return found
+
+
+def compiled_uneven() -> str:
+    """Return what a compiled layer says of shards of a sequence that differ in length."""
+    group = Group()
+    layer = ColumnParallelLinear(8, 8, group=group, sequence_parallel=True, name="mlp.up")
+    call = torch.compile(layer, backend="aot_eager")
+    return said(lambda: call(torch.randn(3 - group.rank, 2, 8)))
 
 
 def on_a_mesh() -> dict[str, float]:
@@ -282,6 +293,8 @@ def two_ranks() -> dict[str, Any]:
     torch.manual_seed(1)
     return {
         "compiled": compiled("aot_eager"),
+        "compiled uneven": compiled_uneven(),
+        "generated": compiled("inductor", ("phantom",)) if shutil.which("g++") else {},
         "checked": checked(),
         "disagreements": disagreements(),
         "misuse": misuse(),

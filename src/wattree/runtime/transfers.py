@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -23,8 +23,22 @@ __all__ = [
     "Work",
 ]
 
-#: A handle of torch.distributed, and in words what it does.
-Work = tuple[Any, str]
+
+class Work(NamedTuple):
+    """One operation of torch.distributed.
+
+    Attributes:
+        handle: What it returned.
+        doing: In words, what it does.
+        holds: Whether waiting for it holds up the program; otherwise it orders streams of a device,
+            and the backend's own watchdog ends what hangs.
+    """
+
+    handle: Any
+    doing: str
+    holds: bool = True
+
+
 #: That of a receive, and what moves the received to where it belongs.
 Receipt = tuple[Work, Callable[[], None]]
 
@@ -165,11 +179,11 @@ class Scattering:
         return self
 
     def wait(self) -> Tensor:
-        """Return the sum over ranks; the own block comes last."""
+        """Return the sum over ranks, in room of its own; the own block comes last."""
         self._await()
         for _, stage in self._receipts:
             stage()
-        return self._blocks[self._group.rank].add_(self._received.sum(0))
+        return self._received.sum(0).add_(self._blocks[self._group.rank])
 
     def _await(self) -> None:
         if not self._is_done:  # a receipt can be awaited once
@@ -227,6 +241,6 @@ class NativeScattering:
 
 def _await_all(group: Group, works: Sequence[Work], place: str) -> None:
     begin_s = time.perf_counter()
-    for work, doing in works:
-        group.await_work(work, doing, place)
+    for work in works:
+        group.await_work(work, place)
     group.traffic.waited_s += time.perf_counter() - begin_s

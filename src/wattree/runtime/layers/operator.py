@@ -194,6 +194,12 @@ def _forward(x: Tensor, parameters: Parameters, handle: int) -> list[Tensor]:
     operator = _OPERATORS[handle]
     operator.agreed(x)
     z, made = operator.forward(x, parameters)
+    wanted = tuple(operator.shapes(x, parameters)[0])
+    if tuple(z.shape) != wanted:
+        raise CommunicationError(
+            f"{operator.at}: the output has shape {tuple(z.shape)}, but the layer was compiled for "
+            f"{wanted}: compiled, shards of a sequence have to be of one length on all ranks"
+        )
     return [z, *made]
 
 
