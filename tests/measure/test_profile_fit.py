@@ -20,6 +20,8 @@ from wattree.measure.profile.journal import Journal
 from wattree.measure.profile.points import Kind, Pass, Point, points_for
 from wattree.measure.profile.write import files_of, write_profile
 from wattree.predict import predicted, setting_of
+from wattree.predict.estimate import Degrees, estimate
+from wattree.strategy import StrategyOptions
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +151,23 @@ def test_a_job_names_the_machine_and_its_figures_say_what_they_rest_on(
     assert (node.devices, node.device.name) == (2, "made-up-2x1-on-2")
     assert result.provenance["step_time_s"].evidence == "fitted"
     assert result.time_s.optimizer == pytest.approx(moved / profiles.UPDATE_RATE, rel=0.02)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
+def test_screening_agrees_with_playing_on_a_profiled_machine(
+    tmp_path: Path, findings: Findings, optimizer: str
+) -> None:
+    """New pages, blocking calls, caches and updates are priced alike in both."""
+    files = files_of(tmp_path / "cal.yaml")
+    write_profile(files, profiles.machine(), findings)
+    job = job_on(files.node, optimizer=optimizer)
+    options = job.strategy
+    assert isinstance(options, StrategyOptions)
+    setting = setting_of(job, load_calibration(files.calibration))
+    played = predicted(setting, options).result
+    found = estimate(setting, options, Degrees.of([options], job.data.global_batch))
+
+    assert float(found.step_time_s[0]) == pytest.approx(played.step_time_s, rel=0.025)
 
 
 def test_links_slower_than_memory_leave_more_to_computing(

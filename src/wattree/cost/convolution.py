@@ -301,7 +301,7 @@ def _product_s(
     """Return the time of products on tiles: the fastest tile, cut along the sum where it pays."""
     m, n, k, groups = product.m, product.n, product.k, product.groups
     ramp, row_ramp, units = rates.kernels.ramp, rates.kernels.row_ramp, rates.compute_units
-    padding = _padding(shape, rates)
+    padding, few_rows = _padding(shape, rates), 1.0 + row_ramp / np.maximum(m, 1.0)
     best: Floats = np.full_like(m, np.inf)
     for tile_m, tile_n, relative in rates.kernels.tiles:
         area = np.ceil(m / tile_m) * np.ceil(n / tile_n) * groups
@@ -311,7 +311,7 @@ def _product_s(
             waves = area * cut / units
             whole = np.where(waves <= _WAVES_AVERAGED, np.ceil(waves), waves + 0.5)
             done = np.maximum(whole, 1.0) * (2.0 * tile_m * tile_n * units)
-            math_s = done * (k / cut + ramp) * (1.0 + row_ramp / m) / (rate * relative)
+            math_s = done * (k / cut + ramp) * few_rows / (rate * relative)
             joined = np.where(cut > 1, (cut + 1.0) * m * n * groups * 4.0, 0.0)
             best = np.minimum(best, math_s * padding + joined / rates.memory_bytes_per_s)
     return best
