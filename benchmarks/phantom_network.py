@@ -134,7 +134,7 @@ class Ranks:
         )
 
     def gather_s(self, elements: int) -> float:
-        """Return the time of an all-gather of so many values of each rank, nothing beside it. [s]"""
+        """Return the time of an all-gather of so many values a rank, nothing beside it. [s]"""
         order = {"do": "gather", "name": "", "elements": elements}
         return max(one["seconds"] for one in self._ask(order, 60.0))
 

@@ -140,6 +140,28 @@ def test_what_does_not_fit_is_refused_with_the_job(changes: dict[str, Any], said
     assert said in str(caught.value)
 
 
+def test_feed_forward_parts_of_captured_models_are_replaced() -> None:
+    """Plain layers alone; what adds to hidden states is whole, as in the catalogue's own."""
+    images = job_from_mapping(
+        {
+            "model": "deit-tiny",
+            "data": {"global_batch": 64},
+            "cluster": {"node": "4x-mi250x"},
+            "strategy": {"preset": "phantom", "tp": 3, "ghosts": 8},
+            "place": {"devices": "0-2"},
+        }
+    )
+    result = simulate(images).result
+    tree = result.strategy["tree"]
+
+    assert [path for path, node in tree.items() if "phantom" in node] == [
+        "blocks.*.mlp.0",
+        "blocks.*.mlp.2",
+    ]
+    assert tree["blocks.*.add_2"] == {"compute": {"channel": []}}
+    assert 0.5 < result.parameter_ratio < 0.7
+
+
 def test_adapters_beside_phantom_layers_are_refused() -> None:
     """Frozen weights would be those of a function that nobody trained."""
     adapted = {"name": "gpt2", "lora": {"rank": 4, "targets": ["mlp.up"]}}

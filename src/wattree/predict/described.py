@@ -10,9 +10,6 @@ from wattree.strategy import CUSTOM, ExpertLoad, Offload, Schedule, Strategy, Tr
 
 __all__ = ["describe"]
 
-#: Dim of the features of hidden states.
-_FEATURES = "hidden"
-
 
 def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
     """Return a strategy as plain values, as it would be written in a job file for `model`.
@@ -28,7 +25,8 @@ def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
     nodes = strategy.tree.nodes.values()
     split = {dim for node in nodes for dim, names in node.compute.items() if axes & set(names)}
     if any(node.phantom is not None for node in nodes):
-        split.add(_FEATURES)  # which phantom layers hand on split
+        # Phantom layers hand on what is split by features, under whatever name.
+        split |= {dim for node in nodes for dim, names in node.compute.items() if not names}
     return {
         "mesh": dict(strategy.mesh.axes),
         "schedule": _schedule(strategy.schedule),

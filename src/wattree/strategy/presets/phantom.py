@@ -16,6 +16,8 @@ from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import (
     column_dim,
+    dims_by_pattern,
+    is_plain_linear,
     is_positionwise,
     layer_patterns,
     operator_patterns,
@@ -45,7 +47,7 @@ def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
         ),
     )
     found = operator_patterns(model, lambda operator: _is_chosen(operator, options, model))
-    nodes = dict.fromkeys(_whole_states(model), TreeNode(compute={"hidden": ()}))
+    nodes = {path: TreeNode(compute={dim: ()}) for path, dim in _whole_states(model).items()}
     for pattern, operator in found:
         # Whatever splits the linear layer goes with it.
         dims = (column_dim(operator), row_dim(operator))
@@ -53,16 +55,16 @@ def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
     return StrategyTree(nodes=nodes)
 
 
-def _whole_states(model: ModelGraph) -> tuple[str, ...]:
-    """Return what adds to hidden states that norms need whole: they stay so on every rank.
+def _whole_states(model: ModelGraph) -> dict[str, str]:
+    """Return what adds to hidden states that norms need whole, and the dim of their features.
 
     Outputs of phantom layers are gathered ahead of it, once, instead of its own output and the
     gradients of both of its inputs.
     """
     if model.own_family:
-        return tuple(f"{layer}.{path}" for layer in layer_patterns(model) for path in _ADDED)
-    found = operator_patterns(model, lambda o: is_positionwise(o) and o.has_dim("hidden"))
-    return tuple(pattern for pattern, _ in found)
+        paths = [f"{layer}.{path}" for layer in layer_patterns(model) for path in _ADDED]
+        return dict.fromkeys(paths, "hidden")
+    return dims_by_pattern(model, lambda o: o.outputs[0].dims[-1] if is_positionwise(o) else None)
 
 
 def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
@@ -105,7 +107,9 @@ def _is_chosen(operator: Operator, options: StrategyOptions, model: ModelGraph) 
         return False
     if options.phantom_layers is not None:
         return any(fnmatch.fnmatchcase(operator.path, p) for p in options.phantom_layers)
-    return operator.path in _OWN if model.own_family else operator.role in _ROLES
+    if model.own_family:
+        return operator.path in _OWN
+    return operator.role in _ROLES and is_plain_linear(operator)
 
 
 def _is_linear(operator: Operator) -> bool:
