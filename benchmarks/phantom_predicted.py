@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from benchmarks.energy_frame import Options, Section
 from benchmarks.measure import ROOT, Figure
 from benchmarks.phantom_cases import RATE_MBIT_PER_S, SIZE, STEPS_CASE, step_contestants, told
 from benchmarks.phantom_contestants import Contestant
-from benchmarks.phantom_network import ALLOCATOR, Ranks, netlab_of, ranks_on_links
+from benchmarks.phantom_network import ALLOCATOR, netlab_of, ranks_on_links
 from benchmarks.phantom_steps import quiet, step_standings
 
-__all__ = ["predicted_s", "section"]
+__all__ = ["Links", "cluster_files", "predicted_s", "section"]
 
 _MOST = 0.10
 _MINUTES = 1.5
@@ -41,6 +41,19 @@ _STRATEGIES: dict[str, dict[str, Any]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What links do for collectives.
+
+    Attributes:
+        latency_s: Of a gather among all ranks. [s]
+        bytes_per_s: Payload that a link carries. [B/s]
+    """
+
+    latency_s: float
+    bytes_per_s: float
+
+
 def section(options: Options) -> Section | None:
     """Return the error of each contestant's predicted step."""
     netlab = netlab_of(options.shared)
@@ -48,8 +61,9 @@ def section(options: Options) -> Section | None:
         return None
     measured = step_standings(netlab)
     with tempfile.TemporaryDirectory() as made:
+        links = links_of(netlab)
         calibration = options.machine or profiled(Path(made))
-        files = cluster_files(calibration, Path(made), netlab)
+        files = cluster_files(calibration, Path(made), links)
         figures = [
             _compared(contestant, measured[name].step_s, predicted_s(contestant, *files))
             for name, contestant in step_contestants().items()
@@ -60,7 +74,8 @@ def section(options: Options) -> Section | None:
         figures=tuple(figures),
         notes=(
             f"{told(STEPS_CASE)}. Constants of `wattree profile --ranks {SIZE} --threads 1`; of "
-            "the links, those of gathers alone.",
+            f"the links, those of gathers alone: {links.latency_s * 1e3:.2f} ms and "
+            f"{links.bytes_per_s * 8e-6:.1f} Mbit/s of payload.",
             quiet(measured),
         ),
     )
@@ -80,17 +95,22 @@ def profiled(folder: Path) -> Path:
     return path
 
 
-def cluster_files(calibration: Path, folder: Path, netlab: Path) -> tuple[Path, Path]:
-    """Return a node of one rank with its link, and the calibration with what links reach."""
+def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, Path]:
+    """Return a node of one rank with its link, and the calibration with what links reach.
+
+    Args:
+        calibration: Of the machine; its device and node lie beside it.
+        folder: Where to write.
+        links: What gathers alone say.
+    """
     stem = calibration.name.removesuffix(".yaml")
     node = yaml.safe_load(calibration.with_name(f"{stem}.node.yaml").read_text())
     constants = yaml.safe_load(calibration.read_text())
     device = (calibration.parent / node["device"]).resolve()
     own = f"device.{yaml.safe_load(device.read_text())['name']}.alpha_s"
-    latency_s, rate = link_facts(netlab)
     alone_s = constants["constants"][own]["value"]
     # A gather over four domains costs the latency within one and two of the network.
-    beyond_s = max(latency_s - alone_s, 0.0) / 2
+    beyond_s = max(links.latency_s - alone_s, 0.0) / 2
     probe = "gathers alone on the links"
     node |= {
         "device": str(device),
@@ -112,7 +132,7 @@ def cluster_files(calibration: Path, folder: Path, netlab: Path) -> tuple[Path, 
         "switch_power_per_nic": {"value": "0 W", "source": "netlab"},
     }
     constants["constants"]["general.network_efficiency"] = {
-        "value": rate * 8 / (RATE_MBIT_PER_S * 1e6),
+        "value": links.bytes_per_s * 8 / (RATE_MBIT_PER_S * 1e6),
         "evidence": "measured",
         "source": probe,
     }
@@ -122,27 +142,16 @@ def cluster_files(calibration: Path, folder: Path, netlab: Path) -> tuple[Path, 
     return folder / "links.node.yaml", folder / "links.calibration.yaml"
 
 
-@cache
-def link_facts(netlab: Path) -> tuple[float, float]:
-    """Return the latency [s] of a gather among all ranks, and the payload that a link carries.
-
-    The rate is in B/s. Least squares of relative errors over gathers of several sizes.
-    """
+def links_of(netlab: Path) -> Links:
+    """Return what gathers on silent links take: least squares of relative errors."""
     import numpy as np
 
     with ranks_on_links(netlab) as ranks:
-        sent, times = _probed(ranks)
-    weight = 1.0 / times
-    matrix = np.stack([weight, sent * weight], axis=1)
-    (latency_s, s_per_byte), *_ = np.linalg.lstsq(matrix, np.ones_like(times), rcond=None)
-    return max(float(latency_s), 0.0), 1.0 / float(s_per_byte)
-
-
-def _probed(ranks: Ranks) -> tuple[Any, Any]:
-    import numpy as np
-
+        times = np.array([ranks.gather_s(elements) for elements in _PROBED])
     sent = np.array([4.0 * (SIZE - 1) * elements for elements in _PROBED])
-    return sent, np.array([ranks.gather_s(elements) for elements in _PROBED])
+    matrix = np.stack([1.0 / times, sent / times], axis=1)
+    (latency_s, s_per_byte), *_ = np.linalg.lstsq(matrix, np.ones_like(times), rcond=None)
+    return Links(latency_s=max(float(latency_s), 0.0), bytes_per_s=1.0 / float(s_per_byte))
 
 
 def predicted_s(contestant: Contestant, node: Path, calibration: Path) -> float:
