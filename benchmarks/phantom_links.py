@@ -24,7 +24,7 @@ def section(options: Options) -> Section | None:
         return None
     with ranks_on_links(folder) as ranks:
         contestants = {kind: like(BYTES_CASE, kind) for kind in _KINDS}
-        found = take_turns(ranks, contestants, rounds=1, repeats=0, steps=_STEPS)
+        found = take_turns(ranks, contestants, rounds=1, patience_s=0.0, steps=_STEPS)
         size = ranks.size
     figures = []
     for standing in found.values():

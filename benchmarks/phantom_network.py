@@ -27,7 +27,16 @@ from typing import Any
 from benchmarks.measure import ROOT
 from benchmarks.phantom_cases import RATE_MBIT_PER_S, SIZE
 
-__all__ = ["ALLOCATOR", "PREFIX", "Ranks", "Turn", "netlab_of", "ranks_on_links", "running_ranks"]
+__all__ = [
+    "ALLOCATOR",
+    "PREFIX",
+    "Ranks",
+    "Turn",
+    "await_rest",
+    "netlab_of",
+    "ranks_on_links",
+    "running_ranks",
+]
 
 PREFIX = "ghost-"
 SWITCH = "sw"
@@ -37,6 +46,8 @@ _HEAD_START_S = 0.05
 #: Memory that a step frees is kept for the next one. Otherwise the kernel hands out, and zeroes,
 #: every page of every gradient in every step: a fifth to a quarter of the processor time of a step.
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1000000000000"}
+#: How long, and to what share, processors are left alone where a machine counts as at rest. [s]
+_REST_S, _REST_SHARE = 0.5, 0.03
 #: Ends what is left when this process ends in whatever way: its standard input closes then.
 _REAPER = 'read -r _; for name in "$@"; do ip netns delete "$name" 2>/dev/null; done'
 
@@ -259,6 +270,17 @@ def _ended_politely() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def await_rest(limit_s: float) -> None:
+    """Wait until programs leave the processors alone for a moment, or for so long."""
+    end_s = time.monotonic() + limit_s
+    while time.monotonic() < end_s:
+        before = _busy_ticks()
+        time.sleep(_REST_S)
+        after = _busy_ticks()
+        if after[0] - before[0] <= _REST_SHARE * (after[1] - before[1]):
+            return
 
 
 def _busy_ticks() -> tuple[int, int]:

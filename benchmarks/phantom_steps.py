@@ -23,8 +23,8 @@ from benchmarks.phantom_turns import BUSY, Standing, take_turns
 __all__ = ["overlap", "quiet", "section", "step_standings"]
 
 _ROUNDS, _LONG_ROUNDS = 4, 3
-#: Turns that may be taken again on a busy machine, for each round.
-_REPEATS = 8
+#: For others to rest, on a busy machine. [s]
+_PATIENCE_S = 60.0
 _SAME_WIDTH, _ISO_PARAMETER = 3.5, 1.3
 #: What overlap may leave of the waiting.
 _EXPOSED = 0.70
@@ -35,7 +35,7 @@ _LONG_KINDS = ("phantom", "rows", "megatron")
 def step_standings(folder: Path) -> Mapping[str, Standing]:
     """Return what all contestants reached; measured once in a run."""
     with ranks_on_links(folder) as ranks:
-        return take_turns(ranks, step_contestants(), rounds=_ROUNDS, repeats=_REPEATS * _ROUNDS)
+        return take_turns(ranks, step_contestants(), rounds=_ROUNDS, patience_s=_PATIENCE_S)
 
 
 def section(options: Options) -> Section | None:
@@ -75,7 +75,7 @@ def overlap(options: Options) -> Section | None:
         one = like(LONG_CASE, kind)
         contestants |= {kind: one, f"{kind}-off": one.without_overlap()}
     with ranks_on_links(folder) as ranks:
-        found = take_turns(ranks, contestants, rounds=_LONG_ROUNDS, repeats=_REPEATS * _LONG_ROUNDS)
+        found = take_turns(ranks, contestants, rounds=_LONG_ROUNDS, patience_s=_PATIENCE_S)
     figures = [_exposed(found[kind], found[f"{kind}-off"]) for kind in _LONG_KINDS]
     return Section(
         title="Exposed communication: time in a step in which a rank only waits for others",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from benchmarks.phantom_contestants import Contestant
-from benchmarks.phantom_network import Ranks, Turn
+from benchmarks.phantom_network import Ranks, Turn, await_rest
 
 __all__ = ["BUSY", "Standing", "take_turns"]
 
@@ -63,7 +64,7 @@ def take_turns(
     contestants: Mapping[str, Contestant],
     *,
     rounds: int,
-    repeats: int,
+    patience_s: float,
     steps: int | None = None,
 ) -> dict[str, Standing]:
     """Return what contestants reached in interleaved rounds.
@@ -72,7 +73,8 @@ def take_turns(
         ranks: That run them.
         contestants: By name.
         rounds: Turns of each. The order moves on by one from round to round.
-        repeats: Turns that may be taken again, all together, because others were busy.
+        patience_s: Time that may go into waiting for others to rest, and into turns that are taken
+            again because they did not. [s]
         steps: Of a turn; None for about a second of them.
     """
     parameters, lengths = {}, {}
@@ -85,9 +87,11 @@ def take_turns(
     for number in range(rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
             turn = ranks.run(name, lengths[name])
-            while turn.foreign > BUSY and repeats > 0:
-                repeats -= 1
+            while turn.foreign > BUSY and patience_s > 0:
+                begin = time.monotonic()
+                await_rest(patience_s)
                 turn = min(turn, ranks.run(name, lengths[name]), key=lambda each: each.foreign)
+                patience_s -= time.monotonic() - begin
             turns[name].append(turn)
     for name in names:
         ranks.drop(name)
