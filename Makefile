@@ -9,7 +9,7 @@ MANIFEST := pyproject.toml constraints.txt
 EXAMPLE := examples/llama-3.1-8b-dgx-h100.yaml
 
 .DELETE_ON_ERROR:
-.PHONY: help plan test format-check lint types layers format bench bench-models bench-energy models docs gpu clean
+.PHONY: help plan test format-check lint types layers format bench bench-models bench-energy bench-phantom models docs gpu clean
 
 help:
 	@echo 'make plan     set up, then plan Llama-3.1-8B on one node of eight H100'
@@ -18,6 +18,7 @@ help:
 	@echo 'make bench    print the benchmark table'
 	@echo 'make bench-models  compare captured models with known counts'
 	@echo 'make bench-energy  compare predicted power and energy with measured'
+	@echo 'make bench-phantom  compare phantom with tensor parallelism, over links as root'
 	@echo 'make models   record the built-in models of other fields anew'
 	@echo 'make docs     write the reference of the Python functions to build/docs'
 	@echo 'make gpu      run the tests that need an accelerator, and train on it for three minutes'
@@ -58,6 +59,10 @@ bench-models: $(VENV)/.test-torch-installed
 
 bench-energy: $(VENV)/.dev-installed
 	$(BIN)/python -m benchmarks.energy
+
+# Six minutes on a quiet machine, and root, for the sections over links.
+bench-phantom: $(VENV)/.test-torch-installed
+	$(BIN)/python -m benchmarks.phantom
 
 # Some minutes. The graphs change when the recorder, the conversion or a module does.
 models: $(VENV)/.test-torch-installed

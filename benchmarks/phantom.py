@@ -1,9 +1,10 @@
 """All measures of phantom parallelism: one table.
 
-    python -m benchmarks.phantom [DIR] [--only SECTION] [--json P]
+    python -m benchmarks.phantom [DIR] [--only SECTION] [--machine FILE] [--json P]
 
-DIR is the folder of reference data; by default `../shared`. A section that lacks what it reads is
-left out and named. A missed target is no failure.
+DIR is the folder of reference data, or that of netlab in it; by default `../shared`. A section that
+lacks what it reads, or root for its network, is left out and named. FILE is the calibration of
+`wattree profile --ranks 4 --threads 1`. A missed target is no failure.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import phantom_exactness, phantom_links, phantom_overhead, phantom_payload
+from benchmarks import (
+    phantom_exactness,
+    phantom_links,
+    phantom_overhead,
+    phantom_payload,
+    phantom_predicted,
+    phantom_steps,
+)
 from benchmarks.energy_frame import Options, Section
 from wattree.cost import load_calibration
 from wattree.files import write_atomic
@@ -30,6 +38,9 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "payload": phantom_payload.section,
     "overhead": phantom_overhead.section,
     "links": phantom_links.section,
+    "steps": phantom_steps.section,
+    "overlap": phantom_steps.overlap,
+    "predicted": phantom_predicted.section,
 }
 
 
@@ -39,9 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     default = Path(__file__).parents[2] / "shared"
     parser.add_argument("dir", nargs="?", type=Path, default=default, help="folder of tables")
     parser.add_argument("--only", choices=sorted(SECTIONS), help="one section")
+    parser.add_argument(
+        "--machine", type=Path, help="calibration of `wattree profile`; measured if not given"
+    )
     parser.add_argument("--json", type=Path, dest="json_path")
     given = parser.parse_args(arguments)
-    options = Options(shared=given.dir, calibration=load_calibration())
+    options = Options(shared=given.dir, calibration=load_calibration(), machine=given.machine)
     console = Console(width=120)
     found: dict[str, Section] = {}
     for name, section in SECTIONS.items():

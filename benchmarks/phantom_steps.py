@@ -1,121 +1,148 @@
-"""What ranks do for the measures over links: steps of every contestant, in turn."""
+"""Time of a step over rate-limited links, and what of the communication is left to wait for."""
 
 from __future__ import annotations
 
-import gc
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import nn
-
-from wattree.runtime import (
-    ColumnParallelLinear,
-    GatherRowsLinear,
-    Group,
-    LowRankLinear,
-    PhantomLinear,
-    RowParallelLinear,
+from benchmarks.energy_frame import Options, Section
+from benchmarks.measure import Figure
+from benchmarks.phantom_cases import (
+    LONG_CASE,
+    STEPS_CASE,
+    iso_case_width,
+    like,
+    step_contestants,
+    told,
 )
+from benchmarks.phantom_contestants import TENSOR_KINDS, Contestant
+from benchmarks.phantom_network import netlab_of, ranks_on_links
+from benchmarks.phantom_turns import BUSY, Standing, take_turns
 
-__all__ = ["steps"]
+__all__ = ["overlap", "quiet", "section", "step_standings"]
 
-
-class Contestant:
-    """A stack of equal layers with its optimizer, input and counters.
-
-    Args:
-        told: `kind`, `n`, `layers`, `rows`, and what the layers take.
-    """
-
-    def __init__(self, told: dict[str, Any]) -> None:
-        told = dict(told)
-        kind, n, count, rows = (told.pop(key) for key in ("kind", "n", "layers", "rows"))
-        self.group = Group()
-        made: list[nn.Module] = []
-        for index in range(count):
-            made += [_layer(kind, index, n, self.group, told), nn.ReLU()]
-        self.model = nn.Sequential(*made[:-1])
-        width = n if kind in {"megatron", "sequence"} else made[0].in_shard
-        rows = rows // self.group.size if kind == "sequence" else rows
-        self.x = torch.randn(rows, 1, width)
-        with torch.no_grad():
-            self.target = torch.randn_like(self.model(self.x))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
-        self.seconds: list[float] = []
-        self.waited: list[float] = []
-
-    def step(self) -> None:
-        """Train one step, and note how long it took and how much of that it waited."""
-        self.group.traffic.reset()
-        dist.barrier()
-        begin_s = time.perf_counter()
-        self.optimizer.zero_grad()
-        (self.model(self.x) - self.target).square().mean().backward()
-        self.optimizer.step()
-        self.seconds.append(time.perf_counter() - begin_s)
-        self.waited.append(self.group.traffic.waited_s)
+_ROUNDS, _LONG_ROUNDS = 4, 3
+#: For others to rest, on a busy machine. [s]
+_PATIENCE_S = 60.0
+_SAME_WIDTH, _ISO_PARAMETER = 3.5, 1.3
+#: What overlap may leave of the waiting.
+_EXPOSED = 0.70
+_LONG_KINDS = ("phantom", "rows", "megatron")
 
 
-def steps(contestants: dict[str, dict[str, Any]], turns: int, device: str) -> dict[str, Any]:
-    """Return times, waits and bytes of each contestant.
-
-    Args:
-        contestants: By name.
-        turns: Steps of each, after one that is not counted.
-        device: Interface whose counter is read.
-    """
-    torch.manual_seed(0)
-    made = {name: Contestant(told) for name, told in contestants.items()}
-    gc.disable()
-    for each in made.values():
-        each.step()
-        each.seconds.clear()
-        each.waited.clear()
-    counters = {name: _counted(each.step, device) for name, each in made.items()}
-    for _ in range(turns):
-        for each in made.values():
-            each.step()
-    return {
-        name: {
-            "seconds": each.seconds,
-            "waited": each.waited,
-            "payload": each.group.traffic.total_bytes,
-            "wire": counters[name],
-            "parameters": sum(p.numel() for p in each.model.parameters()),
-        }
-        for name, each in made.items()
-    }
+@cache
+def step_standings(folder: Path) -> Mapping[str, Standing]:
+    """Return what all contestants reached; measured once in a run."""
+    with ranks_on_links(folder) as ranks:
+        return take_turns(ranks, step_contestants(), rounds=_ROUNDS, patience_s=_PATIENCE_S)
 
 
-def _layer(kind: str, index: int, n: int, group: Group, told: dict[str, Any]) -> nn.Module:
-    kinds: dict[str, Callable[..., nn.Module]] = {
-        "phantom": PhantomLinear,
-        "low rank": LowRankLinear,
-        "rows": GatherRowsLinear,
-        "megatron": RowParallelLinear if index % 2 else ColumnParallelLinear,
-        "sequence": RowParallelLinear if index % 2 else ColumnParallelLinear,
-    }
-    more = {"sequence_parallel": True} if kind == "sequence" else {}
-    return kinds[kind](n, n, group=group, name=f"layer {index}", **told, **more)
+def section(options: Options) -> Section | None:
+    """Return how much sooner the phantom is done, and every contestant's time."""
+    folder = netlab_of(options.shared)
+    if folder is None:
+        return None
+    found = step_standings(folder)
+    width, iso_width = STEPS_CASE.width, iso_case_width()
+    same, iso = _best(found, width), _best(found, iso_width)
+    alike = f"as many weights (width {iso_width})"
+    ours, shared = found["phantom"], found["shared"]
+    figures = [
+        _ratio(ours, same, f"the best baseline of width {width}", _SAME_WIDTH),
+        _ratio(ours, iso, f"the best baseline of {alike}", _ISO_PARAMETER),
+        _ratio(shared, same, f"the best baseline of width {width}", None),
+        _ratio(shared, iso, f"the best baseline of {alike}", None),
+    ]
+    return Section(
+        title="Time of a step over links",
+        figures=(*figures, *map(_line, found.values())),
+        notes=(
+            f"{told(STEPS_CASE)}. Medians of {_ROUNDS} interleaved rounds, spread (max - min) / "
+            "median. Ranks wait for others, and take processors, so long in a step.",
+            quiet(found),
+        ),
+    )
 
 
-def _counted(step: Callable[[], None], device: str) -> int:
-    """Return the bytes that an interface sent during a step, barriers and headers included. [B]"""
-    dist.barrier()
-    before = _sent_bytes(device)
-    step()
-    dist.barrier()
-    time.sleep(0.2)  # what others still acknowledge
-    return _sent_bytes(device) - before
+def overlap(options: Options) -> Section | None:
+    """Return the waiting that overlap leaves, where local products are long."""
+    folder = netlab_of(options.shared)
+    if folder is None:
+        return None
+    contestants: dict[str, Contestant] = {}
+    for kind in _LONG_KINDS:
+        one = like(LONG_CASE, kind)
+        contestants |= {kind: one, f"{kind}-off": one.without_overlap()}
+    with ranks_on_links(folder) as ranks:
+        found = take_turns(ranks, contestants, rounds=_LONG_ROUNDS, patience_s=_PATIENCE_S)
+    figures = [_exposed(found[kind], found[f"{kind}-off"]) for kind in _LONG_KINDS]
+    return Section(
+        title="Exposed communication: time in a step in which a rank only waits for others",
+        figures=tuple(figures),
+        notes=(
+            f"{told(LONG_CASE)}: a product with an own block takes longer than ghosts do on a link",
+            quiet(found),
+        ),
+    )
 
 
-def _sent_bytes(device: str) -> int:
-    for line in Path("/proc/net/dev").read_text(encoding="ascii").splitlines():
-        name, _, numbers = line.strip().partition(":")
-        if name == device:
-            return int(numbers.split()[8])
-    raise RuntimeError(f"no interface '{device}'")
+def quiet(found: Mapping[str, Standing]) -> str:
+    """Return in words how much of the machine others had."""
+    worst = max(each.foreign for each in found.values())
+    busy = sum(turn.foreign > BUSY for each in found.values() for turn in each.turns)
+    whole = sum(len(each.turns) for each in found.values())
+    if not busy:
+        return f"Other programs took at most {worst:.0%} of the processors in a turn."
+    return (
+        f"BUSY MACHINE: in {busy} of {whole} turns other programs took more than {BUSY:.0%} of "
+        f"the processors, at most {worst:.0%}. Do not rely on these times."
+    )
+
+
+def _best(found: Mapping[str, Standing], width: int) -> Standing:
+    """Return the fastest tensor-parallel stack of a width, overlapped or not."""
+    baselines = [
+        each
+        for each in found.values()
+        if each.contestant.kind in TENSOR_KINDS and each.contestant.width == width
+    ]
+    return min(baselines, key=lambda each: each.step_s)
+
+
+def _ratio(ours: Standing, best: Standing, what: str, wanted: float | None) -> Figure:
+    """Return how many times longer a step of the best baseline takes, with the rounds' range."""
+    ratio = best.step_s / ours.step_s
+    rounds = [
+        theirs.step_s / own.step_s for theirs, own in zip(best.turns, ours.turns, strict=True)
+    ]
+    return Figure(
+        measure=f"{ours.contestant.words}: faster than {what}, {best.contestant.words}",
+        wanted="" if wanted is None else f">= {wanted} x",
+        found=f"{ratio:.2f} x (rounds {min(rounds):.2f} to {max(rounds):.2f})",
+        reached=wanted is None or ratio >= wanted,
+    )
+
+
+def _exposed(on: Standing, off: Standing) -> Figure:
+    left = on.waited_s / off.waited_s
+    return Figure(
+        measure=on.contestant.words,
+        wanted="at least 30 % less with overlap",
+        found=f"{left - 1:+.0%}: {off.waited_s * 1e3:.1f} to {on.waited_s * 1e3:.1f} ms; "
+        f"step {off.step_s:.3f} to {on.step_s:.3f} s",
+        reached=left <= _EXPOSED,
+    )
+
+
+def _line(standing: Standing) -> Figure:
+    contestant = standing.contestant
+    return Figure(
+        measure=f"{contestant.words}; width {contestant.width}",
+        wanted="",
+        found=f"{standing.step_s:.3f} s, spread {standing.spread:.0%}; waits "
+        f"{standing.waited_s * 1e3:.0f} ms, processors {standing.processor_s * 1e3:.0f} ms; sends "
+        f"{standing.turns[0].sent_bytes[0] / 2**20:.2f} MiB; "
+        f"{standing.parameters / 1e6:.1f} M weights",
+        reached=True,
+    )

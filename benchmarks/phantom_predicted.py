@@ -1,0 +1,193 @@
+"""Predicted against measured times of a step over links, with constants measured before.
+
+The machine is described by `wattree profile` with as many ranks as train, in the environment in
+which they do. Of the links, which a profile does not know, latency and efficiency are those of
+gathers without computing on the same network.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.energy_frame import Options, Section
+from benchmarks.measure import ROOT, Figure
+from benchmarks.phantom_cases import RATE_MBIT_PER_S, SIZE, STEPS_CASE, step_contestants, told
+from benchmarks.phantom_contestants import Contestant
+from benchmarks.phantom_network import ALLOCATOR, netlab_of, ranks_on_links
+from benchmarks.phantom_steps import quiet, step_standings
+
+__all__ = ["Links", "cluster_files", "predicted_s", "section"]
+
+_MOST = 0.10
+_MINUTES = 1.5
+#: Gathers that tell what links do: elements of one rank, float32. [4 B]
+_PROBED = (4096, 65536, 131072, 524288)
+#: Kind → strategy. The others have no preset: one is a made-up control, one cuts samples.
+_STRATEGIES: dict[str, dict[str, Any]] = {
+    "block": {"preset": "phantom", "ghosts": 0},
+    "phantom": {"preset": "phantom", "variant": "pair"},
+    "shared": {"preset": "phantom", "variant": "shared"},
+    "rows": {"preset": "tensor", "overlap_tensor": True, "tensor_pieces": SIZE},
+    "megatron": {"preset": "tensor", "tensor_pairs": True},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What links do for collectives.
+
+    Attributes:
+        latency_s: Of a gather among all ranks. [s]
+        bytes_per_s: Payload that a link carries. [B/s]
+    """
+
+    latency_s: float
+    bytes_per_s: float
+
+
+def section(options: Options) -> Section | None:
+    """Return the error of each contestant's predicted step."""
+    netlab = netlab_of(options.shared)
+    if netlab is None:
+        return None
+    measured = step_standings(netlab)
+    with tempfile.TemporaryDirectory() as made:
+        links = links_of(netlab)
+        calibration = options.machine or profiled(Path(made))
+        files = cluster_files(calibration, Path(made), links)
+        figures = [
+            _compared(contestant, measured[name].step_s, predicted_s(contestant, *files))
+            for name, contestant in step_contestants().items()
+            if contestant.kind in _STRATEGIES
+        ]
+    return Section(
+        title="Predicted times of a step over links",
+        figures=tuple(figures),
+        notes=(
+            f"{told(STEPS_CASE)}. Constants of `wattree profile --ranks {SIZE} --threads 1`; of "
+            f"the links, those of gathers alone: {links.latency_s * 1e3:.2f} ms and "
+            f"{links.bytes_per_s * 8e-6:.1f} Mbit/s of payload.",
+            quiet(measured),
+        ),
+    )
+
+
+def profiled(folder: Path) -> Path:
+    """Return the calibration of this machine, measured now."""
+    path = folder / "calibration.yaml"
+    options = ["--ranks", str(SIZE), "--threads", "1", "--minutes", str(_MINUTES)]
+    subprocess.run(
+        [sys.executable, "-m", "wattree", "profile", "--out", str(path), *options],
+        check=True,
+        cwd=ROOT,
+        env=os.environ | ALLOCATOR | {"PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.DEVNULL,
+    )
+    return path
+
+
+def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, Path]:
+    """Return a node of one rank with its link, and the calibration with what links reach.
+
+    Args:
+        calibration: Of the machine; its device and node lie beside it.
+        folder: Where to write.
+        links: What gathers alone say.
+    """
+    stem = calibration.name.removesuffix(".yaml")
+    node = yaml.safe_load(calibration.with_name(f"{stem}.node.yaml").read_text())
+    constants = yaml.safe_load(calibration.read_text())
+    device = (calibration.parent / node["device"]).resolve()
+    own = f"device.{yaml.safe_load(device.read_text())['name']}.alpha_s"
+    alone_s = constants["constants"][own]["value"]
+    # A gather over four domains costs the latency within one and two of the network.
+    beyond_s = max(links.latency_s - alone_s, 0.0) / 2
+    probe = "gathers alone on the links"
+    node |= {
+        "device": str(device),
+        "fabric": "./links.fabric.yaml",
+        "devices": {"value": 1, "source": "system"},
+        "nics": {"value": 1, "source": f"estimate: {probe}"},
+        "nic_bandwidth": {"value": f"{RATE_MBIT_PER_S} Mbit/s", "source": f"estimate: {probe}"},
+        "nic_latency": {"value": f"{beyond_s * 1e6:.4g} us", "source": f"estimate: {probe}"},
+    }
+    node["scale_up"]["domain_devices"] = {"value": 1, "source": "system"}
+    fabric = {
+        "name": "links",
+        "title": "Emulated links",
+        "kind": "ethernet",
+        "sources": {"netlab": "emulated; its latency is counted with the adapters'"},
+        "oversubscription": {"value": 1, "source": "netlab"},
+        "leaf_nodes": {"value": SIZE, "source": "netlab"},
+        "switch_latency": {"value": "0 us", "source": "netlab"},
+        "switch_power_per_nic": {"value": "0 W", "source": "netlab"},
+    }
+    constants["constants"]["general.network_efficiency"] = {
+        "value": links.bytes_per_s * 8 / (RATE_MBIT_PER_S * 1e6),
+        "evidence": "measured",
+        "source": probe,
+    }
+    (folder / "links.fabric.yaml").write_text(yaml.safe_dump(fabric))
+    (folder / "links.node.yaml").write_text(yaml.safe_dump(node))
+    (folder / "links.calibration.yaml").write_text(yaml.safe_dump(constants))
+    return folder / "links.node.yaml", folder / "links.calibration.yaml"
+
+
+def links_of(netlab: Path) -> Links:
+    """Return what gathers on silent links take: least squares of relative errors."""
+    import numpy as np
+
+    with ranks_on_links(netlab) as ranks:
+        times = np.array([ranks.gather_s(elements) for elements in _PROBED])
+    sent = np.array([4.0 * (SIZE - 1) * elements for elements in _PROBED])
+    matrix = np.stack([1.0 / times, sent / times], axis=1)
+    (latency_s, s_per_byte), *_ = np.linalg.lstsq(matrix, np.ones_like(times), rcond=None)
+    return Links(latency_s=max(float(latency_s), 0.0), bytes_per_s=1.0 / float(s_per_byte))
+
+
+def predicted_s(contestant: Contestant, node: Path, calibration: Path) -> float:
+    """Return the predicted time of a step. [s]"""
+    import wattree
+    from wattree.job.load import load_job
+
+    path = node.parent / "job.yaml"
+    path.write_text(yaml.safe_dump(job_of(contestant, node)))
+    return float(wattree.simulate(load_job(path), calibration=calibration).result.step_time_s)
+
+
+def job_of(contestant: Contestant, node: Path) -> Mapping[str, Any]:
+    """Return the job file of a contestant."""
+    strategy = {"tp": SIZE, **_STRATEGIES[contestant.kind]}
+    if contestant.ghosts:
+        strategy["ghosts"] = contestant.ghosts
+    if not contestant.overlap:
+        strategy["in_line"] = ["tensor"]
+        strategy.pop("tensor_pieces", None)
+        strategy.pop("overlap_tensor", None)
+    return {
+        "model": {"ffn": {"width": contestant.width, "depth": contestant.depth}},
+        "data": {"global_batch": contestant.batch},
+        "precision": "fp32",
+        "optimizer": "sgd",
+        "cluster": {"node": f"./{node.name}", "nodes": SIZE},
+        "strategy": strategy,
+    }
+
+
+def _compared(contestant: Contestant, measured_s: float, predicted: float) -> Figure:
+    error = predicted / measured_s - 1
+    return Figure(
+        measure=f"{contestant.words}; width {contestant.width}",
+        wanted=f"within {_MOST:.0%}",
+        found=f"{error:+.1%}: predicted {predicted:.3f} s, measured {measured_s:.3f} s",
+        reached=abs(error) <= _MOST,
+    )

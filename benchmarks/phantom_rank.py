@@ -1,0 +1,135 @@
+"""One rank of a contestant: builds layers and trains them when told to, a JSON line at a time."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import statistics
+import sys
+import time
+import traceback
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from benchmarks.phantom_contestants import Contestant
+from benchmarks.phantom_layers import Layout, stack_of
+from wattree.runtime.group import Group
+
+__all__ = ["Training", "main"]
+
+_TIMEOUT_S = 60.0
+_LEARNING_RATE = 0.01
+#: Of each size; the first is not counted.
+_GATHERS = 12
+
+
+class Training:
+    """A stack of linear layers with ReLU between them, its optimiser and one batch."""
+
+    def __init__(self, contestant: Contestant, group: Group) -> None:
+        torch.manual_seed(7)
+        self.group, self.batch, self.width = group, contestant.batch, contestant.width
+        self.layers, layout = stack_of(contestant, group)
+        self.x = self._part(torch.randn(self.batch, self.width), layout)
+        self.x.requires_grad_(contestant.input_gradient)
+        self.target = self._part(torch.randn(self.batch, self.width), layout)
+        parameters = [each for layer in self.layers for each in layer.parameters()]
+        self.parameters = sum(each.numel() for each in parameters)
+        self.optimizer = torch.optim.SGD(parameters, lr=_LEARNING_RATE)
+
+    def step(self) -> float:
+        """Take one step and return the loss of this rank's part."""
+        z = self.x
+        for number, layer in enumerate(self.layers):
+            z = layer(torch.relu(z) if number else z)
+        loss = nn.functional.mse_loss(z, self.target, reduction="sum") / (self.batch * self.width)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.x.grad = None
+        return float(loss.detach())
+
+    def _part(self, whole: Tensor, layout: Layout) -> Tensor:
+        if layout is Layout.WHOLE:
+            return whole
+        parts = whole.chunk(self.group.size, dim=1 if layout is Layout.FEATURES else 0)
+        return parts[self.group.rank].contiguous()
+
+
+def main() -> int:
+    """Serve orders until standard input closes."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the parent
+    told = json.loads(sys.argv[1])
+    out, sys.stdout = sys.stdout, sys.stderr
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method="file://" + told["store"],
+        rank=told["rank"],
+        world_size=told["size"],
+        timeout=timedelta(seconds=_TIMEOUT_S),
+    )
+    group = Group(timeout_s=_TIMEOUT_S)
+    live: dict[str, Training] = {}
+    print("{}", file=out, flush=True)
+    for line in sys.stdin:
+        try:
+            said = _obey(json.loads(line), group, live)
+        except Exception as error:  # noqa: BLE001 - the parent reports it with the rank
+            traceback.print_exc()
+            said = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(said), file=out, flush=True)
+    os._exit(0)  # gloo's destructors wait for peers that may be gone
+
+
+def _obey(order: dict[str, Any], group: Group, live: dict[str, Training]) -> dict[str, Any]:
+    name = order["name"]
+    if order["do"] == "gather":
+        return {"seconds": _gather_s(group, order["elements"])}
+    if order["do"] == "drop":
+        del live[name]
+        return {}
+    if order["do"] == "build":
+        live[name] = Training(Contestant(**order["contestant"]), group)
+        return {"parameters": live[name].parameters}
+    training = live[name]
+    group.traffic.reset()
+    time.sleep(max(0.0, order["at"] - time.monotonic()))
+    before_s, begin = _processor_s(), time.monotonic()
+    for _ in range(order["steps"]):
+        loss = training.step()
+    end = time.monotonic()
+    return {
+        "begin": begin,
+        "end": end,
+        "loss": loss,
+        "waited_s": group.traffic.waited_s,
+        "sent_bytes": group.traffic.total_bytes,
+        "processor_s": _processor_s() - before_s,
+    }
+
+
+def _gather_s(group: Group, elements: int) -> float:
+    """Return the median time of gathers one after the other. [s]"""
+    part, sizes, times = torch.zeros(elements), [elements] * group.size, []
+    for _ in range(_GATHERS):
+        begin = time.monotonic()
+        group.all_gather(part, sizes, "gathers").wait()
+        times.append(time.monotonic() - begin)
+    return statistics.median(times[1:])
+
+
+def _processor_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    sys.exit(main())
