@@ -3,7 +3,17 @@
 from typing import TYPE_CHECKING, Any
 
 from wattree.job.inputs import InputDeclaration, read_declaration
-from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, Neighbour, TrainingOptions
+from wattree.job.job import (
+    AUTO,
+    CheckpointOptions,
+    Data,
+    Job,
+    Lora,
+    ModelSource,
+    Neighbour,
+    SampleSource,
+    TrainingOptions,
+)
 from wattree.job.module import ModuleSource, module_source, names_module
 from wattree.job.naming import naming
 from wattree.job.ranges import ranges
@@ -15,6 +25,7 @@ if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
 
 __all__ = [
     "AUTO",
+    "CheckpointOptions",
     "Data",
     "InputDeclaration",
     "Job",
@@ -22,6 +33,7 @@ __all__ = [
     "ModelSource",
     "ModuleSource",
     "Neighbour",
+    "SampleSource",
     "TrainingOptions",
     "job_from_mapping",
     "job_schema",

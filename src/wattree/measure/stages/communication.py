@@ -74,9 +74,10 @@ class GradientHook:
             self._in_flight -= 1
             if self._in_flight == 0:
                 done = self._timeline.clock.mark()
-                self._timeline.add(_STAGE, self._first, done, exposed=False)
+                what = "gradients"
+                self._timeline.add(_STAGE, self._first, done, exposed=False, what=what)
                 if self._last is not None:
-                    self._timeline.add(_STAGE, self._last, done, exposed=True)
+                    self._timeline.add(_STAGE, self._last, done, exposed=True, what=what)
                     self._last = None
         return tensors[0]
 
@@ -123,8 +124,8 @@ class Collectives:
             finally:
                 self._inside.call = False
                 end = self._timeline.clock.mark()
-                self._timeline.add(_STAGE, begin, end, exposed=True)
-                self._timeline.add(_STAGE, begin, end, exposed=False)
+                self._timeline.add(_STAGE, begin, end, exposed=True, what=name)
+                self._timeline.add(_STAGE, begin, end, exposed=False, what=name)
             self._called(name, begin, _reduced_bytes(name, arguments, options))
             return _Waited(work, self._timeline) if options.get("async_op") and work else work
 

@@ -148,6 +148,18 @@ class Stages:
         self._window.start()
         atexit.register(self.close)
 
+    @property
+    def timeline(self) -> Timeline:
+        """Where times go: for programs that label what nothing else sees."""
+        return self._timeline
+
+    def power_w(self, seconds: float) -> tuple[float | None, bool]:
+        """Return the power over the last `seconds` [W], and whether some of it is estimated.
+
+        The power is None while nothing can be told yet, and of a process that reads no meter.
+        """
+        return self._window.recent_w(seconds)
+
     def wrap(self, loader: Any) -> Any:
         """Return a loader with the same batches, whose waiting is *materials*."""
         self._has_loader = True

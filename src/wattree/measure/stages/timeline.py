@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 __all__ = ["CpuClock", "DeviceClock", "StageClock", "Timeline"]
@@ -98,15 +99,18 @@ class Timeline:
 
     Attributes:
         clock: Where marks come from.
+        listener: Called with each time that is added: its stage, what it was, its marks, and
+            whether the step waited; None calls nobody.
     """
 
     def __init__(self, clock: StageClock) -> None:
         self.clock = clock
+        self.listener: Callable[[str, str, Any, Any, bool], None] | None = None
         self._pending: deque[tuple[str, bool, Any, Any]] = deque()
         self._exposed: dict[str, tuple[array[float], array[float]]] = {}
         self._busy: dict[str, tuple[array[float], array[float]]] = {}
 
-    def add(self, stage: str, begin: Any, end: Any, *, exposed: bool) -> None:
+    def add(self, stage: str, begin: Any, end: Any, *, exposed: bool, what: str = "") -> None:
         """Add a time between two marks; safe from any thread.
 
         Args:
@@ -114,7 +118,10 @@ class Timeline:
             begin: First mark.
             end: Second mark.
             exposed: Whether the step waited for it; else it was only at work.
+            what: What it was, for those who listen.
         """
+        if self.listener is not None:
+            self.listener(stage, what, begin, end, exposed)
         self._pending.append((stage, exposed, begin, end))
 
     def drain(self) -> None:
