@@ -13,6 +13,7 @@
     ├── RowError                a measured row that cannot be expressed
     ├── RunError                runs, measured or simulated, that cannot be used
     ├── BaselineError           runs that lack what a simpler model of energy needs
+    ├── CommunicationError      ranks that disagree, or a peer that is missing
     ├── MeterError              a meter that is absent, not permitted or not to be believed
     ├── InfeasibleError         nothing fits the constraints
     ├── OutputError             a result that cannot be written
@@ -28,6 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
     "BaselineError",
+    "CommunicationError",
     "CostError",
     "HardwareError",
     "InfeasibleError",
@@ -106,6 +108,10 @@ class RunError(WattreeError):
     def __init__(self, source: str, problems: Sequence[str]) -> None:
         self.source, self.problems = source, tuple(problems)
         super().__init__(_listed(source, problems))
+
+
+class CommunicationError(WattreeError):
+    """Ranks disagree about a layer, cannot carry its tensors, or one of them does not answer."""
 
 
 class MeterError(WattreeError):
