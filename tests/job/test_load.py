@@ -313,7 +313,7 @@ def test_all_problems_come_at_once() -> None:
             "strategy: unknown key 'fdsp'; did you mean 'fsdp'? known keys: preset, dp, fsdp, tp, "
             "cp, pp, ep, expert_over_tensor, micro_batch, sharding, sequence_parallel, recompute, "
             "schedule, virtual_stages, order, placement, stage_layers, context, context_order, "
-            "sync_batch_norm, op_shard, tables, single_process, "
+            "sync_batch_norm, tensor_pairs, op_shard, tables, single_process, "
             "expert_imbalance, expert_capacity, overlap_gradients, overlap_parameters, "
             "overlap_tensor, tensor_pieces, overlap_pipeline, overlap_optimizer, "
             "reduce_every_micro_batch, in_line, prefetch, reshard_after_forward, bucket, offload"
@@ -393,8 +393,8 @@ def trait_problems() -> tuple[str, ...]:
         ),
         (
             {"model": {"lora": {"rank": 4}}},
-            "model: found none of name, transformer and module, expected exactly one of name, "
-            "transformer, module",
+            "model: found none of name, transformer, ffn and module, expected exactly one of name, "
+            "transformer, ffn, module",
         ),
         (
             {"model": {"transformer": {"layers": [[1]]}}},

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from wattree.job.ffn import ACTIVATIONS, CROSS_ENTROPY, LOSSES, Ffn
 from wattree.job.inputs import InputDeclaration, read_declaration
 from wattree.job.job import (
     AUTO,
@@ -24,9 +25,13 @@ if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.job.schema import job_schema
 
 __all__ = [
+    "ACTIVATIONS",
     "AUTO",
+    "CROSS_ENTROPY",
+    "LOSSES",
     "CheckpointOptions",
     "Data",
+    "Ffn",
     "InputDeclaration",
     "Job",
     "Lora",

@@ -11,6 +11,7 @@ from wattree.cost.loading import Loader
 from wattree.cost.requests import CollectiveRequests
 from wattree.hardware import Cluster
 from wattree.job.energy import EnergyTerms
+from wattree.job.ffn import Ffn
 from wattree.job.module import ModuleSource
 from wattree.strategy import Strategy, StrategyOptions
 
@@ -45,11 +46,12 @@ class Lora:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """Where the model comes from: exactly one of `name`, `transformer` and `module`.
+    """Where the model comes from: exactly one of `name`, `transformer`, `ffn` and `module`.
 
     Attributes:
         name: Catalogue name, or path of a `config.json`.
         transformer: Keys of a plain `transformer:` block.
+        ffn: Shape of the built-in stack of linear layers.
         module: A Python function that builds it; using it runs code.
         capture: A named one is built and captured even where its family can be read.
         arguments: Options of the catalogue's model called `name`.
@@ -60,6 +62,7 @@ class ModelSource:
 
     name: str | None = None
     transformer: Mapping[str, Any] | None = None
+    ffn: Ffn | None = None
     module: ModuleSource | None = None
     capture: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)

@@ -55,6 +55,7 @@ __all__ = [
     "DataSpec",
     "EmbodiedSpec",
     "EnergySpec",
+    "FfnSpec",
     "JobFile",
     "LoaderSpec",
     "LoraSpec",
@@ -94,6 +95,28 @@ class LoraSpec(Section):
     )
 
 
+class FfnSpec(Section):
+    """A stack of linear layers."""
+
+    width: Degree = Field(description="a whole number, neurons of every hidden layer")
+    depth: Degree = Field(description="a whole number, linear layers")
+    inputs: Degree | None = Field(
+        None, description="a whole number, values of a sample; the width if not given"
+    )
+    outputs: Degree | None = Field(
+        None,
+        description="a whole number, values or classes that come out; the width if not given",
+    )
+    activation: Literal["relu", "gelu", "silu", "tanh", "sigmoid"] = Field(
+        "relu",
+        description="one of relu, gelu, silu, tanh, sigmoid, after every layer but the last",
+    )
+    bias: bool = Field(True, description="true or false, whether layers add a bias")
+    loss: Literal["mse", "cross_entropy"] = Field(
+        "mse", description="'mse' or 'cross_entropy' (outputs are classes)"
+    )
+
+
 class ModelSpec(Section):
     """Where the model comes from."""
 
@@ -105,6 +128,9 @@ class ModelSpec(Section):
     )
     transformer: TransformerBlock | None = Field(
         None, description="a block of keys such as layers, hidden, heads and vocab"
+    )
+    ffn: FfnSpec | None = Field(
+        None, description="a mapping with width and depth, a stack of linear layers"
     )
     module: str | None = Field(
         None,
@@ -474,6 +500,11 @@ class _PresetKeys(Section):
     sync_batch_norm: bool | None = Field(
         None,
         description="true or false, whether batch norm takes its statistics over all replicas",
+    )
+    tensor_pairs: bool | None = Field(
+        None,
+        description="true or false, whether layers of a plain stack are split over tp in pairs, by "
+        "outputs then by inputs, instead of each by its outputs",
     )
     op_shard: bool | None = Field(
         None,

@@ -70,6 +70,9 @@ class StrategyOptions:
         sync_batch_norm: Statistics of batch norm are taken over all replicas (and parts of images).
         tables: How tables that samples look up in are spread over replicas, one of `TABLES`.
         op_shard: Fully connected layers are split over replicas, by their outputs.
+        tensor_pairs: Linear layers of a plain stack are split over `tp` by outputs and by inputs in
+            turn, instead of each by its outputs, for which inputs are gathered. Other models say
+            themselves which of their layers are pairs.
         single_process: One process drives all devices, as `torch.nn.DataParallel` does.
     """
 
@@ -101,6 +104,7 @@ class StrategyOptions:
     sync_batch_norm: bool = False
     tables: str = "data-parallel"
     op_shard: bool = False
+    tensor_pairs: bool = False
     single_process: bool = False
 
     def __post_init__(self) -> None:

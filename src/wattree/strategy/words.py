@@ -32,6 +32,7 @@ def options_in_words(options: StrategyOptions) -> str:
         for said, holds in (
             ("one process", options.single_process),
             ("split fully connected layers", options.op_shard),
+            ("layers in pairs", options.tensor_pairs and options.tp > 1),
             (f"{options.tables} tables", options.tables != "data-parallel"),
             ("synchronised batch norm", options.sync_batch_norm),
         )

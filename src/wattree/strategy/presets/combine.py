@@ -44,7 +44,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "fsdp": {"sharding": "zero3"},
     "hsdp": {"sharding": "hybrid"},
     "tensor": {"sharding": "none", "sequence_parallel": False},
-    "megatron": {"sharding": "zero1", "sequence_parallel": True},
+    "megatron": {"sharding": "zero1", "sequence_parallel": True, "tensor_pairs": True},
     "spatial": {"sharding": "none", "context": "spatial"},
     "data_parallel": {"sharding": "none", "single_process": True},
     "op_shard": {"sharding": "none", "op_shard": True},
