@@ -15,6 +15,7 @@ import pickle
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,32 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from wattree.errors import OutputError, RunError
 
-__all__ = ["KEPT", "latest_step", "load_tensors", "read_facts", "save_checkpoint"]
+__all__ = [
+    "KEPT",
+    "TensorShape",
+    "latest_step",
+    "load_tensors",
+    "read_facts",
+    "save_checkpoint",
+    "tensor_shapes",
+]
 
 #: Checkpoints that stay; older ones are removed once a newer one is whole.
 KEPT = 2
 _FACTS = "wattree.json"
 _NAME = re.compile(r"step-([0-9]{1,12})")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorShape:
+    """Shape and type of a tensor in a checkpoint."""
+
+    shape: tuple[int, ...]
+    dtype: Any
 
 
 def save_checkpoint(
@@ -159,35 +176,53 @@ def read_facts(folder: Path, step: int) -> dict[str, Any]:
     return found
 
 
+def tensor_shapes(folder: Path, step: int) -> dict[str, TensorShape]:
+    """Return what tensors a checkpoint holds, by name.
+
+    Raises:
+        RunError: It is damaged.
+    """
+    place = folder / f"step-{step}"
+    try:
+        known = _Reader(place).read_metadata().state_dict_metadata
+    except Exception as error:
+        raise RunError(str(place), [f"is damaged ({_line(error)})"]) from error
+    return {
+        name: TensorShape(tuple(found.size), found.properties.dtype)
+        for name, found in known.items()
+        if isinstance(found, TensorStorageMetadata)
+    }
+
+
 def load_tensors(folder: Path, step: int, into: Mapping[str, Tensor], group: Any) -> None:
     """Copy the tensors of a checkpoint into those of this rank, by name; all ranks call it.
 
     Raises:
         RunError: The checkpoint is damaged, or has other tensors; names the rank and the tensor.
     """
-    place = folder / f"step-{step}"
-    where = f"rank {dist.get_rank(group)}"
-    reader = _Reader(place)
-    try:
-        known = reader.read_metadata().state_dict_metadata
-    except Exception as error:
-        raise RunError(str(place), [f"{where}: is damaged ({_line(error)})"]) from error
+    place, where = folder / f"step-{step}", f"rank {dist.get_rank(group)}"
+    known = tensor_shapes(folder, step)
     problems = []
     for name, tensor in into.items():
         there = known.get(name)
         if there is None:
             problems.append(f"{where}: has no '{name}'")
-        elif tuple(getattr(there, "size", ())) != tuple(tensor.shape):
-            found = "×".join(map(str, getattr(there, "size", ()))) or "no tensor"
-            wanted = "×".join(map(str, tensor.shape)) or "a number"
-            problems.append(f"{where}: '{name}': found {found}, the job's model has {wanted}")
+        elif there.shape != tuple(tensor.shape):
+            problems.append(
+                f"{where}: '{name}': found {_words(there.shape)}, the job's model has "
+                f"{_words(tuple(tensor.shape))}"
+            )
     if problems:
         more = [f"{where}: and {len(problems) - 5} more"] if len(problems) > 5 else []
         raise RunError(str(place), problems[:5] + more)
     try:
-        checkpoint.load(dict(into), storage_reader=reader, process_group=group)
+        checkpoint.load(dict(into), storage_reader=_Reader(place), process_group=group)
     except Exception as error:
         raise RunError(str(place), [f"{where}: is damaged ({_line(error)})"]) from error
+
+
+def _words(shape: tuple[int, ...]) -> str:
+    return " × ".join(map(str, shape)) or "a number"
 
 
 def _line(error: BaseException) -> str:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,7 @@ from torch import Tensor
 from wattree.errors import CommunicationError
 from wattree.runtime.shards import peers_of
 
-__all__ = ["Group", "Pending", "Traffic"]
+__all__ = ["Group", "Pending", "Traffic", "Watch"]
 
 #: Time that a peer has, unless a group says otherwise; ten times less than gloo's own. [s]
 _PATIENCE_S = 180.0
@@ -63,6 +63,18 @@ class Traffic:
         self.waited_s = 0.0
 
 
+class Watch(Protocol):
+    """Told when a group waited, for those who measure."""
+
+    def mark(self) -> Any:
+        """Return a mark of now."""
+        ...
+
+    def waited(self, place: str, begun: Any, since: Any, until: Any) -> None:
+        """Take a collective of a layer that was begun, and waited for from one mark to another."""
+        ...
+
+
 class Pending:
     """A collective in flight; `wait` returns its result, once."""
 
@@ -74,6 +86,7 @@ class Pending:
         place: str,
     ) -> None:
         self._group, self._works, self._finish, self._place = group, works, finish, place
+        self._begun = group.watch.mark() if group.watch is not None else None
 
     def finish_now(self) -> None:
         """Wait here already; `wait` will return at once."""
@@ -89,11 +102,14 @@ class Pending:
         return self._finish()
 
     def _await(self) -> None:
-        begin_s = time.perf_counter()
+        watch, begin_s = self._group.watch, time.perf_counter()
+        since = watch.mark() if watch is not None else None
         for work, doing in self._works:
             self._group.await_work(work, doing, self._place)
-        self._works = ()
         self._group.traffic.waited_s += time.perf_counter() - begin_s
+        if watch is not None and self._works:
+            watch.waited(self._place, self._begun, since, watch.mark())
+        self._works = ()
 
 
 class Group:
@@ -109,10 +125,12 @@ class Group:
         size: Ranks of the group.
         backend: Such as `gloo` and `nccl`; `none` for a process alone.
         traffic: What was sent. Layers that share a group are counted together.
+        watch: Told of every wait; None tells nobody.
     """
 
     def __init__(self, process_group: Any = None, *, timeout_s: float = _PATIENCE_S) -> None:
         self.timeout_s, self.traffic = timeout_s, Traffic()
+        self.watch: Watch | None = None
         is_alone = process_group is None and not (dist.is_available() and dist.is_initialized())
         self.process_group = None if is_alone else process_group or dist.group.WORLD
         self.rank, self.size, self.backend, self._ranks = 0, 1, "none", [0]

@@ -162,7 +162,12 @@ class _Waited:
 
 
 def labelled_communication(
-    model: Any, timeline: Timeline, called: Callable[[str, Any, int], None], notes: list[str]
+    model: Any,
+    timeline: Timeline,
+    called: Callable[[str, Any, int], None],
+    notes: list[str],
+    *,
+    calls: bool = True,
 ) -> Collectives | None:
     """Label the gradients of a model and the collectives of a program; None without any.
 
@@ -171,6 +176,7 @@ def labelled_communication(
         timeline: Where times go.
         called: As of `Collectives`.
         notes: Gets what could not be labelled.
+        calls: Whether to label what the program calls by name.
     """
     if "torch.distributed" not in sys.modules:
         return None
@@ -178,11 +184,12 @@ def labelled_communication(
 
     if not distributed.is_available():
         return None
-    collectives = Collectives(timeline, distributed, called)
+    all_reduce = distributed.all_reduce
+    collectives = Collectives(timeline, distributed, called) if calls else None
     from torch.nn.parallel import DistributedDataParallel
 
     if isinstance(model, DistributedDataParallel):
-        hook = GradientHook(timeline, collectives.originals["all_reduce"])
+        hook = GradientHook(timeline, all_reduce)
         try:
             model.register_comm_hook(model.process_group, hook.reduce())
         except RuntimeError:

@@ -42,6 +42,7 @@ class Wanted:
     Attributes:
         kind: Of its inputs.
         width: Features of a vector; ids below which tokens lie.
+        outputs: Features or classes of what comes out.
         sequence: Tokens of a sample.
         batch: Samples of a step.
         make: Of a user's module: `samples → inputs`, its positional arguments.
@@ -50,6 +51,7 @@ class Wanted:
 
     kind: WantedKind
     width: int = 0
+    outputs: int = 0
     sequence: int = 0
     batch: int
     make: Callable[[int], tuple[Tensor, ...]] | None = None
@@ -119,18 +121,23 @@ def sample_set(source: str, wanted: Wanted, *, seed: int, samples: int | None = 
 
 
 def _regression(name: str, wanted: Wanted, count: int, generator: torch.Generator) -> SampleSet:
-    """Normal vectors x, and tanh(A B x + x) with A and B of low rank, of unit scale."""
-    rank = min(_RANK, wanted.width)
-    inputs = torch.randn(count, wanted.width, generator=generator)
-    down = torch.randn(wanted.width, rank, generator=generator) / wanted.width**0.5
-    up = torch.randn(rank, wanted.width, generator=generator) / rank**0.5
-    return SampleSet(name=name, inputs=(inputs,), targets=torch.tanh(inputs @ down @ up + inputs))
+    """Normal vectors x, and tanh(A B x + x) with A and B of low rank, of unit scale.
+
+    Where outputs are not as many as inputs, x in the sum is repeated, or its first part taken.
+    """
+    width, outputs = wanted.width, wanted.outputs
+    rank = min(_RANK, width, outputs)
+    inputs = torch.randn(count, width, generator=generator)
+    down = torch.randn(width, rank, generator=generator) / width**0.5
+    up = torch.randn(rank, outputs, generator=generator) / rank**0.5
+    same = inputs[:, torch.arange(outputs) % width]
+    return SampleSet(name=name, inputs=(inputs,), targets=torch.tanh(inputs @ down @ up + same))
 
 
 def _classification(name: str, wanted: Wanted, count: int, generator: torch.Generator) -> SampleSet:
-    """Normal vectors, each nearest in direction to one of ten."""
+    """Normal vectors, each of the class whose direction it is nearest to."""
     inputs = torch.randn(count, wanted.width, generator=generator)
-    centres = torch.randn(wanted.width, CLASSES, generator=generator)
+    centres = torch.randn(wanted.width, min(CLASSES, wanted.outputs), generator=generator)
     return SampleSet(name=name, inputs=(inputs,), targets=(inputs @ centres).argmax(dim=1))
 
 
@@ -160,16 +167,15 @@ def _taught(name: str, wanted: Wanted, count: int, generator: torch.Generator) -
 
 
 def _digit_vectors(name: str, wanted: Wanted, count: int, generator: torch.Generator) -> SampleSet:
-    """The images, each projected to the model's width by one fixed random matrix."""
+    """The images; for models of other widths projected by one fixed random matrix."""
     del count
     pixels, digits = _digits()
-    scaled = torch.from_numpy(pixels).float() / 8.0 - 1.0
-    projection = torch.randn(scaled.shape[1], wanted.width, generator=generator)
-    return SampleSet(
-        name=name,
-        inputs=(scaled @ projection / scaled.shape[1] ** 0.5,),
-        targets=torch.from_numpy(digits),
-    )
+    inputs = torch.from_numpy(pixels).float() / 8.0 - 1.0
+    features = inputs.shape[1]
+    if wanted.width != features:
+        projection = torch.randn(features, wanted.width, generator=generator)
+        inputs = inputs @ projection / features**0.5
+    return SampleSet(name=name, inputs=(inputs,), targets=torch.from_numpy(digits))
 
 
 def _digit_tokens(name: str, wanted: Wanted, count: int, generator: torch.Generator) -> SampleSet:

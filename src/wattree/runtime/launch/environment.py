@@ -99,7 +99,7 @@ class Launch:
     Attributes:
         rank, world: Number of this process, and of all.
         local_rank, local_world: The same on this host.
-        address, port: Where ranks meet; empty and 0 where `store` says it.
+        address, port: Where ranks meet; empty and 0 where `store` says it, and for one rank.
         store: File through which they meet; empty where they do by `address`.
         launcher: Who started them.
     """

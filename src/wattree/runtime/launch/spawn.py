@@ -24,7 +24,16 @@ from wattree.errors import RunError
 from wattree.files import write_atomic
 from wattree.runtime.launch.environment import STORE
 
-__all__ = ["FAILURES", "Failure", "Finished", "leave_failure", "run_ranks", "watch_parent"]
+__all__ = [
+    "FAILURES",
+    "INTERRUPTED",
+    "Failure",
+    "Finished",
+    "leave_failure",
+    "own_command",
+    "run_ranks",
+    "watch_parent",
+]
 
 #: Folder in which ranks leave what went wrong, so that the first one's message is told first.
 FAILURES = "WATTREE_TRAIN_FAILURES"
@@ -35,6 +44,8 @@ _SETTLE_S = 0.3
 #: Ranks that were asked to stop have so long to write a checkpoint. [s]
 _GRACE_S = 60.0
 _LOOK_EVERY_S = 0.02
+#: Exit code of what was asked to stop, and did.
+INTERRUPTED = 130
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -149,20 +160,19 @@ def _watched(
     asked_s: float | None = None
     while True:
         codes = [child.process.poll() for child in children]
-        failed = [rank for rank, code in enumerate(codes) if code not in {None, 0}]
-        stopped = bool(asked) and all(codes[rank] == 130 for rank in failed)
-        if failed and not stopped:
+        if any(code not in {None, 0, INTERRUPTED} for code in codes):
             time.sleep(_SETTLE_S)
             _end(children)
             failure = _first_failure(children, folder)
             return Finished(code=failure.code, failure=failure)
         if None not in codes:
-            return Finished(code=130 if asked else 0, interrupted=bool(asked))
+            interrupted = INTERRUPTED in codes
+            return Finished(code=INTERRUPTED if interrupted else 0, interrupted=interrupted)
         if asked and asked_s is None:
             asked_s = time.monotonic()
         if asked_s is not None and (len(asked) > 1 or time.monotonic() - asked_s > grace_s):
             _end(children)
-            return Finished(code=130, interrupted=True)
+            return Finished(code=INTERRUPTED, interrupted=True)
         time.sleep(_LOOK_EVERY_S)
 
 
@@ -172,7 +182,7 @@ def _first_failure(children: Sequence[_Child], folder: Path) -> Failure:
         told = _told(folder / f"failure{rank}.json", rank)
         if told is not None:
             found.append(told)
-        elif not child.was_ended and child.process.returncode not in {0, 130}:
+        elif not child.was_ended and child.process.returncode not in {0, INTERRUPTED}:
             message = _silent(rank, child.process.returncode)
             found.append(Failure(rank=rank, code=1, message=message))
     found = found or [Failure(rank=0, code=1, message="the ranks were killed")]
@@ -264,6 +274,6 @@ def _forwarding(children: Sequence[_Child]) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def own_command(arguments: Sequence[str]) -> list[str]:
-    """Return the command that runs this program again with other arguments."""
-    return [sys.executable, "-m", "wattree", *arguments]
+def own_command() -> list[str]:
+    """Return the command that runs this program again, with the arguments that it has."""
+    return [sys.executable, "-m", "wattree", *sys.argv[1:]]

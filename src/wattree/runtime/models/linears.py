@@ -9,13 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from wattree.runtime import layers
 from wattree.runtime.group import Group
-from wattree.runtime.layers import (
-    ColumnParallelLinear,
-    GatherRowsLinear,
-    PhantomLinear,
-    RowParallelLinear,
-)
 from wattree.runtime.models.start import normal_block
 from wattree.runtime.recipe import Recipe
 from wattree.runtime.shards import shard_offsets, shard_widths
@@ -55,7 +50,7 @@ class Linears:
 
     def gathered(self, rows: int, columns: int, *, name: str, std: float, bias: bool) -> nn.Module:
         """Return a layer split by outputs, whose sharded input is gathered."""
-        layer = GatherRowsLinear(
+        layer = layers.GatherRowsLinear(
             rows, columns, bias=bias, overlap=self.recipe.overlap, name=name, **self._common
         )
         return self._started(layer, name, std, rows=self._shard(columns), columns=(0, rows))
@@ -71,7 +66,7 @@ class Linears:
         sequence_parallel: bool = False,
     ) -> nn.Module:
         """Return a layer split by outputs, whose input every rank has."""
-        layer = ColumnParallelLinear(
+        layer = layers.ColumnParallelLinear(
             rows,
             columns,
             bias=bias,
@@ -93,7 +88,7 @@ class Linears:
         sequence_parallel: bool = False,
     ) -> nn.Module:
         """Return a layer split by inputs, whose output every rank gets."""
-        layer = RowParallelLinear(
+        layer = layers.RowParallelLinear(
             rows,
             columns,
             bias=bias,
@@ -111,7 +106,7 @@ class Linears:
         decompressors and compressors have the same variance as its entries.
         """
         recipe, group = self.recipe, self.group
-        layer = PhantomLinear(
+        layer = layers.PhantomLinear(
             rows,
             columns,
             ghosts=recipe.ghosts,
@@ -123,13 +118,21 @@ class Linears:
             **self._common,
         )
         self._started(layer, name, std, rows=self._shard(columns), columns=self._shard(rows))
-        if recipe.ghosts and group.size > 1:
-            own = shard_widths(rows, group.size)[group.rank]
-            variance = 1.0 / own
-            # k ghosts of unit variance per unit input: each product entry has std**2.
-            decompressed = std / (recipe.ghosts * variance) ** 0.5
-            self._drawn(layer.compressor, f"{name}.compressor.{group.rank}", variance**0.5)
-            self._drawn(layer.decompressor, f"{name}.decompressor.{group.rank}", decompressed)
+        if layer.has_ghosts:
+            own, k = shard_widths(rows, group.size), recipe.ghosts
+            # With ghosts of unit variance per unit input each product entry has std**2.
+            self._drawn(
+                layer.compressor, f"{name}.compressor.{group.rank}", own[group.rank] ** -0.5
+            )
+            mean = rows / group.size
+            sources = (
+                dict.fromkeys(["all"], mean)
+                if recipe.variant == "shared"
+                else {str(peer): own[peer] for peer in group.peers}
+            )
+            for source, block in zip(sources, layer.decompressor.split(k, dim=1), strict=True):
+                drawn = f"{name}.decompressor.{group.rank}.{source}"
+                self._drawn(block, drawn, std * (sources[source] / k) ** 0.5)
         return layer
 
     @property
