@@ -10,16 +10,23 @@ from wattree.errors import MissingExtraError as _MissingExtraError
 from wattree.runtime.shards import peers_of, shard_offsets, shard_widths
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
-    from wattree.runtime.group import Group, Traffic
+    from wattree.runtime.group import Group
     from wattree.runtime.layers import (
+        ColumnParallelLinear,
         GatherRowsLinear,
+        LowRankLinear,
         PhantomLinear,
+        RowParallelLinear,
     )
+    from wattree.runtime.transfers import Traffic
 
 __all__ = [
+    "ColumnParallelLinear",
     "GatherRowsLinear",
     "Group",
+    "LowRankLinear",
     "PhantomLinear",
+    "RowParallelLinear",
     "Traffic",
     "peers_of",
     "shard_offsets",
@@ -27,10 +34,13 @@ __all__ = [
 ]
 
 _LAZY = {
+    "ColumnParallelLinear": "wattree.runtime.layers",
     "GatherRowsLinear": "wattree.runtime.layers",
     "Group": "wattree.runtime.group",
+    "LowRankLinear": "wattree.runtime.layers",
     "PhantomLinear": "wattree.runtime.layers",
-    "Traffic": "wattree.runtime.group",
+    "RowParallelLinear": "wattree.runtime.layers",
+    "Traffic": "wattree.runtime.transfers",
 }
 
 

@@ -8,11 +8,9 @@ which peer is missing. On NCCL the native collectives are used.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,8 +18,19 @@ from torch import Tensor
 
 from wattree.errors import CommunicationError
 from wattree.runtime.shards import peers_of
+from wattree.runtime.transfers import (
+    Gathering,
+    NativeGathering,
+    NativeScattering,
+    Pending,
+    Receipt,
+    Scattering,
+    Traffic,
+    Watch,
+    Work,
+)
 
-__all__ = ["Group", "Pending", "Traffic", "Watch"]
+__all__ = ["Group"]
 
 #: Time that a peer has, unless a group says otherwise; ten times less than gloo's own. [s]
 _PATIENCE_S = 180.0
@@ -29,87 +38,6 @@ _PATIENCE_S = 180.0
 _FACTS_BYTES = 1024
 #: Tags of messages on gloo, so that a comparison never meets the data of a layer.
 _DATA_TAG, _FACTS_TAG = 0, 1
-
-
-@dataclass(slots=True)
-class Traffic:
-    """What this rank has sent since the last `reset`.
-
-    Attributes:
-        sent_bytes: Collective → payload that left this rank, without headers. [B]
-        calls: Collective → calls.
-        waited_s: Time in which the program waited for others and did nothing else; only where
-            waiting holds up the program (gloo), not on devices with streams of their own. [s]
-    """
-
-    sent_bytes: dict[str, int] = field(default_factory=dict)
-    calls: dict[str, int] = field(default_factory=dict)
-    waited_s: float = 0.0
-
-    @property
-    def total_bytes(self) -> int:
-        """Return all payload sent. [B]"""
-        return sum(self.sent_bytes.values())
-
-    def add(self, collective: str, sent_bytes: int) -> None:
-        """Count one call."""
-        self.sent_bytes[collective] = self.sent_bytes.get(collective, 0) + sent_bytes
-        self.calls[collective] = self.calls.get(collective, 0) + 1
-
-    def reset(self) -> None:
-        """Begin anew."""
-        self.sent_bytes.clear()
-        self.calls.clear()
-        self.waited_s = 0.0
-
-
-class Watch(Protocol):
-    """Told when a group waited, for those who measure."""
-
-    def mark(self) -> Any:
-        """Return a mark of now."""
-        ...
-
-    def waited(self, place: str, begun: Any, since: Any, until: Any) -> None:
-        """Take a collective of a layer that was begun, and waited for from one mark to another."""
-        ...
-
-
-class Pending:
-    """A collective in flight; `wait` returns its result, once."""
-
-    def __init__(
-        self,
-        group: Group,
-        works: Sequence[tuple[Any, str]],
-        finish: Callable[[], Tensor],
-        place: str,
-    ) -> None:
-        self._group, self._works, self._finish, self._place = group, works, finish, place
-        self._begun = group.watch.mark() if group.watch is not None else None
-
-    def finish_now(self) -> None:
-        """Wait here already; `wait` will return at once."""
-        self._await()
-
-    def wait(self) -> Tensor:
-        """Return the result.
-
-        Raises:
-            CommunicationError: A peer is missing; names the layer, this rank and the peer.
-        """
-        self._await()
-        return self._finish()
-
-    def _await(self) -> None:
-        watch, begin_s = self._group.watch, time.perf_counter()
-        since = watch.mark() if watch is not None else None
-        for work, doing in self._works:
-            self._group.await_work(work, doing, self._place)
-        self._group.traffic.waited_s += time.perf_counter() - begin_s
-        if watch is not None and self._works:
-            watch.waited(self._place, self._begun, since, watch.mark())
-        self._works = ()
 
 
 class Group:
@@ -215,7 +143,7 @@ class Group:
         if self.rank < self.size - 1:
             room[(self.size - 1) * rows :].copy_(own)
         own.zero_()
-        return self.reduce_scatter(room, [rows] * self.size, place, count=False)
+        return self._native_scatter(room, [rows] * self.size, place)
 
     def all_gather(self, part: Tensor, sizes: Sequence[int], place: str) -> Pending:
         """Start an all-gather of parts that differ in their first dim.
@@ -229,52 +157,42 @@ class Group:
             Result `(sum(sizes), …)`, in rank order.
         """
         room = part.new_empty((sum(sizes), *part.shape[1:]))
-        blocks = room.split(list(sizes))
         self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
-        if self.size == 1 or self._is_pairwise:
-            blocks[self.rank].copy_(part)
-            into = {peer: blocks[peer] for peer in self.peers}
-            return self._exchange(dict.fromkeys(self.peers, part), into, lambda: room, place)
-        if len(set(sizes)) == 1:
-            work = _all_gather(room, part, self.process_group)
-        else:
-            work = dist.all_gather(list(blocks), part, group=self.process_group, async_op=True)
-        return Pending(self, [(work, "all-gather")], lambda: room, place)
+        if self.size > 1 and not self._is_pairwise:
+            work = self._native_gather(part, room, sizes)
+            return Pending(self, [work], lambda: room, place)
+        blocks = room.split(list(sizes))
+        blocks[self.rank].copy_(part)
+        into = {peer: blocks[peer] for peer in self.peers}
+        return self._exchange(dict.fromkeys(self.peers, part), into, lambda: room, place)
 
-    def reduce_scatter(
-        self, whole: Tensor, sizes: Sequence[int], place: str, *, count: bool = True
-    ) -> Pending:
-        """Start a reduce-scatter over the first dim.
+    def gathering(
+        self, part: Tensor, sizes: Sequence[int], place: str
+    ) -> Gathering | NativeGathering:
+        """Start an all-gather as `all_gather`, whose parts can be used as they arrive."""
+        room = part.new_empty((sum(sizes), *part.shape[1:]))
+        self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
+        if self._is_pairwise:
+            return Gathering(self, part, room, sizes, place)
+        return NativeGathering(self, room, self._native_gather(part, room, sizes), place)
+
+    def scattering(
+        self, like: Tensor, shape: Sequence[int], sizes: Sequence[int], place: str
+    ) -> Scattering | NativeScattering:
+        """Prepare a reduce-scatter over the first dim, whose blocks are sent as they are made.
 
         Args:
-            whole: `(sum(sizes), …)`, contiguous.
+            like: Of the type and device of the result.
+            shape: Of all blocks together, `(sum(sizes), …)`.
             sizes: Rows that every rank gets.
             place: Of the layer, for messages.
-            count: Whether to count its bytes.
-
-        Returns:
-            Result `(sizes[rank], …)`: the sum over ranks, in rank order.
         """
-        blocks = whole.split(list(sizes))
-        own = blocks[self.rank]
-        if count:
-            self.traffic.add("reduce_scatter", _bytes(whole) - _bytes(own))
-        if self.size == 1:
-            return Pending(self, [], lambda: own, place)
+        room = like.new_empty(tuple(shape))
+        others = room.shape[0] - sizes[self.rank]
+        self.traffic.add("reduce_scatter", others * _bytes(room[:1]))
         if self._is_pairwise:
-            room = whole.new_empty((self.size, *own.shape))
-            into = {peer: room[peer] for peer in self.peers}
-            out = {peer: blocks[peer] for peer in self.peers}
-            room[self.rank].copy_(own)
-            return self._exchange(out, into, lambda: room.sum(0), place)
-        result = torch.empty_like(own)
-        if len(set(sizes)) == 1:
-            work = _reduce_scatter(result, whole, self.process_group)
-        else:
-            work = dist.reduce_scatter(
-                result, list(blocks), group=self.process_group, async_op=True
-            )
-        return Pending(self, [(work, "reduce-scatter")], lambda: result, place)
+            return Scattering(self, room, sizes, place)
+        return NativeScattering(self, room, sizes, lambda: self._native_scatter(room, sizes, place))
 
     def all_reduce(self, tensor: Tensor, place: str) -> Pending:
         """Start a sum over ranks, in place; the result is `tensor`."""
@@ -337,6 +255,20 @@ class Group:
                 f"({str(error).splitlines()[0]})"
             ) from error
 
+    def receive(self, room: Tensor, peer: int, tag: int = _DATA_TAG) -> Receipt:
+        """Post a receive; pairwise backends only."""
+        into = room
+        if room.device.type != "cpu":  # gloo's sends and receives take none of a device
+            into = torch.empty_like(room, device="cpu")
+        work = dist.irecv(into, self._ranks[peer], self.process_group, tag)
+        stage = (lambda: None) if into is room else (lambda: room.copy_(into))
+        return (work, f"receiving from rank {peer}"), stage
+
+    def send(self, part: Tensor, peer: int, tag: int = _DATA_TAG) -> Work:
+        """Start sending a contiguous tensor; pairwise backends only."""
+        work = dist.isend(part.cpu(), self._ranks[peer], self.process_group, tag)
+        return work, f"sending to rank {peer}"
+
     @property
     def _is_pairwise(self) -> bool:
         return self.backend != "nccl"
@@ -359,27 +291,32 @@ class Group:
         begins with its neighbour, so that not all send to one rank at once.
         """
         order = [(self.rank + step) % self.size for step in range(1, self.size)]
-        staged: list[tuple[Tensor, Tensor]] = []
-        works: list[tuple[Any, str]] = []
-        for peer in reversed(order):
-            room = into[peer]
-            if room.device.type != "cpu":  # gloo's sends and receives take none of a device
-                staged.append((room, torch.empty_like(room, device="cpu")))
-                room = staged[-1][1]
-            received = dist.irecv(room, self._ranks[peer], self.process_group, tag)
-            works.append((received, f"receiving from rank {peer}"))
-        copies: dict[int, Tensor] = {}
-        for peer in order:
-            given = copies.setdefault(id(out[peer]), out[peer].cpu())
-            sent = dist.isend(given, self._ranks[peer], self.process_group, tag)
-            works.append((sent, f"sending to rank {peer}"))
+        receipts = [self.receive(into[peer], peer, tag) for peer in reversed(order)]
+        works = [work for work, _ in receipts]
+        works += [self.send(out[peer], peer, tag) for peer in order]
 
         def finished() -> Tensor:
-            for room, received in staged:
-                room.copy_(received)
+            for _, stage in receipts:
+                stage()
             return finish()
 
         return Pending(self, works, finished, place)
+
+    def _native_gather(self, part: Tensor, room: Tensor, sizes: Sequence[int]) -> Work:
+        if len(set(sizes)) == 1:
+            return _all_gather(room, part, self.process_group), "all-gather"
+        blocks = list(room.split(list(sizes)))
+        work = dist.all_gather(blocks, part, group=self.process_group, async_op=True)
+        return work, "all-gather"
+
+    def _native_scatter(self, whole: Tensor, sizes: Sequence[int], place: str) -> Pending:
+        blocks = list(whole.split(list(sizes)))
+        result = torch.empty_like(blocks[self.rank])
+        if len(set(sizes)) == 1:
+            work = _reduce_scatter(result, whole, self.process_group)
+        else:
+            work = dist.reduce_scatter(result, blocks, group=self.process_group, async_op=True)
+        return Pending(self, [(work, "reduce-scatter")], lambda: result, place)
 
     def _check_agreement(self, found: Sequence[Mapping[str, Any]], place: str) -> None:
         keys = sorted({key for facts in found for key in facts if not key.startswith("own_")})

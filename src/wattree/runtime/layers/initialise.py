@@ -12,21 +12,26 @@ import math
 import torch
 from torch import Tensor
 
+from wattree.runtime.group import Group
+
 __all__ = ["LINEAR_GAIN", "rank_generator", "uniform_"]
 
 #: Variance of `nn.Linear`'s weights times their inputs: uniform within 1/sqrt(n) is 1/(3 n).
 LINEAR_GAIN = 1.0 / 3.0
 
 
-def rank_generator(rank: int, device: torch.device) -> torch.Generator:
+def rank_generator(group: Group, device: torch.device) -> torch.Generator | None:
     """Return a generator of a rank's own stream, which follows from the seed of the process.
 
-    Ranks that were given one seed would otherwise draw the same blocks. Every rank takes one
-    number of the process's generator, so that these stay in step.
+    None for a group of one, which draws as `nn.Linear` does. Ranks that were given one seed would
+    otherwise draw the same blocks. Every rank takes one number of the process's generator, so that
+    these stay in step.
     """
+    if group.size == 1:
+        return None
     seed = int(torch.randint(2**62, ()).item())
     # Odd multiples keep streams of neighbouring ranks apart; the generator mixes its seed.
-    return torch.Generator(device).manual_seed((seed + 0x9E3779B97F4A7C15 * rank) % 2**63)
+    return torch.Generator(device).manual_seed((seed + 0x9E3779B97F4A7C15 * group.rank) % 2**63)
 
 
 def uniform_(tensor: Tensor, variance: float, generator: torch.Generator | None) -> None:

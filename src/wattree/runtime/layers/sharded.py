@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from wattree.errors import CommunicationError, StrategyError
+from wattree.errors import StrategyError
 from wattree.runtime.group import Group
-from wattree.runtime.shards import shard_offsets, shard_widths
+from wattree.runtime.shards import shard_widths
 
-__all__ = ["ShardedLinear"]
+__all__ = ["ShardedLinear", "rows_of"]
 
 
 class ShardedLinear(nn.Module):
@@ -22,9 +22,11 @@ class ShardedLinear(nn.Module):
         group: `Group`, `ProcessGroup` or 1-D `DeviceMesh`; None for all ranks.
         overlap: Whether communication goes on during local products.
         name: What messages call the layer.
+        cuts: Which of `in` and `out` are cut over the ranks.
 
     Attributes:
-        in_widths, out_widths: Shard of every rank. Widths that do not divide are fine.
+        in_widths, out_widths: Shard of every rank, or the whole width alone where it is not cut.
+            Widths that do not divide are fine.
         in_shard, out_shard: Of this rank.
 
     Raises:
@@ -32,33 +34,50 @@ class ShardedLinear(nn.Module):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, *, group: Any, overlap: bool, name: str
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        group: Any,
+        overlap: bool,
+        name: str,
+        cuts: tuple[str, ...] = ("in", "out"),
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.group, self.overlap = Group.of(group), overlap
         self.name = name or f"{type(self).__name__}({in_features}, {out_features})"
         size, rank = self.group.size, self.group.rank
-        widths = {}
-        misfits = {}
-        for key, width in (("in_features", in_features), ("out_features", out_features)):
+        widths, misfits = {}, {}
+        for side, width in (("in", in_features), ("out", out_features)):
             try:
-                widths[key] = shard_widths(width, size)
+                widths[side] = shard_widths(width, size if side in cuts else 1)
             except StrategyError as error:
-                misfits[f"{self.name}.{key}"] = next(iter(error.misfits.values()))
+                misfits[f"{self.name}.{side}_features"] = next(iter(error.misfits.values()))
         if misfits:
             raise StrategyError(misfits)
-        self.in_widths, self.out_widths = widths["in_features"], widths["out_features"]
-        self.in_shard, self.out_shard = self.in_widths[rank], self.out_widths[rank]
-        self._agreed: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        self.in_widths, self.out_widths = widths["in"], widths["out"]
+        self.in_shard = self.in_widths[rank if "in" in cuts else 0]
+        self.out_shard = self.out_widths[rank if "out" in cuts else 0]
 
-    def facts(self) -> dict[str, Any]:
-        """Return what all ranks of the group have to agree on."""
-        return {
+    def told(self, features: int, **facts: Any) -> dict[str, Any]:
+        """Return what every operator is told.
+
+        Args:
+            features: Last dim of the input on this rank.
+            facts: What all ranks have to agree on, besides what every layer has.
+        """
+        every = {
             "kind": type(self).__name__,
-            "name": self.name,
             "in_features": self.in_features,
             "out_features": self.out_features,
+        }
+        return {
+            "group": self.group,
+            "place": self.name,
+            "overlap": self.overlap,
+            "in_features": features,
+            "facts": every | facts,
         }
 
     def dense_weight(self) -> Tensor:
@@ -84,37 +103,7 @@ class ShardedLinear(nn.Module):
             f"shard={self.in_shard} to {self.out_shard}, bias={self.bias is not None}"
         )
 
-    def agreed(self, x: Tensor, **more: Any) -> list[dict[str, Any]]:
-        """Return what every rank says of a call, after a comparison at the first such call.
 
-        Args:
-            x: Input `(…, features)`.
-            more: Further facts; those of names that begin with `own_` may differ.
-        """
-        key = (tuple(x.shape[:-1]), x.dtype, x.device.type, *more.values())
-        found = self._agreed.get(key)
-        if found is None:
-            self.group.check_device(x.device, self.name)
-            said = self.facts() | {"dtype": str(x.dtype)} | more
-            if "own_rows" not in more:
-                said["rows"] = x.numel() // x.shape[-1]
-            found = self._agreed[key] = self.group.compare(said, self.name, x.device)
-        return found
-
-    def check_input(self, x: Tensor, features: int) -> None:
-        """Refuse inputs of another width, type or device than the layer's."""
-        if x.dim() < 1 or x.shape[-1] != features:
-            raise CommunicationError(
-                f"{self.at}: input has shape {tuple(x.shape)}, but its last dim should be "
-                f"{features} here"
-            )
-
-    @property
-    def at(self) -> str:
-        """Return where a message comes from."""
-        return f"rank {self.group.rank} of {self.group.size}, layer '{self.name}'"
-
-    @property
-    def in_offsets(self) -> tuple[int, ...]:
-        """Return where the input shards begin."""
-        return shard_offsets(self.in_widths)
+def rows_of(x: Tensor) -> Tensor:
+    """Return `(…, features)` as `(rows, features)`."""
+    return x.reshape(-1, x.shape[-1]) if x.dim() else x

@@ -1,0 +1,112 @@
+"""Tensor parallelism on the weights of a phantom layer: what fewer weights alone bring.
+
+The function is that of the phantom layer, but activations are exchanged instead of ghosts, and
+with them the compressors, which each rank needs of all others: (p-1) m (B + k) elements sent per
+rank in each direction. Activations and compressors travel together, features first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wattree.runtime.layers.operator import Operator, Parameters
+from wattree.runtime.shards import shard_offsets
+
+__all__ = ["LowRankOperator"]
+
+
+class LowRankOperator(Operator):
+    """x `(B, m)` → z `(B, m')`; parameters L, b, C, D as of `PhantomLinear`.
+
+    Args:
+        ghosts: k.
+        is_shared: Whether one decompressor serves all sources.
+        in_widths: Input shard of every rank.
+        others: As of `Operator`.
+    """
+
+    def __init__(
+        self, *, ghosts: int, is_shared: bool, in_widths: tuple[int, ...], **others: Any
+    ) -> None:
+        super().__init__(**others)
+        self.ghosts, self.is_shared, self.in_widths = ghosts, is_shared, in_widths
+        self._features = [slice(*pair) for pair in pairwise(shard_offsets(in_widths))]
+
+    def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
+        """Return z, everybody's `[y | C^T]` `(n, B + k)`, and the peers' ghosts."""
+        weight, bias, compressor, decompressor = parameters
+        rows = x.shape[0]
+        part = x.new_empty(x.shape[1], rows + self.ghosts)
+        part[:, :rows].copy_(x.t())
+        part[:, rows:].copy_(compressor.t())
+        gathering = self.group.gathering(part, self.in_widths, self.place)
+        if not self.overlap:
+            arrived = list(gathering.arriving())
+        z = torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+        places = {peer: place for place, peer in enumerate(self.group.peers)}
+        blocks = x.new_empty(len(places), self.ghosts, rows)
+        for peer in gathering.arriving() if self.overlap else arrived:
+            theirs = gathering.room[self._features[peer]]
+            torch.mm(theirs[:, rows:].t(), theirs[:, :rows], out=blocks[places[peer]])
+        others = blocks.sum(0) if self.is_shared else blocks.view(-1, rows)
+        z.addmm_(others.t(), decompressor.t())
+        return z, [gathering.room, others]
+
+    def backward(
+        self,
+        delta: Tensor,
+        x: Any,
+        parameters: Parameters,
+        made: Sequence[Tensor],
+        needs: Sequence[bool],
+    ) -> list[Tensor | None]:
+        """Return gradients; those of activations and compressors are summed where they belong."""
+        weight, _, _, decompressor = parameters
+        whole, others = made
+        needs_x, needs_weight, needs_bias, needs_c, needs_d = needs
+        scattering = None
+        if needs_x or needs_c:
+            scattering = self._scattered(delta, weight, decompressor, whole)
+            scattering.unless(self.overlap)
+        d_weight = torch.mm(delta.t(), x) if needs_weight else None
+        d_bias = delta.sum(0) if needs_bias else None
+        d_decompressor = torch.mm(delta.t(), others.t()) if needs_d else None
+        d_x = d_compressor = None
+        if scattering is not None:
+            summed = scattering.wait()
+            d_x = summed[:, : delta.shape[0]].t() if needs_x else None
+            d_compressor = summed[:, delta.shape[0] :].t() if needs_c else None
+        return [d_x, d_weight, d_bias, d_compressor, d_decompressor]
+
+    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
+        """Return those of z, of what is gathered and of the peers' ghosts."""
+        rows, sources = x.shape[0], 1 if self.is_shared else self.group.size - 1
+        return [
+            (rows, parameters[0].shape[0]),
+            (sum(self.in_widths), rows + self.ghosts),
+            (sources * self.ghosts, rows),
+        ]
+
+    def _scattered(self, delta: Tensor, weight: Tensor, decompressor: Tensor, whole: Tensor) -> Any:
+        """Return the reduce-scatter of `[C_i^T u_i | y_i u_i^T]`, `u_i = D_ji^T delta_j`."""
+        rows = delta.shape[0]
+        scattering = self.group.scattering(delta, whole.shape, self.in_widths, self.place)
+        u = torch.mm(decompressor.t(), delta.t())
+        places = {peer: place * self.ghosts for place, peer in enumerate(self.group.peers)}
+        for rank in scattering.order:
+            block = scattering.block(rank)
+            if rank == self.group.rank:
+                torch.mm(weight.t(), delta.t(), out=block[:, :rows])
+                block[:, rows:].zero_()
+            else:
+                begin = 0 if self.is_shared else places[rank]
+                u_i, theirs = u[begin : begin + self.ghosts], whole[self._features[rank]]
+                torch.mm(theirs[:, rows:], u_i, out=block[:, :rows])
+                torch.mm(theirs[:, :rows], u_i.t(), out=block[:, rows:])
+            scattering.send(rank)
+        return scattering

@@ -1,0 +1,111 @@
+"""The operators of Megatron's pair, without sequence parallelism: column, then row.
+
+Of two layers and one direction only one communicates, by an all-reduce of `(B, n)`. It is cut into
+chunks of features, so that it runs during the product that makes the next chunk. Chunks of rows
+would read the weight once for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wattree.runtime.group import Group
+from wattree.runtime.layers.operator import Operator, Parameters
+
+__all__ = ["ColumnOperator", "RowOperator"]
+
+#: An all-reduce is cut into at most so many chunks, of at least so many bytes: below, messages
+#: cost their latency (the smallest that links were measured with: 256 KiB).
+_MOST_CHUNKS, _LEAST_BYTES = 4, 256 * 1024
+
+
+class ColumnOperator(Operator):
+    """x `(B, n)`, the same on all ranks → z `(B, m')`; parameters: rows `(m', n)`, bias."""
+
+    def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
+        """Return z; nothing is sent."""
+        weight, bias = parameters
+        z = torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+        return z, []
+
+    def backward(
+        self,
+        delta: Tensor,
+        x: Any,
+        parameters: Parameters,
+        made: Sequence[Tensor],  # noqa: ARG002 - of all operators
+        needs: Sequence[bool],
+    ) -> list[Tensor | None]:
+        """Return gradients; that of x is all-reduced during the products."""
+        needs_x, needs_weight, needs_bias = needs
+        d_x = None
+        if needs_x:
+            d_x = _Reduced(self, parameters[0].t(), delta.t())
+        d_weight = torch.mm(delta.t(), x) if needs_weight else None
+        d_bias = delta.sum(0) if needs_bias else None
+        return [d_x.wait().t() if d_x else None, d_weight, d_bias]
+
+    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
+        """Return that of z."""
+        return [(x.shape[0], parameters[0].shape[0])]
+
+
+class RowOperator(Operator):
+    """x `(B, m)` → z `(B, n')`, the same on all ranks; parameters: columns `(n', m)`, bias `(n')`.
+
+    The bias is on every rank and is added once.
+    """
+
+    def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
+        """Return z; it is all-reduced during the products."""
+        weight, bias = parameters
+        whole = _Reduced(self, weight, x.t()).wait().t()
+        # One pass adds the bias and brings features last again.
+        z = x.new_empty(whole.shape)
+        return (z.copy_(whole) if bias is None else torch.add(whole, bias, out=z)), []
+
+    def backward(
+        self,
+        delta: Tensor,
+        x: Any,
+        parameters: Parameters,
+        made: Sequence[Tensor],  # noqa: ARG002 - of all operators
+        needs: Sequence[bool],
+    ) -> list[Tensor | None]:
+        """Return gradients; nothing is sent."""
+        needs_x, needs_weight, needs_bias = needs
+        return [
+            torch.mm(delta, parameters[0]) if needs_x else None,
+            torch.mm(delta.t(), x) if needs_weight else None,
+            delta.sum(0) if needs_bias else None,
+        ]
+
+    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
+        """Return that of z."""
+        return [(x.shape[0], parameters[0].shape[0])]
+
+
+class _Reduced:
+    """The sum over ranks of `left @ right`, `(n, m) @ (m, B)`, made and sent in chunks."""
+
+    def __init__(self, operator: Operator, left: Tensor, right: Tensor) -> None:
+        group: Group = operator.group
+        self._whole = left.new_empty(left.shape[0], right.shape[1])
+        count = 1
+        if operator.overlap:
+            whole_bytes = self._whole.numel() * self._whole.element_size()
+            count = max(1, min(_MOST_CHUNKS, whole_bytes // _LEAST_BYTES, left.shape[0]))
+        self._pending = []
+        chunks = zip(left.chunk(count), self._whole.chunk(count), strict=True)
+        for part, room in chunks:
+            torch.mm(part, right, out=room)
+            self._pending.append(group.all_reduce(room, operator.place).unless(operator.overlap))
+
+    def wait(self) -> Tensor:
+        for pending in self._pending:
+            pending.wait()
+        return self._whole

@@ -1,0 +1,237 @@
+"""How an operator over several ranks meets PyTorch: autograd, autocast, `torch.compile`.
+
+Eagerly one `torch.autograd.Function` runs an operator's forward and backward. While compiling, the
+same two are calls of custom operators that the compiler does not look into: a collective that is
+started in one line and awaited in another has a handle that is no tensor, so it cannot be traced.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+
+from wattree.errors import CommunicationError
+from wattree.runtime.group import Group
+
+__all__ = ["Operator", "run"]
+
+#: Tensors, the weight first; those that a layer does without are None.
+Parameters = Sequence[Any]
+#: Longest name that ranks tell each other.
+_LONGEST_NAME = 200
+
+
+class Operator(ABC):
+    """Forward and backward of a layer, without its parameters.
+
+    Operators are immutable but for what ranks have agreed on; copies of a layer share theirs.
+
+    Args:
+        group: Ranks of the layer.
+        place: Of the layer, for messages.
+        overlap: Whether communication goes on during local products.
+        in_features: Last dim of the input on this rank.
+        facts: What all ranks have to agree on.
+
+    Attributes:
+        handle: Names the operator in compiled graphs.
+    """
+
+    #: Whether backward reads the input; otherwise it gets None for it.
+    keeps_input: ClassVar[bool] = True
+    #: Whether all ranks have the same number of rows.
+    same_rows: ClassVar[bool] = True
+
+    def __init__(
+        self, *, group: Group, place: str, overlap: bool, in_features: int, facts: dict[str, Any]
+    ) -> None:
+        self.group, self.place, self.overlap = group, place, overlap
+        self.in_features, self.facts = in_features, facts
+        self.handle = next(_HANDLES)
+        _OPERATORS[self.handle] = self
+        self._agreed: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+
+    def __deepcopy__(self, _: Any) -> Operator:
+        """Return itself."""
+        return self
+
+    @abstractmethod
+    def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
+        """Return the output, and what was made for the backward pass; none of it an input."""
+
+    @abstractmethod
+    def backward(
+        self,
+        delta: Tensor,
+        x: Any,
+        parameters: Parameters,
+        made: Sequence[Tensor],
+        needs: Sequence[bool],
+    ) -> list[Tensor | None]:
+        """Return gradients of input and parameters; None for those that are not needed."""
+
+    @abstractmethod
+    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
+        """Return the shapes of the output and of what is made; for the compiler."""
+
+    @property
+    def at(self) -> str:
+        """Return where a message comes from."""
+        return f"rank {self.group.rank} of {self.group.size}, layer '{self.place}'"
+
+    def check(self, x: Tensor, parameters: Parameters) -> None:
+        """Refuse what the parameters do not fit."""
+        weight = parameters[0]
+        if x.dim() == 0 or x.shape[-1] != self.in_features:
+            raise CommunicationError(
+                f"{self.at}: the input has shape {tuple(x.shape)}, but its last dim should be "
+                f"{self.in_features} on this rank"
+            )
+        if x.device != weight.device or x.dtype != weight.dtype:
+            raise CommunicationError(
+                f"{self.at}: the input is {x.dtype} on {x.device}, the weight {weight.dtype} on "
+                f"{weight.device}; move or convert one of them, or use autocast"
+            )
+
+    def agreed(self, x: Tensor, needs: Sequence[bool] = ()) -> list[dict[str, Any]]:
+        """Return what every rank says of a call; they compare at the first one of its kind.
+
+        Raises:
+            CommunicationError: Ranks disagree, one does not answer, or the backend cannot carry
+                such tensors.
+        """
+        key = (tuple(x.shape), x.dtype, x.device.type, *needs)
+        found = self._agreed.get(key)
+        if found is None:
+            self.group.check_device(x.device, self.place)
+            rows = "rows" if self.same_rows else "own_rows"
+            said = {
+                **self.facts,
+                "name": self.place[:_LONGEST_NAME],
+                "dtype": str(x.dtype).removeprefix("torch."),
+                "device": x.device.type,
+                rows: list(x.shape[:-1]),
+                "gradients": [int(need) for need in needs],
+            }
+            found = self._agreed[key] = self.group.compare(said, self.place, x.device)
+        return found
+
+
+#: Operators by handle, for compiled graphs, which hold integers only.
+_OPERATORS: WeakValueDictionary[int, Operator] = WeakValueDictionary()
+_HANDLES = itertools.count(1)
+
+
+def run(operator: Operator, x: Tensor, *parameters: Tensor | None) -> Tensor:
+    """Return the output of an operator, under autograd and autocast.
+
+    Args:
+        operator: Of the layer.
+        x: Its input, in the shape that the operator wants.
+        parameters: The weight first.
+    """
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+        # As nn.functional.linear under autocast.
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x = x.to(dtype)
+        parameters = tuple(None if each is None else each.to(dtype) for each in parameters)
+    operator.check(x, parameters)
+    if torch.compiler.is_compiling():
+        return _Compiled.apply(operator.handle, x, *parameters)
+    return _Eager.apply(operator, x, *parameters)
+
+
+class _Eager(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, operator: Operator, x: Tensor, *parameters: Tensor | None) -> Tensor:
+        operator.agreed(x, ctx.needs_input_grad[1:])
+        z, made = operator.forward(x, parameters)
+        ctx.operator, ctx.count = operator, len(parameters)
+        ctx.save_for_backward(x if operator.keeps_input else None, *parameters, *made)
+        return z
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, ...]:
+        x, *rest = ctx.saved_tensors
+        parameters, made = rest[: ctx.count], rest[ctx.count :]
+        needs = ctx.needs_input_grad[1:]
+        return None, *ctx.operator.backward(delta, x, parameters, made, needs)
+
+
+class _Compiled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, handle: int, x: Tensor, *parameters: Tensor | None) -> Tensor:
+        z, *made = torch.ops.wattree.sharded_linear(x, list(parameters), handle)
+        ctx.handle, ctx.count = handle, len(parameters)
+        # What an operator keeps of its inputs the compiler's partition decides anyhow.
+        ctx.save_for_backward(x, *parameters, *made)
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, ...]:
+        x, *rest = ctx.saved_tensors
+        parameters, made = rest[: ctx.count], rest[ctx.count :]
+        needs = list(ctx.needs_input_grad[1:])
+        found = iter(
+            torch.ops.wattree.sharded_linear_backward(delta, x, parameters, made, needs, ctx.handle)
+        )
+        return None, *[next(found) if need else None for need in needs]
+
+
+@torch.library.custom_op(
+    "wattree::sharded_linear",
+    mutates_args=(),
+    schema="(Tensor x, Tensor?[] parameters, int handle) -> Tensor[]",
+)
+def _forward(x: Tensor, parameters: Parameters, handle: int) -> list[Tensor]:
+    operator = _OPERATORS[handle]
+    operator.agreed(x)
+    z, made = operator.forward(x, parameters)
+    return [z, *made]
+
+
+@_forward.register_fake
+def _(x: Tensor, parameters: Parameters, handle: int) -> list[Tensor]:
+    return [x.new_empty(shape) for shape in _OPERATORS[handle].shapes(x, parameters)]
+
+
+@torch.library.custom_op(
+    "wattree::sharded_linear_backward",
+    mutates_args=(),
+    schema="(Tensor delta, Tensor x, Tensor?[] parameters, Tensor[] made, bool[] needs, "
+    "int handle) -> Tensor[]",
+)
+def _backward(  # noqa: PLR0917 - operators take what they are given by position
+    delta: Tensor,
+    x: Tensor,
+    parameters: Parameters,
+    made: Sequence[Tensor],
+    needs: Sequence[bool],
+    handle: int,
+) -> list[Tensor]:
+    found = _OPERATORS[handle].backward(delta, x, parameters, made, needs)
+    return [each.contiguous() for each in found if each is not None]
+
+
+@_backward.register_fake
+def _(  # noqa: PLR0917
+    delta: Tensor,  # noqa: ARG001 - the signature is that of the operator
+    x: Tensor,
+    parameters: Parameters,
+    made: Sequence[Tensor],  # noqa: ARG001
+    needs: Sequence[bool],
+    handle: int,  # noqa: ARG001
+) -> list[Tensor]:
+    inputs = (x, *parameters)
+    return [
+        each.new_empty(each.shape)
+        for each, need in zip(inputs, needs, strict=True)
+        if need and each is not None
+    ]

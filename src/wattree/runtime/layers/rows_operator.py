@@ -1,0 +1,79 @@
+"""The operators of tensor parallelism by rows: all-gather forward, reduce-scatter backward.
+
+Features first, `(n, B)`, in what is sent: gathering stacks shards without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wattree.runtime.layers.operator import Operator, Parameters
+from wattree.runtime.shards import shard_offsets
+
+__all__ = ["GatherRowsOperator"]
+
+
+class GatherRowsOperator(Operator):
+    """x `(B, m)` → z `(B, m')`; parameters: own rows `(m', n)`, bias.
+
+    Args:
+        in_widths: Input shard of every rank.
+        others: As of `Operator`.
+    """
+
+    keeps_input = False
+
+    def __init__(self, *, in_widths: tuple[int, ...], **others: Any) -> None:
+        super().__init__(**others)
+        self.in_widths = in_widths
+        offsets = shard_offsets(in_widths)
+        self._columns = [slice(*pair) for pair in pairwise(offsets)]
+
+    def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
+        """Return z, and the gathered input `(n, B)`."""
+        weight, bias = parameters
+        if not self.overlap:
+            whole = self.group.all_gather(x.t().contiguous(), self.in_widths, self.place).wait()
+            z = torch.mm(whole.t(), weight.t())
+            return (z if bias is None else z.add_(bias)), [whole]
+        gathering = self.group.gathering(x.t().contiguous(), self.in_widths, self.place)
+        # Each product runs while the next shard is on its way.
+        own = weight[:, self._columns[self.group.rank]].t()
+        z = torch.mm(x, own) if bias is None else torch.addmm(bias, x, own)
+        for peer in gathering.arriving():
+            columns = self._columns[peer]
+            z.addmm_(gathering.room[columns].t(), weight[:, columns].t())
+        return z, [gathering.room]
+
+    def backward(
+        self,
+        delta: Tensor,
+        x: Any,  # noqa: ARG002 - of all operators
+        parameters: Parameters,
+        made: Sequence[Tensor],
+        needs: Sequence[bool],
+    ) -> list[Tensor | None]:
+        """Return gradients; the reduce-scatter runs during their products."""
+        weight, (whole,) = parameters[0], made
+        needs_x, needs_weight, needs_bias = needs
+        scattering = None
+        if needs_x:
+            shape = (weight.shape[1], delta.shape[0])
+            scattering = self.group.scattering(delta, shape, self.in_widths, self.place)
+            for rank in scattering.order:  # each block is on its way during the next product
+                block = scattering.block(rank)
+                torch.mm(weight[:, self._columns[rank]].t(), delta.t(), out=block)
+                scattering.send(rank)
+            scattering.unless(self.overlap)
+        d_weight = torch.mm(delta.t(), whole.t()) if needs_weight else None
+        d_bias = delta.sum(0) if needs_bias else None
+        return [scattering.wait().t() if scattering else None, d_weight, d_bias]
+
+    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
+        """Return those of z and of the gathered input."""
+        return [(x.shape[0], parameters[0].shape[0]), (sum(self.in_widths), x.shape[0])]

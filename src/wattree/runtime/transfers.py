@@ -1,0 +1,256 @@
+"""Collectives in flight, and what was sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from wattree.runtime.group import Group
+
+__all__ = [
+    "Gathering",
+    "NativeGathering",
+    "NativeScattering",
+    "Pending",
+    "Receipt",
+    "Scattering",
+    "Traffic",
+    "Watch",
+    "Work",
+]
+
+#: A handle of torch.distributed, and in words what it does.
+Work = tuple[Any, str]
+#: That of a receive, and what moves the received to where it belongs.
+Receipt = tuple[Work, Callable[[], None]]
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What this rank has sent since the last `reset`.
+
+    Attributes:
+        sent_bytes: Collective → payload that left this rank, without headers. [B]
+        calls: Collective → calls.
+        waited_s: Time in which the program waited for others and did nothing else; only where
+            waiting holds up the program (gloo), not on devices with streams of their own. [s]
+    """
+
+    sent_bytes: dict[str, int] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
+    waited_s: float = 0.0
+
+    @property
+    def total_bytes(self) -> int:
+        """Return all payload sent. [B]"""
+        return sum(self.sent_bytes.values())
+
+    def add(self, collective: str, sent_bytes: int) -> None:
+        """Count one call."""
+        self.sent_bytes[collective] = self.sent_bytes.get(collective, 0) + sent_bytes
+        self.calls[collective] = self.calls.get(collective, 0) + 1
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self.sent_bytes.clear()
+        self.calls.clear()
+        self.waited_s = 0.0
+
+
+class Watch(Protocol):
+    """Told when a group waited, for those who measure."""
+
+    def mark(self) -> Any:
+        """Return a mark of now."""
+        ...
+
+    def waited(self, place: str, begun: Any, since: Any, until: Any) -> None:
+        """Take a collective of a layer that was begun, and waited for from one mark to another."""
+        ...
+
+
+class Pending:
+    """A collective in flight; `wait` returns its result, once."""
+
+    def __init__(
+        self, group: Group, works: Sequence[Work], finish: Callable[[], Tensor], place: str
+    ) -> None:
+        self._group, self._works, self._finish, self._place = group, works, finish, place
+        self._begun = _mark(group)
+
+    def unless(self, overlap: bool) -> Pending:  # noqa: FBT001 - reads as a sentence
+        """Return itself, still in flight if `overlap`, otherwise ended."""
+        if not overlap:
+            self._await()
+        return self
+
+    def wait(self) -> Tensor:
+        """Return the result.
+
+        Raises:
+            CommunicationError: A peer is missing; names the layer, this rank and the peer.
+        """
+        self._await()
+        return self._finish()
+
+    def _await(self) -> None:
+        _await_all(self._group, self._works, self._place, self._begun)
+        self._works = ()
+
+
+class Gathering:
+    """An all-gather whose parts are used as they arrive.
+
+    The own part goes to one peer after the other, so that what is received first is complete while
+    the rest is still on its way.
+
+    Attributes:
+        room: The result; a block is valid once `arriving` has named its rank, the own one at once.
+    """
+
+    def __init__(
+        self, group: Group, part: Tensor, room: Tensor, sizes: Sequence[int], place: str
+    ) -> None:
+        self.room = room
+        self._group, self._part, self._place = group, part, place
+        self._begun = _mark(group)
+        blocks = room.split(list(sizes))
+        blocks[group.rank].copy_(part)
+        steps = range(1, group.size)
+        self._targets = [(group.rank + step) % group.size for step in steps]
+        self._sources = [(group.rank - step) % group.size for step in steps]
+        self._receipts = [group.receive(blocks[source], source) for source in self._sources]
+        self._sent = [group.send(part, self._targets[0])]
+
+    def arriving(self) -> Iterator[int]:
+        """Yield the peers, each when its block is there."""
+        for step, source in enumerate(self._sources):
+            work, stage = self._receipts[step]
+            works = [work, self._sent[step]]
+            self._begun = _await_all(self._group, works, self._place, self._begun)
+            stage()
+            if step + 1 < len(self._targets):
+                self._sent.append(self._group.send(self._part, self._targets[step + 1]))
+            yield source
+
+
+class Scattering:
+    """A reduce-scatter whose blocks are sent as they are made.
+
+    Fill `block(rank)` for every rank, say `send(rank)` after each, then `wait` for the sum.
+
+    Attributes:
+        room: All blocks.
+        order: Ranks in the order in which blocks are best made: the peers, then the own one.
+    """
+
+    def __init__(self, group: Group, room: Tensor, sizes: Sequence[int], place: str) -> None:
+        self._group, self._place, self.room = group, place, room
+        self._begun = _mark(group)
+        self._blocks = room.split(list(sizes))
+        self.order = [(group.rank + step) % group.size for step in range(1, group.size + 1)]
+        own = self._blocks[group.rank]
+        self._received = own.new_empty((group.size - 1, *own.shape))
+        peers = [rank for rank in range(group.size) if rank != group.rank]
+        self._receipts = [
+            group.receive(block, peer) for peer, block in zip(peers, self._received, strict=True)
+        ]
+        self._sent: list[Work] = []
+        self._is_done = False
+
+    def block(self, rank: int) -> Tensor:
+        """Return the room of what `rank` gets."""
+        return self._blocks[rank]
+
+    def send(self, rank: int) -> None:
+        """Send the block of `rank`, which stays as it is from now on."""
+        if rank != self._group.rank:
+            self._sent.append(self._group.send(self._blocks[rank], rank))
+
+    def unless(self, overlap: bool) -> Scattering:  # noqa: FBT001 - reads as a sentence
+        """Return itself, still in flight if `overlap`, otherwise ended."""
+        if not overlap:
+            self._await()
+        return self
+
+    def wait(self) -> Tensor:
+        """Return the sum over ranks; the own block comes last."""
+        self._await()
+        for _, stage in self._receipts:
+            stage()
+        return self._blocks[self._group.rank].add_(self._received.sum(0))
+
+    def _await(self) -> None:
+        if not self._is_done:  # a receipt can be awaited once
+            works = [work for work, _ in self._receipts]
+            _await_all(self._group, [*works, *self._sent], self._place, self._begun)
+            self._is_done = True
+
+
+class NativeGathering:
+    """As `Gathering`, on a backend whose own collective is the best: all parts arrive at once."""
+
+    def __init__(self, group: Group, room: Tensor, work: Work, place: str) -> None:
+        self.room = room
+        self._group, self._work, self._place = group, work, place
+        self._begun = _mark(group)
+
+    def arriving(self) -> Iterator[int]:
+        """Yield the peers."""
+        _await_all(self._group, [self._work], self._place, self._begun)
+        yield from self._group.peers
+
+
+class NativeScattering:
+    """As `Scattering`, on such a backend: the collective starts when all blocks are made."""
+
+    def __init__(
+        self, group: Group, room: Tensor, sizes: Sequence[int], start: Callable[[], Pending]
+    ) -> None:
+        self.room = room
+        self._blocks, self._start = room.split(list(sizes)), start
+        self._missing = set(range(group.size))
+        self._pending: Pending | None = None
+        self.order = list(range(group.size))
+
+    def block(self, rank: int) -> Tensor:
+        """Return the room of what `rank` gets."""
+        return self._blocks[rank]
+
+    def send(self, rank: int) -> None:
+        """Say that the block of `rank` is made."""
+        self._missing.discard(rank)
+        if not self._missing:
+            self._pending = self._start()
+
+    def unless(self, overlap: bool) -> NativeScattering:  # noqa: FBT001 - reads as a sentence
+        """Return itself, still in flight if `overlap`, otherwise ended."""
+        assert self._pending is not None
+        self._pending.unless(overlap)
+        return self
+
+    def wait(self) -> Tensor:
+        """Return the sum over ranks."""
+        assert self._pending is not None
+        return self._pending.wait()
+
+
+def _mark(group: Group) -> Any:
+    return None if group.watch is None else group.watch.mark()
+
+
+def _await_all(group: Group, works: Sequence[Work], place: str, begun: Any) -> Any:
+    """Wait for all; return a mark of the end for who watches."""
+    since, begin_s = _mark(group), time.perf_counter()
+    for work, doing in works:
+        group.await_work(work, doing, place)
+    group.traffic.waited_s += time.perf_counter() - begin_s
+    until = _mark(group)
+    if group.watch is not None and works and begun is not None:
+        group.watch.waited(place, begun, since, until)
+    return until
