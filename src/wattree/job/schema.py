@@ -22,6 +22,7 @@ from wattree.job.values import (
     Duration,
     EnergyPrice,
     Factor,
+    Ghosts,
     Imbalance,
     Index,
     Intensity,
@@ -66,6 +67,7 @@ __all__ = [
     "NodeSpec",
     "OffloadSpec",
     "OptionsSpec",
+    "PhantomSpec",
     "PlaceSpec",
     "PoolSpec",
     "PrefetchSpec",
@@ -506,6 +508,21 @@ class _PresetKeys(Section):
         description="true or false, whether layers of a plain stack are split over tp in pairs, by "
         "outputs then by inputs, instead of each by its outputs",
     )
+    phantom: bool | None = Field(
+        None, description="true or false, whether linear layers are phantom layers over tp"
+    )
+    ghosts: Ghosts | None = Field(
+        None, description="a whole number, neurons that each rank sends of each phantom layer"
+    )
+    variant: Literal["pair", "shared"] | None = Field(
+        None, description="'pair' or 'shared', what decompresses ghosts"
+    )
+    regather: bool | None = Field(
+        None, description="true or false, whether ghosts are exchanged again in backward"
+    )
+    phantom_layers: list[str] | None = Field(
+        None, description="a list of patterns of linear layers, such as [mlp.*, attention.out]"
+    )
     op_shard: bool | None = Field(
         None,
         description="true or false, whether fully connected layers are split over replicas",
@@ -561,6 +578,21 @@ class MemorySpec(Section):
     recompute_share: float | None = Field(
         None, gt=0, le=1, description="a number above 0 and up to 1, share of each operator redone"
     )
+    gathered: Literal["keep", "again"] | None = Field(
+        None,
+        description="'keep' or 'again', whether backward gathers inputs once more that forward "
+        "gathered",
+    )
+
+
+class PhantomSpec(Section):
+    """How linear layers become phantom layers."""
+
+    ghosts: Ghosts = Field(description="a whole number, neurons that each rank sends of each layer")
+    axis: str = Field("tp", description="the mesh axis whose ranks have a block each")
+    variant: Literal["pair", "shared"] = Field(
+        "pair", description="'pair' or 'shared', what decompresses ghosts"
+    )
 
 
 class NodeSpec(Section):
@@ -584,6 +616,9 @@ class NodeSpec(Section):
         None,
         description="true or false, whether batch norm takes its statistics over all ranks that "
         "share its channels",
+    )
+    phantom: PhantomSpec | None = Field(
+        None, description="a mapping with ghosts: linear layers here are phantom layers"
     )
 
 

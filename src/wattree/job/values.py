@@ -25,6 +25,7 @@ __all__ = [
     "Duration",
     "EnergyPrice",
     "Factor",
+    "Ghosts",
     "Imbalance",
     "Index",
     "Intensity",
@@ -58,6 +59,7 @@ MOST_STEPS = 1_000_000_000
 MOST_SEED = 2**63 - 1
 MOST_FACTOR = 1000
 MOST_DEPTH = 1000
+MOST_GHOSTS = 1_000_000
 MOST_SPREAD = 1.0
 MOST_LEARNING_RATE = 1000.0
 MOST_LOSS = 1e9
@@ -306,6 +308,7 @@ _STORED_SCHEMA: dict[str, Any] = {
 }
 Degree = Annotated[int, BeforeValidator(_whole(1, MOST_RANKS)), Field(ge=1, le=MOST_RANKS)]
 Layers = Annotated[int, BeforeValidator(_whole(0, MOST_RANKS)), Field(ge=0, le=MOST_RANKS)]
+Ghosts = Annotated[int, BeforeValidator(_whole(0, MOST_GHOSTS)), Field(ge=0, le=MOST_GHOSTS)]
 Depth = Annotated[int, BeforeValidator(_whole(0, MOST_DEPTH)), Field(ge=0, le=MOST_DEPTH)]
 Backward = Annotated[
     int | str,

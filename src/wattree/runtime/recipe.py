@@ -73,7 +73,6 @@ def recipe_of(job: Job) -> Recipe:
             source=job.source,
         )
     misfits = _misfits(options)
-    ghosts = getattr(options, "ghosts", None)
     share = options.dp * options.micro_batch
     if job.data.global_batch % share:
         misfits["data.global_batch"] = (
@@ -84,10 +83,10 @@ def recipe_of(job: Job) -> Recipe:
         raise StrategyError(misfits, source=job.source)
     if options.tp == 1:
         kind = Kind.DDP
-    elif ghosts is not None:
+    elif options.phantom:
         kind = Kind.PHANTOM
     else:
-        kind = Kind.MEGATRON if options.sequence_parallel else Kind.TENSOR
+        kind = Kind.MEGATRON if options.tensor_pairs or options.sequence_parallel else Kind.TENSOR
     return Recipe(
         kind=kind,
         dp=options.dp,
@@ -95,9 +94,9 @@ def recipe_of(job: Job) -> Recipe:
         micro_batch=options.micro_batch,
         micro_batches=job.data.global_batch // share,
         sequence_parallel=options.sequence_parallel and options.tp > 1,
-        ghosts=ghosts or 0,
-        variant=getattr(options, "variant", "pair"),
-        regather=bool(getattr(options, "regather", False)),
+        ghosts=options.ghosts or 0,
+        variant=options.variant,
+        regather=options.regather,
         overlap=options.overlap_tensor is not False,
         sharded_optimizer=options.sharding == "zero1" and options.dp > 1,
     )
@@ -114,6 +113,13 @@ def _misfits(options: StrategyOptions) -> dict[str, str]:
         misfits["strategy.sharding"] = f"found '{options.sharding}', expected none: {RUNNABLE}"
     if options.recompute != "none":
         misfits["strategy.recompute"] = f"found '{options.recompute}', expected none: {RUNNABLE}"
+    if options.phantom and options.tp == 1:
+        misfits["strategy.tp"] = "found 1 with phantom layers; set tp above 1, or use ddp"
+    if options.phantom_layers is not None:
+        misfits["strategy.phantom_layers"] = (
+            "found a list; train makes phantom layers of all layers of ffn, and of the feed-forward "
+            "parts of transformer: leave it out"
+        )
     for name in ("single_process", "op_shard", "sync_batch_norm"):
         if getattr(options, name):
             misfits[f"strategy.{name}"] = f"found true, expected false: {RUNNABLE}"

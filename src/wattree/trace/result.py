@@ -202,6 +202,8 @@ class Result:
             figures are of the job alone.
         pools: The pools of a cluster that has several; empty where all nodes are alike.
         materials: The input pipeline; None where the job says nothing of it.
+        dense_parameters: Parameters of the job's model, where the strategy trains another function
+            in its place; None where it trains just that.
     """
 
     model: str
@@ -234,7 +236,18 @@ class Result:
     power: PowerOverTime | None = None
     run: RunBill | None = None
     shift: ScheduleShift | None = None
+    dense_parameters: int | None = None
     training: TrainingUse | None = None
+
+    @property
+    def function(self) -> str:
+        """`exact` where the job's model is trained, `changed` where another function is."""
+        return "exact" if self.dense_parameters is None else "changed"
+
+    @property
+    def parameter_ratio(self) -> float:
+        """Parameters of what is trained over those of the job's model."""
+        return 1.0 if self.dense_parameters is None else self.parameters / self.dense_parameters
 
     @property
     def samples_per_j(self) -> float | None:
@@ -259,7 +272,8 @@ class Result:
 
         `pools` is there where there are several, `materials` where the job has a loader, `power`
         where the play was detailed, `run` and `shift` where they were asked for, `training` where
-        it was measured.
+        it was measured; `function`, `dense_parameters` and `parameter_ratio` where the function is
+        changed.
         """
         fields = asdict(self)
         fields |= {
@@ -272,6 +286,10 @@ class Result:
                 del fields[name]
         if not self.pools:
             del fields["pools"]
+        if self.dense_parameters is None:
+            del fields["dense_parameters"]
+        else:
+            fields |= {"function": self.function, "parameter_ratio": self.parameter_ratio}
         if self.materials is None:
             del fields["materials"]
         return fields
