@@ -84,7 +84,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     words = None if arguments is None else list(arguments)
     try:
-        code = app(args=words, prog_name="wattree", standalone_mode=False)
+        code = app(args=words, prog_name="wattree", standalone_mode=False, obj=words)
     except WattreeError as error:
         typer.echo(f"wattree: {error}", err=True)
         return MISTAKE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,6 +48,7 @@ class Device(StrEnum):
 
 
 def train(  # noqa: PLR0917 - typer passes options by name
+    context: typer.Context,
     job: JobPath,
     json_path: JsonPath = None,
     trace_path: Annotated[Path | None, trace_option("the last steps of every rank")] = None,
@@ -128,7 +130,7 @@ def train(  # noqa: PLR0917 - typer passes options by name
     if is_first:
         _make_folder(out)
     if launch is None and recipe.ranks > 1:
-        _start_ranks(recipe.ranks)
+        _start_ranks(recipe.ranks, context.obj or sys.argv[1:])
         return
     launch = launch or Launch(rank=0, world=1, local_rank=0, local_world=1)
     _check_world(launch, recipe, loaded)
@@ -174,7 +176,7 @@ def _make_folder(out: Path | None) -> None:
         ) from error
 
 
-def _start_ranks(ranks: int) -> None:
+def _start_ranks(ranks: int, arguments: Sequence[str]) -> None:
     """Run the job's ranks as processes of this machine, and tell what the first failed of.
 
     Raises:
@@ -183,7 +185,7 @@ def _start_ranks(ranks: int) -> None:
     """
     from wattree.runtime.launch import own_command, run_ranks
 
-    finished = run_ranks(own_command(), ranks, environment=os.environ)
+    finished = run_ranks(own_command(arguments), ranks, environment=os.environ)
     if finished.failure is not None:
         typer.echo(f"wattree: {finished.failure.message}", err=True)
     if finished.code == INTERRUPTED:

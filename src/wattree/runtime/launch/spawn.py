@@ -274,6 +274,6 @@ def _forwarding(children: Sequence[_Child]) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def own_command() -> list[str]:
-    """Return the command that runs this program again, with the arguments that it has."""
-    return [sys.executable, "-m", "wattree", *sys.argv[1:]]
+def own_command(arguments: Sequence[str]) -> list[str]:
+    """Return the command that runs this program again."""
+    return [sys.executable, "-m", "wattree", *arguments]
