@@ -1,5 +1,6 @@
 """What is trained on: bundled and synthetic sets, a user's own, and the order of their samples."""
 
+from wattree.runtime.data.given import given_set
 from wattree.runtime.data.loader import Batch, MicroBatches
 from wattree.runtime.data.order import batch_samples
 from wattree.runtime.data.sets import SampleSet, Wanted, WantedKind, sample_set
@@ -11,5 +12,6 @@ __all__ = [
     "Wanted",
     "WantedKind",
     "batch_samples",
+    "given_set",
     "sample_set",
 ]

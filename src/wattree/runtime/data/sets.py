@@ -32,6 +32,7 @@ class WantedKind(StrEnum):
 
     VECTORS = "vectors"
     TOKENS = "tokens"
+    TEXT = "text"  # tokens, and the same as labels: the model shifts them itself
     OWN = "own"  # what the user's module declares
 
 
@@ -102,6 +103,8 @@ def sample_set(source: str, wanted: Wanted, *, seed: int, samples: int | None = 
         ("synthetic-regression", WantedKind.VECTORS): _regression,
         ("synthetic-classification", WantedKind.VECTORS): _classification,
         ("synthetic-classification", WantedKind.TOKENS): _tokens,
+        ("synthetic-classification", WantedKind.TEXT): _text,
+        ("digits", WantedKind.TEXT): _text,
         ("synthetic-regression", WantedKind.OWN): _taught,
         ("synthetic-classification", WantedKind.OWN): _taught,
         ("digits", WantedKind.VECTORS): _digit_vectors,
@@ -150,6 +153,13 @@ def _tokens(name: str, wanted: Wanted, count: int, generator: torch.Generator) -
     for place in range(1, wanted.sequence):
         ids[:, place] = followers[ids[:, place - 1], choices[:, place]]
     return SampleSet(name=name, inputs=(ids,), targets=_following(ids))
+
+
+def _text(name: str, wanted: Wanted, count: int, generator: torch.Generator) -> SampleSet:
+    """The same tokens for a model that makes its loss of them."""
+    make = _digit_tokens if name == "digits" else _tokens
+    ids = make(name, wanted, count, generator).inputs[0]
+    return SampleSet(name=name, inputs=(ids, ids.clone()), targets=None)
 
 
 def _taught(name: str, wanted: Wanted, count: int, generator: torch.Generator) -> SampleSet:

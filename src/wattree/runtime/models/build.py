@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from wattree.capture.mapping import shape_from_mapping
 from wattree.errors import JobError
 from wattree.job import CROSS_ENTROPY, Ffn, Job
 from wattree.runtime.data import Wanted, WantedKind
 from wattree.runtime.models.ffn import build_ffn
-from wattree.runtime.models.linears import Linears
+from wattree.runtime.models.linears import Layout, Linears
+from wattree.runtime.models.own import config_trainable, module_trainable
 from wattree.runtime.models.trainable import Trainable
+from wattree.runtime.models.transformer import build_decoder
 
 __all__ = ["TRAINABLE", "build_trainable"]
 
@@ -32,6 +38,12 @@ def build_trainable(job: Job, linears: Linears) -> Trainable:
         )
     if source.ffn is not None:
         return _ffn(job, source.ffn, linears)
+    if source.transformer is not None:
+        return _transformer(job, source.transformer, linears)
+    if source.module is not None:
+        return module_trainable(job, source.module, linears)
+    if source.name is not None:
+        return config_trainable(job, source.name, linears)
     raise JobError(job.source, [f"model: {TRAINABLE}"])
 
 
@@ -51,4 +63,25 @@ def _ffn(job: Job, ffn: Ffn, linears: Linears) -> Trainable:
         outputs=ffn.outputs,
         classes=ffn.loss == CROSS_ENTROPY,
         place="model.ffn",
+    )
+
+
+def _transformer(job: Job, block: Mapping[str, Any], linears: Linears) -> Trainable:
+    place = f"{job.source}: model.transformer"
+    shape = shape_from_mapping(block, place)
+    sequence = job.data.sequence_length
+    module = build_decoder(shape, linears, sequence=sequence, place=place)
+    return Trainable(
+        module=module,
+        wanted=Wanted(
+            kind=WantedKind.TOKENS,
+            width=shape.vocab,
+            sequence=sequence,
+            batch=job.data.global_batch,
+        ),
+        group=linears.group,
+        output_layout=Layout.VOCABULARY,
+        outputs=shape.vocab,
+        classes=True,
+        place="model.transformer",
     )

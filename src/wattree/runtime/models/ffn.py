@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wattree.job import Ffn
-from wattree.runtime.models.linears import Layout, Linears
+from wattree.runtime.models.linears import Layout, Linears, Weights
 from wattree.runtime.recipe import Kind
 
 __all__ = ["FeedForward", "build_ffn"]
@@ -61,9 +61,8 @@ def build_ffn(ffn: Ffn, linears: Linears) -> FeedForward:
         rows, columns = ffn.widths[number], ffn.widths[number + 1]
         gain = _GAINS.get(ffn.activation, 1.0) if number < ffn.depth - 1 else 1.0
         make = _maker(linears, number)
-        layers.append(
-            make(rows, columns, name=f"layers.{number}", std=(gain / rows) ** 0.5, bias=ffn.bias)
-        )
+        weights = Weights(name=f"layers.{number}", std=(gain / rows) ** 0.5, bias=ffn.bias)
+        layers.append(make(rows, columns, weights))
     inputs, outputs = _layouts(linears.recipe.kind, ffn.depth)
     return FeedForward(layers, ffn.activation, inputs=inputs, outputs=outputs)
 

@@ -15,7 +15,7 @@ from wattree.runtime.models.start import normal_block
 from wattree.runtime.recipe import Recipe
 from wattree.runtime.shards import shard_offsets, shard_widths
 
-__all__ = ["Layout", "Linears"]
+__all__ = ["Layout", "Linears", "Weights"]
 
 
 class Layout(StrEnum):
@@ -23,11 +23,30 @@ class Layout(StrEnum):
 
     WHOLE = "whole"  # all of them on every rank
     FEATURES = "features"  # a shard on each
+    VOCABULARY = "vocabulary"  # logits, a shard on each, whose loss is taken without the others'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What a linear layer starts from, however it is spread.
+
+    Attributes:
+        name: Of the layer; its numbers follow from it and the seed.
+        std: Standard deviation.
+        bias: Whether there is one; it starts from zero.
+        parts: Outputs of the layers that it is in one, such as gate and up, of each of which a
+            rank has a shard; empty for one layer.
+    """
+
+    name: str
+    std: float
+    bias: bool
+    parts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linears:
-    """Makes linear layers of a model for one rank.
+    """Makes linear layers of a model for one rank, of `inputs` and `outputs` features.
 
     Attributes:
         recipe: How the ranks of a replica share the model.
@@ -35,6 +54,7 @@ class Linears:
         seed: Of the weights.
         device: Where they are made.
         dtype: Of the parameters.
+        sequence_parallel: What is between the layers is cut by position, the second dim.
     """
 
     recipe: Recipe
@@ -42,127 +62,139 @@ class Linears:
     seed: int
     device: torch.device
     dtype: torch.dtype = torch.float32
+    sequence_parallel: bool = False
 
-    def plain(self, rows: int, columns: int, *, name: str, std: float, bias: bool) -> nn.Module:
-        """Return a layer that every rank has whole. `rows` inputs, `columns` outputs."""
-        layer = nn.Linear(rows, columns, bias=bias, device=self.device, dtype=self.dtype)
-        return self._started(layer, name, std, rows=(0, columns), columns=(0, rows))
-
-    def gathered(self, rows: int, columns: int, *, name: str, std: float, bias: bool) -> nn.Module:
-        """Return a layer split by outputs, whose sharded input is gathered."""
-        layer = layers.GatherRowsLinear(
-            rows, columns, bias=bias, overlap=self.recipe.overlap, name=name, **self._common
+    def plain(self, inputs: int, outputs: int, weights: Weights) -> nn.Module:
+        """Return a layer that every rank has whole."""
+        layer = nn.Linear(
+            inputs, outputs, bias=weights.bias, device=self.device, dtype=self.dtype
         )
-        return self._started(layer, name, std, rows=self._shard(columns), columns=(0, rows))
+        return self._started(layer, weights, rows=[(0, outputs)], columns=(0, inputs))
 
-    def column(
-        self,
-        rows: int,
-        columns: int,
-        *,
-        name: str,
-        std: float,
-        bias: bool,
-        sequence_parallel: bool = False,
-    ) -> nn.Module:
+    def gathered(self, inputs: int, outputs: int, weights: Weights) -> nn.Module:
+        """Return a layer split by outputs, whose sharded input is gathered."""
+        layer = layers.GatherRowsLinear(inputs, outputs, **self._settings(weights))
+        rows = self._shards(outputs, weights)
+        return self._started(layer, weights, rows=rows, columns=(0, inputs))
+
+    def column(self, inputs: int, outputs: int, weights: Weights) -> nn.Module:
         """Return a layer split by outputs, whose input every rank has."""
         layer = layers.ColumnParallelLinear(
-            rows,
-            columns,
-            bias=bias,
-            sequence_parallel=sequence_parallel,
-            overlap=self.recipe.overlap,
-            name=name,
-            **self._common,
+            inputs,
+            outputs,
+            sequence_parallel=self.sequence_parallel,
+            sequence_dim=1,
+            **self._settings(weights),
         )
-        return self._started(layer, name, std, rows=self._shard(columns), columns=(0, rows))
+        rows = self._shards(outputs, weights)
+        return self._started(layer, weights, rows=rows, columns=(0, inputs))
 
-    def row(
-        self,
-        rows: int,
-        columns: int,
-        *,
-        name: str,
-        std: float,
-        bias: bool,
-        sequence_parallel: bool = False,
-    ) -> nn.Module:
+    def row(self, inputs: int, outputs: int, weights: Weights) -> nn.Module:
         """Return a layer split by inputs, whose output every rank gets."""
         layer = layers.RowParallelLinear(
-            rows,
-            columns,
-            bias=bias,
-            sequence_parallel=sequence_parallel,
-            overlap=self.recipe.overlap,
-            name=name,
-            **self._common,
+            inputs,
+            outputs,
+            sequence_parallel=self.sequence_parallel,
+            sequence_dim=1,
+            **self._settings(weights),
         )
-        return self._started(layer, name, std, rows=(0, columns), columns=self._shard(rows))
+        columns = self.shard(inputs)
+        return self._started(layer, weights, rows=[(0, outputs)], columns=columns)
 
-    def phantom(self, rows: int, columns: int, *, name: str, std: float, bias: bool) -> nn.Module:
+    def phantom(self, inputs: int, outputs: int, weights: Weights) -> nn.Module:
         """Return a phantom layer: its own block whole, the others through ghosts.
 
         Own blocks are those of the dense layer of the same seed. Entries of the products of
         decompressors and compressors have the same variance as its entries.
         """
-        recipe, group = self.recipe, self.group
+        recipe = self.recipe
         layer = layers.PhantomLinear(
-            rows,
-            columns,
+            inputs,
+            outputs,
             ghosts=recipe.ghosts,
             variant=recipe.variant,
             regather=recipe.regather,
-            overlap=recipe.overlap,
-            bias=bias,
-            name=name,
-            **self._common,
+            **self._settings(weights),
         )
-        self._started(layer, name, std, rows=self._shard(columns), columns=self._shard(rows))
+        rows = self._shards(outputs, weights)
+        self._started(layer, weights, rows=rows, columns=self.shard(inputs))
         if layer.has_ghosts:
-            own, k = shard_widths(rows, group.size), recipe.ghosts
-            # With ghosts of unit variance per unit input each product entry has std**2.
-            self._drawn(
-                layer.compressor, f"{name}.compressor.{group.rank}", own[group.rank] ** -0.5
-            )
-            mean = rows / group.size
-            sources = (
-                dict.fromkeys(["all"], mean)
-                if recipe.variant == "shared"
-                else {str(peer): own[peer] for peer in group.peers}
-            )
-            for source, block in zip(sources, layer.decompressor.split(k, dim=1), strict=True):
-                drawn = f"{name}.decompressor.{group.rank}.{source}"
-                self._drawn(block, drawn, std * (sources[source] / k) ** 0.5)
+            self._start_ghosts(layer, inputs, weights)
         return layer
 
-    @property
-    def _common(self) -> dict[str, Any]:
-        return {"group": self.group, "device": self.device, "dtype": self.dtype}
-
-    def _shard(self, width: int) -> tuple[int, int]:
+    def shard(self, width: int) -> tuple[int, int]:
+        """Return where this rank's shard of a width begins, and where the next one does."""
         offsets = shard_offsets(shard_widths(width, self.group.size))
         return offsets[self.group.rank], offsets[self.group.rank + 1]
+
+    def draw(
+        self, parameter: Tensor, name: str, std: float, *, rows: tuple[int, int] | None = None
+    ) -> None:
+        """Fill a matrix with normal numbers, which follow from a name and the seed.
+
+        Args:
+            parameter: The matrix.
+            name: Its name.
+            std: Standard deviation.
+            rows: Which ones of a whole matrix it has; None for all.
+        """
+        shape = parameter.shape
+        block = normal_block(
+            seed=self.seed, name=name, rows=rows or (0, shape[0]), columns=(0, shape[1]), std=std
+        )
+        with torch.no_grad():
+            parameter.copy_(block)
+
+    def _settings(self, weights: Weights) -> dict[str, Any]:
+        return {
+            "group": self.group,
+            "bias": weights.bias,
+            "overlap": self.recipe.overlap,
+            "device": self.device,
+            "dtype": self.dtype,
+            "name": weights.name,
+        }
+
+    def _shards(self, outputs: int, weights: Weights) -> list[tuple[int, int]]:
+        """Return the rows of the whole matrix that this rank has, part by part."""
+        found, base = [], 0
+        for part in weights.parts or (outputs,):
+            begin, end = self.shard(part)
+            found.append((base + begin, base + end))
+            base += part
+        return found
 
     def _started(
         self,
         layer: Any,
-        name: str,
-        std: float,
+        weights: Weights,
         *,
-        rows: tuple[int, int],
+        rows: list[tuple[int, int]],
         columns: tuple[int, int],
     ) -> Any:
-        weight = normal_block(seed=self.seed, name=name, rows=rows, columns=columns, std=std)
+        blocks = [
+            normal_block(
+                seed=self.seed, name=weights.name, rows=each, columns=columns, std=weights.std
+            )
+            for each in rows
+        ]
         with torch.no_grad():
-            layer.weight.copy_(weight)
+            layer.weight.copy_(torch.cat(blocks))
             if layer.bias is not None:
                 layer.bias.zero_()
         return layer
 
-    def _drawn(self, parameter: Tensor, name: str, std: float) -> None:
-        rows, columns = parameter.shape
-        block = normal_block(
-            seed=self.seed, name=name, rows=(0, rows), columns=(0, columns), std=std
+    def _start_ghosts(self, layer: Any, inputs: int, weights: Weights) -> None:
+        group, k = self.group, self.recipe.ghosts
+        widths = shard_widths(inputs, group.size)
+        # With ghosts of unit variance per unit input each product entry has std**2.
+        self.draw(
+            layer.compressor, f"{weights.name}.compressor.{group.rank}", widths[group.rank] ** -0.5
         )
-        with torch.no_grad():
-            parameter.copy_(block)
+        sources = {str(peer): float(widths[peer]) for peer in group.peers}
+        if self.recipe.variant == "shared":  # one for sources of all widths: that of their mean
+            sources = {"all": inputs / group.size}
+        blocks = layer.decompressor.split(k, dim=1)
+        for (source, width), block in zip(sources.items(), blocks, strict=True):
+            name = f"{weights.name}.decompressor.{group.rank}.{source}"
+            self.draw(block, name, weights.std * (width / k) ** 0.5)

@@ -1,4 +1,4 @@
-"""Borders between tensors that every rank has whole and tensors whose features are spread."""
+"""Borders between tensors that every rank has whole and tensors of which each has a part."""
 
 from __future__ import annotations
 
@@ -10,75 +10,101 @@ from torch import Tensor
 from wattree.runtime.group import Group
 from wattree.runtime.shards import shard_offsets, shard_widths
 
-__all__ = ["join_features", "own_features", "split_features"]
+__all__ = ["join_parts", "own_part", "split_parts", "sum_parts"]
 
 
-def own_features(x: Tensor, group: Group) -> Tensor:
-    """Return this rank's shard of the last dim, as a view without a gradient's exchange."""
-    offsets = shard_offsets(shard_widths(x.shape[-1], group.size))
-    return x[..., offsets[group.rank] : offsets[group.rank + 1]]
+def own_part(x: Tensor, group: Group, dim: int = -1) -> Tensor:
+    """Return this rank's part of a dim, as a view; its gradient is not exchanged."""
+    offsets = shard_offsets(shard_widths(x.shape[dim], group.size))
+    begin = offsets[group.rank]
+    return x.narrow(dim, begin, offsets[group.rank + 1] - begin)
 
 
-def split_features(x: Tensor, group: Group, name: str) -> Tensor:
-    """Return this rank's shard of what all have whole; its gradient is gathered.
+def split_parts(x: Tensor, group: Group, name: str, dim: int = -1) -> Tensor:
+    """Return this rank's part of what all have whole; its gradient is gathered.
 
     Args:
-        x: `(…, features)`, equal on all ranks.
+        x: Equal on all ranks, `(…, n, …)`.
         group: These ranks.
         name: What messages call the place.
+        dim: Which dim is cut.
 
     Returns:
-        `(…, shard)`.
+        `(…, part, …)`.
     """
     if group.size == 1:
         return x
-    shard: Tensor = _Split.apply(x, group, name)
-    return shard
+    part: Tensor = _Split.apply(x, group, name, dim)
+    return part
 
 
-def join_features(x: Tensor, group: Group, width: int, name: str) -> Tensor:
+def join_parts(x: Tensor, group: Group, length: int, name: str, dim: int = -1) -> Tensor:
     """Return the whole of what is spread over ranks; each takes its part of the gradient.
 
     What follows must be the same on all ranks, as losses of whole outputs are.
 
     Args:
-        x: `(…, shard)`.
+        x: `(…, part, …)`.
         group: The ranks.
-        width: Of the whole.
+        length: Of the whole dim.
         name: What messages call the place.
+        dim: Which one it is.
 
     Returns:
-        `(…, width)`.
+        `(…, length, …)`.
     """
     if group.size == 1:
         return x
-    whole: Tensor = _Join.apply(x, group, width, name)
+    whole: Tensor = _Join.apply(x, group, length, name, dim)
     return whole
 
 
-def _gathered(x: Tensor, group: Group, width: int, name: str) -> Tensor:
+def sum_parts(x: Tensor, group: Group, name: str) -> Tensor:
+    """Return the sum of what ranks have; each has the whole gradient of it already."""
+    if group.size == 1:
+        return x
+    total: Tensor = _Sum.apply(x, group, name)
+    return total
+
+
+def _gathered(x: Tensor, group: Group, length: int, name: str, dim: int) -> Tensor:
     # Parts differ in their first dim where they are gathered.
-    part = x.movedim(-1, 0).contiguous()
-    return group.all_gather(part, shard_widths(width, group.size), name).wait().movedim(0, -1)
+    part = x.movedim(dim, 0).contiguous()
+    whole = group.all_gather(part, shard_widths(length, group.size), name).wait()
+    return whole.movedim(0, dim).contiguous()
 
 
 class _Split(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group, name: str) -> Tensor:
-        ctx.group, ctx.width, ctx.name = group, x.shape[-1], name
-        return own_features(x, group).contiguous()
+    def forward(ctx: Any, x: Tensor, group: Group, name: str, dim: int) -> Tensor:
+        ctx.told = group, x.shape[dim], name, dim
+        return own_part(x, group, dim).contiguous()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return _gathered(gradients[0], ctx.group, ctx.width, ctx.name).contiguous(), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return _gathered(gradients[0], *ctx.told), None, None, None
 
 
 class _Join(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group, width: int, name: str) -> Tensor:
-        ctx.group = group
-        return _gathered(x, group, width, name).contiguous()
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any, x: Tensor, group: Group, length: int, name: str, dim: int
+    ) -> Tensor:
+        ctx.told = group, dim
+        return _gathered(x, group, length, name, dim)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        return own_features(gradients[0], ctx.group).contiguous(), None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return own_part(gradients[0], *ctx.told).contiguous(), None, None, None, None
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group, name: str) -> Tensor:
+        del ctx
+        return group.all_reduce(x.clone(), name).wait()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        del ctx
+        return gradients[0], None, None

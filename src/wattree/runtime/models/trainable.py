@@ -11,7 +11,8 @@ from wattree.errors import JobError
 from wattree.runtime.data import SampleSet, Wanted
 from wattree.runtime.group import Group
 from wattree.runtime.models.linears import Layout
-from wattree.runtime.models.regions import join_features, own_features
+from wattree.runtime.models.regions import join_parts, own_part
+from wattree.runtime.models.vocabulary import vocabulary_loss
 
 __all__ = ["Trainable"]
 
@@ -68,10 +69,10 @@ class Trainable:
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """Return what this rank needs of samples: its shard of features that are spread."""
         if self.input_layout is Layout.FEATURES:
-            inputs = tuple(own_features(x, self.group).contiguous() for x in inputs)
+            inputs = tuple(own_part(x, self.group).contiguous() for x in inputs)
         is_spread = self.output_layout is Layout.FEATURES
         if targets is not None and is_spread and targets.is_floating_point():
-            targets = own_features(targets, self.group).contiguous()
+            targets = own_part(targets, self.group).contiguous()
         return inputs, targets
 
     def loss(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
@@ -90,9 +91,12 @@ class Trainable:
             if self.output_layout is Layout.FEATURES:
                 total = total // outputs.shape[-1] * self.outputs
             return (outputs.float() - targets).square().sum() / total
+        outputs, targets = outputs.flatten(0, -2), targets.flatten()
+        if self.output_layout is Layout.VOCABULARY:
+            return vocabulary_loss(outputs.float(), targets, self.group, self.outputs)
         if self.output_layout is Layout.FEATURES:
-            outputs = join_features(outputs, self.group, self.outputs, "loss")
-        return functional.cross_entropy(outputs.float().flatten(0, -2), targets.flatten())
+            outputs = join_parts(outputs, self.group, self.outputs, "loss")
+        return functional.cross_entropy(outputs.float(), targets)
 
     @property
     def share(self) -> float:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from wattree.errors import JobError
 from wattree.job import Job
 from wattree.measure import MeterOptions, Stages
-from wattree.runtime.data import MicroBatches, SampleSet, sample_set
+from wattree.runtime.data import MicroBatches, SampleSet, given_set, sample_set
 from wattree.runtime.launch import Launch
 from wattree.runtime.models import Linears, Trainable, build_trainable
 from wattree.runtime.recipe import Recipe
@@ -245,6 +245,8 @@ def _parts(job: Job, session: Session) -> _Parts:
 
 def _samples(job: Job, trainable: Trainable) -> SampleSet:
     source = job.data.source
+    if source.module is not None:
+        return given_set(source.module, trainable.wanted)
     usual = "synthetic-classification" if trainable.classes else "synthetic-regression"
     return sample_set(
         source.name or usual,
