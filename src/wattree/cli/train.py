@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +23,7 @@ from wattree.cli.output import (
     quantity_option,
     trace_option,
 )
-from wattree.errors import MissingExtraError, OutputError, RunError
+from wattree.errors import MissingExtraError, OutputError, RunError, WattreeError
 
 if TYPE_CHECKING:
     from wattree.job import Job
@@ -134,11 +134,18 @@ def train(  # noqa: PLR0917 - typer passes options by name
         return
     launch = launch or Launch(rank=0, world=1, local_rank=0, local_world=1)
     _check_world(launch, recipe, loaded)
-    end = _run_rank(loaded, recipe, launch, settings)
-    if end.trained is not None:
-        comparison = _compared(loaded, end.trained, calibration) if compare else None
-        _keep(job, out, end.trained)
-        _show(end.trained, comparison, json_path, trace_path)
+    end = _guarded(
+        launch,
+        lambda: _run_rank(
+            loaded,
+            recipe,
+            launch,
+            settings,
+            lambda found: _deliver(
+                found, job, compare, calibration, out=out, json_path=json_path, trace_path=trace_path
+            ),
+        ),
+    )
     if end.interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -212,21 +219,52 @@ def _check_world(launch: Launch, recipe: Recipe, job: Job) -> None:
     )
 
 
-def _run_rank(job: Job, recipe: Recipe, launch: Launch, settings: TrainSettings) -> RankEnd:
+def _guarded(launch: Launch, act: Callable[[], RankEnd]) -> RankEnd:
     """Return how this rank ended; what failed in it is told by whoever started it."""
     from wattree.runtime.train.guard import RankFailed, guarded
-    from wattree.runtime.train.rank import train_rank
 
     try:
-        return guarded(launch, lambda: train_rank(job, recipe, launch, settings))
+        return guarded(launch, act)
     except RankFailed as failed:
         raise typer.Exit(failed.code) from failed
 
 
-def _compared(job: Job, found: Trained, calibration: Path | None) -> Comparison:
+def _run_rank(
+    job: Job,
+    recipe: Recipe,
+    launch: Launch,
+    settings: TrainSettings,
+    deliver_it: Callable[[Trained], None],
+) -> RankEnd:
+    from wattree.runtime.train.rank import train_rank
+
+    end = train_rank(job, recipe, launch, settings)
+    if end.trained is not None:
+        deliver_it(end.trained)
+    return end
+
+
+def _deliver(
+    found: Trained,
+    path: Path,
+    compare: bool,
+    calibration: Path | None,
+    *,
+    out: Path | None,
+    json_path: Path | None,
+    trace_path: Path | None,
+) -> None:
+    """Write and show what was trained; a prediction that fails takes nothing of it away."""
     from wattree.runtime.train.compare import compared
 
-    return compared(job, found, calibration=calibration)
+    _keep(path, out, found)
+    comparison = None
+    if compare:
+        try:
+            comparison = compared(found, calibration=calibration)
+        except WattreeError as error:
+            typer.echo(f"wattree: --compare: the job cannot be simulated: {error}", err=True)
+    _show(found, comparison, json_path, trace_path)
 
 
 def _keep(path: Path, out: Path | None, found: Trained) -> None:

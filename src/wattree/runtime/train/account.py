@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from wattree.runtime.layers import RowParallelLinear, ShardedLinear
+from wattree.runtime.models.vocabulary import VocabularyEmbedding
 from wattree.runtime.train.record import Recorder, Span
 from wattree.runtime.train.session import Session
 
@@ -29,7 +31,9 @@ class RankAccount:
         sent_bytes: Kind of collective → payload sent over all measured steps. [B]
         calls: Collectives over all measured steps.
         peak_bytes: Most memory that the process held. [B]
-        parameters: Elements that it trains.
+        parameters: Elements that it has and no other rank of its replica.
+        copies: Elements that every rank of its replica has.
+        trained: Elements of both that are trained.
     """
 
     rank: int
@@ -39,6 +43,8 @@ class RankAccount:
     calls: int
     peak_bytes: float
     parameters: int
+    copies: int
+    trained: int
 
 
 def ring_bytes(module: nn.Module, replicas: int) -> float:
@@ -72,6 +78,7 @@ def gathered(
     if session.data_group is not None:
         sent["gradients"] = ring_bytes(module, recipe.dp) * measured_steps
         calls += measured_steps
+    own, copies = _elements(module, recipe.tp)
     mine = RankAccount(
         rank=session.rank,
         origin_s=recorder.seconds(origin),
@@ -79,8 +86,27 @@ def gathered(
         sent_bytes=sent,
         calls=calls,
         peak_bytes=peak_memory_bytes(session.device),
-        parameters=sum(p.numel() for p in module.parameters()),
+        parameters=own,
+        copies=copies,
+        trained=sum(p.numel() for p in module.parameters() if p.requires_grad),
     )
     found: list[RankAccount | None] | None = [None] * recipe.ranks if session.rank == 0 else None
     dist.gather_object(mine, found, dst=0, group=session.control)
     return [each for each in found if each is not None] if found else []
+
+
+def _elements(module: nn.Module, tp: int) -> tuple[int, int]:
+    """Return the elements that only this rank of its replica has, and those that all have."""
+    if tp == 1:
+        return sum(p.numel() for p in module.parameters()), 0
+    cut = (ShardedLinear, VocabularyEmbedding)
+    own = {
+        id(parameter): parameter.numel()
+        for layer in module.modules()
+        if isinstance(layer, cut)
+        for name, parameter in layer.named_parameters(recurse=False)
+        if not (isinstance(layer, RowParallelLinear) and name == "bias")
+    }
+    every = {id(parameter): parameter.numel() for parameter in module.parameters()}
+    total = sum(own.values())
+    return total, sum(every.values()) - total

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from wattree.job import Job
 from wattree.predict import run_of, simulate
 from wattree.runtime.train.outcome import Trained
 from wattree.trace import STAGES, Run
@@ -57,19 +56,19 @@ class Comparison:
         return asdict(self)
 
 
-def compared(job: Job, found: Trained, *, calibration: Path | None) -> Comparison:
+def compared(found: Trained, *, calibration: Path | None) -> Comparison:
     """Simulate a job and return its figures beside those that were measured.
 
     Energies are those of the nodes, without what the site adds.
 
     Args:
-        job: What was trained.
         found: What it came to.
         calibration: File of constants; those that ship if None.
 
     Raises:
         WattreeError: The job cannot be simulated.
     """
+    job = found.job
     prediction = simulate(job, calibration=calibration)
     run = run_of(job, prediction, steps=1, name="predicted")
     ranks = prediction.result.ranks

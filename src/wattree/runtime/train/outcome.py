@@ -44,16 +44,22 @@ class Trained:
     """A run of `train`.
 
     Attributes:
+        job: What was trained.
         result: Its figures.
         trace: Its last steps.
         run: The same for fits: `wattree-run/1`.
         interrupted: Whether it was asked to stop.
     """
 
+    job: Job
     result: Result
     trace: Trace
     run: Run
     interrupted: bool
+
+
+#: Parameters are trained in fp32.
+_GRADIENT_BYTES = 4.0
 
 
 def trained(
@@ -102,10 +108,11 @@ def trained(
         sent_bytes=math.fsum(sent.values()),
         sent_by=sent,
         collectives=sum(account.calls for account in accounts) / len(accounts) / steps,
-        parameters_per_rank=statistics.fmean(account.parameters for account in accounts),
+        parameters_per_rank=statistics.fmean(account.parameters + account.copies for account in accounts),
         launcher=launcher,
     )
     return Trained(
+        job=job,
         result=_result(job, recipe, setting, run, accounts, use, capacity_bytes),
         trace=trace,
         run=run,
@@ -120,12 +127,12 @@ def _work(
     accounts: Sequence[RankAccount],
     sent: dict[str, float],
 ) -> Work:
-    replica = sum(account.parameters for account in accounts) / recipe.dp
+    replica = sum(account.trained for account in accounts) / recipe.dp
     return Work(
         samples=float(job.data.global_batch),
         flop=setting.model_flop,
         network_bytes=math.fsum(sent.values()) * len(accounts),
-        gradient_bytes=replica * 4.0,
+        gradient_bytes=replica * _GRADIENT_BYTES,
     )
 
 
@@ -168,7 +175,7 @@ def _result(
         hfu=setting.model_flop / available,
         mfu_precision=setting.precision.value,
         model_flop_per_step=setting.model_flop,
-        parameters=sum(account.parameters for account in accounts) // recipe.dp,
+        parameters=_parameters(accounts, recipe),
         memory=MemoryUse(
             peak_bytes=peak,
             capacity_bytes=capacity_bytes,
@@ -189,6 +196,11 @@ def _result(
         assumptions=(*run.notes, *(f"not read: {line}" for line in run.missing)),
         training=use,
     )
+
+
+def _parameters(accounts: Sequence[RankAccount], recipe: Recipe) -> int:
+    """Return the elements of the model: what every rank of a replica has counts once."""
+    return sum(each.parameters for each in accounts) // recipe.dp + accounts[0].copies
 
 
 def _time(use: TrainingUse, accounts: Sequence[RankAccount], step_s: float) -> TimeParts:
