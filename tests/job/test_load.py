@@ -410,7 +410,8 @@ def trait_problems() -> tuple[str, ...]:
         ),
         (
             {"data": None},
-            "data: is missing, expected a mapping of sequence_length, global_batch, loader, source, samples",
+            "data: is missing, expected a mapping of sequence_length, global_batch, loader, "
+            "source, samples",
         ),
     ],
 )

@@ -142,7 +142,13 @@ def train(  # noqa: PLR0917 - typer passes options by name
             launch,
             settings,
             lambda found: _deliver(
-                found, job, compare, calibration, out=out, json_path=json_path, trace_path=trace_path
+                found,
+                job,
+                compare,
+                calibration,
+                out=out,
+                json_path=json_path,
+                trace_path=trace_path,
             ),
         ),
     )

@@ -233,8 +233,8 @@ def _line(error: BaseException) -> str:
 class _Reader(FileSystemReader):
     """Reads PyTorch's files of tensors without running what they might hold.
 
-    PyTorch reads tensors with `weights_only=True`, but the index of a checkpoint is a pickle that it
-    reads as any other: here only the few classes that an index is made of are known.
+    PyTorch reads tensors with `weights_only=True`, but the index of a checkpoint is a pickle that
+    it reads as any other: here only the few classes that an index is made of are known.
     """
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:

@@ -117,8 +117,8 @@ def _misfits(options: StrategyOptions) -> dict[str, str]:
         misfits["strategy.tp"] = "found 1 with phantom layers; set tp above 1, or use ddp"
     if options.phantom_layers is not None:
         misfits["strategy.phantom_layers"] = (
-            "found a list; train makes phantom layers of all layers of ffn, and of the feed-forward "
-            "parts of transformer: leave it out"
+            "found a list; train makes phantom layers of all layers of ffn, and of the "
+            "feed-forward parts of transformer: leave it out"
         )
     for name in ("single_process", "op_shard", "sync_batch_norm"):
         if getattr(options, name):

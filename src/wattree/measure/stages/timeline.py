@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["CpuClock", "DeviceClock", "StageClock", "Timeline"]
+__all__ = ["CpuClock", "DeviceClock", "Listener", "StageClock", "Timeline"]
 
 
 class StageClock(Protocol):
@@ -94,18 +93,25 @@ class DeviceClock:
         self._device.synchronize()
 
 
+class Listener(Protocol):
+    """Called with each time that is added to a timeline."""
+
+    def __call__(self, stage: str, what: str, begin: Any, end: Any, *, exposed: bool) -> None:
+        """Take a time: its stage, what it was, its marks, and whether the step waited."""
+        ...
+
+
 class Timeline:
     """The times at which a rank waited for materials or communication, and was busy with what.
 
     Attributes:
         clock: Where marks come from.
-        listener: Called with each time that is added: its stage, what it was, its marks, and
-            whether the step waited; None calls nobody.
+        listener: Called with each time that is added; None calls nobody.
     """
 
     def __init__(self, clock: StageClock) -> None:
         self.clock = clock
-        self.listener: Callable[[str, str, Any, Any, bool], None] | None = None
+        self.listener: Listener | None = None
         self._pending: deque[tuple[str, bool, Any, Any]] = deque()
         self._exposed: dict[str, tuple[array[float], array[float]]] = {}
         self._busy: dict[str, tuple[array[float], array[float]]] = {}
@@ -121,7 +127,7 @@ class Timeline:
             what: What it was, for those who listen.
         """
         if self.listener is not None:
-            self.listener(stage, what, begin, end, exposed)
+            self.listener(stage, what, begin, end, exposed=exposed)
         self._pending.append((stage, exposed, begin, end))
 
     def drain(self) -> None:

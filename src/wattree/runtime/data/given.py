@@ -52,7 +52,9 @@ def _pair(found: Any, name: str) -> tuple[Any, Any]:
     is_set = isinstance(found, Sized) and hasattr(found, "__getitem__")
     if is_set and not isinstance(found, tuple | list | dict | Tensor):
         pairs = [found[number] for number in range(len(found))]
-        if not pairs or not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        if not pairs or not all(
+            isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs
+        ):
             raise JobError(_PLACE, [f"{name}: {_EXPECTED}"])
         first, second = zip(*pairs, strict=True)
         return _stacked(first), _stacked(second)
@@ -78,5 +80,6 @@ def _check(inputs: tuple[Tensor, ...], wanted: Wanted, name: str) -> None:
         )
     if wanted.kind is WantedKind.TOKENS and int(inputs[0].max()) >= wanted.width:
         raise JobError(
-            _PLACE, [f"{name}: found the token {int(inputs[0].max())}, the model has {wanted.width}"]
+            _PLACE,
+            [f"{name}: found the token {int(inputs[0].max())}, the model has {wanted.width}"],
         )

@@ -160,6 +160,9 @@ def _watched(
     asked_s: float | None = None
     while True:
         codes = [child.process.poll() for child in children]
+        if asked and -signal.SIGTERM in codes:  # asked before it could say that it heard
+            _end(children)
+            return Finished(code=INTERRUPTED, interrupted=True)
         if any(code not in {None, 0, INTERRUPTED} for code in codes):
             time.sleep(_SETTLE_S)
             _end(children)

@@ -66,9 +66,7 @@ class Linears:
 
     def plain(self, inputs: int, outputs: int, weights: Weights) -> nn.Module:
         """Return a layer that every rank has whole."""
-        layer = nn.Linear(
-            inputs, outputs, bias=weights.bias, device=self.device, dtype=self.dtype
-        )
+        layer = nn.Linear(inputs, outputs, bias=weights.bias, device=self.device, dtype=self.dtype)
         return self._started(layer, weights, rows=[(0, outputs)], columns=(0, inputs))
 
     def gathered(self, inputs: int, outputs: int, weights: Weights) -> nn.Module:

@@ -75,7 +75,7 @@ def check_shape(shape: TransformerShape, linears: Linears, *, sequence: int, pla
 
 
 class Norm(nn.Module):
-    """RMS or layer norm of the last dim; its parameters may be shared by ranks of other positions."""
+    """RMS or layer norm of the last dim; ranks of other positions may share its parameters."""
 
     def __init__(self, kind: str, width: int, linears: Linears) -> None:
         super().__init__()
@@ -107,9 +107,7 @@ class Attention(nn.Module):
         self.qkv = linears.column(
             shape.hidden,
             wide + 2 * narrow,
-            Weights(
-                name=f"{name}.qkv", std=std, bias=shape.qkv_bias, parts=(wide, narrow, narrow)
-            ),
+            Weights(name=f"{name}.qkv", std=std, bias=shape.qkv_bias, parts=(wide, narrow, narrow)),
         )
         self.out = linears.row(
             wide,
@@ -144,9 +142,7 @@ class FeedForwardPart(nn.Module):
         inner = _inner(shape)
         outputs = (inner, inner) if shape.gated else (inner,)
         up, down = (
-            (linears.phantom, linears.phantom)
-            if self.is_phantom
-            else (linears.column, linears.row)
+            (linears.phantom, linears.phantom) if self.is_phantom else (linears.column, linears.row)
         )
         std, bias = shape.hidden**-0.5, shape.mlp_bias
         weights = Weights(name=f"{name}.up", std=std, bias=bias, parts=outputs)
@@ -214,6 +210,7 @@ class Decoder(nn.Module):
             self.head.weight = self.embedding.weight
 
     def forward(self, ids: Tensor) -> Tensor:
+        """Return the logits of what follows each token."""
         x = self.embedding(ids)
         if self.positions is not None:
             x = x + self.positions[: ids.shape[1]]
@@ -224,7 +221,9 @@ class Decoder(nn.Module):
         return self.head(self.norm(x))
 
 
-def build_decoder(shape: TransformerShape, linears: Linears, *, sequence: int, place: str) -> Decoder:
+def build_decoder(
+    shape: TransformerShape, linears: Linears, *, sequence: int, place: str
+) -> Decoder:
     """Return a rank's part of a decoder.
 
     Args:
@@ -250,7 +249,7 @@ def _out_std(inputs: int, shape: TransformerShape) -> float:
 
 
 def _rotated(x: Tensor) -> Tensor:
-    """Return `(batch, heads, sequence, features)` turned by position (Su et al., RoFormer, 2021)."""
+    """Return `(batch, heads, sequence, features)` turned by position (RoFormer, 2021)."""
     half = x.shape[-1] // 2
     rates = torch.exp(
         torch.arange(half, device=x.device, dtype=torch.float32) * (-math.log(10_000.0) / half)

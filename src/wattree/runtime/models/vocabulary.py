@@ -73,9 +73,7 @@ def vocabulary_loss(logits: Tensor, targets: Tensor, group: Group, vocabulary: i
 
 class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
-    def forward(  # noqa: PLR0917 - autograd passes by position
-        ctx: Any, logits: Tensor, targets: Tensor, group: Group, vocabulary: int
-    ) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, group: Group, vocabulary: int) -> Tensor:
         begin = shard_offsets(shard_widths(vocabulary, group.size))[group.rank]
         is_mine = (targets >= begin) & (targets < begin + logits.shape[-1])
         places = (targets - begin).where(is_mine, 0)
@@ -94,4 +92,3 @@ class _VocabularyLoss(torch.autograd.Function):
         found.scatter_add_(1, places[:, None], -is_mine[:, None].to(found.dtype))
         found *= (counts * (gradients[0] / counts.sum()))[:, None]
         return found, None, None, None
-

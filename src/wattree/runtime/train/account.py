@@ -78,6 +78,9 @@ def gathered(
     if session.data_group is not None:
         sent["gradients"] = ring_bytes(module, recipe.dp) * measured_steps
         calls += measured_steps
+        if recipe.sharded_optimizer:
+            # Each replica sends the parameters that it updated to all others.
+            sent["parameters"] = ring_bytes(module, recipe.dp) / 2 * measured_steps
     own, copies = _elements(module, recipe.tp)
     mine = RankAccount(
         rank=session.rank,

@@ -76,7 +76,8 @@ def autocast_of(
         raise JobError(
             source,
             [
-                f"precision: found '{precision}', expected one that train runs on {device.type}: {known}"
+                f"precision: found '{precision}', expected one that train runs on {device.type}: "
+                f"{known}"
             ],
         )
     if precision == "tf32" and device.type == "cuda":

@@ -108,12 +108,14 @@ def trained(
         sent_bytes=math.fsum(sent.values()),
         sent_by=sent,
         collectives=sum(account.calls for account in accounts) / len(accounts) / steps,
-        parameters_per_rank=statistics.fmean(account.parameters + account.copies for account in accounts),
+        parameters_per_rank=statistics.fmean(
+            account.parameters + account.copies for account in accounts
+        ),
         launcher=launcher,
     )
     return Trained(
         job=job,
-        result=_result(job, recipe, setting, run, accounts, use, capacity_bytes),
+        result=_result(setting, recipe, run, use, accounts=accounts, capacity_bytes=capacity_bytes),
         trace=trace,
         run=run,
         interrupted=ended.interrupted,
@@ -142,14 +144,15 @@ def _per_step(use: StageUse, steps: int) -> StageUse:
 
 
 def _result(
-    job: Job,
-    recipe: Recipe,
     setting: Setting,
+    recipe: Recipe,
     run: Run,
-    accounts: Sequence[RankAccount],
     use: TrainingUse,
+    *,
+    accounts: Sequence[RankAccount],
     capacity_bytes: float,
 ) -> Result:
+    job = setting.job
     step_s = run.wall_s / max(run.iterations, 1)
     ranks, batch = recipe.ranks, job.data.global_batch
     tokens_per_s = batch * job.data.sequence_length / step_s if setting.has_tokens else None

@@ -69,7 +69,7 @@ class Recorder:
             for step in list(self._steps)[:-1]
         ]
 
-    def _heard(self, stage: str, what: str, begin: Any, end: Any, exposed: bool) -> None:
+    def _heard(self, stage: str, what: str, begin: Any, end: Any, *, exposed: bool) -> None:
         if stage == "communicating":
             self._steps[-1].append(("waiting" if exposed else stage, what, begin, end))
         elif stage == "materials" and exposed:

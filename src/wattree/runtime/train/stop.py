@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType
+from typing import Self
 
 __all__ = ["StopAsked"]
 
@@ -24,7 +25,7 @@ class StopAsked:
         self.asked = False
         self._before: dict[int, object] = {}
 
-    def __enter__(self) -> StopAsked:
+    def __enter__(self) -> Self:
         """Watch for signals, in the main thread alone: no other one may."""
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:

@@ -109,61 +109,59 @@ def _tasks(account: RankAccount) -> Iterator[_Task]:
         (span.begin_s, span.end_s) for span in spans if span.kind in {"waiting", "materials"}
     )
     for span in phases:
-        for begin_s, end_s in _between(span, waits):
+        for times in _between(span, waits):
             yield _task(
                 account,
-                (StreamKind.COMPUTE, 0),
-                span.what,
-                _PHASES[span.what],
-                StageLabel.COMPUTING,
-                begin_s,
-                end_s,
+                StreamKind.COMPUTE,
+                times,
+                name=span.what,
+                phase=_PHASES[span.what],
+                stage=StageLabel.COMPUTING,
             )
+    in_flight = (span for span in spans if span.kind == "communicating")
     ends: list[float] = []
-    for span in sorted(
-        (span for span in spans if span.kind == "communicating"), key=lambda span: span.begin_s
-    ):
+    for span in sorted(in_flight, key=lambda span: span.begin_s):
         lane = next((n for n, end_s in enumerate(ends) if end_s <= span.begin_s), len(ends))
         ends[lane : lane + 1] = [span.end_s]
         yield _task(
             account,
-            (StreamKind.COMMUNICATION, lane),
-            span.what,
-            _phase_at(span, phases),
-            StageLabel.COMMUNICATING,
-            span.begin_s,
-            span.end_s,
+            StreamKind.COMMUNICATION,
+            (span.begin_s, span.end_s),
+            name=span.what,
+            phase=_phase_at(span, phases),
+            stage=StageLabel.COMMUNICATING,
+            lane=lane,
         )
     for span in spans:
         if span.kind == "materials":
             yield _task(
                 account,
-                (StreamKind.HOST, 0),
-                span.what,
-                Phase.MATERIALS,
-                StageLabel.MATERIALS,
-                span.begin_s,
-                span.end_s,
+                StreamKind.HOST,
+                (span.begin_s, span.end_s),
+                name=span.what,
+                phase=Phase.MATERIALS,
+                stage=StageLabel.MATERIALS,
             )
 
 
 def _task(
     account: RankAccount,
-    lane: tuple[StreamKind, int],
+    kind: StreamKind,
+    times: tuple[float, float],
+    *,
     name: str,
     phase: Phase,
     stage: StageLabel,
-    begin_s: float,
-    end_s: float,
+    lane: int = 0,
 ) -> _Task:
     return _Task(
         rank=account.rank,
-        lane=lane,
+        lane=(kind, lane),
         name=name,
         phase=phase,
         stage=stage,
-        begin_s=begin_s - account.origin_s,
-        end_s=end_s - account.origin_s,
+        begin_s=times[0] - account.origin_s,
+        end_s=times[1] - account.origin_s,
     )
 
 
