@@ -111,7 +111,7 @@ class RunError(WattreeError):
 
 
 class CommunicationError(WattreeError):
-    """Ranks disagree about a layer, cannot carry its tensors, or one of them does not answer."""
+    """Ranks disagree about a layer, one does not answer, or an input does not fit its shard."""
 
 
 class MeterError(WattreeError):

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,7 @@ def run_ranks(
     timeout_s: float = 60.0,
     start: bool = True,
     environment: Mapping[str, str] | None = None,
+    prefixes: Sequence[Sequence[str]] | None = None,
 ) -> list[Any]:
     """Return what `function` returned on every rank.
 
@@ -83,6 +84,7 @@ def run_ranks(
         timeout_s: Of the process group. [s]
         start: Whether to start torch.distributed.
         environment: Added to that of the processes.
+        prefixes: What to put before the command of each rank, such as `ip netns exec NAME`.
 
     Raises:
         RankError: A rank failed or hung.
@@ -98,7 +100,10 @@ def run_ranks(
             "timeout_s": timeout_s,
             "start": start,
         }
-        children = [_start(folder, told, rank, environment or {}) for rank in range(size)]
+        children = [
+            _start(folder, told, rank, environment or {}, prefixes[rank] if prefixes else ())
+            for rank in range(size)
+        ]
         try:
             _await(children, folder, time.monotonic() + limit_s)
         finally:
@@ -110,7 +115,11 @@ def run_ranks(
 
 
 def _start(
-    folder: Path, told: Mapping[str, Any], rank: int, environment: Mapping[str, str]
+    folder: Path,
+    told: Mapping[str, Any],
+    rank: int,
+    environment: Mapping[str, str],
+    prefix: Sequence[str],
 ) -> subprocess.Popen[bytes]:
     mine = {**told, "rank": rank, "result": str(folder / f"result-{rank}")}
     variables = os.environ | {
@@ -121,7 +130,7 @@ def _start(
     }
     with (folder / f"errors-{rank}").open("wb") as errors:
         return subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, json.dumps(mine)],
+            [*prefix, sys.executable, "-c", _PROGRAM, json.dumps(mine)],
             cwd=ROOT,
             env=variables,
             stdout=errors,

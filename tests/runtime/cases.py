@@ -26,12 +26,40 @@ from wattree.runtime.layers import megatron_operators, sequence_operators
 Dense = Callable[[list[dict[str, Tensor]], torch.nn.Module], tuple[Tensor, Tensor]]
 
 
-def gathered_parameters(layer: torch.nn.Module) -> list[dict[str, Tensor]]:
-    """Return the parameters of every rank, as leaves that take gradients."""
-    own = {name: each.detach() for name, each in layer.named_parameters()}
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, own)
-    return [{name: each.requires_grad_() for name, each in one.items()} for one in found]
+def known_parameters(layer: Any, group: Group) -> list[dict[str, Tensor]]:
+    """Give this rank its parameters, and return those of every rank, as leaves.
+
+    All are drawn from one stream, so that each rank knows those of the others without asking.
+    """
+    stream = torch.Generator().manual_seed(5)
+    every = []
+    for rank in range(group.size):
+        shapes = {name: list(each.shape) for name, each in layer.named_parameters()}
+        for name, dim, widths in (
+            ("weight", 0, layer.out_widths),
+            ("weight", 1, layer.in_widths),
+            ("bias", 0, layer.out_widths),
+            ("compressor", 1, layer.in_widths),
+            ("decompressor", 0, layer.out_widths),
+        ):
+            if name in shapes and len(widths) > 1:
+                shapes[name][dim] = widths[rank]
+            elif name == "weight" and isinstance(layer, ColumnParallelLinear) and dim == 1:
+                shapes[name][dim] = layer.in_features
+        if isinstance(layer, GatherRowsLinear):
+            shapes["weight"][1] = layer.in_features
+        every.append(
+            {
+                name: torch.randn(shape, dtype=torch.float64, generator=stream).requires_grad_()
+                for name, shape in shapes.items()
+            }
+        )
+    if isinstance(layer, RowParallelLinear):
+        every = [one | {"bias": every[0]["bias"]} for one in every]
+    with torch.no_grad():
+        for name, each in layer.named_parameters():
+            each.copy_(every[group.rank][name])
+    return every
 
 
 def phantom_dense(every: list[dict[str, Tensor]], layer: PhantomLinear) -> tuple[Tensor, Tensor]:
@@ -75,9 +103,10 @@ def part_of(widths: tuple[int, ...], rank: int) -> slice:
     return slice(*shard_offsets(widths)[rank : rank + 2]) if len(widths) > 1 else slice(None)
 
 
-def errors_of(layer: Any, dense: Dense) -> dict[str, float]:
+def errors_of(layer: Any, dense: Dense, group: Group) -> dict[str, float]:
     """Return forward's and every gradient's relative error against the dense layer."""
-    rank, size = layer.group.rank, layer.group.size
+    every = known_parameters(layer, group)
+    rank, size = group.rank, group.size
     stream = torch.Generator().manual_seed(7)
     length = 2 * size + 1  # uneven over ranks
     x = torch.randn(length, 3, layer.in_features, dtype=torch.float64, generator=stream)
@@ -91,7 +120,6 @@ def errors_of(layer: Any, dense: Dense) -> dict[str, float]:
     y = layer(x_own)
     (y * target[tuple(y_part)]).sum().backward()
 
-    every = gathered_parameters(layer)
     x.requires_grad_()
     weight, bias = dense(every, layer)
     wanted = x @ weight.t() + bias
@@ -102,11 +130,8 @@ def errors_of(layer: Any, dense: Dense) -> dict[str, float]:
         "dense_weight": relative(layer.dense_weight(), weight),
         "dense_bias": relative(layer.dense_bias(), bias),
     }
-    # Of a bias that is on every rank the gradient of the first copy is that of all.
-    owner = 0 if isinstance(layer, RowParallelLinear) else rank
     for name, parameter in layer.named_parameters():
-        of = owner if name == "bias" else rank
-        found[name] = relative(parameter.grad, every[of][name].grad)
+        found[name] = relative(parameter.grad, every[rank][name].grad)
     return found
 
 
@@ -115,34 +140,50 @@ def layers_of(n_in: int, n_out: int, group: Group) -> dict[str, tuple[Any, Dense
     made: dict[str, Any] = {"group": group, "dtype": torch.float64}
     m = n_in // group.size
     found: dict[str, tuple[Any, Dense]] = {}
-    for k, variant in product(sorted({0, 1, max(1, m // 4), m}), ("pair", "shared")):
-        for overlap, regather in ((True, False), (False, False), (True, True)):
-            told = {"ghosts": k, "variant": variant, "overlap": overlap}
-            layer = PhantomLinear(n_in, n_out, **told, regather=regather, **made)
-            found[f"phantom {k} {variant} {overlap} {regather}"] = layer, phantom_dense
-        for overlap in (True, False):
-            layer = LowRankLinear(n_in, n_out, ghosts=k, variant=variant, overlap=overlap, **made)
-            found[f"low rank {k} {variant} {overlap}"] = layer, phantom_dense
     for overlap in (True, False):
-        layer = GatherRowsLinear(n_in, n_out, overlap=overlap, **made)
-        found[f"rows {overlap}"] = layer, rows_dense
+        made["overlap"] = overlap
+        for k, variant in product(sorted({0, 1, max(1, m // 4), m}), ("pair", "shared")):
+            told = {"ghosts": k, "variant": variant}
+            for regather in (False, True):
+                layer = PhantomLinear(n_in, n_out, **told, regather=regather, **made)
+                case = f"phantom {k} {variant}, overlap {overlap}, regather {regather}"
+                found[case] = layer, phantom_dense
+            case = f"low rank {k} {variant}, overlap {overlap}"
+            found[case] = LowRankLinear(n_in, n_out, **told, **made), phantom_dense
+        found[f"rows, overlap {overlap}"] = GatherRowsLinear(n_in, n_out, **made), rows_dense
         for sequence in (True, False):
-            told = {"sequence_parallel": sequence, "overlap": overlap}
+            told = {"sequence_parallel": sequence}
+            case = f"sequence {sequence}, overlap {overlap}"
             column = ColumnParallelLinear(n_in, n_out, **told, **made)
             row = RowParallelLinear(n_in, n_out, **told, **made)
-            torch.nn.init.normal_(row.bias, generator=torch.Generator().manual_seed(5))
-            found[f"column {sequence} {overlap}"] = column, rows_dense
-            found[f"row {sequence} {overlap}"] = row, columns_dense
+            found |= {f"column, {case}": (column, rows_dense), f"row, {case}": (row, columns_dense)}
     return found
 
 
-def exactness(widths: list[list[int]]) -> dict[str, dict[str, float]]:
-    """Return errors by case; what overlaps is cut however small it is."""
+def exactness(sizes: list[int]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return errors by group size and case; what overlaps is cut however small it is."""
     sequence_operators._ROWS_WORTH = megatron_operators._LEAST_BYTES = 1
-    group = Group()
     torch.manual_seed(3)
-    return {
-        f"{n_in} to {n_out}, {name}": errors_of(*case)
-        for n_in, n_out in widths
-        for name, case in layers_of(n_in, n_out, group).items()
-    }
+    found = {}
+    for size in sizes:
+        ranks = dist.new_group(range(size))
+        if dist.get_rank() >= size:
+            continue
+        group = Group(ranks)
+        # Widths that divide, and such that do not; each second setting of both.
+        even = list(layers_of(8 * size, 8 * size, group).items())[::2]
+        uneven = list(layers_of(9 * size - 1, 8 * size + 1, group).items())[1::2]
+        # The collectives of other backends, as far as gloo has them too: for parts of one size.
+        native = Group(ranks)
+        if size in {3, 4}:
+            native.native = frozenset({"gloo"})
+        others = [
+            (f"native {name}", case)
+            for name, case in layers_of(8 * size, 8 * size, native).items()
+            if native.native != group.native and not name.startswith(("row, seq", "column, seq"))
+        ]
+        found[str(size)] = {
+            f"{layer.in_features} to {layer.out_features}, {name}": errors_of(layer, dense, group)
+            for name, (layer, dense) in even + uneven + others
+        }
+    return found

@@ -8,7 +8,8 @@ which peer is missing. On NCCL the native collectives are used.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from wattree.errors import CommunicationError
+from wattree.errors import CommunicationError, StrategyError
 from wattree.runtime.shards import peers_of
 from wattree.runtime.transfers import (
     Gathering,
@@ -34,10 +35,13 @@ __all__ = ["Group"]
 
 #: Time that a peer has, unless a group says otherwise; ten times less than gloo's own. [s]
 _PATIENCE_S = 180.0
+#: Backends with collectives of their own for all that is needed.
+_NATIVE = frozenset({"nccl"})
 #: Bytes of what a rank says of itself when ranks compare.
 _FACTS_BYTES = 1024
-#: Tags of messages on gloo, so that a comparison never meets the data of a layer.
-_DATA_TAG, _FACTS_TAG = 0, 1
+#: Tags of messages on gloo, so that a comparison never meets the data of a layer, nor either the
+#: messages of a program that sends its own, with tags from 0.
+_DATA_TAG, _FACTS_TAG = 7740, 7741
 
 
 class Group:
@@ -51,7 +55,9 @@ class Group:
     Attributes:
         rank: Of this process, in the group.
         size: Ranks of the group.
-        backend: Such as `gloo` and `nccl`; `none` for a process alone.
+        backends: Kind of device → such as `gloo` and `nccl`; none for a process alone.
+        peers: The other ranks, in the order in which blocks of them are stored.
+        native: Backends whose own collectives are used; the others send between pairs.
         traffic: What was sent. Layers that share a group are counted together.
         watch: Told of every wait; None tells nobody.
     """
@@ -61,20 +67,32 @@ class Group:
         self.watch: Watch | None = None
         is_alone = process_group is None and not (dist.is_available() and dist.is_initialized())
         self.process_group = None if is_alone else process_group or dist.group.WORLD
-        self.rank, self.size, self.backend, self._ranks = 0, 1, "none", [0]
+        self.rank, self.size, self._ranks = 0, 1, [0]
+        self.backends: dict[str, str] = {}
         if self.process_group is not None:
             self.rank = dist.get_rank(self.process_group)
             self.size = dist.get_world_size(self.process_group)
-            self.backend = str(dist.get_backend(self.process_group))
+            parts = dist.get_backend_config(self.process_group).split(",")
+            self.backends = dict(part.split(":", 1) for part in parts)
             self._ranks = dist.get_process_group_ranks(self.process_group)
         self.peers = peers_of(self.rank, self.size)
+        self.native = _NATIVE
 
     @classmethod
     def of(cls, given: Any) -> Group:
-        """Return the group of a `Group`, a `ProcessGroup`, a 1-D `DeviceMesh`, or None for all."""
+        """Return the group of a `Group`, a `ProcessGroup`, a 1-D `DeviceMesh`, or None for all.
+
+        Raises:
+            StrategyError: A mesh has several dims.
+        """
         if isinstance(given, Group):
             return given
-        if hasattr(given, "get_group"):  # a mesh; one of several dims refuses with its own words
+        if hasattr(given, "get_group"):
+            if given.ndim != 1:
+                names = ", ".join(given.mesh_dim_names or ()) or "no names"
+                raise StrategyError(
+                    {"group": f"a mesh of {given.ndim} dims ({names}); name one: mesh['tp']"}
+                )
             return cls(given.get_group())
         return cls(given)
 
@@ -94,12 +112,12 @@ class Group:
         """
         rows = part.shape[0]
         self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
-        if self._is_pairwise:
+        if self._is_pairwise(part):
             room = part.new_empty((len(self.peers) * rows, *part.shape[1:]))
             into = dict(zip(self.peers, room.split(rows), strict=True))
             return self._exchange(dict.fromkeys(self.peers, part), into, lambda: room, place)
         room = part.new_empty((self.size * rows, *part.shape[1:]))
-        work = _all_gather(room, part, self.process_group)
+        work = self._native_gather(part, room, [rows] * self.size)
 
         def finish() -> Tensor:
             if self.rank < self.size - 1:
@@ -107,14 +125,14 @@ class Group:
                 own.copy_(room[(self.size - 1) * rows :])
             return room[: (self.size - 1) * rows]
 
-        return Pending(self, [(work, "all-gather")], finish, place)
+        return Pending(self, [work], finish, place)
 
     def room_for_peers(self, rows: int, columns: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return room for what `scatter_to_peers` sends, and the part of it that is to be filled.
 
         The part is `((size - 1) rows, columns)`, blocks in the order of `peers`.
         """
-        blocks = self.size - 1 if self._is_pairwise else self.size
+        blocks = self.size - 1 if self._is_pairwise(like) else self.size
         room = like.new_empty((blocks * rows, columns))
         return room, room[: (self.size - 1) * rows]
 
@@ -131,7 +149,7 @@ class Group:
         """
         block_bytes = rows * _bytes(room[0])
         self.traffic.add("reduce_scatter", (self.size - 1) * block_bytes)
-        if self._is_pairwise:
+        if self._is_pairwise(room):
             # Received in ascending order, so that sums do not depend on who is asked.
             into_room = torch.empty_like(room)
             into = dict(zip(sorted(self.peers), into_room.split(rows), strict=True))
@@ -158,7 +176,7 @@ class Group:
         """
         room = part.new_empty((sum(sizes), *part.shape[1:]))
         self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
-        if self.size > 1 and not self._is_pairwise:
+        if self.size > 1 and not self._is_pairwise(part):
             work = self._native_gather(part, room, sizes)
             return Pending(self, [work], lambda: room, place)
         blocks = room.split(list(sizes))
@@ -172,7 +190,7 @@ class Group:
         """Start an all-gather as `all_gather`, whose parts can be used as they arrive."""
         room = part.new_empty((sum(sizes), *part.shape[1:]))
         self.traffic.add("all_gather", (self.size - 1) * _bytes(part))
-        if self._is_pairwise:
+        if self._is_pairwise(part):
             return Gathering(self, part, room, sizes, place)
         return NativeGathering(self, room, self._native_gather(part, room, sizes), place)
 
@@ -190,7 +208,7 @@ class Group:
         room = like.new_empty(tuple(shape))
         others = room.shape[0] - sizes[self.rank]
         self.traffic.add("reduce_scatter", others * _bytes(room[:1]))
-        if self._is_pairwise:
+        if self._is_pairwise(room):
             return Scattering(self, room, sizes, place)
         return NativeScattering(self, room, sizes, lambda: self._native_scatter(room, sizes, place))
 
@@ -199,15 +217,17 @@ class Group:
         if self.size == 1:
             return Pending(self, [], lambda: tensor, place)
         self.traffic.add("all_reduce", round(2 * (self.size - 1) * _bytes(tensor) / self.size))
-        work = dist.all_reduce(tensor, group=self.process_group, async_op=True)
-        return Pending(self, [(work, "all-reduce")], lambda: tensor, place)
+        with self._explained("all-reduce", place):
+            work = dist.all_reduce(tensor, group=self.process_group, async_op=True)
+        pending = Work(work, "all-reduce", self._holds(tensor))
+        return Pending(self, [pending], lambda: tensor, place)
 
     def compare(self, facts: Mapping[str, Any], place: str, device: Any) -> list[dict[str, Any]]:
         """Return what every rank says of itself; not counted as traffic.
 
         Args:
-            facts: What all ranks should agree on, and what others want to know (names that
-                begin with `own_`). Plain values.
+            facts: What all ranks should agree on, `kind` among it, and what others want to know
+                (names that begin with `own_`). Plain values.
             place: Of the layer.
             device: Of the tensors to come.
 
@@ -217,16 +237,17 @@ class Group:
         said = json.dumps(facts, sort_keys=True).encode()
         assert len(said) <= _FACTS_BYTES, said
         part = torch.zeros(1, _FACTS_BYTES, dtype=torch.uint8)
+        is_pairwise = self.backends.get(device.type) not in self.native
         part[0, : len(said)] = torch.frombuffer(bytearray(said), dtype=torch.uint8)
         room = torch.zeros(self.size, _FACTS_BYTES, dtype=torch.uint8)
         room[self.rank].copy_(part[0])
-        if self._is_pairwise:
+        if is_pairwise:
             into = {peer: room[peer] for peer in self.peers}
             doing = dict.fromkeys(self.peers, part[0])
             self._exchange(doing, into, lambda: room, place, tag=_FACTS_TAG).wait()
         elif self.size > 1:
             there, given = room.to(device), part.to(device)
-            self.await_work(_all_gather(there, given, self.process_group), "comparison", place)
+            self.await_work(self._native_gather(given, there, [1] * self.size), place)
             room = there.cpu()
         found = [json.loads(bytes(row.tolist()).rstrip(b"\0")) for row in room]
         self._check_agreement(found, place)
@@ -234,44 +255,58 @@ class Group:
 
     def check_device(self, device: Any, place: str) -> None:
         """Refuse tensors that the backend cannot carry."""
-        if self.size > 1 and self.backend == "nccl" and device.type != "cuda":
+        if self.size > 1 and device.type not in self.backends:
+            known = ", ".join(f"{name} for {kind}" for kind, name in self.backends.items())
             raise CommunicationError(
-                f"{self._at(place)}: tensors are on '{device}', but the group's backend is nccl, "
-                "which carries those of CUDA devices only; move the layer to the device, or start "
-                "the group with backend gloo"
+                f"{self._at(place)}: tensors are on '{device}', which the group has no backend for "
+                f"(it has {known}); move the layer, or start the group with backend gloo"
             )
 
-    def await_work(self, work: Any, doing: str, place: str) -> None:
+    def await_work(self, work: Work, place: str) -> None:
         """Wait for one operation, no longer than `timeout_s`."""
-        try:
-            if self.backend == "nccl":
-                work.wait()  # orders streams; its own watchdog ends what hangs
+        with self._explained(work.doing, place):
+            if work.holds:
+                work.handle.wait(timedelta(seconds=self.timeout_s))
             else:
-                work.wait(timedelta(seconds=self.timeout_s))
-        except RuntimeError as error:
-            raise CommunicationError(
-                f"{self._at(place)}: {doing} failed or took more than {self.timeout_s:g} s: that "
-                "rank has ended, hangs, or runs another layer or other shapes "
-                f"({str(error).splitlines()[0]})"
-            ) from error
+                work.handle.wait()
 
-    def receive(self, room: Tensor, peer: int, tag: int = _DATA_TAG) -> Receipt:
+    def receive(self, room: Tensor, peer: int, place: str, tag: int = _DATA_TAG) -> Receipt:
         """Post a receive; pairwise backends only."""
-        into = room
+        into, doing = room, f"receiving from rank {peer}"
         if room.device.type != "cpu":  # gloo's sends and receives take none of a device
             into = torch.empty_like(room, device="cpu")
-        work = dist.irecv(into, self._ranks[peer], self.process_group, tag)
+        with self._explained(doing, place):
+            work = dist.irecv(into, self._ranks[peer], self.process_group, tag)
         stage = (lambda: None) if into is room else (lambda: room.copy_(into))
-        return (work, f"receiving from rank {peer}"), stage
+        return Work(work, doing), stage
 
-    def send(self, part: Tensor, peer: int, tag: int = _DATA_TAG) -> Work:
+    def send(self, part: Tensor, peer: int, place: str, tag: int = _DATA_TAG) -> Work:
         """Start sending a contiguous tensor; pairwise backends only."""
-        work = dist.isend(part.cpu(), self._ranks[peer], self.process_group, tag)
-        return work, f"sending to rank {peer}"
+        doing = f"sending to rank {peer}"
+        with self._explained(doing, place):
+            return Work(dist.isend(part.cpu(), self._ranks[peer], self.process_group, tag), doing)
 
-    @property
-    def _is_pairwise(self) -> bool:
-        return self.backend != "nccl"
+    @contextmanager
+    def _explained(self, doing: str, place: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            said = str(error).splitlines()[0]
+            reason = f"failed: {said}"
+            if "imed out" in said or "timeout" in said:
+                reason = (
+                    f"took more than {self.timeout_s:g} s: the other rank hangs, or runs another "
+                    "layer or other shapes"
+                )
+            elif "onnection" in said:
+                reason = "failed: the other rank has ended; see its own message"
+            raise CommunicationError(f"{self._at(place)}: {doing} {reason}") from error
+
+    def _is_pairwise(self, tensor: Tensor) -> bool:
+        return self.backends.get(tensor.device.type) not in self.native
+
+    def _holds(self, tensor: Tensor) -> bool:
+        return self.backends.get(tensor.device.type) != "nccl"
 
     def _at(self, place: str) -> str:
         return f"rank {self.rank} of {self.size}, layer '{place}'"
@@ -291,9 +326,9 @@ class Group:
         begins with its neighbour, so that not all send to one rank at once.
         """
         order = [(self.rank + step) % self.size for step in range(1, self.size)]
-        receipts = [self.receive(into[peer], peer, tag) for peer in reversed(order)]
+        receipts = [self.receive(into[peer], peer, place, tag) for peer in reversed(order)]
         works = [work for work, _ in receipts]
-        works += [self.send(out[peer], peer, tag) for peer in order]
+        works += [self.send(out[peer], peer, place, tag) for peer in order]
 
         def finished() -> Tensor:
             for _, stage in receipts:
@@ -304,10 +339,11 @@ class Group:
 
     def _native_gather(self, part: Tensor, room: Tensor, sizes: Sequence[int]) -> Work:
         if len(set(sizes)) == 1:
-            return _all_gather(room, part, self.process_group), "all-gather"
-        blocks = list(room.split(list(sizes)))
-        work = dist.all_gather(blocks, part, group=self.process_group, async_op=True)
-        return work, "all-gather"
+            work = _all_gather(room, part, self.process_group)
+        else:
+            blocks = list(room.split(list(sizes)))
+            work = dist.all_gather(blocks, part, group=self.process_group, async_op=True)
+        return Work(work, "all-gather", self._holds(part))
 
     def _native_scatter(self, whole: Tensor, sizes: Sequence[int], place: str) -> Pending:
         blocks = list(whole.split(list(sizes)))
@@ -316,12 +352,15 @@ class Group:
             work = _reduce_scatter(result, whole, self.process_group)
         else:
             work = dist.reduce_scatter(result, blocks, group=self.process_group, async_op=True)
-        return Pending(self, [(work, "reduce-scatter")], lambda: result, place)
+        pending = Work(work, "reduce-scatter", self._holds(whole))
+        return Pending(self, [pending], lambda: result, place)
 
     def _check_agreement(self, found: Sequence[Mapping[str, Any]], place: str) -> None:
-        keys = sorted({key for facts in found for key in facts if not key.startswith("own_")})
+        keys = {key for facts in found for key in facts if not key.startswith("own_")}
+        if len({facts["kind"] for facts in found}) > 1:
+            keys = {"kind", "name"}  # all the rest differs with them
         wrong = []
-        for key in keys:
+        for key in sorted(keys):
             values: dict[str, list[int]] = {}
             for rank, facts in enumerate(found):
                 values.setdefault(str(facts.get(key)), []).append(rank)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -24,8 +24,22 @@ __all__ = [
     "Work",
 ]
 
-#: A handle of torch.distributed, and in words what it does.
-Work = tuple[Any, str]
+
+class Work(NamedTuple):
+    """One operation of torch.distributed.
+
+    Attributes:
+        handle: What it returned.
+        doing: In words, what it does.
+        holds: Whether waiting for it holds up the program; otherwise it orders streams of a device,
+            and the backend's own watchdog ends what hangs.
+    """
+
+    handle: Any
+    doing: str
+    holds: bool = True
+
+
 #: That of a receive, and what moves the received to where it belongs.
 Receipt = tuple[Work, Callable[[], None]]
 
@@ -124,8 +138,8 @@ class Gathering:
         steps = range(1, group.size)
         self._targets = [(group.rank + step) % group.size for step in steps]
         self._sources = [(group.rank - step) % group.size for step in steps]
-        self._receipts = [group.receive(blocks[source], source) for source in self._sources]
-        self._sent = [group.send(part, self._targets[0])]
+        self._receipts = [group.receive(blocks[source], source, place) for source in self._sources]
+        self._sent = [group.send(part, self._targets[0], place)]
 
     def arriving(self) -> Iterator[int]:
         """Yield the peers, each when its block is there."""
@@ -135,7 +149,9 @@ class Gathering:
             self._begun = _await_all(self._group, works, self._place, self._begun)
             stage()
             if step + 1 < len(self._targets):
-                self._sent.append(self._group.send(self._part, self._targets[step + 1]))
+                self._sent.append(
+                    self._group.send(self._part, self._targets[step + 1], self._place)
+                )
             yield source
 
 
@@ -158,7 +174,8 @@ class Scattering:
         self._received = own.new_empty((group.size - 1, *own.shape))
         peers = [rank for rank in range(group.size) if rank != group.rank]
         self._receipts = [
-            group.receive(block, peer) for peer, block in zip(peers, self._received, strict=True)
+            group.receive(block, peer, place)
+            for peer, block in zip(peers, self._received, strict=True)
         ]
         self._sent: list[Work] = []
         self._is_done = False
@@ -170,7 +187,7 @@ class Scattering:
     def send(self, rank: int) -> None:
         """Send the block of `rank`, which stays as it is from now on."""
         if rank != self._group.rank:
-            self._sent.append(self._group.send(self._blocks[rank], rank))
+            self._sent.append(self._group.send(self._blocks[rank], rank, self._place))
 
     def unless(self, overlap: bool) -> Scattering:  # noqa: FBT001 - reads as a sentence
         """Return itself, still in flight if `overlap`, otherwise ended."""
@@ -179,11 +196,11 @@ class Scattering:
         return self
 
     def wait(self) -> Tensor:
-        """Return the sum over ranks; the own block comes last."""
+        """Return the sum over ranks, in room of its own; the own block comes last."""
         self._await()
         for _, stage in self._receipts:
             stage()
-        return self._blocks[self._group.rank].add_(self._received.sum(0))
+        return self._received.sum(0).add_(self._blocks[self._group.rank])
 
     def _await(self) -> None:
         if not self._is_done:  # a receipt can be awaited once
@@ -247,8 +264,8 @@ def _mark(group: Group) -> Any:
 def _await_all(group: Group, works: Sequence[Work], place: str, begun: Any) -> Any:
     """Wait for all; return a mark of the end for who watches."""
     since, begin_s = _mark(group), time.perf_counter()
-    for work, doing in works:
-        group.await_work(work, doing, place)
+    for work in works:
+        group.await_work(work, place)
     group.traffic.waited_s += time.perf_counter() - begin_s
     until = _mark(group)
     if group.watch is not None and works and begun is not None:

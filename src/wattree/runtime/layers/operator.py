@@ -117,7 +117,7 @@ class Operator(ABC):
                 "dtype": str(x.dtype).removeprefix("torch."),
                 "device": x.device.type,
                 rows: list(x.shape[:-1]),
-                "gradients": [int(need) for need in needs],
+                "requires_grad of input and parameters": [int(need) for need in needs],
             }
             found = self._agreed[key] = self.group.compare(said, self.place, x.device)
         return found
@@ -194,6 +194,12 @@ def _forward(x: Tensor, parameters: Parameters, handle: int) -> list[Tensor]:
     operator = _OPERATORS[handle]
     operator.agreed(x)
     z, made = operator.forward(x, parameters)
+    wanted = tuple(operator.shapes(x, parameters)[0])
+    if tuple(z.shape) != wanted:
+        raise CommunicationError(
+            f"{operator.at}: the output has shape {tuple(z.shape)}, but the layer was compiled for "
+            f"{wanted}: compiled, shards of a sequence have to be of one length on all ranks"
+        )
     return [z, *made]
 
 
