@@ -64,7 +64,10 @@ Deadline = Annotated[
 Top = Annotated[int, typer.Option(metavar="N", min=1, help="Strategies to show.")]
 AllowApproximate = Annotated[
     bool,
-    typer.Option("--allow-approximate", help="Also try strategies that change the trained result."),
+    typer.Option(
+        "--allow-approximate",
+        help="Also try phantom layers, which train another function; such strategies are marked.",
+    ),
 ]
 
 
