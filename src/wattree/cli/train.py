@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -132,6 +133,8 @@ def train(  # noqa: PLR0917 - typer passes options by name
     launch = launch_from(os.environ)
     is_first = launch is None or (launch.rank == 0 and not launch.store)
     loaded = _read(job, warn=is_first)
+    if silent:  # one of several runs: checkpoints would be of all of them
+        loaded = replace(loaded, training=replace(loaded.training, checkpoint=None))
     if preset is not None:
         loaded = with_preset(loaded, preset)
     recipe = recipe_of(loaded)
@@ -174,6 +177,7 @@ def train(  # noqa: PLR0917 - typer passes options by name
                 calibration,
                 compare=compare,
                 silent=silent,
+                preset=preset,
                 out=out,
                 json_path=json_path,
                 trace_path=trace_path,
@@ -333,6 +337,7 @@ def _deliver(
     *,
     compare: bool,
     silent: bool,
+    preset: str | None,
     out: Path | None,
     json_path: Path | None,
     trace_path: Path | None,
@@ -340,7 +345,7 @@ def _deliver(
     """Write and show what was trained; a prediction that fails takes nothing of it away."""
     from wattree.runtime.train.compare import compared
 
-    _keep(path, out, found)
+    _keep(path, out, found, preset)
     comparison = None
     if compare:
         try:
@@ -351,17 +356,18 @@ def _deliver(
         _show(found, comparison, json_path, trace_path)
 
 
-def _keep(path: Path, out: Path | None, found: Trained) -> None:
+def _keep(path: Path, out: Path | None, found: Trained, preset: str | None) -> None:
     """Leave run, result and job in the folder that was named."""
     if out is None:
         return
-    from wattree.files import read_text, write_atomic
+    from wattree.files import write_atomic
     from wattree.report.json_output import write_json
+    from wattree.runtime.kept_job import job_text
     from wattree.trace import write_run
 
     write_run(found.run, out / "run.json")
     write_json(found.result.as_json(), out / "result.json", standard_output=sys.stdout)
-    write_atomic(out / "job.yaml", read_text(path))
+    write_atomic(out / "job.yaml", job_text(path, found.job, preset))
 
 
 def _show(
