@@ -240,11 +240,3 @@ def test_a_rank_that_dies_ends_the_job_soon(job: Path) -> None:
     told = [line for line in lines if line.startswith("wattree: ")]
     assert len(told) == 1
     assert told[0].startswith("wattree: rank 1 was killed by signal 9 (SIGKILL)")
-
-
-def test_no_rank_outlives_the_command(job: Path) -> None:
-    """Killed outright it can tell nobody."""
-    with _training(job) as (starter, ranks):
-        starter.kill()
-        starter.wait()
-        assert _are_gone(ranks)
