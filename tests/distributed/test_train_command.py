@@ -18,6 +18,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 JOB = """
 model: {ffn: {width: 32, depth: 2, activation: tanh}}
