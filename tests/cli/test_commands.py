@@ -22,7 +22,9 @@ from wattree.cli.output import check_outputs
 from wattree.errors import InfeasibleError, OutputError, StrategyError
 from wattree.hardware.load import device_names, fabric_names, node_names, site_names
 
-COMMANDS = ("plan", "simulate", "profile", "validate", "measure", "catalog", "export", "replay")
+COMMANDS = (
+    *("plan", "simulate", "profile", "train", "validate", "measure", "catalog", "export", "replay"),
+)
 JOB = "examples/llama-3.1-8b-dgx-h100.yaml"
 
 Fake = Callable[..., None]

@@ -12,7 +12,7 @@ import pytest
 from wattree.compiler.storage import optimizer_state_bytes
 from wattree.cost.software import Software
 from wattree.errors import JobError
-from wattree.job import AUTO, Job, Lora, job_from_mapping, job_schema, load_job
+from wattree.job import AUTO, CheckpointOptions, Job, Lora, job_from_mapping, job_schema, load_job
 from wattree.job.optimizers import OPTIMIZERS
 from wattree.strategy import (
     ActivationStore,
@@ -248,10 +248,8 @@ def test_training_and_traits_are_kept() -> None:
     )
 
     assert (job.training.steps, job.training.seed) == (100, 7)
-    assert job.training.options == {
-        "learning_rate": 1e-3,
-        "checkpoint": {"dir": "runs/a", "every": 50},
-    }
+    assert job.training.learning_rate == 1e-3
+    assert job.training.checkpoint == CheckpointOptions(folder=Path("runs/a"), every=50)
     assert job.traits == {"compiled": True, "gradient_bytes": 2.0}
 
 
@@ -304,7 +302,7 @@ def test_all_problems_come_at_once() -> None:
         "replicas",
         (
             "data: unknown key 'global_batches'; did you mean 'global_batch'? known keys: "
-            "sequence_length, global_batch, loader"
+            "sequence_length, global_batch, loader, source, samples"
         ),
         (
             "cluster.power_limit: unknown unit 'GB' in '400 GB'; expected one of W, kW, MW, GW, "
@@ -413,7 +411,8 @@ def trait_problems() -> tuple[str, ...]:
         ),
         (
             {"data": None},
-            "data: is missing, expected a mapping of sequence_length, global_batch, loader",
+            "data: is missing, expected a mapping of sequence_length, global_batch, loader, "
+            "source, samples",
         ),
     ],
 )

@@ -4,7 +4,17 @@ from typing import TYPE_CHECKING, Any
 
 from wattree.job.ffn import ACTIVATIONS, CROSS_ENTROPY, LOSSES, Ffn
 from wattree.job.inputs import InputDeclaration, read_declaration
-from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, Neighbour, TrainingOptions
+from wattree.job.job import (
+    AUTO,
+    CheckpointOptions,
+    Data,
+    Job,
+    Lora,
+    ModelSource,
+    Neighbour,
+    SampleSource,
+    TrainingOptions,
+)
 from wattree.job.module import ModuleSource, module_source, names_module
 from wattree.job.naming import naming
 from wattree.job.ranges import ranges
@@ -19,6 +29,7 @@ __all__ = [
     "AUTO",
     "CROSS_ENTROPY",
     "LOSSES",
+    "CheckpointOptions",
     "Data",
     "Ffn",
     "InputDeclaration",
@@ -27,6 +38,7 @@ __all__ = [
     "ModelSource",
     "ModuleSource",
     "Neighbour",
+    "SampleSource",
     "TrainingOptions",
     "job_from_mapping",
     "job_schema",

@@ -28,6 +28,7 @@ from wattree.job.values import (
     Intensity,
     Layers,
     Lifetime,
+    Loss,
     MadeCarbon,
     Offset,
     Pieces,
@@ -222,6 +223,14 @@ class DataSpec(Section):
         None,
         description="a known input pipeline, such as imagenet-jpeg, or a mapping with workers, "
         "decode and sample_bytes",
+    )
+    source: str | None = Field(
+        None,
+        description="synthetic-regression, synthetic-classification, digits or a Python function "
+        "such as 'data.py:dataset' (which train runs), what is trained on",
+    )
+    samples: Samples | None = Field(
+        None, description="a whole number, samples of a synthetic source"
     )
 
 
@@ -650,11 +659,14 @@ class CheckpointSpec(Section):
 
 
 class TrainingSpec(Section):
-    """Only read by `train`."""
+    """The whole run, read by `train`; its length by `plan --deadline` as well."""
 
     steps: Steps = Field(1, description="a whole number of steps")
     seed: Seed = Field(0, description="a whole number, the random seed")
     learning_rate: Rate | None = Field(None, description="a number, such as 1e-3")
+    target_loss: Loss | None = Field(
+        None, description="a number above 0, the loss at which training ends"
+    )
     checkpoint: CheckpointSpec | None = Field(None, description="a mapping with dir and every")
 
 

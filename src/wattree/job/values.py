@@ -31,6 +31,7 @@ __all__ = [
     "Intensity",
     "Layers",
     "Lifetime",
+    "Loss",
     "MadeCarbon",
     "Offset",
     "Pieces",
@@ -61,6 +62,7 @@ MOST_DEPTH = 1000
 MOST_GHOSTS = 1_000_000
 MOST_SPREAD = 1.0
 MOST_LEARNING_RATE = 1000.0
+MOST_LOSS = 1e9
 #: The largest limit is what a device's own file may say it draws. [W], [B]
 LEAST_POWER_W, MOST_POWER_W = 1.0, 20_000.0
 LEAST_BUCKET_BYTES, MOST_BUCKET_BYTES = 1.0, 2.0**40
@@ -161,6 +163,12 @@ def _rate(value: object) -> object:
         or not 0 <= value <= MOST_LEARNING_RATE
     ):
         raise ValueError(f"{seen(value)}, expected a number from 0 to {MOST_LEARNING_RATE:g}")
+    return float(value)
+
+
+def _loss(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST_LOSS:
+        raise ValueError(f"{seen(value)}, expected a number above 0 and up to {MOST_LOSS:g}")
     return float(value)
 
 
@@ -334,6 +342,7 @@ Spread = Annotated[float, BeforeValidator(_spread), Field(gt=0, le=MOST_SPREAD)]
 Slowdown = Annotated[dict[str, Factor], BeforeValidator(_by_index)]
 Pieces = Annotated[str | list[str | list[str]], BeforeValidator(_pieces)]
 Rate = Annotated[float, BeforeValidator(_rate), Field(ge=0, le=MOST_LEARNING_RATE)]
+Loss = Annotated[float, BeforeValidator(_loss), Field(gt=0, le=MOST_LOSS)]
 #: Reads a cap on every device, wherever it is given; a ValueError says what is wrong. [W]
 read_power_limit = _quantity(
     "w", least=LEAST_POWER_W, most=MOST_POWER_W, span="'1 W' to '20 kW' per device"

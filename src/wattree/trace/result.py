@@ -10,6 +10,7 @@ from wattree.trace.bill import RunBill, ScheduleShift
 from wattree.trace.energy import EnergyUse, PowerOverTime
 from wattree.trace.materials import MaterialsUse
 from wattree.trace.neighbours import NeighbourEffect
+from wattree.trace.training import TrainingUse
 
 __all__ = [
     "AliveTensors",
@@ -195,6 +196,7 @@ class Result:
         power: Power over the step by component; None where plays are not detailed.
         run: A run to the tokens or samples that were asked for; None without.
         shift: The same job at other hours; None where nobody asked.
+        training: What was really trained; None of predictions.
         assumptions: What the job did not say and was assumed.
         neighbours: The same step beside other jobs; None if the job has no neighbours. All other
             figures are of the job alone.
@@ -235,6 +237,7 @@ class Result:
     run: RunBill | None = None
     shift: ScheduleShift | None = None
     dense_parameters: int | None = None
+    training: TrainingUse | None = None
 
     @property
     def function(self) -> str:
@@ -268,8 +271,9 @@ class Result:
         """Return plain dictionaries and lists, ready for JSON.
 
         `pools` is there where there are several, `materials` where the job has a loader, `power`
-        where the play was detailed, `run` and `shift` where they were asked for; `function`,
-        `dense_parameters` and `parameter_ratio` where the function is changed.
+        where the play was detailed, `run` and `shift` where they were asked for, `training` where
+        it was measured; `function`, `dense_parameters` and `parameter_ratio` where the function is
+        changed.
         """
         fields = asdict(self)
         fields |= {
@@ -277,7 +281,7 @@ class Result:
             "tokens_per_j": self.tokens_per_j,
             "energy_delay_product_js": self.energy_delay_product_js,
         }
-        for name in ("power", "run", "shift"):
+        for name in ("power", "run", "shift", "training"):
             if fields[name] is None:
                 del fields[name]
         if not self.pools:

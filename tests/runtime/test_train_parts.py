@@ -1,0 +1,259 @@
+"""What training is made of, one process at a time: keys, recipes, samples, first weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from wattree.errors import JobError, StrategyError
+from wattree.job import Job, job_from_mapping
+from wattree.runtime.data import Wanted, WantedKind, batch_samples, given_set, sample_set
+from wattree.runtime.kept_job import job_text
+from wattree.runtime.models.start import normal_block
+from wattree.runtime.recipe import Kind, recipe_of, with_preset
+
+
+def _mapping(**changes: Any) -> dict[str, Any]:
+    return {
+        "model": {"ffn": {"width": 64, "depth": 2}},
+        "data": {"global_batch": 16},
+        "precision": "fp32",
+        "cluster": {"node": "2x-epyc-7742", "nodes": 2},
+        "strategy": {"preset": "phantom", "tp": 2, "ghosts": 4},
+        **changes,
+    }
+
+
+def _job(**changes: Any) -> Job:
+    return job_from_mapping(_mapping(**changes), "job")
+
+
+# ---------------------------------------------------------------- keys of a job
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"data": {"global_batch": 16, "source": "digit"}},
+            "data.source: found 'digit'; did you mean 'digits'? expected one of synthetic-regr",
+        ),
+        (
+            {"data": {"global_batch": 16, "source": "digits", "samples": 9}},
+            "data.samples: found beside the source 'digits', which has its own",
+        ),
+        (
+            {"training": {"target_loss": 0}},
+            "training.target_loss: found 0, expected a number above 0 and up to 1e+09",
+        ),
+        (
+            {"training": {"checkpoint": {"dir": " ", "every": 1}}},
+            "training.checkpoint.dir: found an empty text, expected a folder",
+        ),
+    ],
+)
+def test_faults_of_the_new_keys_are_told(changes: dict[str, Any], message: str) -> None:
+    """With key, what was found and what is expected."""
+    with pytest.raises(JobError) as caught:
+        _job(**changes)
+    assert message in str(caught.value)
+
+
+def test_no_prediction_depends_on_what_is_trained_on() -> None:
+    """Source, target and checkpoints are of `train` alone."""
+    import wattree
+
+    told = {"steps": 5, "target_loss": 0.5, "checkpoint": {"dir": "x", "every": 2}}
+    with_keys = _job(data={"global_batch": 16, "source": "digits"}, training=told)
+    assert wattree.simulate(with_keys).result.step_time_s == (
+        wattree.simulate(_job()).result.step_time_s
+    )
+
+
+# ---------------------------------------------------------------- recipes
+
+
+def test_a_recipe_has_the_degrees_of_the_strategy() -> None:
+    """What is left of the devices are replicas."""
+    recipe = recipe_of(_job())
+    assert (recipe.kind, recipe.dp, recipe.tp, recipe.ranks) == (Kind.PHANTOM, 2, 2, 4)
+    assert (recipe.micro_batch, recipe.micro_batches, recipe.ghosts) == (8, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        ("auto", "found 'auto', expected a preset with degrees"),
+        ({"mesh": {"dp": 4}, "tree": {}}, "found a tree, expected a preset with degrees"),
+        ({"preset": "fsdp"}, "strategy.sharding: found 'zero3', expected none"),
+        ({"pp": 2, "dp": 2}, "strategy.pp: found 2, expected 1"),
+        ({"preset": "ddp", "recompute": "full"}, "strategy.recompute: found 'full'"),
+        ({"preset": "ddp", "micro_batch": 3}, "do not split into micro-batches of 3"),
+    ],
+)
+def test_other_strategies_are_refused_with_those_that_are_run(strategy: Any, words: str) -> None:
+    """The list is in every message."""
+    with pytest.raises(StrategyError) as caught:
+        recipe_of(_job(strategy=strategy))
+    assert words in str(caught.value)
+
+
+def test_another_preset_keeps_the_ranks() -> None:
+    """Degrees stay; replicas take the place of parts."""
+    job = _job()
+    for preset in ("tensor", "megatron", "phantom"):
+        recipe = recipe_of(with_preset(job, preset))
+        assert (recipe.kind.value, recipe.dp, recipe.tp) == (preset, 2, 2)
+    ddp = recipe_of(with_preset(job, "ddp"))
+    assert (ddp.dp, ddp.tp, ddp.micro_batch * ddp.micro_batches) == (4, 1, 4)
+
+
+def test_a_kept_job_says_the_same_from_any_folder(tmp_path: Path) -> None:
+    """Paths are absolute, and the preset is the one that was run."""
+    import json
+
+    from wattree.job import load_job
+
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here" / "data.py").write_text("")
+    source = {"global_batch": 16, "source": "data.py:dataset"}
+    saved = {"steps": 3, "checkpoint": {"dir": "saved", "every": 2}}
+    path = tmp_path / "here" / "job.yaml"
+    path.write_text(json.dumps(_mapping(data=source, training=saved)))
+    job = with_preset(load_job(path), "tensor")
+    kept = tmp_path / "there" / "job.yaml"
+    kept.write_text(job_text(path, job, "tensor"))
+    again = load_job(kept)
+    assert again.strategy == job.strategy
+    assert again.training == job.training
+    assert again.data.source.module is not None
+    assert again.data.source.module.file == tmp_path / "here" / "data.py"
+
+
+# ---------------------------------------------------------------- samples
+
+
+@given(
+    samples=st.integers(1, 40),
+    batch=st.integers(1, 30),
+    steps=st.integers(1, 12),
+    seed=st.integers(0, 5),
+)
+def test_every_epoch_sees_every_sample_once(
+    samples: int, batch: int, steps: int, seed: int
+) -> None:
+    """However batches lie across epochs."""
+    order = np.concatenate(
+        [batch_samples(step=step, batch=batch, samples=samples, seed=seed) for step in range(steps)]
+    )
+    for begin in range(0, len(order) - samples + 1, samples):
+        assert sorted(order[begin : begin + samples]) == list(range(samples))
+
+
+@given(
+    rows=st.tuples(st.integers(0, 1200), st.integers(1, 60)),
+    columns=st.tuples(st.integers(0, 1200), st.integers(1, 60)),
+)
+def test_a_block_is_that_of_the_whole_matrix(
+    rows: tuple[int, int], columns: tuple[int, int]
+) -> None:
+    """Whoever holds an entry draws the same number."""
+    block = normal_block(
+        seed=1,
+        name="w",
+        rows=(rows[0], sum(rows)),
+        columns=(columns[0], sum(columns)),
+        std=0.5,
+    )
+    one = normal_block(
+        seed=1,
+        name="w",
+        rows=(rows[0], rows[0] + 1),
+        columns=(sum(columns) - 1, sum(columns)),
+        std=0.5,
+    )
+    assert block.shape == (rows[1], columns[1])
+    assert block[0, -1] == one[0, 0]
+
+
+def test_blocks_are_normal_and_of_their_name() -> None:
+    """Mean, spread, and another matrix for another name or seed."""
+    block = normal_block(seed=1, name="a", rows=(0, 600), columns=(0, 600), std=2.0)
+    assert abs(float(block.mean())) < 0.02
+    assert float(block.std()) == pytest.approx(2.0, rel=0.01)
+    for seed, name in ((2, "a"), (1, "b")):
+        other = normal_block(seed=seed, name=name, rows=(0, 600), columns=(0, 600), std=2.0)
+        assert abs(float((block * other).mean())) < 0.05
+
+
+def test_the_digits_are_all_there() -> None:
+    """As images, projected, and as tokens."""
+    plain = Wanted(kind=WantedKind.VECTORS, width=64, outputs=10, batch=8)
+    found = sample_set("digits", plain, seed=0)
+    assert found.targets is not None
+    assert (found.samples, found.is_classification) == (1797, True)
+    assert np.bincount(found.targets.numpy()).min() > 170
+    assert (float(found.inputs[0].min()), float(found.inputs[0].max())) == (-1.0, 1.0)
+    wide = sample_set("digits", Wanted(**{**_fields(plain), "width": 100}), seed=0)
+    assert wide.inputs[0].shape == (1797, 100)
+    tokens = Wanted(kind=WantedKind.TOKENS, width=27, sequence=65, batch=8)
+    text = sample_set("digits", tokens, seed=0)
+    ids = text.inputs[0]
+    assert torch.equal(ids[:, 0] - 17, found.targets)
+    assert text.targets is not None
+    assert torch.equal(text.targets[:, :-1], ids[:, 1:])
+    assert set(text.targets[:, -1].tolist()) == {-100}
+
+
+def _fields(wanted: Wanted) -> dict[str, Any]:
+    from dataclasses import fields
+
+    return {field.name: getattr(wanted, field.name) for field in fields(wanted)}
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("return torch.zeros(3, 8), torch.zeros(3, 8)", ""),
+        ("return [(torch.zeros(8), 1)] * 2", "expected a pair (inputs, targets)"),
+        ("return torch.zeros(3, 8), torch.zeros(2, 8)", "found 2, 3 rows, expected as many"),
+        ("return torch.zeros(3, 9), torch.zeros(3, 8)", "found samples of [9], expected [8]"),
+        ("return 7", "found a int, expected a pair"),
+    ],
+)
+def test_a_users_samples_are_checked(tmp_path: Path, body: str, words: str) -> None:
+    """One function; what it returns is looked at before anything is trained."""
+    from wattree.job import module_source
+
+    path = tmp_path / "data.py"
+    path.write_text(f"import torch\n\n\ndef dataset():\n    {body}\n")
+    source = module_source("data.py:dataset", tmp_path)
+    wanted = Wanted(kind=WantedKind.VECTORS, width=8, outputs=8, batch=2)
+    if not words:
+        assert given_set(source, wanted).samples == 3
+        return
+    with pytest.raises(JobError) as caught:
+        given_set(source, wanted)
+    assert words in str(caught.value)
+
+
+def test_runtime_is_imported_without_torch() -> None:
+    """Commands on other things stay fast."""
+    import subprocess
+    import sys
+
+    program = (
+        "import sys, wattree.runtime, wattree.runtime.recipe, wattree.runtime.launch, wattree.cli\n"
+        "import wattree.runtime.train\n"
+        "assert not {'torch', 'numba'} & set(sys.modules), 'loaded'"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
