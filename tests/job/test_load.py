@@ -12,7 +12,7 @@ import pytest
 from wattree.compiler.storage import optimizer_state_bytes
 from wattree.cost.software import Software
 from wattree.errors import JobError
-from wattree.job import AUTO, Job, Lora, job_from_mapping, job_schema, load_job
+from wattree.job import AUTO, CheckpointOptions, Job, Lora, job_from_mapping, job_schema, load_job
 from wattree.job.optimizers import OPTIMIZERS
 from wattree.strategy import (
     ActivationStore,
@@ -248,10 +248,8 @@ def test_training_and_traits_are_kept() -> None:
     )
 
     assert (job.training.steps, job.training.seed) == (100, 7)
-    assert job.training.options == {
-        "learning_rate": 1e-3,
-        "checkpoint": {"dir": "runs/a", "every": 50},
-    }
+    assert job.training.learning_rate == 1e-3
+    assert job.training.checkpoint == CheckpointOptions(folder=Path("runs/a"), every=50)
     assert job.traits == {"compiled": True, "gradient_bytes": 2.0}
 
 
@@ -315,7 +313,7 @@ def test_all_problems_come_at_once() -> None:
             "strategy: unknown key 'fdsp'; did you mean 'fsdp'? known keys: preset, dp, fsdp, tp, "
             "cp, pp, ep, expert_over_tensor, micro_batch, sharding, sequence_parallel, recompute, "
             "schedule, virtual_stages, order, placement, stage_layers, context, context_order, "
-            "sync_batch_norm, op_shard, tables, single_process, "
+            "sync_batch_norm, tensor_pairs, op_shard, tables, single_process, "
             "expert_imbalance, expert_capacity, overlap_gradients, overlap_parameters, "
             "overlap_tensor, tensor_pieces, overlap_pipeline, overlap_optimizer, "
             "reduce_every_micro_batch, in_line, prefetch, reshard_after_forward, bucket, offload"
@@ -395,8 +393,8 @@ def trait_problems() -> tuple[str, ...]:
         ),
         (
             {"model": {"lora": {"rank": 4}}},
-            "model: found none of name, transformer and module, expected exactly one of name, "
-            "transformer, module",
+            "model: found none of name, transformer, ffn and module, expected exactly one of name, "
+            "transformer, ffn, module",
         ),
         (
             {"model": {"transformer": {"layers": [[1]]}}},
@@ -412,7 +410,8 @@ def trait_problems() -> tuple[str, ...]:
         ),
         (
             {"data": None},
-            "data: is missing, expected a mapping of sequence_length, global_batch, loader",
+            "data: is missing, expected a mapping of sequence_length, global_batch, loader, "
+            "source, samples",
         ),
     ],
 )

@@ -88,7 +88,7 @@ def test_arguments_inputs_and_loss() -> None:
         ),
         (
             {"name": "gpt2", "module": "mine.py:build"},
-            "model: found name and module, expected exactly one of name, transformer, module",
+            "model: found name and module, expected exactly one of name, transformer, ffn, module",
         ),
         (
             {"module": "mine.py:build", "inputs": ["float23[batch]"]},

@@ -8,6 +8,7 @@ from wattree.capture.catalogue import (
     model_names,
 )
 from wattree.capture.counts import dense_forward_flop, operator_flop
+from wattree.capture.ffn import build_ffn
 from wattree.capture.figures import ModelFigures, model_figures
 from wattree.capture.fusion import fused
 from wattree.capture.huggingface import (
@@ -39,6 +40,7 @@ __all__ = [
     "ModuleRow",
     "Recording",
     "TransformerShape",
+    "build_ffn",
     "build_transformer",
     "capture_module",
     "catalogue_entry",

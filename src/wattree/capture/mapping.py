@@ -20,7 +20,7 @@ from wattree.capture.transformer import build_transformer
 from wattree.errors import ModelError
 from wattree.graph import ModelGraph
 
-__all__ = ["TRANSFORMER_KEYS", "transformer_from_mapping"]
+__all__ = ["TRANSFORMER_KEYS", "shape_from_mapping", "transformer_from_mapping"]
 
 _SHORTHANDS: Final = ("dense_layers", "moe_every", "full_attention_every")
 #: Fields for which zero says "none", so that it may be written; elsewhere leave the key out.
@@ -59,6 +59,11 @@ def transformer_from_mapping(mapping: Mapping[str, Any], where: str) -> ModelGra
     Raises:
         ModelError: Keys are unknown or missing, or values impossible; all of them are listed.
     """
+    return build_transformer(shape_from_mapping(mapping, where))
+
+
+def shape_from_mapping(mapping: Mapping[str, Any], where: str) -> TransformerShape:
+    """Return the shape that a `transformer:` block describes; see `transformer_from_mapping`."""
     if not isinstance(mapping, Mapping):
         raise ModelError(f"{where}: found {mapping!r}, expected a mapping with layers, hidden, …")
     reader = ConfigReader(mapping, where)
@@ -73,7 +78,7 @@ def transformer_from_mapping(mapping: Mapping[str, Any], where: str) -> ModelGra
     reader.finish()
     # Built under the name of its place, so that a refusal says where; renamed once it stands.
     shape = TransformerShape(**{**values, "name": where}, sources=(where,))
-    return build_transformer(replace(shape, name=values.get("name", where)))
+    return replace(shape, name=values.get("name", where))
 
 
 def _value(reader: ConfigReader, name: str, kind: str, default: Any) -> Any:

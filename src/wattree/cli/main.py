@@ -20,6 +20,7 @@ from wattree.cli.measure import measure
 from wattree.cli.plan import plan
 from wattree.cli.replay import replay
 from wattree.cli.simulate import simulate
+from wattree.cli.train import train
 from wattree.cli.validate import validate
 from wattree.errors import WattreeError
 
@@ -35,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: the same in a pipe, a log and a terminal, and faster
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (plan, simulate, validate, catalog, export, replay):
+for command in (plan, simulate, train, validate, catalog, export, replay):
     app.command()(command)
 app.add_typer(energy)
 # The options of the measured command are its own.
@@ -83,7 +84,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     words = None if arguments is None else list(arguments)
     try:
-        code = app(args=words, prog_name="wattree", standalone_mode=False)
+        code = app(args=words, prog_name="wattree", standalone_mode=False, obj=words)
     except WattreeError as error:
         typer.echo(f"wattree: {error}", err=True)
         return MISTAKE

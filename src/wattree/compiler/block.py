@@ -10,6 +10,7 @@ from wattree.compiler.layout import PARTIAL, Layout
 from wattree.compiler.passes.backward import backward_steps
 from wattree.compiler.passes.context import exchanges_of
 from wattree.compiler.passes.forward import Placed, StepList, forward_steps
+from wattree.compiler.passes.gathered import kept_gathers
 from wattree.compiler.passes.memory import parameter_groups, saved_tensors
 from wattree.compiler.passes.propagate import Split, operator_splits, required_layout
 from wattree.compiler.passes.statistics import statistics_axes
@@ -215,6 +216,7 @@ def _compile_block(
     splits = operator_splits(block, choices, layouts, active, instance.path)
     exchanges, orders = exchanges_of(block, choices)
     synced = statistics_axes(block.operators, splits, choices)
+    kept = kept_gathers(block, choices)
     forward = forward_steps(
         block,
         splits,
@@ -223,6 +225,7 @@ def _compile_block(
         exchanges=exchanges,
         orders=orders,
         synced=synced,
+        kept=kept,
     )
     shares = [choice.recompute for choice in choices]
     again = StepList(phase=StepPhase.RECOMPUTATION)
@@ -236,6 +239,7 @@ def _compile_block(
             exchanges=exchanges,
             orders=orders,
             synced=synced,
+            kept=kept,
         )
     lies = {name: forward.tensors[name].layout for name in handed_on}
     backward, backward_exit = backward_steps(

@@ -312,6 +312,7 @@ def _phase(
                 work = work * scale.load.busiest
                 loads = [load * scale.load.ports for load in loads]
             is_gather = step.kind is CollectiveKind.ALL_GATHER
+            is_gather = is_gather and not step.kept
             gathered = size * (is_gather & (group.ranks > 1))  # one rank has the whole already
             none = 0 * size
             table[:10, index] = latency, work, none, none, wire, *loads, gathered, in_turn

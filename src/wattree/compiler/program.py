@@ -284,6 +284,7 @@ class CollectiveStep:
         exposed: Nothing hides it, whatever the software overlaps.
         uneven: It brings tokens to their experts, or back.
         element_bytes: Width of an element, where it is not that of activations. [B]
+        kept: What it gathers is kept for backward, so it is no temporary.
     """
 
     path: str
@@ -298,6 +299,7 @@ class CollectiveStep:
     exposed: bool = False
     uneven: bool = False
     element_bytes: float | None = None
+    kept: bool = False
 
 
 Step = ComputeStep | CollectiveStep

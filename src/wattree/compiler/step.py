@@ -17,6 +17,7 @@ from wattree.compiler.loading import Loading, check_host_memory, loading_of, sto
 from wattree.compiler.movement import Movement, movement_of
 from wattree.compiler.offload import check_far_tables, offload_misfits
 from wattree.compiler.owners import first_rank_levels, owner_levels
+from wattree.compiler.passes.phantom import with_phantoms
 from wattree.compiler.passes.window import window_part_misfits
 from wattree.compiler.program import Scale
 from wattree.compiler.received import chunk_stages, with_received
@@ -121,6 +122,21 @@ class Steps:
         return self.of_kind[0].topology
 
 
+def with_changes(job: JobToCompile) -> JobToCompile:
+    """Return the job with the model that its strategy makes of its own.
+
+    Raises:
+        StrategyError: Layers cannot be what the strategy wants of them.
+    """
+    strategy = job.strategy
+    model, tree = with_phantoms(job.model, strategy.tree, dict(strategy.mesh.axes))
+    return (
+        job
+        if model is job.model
+        else replace(job, model=model, strategy=replace(strategy, tree=tree))
+    )
+
+
 def steps_of(
     job: JobToCompile, cluster: Cluster, tiers: Sequence[str], storage: Loader | None = None
 ) -> Steps:
@@ -132,6 +148,7 @@ def steps_of(
         tiers: Memory behind the devices that it or jobs beside it use.
         storage: A loader whose storage it or jobs beside it read; None if none does.
     """
+    job = with_changes(job)
     model, strategy, software = job.model, job.strategy, job.software
     sequence, global_batch = job.sequence, job.global_batch
     active = frozenset(axis for axis, degree in strategy.mesh.axes if degree > 1)

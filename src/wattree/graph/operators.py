@@ -63,6 +63,8 @@ class TensorRole(StrEnum):
     COLUMN = "column"  # split by output features
     ROW = "row"  # split by input features; its output is a partial sum
     VOCABULARY = "vocabulary"  # a table, or logits, split by vocabulary
+    EITHER = "either"  # of a stack of alike layers: by columns, or by columns and rows in turn
+    GHOSTS = "ghosts"  # reads what all ranks made for each other; nothing of it can begin before
     POSITIONWISE = "positionwise"  # on whole hidden states: split by position, if at all
 
 

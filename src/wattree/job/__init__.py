@@ -2,8 +2,19 @@
 
 from typing import TYPE_CHECKING, Any
 
+from wattree.job.ffn import ACTIVATIONS, CROSS_ENTROPY, LOSSES, Ffn
 from wattree.job.inputs import InputDeclaration, read_declaration
-from wattree.job.job import AUTO, Data, Job, Lora, ModelSource, Neighbour, TrainingOptions
+from wattree.job.job import (
+    AUTO,
+    CheckpointOptions,
+    Data,
+    Job,
+    Lora,
+    ModelSource,
+    Neighbour,
+    SampleSource,
+    TrainingOptions,
+)
 from wattree.job.module import ModuleSource, module_source, names_module
 from wattree.job.naming import naming
 from wattree.job.ranges import ranges
@@ -14,14 +25,20 @@ if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.job.schema import job_schema
 
 __all__ = [
+    "ACTIVATIONS",
     "AUTO",
+    "CROSS_ENTROPY",
+    "LOSSES",
+    "CheckpointOptions",
     "Data",
+    "Ffn",
     "InputDeclaration",
     "Job",
     "Lora",
     "ModelSource",
     "ModuleSource",
     "Neighbour",
+    "SampleSource",
     "TrainingOptions",
     "job_from_mapping",
     "job_schema",

@@ -11,10 +11,21 @@ from wattree.cost.loading import Loader
 from wattree.cost.requests import CollectiveRequests
 from wattree.hardware import Cluster
 from wattree.job.energy import EnergyTerms
+from wattree.job.ffn import Ffn
 from wattree.job.module import ModuleSource
 from wattree.strategy import Strategy, StrategyOptions
 
-__all__ = ["AUTO", "Data", "Job", "Lora", "ModelSource", "Neighbour", "TrainingOptions"]
+__all__ = [
+    "AUTO",
+    "CheckpointOptions",
+    "Data",
+    "Job",
+    "Lora",
+    "ModelSource",
+    "Neighbour",
+    "SampleSource",
+    "TrainingOptions",
+]
 
 #: The strategy of a job that leaves it to `plan`.
 AUTO = "auto"
@@ -35,11 +46,12 @@ class Lora:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """Where the model comes from: exactly one of `name`, `transformer` and `module`.
+    """Where the model comes from: exactly one of `name`, `transformer`, `ffn` and `module`.
 
     Attributes:
         name: Catalogue name, or path of a `config.json`.
         transformer: Keys of a plain `transformer:` block.
+        ffn: Shape of the built-in stack of linear layers.
         module: A Python function that builds it; using it runs code.
         capture: A named one is built and captured even where its family can be read.
         arguments: Options of the catalogue's model called `name`.
@@ -50,12 +62,28 @@ class ModelSource:
 
     name: str | None = None
     transformer: Mapping[str, Any] | None = None
+    ffn: Ffn | None = None
     module: ModuleSource | None = None
     capture: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
     lora: Lora | None = None
     freeze: tuple[str, ...] = ()
     folder: Path = Path()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSource:
+    """What a model is really trained on: one of `name` and `module`.
+
+    Attributes:
+        name: `synthetic-regression`, `synthetic-classification` or `digits`.
+        module: A Python function that returns the samples; using it runs code.
+        samples: Of a synthetic source; None leaves that to it.
+    """
+
+    name: str | None = None
+    module: ModuleSource | None = None
+    samples: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,21 +95,46 @@ class Data:
         global_batch: Samples per step over all replicas.
         has_sequence: The job gives a sequence length. Models of tokens need one.
         loader: How samples get to the devices; None where the job does not say.
+        source: What `train` trains on; no prediction depends on it.
     """
 
     sequence_length: int = 1
     global_batch: int
     has_sequence: bool = True
     loader: Loader | None = None
+    source: SampleSource = field(default_factory=SampleSource)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointOptions:
+    """When and where `train` saves.
+
+    Attributes:
+        folder: Where checkpoints lie.
+        every: Steps between them.
+    """
+
+    folder: Path
+    every: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """Only read by `train`."""
+    """The whole run.
+
+    Attributes:
+        steps: Its length; `plan --deadline` reads it, too.
+        seed: Of weights, data and their order.
+        learning_rate: None leaves it to the optimiser's usual one.
+        target_loss: It ends earlier once this is reached.
+        checkpoint: When and where it is saved; None: never.
+    """
 
     steps: int = 1
     seed: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
+    learning_rate: float | None = None
+    target_loss: float | None = None
+    checkpoint: CheckpointOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from wattree.job.cluster import cluster_of
 from wattree.job.collectives import collective_requests
 from wattree.job.energy import energy_terms, under_terms
 from wattree.job.idle import warn_of_idle_capacity
-from wattree.job.job import AUTO, Data, Job, ModelSource, TrainingOptions
+from wattree.job.job import AUTO, Data, Job, ModelSource
 from wattree.job.loader import loader_of, warn_of_loader
 from wattree.job.model import model_source, needs_sequence
 from wattree.job.neighbours import (
@@ -45,9 +45,9 @@ from wattree.job.schema import (
     JobFile,
     LoaderSpec,
     PlaceSpec,
-    TrainingSpec,
 )
 from wattree.job.strategy import chosen_strategy
+from wattree.job.training import sample_source, training_options
 from wattree.strategy import Strategy, StrategyOptions
 
 __all__ = ["job_from_mapping", "load_job"]
@@ -98,7 +98,7 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
     model = model_source(
         mapping.get("model"), folder=folder, is_guest=guest is not None, problems=problems
     )
-    data = _data(mapping.get("data"), model, problems=problems)
+    data = _data(mapping.get("data"), model, folder=folder, problems=problems)
     cluster, place = _cluster_and_place(mapping, guest, folder=folder, problems=problems)
     if data is not None and data.loader is not None and cluster is not None:
         warn_of_loader(data.loader, cluster, problems=problems)
@@ -134,7 +134,7 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
             problems=problems,
         )
     terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)
-    training = _training(mapping.get("training", {}), problems=problems)
+    training = training_options(mapping.get("training", {}), folder=folder, problems=problems)
     problems.check()
     # Whatever is None noted its fault, so `check` has raised.
     assert model is not None
@@ -224,7 +224,9 @@ def _beside(job: Job, value: object, *, folder: Path, problems: Problems) -> Job
     return replace(job, neighbours=neighbours, warnings=tuple(problems.warnings))
 
 
-def _data(value: object, model: ModelSource | None, *, problems: Problems) -> Data | None:
+def _data(
+    value: object, model: ModelSource | None, *, folder: Path, problems: Problems
+) -> Data | None:
     given, plain = None, value
     if isinstance(value, Mapping):
         given = value.get("loader")
@@ -246,6 +248,7 @@ def _data(value: object, model: ModelSource | None, *, problems: Problems) -> Da
         global_batch=spec.global_batch,
         has_sequence=length is not None,
         loader=loader,
+        source=sample_source(spec, folder=folder, problems=problems),
     )
 
 
@@ -291,11 +294,3 @@ def _is_like(value: object, default: object) -> bool:
             return False
         return 0 <= value <= MOST_BYTES
     return type(value) is type(default)
-
-
-def _training(value: object, *, problems: Problems) -> TrainingOptions:
-    spec = problems.read(TrainingSpec, value, "training")
-    if spec is None:
-        return TrainingOptions()
-    options = spec.model_dump(exclude_none=True, exclude={"steps", "seed"})
-    return TrainingOptions(steps=spec.steps, seed=spec.seed, options=options)

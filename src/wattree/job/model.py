@@ -7,15 +7,16 @@ from typing import Any
 
 from wattree.errors import ModelError
 from wattree.files import is_folder
+from wattree.job.ffn import Ffn
 from wattree.job.inputs import InputDeclaration, read_declaration
 from wattree.job.job import Lora, ModelSource
 from wattree.job.module import ModuleSource, module_source, names_module
 from wattree.job.problems import Problems, shown
-from wattree.job.schema import JobFile, ModelSpec
+from wattree.job.schema import FfnSpec, JobFile, ModelSpec
 
 __all__ = ["model_source", "needs_sequence"]
 
-_SOURCES = ("name", "transformer", "module")
+_SOURCES = ("name", "transformer", "ffn", "module")
 #: Keys of the mapping that say something of a Python function.
 _OF_MODULES = ("inputs", "loss")
 
@@ -40,8 +41,9 @@ def model_source(
         return None
     given = [key for key in _SOURCES if getattr(spec, key) is not None]
     if len(given) != 1:
-        found = " and ".join(given) or "none of name, transformer and module"
-        problems.add("model", f"found {found}, expected exactly one of name, transformer, module")
+        found = " and ".join(given) or "none of name, transformer, ffn and module"
+        expected = f"exactly one of {', '.join(_SOURCES)}"
+        problems.add("model", f"found {found}, expected {expected}")
         return None
     if spec.capture is not None and spec.name is None:
         problems.add("model.capture", "only a model given by 'name' has it")
@@ -49,6 +51,7 @@ def model_source(
     return ModelSource(
         name=name,
         transformer=spec.transformer,
+        ffn=None if spec.ffn is None else _ffn(spec.ffn),
         module=_module(spec, folder=folder, is_guest=is_guest, problems=problems),
         capture=bool(spec.capture),
         arguments={} if spec.module is not None else spec.arguments or {},
@@ -67,6 +70,12 @@ def _as_mapping(value: object) -> object:
     if not isinstance(value, str):
         return value
     return {"module" if names_module(value) else "name": value}
+
+
+def _ffn(spec: FfnSpec) -> Ffn:
+    """Return the stack that is described; widths that are left out are that of the others."""
+    widths = {"inputs": spec.inputs or spec.width, "outputs": spec.outputs or spec.width}
+    return Ffn(**{**spec.model_dump(), **widths})
 
 
 def _lora(spec: ModelSpec) -> Lora | None:

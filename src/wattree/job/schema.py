@@ -22,11 +22,13 @@ from wattree.job.values import (
     Duration,
     EnergyPrice,
     Factor,
+    Ghosts,
     Imbalance,
     Index,
     Intensity,
     Layers,
     Lifetime,
+    Loss,
     MadeCarbon,
     Offset,
     Pieces,
@@ -54,6 +56,7 @@ __all__ = [
     "DataSpec",
     "EmbodiedSpec",
     "EnergySpec",
+    "FfnSpec",
     "JobFile",
     "LoaderSpec",
     "LoraSpec",
@@ -64,6 +67,7 @@ __all__ = [
     "NodeSpec",
     "OffloadSpec",
     "OptionsSpec",
+    "PhantomSpec",
     "PlaceSpec",
     "PoolSpec",
     "PrefetchSpec",
@@ -93,6 +97,28 @@ class LoraSpec(Section):
     )
 
 
+class FfnSpec(Section):
+    """A stack of linear layers."""
+
+    width: Degree = Field(description="a whole number, neurons of every hidden layer")
+    depth: Degree = Field(description="a whole number, linear layers")
+    inputs: Degree | None = Field(
+        None, description="a whole number, values of a sample; the width if not given"
+    )
+    outputs: Degree | None = Field(
+        None,
+        description="a whole number, values or classes that come out; the width if not given",
+    )
+    activation: Literal["relu", "gelu", "silu", "tanh", "sigmoid"] = Field(
+        "relu",
+        description="one of relu, gelu, silu, tanh, sigmoid, after every layer but the last",
+    )
+    bias: bool = Field(True, description="true or false, whether layers add a bias")
+    loss: Literal["mse", "cross_entropy"] = Field(
+        "mse", description="'mse' or 'cross_entropy' (outputs are classes)"
+    )
+
+
 class ModelSpec(Section):
     """Where the model comes from."""
 
@@ -104,6 +130,9 @@ class ModelSpec(Section):
     )
     transformer: TransformerBlock | None = Field(
         None, description="a block of keys such as layers, hidden, heads and vocab"
+    )
+    ffn: FfnSpec | None = Field(
+        None, description="a mapping with width and depth, a stack of linear layers"
     )
     module: str | None = Field(
         None,
@@ -194,6 +223,14 @@ class DataSpec(Section):
         None,
         description="a known input pipeline, such as imagenet-jpeg, or a mapping with workers, "
         "decode and sample_bytes",
+    )
+    source: str | None = Field(
+        None,
+        description="synthetic-regression, synthetic-classification, digits or a Python function "
+        "such as 'data.py:dataset' (which train runs), what is trained on",
+    )
+    samples: Samples | None = Field(
+        None, description="a whole number, samples of a synthetic source"
     )
 
 
@@ -466,6 +503,26 @@ class _PresetKeys(Section):
         None,
         description="true or false, whether batch norm takes its statistics over all replicas",
     )
+    tensor_pairs: bool | None = Field(
+        None,
+        description="true or false, whether layers of a plain stack are split over tp in pairs, by "
+        "outputs then by inputs, instead of each by its outputs",
+    )
+    phantom: bool | None = Field(
+        None, description="true or false, whether linear layers are phantom layers over tp"
+    )
+    ghosts: Ghosts | None = Field(
+        None, description="a whole number, neurons that each rank sends of each phantom layer"
+    )
+    variant: Literal["pair", "shared"] | None = Field(
+        None, description="'pair' or 'shared', what decompresses ghosts"
+    )
+    regather: bool | None = Field(
+        None, description="true or false, whether ghosts are exchanged again in backward"
+    )
+    phantom_layers: list[str] | None = Field(
+        None, description="a list of patterns of linear layers, such as [mlp.*, attention.out]"
+    )
     op_shard: bool | None = Field(
         None,
         description="true or false, whether fully connected layers are split over replicas",
@@ -521,6 +578,21 @@ class MemorySpec(Section):
     recompute_share: float | None = Field(
         None, gt=0, le=1, description="a number above 0 and up to 1, share of each operator redone"
     )
+    gathered: Literal["keep", "again"] | None = Field(
+        None,
+        description="'keep' or 'again', whether backward gathers inputs once more that forward "
+        "gathered",
+    )
+
+
+class PhantomSpec(Section):
+    """How linear layers become phantom layers."""
+
+    ghosts: Ghosts = Field(description="a whole number, neurons that each rank sends of each layer")
+    axis: str = Field("tp", description="the mesh axis whose ranks have a block each")
+    variant: Literal["pair", "shared"] = Field(
+        "pair", description="'pair' or 'shared', what decompresses ghosts"
+    )
 
 
 class NodeSpec(Section):
@@ -544,6 +616,9 @@ class NodeSpec(Section):
         None,
         description="true or false, whether batch norm takes its statistics over all ranks that "
         "share its channels",
+    )
+    phantom: PhantomSpec | None = Field(
+        None, description="a mapping with ghosts: linear layers here are phantom layers"
     )
 
 
@@ -584,11 +659,14 @@ class CheckpointSpec(Section):
 
 
 class TrainingSpec(Section):
-    """Only read by `train`."""
+    """The whole run, read by `train`; its length by `plan --deadline` as well."""
 
     steps: Steps = Field(1, description="a whole number of steps")
     seed: Seed = Field(0, description="a whole number, the random seed")
     learning_rate: Rate | None = Field(None, description="a number, such as 1e-3")
+    target_loss: Loss | None = Field(
+        None, description="a number above 0, the loss at which training ends"
+    )
     checkpoint: CheckpointSpec | None = Field(None, description="a mapping with dir and every")
 
 

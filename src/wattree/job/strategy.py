@@ -23,8 +23,10 @@ from wattree.strategy import (
     ActivationStore,
     ContextExchange,
     ExpertLoad,
+    GatheredStore,
     MemoryChoice,
     Mesh,
+    PhantomLayers,
     PositionOrder,
     Schedule,
     Strategy,
@@ -77,8 +79,9 @@ def _options(
 ) -> StrategyOptions | None:
     chosen = spec.model_dump(exclude_none=True, exclude={"preset", *MOVEMENT_KEYS})
     chosen["traffic"] = traffic_of(spec, problems=problems)
-    if "stage_layers" in chosen:
-        chosen["stage_layers"] = tuple(chosen["stage_layers"])
+    for name in ("stage_layers", "phantom_layers"):
+        if name in chosen:
+            chosen[name] = tuple(chosen[name])
     _check_order_keys(chosen.get("schedule"), chosen, "strategy", problems=problems)
     if "order" in chosen:
         orders = orders_from(chosen["order"], "strategy.order", folder=folder, problems=problems)
@@ -252,6 +255,8 @@ def _node(spec: NodeSpec, *, axes: tuple[str, ...], place: str, to: Problems) ->
     used = {f"compute.{dim}": names for dim, names in compute.items()}
     for item in ("parameters", "gradients", "optimizer"):
         used[f"memory.{item}"] = tuple(getattr(memory, item) or ())
+    if spec.phantom is not None:
+        used["phantom.axis"] = (spec.phantom.axis,)
     for item, names in used.items():
         for name in names:
             if name not in axes:
@@ -264,6 +269,7 @@ def _node(spec: NodeSpec, *, axes: tuple[str, ...], place: str, to: Problems) ->
         context=None if spec.context is None else ContextExchange(spec.context),
         context_order=None if spec.context_order is None else PositionOrder(spec.context_order),
         sync_batch_norm=spec.sync_batch_norm,
+        phantom=None if spec.phantom is None else PhantomLayers(**spec.phantom.model_dump()),
     )
 
 
@@ -277,6 +283,7 @@ def _memory(spec: MemorySpec) -> MemoryChoice:
         optimizer=axes(spec.optimizer),
         activations=None if spec.activations is None else ActivationStore(spec.activations),
         recompute_share=spec.recompute_share,
+        gathered=None if spec.gathered is None else GatheredStore(spec.gathered),
     )
 
 

@@ -25,11 +25,13 @@ __all__ = [
     "Duration",
     "EnergyPrice",
     "Factor",
+    "Ghosts",
     "Imbalance",
     "Index",
     "Intensity",
     "Layers",
     "Lifetime",
+    "Loss",
     "MadeCarbon",
     "Offset",
     "Pieces",
@@ -57,8 +59,10 @@ MOST_STEPS = 1_000_000_000
 MOST_SEED = 2**63 - 1
 MOST_FACTOR = 1000
 MOST_DEPTH = 1000
+MOST_GHOSTS = 1_000_000
 MOST_SPREAD = 1.0
 MOST_LEARNING_RATE = 1000.0
+MOST_LOSS = 1e9
 #: The largest limit is what a device's own file may say it draws. [W], [B]
 LEAST_POWER_W, MOST_POWER_W = 1.0, 20_000.0
 LEAST_BUCKET_BYTES, MOST_BUCKET_BYTES = 1.0, 2.0**40
@@ -159,6 +163,12 @@ def _rate(value: object) -> object:
         or not 0 <= value <= MOST_LEARNING_RATE
     ):
         raise ValueError(f"{seen(value)}, expected a number from 0 to {MOST_LEARNING_RATE:g}")
+    return float(value)
+
+
+def _loss(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST_LOSS:
+        raise ValueError(f"{seen(value)}, expected a number above 0 and up to {MOST_LOSS:g}")
     return float(value)
 
 
@@ -298,6 +308,7 @@ _STORED_SCHEMA: dict[str, Any] = {
 }
 Degree = Annotated[int, BeforeValidator(_whole(1, MOST_RANKS)), Field(ge=1, le=MOST_RANKS)]
 Layers = Annotated[int, BeforeValidator(_whole(0, MOST_RANKS)), Field(ge=0, le=MOST_RANKS)]
+Ghosts = Annotated[int, BeforeValidator(_whole(0, MOST_GHOSTS)), Field(ge=0, le=MOST_GHOSTS)]
 Depth = Annotated[int, BeforeValidator(_whole(0, MOST_DEPTH)), Field(ge=0, le=MOST_DEPTH)]
 Backward = Annotated[
     int | str,
@@ -331,6 +342,7 @@ Spread = Annotated[float, BeforeValidator(_spread), Field(gt=0, le=MOST_SPREAD)]
 Slowdown = Annotated[dict[str, Factor], BeforeValidator(_by_index)]
 Pieces = Annotated[str | list[str | list[str]], BeforeValidator(_pieces)]
 Rate = Annotated[float, BeforeValidator(_rate), Field(ge=0, le=MOST_LEARNING_RATE)]
+Loss = Annotated[float, BeforeValidator(_loss), Field(gt=0, le=MOST_LOSS)]
 #: Reads a cap on every device, wherever it is given; a ValueError says what is wrong. [W]
 read_power_limit = _quantity(
     "w", least=LEAST_POWER_W, most=MOST_POWER_W, span="'1 W' to '20 kW' per device"

@@ -15,6 +15,7 @@ from wattree.errors import MeterError
 from wattree.measure.meter import Domain, Meter, Quantity
 from wattree.measure.track import Track
 from wattree.trace import MeterReading, PowerSeries, RunOrigin
+from wattree.trace.run import BOARD
 
 __all__ = ["LEAST_UPDATES", "READ_ELSEWHERE", "Window", "WindowReading", "origin_of"]
 
@@ -112,6 +113,7 @@ class Window:
         self._offset_s = math.nan
         self.started_s = self.stopped_s = math.nan
         self._stop = threading.Event()
+        self._adding = threading.Lock()  # readings come from a thread, questions from any
         self._thread: threading.Thread | None = None
         self._join(meters, claim)
 
@@ -176,10 +178,11 @@ class Window:
                 self._lost.setdefault(number, (self._clock(), str(error)))
                 continue
             self._lost.pop(number, None)
-            for reading in readings:
-                track = self._tracks.get((number, reading.domain))
-                if track is not None:
-                    track.add(reading.at_s, reading.value)
+            with self._adding:
+                for reading in readings:
+                    track = self._tracks.get((number, reading.domain))
+                    if track is not None:
+                        track.add(reading.at_s, reading.value)
 
     def _watch_wall_clock(self) -> None:
         now_s = self._clock()
@@ -195,6 +198,33 @@ class Window:
             for (_, name), track in self._tracks.items()
             if track.domain.quantity is not Quantity.SHARE
         }
+
+    def recent_w(self, seconds: float) -> tuple[float | None, bool]:
+        """Return the power over the last readings [W], and whether some of it is estimated.
+
+        It is what all domains drew together, those of a node with a meter of its own left out but
+        for that meter; None while no domain was read twice.
+
+        Args:
+            seconds: How far back. [s]
+        """
+        with self._adding:
+            energies = {
+                name: track
+                for (_, name), track in self._tracks.items()
+                if track.domain.quantity is not Quantity.SHARE
+            }
+            if BOARD in energies:
+                energies = {BOARD: energies[BOARD]}
+            found = []
+            for track in energies.values():
+                end_s = track.changed_s
+                begin_s = max(end_s - seconds, track.first_s)
+                if end_s > begin_s:  # NaN before the second reading
+                    watts = track.between(begin_s, end_s) / (end_s - begin_s)
+                    found.append((watts, track.domain.is_estimate))
+        total_w = math.fsum(watts for watts, _ in found) if found else None
+        return total_w, any(is_estimate for _, is_estimate in found)
 
     def between(self, start_s: float | None = None, end_s: float | None = None) -> WindowReading:
         """Return what was read between two times; of the whole window if none are given."""

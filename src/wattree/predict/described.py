@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from wattree.graph import ModelGraph
 from wattree.strategy import CUSTOM, ExpertLoad, Offload, Schedule, Strategy, Traffic, TreeNode
@@ -153,7 +154,7 @@ def _node(node: TreeNode, axes: set[str], split: set[str]) -> dict[str, object]:
         names = getattr(node.memory, name)
         if names is not None and (kept := [axis for axis in names if axis in axes]):
             memory[name] = {"shard": kept}
-    for name in ("activations", "recompute_share"):
+    for name in ("activations", "recompute_share", "gathered"):
         if (value := getattr(node.memory, name)) is not None:
             memory[name] = value
     chosen: dict[str, object] = {"compute": compute, "memory": memory}
@@ -161,4 +162,6 @@ def _node(node: TreeNode, axes: set[str], split: set[str]) -> dict[str, object]:
         chosen |= {"context": node.context, "context_order": node.context_order}
     if node.sync_batch_norm is not None:
         chosen["sync_batch_norm"] = node.sync_batch_norm
+    if node.phantom is not None:
+        chosen["phantom"] = asdict(node.phantom)
     return {key: value for key, value in chosen.items() if value or value is False}

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.block import ModelProgram, compile_model
+from wattree.compiler.passes.phantom import with_phantoms
 from wattree.hardware import Cluster
 from wattree.predict.degrees import MANY, Degrees
 from wattree.predict.formulas import Formulas
@@ -188,23 +189,25 @@ def screened(
     active = frozenset(axis for axis, values in degrees.axes.items() if (values > 1).any())
     # Neither schedules nor degrees (above 1) change a tree.
     wide = _wide(switches, degrees)
-    key = replace(wide, tp=min(wide.tp, 2), schedule="1f1b"), active
+    key = replace(wide, tp=wide.tp if wide.phantom else min(wide.tp, 2), schedule="1f1b"), active
     if key not in shared.programs:
         tree = tree_of(wide, setting.model)
-        shared.programs[key] = compile_model(setting.model, tree, active)
+        model, tree = with_phantoms(setting.model, tree, {"tp": wide.tp})
+        shared.programs[key] = compile_model(model, tree, active)
     return Screened(switches=switches, degrees=degrees, program=shared.programs[key], shared=shared)
 
 
 def _wide(switches: StrategyOptions, degrees: Degrees) -> StrategyOptions:
     """Return the switches with a tensor degree above 1, so that its splits are in the tree.
 
-    Under spatial parallelism the degree of `cp` says which layers are split, and the number of
-    replicas says which fully connected layers and tables are.
+    Under spatial parallelism the degree of `cp` says which layers are split, the number of replicas
+    says which fully connected layers and tables are, and phantom layers have a block for each rank.
     """
     own: dict[str, Any] = {"tp": int(degrees.axes["tp"].max())}
     told = (("cp",) if switches.context == SPATIAL else ()) + (
         REPLICAS if switches.op_shard or switches.tables == "auto" else ()
     )
+    told = (*told, "tp") if switches.phantom else told
     for axis in told:
         own[axis] = int(degrees.axes[axis].max())
         assert (degrees.axes[axis] == own[axis]).all(), "such trees differ with the degree"

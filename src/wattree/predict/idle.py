@@ -22,7 +22,12 @@ _SLIGHT: Final = 0.05
 #: The smallest share that one decimal of a percent shows.
 _SHOWN: Final = 5e-4
 #: Parts of operators that tensor ranks share; they do the other ones all alike.
-_SPLIT_BY_TENSOR: Final = (TensorRole.COLUMN, TensorRole.ROW, TensorRole.VOCABULARY)
+_SPLIT_BY_TENSOR: Final = (
+    TensorRole.COLUMN,
+    TensorRole.ROW,
+    TensorRole.VOCABULARY,
+    TensorRole.EITHER,
+)
 #: Precisions of linear layers alone: everything else stays at 16 bit.
 _OF_LINEAR_LAYERS: Final = (Precision.FP8, Precision.MXFP8, Precision.NVFP4)
 

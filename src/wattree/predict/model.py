@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wattree.capture import (
+    build_ffn,
     idle_sequence,
     load_model,
     located_model,
@@ -89,6 +90,8 @@ def _built(job: Job) -> ModelGraph:
     source = job.model
     if source.transformer is not None:
         graph = transformer_from_mapping(source.transformer, f"{job.source}: model.transformer")
+    elif source.ffn is not None:
+        graph = build_ffn(source.ffn)
     elif source.module is not None:
         data = job.data
         software = software_family(job.software, own_family=False).with_traits(job.traits)

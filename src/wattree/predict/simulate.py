@@ -25,6 +25,7 @@ from wattree.predict.breakdown import (
     tasks_by_class,
     time_parts,
 )
+from wattree.predict.changed import changed_line, changed_setting
 from wattree.predict.described import describe
 from wattree.predict.energy_use import StepEnergy, step_energy
 from wattree.predict.evidence import provenance_of
@@ -129,6 +130,9 @@ def simulate(
                 rules=Rules(sharing=sharing, mutual_slowdown=mutual_slowdown),
             )
     told = (*idle_choices(job, setting.model), *setting.warnings)
+    trained = changed_setting(setting, _written_out(setting, job.strategy)).model
+    if trained is not setting.model:
+        told = (changed_line(setting.model, trained), *told)
     return replace(prediction, warnings=told)
 
 
@@ -313,10 +317,11 @@ def _result(
     rules: tuple[str, ...],
 ) -> Result:
     job = setting.job
+    trained = changed_setting(setting, strategy)
     step_s, ranks = trace.makespan_s, strategy.mesh.ranks
     batch, has_tokens = job.data.global_batch, setting.has_tokens
     tokens_per_s = batch * job.data.sequence_length / step_s
-    needed = setting.model_flop
+    needed = trained.model_flop
     executed = max(_executed_flop(trace), needed)
     available = step_s * peak_flop_per_s(job.cluster, ranks, setting.precision)
     nodes = occupied_nodes(job, ranks)
@@ -337,7 +342,8 @@ def _result(
         hfu=executed / available,
         mfu_precision=setting.precision.value,
         model_flop_per_step=needed,
-        parameters=setting.model.parameters,
+        parameters=trained.model.parameters,
+        dense_parameters=None if trained is setting else setting.model.parameters,
         memory=memory,
         time_s=parts,
         energy_j=with_bill(energy.use, job.cluster, nodes, step_s),

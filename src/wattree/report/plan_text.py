@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from wattree.report.words import NOT_APPLICABLE, column, significant
+from wattree.report.words import NOT_APPLICABLE, changed_function, column, significant
 from wattree.units import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -59,9 +59,16 @@ def ranking(entries: Sequence[RankedStrategy]) -> Table:
     for index, entry in enumerate(entries):
         style = "bold" if index == 0 else None
         table.add_row(
-            str(index + 1), entry.label, *(texts[index] for _, _, texts in columns), style=style
+            str(index + 1), _named(entry), *(texts[index] for _, _, texts in columns), style=style
         )
     return table
+
+
+def _named(entry: RankedStrategy) -> str:
+    """Return a strategy in words, marked where it trains another function than the job's model."""
+    if entry.result.dense_parameters is None:
+        return entry.label
+    return f"{entry.label} (function {changed_function(entry.result.parameter_ratio)})"
 
 
 def results_cost(entries: Sequence[RankedStrategy]) -> list[float | None]:

@@ -25,6 +25,7 @@ from wattree.report.neighbours_text import show_neighbours
 from wattree.report.pools_text import pool_table
 from wattree.report.words import (
     NOT_APPLICABLE,
+    changed_function,
     count,
     money,
     percent,
@@ -105,6 +106,8 @@ def _headline(result: Result, console: Console) -> None:
         f"{count(result.parameters)} parameters, "
         f"{quantity(result.model_flop_per_step, 'FLOP')} per step",
     )
+    if result.dense_parameters is not None:
+        facts.add_row("Function", changed_function(result.parameter_ratio))
     console.print(facts)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 __all__ = [
     "NOT_APPLICABLE",
+    "changed_function",
     "column",
     "count",
     "money",
@@ -93,6 +94,11 @@ def column(
     return f"{prefix}{unit}", [
         NOT_APPLICABLE if value is None else f"{value:,.{decimals}f}" for value in scaled
     ]
+
+
+def changed_function(parameter_ratio: float) -> str:
+    """Return that another function is trained than the job's model, and how large it is."""
+    return f"changed, {percent(parameter_ratio)} of the model's parameters"
 
 
 def strategy_in_words(strategy: Mapping[str, Any]) -> str:

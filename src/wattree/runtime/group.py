@@ -27,6 +27,7 @@ from wattree.runtime.transfers import (
     Receipt,
     Scattering,
     Traffic,
+    Watch,
     Work,
 )
 
@@ -58,10 +59,12 @@ class Group:
         peers: The other ranks, in the order in which blocks of them are stored.
         native: Backends whose own collectives are used; the others send between pairs.
         traffic: What was sent. Layers that share a group are counted together.
+        watch: Told of every wait; None tells nobody.
     """
 
     def __init__(self, process_group: Any = None, *, timeout_s: float = _PATIENCE_S) -> None:
         self.timeout_s, self.traffic = timeout_s, Traffic()
+        self.watch: Watch | None = None
         is_alone = process_group is None and not (dist.is_available() and dist.is_initialized())
         self.process_group = None if is_alone else process_group or dist.group.WORLD
         self.rank, self.size, self._ranks = 0, 1, [0]

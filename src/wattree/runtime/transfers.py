@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -20,6 +20,7 @@ __all__ = [
     "Receipt",
     "Scattering",
     "Traffic",
+    "Watch",
     "Work",
 ]
 
@@ -75,6 +76,18 @@ class Traffic:
         self.waited_s = 0.0
 
 
+class Watch(Protocol):
+    """Told when a group waited, for those who measure."""
+
+    def mark(self) -> Any:
+        """Return a mark of now."""
+        ...
+
+    def waited(self, place: str, begun: Any, since: Any, until: Any) -> None:
+        """Take a collective of a layer that was begun, and waited for from one mark to another."""
+        ...
+
+
 class Pending:
     """A collective in flight; `wait` returns its result, once."""
 
@@ -82,6 +95,7 @@ class Pending:
         self, group: Group, works: Sequence[Work], finish: Callable[[], Tensor], place: str
     ) -> None:
         self._group, self._works, self._finish, self._place = group, works, finish, place
+        self._begun = _mark(group)
 
     def unless(self, overlap: bool) -> Pending:  # noqa: FBT001 - reads as a sentence
         """Return itself, still in flight if `overlap`, otherwise ended."""
@@ -99,7 +113,7 @@ class Pending:
         return self._finish()
 
     def _await(self) -> None:
-        _await_all(self._group, self._works, self._place)
+        _await_all(self._group, self._works, self._place, self._begun)
         self._works = ()
 
 
@@ -118,6 +132,7 @@ class Gathering:
     ) -> None:
         self.room = room
         self._group, self._part, self._place = group, part, place
+        self._begun = _mark(group)
         blocks = room.split(list(sizes))
         blocks[group.rank].copy_(part)
         steps = range(1, group.size)
@@ -130,7 +145,8 @@ class Gathering:
         """Yield the peers, each when its block is there."""
         for step, source in enumerate(self._sources):
             work, stage = self._receipts[step]
-            _await_all(self._group, [work, self._sent[step]], self._place)
+            works = [work, self._sent[step]]
+            self._begun = _await_all(self._group, works, self._place, self._begun)
             stage()
             if step + 1 < len(self._targets):
                 self._sent.append(
@@ -151,6 +167,7 @@ class Scattering:
 
     def __init__(self, group: Group, room: Tensor, sizes: Sequence[int], place: str) -> None:
         self._group, self._place, self.room = group, place, room
+        self._begun = _mark(group)
         self._blocks = room.split(list(sizes))
         self.order = [(group.rank + step) % group.size for step in range(1, group.size + 1)]
         own = self._blocks[group.rank]
@@ -188,7 +205,7 @@ class Scattering:
     def _await(self) -> None:
         if not self._is_done:  # a receipt can be awaited once
             works = [work for work, _ in self._receipts]
-            _await_all(self._group, [*works, *self._sent], self._place)
+            _await_all(self._group, [*works, *self._sent], self._place, self._begun)
             self._is_done = True
 
 
@@ -198,10 +215,11 @@ class NativeGathering:
     def __init__(self, group: Group, room: Tensor, work: Work, place: str) -> None:
         self.room = room
         self._group, self._work, self._place = group, work, place
+        self._begun = _mark(group)
 
     def arriving(self) -> Iterator[int]:
         """Yield the peers."""
-        _await_all(self._group, [self._work], self._place)
+        _await_all(self._group, [self._work], self._place, self._begun)
         yield from self._group.peers
 
 
@@ -239,8 +257,17 @@ class NativeScattering:
         return self._pending.wait()
 
 
-def _await_all(group: Group, works: Sequence[Work], place: str) -> None:
-    begin_s = time.perf_counter()
+def _mark(group: Group) -> Any:
+    return None if group.watch is None else group.watch.mark()
+
+
+def _await_all(group: Group, works: Sequence[Work], place: str, begun: Any) -> Any:
+    """Wait for all; return a mark of the end for who watches."""
+    since, begin_s = _mark(group), time.perf_counter()
     for work in works:
         group.await_work(work, place)
     group.traffic.waited_s += time.perf_counter() - begin_s
+    until = _mark(group)
+    if group.watch is not None and works and begun is not None:
+        group.watch.waited(place, begun, since, until)
+    return until

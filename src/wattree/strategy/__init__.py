@@ -12,6 +12,7 @@ from wattree.strategy.options import (
     ULYSSES,
     StrategyOptions,
 )
+from wattree.strategy.phantom import PAIR, RANK, SHARED, VARIANTS, PhantomLayers
 from wattree.strategy.strategy import CUSTOM, Schedule, Strategy
 from wattree.strategy.traffic import IN_LINE, TIERS, Offload, Prefetch, Traffic
 from wattree.strategy.tree import (
@@ -19,6 +20,7 @@ from wattree.strategy.tree import (
     ActivationStore,
     Choices,
     ContextExchange,
+    GatheredStore,
     MemoryChoice,
     PositionOrder,
     StrategyTree,
@@ -32,20 +34,26 @@ __all__ = [
     "CUSTOM",
     "IN_LINE",
     "OWNER",
+    "PAIR",
+    "RANK",
     "RECOMPUTATIONS",
     "SCHEDULES",
     "SHARDINGS",
+    "SHARED",
     "SPATIAL",
     "TABLES",
     "TIERS",
     "ULYSSES",
+    "VARIANTS",
     "ActivationStore",
     "Choices",
     "ContextExchange",
     "ExpertLoad",
+    "GatheredStore",
     "MemoryChoice",
     "Mesh",
     "Offload",
+    "PhantomLayers",
     "PositionOrder",
     "Prefetch",
     "Schedule",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from wattree.errors import StrategyError
 from wattree.strategy.expert_load import ExpertLoad
+from wattree.strategy.phantom import PAIR, SHARED, VARIANTS
 from wattree.strategy.schedules import PIPELINE_SCHEDULES, Order
 from wattree.strategy.strategy import CUSTOM
 from wattree.strategy.traffic import Traffic
@@ -70,7 +71,16 @@ class StrategyOptions:
         sync_batch_norm: Statistics of batch norm are taken over all replicas (and parts of images).
         tables: How tables that samples look up in are spread over replicas, one of `TABLES`.
         op_shard: Fully connected layers are split over replicas, by their outputs.
+        tensor_pairs: Linear layers of a plain stack are split over `tp` by outputs and by inputs in
+            turn, instead of each by its outputs, for which inputs are gathered. Other models say
+            themselves which of their layers are pairs.
         single_process: One process drives all devices, as `torch.nn.DataParallel` does.
+        phantom: Linear layers are phantom layers over `tp`: another function of fewer parameters.
+        ghosts: Neurons that each rank sends of each phantom layer.
+        variant: One of `VARIANTS`.
+        regather: Ghosts are exchanged again in backward instead of kept.
+        phantom_layers: Patterns of the layers that become phantom layers; None: layers of stacks,
+            feed-forward parts of transformers.
     """
 
     dp: int = 1
@@ -101,7 +111,13 @@ class StrategyOptions:
     sync_batch_norm: bool = False
     tables: str = "data-parallel"
     op_shard: bool = False
+    tensor_pairs: bool = False
     single_process: bool = False
+    phantom: bool = False
+    ghosts: int | None = None
+    variant: str = PAIR
+    regather: bool = False
+    phantom_layers: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         misfits: dict[str, str] = {}
@@ -115,6 +131,7 @@ class StrategyOptions:
             ("context", (*CONTEXTS, SPATIAL)),
             ("context_order", ORDERS),
             ("tables", TABLES),
+            ("variant", VARIANTS),
         ):
             if getattr(self, name) not in allowed:
                 misfits[f"strategy.{name}"] = (
@@ -126,8 +143,45 @@ class StrategyOptions:
             misfits["strategy.recompute"] = (
                 f"found '{self.recompute}', expected one of {', '.join(RECOMPUTATIONS)} or block_N"
             )
+        misfits |= self._phantom_misfits()
         if misfits:
             raise StrategyError(misfits)
+
+    def _phantom_misfits(self) -> dict[str, str]:
+        """Return what contradicts itself, or what no software does, about phantom layers."""
+        defaults = {"ghosts": None, "variant": PAIR, "regather": False, "phantom_layers": None}
+        if not self.phantom:
+            return {
+                f"strategy.{name}": "is of phantom layers; expected it beside preset: phantom"
+                for name, default in defaults.items()
+                if getattr(self, name) != default
+            }
+        found: dict[str, str] = {}
+        if self.ghosts is None:
+            found["strategy.ghosts"] = (
+                "is missing, expected a whole number: neurons that each rank of tp sends of each "
+                "phantom layer"
+            )
+        elif self.ghosts < 0:
+            found["strategy.ghosts"] = f"found {self.ghosts}, expected a whole number from 0"
+        if self.regather and self.variant == SHARED:
+            found["strategy.regather"] = (
+                "found with variant shared, which keeps one sum of ghosts; use it with pair"
+            )
+        others = {
+            "sequence_parallel": self.sequence_parallel,
+            "context": self.context == SPATIAL,
+            "op_shard": self.op_shard,
+            "tensor_pairs": self.tensor_pairs,
+            "single_process": self.single_process,
+        }
+        for name, is_set in others.items():
+            if is_set:
+                found[f"strategy.{name}"] = (
+                    "does not go with phantom layers, whose inputs and outputs are split by "
+                    "features over tp; leave one of them out"
+                )
+        return found
 
     @property
     def ranks(self) -> int:

@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
+from wattree.strategy.phantom import PhantomLayers
+
 __all__ = [
     "OWNER",
     "ActivationStore",
     "Choices",
     "ContextExchange",
+    "GatheredStore",
     "MemoryChoice",
     "PositionOrder",
     "StrategyTree",
@@ -35,6 +38,13 @@ class ActivationStore(StrEnum):
 
     KEEP = "keep"
     RECOMPUTE = "recompute"
+
+
+class GatheredStore(StrEnum):
+    """What happens to a gathered input that backward needs."""
+
+    KEEP = "keep"
+    AGAIN = "again"  # only the rank's own part is kept; it is gathered once more
 
 
 class ContextExchange(StrEnum):
@@ -66,6 +76,8 @@ class MemoryChoice:
         optimizer: Axes the optimiser state is sharded over (ZeRO-1).
         activations: Keep, or recompute in backward.
         recompute_share: Share of each operator that is recomputed; the rest is kept (1 unless set).
+        gathered: Keep what was gathered for an operator, or gather it again (which it does unless
+            set).
     """
 
     parameters: tuple[str, ...] | None = None
@@ -73,6 +85,7 @@ class MemoryChoice:
     optimizer: tuple[str, ...] | None = None
     activations: ActivationStore | None = None
     recompute_share: float | None = None
+    gathered: GatheredStore | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +98,7 @@ class TreeNode:
         context: Attention only: how it gets keys and values that other ranks hold.
         context_order: Attention only: which positions each rank holds.
         sync_batch_norm: Batch norm only: statistics are those of all ranks that share its channels.
+        phantom: Linear layers only: they are phantom layers.
     """
 
     compute: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -92,6 +106,7 @@ class TreeNode:
     context: ContextExchange | None = None
     context_order: PositionOrder | None = None
     sync_batch_norm: bool | None = None
+    phantom: PhantomLayers | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +121,8 @@ class Choices:
         context: How attention gets keys and values that other ranks hold.
         context_order: Which positions each rank holds.
         sync_batch_norm: Statistics of batch norm are those of all ranks that share its channels.
+        phantom: It is a phantom layer, if it is linear.
+        keep_gathered: What was gathered for it is kept for backward.
     """
 
     compute: Mapping[str, tuple[str, ...]]
@@ -117,6 +134,8 @@ class Choices:
     context: ContextExchange = ContextExchange.OVERLAPPED
     context_order: PositionOrder = PositionOrder.ZIGZAG
     sync_batch_norm: bool = False
+    phantom: PhantomLayers | None = None
+    keep_gathered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +173,8 @@ class StrategyTree:
         stored: dict[str, tuple[str, ...]] = {"parameters": (), "gradients": (), "optimizer": ()}
         recompute, region, share = False, False, 1.0
         context, order = ContextExchange.OVERLAPPED, PositionOrder.ZIGZAG
-        synced = False
+        synced, keep = False, False
+        phantom: PhantomLayers | None = None
         for pattern in patterns:
             node = self.nodes[pattern]
             compute.update(node.compute)
@@ -170,6 +190,9 @@ class StrategyTree:
             context = node.context or context
             order = node.context_order or order
             synced = synced if node.sync_batch_norm is None else node.sync_batch_norm
+            phantom = node.phantom or phantom
+            if node.memory.gathered is not None:
+                keep = node.memory.gathered is GatheredStore.KEEP
         return Choices(
             compute=compute,
             recompute=share if recompute else 0.0,
@@ -177,6 +200,8 @@ class StrategyTree:
             context=context,
             context_order=order,
             sync_batch_norm=synced,
+            phantom=phantom,
+            keep_gathered=keep,
             **stored,
         )
 
@@ -195,6 +220,7 @@ class StrategyTree:
                     if theirs.sync_batch_norm is None
                     else theirs.sync_batch_norm
                 ),
+                phantom=theirs.phantom or ours.phantom,
             )
         return StrategyTree(nodes=nodes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wattree.strategy.mesh import AXES
 from wattree.strategy.options import StrategyOptions
+from wattree.strategy.phantom import PAIR
 
 __all__ = ["options_in_words"]
 
@@ -27,11 +28,15 @@ def options_in_words(options: StrategyOptions) -> str:
         words.append(options.schedule + chunks)
     if options.stage_layers is not None:
         words.append(f"{'+'.join(map(str, options.stage_layers))} layers")
+    if options.phantom:
+        variant = "" if options.variant == PAIR else f" ({options.variant})"
+        words.append(f"phantom layers of {options.ghosts} ghosts{variant}")
     words += [
         said
         for said, holds in (
             ("one process", options.single_process),
             ("split fully connected layers", options.op_shard),
+            ("layers in pairs", options.tensor_pairs and options.tp > 1),
             (f"{options.tables} tables", options.tables != "data-parallel"),
             ("synchronised batch norm", options.sync_batch_norm),
         )

@@ -39,6 +39,7 @@ from wattree.trace.run import (
 )
 from wattree.trace.run_file import read_run, read_runs, run_as_json, write_run
 from wattree.trace.trace import Trace
+from wattree.trace.training import TrainingUse
 
 __all__ = [
     "COMPONENTS",
@@ -73,6 +74,7 @@ __all__ = [
     "StageUse",
     "TimeParts",
     "Trace",
+    "TrainingUse",
     "WaitingUse",
     "Work",
     "read_run",

@@ -10,6 +10,7 @@ from wattree.trace.bill import RunBill, ScheduleShift
 from wattree.trace.energy import EnergyUse, PowerOverTime
 from wattree.trace.materials import MaterialsUse
 from wattree.trace.neighbours import NeighbourEffect
+from wattree.trace.training import TrainingUse
 
 __all__ = [
     "AliveTensors",
@@ -195,11 +196,14 @@ class Result:
         power: Power over the step by component; None where plays are not detailed.
         run: A run to the tokens or samples that were asked for; None without.
         shift: The same job at other hours; None where nobody asked.
+        training: What was really trained; None of predictions.
         assumptions: What the job did not say and was assumed.
         neighbours: The same step beside other jobs; None if the job has no neighbours. All other
             figures are of the job alone.
         pools: The pools of a cluster that has several; empty where all nodes are alike.
         materials: The input pipeline; None where the job says nothing of it.
+        dense_parameters: Parameters of the job's model, where the strategy trains another function
+            in its place; None where it trains just that.
     """
 
     model: str
@@ -232,6 +236,18 @@ class Result:
     power: PowerOverTime | None = None
     run: RunBill | None = None
     shift: ScheduleShift | None = None
+    dense_parameters: int | None = None
+    training: TrainingUse | None = None
+
+    @property
+    def function(self) -> str:
+        """`exact` where the job's model is trained, `changed` where another function is."""
+        return "exact" if self.dense_parameters is None else "changed"
+
+    @property
+    def parameter_ratio(self) -> float:
+        """Parameters of what is trained over those of the job's model."""
+        return 1.0 if self.dense_parameters is None else self.parameters / self.dense_parameters
 
     @property
     def samples_per_j(self) -> float | None:
@@ -255,7 +271,9 @@ class Result:
         """Return plain dictionaries and lists, ready for JSON.
 
         `pools` is there where there are several, `materials` where the job has a loader, `power`
-        where the play was detailed, `run` and `shift` where they were asked for.
+        where the play was detailed, `run` and `shift` where they were asked for, `training` where
+        it was measured; `function`, `dense_parameters` and `parameter_ratio` where the function is
+        changed.
         """
         fields = asdict(self)
         fields |= {
@@ -263,11 +281,15 @@ class Result:
             "tokens_per_j": self.tokens_per_j,
             "energy_delay_product_js": self.energy_delay_product_js,
         }
-        for name in ("power", "run", "shift"):
+        for name in ("power", "run", "shift", "training"):
             if fields[name] is None:
                 del fields[name]
         if not self.pools:
             del fields["pools"]
+        if self.dense_parameters is None:
+            del fields["dense_parameters"]
+        else:
+            fields |= {"function": self.function, "parameter_ratio": self.parameter_ratio}
         if self.materials is None:
             del fields["materials"]
         return fields

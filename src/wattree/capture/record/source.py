@@ -24,7 +24,7 @@ from wattree.capture.record.trees import tensors_in
 from wattree.errors import ModelError
 from wattree.job import InputDeclaration, ModuleSource
 
-__all__ = ["Loaded", "declared", "load_source", "made_by"]
+__all__ = ["Loaded", "declared", "load_source", "made_by", "named_function"]
 
 #: What the second parameter of `example_inputs` is called where it is the sequence length.
 _SEQUENCE_NAMES: Final = ("sequence_length", "sequence", "seq_len", "seq_length", "seqlen", "seq")
@@ -54,25 +54,8 @@ def load_source(source: ModuleSource) -> Loaded:
         ModelError: There is no such file, package or function, it cannot be imported, or nothing
             says what the module takes.
     """
-    code = _of_file(source.file) if source.file is not None else _of_package(source)
+    code, build = _code_and_call(source)
     folder = None if source.file is None else source.file.parent
-    function = getattr(code, source.function, None)
-    if isinstance(function, torch.nn.Module):
-        raise ModelError(
-            f"{source.name}: '{source.function}' is a module ({type(function).__name__}), expected "
-            f"a function that returns one: def build(): return {source.function}"
-        )
-    if not callable(function):
-        known = [name for name, value in vars(code).items() if inspect.isfunction(value)]
-        raise ModelError(
-            f"{source.name}: there is no function '{source.function}'; functions there: "
-            f"{', '.join(known) or 'none'}"
-        )
-
-    def build() -> Any:
-        with _importing_from(folder):
-            return function(**source.arguments)
-
     if source.inputs is not None:
         return Loaded(
             build=build,
@@ -88,6 +71,38 @@ def load_source(source: ModuleSource) -> Loaded:
         )
     has_sequence = _takes_sequence(example, source.name)
     return Loaded(build=build, inputs=made_by(example, folder), has_sequence=has_sequence)
+
+
+def named_function(source: ModuleSource) -> Callable[[], Any]:
+    """Import the file or package that `source` names; return a call of the function in it.
+
+    Raises:
+        ModelError: There is no such file, package or function, or it cannot be imported.
+    """
+    return _code_and_call(source)[1]
+
+
+def _code_and_call(source: ModuleSource) -> tuple[Any, Callable[[], Any]]:
+    code = _of_file(source.file) if source.file is not None else _of_package(source)
+    folder = None if source.file is None else source.file.parent
+    function = getattr(code, source.function, None)
+    if isinstance(function, torch.nn.Module):
+        raise ModelError(
+            f"{source.name}: '{source.function}' is a module ({type(function).__name__}), expected "
+            f"a function that returns one: def build(): return {source.function}"
+        )
+    if not callable(function):
+        known = [name for name, value in vars(code).items() if inspect.isfunction(value)]
+        raise ModelError(
+            f"{source.name}: there is no function '{source.function}'; functions there: "
+            f"{', '.join(known) or 'none'}"
+        )
+
+    def call() -> Any:
+        with _importing_from(folder):
+            return function(**source.arguments)
+
+    return code, call
 
 
 def declared(

@@ -255,6 +255,8 @@ def _gather_again(
             continue  # indices are not sent
         kept = forward.tensors.get(operand.tensor) or inputs.get(operand.tensor)
         want = layout_of(operand, split, partial=False)
+        if operand.tensor in forward.kept:
+            continue
         if kept is None or not _only_gathers(kept.layout, want):
             continue
         placed = steps.convert(

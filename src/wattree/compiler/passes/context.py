@@ -1,11 +1,14 @@
-"""Pass 1b: how attention reaches keys and values of positions that other ranks hold."""
+"""Pass 1b: how attention reaches keys and values of positions that other ranks hold.
+
+And other operators what is of no use to them in parts: the ghosts of all ranks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from wattree.compiler.passes.propagate import Split
-from wattree.graph import Block, Operator, OperatorKind
+from wattree.graph import Block, Operator, OperatorKind, TensorRole
 from wattree.strategy import Choices, ContextExchange, PositionOrder
 
 __all__ = ["exchanges_of", "skewed_axes"]
@@ -16,6 +19,8 @@ def exchanges_of(
 ) -> tuple[Mapping[str, ContextExchange], Mapping[str, PositionOrder]]:
     """Return how each tensor of keys and values is exchanged, and how each attention's lie.
 
+    Ghosts are waited for: whatever runs beside them stands before the product that reads them.
+
     Args:
         block: Whose operators.
         choices: One per operator.
@@ -23,6 +28,8 @@ def exchanges_of(
     exchanges: dict[str, ContextExchange] = {}
     orders: dict[str, PositionOrder] = {}
     for operator, choice in zip(block.operators, choices, strict=True):
+        if operator.role is TensorRole.GHOSTS:
+            exchanges[operator.inputs[0].tensor] = ContextExchange.GATHER
         if operator.kind is not OperatorKind.ATTENTION:
             continue
         orders[operator.path] = choice.context_order

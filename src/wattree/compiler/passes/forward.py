@@ -88,8 +88,9 @@ class StepList:
 
     `exchanges` says of keys and values how they reach other ranks, `orders` of attention which
     positions ranks hold (`passes.context`), `statistics` of batch norm over which ranks it takes
-    them (`passes.statistics`). `edges` are the rows of neighbours that windows reach into, `tables`
-    the tensors that are looked up in tables, and sent together.
+    them (`passes.statistics`), `kept` which tensors stay gathered (`passes.gathered`). `edges` are
+    the rows of neighbours that windows reach into, `tables` the tensors that are looked up in
+    tables, and sent together.
     """
 
     phase: StepPhase
@@ -101,6 +102,7 @@ class StepList:
     statistics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     edges: dict[tuple[str, Halo], Placed] = field(default_factory=dict)
     tables: tuple[str, ...] = ()
+    kept: frozenset[str] = frozenset()
 
     def add(self, step: Step) -> int:
         """Append `step` and return its index."""
@@ -238,6 +240,7 @@ class StepList:
                     reads_block_input=step < 0,
                     exposed=exchange is ContextExchange.GATHER,
                     uneven=gets != has,
+                    kept=tensor in self.kept and conversion.kind is CollectiveKind.ALL_GATHER,
                 )
             )
         size = size.to_experts(routed=gets)
@@ -255,6 +258,7 @@ def forward_steps(
     exchanges: Mapping[str, ContextExchange] | None = None,
     orders: Mapping[str, PositionOrder] | None = None,
     synced: Mapping[str, tuple[str, ...]] | None = None,
+    kept: frozenset[str] = frozenset(),
 ) -> StepList:
     """Return the steps of `block`'s forward pass (or of what is recomputed of it).
 
@@ -268,6 +272,7 @@ def forward_steps(
         handed_on: Layouts in which the block's outputs are handed on; None: as they lie, added up.
         exchanges, orders: From `passes.context`.
         synced: From `passes.statistics`.
+        kept: From `passes.gathered`.
     """
     steps = StepList(
         phase=phase,
@@ -276,6 +281,7 @@ def forward_steps(
         orders=orders or {},
         statistics=synced or {},
         tables=looked_up_tensors(block),
+        kept=kept,
     )
     for index, (operator, split) in enumerate(zip(block.operators, splits, strict=True)):
         share = 1.0 if shares is None else shares[index]

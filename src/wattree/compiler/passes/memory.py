@@ -160,8 +160,12 @@ def _kept(
     forward: StepList,
     inputs: Mapping[str, Placed],
 ) -> Placed:
-    """Where the kept copy lies: as produced if it was only gathered since, else as converted."""
+    """Where the kept copy lies: as produced if it was only gathered since, else as converted.
+
+    Where what was gathered is to be kept, it is that, whoever else reads a part.
+    """
     original = forward.tensors.get(name) or inputs[name]
+    moved = []
     for operator in savers:
         for operand in operator.inputs:
             if operand.tensor != name:
@@ -172,9 +176,10 @@ def _kept(
                 continue
             step = forward.steps[converted.step]
             gathered = isinstance(step, CollectiveStep) and step.kind in _GATHERS
-            if not gathered:
-                return converted
-    return original
+            moved.append((converted, gathered))
+    whole = [placed for placed, gathered in moved if gathered and name in forward.kept]
+    parts = [placed for placed, gathered in moved if not gathered]
+    return next(iter((*whole, *parts)), original)
 
 
 def _mask(operator: Operator, forward: StepList, share: float) -> SavedTensor:

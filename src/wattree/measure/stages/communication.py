@@ -74,9 +74,10 @@ class GradientHook:
             self._in_flight -= 1
             if self._in_flight == 0:
                 done = self._timeline.clock.mark()
-                self._timeline.add(_STAGE, self._first, done, exposed=False)
+                what = "gradients"
+                self._timeline.add(_STAGE, self._first, done, exposed=False, what=what)
                 if self._last is not None:
-                    self._timeline.add(_STAGE, self._last, done, exposed=True)
+                    self._timeline.add(_STAGE, self._last, done, exposed=True, what=what)
                     self._last = None
         return tensors[0]
 
@@ -123,8 +124,8 @@ class Collectives:
             finally:
                 self._inside.call = False
                 end = self._timeline.clock.mark()
-                self._timeline.add(_STAGE, begin, end, exposed=True)
-                self._timeline.add(_STAGE, begin, end, exposed=False)
+                self._timeline.add(_STAGE, begin, end, exposed=True, what=name)
+                self._timeline.add(_STAGE, begin, end, exposed=False, what=name)
             self._called(name, begin, _reduced_bytes(name, arguments, options))
             return _Waited(work, self._timeline) if options.get("async_op") and work else work
 
@@ -161,7 +162,12 @@ class _Waited:
 
 
 def labelled_communication(
-    model: Any, timeline: Timeline, called: Callable[[str, Any, int], None], notes: list[str]
+    model: Any,
+    timeline: Timeline,
+    called: Callable[[str, Any, int], None],
+    notes: list[str],
+    *,
+    calls: bool = True,
 ) -> Collectives | None:
     """Label the gradients of a model and the collectives of a program; None without any.
 
@@ -170,6 +176,7 @@ def labelled_communication(
         timeline: Where times go.
         called: As of `Collectives`.
         notes: Gets what could not be labelled.
+        calls: Whether to label what the program calls by name.
     """
     if "torch.distributed" not in sys.modules:
         return None
@@ -177,11 +184,12 @@ def labelled_communication(
 
     if not distributed.is_available():
         return None
-    collectives = Collectives(timeline, distributed, called)
+    all_reduce = distributed.all_reduce
+    collectives = Collectives(timeline, distributed, called) if calls else None
     from torch.nn.parallel import DistributedDataParallel
 
     if isinstance(model, DistributedDataParallel):
-        hook = GradientHook(timeline, collectives.originals["all_reduce"])
+        hook = GradientHook(timeline, all_reduce)
         try:
             model.register_comm_hook(model.process_group, hook.reduce())
         except RuntimeError:

@@ -80,6 +80,8 @@ class Stages:
         work: What else is known of a step of this rank; goes before what is counted.
         wait_s: How long rank 0 waits for the others at the end. [s]
         quiet: Whether nothing is printed at the end.
+        calls: Whether collectives that the program calls by name are labelled; a program that
+            labels its own in `timeline` says False.
 
     Attributes:
         run: The run once it is written; in a distributed job on rank 0 alone.
@@ -109,6 +111,7 @@ class Stages:
         work: Work | None = None,
         wait_s: float = 30.0,
         quiet: bool = False,
+        calls: bool = True,
     ) -> None:
         self._out = Path(out).absolute()
         self._name = name or self._out.name.partition(".")[0]
@@ -136,7 +139,9 @@ class Stages:
         self._has_loader = False
         self._prefetch: bool | None = None
         self._rank, self._world = 0, 1
-        self._collectives = labelled_communication(model, self._timeline, self._called, self._notes)
+        self._collectives = labelled_communication(
+            model, self._timeline, self._called, self._notes, calls=calls
+        )
         self._handle = (
             None
             if optimizer is None
@@ -147,6 +152,18 @@ class Stages:
         self.run: Run | None = None
         self._window.start()
         atexit.register(self.close)
+
+    @property
+    def timeline(self) -> Timeline:
+        """Where times go: for programs that label what nothing else sees."""
+        return self._timeline
+
+    def power_w(self, seconds: float) -> tuple[float | None, bool]:
+        """Return the power over the last `seconds` [W], and whether some of it is estimated.
+
+        The power is None while nothing can be told yet, and of a process that reads no meter.
+        """
+        return self._window.recent_w(seconds)
 
     def wrap(self, loader: Any) -> Any:
         """Return a loader with the same batches, whose waiting is *materials*."""

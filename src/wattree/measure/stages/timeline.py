@@ -11,7 +11,7 @@ from array import array
 from collections import deque
 from typing import Any, Protocol
 
-__all__ = ["CpuClock", "DeviceClock", "StageClock", "Timeline"]
+__all__ = ["CpuClock", "DeviceClock", "Listener", "StageClock", "Timeline"]
 
 
 class StageClock(Protocol):
@@ -93,20 +93,30 @@ class DeviceClock:
         self._device.synchronize()
 
 
+class Listener(Protocol):
+    """Called with each time that is added to a timeline."""
+
+    def __call__(self, stage: str, what: str, begin: Any, end: Any, *, exposed: bool) -> None:
+        """Take a time: its stage, what it was, its marks, and whether the step waited."""
+        ...
+
+
 class Timeline:
     """The times at which a rank waited for materials or communication, and was busy with what.
 
     Attributes:
         clock: Where marks come from.
+        listener: Called with each time that is added; None calls nobody.
     """
 
     def __init__(self, clock: StageClock) -> None:
         self.clock = clock
+        self.listener: Listener | None = None
         self._pending: deque[tuple[str, bool, Any, Any]] = deque()
         self._exposed: dict[str, tuple[array[float], array[float]]] = {}
         self._busy: dict[str, tuple[array[float], array[float]]] = {}
 
-    def add(self, stage: str, begin: Any, end: Any, *, exposed: bool) -> None:
+    def add(self, stage: str, begin: Any, end: Any, *, exposed: bool, what: str = "") -> None:
         """Add a time between two marks; safe from any thread.
 
         Args:
@@ -114,7 +124,10 @@ class Timeline:
             begin: First mark.
             end: Second mark.
             exposed: Whether the step waited for it; else it was only at work.
+            what: What it was, for those who listen.
         """
+        if self.listener is not None:
+            self.listener(stage, what, begin, end, exposed=exposed)
         self._pending.append((stage, exposed, begin, end))
 
     def drain(self) -> None:

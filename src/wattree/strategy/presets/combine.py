@@ -14,6 +14,7 @@ from wattree.strategy.presets.context import context_parallel
 from wattree.strategy.presets.data import data_parallel
 from wattree.strategy.presets.expert import expert_parallel
 from wattree.strategy.presets.op_shard import split_products
+from wattree.strategy.presets.phantom import check_phantom, phantom_parallel
 from wattree.strategy.presets.recompute import recomputation
 from wattree.strategy.presets.single_process import (
     check_single_process,
@@ -44,7 +45,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "fsdp": {"sharding": "zero3"},
     "hsdp": {"sharding": "hybrid"},
     "tensor": {"sharding": "none", "sequence_parallel": False},
-    "megatron": {"sharding": "zero1", "sequence_parallel": True},
+    "megatron": {"sharding": "zero1", "sequence_parallel": True, "tensor_pairs": True},
+    "phantom": {"sharding": "none", "phantom": True},
     "spatial": {"sharding": "none", "context": "spatial"},
     "data_parallel": {"sharding": "none", "single_process": True},
     "op_shard": {"sharding": "none", "op_shard": True},
@@ -89,6 +91,7 @@ def tree_of(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     tree = tree.merged(expert_parallel(options, model))
     tree = tree.merged(sharded_tables(options, model))
     tree = tree.merged(split_products(options, model))
+    tree = tree.merged(phantom_parallel(options, model))
     if options.single_process:
         tree = tree.merged(single_process(model))
     return tree.merged(recomputation(options, model))
@@ -112,6 +115,7 @@ def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: in
         StrategyError: The batch does not split into whole micro-batches.
     """
     check_single_process(options, global_batch)
+    check_phantom(options, model)
     micro_batch = max(1, samples_of_a_device(options, global_batch))
     share = options.replicas * micro_batch
     if global_batch % share:

@@ -6,7 +6,10 @@ al., "Reducing Activation Recomputation in Large Transformer Models", 2022: with
 parallelism the operators in between are split by sequence over the same ranks.
 
 Operators of our own families are known by name; of other models, those are split that say what
-part they play (`Operator.role`).
+part they play (`Operator.role`). Layers of a plain stack are alike, so the strategy says it of
+them: each is split by output features, and its input gathered (in backward the input's gradient is
+reduce-scattered), or they are pairs as above, which takes half as many collectives of the same
+volume.
 """
 
 from __future__ import annotations
@@ -49,9 +52,9 @@ _POSITIONWISE = (
 
 def tensor_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return column/row splits of every layer, and the vocabulary split of both tables."""
-    del options
     if not model.own_family:
-        return _by_roles(model)
+        alone = _by_roles(model)
+        return alone.merged(_in_pairs(model)) if options.tensor_pairs else alone
     nodes = {}
     for layer in layer_patterns(model):
         for path in (*_COLUMN, *_COLUMN_CROSS):
@@ -89,9 +92,30 @@ def _by_roles(model: ModelGraph) -> StrategyTree:
     return StrategyTree(nodes=nodes)
 
 
+def _in_pairs(model: ModelGraph) -> StrategyTree:
+    """Return how a stack is split if every other layer sums over what the one before has split.
+
+    The sum is whole on every rank, and so is the activation of it.
+    """
+    nodes, rows = {}, False
+    for instance in model.instances:
+        stack = [o for o in model.blocks[instance.block].operators if o.role is TensorRole.EITHER]
+        for operator in stack:
+            path = f"{instance.path}.{operator.path}"
+            column, row = _split_dim(operator), row_dim(operator)
+            if row is None and not rows:  # an activation of a sum
+                nodes[path] = TreeNode(compute={column: ()} if column else {})
+            elif row is not None and rows:
+                nodes[path] = TreeNode(compute={row: ("tp",), **({column: ()} if column else {})})
+            rows = rows if row is None else not rows
+    return StrategyTree(nodes=nodes)
+
+
 def _split_dim(operator: Operator) -> str | None:
     """Return the dim that tensor parallelism splits; None for operators that have no such part."""
-    if operator.role is TensorRole.COLUMN:
+    if operator.role is TensorRole.EITHER and not operator.parameters:
+        return operator.outputs[0].dims[-1]  # an activation, of what a layer has split
+    if operator.role in {TensorRole.COLUMN, TensorRole.EITHER}:
         return column_dim(operator)
     if operator.role is TensorRole.ROW:
         return row_dim(operator)

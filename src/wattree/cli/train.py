@@ -1,0 +1,303 @@
+"""`wattree train`: a job's strategy for real."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattree.cli.job_file import read_job
+from wattree.cli.output import (
+    Calibration,
+    JobPath,
+    JsonPath,
+    check_outputs,
+    check_trace_path,
+    deliver,
+    quantity_option,
+    trace_option,
+)
+from wattree.errors import MissingExtraError, OutputError, RunError, WattreeError
+
+if TYPE_CHECKING:
+    from wattree.job import Job
+    from wattree.runtime.launch import Launch
+    from wattree.runtime.recipe import Recipe
+    from wattree.runtime.train import TrainSettings
+    from wattree.runtime.train.compare import Comparison
+    from wattree.runtime.train.outcome import Trained
+    from wattree.runtime.train.rank import RankEnd
+
+__all__ = ["train"]
+
+INTERRUPTED = 130
+
+
+class Device(StrEnum):
+    """Where ranks compute."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+def train(  # noqa: PLR0917 - typer passes options by name
+    context: typer.Context,
+    job: JobPath,
+    json_path: JsonPath = None,
+    trace_path: Annotated[Path | None, trace_option("the last steps of every rank")] = None,
+    calibration: Calibration = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for the run (run.json), the result (result.json) and the job (job.yaml).",
+            show_default=False,
+        ),
+    ] = None,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare", help="Simulate the same job and print predicted beside measured."
+        ),
+    ] = False,
+    device: Annotated[
+        Device, typer.Option(help="Where ranks compute; auto: on the kind of device the job names.")
+    ] = Device.AUTO,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew where there is a checkpoint to go on from.")
+    ] = False,
+    timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="How long ranks wait for each other before they give up."
+        ),
+    ] = "180 s",
+    meter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Read this kind of meter alone; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    tdp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POWER",
+            help="Rated power of all processors, for the estimate where there is no meter.",
+            show_default=False,
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    """Train a job with its strategy, on this machine or in the ranks of a launcher.
+
+    Under torchrun, srun or mpirun this is one rank of the job. Otherwise the ranks of the job are
+    started here. Runs presets ddp, tensor, megatron and phantom, each also with dp. Exit code 130
+    if it was interrupted, after a checkpoint was written.
+
+    Example: wattree train examples/phantom-laptop.yaml --compare
+    """
+    check_outputs(json_path, trace_path, source=job)
+    check_trace_path(trace_path)
+    _need_torch()
+    from wattree.runtime.launch import Launch, launch_from
+    from wattree.runtime.recipe import recipe_of
+    from wattree.runtime.train import TrainSettings
+
+    launch = launch_from(os.environ)
+    is_first = launch is None or (launch.rank == 0 and not launch.store)
+    loaded = _read(job, warn=is_first)
+    recipe = recipe_of(loaded)
+    timeout_s = quantity_option("--timeout", timeout, "s")
+    assert timeout_s is not None
+    settings = TrainSettings(
+        out=None if out is None else out.absolute(),
+        device=device.value,
+        fresh=fresh,
+        timeout_s=timeout_s,
+        meters=tuple(meter or ()),
+        tdp_w=quantity_option("--tdp", tdp, "w"),
+        quiet=quiet,
+    )
+    if is_first:
+        _make_folder(out)
+    if launch is None and recipe.ranks > 1:
+        _start_ranks(recipe.ranks, context.obj or sys.argv[1:])
+        return
+    launch = launch or Launch(rank=0, world=1, local_rank=0, local_world=1)
+    _check_world(launch, recipe, loaded)
+    end = _guarded(
+        launch,
+        lambda: _run_rank(
+            loaded,
+            recipe,
+            launch,
+            settings,
+            lambda found: _deliver(
+                found,
+                job,
+                compare,
+                calibration,
+                out=out,
+                json_path=json_path,
+                trace_path=trace_path,
+            ),
+        ),
+    )
+    if end.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _need_torch() -> None:
+    """Refuse before anything is started where PyTorch is missing.
+
+    Raises:
+        MissingExtraError: It is.
+    """
+    if find_spec("torch") is None:
+        raise MissingExtraError(needed_for="wattree train", package="torch", extra="torch")
+
+
+def _read(path: Path, *, warn: bool) -> Job:
+    """Return the job; ranks but the first do not repeat its warnings."""
+    import wattree
+
+    return read_job(path) if warn else wattree.load_job(path)
+
+
+def _make_folder(out: Path | None) -> None:
+    """Make the folder that results go to.
+
+    Raises:
+        OutputError: It cannot be made.
+    """
+    if out is None:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"{out}: cannot be made ({error.strerror}); expected a folder for results"
+        ) from error
+
+
+def _start_ranks(ranks: int, arguments: Sequence[str]) -> None:
+    """Run the job's ranks as processes of this machine, and tell what the first failed of.
+
+    Raises:
+        RunError: A rank failed of something that its user can mend.
+        Exit: With the exit code of the ranks otherwise.
+    """
+    from wattree.runtime.launch import own_command, run_ranks
+
+    finished = run_ranks(own_command(arguments), ranks, environment=os.environ)
+    if finished.failure is not None:
+        typer.echo(f"wattree: {finished.failure.message}", err=True)
+    if finished.code == INTERRUPTED:
+        typer.echo("wattree: interrupted", err=True)
+    if finished.code:
+        raise typer.Exit(finished.code)
+
+
+def _check_world(launch: Launch, recipe: Recipe, job: Job) -> None:
+    """Refuse as many ranks as the job does not have.
+
+    Raises:
+        RunError: A launcher started more or fewer.
+    """
+    if launch.world == recipe.ranks:
+        return
+    raise RunError(
+        job.source,
+        [
+            f"strategy: has {recipe.ranks} ranks (dp {recipe.dp} × tp {recipe.tp}), but "
+            f"{launch.launcher} started {launch.world}; start {recipe.ranks}, change the degrees, "
+            "or call wattree train without a launcher, which starts as many as there are"
+        ],
+    )
+
+
+def _guarded(launch: Launch, act: Callable[[], RankEnd]) -> RankEnd:
+    """Return how this rank ended; what failed in it is told by whoever started it."""
+    from wattree.runtime.train.guard import RankFailed, guarded
+
+    try:
+        return guarded(launch, act)
+    except RankFailed as failed:
+        raise typer.Exit(failed.code) from failed
+
+
+def _run_rank(
+    job: Job,
+    recipe: Recipe,
+    launch: Launch,
+    settings: TrainSettings,
+    deliver_it: Callable[[Trained], None],
+) -> RankEnd:
+    from wattree.runtime.train.rank import train_rank
+
+    end = train_rank(job, recipe, launch, settings)
+    if end.trained is not None:
+        deliver_it(end.trained)
+    return end
+
+
+def _deliver(
+    found: Trained,
+    path: Path,
+    compare: bool,
+    calibration: Path | None,
+    *,
+    out: Path | None,
+    json_path: Path | None,
+    trace_path: Path | None,
+) -> None:
+    """Write and show what was trained; a prediction that fails takes nothing of it away."""
+    from wattree.runtime.train.compare import compared
+
+    _keep(path, out, found)
+    comparison = None
+    if compare:
+        try:
+            comparison = compared(found, calibration=calibration)
+        except WattreeError as error:
+            typer.echo(f"wattree: --compare: the job cannot be simulated: {error}", err=True)
+    _show(found, comparison, json_path, trace_path)
+
+
+def _keep(path: Path, out: Path | None, found: Trained) -> None:
+    """Leave run, result and job in the folder that was named."""
+    if out is None:
+        return
+    from wattree.files import read_text, write_atomic
+    from wattree.report.json_output import write_json
+    from wattree.trace import write_run
+
+    write_run(found.run, out / "run.json")
+    write_json(found.result.as_json(), out / "result.json", standard_output=sys.stdout)
+    write_atomic(out / "job.yaml", read_text(path))
+
+
+def _show(
+    found: Trained, comparison: Comparison | None, json_path: Path | None, trace_path: Path | None
+) -> None:
+    from wattree.report.train_text import show_trained
+
+    if trace_path is not None:
+        from wattree.report.perfetto import write_trace
+
+        write_trace(trace_path, found.trace)
+    value = found.result.as_json()
+    if comparison is not None:
+        value["comparison"] = comparison.as_json()
+    deliver(
+        value, json_path, lambda console: show_trained(found.result, found.run, comparison, console)
+    )

@@ -1,0 +1,26 @@
+"""Pass 1e: which gathered inputs are kept for backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wattree.graph import Block
+from wattree.strategy import Choices
+
+__all__ = ["kept_gathers"]
+
+
+def kept_gathers(block: Block, choices: Sequence[Choices]) -> frozenset[str]:
+    """Return the tensors that, once gathered, stay whole for the backward of who reads them.
+
+    Args:
+        block: Whose operators.
+        choices: One per operator.
+    """
+    return frozenset(
+        operand.tensor
+        for operator, choice in zip(block.operators, choices, strict=True)
+        if choice.keep_gathered
+        for operand in operator.inputs
+        if operand.tensor in operator.saved
+    )

@@ -1,0 +1,41 @@
+"""The built-in `ffn`: the shape of a stack of linear layers, as a job's `model` writes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["ACTIVATIONS", "CROSS_ENTROPY", "LOSSES", "Ffn"]
+
+#: Functions between the layers, as `torch.nn.functional` calls them.
+ACTIVATIONS: Final = ("relu", "gelu", "silu", "tanh", "sigmoid")
+CROSS_ENTROPY: Final = "cross_entropy"
+LOSSES: Final = ("mse", CROSS_ENTROPY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ffn:
+    """A stack of `depth` linear layers, an activation after each but the last, and a loss.
+
+    Attributes:
+        width: Neurons of every hidden layer.
+        depth: Linear layers.
+        inputs: Values of a sample, which the first layer reads.
+        outputs: Values, or classes, that the last layer makes.
+        activation: One of `ACTIVATIONS`.
+        bias: Whether layers add a bias.
+        loss: `mse`, the mean over samples and outputs, or `cross_entropy` over the outputs.
+    """
+
+    width: int
+    depth: int
+    inputs: int
+    outputs: int
+    activation: str = "relu"
+    bias: bool = True
+    loss: str = "mse"
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Features ahead of the first layer, and behind each, `depth + 1` numbers."""
+        return (self.inputs, *(self.width for _ in range(self.depth - 1)), self.outputs)

@@ -1,0 +1,67 @@
+"""What a job says of a real run: its `training`, and the `source` of its data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from wattree.errors import ModelError, nearest
+from wattree.job.job import CheckpointOptions, SampleSource, TrainingOptions
+from wattree.job.module import module_source, names_module
+from wattree.job.problems import Problems, shown
+from wattree.job.schema import DataSpec, TrainingSpec
+
+__all__ = ["SOURCES", "sample_source", "training_options"]
+
+#: Sources of samples by name; any other is a Python function.
+SOURCES: Final = ("synthetic-regression", "synthetic-classification", "digits")
+_PLACE: Final = "data.source"
+
+
+def training_options(value: object, *, folder: Path, problems: Problems) -> TrainingOptions:
+    """Return the section `training`; faults go to `problems`.
+
+    Args:
+        value: As read from the file.
+        folder: Where the checkpoints' folder starts.
+        problems: Takes the faults.
+    """
+    spec = problems.read(TrainingSpec, value, "training")
+    if spec is None:
+        return TrainingOptions()
+    saved = spec.checkpoint
+    if saved is not None and not saved.dir.strip():
+        problems.add("training.checkpoint.dir", "found an empty text, expected a folder")
+    return TrainingOptions(
+        steps=spec.steps,
+        seed=spec.seed,
+        learning_rate=spec.learning_rate,
+        target_loss=spec.target_loss,
+        checkpoint=None
+        if saved is None
+        else CheckpointOptions(folder=folder / saved.dir, every=saved.every),
+    )
+
+
+def sample_source(spec: DataSpec, *, folder: Path, problems: Problems) -> SampleSource:
+    """Return what `data` says of samples; faults go to `problems`."""
+    text = spec.source
+    is_synthetic = text is None or text.startswith("synthetic-")
+    if spec.samples is not None and not is_synthetic:
+        problems.add("data.samples", f"found beside the source {shown(text)}, which has its own")
+    if text is None or text in SOURCES:
+        return SampleSource(name=text, samples=spec.samples)
+    if names_module(text):
+        try:
+            return SampleSource(module=module_source(text, folder))
+        except ModelError as error:
+            problems.add(_PLACE, str(error))
+            return SampleSource()
+    guess = nearest(text, SOURCES)
+    hint = f"did you mean '{guess}'? " if guess else ""
+    problems.add(
+        _PLACE,
+        f"found {shown(text)}; {hint}expected one of {', '.join(SOURCES)}, or a Python function "
+        "such as data.py:dataset",
+    )
+    return SampleSource()

@@ -1,0 +1,122 @@
+"""A run of `train` as text, and predicted beside measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from wattree.report.words import NOT_APPLICABLE
+from wattree.trace import Result, Run, TrainingUse
+from wattree.units import format_bytes, format_time
+
+__all__ = ["show_trained"]
+
+
+def show_trained(result: Result, run: Run, comparison: Any, console: Console) -> None:
+    """Print what a run came to: loss, speed, stages, what was sent, energy.
+
+    Args:
+        result: Its figures.
+        run: As it was measured.
+        comparison: Predicted beside measured, a `Comparison`; None shows none.
+        console: Where to.
+    """
+    use = result.training
+    assert use is not None
+    console.print(_headline(result, use), soft_wrap=True)
+    for line in _facts(result, run, use):
+        console.print(line, soft_wrap=True)
+    if comparison is None:
+        console.print(_stages(result, use))
+    else:
+        console.print(_compared(comparison, use))
+    for note in result.assumptions:
+        console.print(f"note: {note}", soft_wrap=True)
+
+
+def _headline(result: Result, use: TrainingUse) -> str:
+    ended = "interrupted after" if use.interrupted else "trained"
+    since = f" (from step {use.first_step} on)" if use.first_step else ""
+    return (
+        f"{result.model} on {result.ranks} rank(s): {ended} {use.steps} steps{since}, "
+        f"loss {use.losses[-1] if use.losses else float('nan'):.6g}"
+    )
+
+
+def _facts(result: Result, run: Run, use: TrainingUse) -> list[str]:
+    lines = [
+        f"{format_time(result.step_time_s)} a step, {result.samples_per_s:,.4g} samples/s; "
+        f"{use.measured_steps} steps measured"
+    ]
+    if use.target_loss is not None:
+        reached = f"reached after {use.target_step} steps" if use.target_step else "not reached"
+        lines.append(f"target loss {use.target_loss:g}: {reached}")
+    parts = ", ".join(f"{name} {format_bytes(sent)}" for name, sent in use.sent_by.items())
+    lines.append(
+        f"{format_bytes(use.sent_bytes)} sent by a rank in a step, "
+        f"{use.collectives:.4g} collectives{f': {parts}' if len(use.sent_by) > 1 else ''}"
+    )
+    lines.append(
+        f"{use.parameters_per_rank:,.0f} parameters a rank, {result.parameters:,} in all; "
+        f"peak memory of a process {format_bytes(result.memory.peak_bytes)}"
+    )
+    if run.meters:
+        lines.append(
+            f"{run.energy_j:,.4g} J in {run.wall_s:.2f} s, {run.average_w:.4g} W ({run.origin})"
+        )
+    else:
+        lines.append("no energy was read: the run is too short for the meters")
+    return lines
+
+
+def _stages(result: Result, use: TrainingUse) -> Table:
+    table = _table("stage", "waited for", "share", "at work", "energy")
+    for name, stage in use.stages.items():
+        table.add_row(
+            name,
+            format_time(stage.exposed_s),
+            f"{stage.exposed_s / result.step_time_s:.1%}",
+            format_time(stage.busy_s),
+            NOT_APPLICABLE if stage.energy_j is None else f"{stage.energy_j:.3g} J",
+        )
+    return table
+
+
+def _compared(comparison: Any, use: TrainingUse) -> Table:
+    del use
+    table = _table(
+        "of a step", "predicted", "measured", "error", "predicted J", "measured J", "error"
+    )
+    for figure in comparison.figures:
+        table.add_row(
+            figure.name,
+            format_time(figure.predicted_s),
+            format_time(figure.measured_s),
+            _error(figure.predicted_s, figure.measured_s),
+            _joules(figure.predicted_j),
+            _joules(figure.measured_j),
+            _error(figure.predicted_j, figure.measured_j),
+        )
+    sent = (comparison.predicted_sent_bytes, comparison.measured_sent_bytes)
+    table.add_row("sent by a rank", *map(format_bytes, sent), _error(*sent), "", "", "")
+    return table
+
+
+def _table(first: str, *titles: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first)
+    for title in titles:
+        table.add_column(title, justify="right")
+    return table
+
+
+def _joules(energy_j: float | None) -> str:
+    return NOT_APPLICABLE if energy_j is None else f"{energy_j:.3g}"
+
+
+def _error(predicted: float | None, measured: float | None) -> str:
+    if predicted is None or not measured:
+        return NOT_APPLICABLE
+    return f"{predicted / measured - 1:+.1%}"

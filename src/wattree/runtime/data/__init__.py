@@ -1,0 +1,17 @@
+"""What is trained on: bundled and synthetic sets, a user's own, and the order of their samples."""
+
+from wattree.runtime.data.given import given_set
+from wattree.runtime.data.loader import Batch, MicroBatches
+from wattree.runtime.data.order import batch_samples
+from wattree.runtime.data.sets import SampleSet, Wanted, WantedKind, sample_set
+
+__all__ = [
+    "Batch",
+    "MicroBatches",
+    "SampleSet",
+    "Wanted",
+    "WantedKind",
+    "batch_samples",
+    "given_set",
+    "sample_set",
+]

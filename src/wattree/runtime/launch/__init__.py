@@ -1,0 +1,22 @@
+"""How the ranks of a job come to be: by a launcher's environment, or as child processes."""
+
+from wattree.runtime.launch.environment import Launch, launch_from
+from wattree.runtime.launch.spawn import (
+    INTERRUPTED,
+    Finished,
+    leave_failure,
+    own_command,
+    run_ranks,
+    watch_parent,
+)
+
+__all__ = [
+    "INTERRUPTED",
+    "Finished",
+    "Launch",
+    "launch_from",
+    "leave_failure",
+    "own_command",
+    "run_ranks",
+    "watch_parent",
+]

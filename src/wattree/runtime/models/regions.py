@@ -1,0 +1,110 @@
+"""Borders between tensors that every rank has whole and tensors of which each has a part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wattree.runtime.group import Group
+from wattree.runtime.shards import shard_offsets, shard_widths
+
+__all__ = ["join_parts", "own_part", "split_parts", "sum_parts"]
+
+
+def own_part(x: Tensor, group: Group, dim: int = -1) -> Tensor:
+    """Return this rank's part of a dim, as a view; its gradient is not exchanged."""
+    offsets = shard_offsets(shard_widths(x.shape[dim], group.size))
+    begin = offsets[group.rank]
+    return x.narrow(dim, begin, offsets[group.rank + 1] - begin)
+
+
+def split_parts(x: Tensor, group: Group, name: str, dim: int = -1) -> Tensor:
+    """Return this rank's part of what all have whole; its gradient is gathered.
+
+    Args:
+        x: Equal on all ranks, `(…, n, …)`.
+        group: These ranks.
+        name: What messages call the place.
+        dim: Which dim is cut.
+
+    Returns:
+        `(…, part, …)`.
+    """
+    if group.size == 1:
+        return x
+    part: Tensor = _Split.apply(x, group, name, dim)
+    return part
+
+
+def join_parts(x: Tensor, group: Group, length: int, name: str, dim: int = -1) -> Tensor:
+    """Return the whole of what is spread over ranks; each takes its part of the gradient.
+
+    What follows must be the same on all ranks, as losses of whole outputs are.
+
+    Args:
+        x: `(…, part, …)`.
+        group: The ranks.
+        length: Of the whole dim.
+        name: What messages call the place.
+        dim: Which one it is.
+
+    Returns:
+        `(…, length, …)`.
+    """
+    if group.size == 1:
+        return x
+    whole: Tensor = _Join.apply(x, group, length, name, dim)
+    return whole
+
+
+def sum_parts(x: Tensor, group: Group, name: str) -> Tensor:
+    """Return the sum of what ranks have; each has the whole gradient of it already."""
+    if group.size == 1:
+        return x
+    total: Tensor = _Sum.apply(x, group, name)
+    return total
+
+
+def _gathered(x: Tensor, group: Group, length: int, name: str, dim: int) -> Tensor:
+    # Parts differ in their first dim where they are gathered.
+    part = x.movedim(dim, 0).contiguous()
+    whole = group.all_gather(part, shard_widths(length, group.size), name).wait()
+    return whole.movedim(0, dim).contiguous()
+
+
+class _Split(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group, name: str, dim: int) -> Tensor:
+        ctx.told = group, x.shape[dim], name, dim
+        return own_part(x, group, dim).contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return _gathered(gradients[0], *ctx.told), None, None, None
+
+
+class _Join(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any, x: Tensor, group: Group, length: int, name: str, dim: int
+    ) -> Tensor:
+        ctx.told = group, dim
+        return _gathered(x, group, length, name, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return own_part(gradients[0], *ctx.told).contiguous(), None, None, None, None
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group, name: str) -> Tensor:
+        del ctx
+        return group.all_reduce(x.clone(), name).wait()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        del ctx
+        return gradients[0], None, None

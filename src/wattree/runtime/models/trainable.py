@@ -1,0 +1,105 @@
+"""A model as the loop trains it: what goes in, what comes out, and its loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from wattree.errors import JobError
+from wattree.runtime.data import SampleSet, Wanted
+from wattree.runtime.group import Group
+from wattree.runtime.models.linears import Layout
+from wattree.runtime.models.regions import join_parts, own_part
+from wattree.runtime.models.vocabulary import vocabulary_loss
+
+__all__ = ["Trainable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainable:
+    """A rank's part of a model.
+
+    Attributes:
+        module: It; called with the inputs of a set of samples.
+        wanted: What it takes.
+        group: The ranks that share it.
+        input_layout, output_layout: What a rank is given, and what it returns.
+        outputs: Features of the whole output.
+        classes: Whether its loss is that of classes; None: of what the targets are.
+        place: Key of the job that says so.
+    """
+
+    module: nn.Module
+    wanted: Wanted
+    group: Group
+    input_layout: Layout = Layout.WHOLE
+    output_layout: Layout = Layout.WHOLE
+    outputs: int = 0
+    classes: bool | None = None
+    place: str = "model"
+
+    def check(self, samples: SampleSet) -> None:
+        """Refuse samples that the model has no loss for.
+
+        Raises:
+            JobError: There is none.
+        """
+        if samples.targets is None or self.classes is None:
+            return
+        if samples.is_classification and not self.classes:
+            fix = f"expected {self.place}.loss: cross_entropy, and outputs as many as classes"
+            raise JobError("data.source", [f"'{samples.name}' has classes; {fix}"])
+        if self.classes and not samples.is_classification:
+            raise JobError(
+                "data.source",
+                [f"'{samples.name}' has values to match, but {self.place}.loss is cross_entropy"],
+            )
+        if self.classes and samples.targets.dim() == 1:
+            most = int(samples.targets.max())
+            if most >= self.outputs:
+                raise JobError(
+                    f"{self.place}.outputs",
+                    [f"found {self.outputs}, expected at least {most + 1}, the classes"],
+                )
+
+    def mine(
+        self, inputs: tuple[Tensor, ...], targets: Tensor | None
+    ) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """Return what this rank needs of samples: its shard of features that are spread."""
+        if self.input_layout is Layout.FEATURES:
+            inputs = tuple(own_part(x, self.group).contiguous() for x in inputs)
+        is_spread = self.output_layout is Layout.FEATURES
+        if targets is not None and is_spread and targets.is_floating_point():
+            targets = own_part(targets, self.group).contiguous()
+        return inputs, targets
+
+    def loss(self, outputs: Tensor, targets: Tensor | None) -> Tensor:
+        """Return this rank's part of the mean loss of its replica's samples.
+
+        Parts of ranks whose outputs are spread add up; ranks with whole outputs all have it.
+
+        Args:
+            outputs: Of the module; a scalar is a loss already.
+            targets: As from `mine`.
+        """
+        if targets is None or outputs.dim() == 0:
+            return outputs
+        if targets.is_floating_point():
+            total = outputs.numel()
+            if self.output_layout is Layout.FEATURES:
+                total = total // outputs.shape[-1] * self.outputs
+            return (outputs.float() - targets).square().sum() / total
+        outputs, targets = outputs.flatten(0, -2), targets.flatten()
+        if self.output_layout is Layout.VOCABULARY:
+            return vocabulary_loss(outputs.float(), targets, self.group, self.outputs)
+        if self.output_layout is Layout.FEATURES:
+            outputs = join_parts(outputs, self.group, self.outputs, "loss")
+        return functional.cross_entropy(outputs.float(), targets)
+
+    @property
+    def share(self) -> float:
+        """What this rank's loss counts in the sum over the ranks of its replica."""
+        is_part = self.output_layout is Layout.FEATURES and not self.classes
+        return 1.0 if is_part else 1.0 / self.group.size

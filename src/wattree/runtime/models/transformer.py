@@ -1,0 +1,260 @@
+"""The built-in `transformer`: a small decoder, under every strategy.
+
+Attention is split by heads, the feed-forward part by its inner features or into phantom layers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from wattree.capture import TransformerShape
+from wattree.errors import JobError
+from wattree.runtime.models.linears import Linears, Weights
+from wattree.runtime.models.regions import join_parts, split_parts
+from wattree.runtime.models.vocabulary import VocabularyEmbedding
+from wattree.runtime.recipe import Kind
+
+__all__ = ["Decoder", "build_decoder", "check_shape"]
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "relu": functional.relu,
+    "silu": functional.silu,
+}
+#: Keys of a transformer block that are run; any other one has to have its default.
+_RUN = frozenset(
+    {
+        *("layers", "hidden", "heads", "vocab", "kv_heads", "head_dim", "ffn", "gated"),
+        *("activation", "norm", "qkv_bias", "attention_out_bias", "mlp_bias", "head_bias"),
+        *("positions", "max_positions", "tied_embedding", "final_norm"),
+        *("name", "architecture", "sources"),
+    }
+)
+_POSITIONS = ("rotary", "learned", "none")
+
+
+def check_shape(shape: TransformerShape, linears: Linears, *, sequence: int, place: str) -> None:
+    """Refuse what the built-in decoder does not have, and what does not split over its ranks.
+
+    Raises:
+        JobError: All reasons.
+    """
+    plain = TransformerShape(**{name: getattr(shape, name) for name in _RUN})
+    problems = [
+        f"{field.name}: found {getattr(shape, field.name)!r}, expected "
+        f"{getattr(plain, field.name)!r}, which is what the built-in decoder runs"
+        for field in fields(shape)
+        if getattr(shape, field.name) != getattr(plain, field.name)
+    ]
+    if shape.activation not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
+        problems.append(f"activation: found '{shape.activation}', expected one of {known}")
+    if shape.positions not in _POSITIONS:
+        known = ", ".join(_POSITIONS)
+        problems.append(f"positions: found '{shape.positions}', expected one of {known}")
+    if shape.positions == "learned" and shape.max_positions < sequence:
+        problems.append(
+            f"max_positions: found {shape.max_positions}, expected at least {sequence}, "
+            "data.sequence_length"
+        )
+    tp = linears.group.size
+    for name, count in (("heads", shape.heads), ("kv_heads", shape.kv_heads or shape.heads)):
+        if count % tp:
+            problems.append(f"{name}: found {count}, expected a multiple of strategy.tp, {tp}")
+    inner = _inner(shape)
+    if shape.gated and inner % tp:
+        problems.append(f"ffn: found {inner}, expected a multiple of strategy.tp, {tp}")
+    if problems:
+        raise JobError(place, problems)
+
+
+class Norm(nn.Module):
+    """RMS or layer norm of the last dim; ranks of other positions may share its parameters."""
+
+    def __init__(self, kind: str, width: int, linears: Linears) -> None:
+        super().__init__()
+        made = {"device": linears.device, "dtype": linears.dtype}
+        self.is_rms, self.width = kind == "rms", width
+        has_weight, has_bias = kind != "layer_plain", kind == "layer"
+        self.weight = nn.Parameter(torch.ones(width, **made)) if has_weight else None
+        self.bias = nn.Parameter(torch.zeros(width, **made)) if has_bias else None
+        for parameter in self.parameters():
+            parameter.is_partial = linears.sequence_parallel
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.is_rms:
+            return functional.rms_norm(x, (self.width,), self.weight, 1e-6)
+        return functional.layer_norm(x, (self.width,), self.weight, self.bias, 1e-5)
+
+
+class Attention(nn.Module):
+    """Causal attention over this rank's heads: `(batch, sequence, hidden)` to the same."""
+
+    def __init__(self, shape: TransformerShape, linears: Linears, name: str) -> None:
+        super().__init__()
+        tp = linears.group.size
+        self.heads, self.kv_heads = shape.heads // tp, (shape.kv_heads or shape.heads) // tp
+        self.head_dim = shape.head_dim or shape.hidden // shape.heads
+        self.is_rotary = shape.positions == "rotary"
+        wide, narrow = shape.heads * self.head_dim, self.kv_heads * tp * self.head_dim
+        std = shape.hidden**-0.5
+        self.qkv = linears.column(
+            shape.hidden,
+            wide + 2 * narrow,
+            Weights(name=f"{name}.qkv", std=std, bias=shape.qkv_bias, parts=(wide, narrow, narrow)),
+        )
+        self.out = linears.row(
+            wide,
+            shape.hidden,
+            Weights(name=f"{name}.out", std=_out_std(wide, shape), bias=shape.attention_out_bias),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        qkv = self.qkv(x)
+        sizes = [self.heads, self.kv_heads, self.kv_heads]
+        q, k, v = (
+            part.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for part in qkv.split([size * self.head_dim for size in sizes], dim=-1)
+        )
+        if self.is_rotary:
+            q, k = _rotated(q), _rotated(k)
+        is_grouped = self.heads != self.kv_heads
+        mixed = functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=is_grouped
+        )
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class FeedForwardPart(nn.Module):
+    """Up, activation, down. Phantom layers read and make shards, so borders stand around them."""
+
+    def __init__(self, shape: TransformerShape, linears: Linears, name: str) -> None:
+        super().__init__()
+        self.is_phantom = linears.recipe.kind is Kind.PHANTOM
+        self.group, self.hidden, self.name = linears.group, shape.hidden, name
+        self.activation, self.is_gated = _ACTIVATIONS[shape.activation], shape.gated
+        inner = _inner(shape)
+        outputs = (inner, inner) if shape.gated else (inner,)
+        up, down = (
+            (linears.phantom, linears.phantom) if self.is_phantom else (linears.column, linears.row)
+        )
+        std, bias = shape.hidden**-0.5, shape.mlp_bias
+        weights = Weights(name=f"{name}.up", std=std, bias=bias, parts=outputs)
+        self.up = up(shape.hidden, sum(outputs), weights)
+        weights = Weights(name=f"{name}.down", std=_out_std(inner, shape), bias=bias)
+        self.down = down(inner, shape.hidden, weights)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.is_phantom:
+            x = split_parts(x, self.group, self.name)
+        x = self.up(x)
+        if self.is_gated:
+            gate, value = x.chunk(2, dim=-1)
+            x = self.activation(gate) * value
+        else:
+            x = self.activation(x)
+        x = self.down(x)
+        return join_parts(x, self.group, self.hidden, self.name) if self.is_phantom else x
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward part, each behind a norm and added to what came in."""
+
+    def __init__(self, shape: TransformerShape, linears: Linears, name: str) -> None:
+        super().__init__()
+        self.attention_norm = Norm(shape.norm, shape.hidden, linears)
+        self.attention = Attention(shape, linears, f"{name}.attention")
+        self.mlp_norm = Norm(shape.norm, shape.hidden, linears)
+        self.mlp = FeedForwardPart(shape, linears, f"{name}.mlp")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Decoder(nn.Module):
+    """Tokens `(batch, sequence)` to logits `(batch, sequence, vocabulary_shard)`."""
+
+    def __init__(self, shape: TransformerShape, linears: Linears) -> None:
+        super().__init__()
+        group = linears.group
+        made = {"device": linears.device, "dtype": linears.dtype}
+        self.group, self.is_cut = group, linears.sequence_parallel
+        self.embedding = VocabularyEmbedding(shape.vocab, shape.hidden, group=group, **made)
+        linears.draw(
+            self.embedding.weight,
+            "embedding",
+            shape.hidden**-0.5,
+            rows=linears.shard(shape.vocab),
+        )
+        self.positions: nn.Parameter | None = None
+        if shape.positions == "learned":
+            self.positions = nn.Parameter(torch.empty(shape.max_positions, shape.hidden, **made))
+            linears.draw(self.positions, "positions", shape.hidden**-0.5)
+        self.layers = nn.ModuleList(
+            Layer(shape, linears, f"layers.{number}") for number in range(shape.layers)
+        )
+        self.norm = Norm(shape.norm, shape.hidden, linears) if shape.final_norm else nn.Identity()
+        self.head = linears.column(
+            shape.hidden,
+            shape.vocab,
+            Weights(name="head", std=shape.hidden**-0.5, bias=shape.head_bias),
+        )
+        if shape.tied_embedding:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the logits of what follows each token."""
+        x = self.embedding(ids)
+        if self.positions is not None:
+            x = x + self.positions[: ids.shape[1]]
+        if self.is_cut:
+            x = split_parts(x, self.group, "embedding", dim=1)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
+def build_decoder(
+    shape: TransformerShape, linears: Linears, *, sequence: int, place: str
+) -> Decoder:
+    """Return a rank's part of a decoder.
+
+    Args:
+        shape: Of the whole.
+        linears: Makes its linear layers.
+        sequence: Tokens of a sample.
+        place: What messages call the shape.
+
+    Raises:
+        JobError: The shape is none that is run, or does not split over the ranks.
+    """
+    check_shape(shape, linears, sequence=sequence, place=place)
+    return Decoder(shape, replace(linears, sequence_parallel=linears.recipe.sequence_parallel))
+
+
+def _inner(shape: TransformerShape) -> int:
+    return shape.ffn or 4 * shape.hidden
+
+
+def _out_std(inputs: int, shape: TransformerShape) -> float:
+    """Return the spread of what is added to the residual: less the more layers add (GPT-2)."""
+    return float((inputs * 2 * shape.layers) ** -0.5)
+
+
+def _rotated(x: Tensor) -> Tensor:
+    """Return `(batch, heads, sequence, features)` turned by position (RoFormer, 2021)."""
+    half = x.shape[-1] // 2
+    rates = torch.exp(
+        torch.arange(half, device=x.device, dtype=torch.float32) * (-math.log(10_000.0) / half)
+    )
+    turns = torch.arange(x.shape[2], device=x.device, dtype=torch.float32)[:, None] * rates
+    cos, sin = turns.cos().to(x.dtype), turns.sin().to(x.dtype)
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)

@@ -1,0 +1,126 @@
+"""What `train` does of a job's strategy, in numbers; refusals of what it does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from wattree.errors import StrategyError
+from wattree.job import Job
+from wattree.strategy import StrategyOptions
+
+__all__ = ["Kind", "Recipe", "recipe_of"]
+
+#: What to say wherever a strategy is not run.
+RUNNABLE = "wattree train runs the presets ddp, tensor, megatron and phantom, and each with dp"
+
+
+class Kind(StrEnum):
+    """How the ranks of one replica share the model."""
+
+    DDP = "ddp"
+    TENSOR = "tensor"
+    MEGATRON = "megatron"
+    PHANTOM = "phantom"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A strategy that can be run.
+
+    Attributes:
+        kind: How ranks of one replica share the model.
+        dp, tp: Replicas, and ranks of each; `rank = replica * tp + place in it`.
+        micro_batch, micro_batches: Samples of a forward pass of a replica, and such in a step.
+        sequence_parallel: What is between the products is split by position over `tp`.
+        ghosts: Ghost neurons per rank and layer, of phantom layers.
+        variant: `pair` or `shared`, whose decompressors they have.
+        regather: Ghosts are gathered again in backward.
+        overlap: Communication runs beside computation.
+        sharded_optimizer: The optimiser's state is sharded over replicas (ZeRO-1).
+    """
+
+    kind: Kind
+    dp: int
+    tp: int
+    micro_batch: int
+    micro_batches: int
+    sequence_parallel: bool = False
+    ghosts: int = 0
+    variant: str = "pair"
+    regather: bool = False
+    overlap: bool = True
+    sharded_optimizer: bool = False
+
+    @property
+    def ranks(self) -> int:
+        """All ranks."""
+        return self.dp * self.tp
+
+
+def recipe_of(job: Job) -> Recipe:
+    """Return how to run the strategy of a job.
+
+    Raises:
+        StrategyError: It is none that is run; all reasons at once.
+    """
+    options = job.strategy
+    if not isinstance(options, StrategyOptions):
+        found = "'auto'" if isinstance(options, str) else "a tree"
+        what = "wattree plan finds one; " if isinstance(options, str) else ""
+        raise StrategyError(
+            {"strategy": f"found {found}, expected a preset with degrees: {what}{RUNNABLE}"},
+            source=job.source,
+        )
+    misfits = _misfits(options)
+    share = options.dp * options.micro_batch
+    if job.data.global_batch % share:
+        misfits["data.global_batch"] = (
+            f"{job.data.global_batch} samples do not split into micro-batches of "
+            f"{options.micro_batch} on {options.dp} replicas; use a multiple of {share}"
+        )
+    if misfits:
+        raise StrategyError(misfits, source=job.source)
+    if options.tp == 1:
+        kind = Kind.DDP
+    elif options.phantom:
+        kind = Kind.PHANTOM
+    else:
+        kind = Kind.MEGATRON if options.tensor_pairs or options.sequence_parallel else Kind.TENSOR
+    return Recipe(
+        kind=kind,
+        dp=options.dp,
+        tp=options.tp,
+        micro_batch=options.micro_batch,
+        micro_batches=job.data.global_batch // share,
+        sequence_parallel=options.sequence_parallel and options.tp > 1,
+        ghosts=options.ghosts or 0,
+        variant=options.variant,
+        regather=options.regather,
+        overlap=options.overlap_tensor is not False,
+        sharded_optimizer=options.sharding == "zero1" and options.dp > 1,
+    )
+
+
+def _misfits(options: StrategyOptions) -> dict[str, str]:
+    """Return what of a strategy is not run, by key of the job."""
+    misfits = {
+        f"strategy.{axis}": f"found {getattr(options, axis)}, expected 1: {RUNNABLE}"
+        for axis in ("fsdp", "cp", "pp", "ep")
+        if getattr(options, axis) != 1
+    }
+    if options.sharding not in {"none", "zero1"}:
+        misfits["strategy.sharding"] = f"found '{options.sharding}', expected none: {RUNNABLE}"
+    if options.recompute != "none":
+        misfits["strategy.recompute"] = f"found '{options.recompute}', expected none: {RUNNABLE}"
+    if options.phantom and options.tp == 1:
+        misfits["strategy.tp"] = "found 1 with phantom layers; set tp above 1, or use ddp"
+    if options.phantom_layers is not None:
+        misfits["strategy.phantom_layers"] = (
+            "found a list; train makes phantom layers of all layers of ffn, and of the "
+            "feed-forward parts of transformer: leave it out"
+        )
+    for name in ("single_process", "op_shard", "sync_batch_norm"):
+        if getattr(options, name):
+            misfits[f"strategy.{name}"] = f"found true, expected false: {RUNNABLE}"
+    return misfits

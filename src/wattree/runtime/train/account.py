@@ -1,0 +1,115 @@
+"""What each rank measured, brought to rank 0."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from wattree.runtime.layers import RowParallelLinear, ShardedLinear
+from wattree.runtime.models.vocabulary import VocabularyEmbedding
+from wattree.runtime.train.record import Recorder, Span
+from wattree.runtime.train.session import Session
+
+__all__ = ["RankAccount", "gathered", "peak_memory_bytes", "ring_bytes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankAccount:
+    """What one rank measured.
+
+    Attributes:
+        rank: Its number.
+        origin_s: When all ranks began, on its clock. [s]
+        steps: Spans of its last steps.
+        sent_bytes: Kind of collective → payload sent over all measured steps. [B]
+        calls: Collectives over all measured steps.
+        peak_bytes: Most memory that the process held. [B]
+        parameters: Elements that it has and no other rank of its replica.
+        copies: Elements that every rank of its replica has.
+        trained: Elements of both that are trained.
+    """
+
+    rank: int
+    origin_s: float
+    steps: tuple[tuple[Span, ...], ...]
+    sent_bytes: dict[str, float]
+    calls: int
+    peak_bytes: float
+    parameters: int
+    copies: int
+    trained: int
+
+
+def ring_bytes(module: nn.Module, replicas: int) -> float:
+    """Return what a rank sends to reduce its gradients over replicas, in a ring. [B]"""
+    elements = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
+    return 2.0 * (replicas - 1) / replicas * elements
+
+
+def peak_memory_bytes(device: torch.device) -> float:
+    """Return the most memory that this process held: on its device, or on the host. [B]"""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_reserved(device))
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        import resource
+
+        unit = 1 if os.uname().sysname == "Darwin" else 1024
+        return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+    peak = next((line for line in lines if line.startswith("VmHWM:")), "VmHWM: 0 kB")
+    return float(peak.split()[1]) * 1024.0
+
+
+def gathered(
+    session: Session, recorder: Recorder, origin: Any, *, module: nn.Module, measured_steps: int
+) -> Sequence[RankAccount]:
+    """Return what all ranks measured, on rank 0; nothing on others. A collective call."""
+    traffic, recipe = session.group.traffic, session.recipe
+    sent = {name: float(count) for name, count in traffic.sent_bytes.items()}
+    calls = sum(traffic.calls.values())
+    if session.data_group is not None:
+        sent["gradients"] = ring_bytes(module, recipe.dp) * measured_steps
+        calls += measured_steps
+        if recipe.sharded_optimizer:
+            # Each replica sends the parameters that it updated to all others.
+            sent["parameters"] = ring_bytes(module, recipe.dp) / 2 * measured_steps
+    own, copies = _elements(module, recipe.tp)
+    mine = RankAccount(
+        rank=session.rank,
+        origin_s=recorder.seconds(origin),
+        steps=tuple(map(tuple, recorder.steps())),
+        sent_bytes=sent,
+        calls=calls,
+        peak_bytes=peak_memory_bytes(session.device),
+        parameters=own,
+        copies=copies,
+        trained=sum(p.numel() for p in module.parameters() if p.requires_grad),
+    )
+    found: list[RankAccount | None] | None = [None] * recipe.ranks if session.rank == 0 else None
+    dist.gather_object(mine, found, dst=0, group=session.control)
+    return [each for each in found if each is not None] if found else []
+
+
+def _elements(module: nn.Module, tp: int) -> tuple[int, int]:
+    """Return the elements that only this rank of its replica has, and those that all have."""
+    if tp == 1:
+        return sum(p.numel() for p in module.parameters()), 0
+    cut = (ShardedLinear, VocabularyEmbedding)
+    own = {
+        id(parameter): parameter.numel()
+        for layer in module.modules()
+        if isinstance(layer, cut)
+        for name, parameter in layer.named_parameters(recurse=False)
+        if not (isinstance(layer, RowParallelLinear) and name == "bias")
+    }
+    every = {id(parameter): parameter.numel() for parameter in module.parameters()}
+    total = sum(own.values())
+    return total, sum(every.values()) - total

@@ -1,0 +1,113 @@
+"""Predicted beside measured: the same job simulated, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from wattree.predict import run_of, simulate
+from wattree.runtime.train.outcome import Trained
+from wattree.trace import STAGES, Run
+
+__all__ = ["ComparedFigure", "Comparison", "compared"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedFigure:
+    """One figure of a step; None where it is not known.
+
+    Attributes:
+        name: `step`, `materials`, `computing`, `communicating`.
+        predicted_s, measured_s: What the step takes, or waits for the stage. [s]
+        predicted_busy_s, measured_busy_s: How long the stage is at work, hidden time included. [s]
+        predicted_j, measured_j: Energy. [J]
+    """
+
+    name: str
+    predicted_s: float
+    measured_s: float
+    predicted_busy_s: float | None = None
+    measured_busy_s: float | None = None
+    predicted_j: float | None = None
+    measured_j: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A prediction beside its measurement.
+
+    Attributes:
+        figures: Of the step and its stages.
+        predicted_sent_bytes, measured_sent_bytes: Payload that a rank sends in a step. [B]
+        calibration: File of constants; None for those that ship.
+        warnings: Of the prediction.
+    """
+
+    figures: tuple[ComparedFigure, ...]
+    predicted_sent_bytes: float
+    measured_sent_bytes: float
+    calibration: str | None
+    warnings: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain dictionaries and lists, ready for JSON."""
+        return asdict(self)
+
+
+def compared(found: Trained, *, calibration: Path | None) -> Comparison:
+    """Simulate a job and return its figures beside those that were measured.
+
+    Energies are those of the nodes, without what the site adds.
+
+    Args:
+        found: What it came to.
+        calibration: File of constants; those that ship if None.
+
+    Raises:
+        WattreeError: The job cannot be simulated.
+    """
+    job = found.job
+    prediction = simulate(job, calibration=calibration)
+    run = run_of(job, prediction, steps=1, name="predicted")
+    ranks = prediction.result.ranks
+    measured_steps = max(found.run.iterations, 1)
+    figures = [
+        ComparedFigure(
+            name="step",
+            predicted_s=prediction.result.step_time_s,
+            measured_s=found.result.step_time_s,
+            predicted_j=run.energy_j,
+            measured_j=found.run.energy_j / measured_steps if found.run.meters else None,
+        ),
+        *_stages(run, found.run, measured_steps),
+    ]
+    use = found.result.training
+    assert use is not None
+    return Comparison(
+        figures=tuple(figures),
+        predicted_sent_bytes=(run.work.network_bytes or 0.0) / ranks,
+        measured_sent_bytes=use.sent_bytes,
+        calibration=None if calibration is None else str(calibration),
+        warnings=prediction.warnings,
+    )
+
+
+def _stages(predicted: Run, measured: Run, steps: int) -> list[ComparedFigure]:
+    found = []
+    for name in STAGES:
+        before: Mapping[str, Any] = asdict(predicted.stages[name])
+        use = measured.stages[name]
+        found.append(
+            ComparedFigure(
+                name=name,
+                predicted_s=before["exposed_s"],
+                measured_s=use.exposed_s / steps,
+                predicted_busy_s=before["busy_s"],
+                measured_busy_s=use.busy_s / steps,
+                predicted_j=before["energy_j"],
+                measured_j=None if use.energy_j is None else use.energy_j / steps,
+            )
+        )
+    return found

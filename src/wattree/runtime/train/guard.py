@@ -1,0 +1,87 @@
+"""What becomes of an error in a rank: told once, by whom it happened to first, and soon."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+from wattree.errors import CommunicationError, WattreeError
+from wattree.runtime.launch import Launch, leave_failure, watch_parent
+from wattree.runtime.train.health import is_echo
+
+__all__ = ["RankFailed", "guarded"]
+
+T = TypeVar("T")
+
+DEFECT, MISTAKE = 1, 2
+#: A rank that only lost another one lets that one speak first. [s]
+_AFTER_OTHERS_S = 1.0
+#: What is left of a rank that failed ends then at the latest: collectives may hold its threads. [s]
+_GONE_AFTER_S = 5.0
+
+
+class RankFailed(Exception):  # noqa: N818 - no error of its own: it was told already
+    """A rank failed, and whoever started it has been told why.
+
+    Attributes:
+        code: Exit code of the process.
+    """
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(f"exit code {code}")
+
+
+def guarded(launch: Launch, act: Callable[[], T]) -> T:
+    """Return what `act` returns; let an error end the rank.
+
+    Args:
+        launch: Which rank this is.
+        act: What it does.
+
+    Raises:
+        RankFailed: It failed, and its parent will say why.
+        WattreeError: It failed, and nobody else will say why.
+    """
+    watch_parent()
+    try:
+        return act()
+    except Exception as error:
+        echo = is_echo(error)
+        code = MISTAKE if echo or isinstance(error, WattreeError) else DEFECT
+        if launch.world > 1:
+            _end_soon(code)
+        message = _message(error, launch, echo=echo)
+        if leave_failure(launch.rank, code=code, message=message, is_echo=echo):
+            raise RankFailed(code) from error
+        if echo:
+            time.sleep(_AFTER_OTHERS_S)
+            raise CommunicationError(message) from error
+        raise
+
+
+def _message(error: Exception, launch: Launch, *, echo: bool) -> str:
+    if echo and not isinstance(error, CommunicationError):
+        told = str(error).strip().splitlines()
+        return (
+            f"rank {launch.rank}: another rank is gone, or did not answer in time "
+            f"({told[0][:200] if told else type(error).__name__}); its own message says why"
+        )
+    if isinstance(error, WattreeError):
+        return str(error)
+    lines = "".join(traceback.format_exception(error))
+    return f"rank {launch.rank}: {type(error).__name__}: {error}\n{lines}"
+
+
+def _end_soon(code: int) -> None:
+    def end() -> None:
+        time.sleep(_GONE_AFTER_S)
+        sys.stderr.flush()
+        os._exit(code)
+
+    threading.Thread(target=end, name="wattree-end", daemon=True).start()

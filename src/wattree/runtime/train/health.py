@@ -1,0 +1,140 @@
+"""What went wrong in a step, in words: which rank, which layer, what helps."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from wattree.errors import CommunicationError, RunError
+
+__all__ = ["broken_loss", "is_echo", "is_out_of_memory", "layer_in", "out_of_memory"]
+
+#: What gloo, NCCL and the store say where the process at the other end has gone.
+_GONE = (
+    "connection closed",
+    "connection reset",
+    "broken pipe",
+    "connection refused",
+    "socket",
+    "timed out",
+    "timeout",
+    "remote process exited",
+)
+_NO_ROOM = ("out of memory", "can't allocate memory", "not enough memory", "cannot allocate")
+
+
+def is_echo(error: BaseException) -> bool:
+    """Return whether an error only says that another rank is gone."""
+    if isinstance(error, CommunicationError):
+        return "ranks disagree" not in str(error)
+    is_ours = isinstance(error, RuntimeError) and not is_out_of_memory(error)
+    return is_ours and any(word in str(error).lower() for word in _GONE)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether memory ran out, on the device or the host."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _NO_ROOM)
+
+
+def layer_in(error: BaseException, module: nn.Module) -> str:
+    """Return the innermost layer of a model in which an error was raised; empty if in none."""
+    names = {id(layer): name for name, layer in module.named_modules() if name}
+    found = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for key in ("self", "layer"):
+            found = names.get(id(frame.f_locals.get(key)), found)
+        context = frame.f_locals.get("ctx")
+        owner = getattr(context, "layer", None) or getattr(context, "spec", None)
+        found = getattr(owner, "name", "") or getattr(owner, "place", "") or found
+    return found
+
+
+def out_of_memory(error: BaseException, module: nn.Module, rank: int, step: int) -> RunError:
+    """Return the error of a rank whose memory ran out."""
+    layer = layer_in(error, module)
+    where = f" in layer '{layer}'" if layer else " in backward or in the update"
+    told = str(error).strip().splitlines()
+    said = f" ({told[0][:160]})" if told else ""
+    return RunError(
+        f"rank {rank}",
+        [
+            f"out of memory{where}, step {step + 1}{said}; a smaller strategy.micro_batch or "
+            "data.global_batch, or more tp, needs less"
+        ],
+    )
+
+
+def broken_loss(
+    losses: list[float],
+    parts: list[float],
+    *,
+    first: int,
+    module: nn.Module,
+    inputs: tuple[Tensor, ...],
+    control: Any,
+) -> RunError:
+    """Return the error of a loss that is no number; a collective call.
+
+    Args:
+        losses: Of the steps since the last talk, over all ranks.
+        parts: This rank's own of them.
+        first: Number of the first of these steps, from 0.
+        module: This rank's model.
+        inputs: A micro-batch, to find the layer with.
+        control: All ranks, on the CPU.
+    """
+    at = next(number for number, loss in enumerate(losses) if not math.isfinite(loss))
+    layer_here = _first_broken(module, inputs)  # on all ranks: layers wait for each other
+    mine = None if math.isfinite(parts[at]) else layer_here
+    told: list[str | None] = [None] * dist.get_world_size(control)
+    dist.all_gather_object(told, mine, control)
+    rank = next((number for number, layer in enumerate(told) if layer is not None), 0)
+    layer = told[rank]
+    where = f", layer {layer}" if layer else ""
+    return RunError(
+        f"rank {rank}",
+        [
+            f"the loss of step {first + at + 1} is {losses[at]}{where}; a smaller "
+            "training.learning_rate, other data or another precision helps. The last checkpoint is "
+            "of before"
+        ],
+    )
+
+
+def _first_broken(module: nn.Module, inputs: tuple[Tensor, ...]) -> str:
+    """Return the first layer whose weights or output are no numbers; empty if all are."""
+    found: list[str] = []
+    hooks = []
+
+    def looked(name: str) -> Any:
+        def look(layer: nn.Module, arguments: Any, output: Any) -> None:
+            del arguments
+            broken = [
+                key
+                for key, parameter in layer.named_parameters(recurse=False)
+                if not torch.isfinite(parameter).all()
+            ]
+            if broken:
+                found.append(f"'{name}', whose {broken[0]} holds numbers that are not finite")
+            elif isinstance(output, Tensor) and not torch.isfinite(output).all():
+                found.append(f"'{name}', whose output is not finite")
+
+        return look
+
+    for name, layer in module.named_modules():
+        if name and not any(True for _ in layer.children()):
+            hooks.append(layer.register_forward_hook(looked(name)))
+    try:
+        with torch.no_grad():
+            module(*inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[0] if found else ""

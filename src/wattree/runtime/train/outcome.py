@@ -1,0 +1,259 @@
+"""What was measured as a `Result` and a `Run`, the types that simulations make."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from wattree.cost import load_calibration
+from wattree.job import Job
+from wattree.predict import Setting, setting_of
+from wattree.predict.bill import cost_usd, embodied_gco2e
+from wattree.predict.described import describe
+from wattree.predict.pool_use import peak_flop_per_s
+from wattree.runtime.recipe import Recipe
+from wattree.runtime.train.account import RankAccount
+from wattree.runtime.train.loop import TARGET_OVER, Ended
+from wattree.runtime.train.timeline import measured_trace
+from wattree.strategy import StrategyOptions
+from wattree.strategy.presets import strategy_of
+from wattree.trace import (
+    STAGES,
+    EnergyUse,
+    Evidence,
+    MemoryUse,
+    Result,
+    Run,
+    RunOrigin,
+    SimulationSize,
+    StageUse,
+    TimeParts,
+    Trace,
+    TrainingUse,
+    Work,
+)
+
+__all__ = ["Trained", "trained"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A run of `train`.
+
+    Attributes:
+        job: What was trained.
+        result: Its figures.
+        trace: Its last steps.
+        run: The same for fits: `wattree-run/1`.
+        interrupted: Whether it was asked to stop.
+    """
+
+    job: Job
+    result: Result
+    trace: Trace
+    run: Run
+    interrupted: bool
+
+
+#: Parameters are trained in fp32.
+_GRADIENT_BYTES = 4.0
+
+
+def trained(
+    job: Job,
+    recipe: Recipe,
+    run: Run,
+    ended: Ended,
+    accounts: Sequence[RankAccount],
+    *,
+    first: int,
+    launcher: str,
+    capacity_bytes: float,
+    calibration: Path | None = None,
+) -> Trained:
+    """Return what a run came to.
+
+    Args:
+        job: What was trained.
+        recipe: How.
+        run: As the meters and the stages have it.
+        ended: How its loop ended.
+        accounts: Of all ranks.
+        first: Step from which it went on.
+        launcher: Who started the ranks.
+        capacity_bytes: Memory that a rank could have had. [B]
+        calibration: For the setting alone: nothing here is predicted.
+    """
+    setting = setting_of(job, load_calibration(calibration))
+    steps = max(run.iterations, 1)
+    sent = {
+        name: sum(account.sent_bytes.get(name, 0.0) for account in accounts) / len(accounts) / steps
+        for name in sorted({name for account in accounts for name in account.sent_bytes})
+    }
+    run = replace(run, work=_work(job, recipe, setting, accounts, sent))
+    trace = measured_trace(accounts)
+    use = TrainingUse(
+        steps=ended.step,
+        first_step=first,
+        measured_steps=run.iterations,
+        losses=ended.losses,
+        loss=statistics.fmean(ended.losses[-TARGET_OVER:]) if ended.losses else math.nan,
+        target_loss=job.training.target_loss,
+        target_step=ended.reached,
+        interrupted=ended.interrupted,
+        stages={name: _per_step(each, steps) for name, each in run.stages.items()},
+        sent_bytes=math.fsum(sent.values()),
+        sent_by=sent,
+        collectives=sum(account.calls for account in accounts) / len(accounts) / steps,
+        parameters_per_rank=statistics.fmean(
+            account.parameters + account.copies for account in accounts
+        ),
+        launcher=launcher,
+    )
+    return Trained(
+        job=job,
+        result=_result(setting, recipe, run, use, accounts=accounts, capacity_bytes=capacity_bytes),
+        trace=trace,
+        run=run,
+        interrupted=ended.interrupted,
+    )
+
+
+def _work(
+    job: Job,
+    recipe: Recipe,
+    setting: Setting,
+    accounts: Sequence[RankAccount],
+    sent: dict[str, float],
+) -> Work:
+    replica = sum(account.trained for account in accounts) / recipe.dp
+    return Work(
+        samples=float(job.data.global_batch),
+        flop=setting.model_flop,
+        network_bytes=math.fsum(sent.values()) * len(accounts),
+        gradient_bytes=replica * _GRADIENT_BYTES,
+    )
+
+
+def _per_step(use: StageUse, steps: int) -> StageUse:
+    energy_j = None if use.energy_j is None else use.energy_j / steps
+    return StageUse(busy_s=use.busy_s / steps, exposed_s=use.exposed_s / steps, energy_j=energy_j)
+
+
+def _result(
+    setting: Setting,
+    recipe: Recipe,
+    run: Run,
+    use: TrainingUse,
+    *,
+    accounts: Sequence[RankAccount],
+    capacity_bytes: float,
+) -> Result:
+    job = setting.job
+    step_s = run.wall_s / max(run.iterations, 1)
+    ranks, batch = recipe.ranks, job.data.global_batch
+    tokens_per_s = batch * job.data.sequence_length / step_s if setting.has_tokens else None
+    available = step_s * peak_flop_per_s(job.cluster, ranks, setting.precision)
+    node = job.cluster.pools[0].node
+    nodes = [ranks / node.devices]
+    energy = _energy(job, run)
+    known_j = None if math.isnan(energy.total) else energy.total
+    carbon = job.cluster.site.carbon_gco2e_per_j
+    peak = max(account.peak_bytes for account in accounts)
+    assert isinstance(job.strategy, StrategyOptions)
+    strategy = strategy_of(job.strategy, model=setting.model, global_batch=batch)
+    return Result(
+        model=setting.model.name,
+        cluster=f"{nodes[0]:.10g} x {node.name}",
+        strategy=describe(strategy, setting.model),
+        ranks=ranks,
+        step_time_s=step_s,
+        samples_per_s=batch / step_s,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=None if tokens_per_s is None else tokens_per_s / ranks,
+        mfu=setting.model_flop / available,
+        hfu=setting.model_flop / available,
+        mfu_precision=setting.precision.value,
+        model_flop_per_step=setting.model_flop,
+        parameters=_parameters(accounts, recipe),
+        memory=MemoryUse(
+            peak_bytes=peak,
+            capacity_bytes=capacity_bytes,
+            fits=True,
+            by_category={"process": peak},
+        ),
+        time_s=_time(use, accounts, step_s),
+        energy_j=energy,
+        average_power_w=run.average_w if run.meters else math.nan,
+        peak_power_w=_peak_w(run),
+        cost_usd=None if known_j is None else cost_usd(job.cluster, nodes, step_s, known_j),
+        embodied_gco2e=embodied_gco2e(job, nodes, step_s),
+        carbon_gco2e=None if carbon is None or known_j is None else carbon * known_j,
+        provenance=_provenance(run),
+        simulation=SimulationSize(
+            tasks=0, events=0, rank_classes=len(accounts), compile_s=0.0, run_s=0.0
+        ),
+        assumptions=(*run.notes, *(f"not read: {line}" for line in run.missing)),
+        training=use,
+    )
+
+
+def _parameters(accounts: Sequence[RankAccount], recipe: Recipe) -> int:
+    """Return the elements of the model: what every rank of a replica has counts once."""
+    return sum(each.parameters for each in accounts) // recipe.dp + accounts[0].copies
+
+
+def _time(use: TrainingUse, accounts: Sequence[RankAccount], step_s: float) -> TimeParts:
+    """Return the parts of a step, mean over ranks; that of the update is of the last steps."""
+    updates = [
+        span.end_s - span.begin_s
+        for account in accounts
+        for step in account.steps
+        for span in step
+        if span.what == "optimizer"
+    ]
+    update_s = statistics.fmean(updates) if updates else 0.0
+    stages = use.stages
+    computing_s = stages["computing"].exposed_s if stages else step_s
+    return TimeParts(
+        compute=max(0.0, computing_s - update_s),
+        recomputation=0.0,
+        exposed_communication=stages["communicating"].exposed_s if stages else 0.0,
+        exposed_materials=stages["materials"].exposed_s if stages else 0.0,
+        bubble=0.0,
+        optimizer=min(update_s, computing_s),
+        other=0.0,
+    )
+
+
+def _energy(job: Job, run: Run) -> EnergyUse:
+    """Return the energy of a step with the site's overhead; NaN where nothing was read."""
+    steps = max(run.iterations, 1)
+    pue = job.cluster.site.pue
+    total = run.energy_j / steps * pue if run.meters else math.nan
+    by_stage = {
+        name: math.nan if use.energy_j is None else use.energy_j / steps * pue
+        for name, use in run.stages.items()
+    } or dict.fromkeys(STAGES, math.nan)
+    return EnergyUse(total=total, by_stage=by_stage, static=math.nan, dynamic=math.nan)
+
+
+def _peak_w(run: Run) -> float:
+    """Return the highest sum of the series of all meters that count."""
+    counted = {reading.domain for reading in run.counted}
+    peaks = [max(series.watts) for series in run.power if series.domain in counted and series.watts]
+    return math.fsum(peaks) if peaks else math.nan
+
+
+def _provenance(run: Run) -> dict[str, Evidence]:
+    measured = Evidence(evidence="measured", share={"measured": 1.0}, note="of this run")
+    found = {"step_time_s": measured, "memory.peak_bytes": measured}
+    if run.origin is RunOrigin.ESTIMATED:
+        note = "estimated from processor time: nothing here reads energy"
+        found["energy_j"] = Evidence(evidence="pooled", share={"pooled": 1.0}, note=note)
+    elif run.meters:
+        found["energy_j"] = measured
+    return found

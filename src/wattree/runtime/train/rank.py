@@ -1,0 +1,310 @@
+"""One rank of a job, from its launcher's environment to the end of its run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from wattree.errors import JobError
+from wattree.job import Job
+from wattree.measure import MeterOptions, Stages
+from wattree.runtime.data import MicroBatches, SampleSet, given_set, sample_set
+from wattree.runtime.launch import Launch
+from wattree.runtime.models import Linears, Trainable, build_trainable
+from wattree.runtime.recipe import Recipe
+from wattree.runtime.train.account import gathered
+from wattree.runtime.train.health import is_out_of_memory
+from wattree.runtime.train.learner import Learner
+from wattree.runtime.train.loop import Loop
+from wattree.runtime.train.losses import LossLog
+from wattree.runtime.train.optimizers import autocast_of, optimizer_of
+from wattree.runtime.train.outcome import Trained, trained
+from wattree.runtime.train.progress import Progress
+from wattree.runtime.train.record import GroupWatch, Recorder
+from wattree.runtime.train.saving import Saving, facts_of
+from wattree.runtime.train.session import Session, joined_ranks
+from wattree.runtime.train.settings import TrainSettings
+from wattree.runtime.train.state import State
+from wattree.runtime.train.stop import StopAsked
+
+__all__ = ["RankEnd", "train_rank"]
+
+#: Steps at the start that are not measured: a tenth of them, up to so many.
+_MOST_WARM_UP = 5
+#: Power of the progress line is over so long. [s]
+_POWER_OVER_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What a rank trains with."""
+
+    trainable: Trainable
+    samples: SampleSet
+    learner: Learner
+    saving: Saving
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnd:
+    """How a rank ended.
+
+    Attributes:
+        interrupted: Whether the job was asked to stop.
+        trained: What the run came to, on rank 0; None on the others.
+    """
+
+    interrupted: bool
+    trained: Trained | None = None
+
+
+def train_rank(job: Job, recipe: Recipe, launch: Launch, settings: TrainSettings) -> RankEnd:
+    """Train one rank of a job to its end.
+
+    Args:
+        job: What to train.
+        recipe: How its strategy is run.
+        launch: Which rank this is.
+        settings: What else was said.
+
+    Raises:
+        WattreeError: The job cannot be trained, or a rank cannot go on; the message names it.
+    """
+    kind = _kind(job, settings.device)
+    with (
+        StopAsked() as stop,
+        joined_ranks(launch, recipe, kind=kind, timeout_s=settings.timeout_s) as session,
+        _folder(session, settings.out) as folder,
+    ):
+        parts = _parts(job, session)
+        first, losses = (0, []) if settings.fresh else parts.saving.resume()
+        return _trained(job, session, settings, parts, folder, stop, first, losses)
+
+
+def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
+    job: Job,
+    session: Session,
+    settings: TrainSettings,
+    parts: _Parts,
+    folder: Path,
+    stop: StopAsked,
+    first: int,
+    losses: list[float],
+) -> RankEnd:
+    recipe, last = session.recipe, job.training.steps
+    progress = Progress(last, job.data.global_batch, quiet=settings.quiet or session.rank != 0)
+    if first:
+        progress.say(f"goes on from step {first}")
+    if first >= last:
+        raise JobError(
+            "training.steps",
+            [
+                f"found {last}, but the checkpoint is of step {first}: nothing is left to do; "
+                "more steps go on, --fresh begins anew"
+            ],
+        )
+    # Between the first steps buffers are made and connections opened.
+    warm_up = min(max((last - first) // 10, 1), _MOST_WARM_UP, last - first - 1)
+    stages = Stages(
+        parts.learner.replicated,
+        parts.learner.optimizer,
+        out=folder / "run.json",
+        name=Path(job.source).stem,
+        model_name=_model_name(job),
+        node=job.cluster.pools[0].node.name,
+        meters=settings.meters,
+        options=MeterOptions(tdp_w=settings.tdp_w) if settings.tdp_w else None,
+        skip_steps=warm_up,
+        quiet=True,
+        calls=False,
+    )
+    recorder = Recorder(stages.timeline)
+    traffic = session.group.traffic
+    session.group.watch = GroupWatch(stages.timeline)
+    log = LossLog(
+        session.control,
+        share=parts.trainable.share / recipe.dp,
+        mark=recorder.mark,
+        talked=lambda begin, end: stages.timeline.add(
+            "communicating", begin, end, exposed=True, what="losses"
+        ),
+    )
+    log.losses += losses
+    loop = Loop(
+        parts.learner,
+        session,
+        saving=parts.saving,
+        log=log,
+        recorder=recorder,
+        progress=progress,
+        power=lambda: stages.power_w(_POWER_OVER_S),
+        measured=traffic.reset,
+        warm_up=warm_up,
+    )
+    batches = MicroBatches(
+        parts.samples,
+        mine=parts.trainable.mine,
+        batch=job.data.global_batch,
+        replica=session.replica,
+        replicas=recipe.dp,
+        micro_batches=recipe.micro_batches,
+        seed=job.training.seed,
+        first=first,
+        last=last,
+        device=session.device,
+    )
+    dist.barrier(session.control)
+    origin = recorder.mark()
+    traffic.reset()
+    try:
+        ended = loop.run(
+            iter(stages.wrap(batches)),
+            first=first,
+            last=last,
+            target=job.training.target_loss,
+            stop=stop,
+        )
+    finally:
+        session.group.watch = None
+        progress.close()
+        stages.close()
+    accounts = gathered(
+        session,
+        recorder,
+        origin,
+        module=parts.learner.module,
+        measured_steps=max(ended.step - first - warm_up, 0),
+    )
+    if session.rank or stages.run is None:
+        return RankEnd(interrupted=ended.interrupted)
+    found = trained(
+        job,
+        recipe,
+        stages.run,
+        ended,
+        accounts,
+        first=first,
+        launcher=session.launch.launcher,
+        capacity_bytes=_capacity_bytes(session.device),
+    )
+    return RankEnd(interrupted=ended.interrupted, trained=found)
+
+
+def _parts(job: Job, session: Session) -> _Parts:
+    """Return model, samples, optimiser and checkpoints of a rank."""
+    training, recipe = job.training, session.recipe
+    torch.manual_seed(training.seed)
+    linears = Linears(recipe=recipe, group=session.group, seed=training.seed, device=session.device)
+    try:
+        trainable = build_trainable(job, linears)
+        samples = _samples(job, trainable)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise JobError(
+            f"rank {session.rank}",
+            ["out of memory while the model and its samples were made; more tp needs less"],
+        ) from error
+    trainable.check(samples)
+    optimizer = optimizer_of(
+        job.optimizer,
+        trainable.module.parameters(),
+        learning_rate=training.learning_rate,
+        source=job.source,
+        data_group=session.data_group if recipe.sharded_optimizer else None,
+    )
+    learner = Learner(
+        trainable,
+        session,
+        optimizer=optimizer,
+        autocast=autocast_of(job.precision, session.device, source=job.source),
+        scale_losses=job.precision == "amp",
+    )
+    # Dropout and the like draw alike in the ranks of a replica, and differently in replicas.
+    torch.manual_seed(training.seed + session.replica)
+    state = State(session, trainable.module, optimizer, is_sharded=recipe.sharded_optimizer)
+    saved = training.checkpoint
+    saving = Saving(
+        session,
+        state,
+        folder=None if saved is None else saved.folder,
+        every=1 if saved is None else saved.every,
+        facts=facts_of(job, recipe),
+    )
+    return _Parts(trainable=trainable, samples=samples, learner=learner, saving=saving)
+
+
+def _samples(job: Job, trainable: Trainable) -> SampleSet:
+    source = job.data.source
+    if source.module is not None:
+        return given_set(source.module, trainable.wanted)
+    usual = "synthetic-classification" if trainable.classes else "synthetic-regression"
+    return sample_set(
+        source.name or usual,
+        trainable.wanted,
+        seed=job.training.seed,
+        samples=source.samples,
+    )
+
+
+def _kind(job: Job, device: str) -> str:
+    """Return where to train: `cpu` or `cuda`.
+
+    Raises:
+        JobError: The job's devices are none of this host's.
+    """
+    if device != "auto":
+        return device
+    wanted = job.cluster.pools[0].node.device
+    if wanted.kind == "cpu":
+        return "cpu"
+    if torch.cuda.is_available():
+        return "cuda"
+    raise JobError(
+        job.source,
+        [
+            f"cluster: names {wanted.name}, but PyTorch sees no accelerator here; --device cpu "
+            "trains on this host's processor with the same strategy"
+        ],
+    )
+
+
+def _model_name(job: Job) -> str:
+    source = job.model
+    if source.ffn is not None:
+        return f"ffn {source.ffn.width} x {source.ffn.depth}"
+    if source.module is not None:
+        return source.module.name
+    return source.name or "transformer"
+
+
+def _capacity_bytes(device: torch.device) -> float:
+    if device.type == "cuda":
+        return float(torch.cuda.get_device_properties(device).total_memory)
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+@contextlib.contextmanager
+def _folder(session: Session, out: Path | None) -> Iterator[Path]:
+    """Give all ranks one folder: the one that was named, or one that goes away."""
+    if out is not None:
+        yield out
+        return
+    made: list[Any] = [None]
+    if session.rank == 0:
+        made[0] = tempfile.mkdtemp(prefix="wattree-train-")
+    dist.broadcast_object_list(made, src=0, group=session.control)
+    try:
+        yield Path(made[0])
+    finally:
+        if session.rank == 0:
+            shutil.rmtree(made[0], ignore_errors=True)

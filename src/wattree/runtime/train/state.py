@@ -1,0 +1,114 @@
+"""Model, optimiser and generators as named tensors, which is all that a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wattree.errors import RunError
+from wattree.runtime.checkpoint import TensorShape
+from wattree.runtime.train.session import Session
+
+__all__ = ["State"]
+
+
+class State:
+    """What a checkpoint of a run is made of, on this rank.
+
+    Parts of a model that replicas share have the name of the part, so that one of them writes it;
+    what ranks have of their own has the rank's number.
+
+    Args:
+        session: This rank.
+        module: The model, not wrapped.
+        optimizer: Its optimiser.
+        is_sharded: Whether the optimiser's state differs between replicas.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        is_sharded: bool,
+    ) -> None:
+        self._module, self._optimizer = module, getattr(optimizer, "optim", optimizer)
+        self._rank = session.rank
+        self._model_prefix = f"part{session.place}/model/"
+        owner = f"rank{session.rank}" if is_sharded else f"part{session.place}"
+        self._optimizer_prefix = f"{owner}/optimizer/"
+
+    def tensors(self, losses: list[float]) -> dict[str, Tensor]:
+        """Return all of it, with the losses up to now."""
+        found = self._model()
+        for name, parameter in self._trained():
+            for key, value in self._optimizer.state.get(parameter, {}).items():
+                if value is not None:
+                    kept = value if isinstance(value, Tensor) else torch.tensor(value)
+                    found[f"{self._optimizer_prefix}{name}/{key}"] = kept
+        found |= self._generators()
+        found["losses"] = torch.tensor(losses, dtype=torch.float64)
+        return found
+
+    def wanted(self, shapes: Mapping[str, TensorShape]) -> dict[str, Tensor]:
+        """Return the tensors to read a checkpoint into: the model's own, and room for the rest.
+
+        Args:
+            shapes: What the checkpoint holds.
+
+        Raises:
+            RunError: It lacks parts of this rank.
+        """
+        into = self._model()
+        missing = [name for name in (*self._generators(), "losses") if name not in shapes]
+        if missing:
+            raise RunError(
+                "checkpoint", [f"rank {self._rank}: has no '{name}'" for name in missing[:5]]
+            )
+        for name, there in shapes.items():
+            is_mine = name.startswith(self._optimizer_prefix)
+            if is_mine or name in {"losses", *self._generators()}:
+                into[name] = torch.empty(there.shape, dtype=there.dtype)
+        return into
+
+    def take(self, tensors: Mapping[str, Tensor]) -> list[float]:
+        """Set optimiser and generators to what was read; return the losses up to then."""
+        for name, parameter in self._trained():
+            prefix = f"{self._optimizer_prefix}{name}/"
+            state = {
+                key.removeprefix(prefix): value
+                for key, value in tensors.items()
+                if key.startswith(prefix) and "/" not in key.removeprefix(prefix)
+            }
+            if state:
+                self._optimizer.state[parameter] = {
+                    # PyTorch keeps the count of steps on the CPU, all else beside the parameter.
+                    key: value if value.dim() == 0 else value.to(parameter.device)
+                    for key, value in state.items()
+                }
+        torch.set_rng_state(tensors[f"rank{self._rank}/generator"])
+        device = tensors.get(f"rank{self._rank}/device_generator")
+        if device is not None and torch.cuda.is_available():
+            torch.cuda.set_rng_state(device)
+        losses: list[float] = tensors["losses"].tolist()
+        return losses
+
+    def _model(self) -> dict[str, Tensor]:
+        state: dict[str, Any] = self._module.state_dict()
+        return {f"{self._model_prefix}{name}": value for name, value in state.items()}
+
+    def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
+        mine = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        for name, parameter in self._module.named_parameters():
+            if id(parameter) in mine:
+                yield name, parameter
+
+    def _generators(self) -> dict[str, Tensor]:
+        found = {f"rank{self._rank}/generator": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            found[f"rank{self._rank}/device_generator"] = torch.cuda.get_rng_state()
+        return found

@@ -1,0 +1,35 @@
+"""What a node of the tree says of phantom layers: linear layers that exchange ghosts.
+
+A phantom layer is another function than the linear layer in whose place it stands. Of the blocks
+of its weight, one for each pair of ranks, only those on the diagonal are of full rank; the others
+are products of rank `ghosts` (S. K. Seal et al., arXiv 2508.00960, 2025).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["PAIR", "RANK", "SHARED", "VARIANTS", "PhantomLayers"]
+
+#: A decompressor for each pair of ranks, or one for the sum of the others' ghosts.
+PAIR: Final = "pair"
+SHARED: Final = "shared"
+VARIANTS: Final = (PAIR, SHARED)
+#: Dim of phantom layers that says whose neurons: the axis splits it, one index to a rank.
+RANK: Final = "rank"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhantomLayers:
+    """How linear layers become phantom layers.
+
+    Attributes:
+        ghosts: Neurons that each rank sends of each layer; 0 leaves the diagonal blocks alone.
+        axis: Mesh axis whose ranks have a block each.
+        variant: One of `VARIANTS`.
+    """
+
+    ghosts: int
+    axis: str = "tp"
+    variant: str = PAIR

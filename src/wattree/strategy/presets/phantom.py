@@ -1,0 +1,84 @@
+"""Phantom parallelism: ranks keep blocks of linear layers, and exchange a few ghosts for the rest.
+
+S. K. Seal, M. Alam, J. Ramirez, S. Dash, H. Lu, "A Parallel Alternative for Energy-Efficient Neural
+Network Training and Inferencing", arXiv 2508.00960, 2025, for stacks of linear layers; here also
+for those of transformers. What stands between phantom layers, and layers that become none, are
+split over the same ranks as under tensor parallelism.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+
+from wattree.errors import StrategyError
+from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
+from wattree.strategy.options import StrategyOptions
+from wattree.strategy.parts import operator_patterns
+from wattree.strategy.phantom import PhantomLayers
+from wattree.strategy.tree import GatheredStore, MemoryChoice, StrategyTree, TreeNode
+
+__all__ = ["check_phantom", "phantom_parallel"]
+
+#: Of our own transformers: the feed-forward part.
+_OWN = ("mlp.up", "mlp.down")
+_ROLES = (TensorRole.COLUMN, TensorRole.ROW, TensorRole.EITHER)
+
+
+def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
+    """Return which linear layers are phantom layers, and that ghosts are kept for backward."""
+    if not options.phantom:
+        return StrategyTree(nodes={})
+    assert options.ghosts is not None
+    node = TreeNode(
+        phantom=PhantomLayers(ghosts=options.ghosts, variant=options.variant),
+        memory=MemoryChoice(gathered=None if options.regather else GatheredStore.KEEP),
+    )
+    found = operator_patterns(model, lambda operator: _is_chosen(operator, options, model))
+    return StrategyTree(nodes={pattern: node for pattern, _ in found})
+
+
+def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
+    """Refuse phantom layers of one rank, and patterns that name none.
+
+    Raises:
+        StrategyError: With what is expected instead.
+    """
+    if not options.phantom:
+        return
+    misfits = {}
+    if options.tp == 1:
+        misfits["strategy.tp"] = (
+            "found 1 with phantom layers, which then are the linear layers in whose place they "
+            "stand; set tp above 1, or use ddp"
+        )
+    linear = [
+        operator
+        for block in model.blocks.values()
+        for operator in block.operators
+        if _is_linear(operator)
+    ]
+    for pattern in options.phantom_layers or ():
+        if not any(fnmatch.fnmatchcase(operator.path, pattern) for operator in linear):
+            known = ", ".join(dict.fromkeys(operator.path for operator in linear)) or "none"
+            misfits[f"strategy.phantom_layers.{pattern}"] = (
+                f"matches no linear layer of {model.name}; it has {known}"
+            )
+    if not any(_is_chosen(operator, options, model) for operator in linear) and not misfits:
+        misfits["strategy.phantom"] = (
+            f"finds no linear layers to replace in {model.name}; name some with phantom_layers, or "
+            "use tensor"
+        )
+    if misfits:
+        raise StrategyError(misfits)
+
+
+def _is_chosen(operator: Operator, options: StrategyOptions, model: ModelGraph) -> bool:
+    if not _is_linear(operator):
+        return False
+    if options.phantom_layers is not None:
+        return any(fnmatch.fnmatchcase(operator.path, p) for p in options.phantom_layers)
+    return operator.path in _OWN if model.own_family else operator.role in _ROLES
+
+
+def _is_linear(operator: Operator) -> bool:
+    return operator.kind is OperatorKind.MATMUL and operator.weight is not None

@@ -1,0 +1,276 @@
+"""Training for real: what ranks do together, against loops over one dense model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.distributed.ranks import run_ranks
+from wattree.runtime.data import Wanted, WantedKind, batch_samples, sample_set
+from wattree.runtime.models.start import normal_block
+from wattree.runtime.shards import peers_of
+
+CASES = "tests/distributed/train_cases.py"
+WIDTH, DEPTH, BATCH, STEPS, RATE, GHOSTS = 24, 3, 8, 6, 0.1, 3
+TRANSFORMER = {
+    "model": {
+        "transformer": {
+            "layers": 1,
+            "hidden": 16,
+            "heads": 4,
+            "kv_heads": 2,
+            "vocab": 30,
+            "ffn": 24,
+            "gated": True,
+            "activation": "silu",
+            "positions": "learned",
+            "max_positions": 16,
+            "qkv_bias": True,
+            "attention_out_bias": True,
+            "tied_embedding": True,
+        }
+    },
+    "data": {"sequence_length": 16, "source": "digits"},
+    "optimizer": "adam",
+    "training": {"learning_rate": 0.01},
+}
+CLASSES = {
+    "model": {
+        "ffn": {"width": 24, "depth": 3, "inputs": 64, "outputs": 10, "loss": "cross_entropy"}
+    },
+    "data": {"source": "digits"},
+}
+
+JOBS: dict[str, dict[str, Any]] = {
+    "ddp": {"strategy": "ddp"},
+    "accumulated": {"strategy": {"preset": "ddp", "micro_batch": 2}},
+    "tensor": {"strategy": {"preset": "tensor", "tp": 2}},
+    "megatron": {"strategy": {"preset": "megatron", "tp": 2}},
+    "phantom": {"strategy": {"preset": "phantom", "tp": 2, "ghosts": GHOSTS}},
+    "shared": {"strategy": {"preset": "phantom", "tp": 2, "ghosts": GHOSTS, "variant": "shared"}},
+    "block": {"strategy": {"preset": "phantom", "tp": 2, "ghosts": 0}},
+    "classes-ddp": {**CLASSES, "strategy": "ddp"},
+    "classes-tensor": {**CLASSES, "strategy": {"preset": "tensor", "tp": 2}},
+    "decoder-ddp": {**TRANSFORMER, "strategy": {"preset": "ddp", "micro_batch": 4}},
+    "decoder-tensor": {**TRANSFORMER, "strategy": {"preset": "tensor", "tp": 2, "micro_batch": 8}},
+    "decoder-megatron": {
+        **TRANSFORMER,
+        "strategy": {"preset": "megatron", "tp": 2, "micro_batch": 8},
+    },
+    "decoder-phantom": {
+        **TRANSFORMER,
+        "strategy": {"preset": "phantom", "tp": 2, "ghosts": 2, "micro_batch": 8},
+    },
+    "target": {
+        "strategy": {"preset": "tensor", "tp": 2},
+        "training": {"steps": 400, "target_loss": 0.6},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What came of all jobs; both ranks go through them one after the other."""
+    folder = tmp_path_factory.mktemp("trained")
+    found: dict[str, Any] = run_ranks(
+        2, f"{CASES}:train_jobs", {"folder": str(folder), "jobs": JOBS}, start=False
+    )[0]
+    return found
+
+
+def _weights(name: str, rows: tuple[int, int], columns: tuple[int, int], std: float) -> Any:
+    return normal_block(seed=0, name=name, rows=rows, columns=columns, std=std)
+
+
+def _dense_losses(weight_of: Callable[[int], Any], parameters: list[Any]) -> list[float]:
+    """Train a stack of whole matrices by plain SGD."""
+    wanted = Wanted(kind=WantedKind.VECTORS, width=WIDTH, outputs=WIDTH, batch=BATCH)
+    samples = sample_set("synthetic-regression", wanted, seed=0)
+    assert samples.targets is not None
+    losses = []
+    for step in range(STEPS):
+        chosen = torch.from_numpy(
+            batch_samples(step=step, batch=BATCH, samples=samples.samples, seed=0)
+        )
+        x = samples.inputs[0][chosen].double()
+        for number in range(DEPTH):
+            x = x @ weight_of(number).t() + parameters[number]
+            x = x.tanh() if number < DEPTH - 1 else x
+        loss = (x - samples.targets[chosen].double()).square().mean()
+        losses.append(loss.item())
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter -= RATE * gradient
+    return losses
+
+
+def _biases() -> list[Any]:
+    return [torch.zeros(WIDTH, dtype=torch.float64, requires_grad=True) for _ in range(DEPTH)]
+
+
+def _leaf(tensor: Any) -> Any:
+    return tensor.double().requires_grad_()
+
+
+def _plain_reference() -> list[float]:
+    whole = (0, WIDTH)
+    weights = [_leaf(_weights(f"layers.{n}", whole, whole, WIDTH**-0.5)) for n in range(DEPTH)]
+    return _dense_losses(lambda number: weights[number], [*_biases(), *weights])
+
+
+def _phantom_reference(variant: str, ghosts: int) -> list[float]:
+    """The same stack with `W_ji = D_ji C_i` off the diagonal, as one dense matrix each."""
+    m, k = WIDTH // 2, ghosts
+    std = WIDTH**-0.5
+    own: dict[tuple[int, int], Any] = {}
+    low: dict[tuple[int, int], tuple[Any, Any]] = {}
+    for n in range(DEPTH):
+        for rank in range(2):
+            shard = (rank * m, rank * m + m)
+            own[n, rank] = _leaf(_weights(f"layers.{n}", shard, shard, std))
+            if not k:
+                continue
+            c = _weights(f"layers.{n}.compressor.{rank}", (0, k), (0, m), m**-0.5)
+            source = "all" if variant == "shared" else str(peers_of(rank, 2)[0])
+            d = _weights(
+                f"layers.{n}.decompressor.{rank}.{source}", (0, m), (0, k), std * (m / k) ** 0.5
+            )
+            low[n, rank] = (_leaf(c), _leaf(d))
+
+    def weight(n: int) -> Any:
+        def block(j: int, i: int) -> Any:
+            if i == j:
+                return own[n, j]
+            return low[n, j][1] @ low[n, i][0] if k else torch.zeros(m, m, dtype=torch.float64)
+
+        return torch.cat([torch.cat([block(j, i) for i in range(2)], dim=1) for j in range(2)])
+
+    leaves = [*own.values(), *(each for pair in low.values() for each in pair)]
+    return _dense_losses(weight, [*_biases(), *leaves])
+
+
+@pytest.mark.parametrize("name", ["ddp", "accumulated", "tensor", "megatron"])
+def test_strategies_of_one_function_train_as_one_dense_model(
+    trained: Mapping[str, Any], name: str
+) -> None:
+    """Whatever the ranks share, the losses are those of plain SGD on whole matrices."""
+    assert trained[name]["losses"] == pytest.approx(_plain_reference(), rel=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "ghosts"),
+    [("phantom", "pair", GHOSTS), ("shared", "shared", GHOSTS), ("block", "pair", 0)],
+)
+def test_phantom_layers_train_as_their_dense_matrices_do(
+    trained: Mapping[str, Any], name: str, variant: str, ghosts: int
+) -> None:
+    """Gradients of blocks, compressors and decompressors are those of the assembled matrix."""
+    assert trained[name]["losses"] == pytest.approx(_phantom_reference(variant, ghosts), rel=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        ("classes-tensor", "classes-ddp"),
+        ("decoder-tensor", "decoder-ddp"),
+        ("decoder-megatron", "decoder-ddp"),
+    ],
+)
+def test_losses_do_not_depend_on_who_holds_what(
+    trained: Mapping[str, Any], name: str, reference: str
+) -> None:
+    """Logits that are cut, vocabularies, positions: the same function from the same start."""
+    assert trained[name]["losses"] == pytest.approx(trained[reference]["losses"], rel=2e-5)
+    assert trained[name]["parameters"] == trained[reference]["parameters"]
+
+
+def test_a_phantom_decoder_begins_and_learns_as_a_dense_one_nearly(
+    trained: Mapping[str, Any],
+) -> None:
+    """It is another function of fewer parameters, whose first loss is about that of chance."""
+    phantom, dense = trained["decoder-phantom"], trained["decoder-ddp"]
+    assert phantom["losses"][0] == pytest.approx(math.log(30), rel=0.15)
+    assert phantom["losses"][-1] < phantom["losses"][0]
+    assert phantom["parameters"] < dense["parameters"]
+
+
+def test_parameters_are_those_that_simulations_count(trained: Mapping[str, Any]) -> None:
+    """The planned model and the trained one are the same."""
+    from tests.distributed.train_cases import _job
+    from wattree.cost import load_calibration
+    from wattree.predict import setting_of
+
+    for name in ("ddp", "tensor", "decoder-ddp", "decoder-megatron"):
+        setting = setting_of(_job(JOBS[name]), load_calibration())
+        assert trained[name]["parameters"] == setting.model.parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # DEPTH all-gathers of own parts; one reduce-scatter less, as nobody wants the samples'.
+        ("tensor", {"all_gather": DEPTH * 12, "reduce_scatter": (DEPTH - 1) * 12}),
+        # Ghosts in their place; those of the first layer get their gradient, too.
+        ("phantom", {"all_gather": DEPTH * GHOSTS, "reduce_scatter": DEPTH * GHOSTS}),
+        ("shared", {"all_reduce": 2 * DEPTH * GHOSTS}),
+        ("block", {}),
+    ],
+)
+def test_payload_is_that_of_the_formulas(
+    trained: Mapping[str, Any], name: str, expected: Mapping[str, int]
+) -> None:
+    """Elements times batch times four bytes, of one rank to the other."""
+    assert trained[name]["sent_by"] == {key: n * BATCH * 4 for key, n in expected.items()}
+    assert trained[name]["network_bytes"] == 2 * trained[name]["sent_bytes"]
+
+
+def test_replicas_send_their_gradients_round_a_ring(trained: Mapping[str, Any]) -> None:
+    """2 (n - 1) / n of the gradients' bytes."""
+    assert trained["ddp"]["sent_by"] == {"gradients": trained["ddp"]["parameters"] * 4}
+
+
+def test_stages_add_up_to_the_loop(trained: Mapping[str, Any]) -> None:
+    """Materials, computing and communicating are all of the time, in every run."""
+    for found in trained.values():
+        assert found["stages_s"] == pytest.approx(found["wall_s"], rel=1e-6)
+
+
+def test_the_trace_shows_each_rank_and_its_layers(trained: Mapping[str, Any]) -> None:
+    """Computation by phase, collectives by layer."""
+    found = trained["phantom"]
+    assert found["trace_classes"] == ["rank 0", "rank 1"]
+    names = set(found["trace_names"])
+    assert {"forward", "backward", "optimizer", "samples", "layers.0", "layers.2"} <= names
+    assert "gradients" in trained["ddp"]["trace_names"]
+
+
+def test_training_ends_at_its_target(trained: Mapping[str, Any]) -> None:
+    """The mean of ten losses, first at or below it after the step that is told."""
+    found = trained["target"]
+    losses, at = found["losses"], found["target_step"]
+    assert at is not None
+    assert at <= found["steps"] < 400
+    assert sum(losses[at - 10 : at]) / 10 <= 0.6
+    assert sum(losses[at - 11 : at - 1]) / 10 > 0.6
+
+
+def test_a_mesh_of_replicas_and_their_parts_trains_as_one_model(tmp_path: Path) -> None:
+    """Two replicas of two ranks, also with a sharded optimiser; resumed to the bit."""
+    jobs: dict[str, dict[str, Any]] = {
+        "phantom": {"strategy": {"preset": "phantom", "tp": 2, "dp": 2, "ghosts": GHOSTS}},
+        "tensor": {"strategy": {"preset": "tensor", "tp": 2, "dp": 2, "micro_batch": 2}},
+        "megatron": {"strategy": {"preset": "megatron", "tp": 2, "dp": 2}},
+    }
+    found = run_ranks(
+        4, f"{CASES}:train_jobs", {"folder": str(tmp_path), "jobs": jobs}, start=False
+    )[0]
+    assert found["phantom"]["losses"] == pytest.approx(_phantom_reference("pair", GHOSTS), rel=2e-6)
+    for name in ("tensor", "megatron"):
+        assert found[name]["losses"] == pytest.approx(_plain_reference(), rel=2e-6)

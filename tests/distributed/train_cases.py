@@ -1,0 +1,117 @@
+"""What ranks of `train` do together; `test_train.py` looks at what comes of it.
+
+Every function is called by all ranks, which train several jobs one after the other: processes take
+longer to start than to train.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from wattree.errors import WattreeError
+from wattree.job import Job, job_from_mapping
+from wattree.runtime.launch import Launch
+from wattree.runtime.recipe import recipe_of
+from wattree.runtime.train import TrainSettings
+from wattree.runtime.train.rank import RankEnd, train_rank
+
+__all__ = ["failing", "resumed", "train_jobs"]
+
+#: What `ranks.py` told this process.
+TOLD = json.loads(sys.argv[1]) if sys.argv[0] == "-c" else {"rank": 0, "size": 1}
+FFN = {"ffn": {"width": 24, "depth": 3, "activation": "tanh"}}
+
+
+def _job(mapping: Mapping[str, Any]) -> Job:
+    whole = {
+        "model": FFN,
+        "precision": "fp32",
+        "optimizer": "sgd",
+        "cluster": {"node": "2x-epyc-7742", "nodes": -(-TOLD["size"] // 2)},
+        **mapping,
+    }
+    whole["data"] = {"global_batch": 8, "source": "synthetic-regression", **mapping.get("data", {})}
+    whole["training"] = {"steps": 6, "learning_rate": 0.1, **mapping.get("training", {})}
+    return job_from_mapping(whole, "job")
+
+
+def _train(job: Job, folder: Path, name: str, **settings: Any) -> RankEnd:
+    rank, world = TOLD["rank"], TOLD["size"]
+    launch = Launch(
+        rank=rank,
+        world=world,
+        local_rank=rank,
+        local_world=world,
+        store=str(folder / f"store-{name}"),
+    )
+    return train_rank(
+        job, recipe_of(job), launch, TrainSettings(quiet=True, timeout_s=30.0, **settings)
+    )
+
+
+def train_jobs(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Train each job; return on rank 0 what came of it."""
+    found: dict[str, Any] = {}
+    for name, mapping in jobs.items():
+        end = _train(_job(mapping), Path(folder), name)
+        if end.trained is not None:
+            result, run = end.trained.result, end.trained.run
+            use = result.training
+            assert use is not None
+            found[name] = {
+                "losses": use.losses,
+                "sent_bytes": use.sent_bytes,
+                "sent_by": dict(use.sent_by),
+                "parameters": result.parameters,
+                "stages_s": sum(stage.exposed_s for stage in run.stages.values()),
+                "wall_s": run.wall_s,
+                "network_bytes": run.work.network_bytes,
+                "trace_classes": list(end.trained.trace.graph.class_names),
+                "trace_names": sorted(end.trained.trace.graph.names),
+                "target_step": use.target_step,
+                "steps": use.steps,
+            }
+    return found
+
+
+def resumed(folder: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Train to the end at once, and in two goes; return both curves."""
+    place = Path(folder)
+    whole = _train(_job(mapping), place, "whole")
+    training = dict(mapping.get("training", {}))
+    saved = {"checkpoint": {"dir": str(place / "saved"), "every": 4}}
+    half = {**mapping, "training": {**training, "steps": 5, **saved}}
+    _train(_job(half), place, "half")
+    rest = _train(_job({**mapping, "training": {**training, **saved}}), place, "rest")
+    if whole.trained is None or rest.trained is None:
+        return {}
+    first, second = whole.trained.result.training, rest.trained.result.training
+    assert first is not None
+    assert second is not None
+    return {
+        "whole": first.losses,
+        "parts": second.losses,
+        "first_step": second.first_step,
+        "folders": sorted(path.name for path in (place / "saved").iterdir()),
+    }
+
+
+def failing(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Train each job, which fails; return what was said."""
+    found = {}
+    for name, mapping in jobs.items():
+        job = _job(mapping)
+        saved = job.training.checkpoint
+        if saved is not None:
+            saved = replace(saved, folder=Path(folder) / saved.folder)
+            job = replace(job, training=replace(job.training, checkpoint=saved))
+        try:
+            _train(job, Path(folder), name)
+        except WattreeError as error:
+            found[name] = str(error)
+    return found
