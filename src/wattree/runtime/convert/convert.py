@@ -55,7 +55,8 @@ def phantomize(
         from_dense: Approximate the module's weights (see `factor.py`). Otherwise draw initial
             values whose variance is that of the weights they replace.
         calibration: Inputs of the module, which errors are weighed with: tensors, tuples of
-            positional or mappings of named arguments. Ranks may have different ones, as many.
+            positional or mappings of named arguments. Those of all ranks count together, so each
+            should have others.
         options: Of `PhantomLinear`: `overlap`, `regather`, and, unless from dense weights,
             `ghost_activation` and `ghost_bias`.
 

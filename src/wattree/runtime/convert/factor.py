@@ -27,8 +27,10 @@ from wattree.runtime.shards import shard_offsets
 
 __all__ = ["pair_factors", "shared_factors"]
 
-#: Rounds of alternating least squares, and the relative gain below which they end.
-_ROUNDS, _GAIN = 500, 1e-7
+#: Rounds of alternating least squares, and the share of the error below which a gain ends them.
+_ROUNDS, _GAIN = 200, 1e-5
+#: Share of a squared norm that is rounding.
+_NOTHING = 1e-24
 
 
 def pair_factors(
@@ -152,7 +154,7 @@ def _alternate(
             dim=1,
         )
         error = (masked - _masked(d @ c, rows, columns)).square().sum()
-        if last - error <= _GAIN * total:
+        if last - error <= _GAIN * error or error <= _NOTHING * total:
             break
         last = error
     return c, d

@@ -31,6 +31,10 @@ class Moments:
     second: Tensor
     fourth: float
 
+    def about(self, *, centred: bool) -> Tensor:
+        """Return the second moment, `(in, in)`, with or without the mean, which a bias takes up."""
+        return self.second - torch.outer(self.mean, self.mean) if centred else self.second
+
     def shrunk(self, *, centred: bool) -> Tensor:
         """Return the moment, moved towards a multiple of the identity as far as rows are few.
 
@@ -39,7 +43,7 @@ class Moments:
         taken as that of uncentred x.
 
         Args:
-            centred: Without the mean, which a bias takes up.
+            centred: As of `about`.
         """
         width = len(self.mean)
         eye = torch.eye(width, dtype=self.second.dtype, device=self.second.device)
@@ -47,7 +51,7 @@ class Moments:
         away = (self.second - scale * eye).square().sum()
         noise = (self.fourth - self.second.square().sum()) / self.rows
         share = float((noise / away).clamp(1e-9, 1)) if float(away) > 0 else 1.0
-        found = self.second - torch.outer(self.mean, self.mean) if centred else self.second
+        found = self.about(centred=centred)
         # A floor keeps what never varies from being free.
         level = torch.clamp(found.trace() / width, min=torch.finfo(found.dtype).tiny)
         return (1 - share) * found + share * level * eye

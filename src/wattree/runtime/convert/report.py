@@ -23,8 +23,8 @@ class LayerReport:
         error: `|W - Ŵ| / |W|` (Frobenius), Ŵ the equivalent weight; None if it began anew.
         off_diagonal_error: The same of the blocks off the diagonal alone; None if there are none,
             or they are zero.
-        weighted_error: `sqrt(E|(W - Ŵ) x|² / E|W x|²)` for inputs of the moments that were used;
-            None without calibration.
+        weighted_error: `sqrt(E|(W - Ŵ) x|² / E|W x|²)` over the calibration inputs, x without its
+            mean if there is a bias, which takes it up; None without calibration.
         parameters: Of all ranks together.
         dense_parameters: Of the original.
     """

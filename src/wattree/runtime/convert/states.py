@@ -52,16 +52,16 @@ def split_dense(
         states = _exact_states(cut, exact, shift)
         return [_like(state, weight) for state in states], report_of(cut, exact, None, None)
     second = None if moments is None else moments.shrunk(centred=cut.bias)
-    blocks = _factored(cut, exact, second, group)
+    blocks, seen = _factored(cut, exact, second, group), None
     if moments is not None and second is not None:
-        blocks = refitted(blocks, exact, second)
+        blocks, seen = refitted(blocks, exact, second), moments.about(centred=cut.bias)
         if shift is not None:
             shift = shift + (exact - blocks.dense()) @ moments.mean
     states = [blocks.state(rank) for rank in range(cut.size)]
     for state, part in zip(states, _parts(shift, cut.out_widths), strict=True):
         if part is not None:
             state["bias"] = part
-    return [_like(state, weight) for state in states], report_of(cut, exact, blocks, second)
+    return [_like(state, weight) for state in states], report_of(cut, exact, blocks, seen)
 
 
 def dense_of(cut: LayerCut, states: Sequence[State]) -> tuple[Tensor, Tensor | None]:
