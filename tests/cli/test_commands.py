@@ -22,7 +22,9 @@ from wattree.cli.output import check_outputs
 from wattree.errors import InfeasibleError, OutputError, StrategyError
 from wattree.hardware.load import device_names, fabric_names, node_names, site_names
 
-COMMANDS = ("plan", "simulate", "validate", "measure", "catalog", "export", "replay")
+COMMANDS = (
+    *("plan", "simulate", "profile", "train", "validate", "measure", "catalog", "export", "replay"),
+)
 JOB = "examples/llama-3.1-8b-dgx-h100.yaml"
 
 Fake = Callable[..., None]
@@ -201,6 +203,7 @@ def test_plan_passes_its_options_on(fake: Fake) -> None:
         "deadline_s": 90.0,
         "top": 3,
         "allow_approximate": True,
+        "calibration": None,
     }
 
 

@@ -135,6 +135,17 @@ def loads(options: StrategyOptions) -> st.SearchStrategy[ExpertLoad | None]:
     )
 
 
+def phantoms(options: StrategyOptions) -> st.SearchStrategy[StrategyOptions]:
+    """Return the options as they are, or with phantom layers."""
+    plain = replace(options, sequence_parallel=False)
+    changed = [
+        replace(plain, phantom=True, ghosts=2),
+        replace(plain, phantom=True, ghosts=2, regather=True),
+        replace(plain, phantom=True, ghosts=2, variant="shared"),
+    ]
+    return st.sampled_from((options, options, *changed))
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """Return any mix of axes, schedules, stragglers, nodes and places of the stages."""
@@ -167,6 +178,8 @@ def cases(draw: st.DrawFn) -> Case:
         expert_load=draw(loads(options)) if experts else None,
         reduce_every_micro_batch=draw(st.sampled_from((None, True, False))),
     )
+    if not experts and options.tp > 1:
+        options = draw(phantoms(options))
     case = Case(
         options=options,
         layers=layers,

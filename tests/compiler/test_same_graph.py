@@ -16,8 +16,10 @@ from wattree.job import load_job
 from wattree.predict.model import model_of
 from wattree.strategy import (
     ActivationStore,
+    GatheredStore,
     MemoryChoice,
     Mesh,
+    PhantomLayers,
     Schedule,
     Strategy,
     StrategyOptions,
@@ -118,6 +120,31 @@ PAIRS = {
         },
         micro_batches=8,
     ),
+    "phantom": Pair(
+        options=StrategyOptions(dp=2, tp=4, phantom=True, ghosts=4, variant="shared"),
+        mesh={"dp": 2, "tp": 4},
+        tree={
+            "": {"compute": {"batch": "dp"}},
+            **{path: node for path, node in COLUMN_AND_ROW.items() if "mlp" not in path},
+            "layers.*.mlp.*": {"phantom": {"ghosts": 4, "variant": "shared"}},
+            "layers.*.*.residual": {"compute": {"hidden": []}},
+        },
+        micro_batches=8,
+    ),
+    "kept ghosts": Pair(
+        options=StrategyOptions(dp=2, tp=4, phantom=True, ghosts=4),
+        mesh={"dp": 2, "tp": 4},
+        tree={
+            "": {"compute": {"batch": "dp"}},
+            **{path: node for path, node in COLUMN_AND_ROW.items() if "mlp" not in path},
+            "layers.*.mlp": {
+                "phantom": {"ghosts": 4, "axis": "tp"},
+                "memory": {"gathered": "keep"},
+            },
+            "layers.*.*.residual": {"compute": {"hidden": []}},
+        },
+        micro_batches=8,
+    ),
     "context": Pair(
         options=StrategyOptions(dp=2, cp=4),
         mesh={"dp": 2, "cp": 4},
@@ -193,13 +220,16 @@ def axes(value: str | list[str]) -> tuple[str, ...]:
 def tree_node(written: dict[str, Any]) -> TreeNode:
     """Return a node from its plain form."""
     memory = dict(written.get("memory", {}))
-    activations = memory.pop("activations", None)
+    activations, gathered = memory.pop("activations", None), memory.pop("gathered", None)
+    phantom = written.get("phantom")
     return TreeNode(
         compute={dim: axes(value) for dim, value in written.get("compute", {}).items()},
         memory=MemoryChoice(
             activations=None if activations is None else ActivationStore(activations),
+            gathered=None if gathered is None else GatheredStore(gathered),
             **{item: axes(value["shard"]) for item, value in memory.items()},
         ),
+        phantom=None if phantom is None else PhantomLayers(**phantom),
     )
 
 

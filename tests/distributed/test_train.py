@@ -107,7 +107,7 @@ def _dense_losses(weight_of: Callable[[int], Any], parameters: list[Any]) -> lis
         gradients = torch.autograd.grad(loss, parameters)
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter -= RATE * gradient
+                parameter.sub_(RATE * gradient)
     return losses
 
 

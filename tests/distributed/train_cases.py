@@ -6,9 +6,14 @@ longer to start than to train.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import resource
+import signal
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +25,7 @@ from wattree.runtime.recipe import recipe_of
 from wattree.runtime.train import TrainSettings
 from wattree.runtime.train.rank import RankEnd, train_rank
 
-__all__ = ["failing", "resumed", "train_jobs"]
+__all__ = ["failing", "killed_while_writing", "resumed", "train_jobs"]
 
 #: What `ranks.py` told this process.
 TOLD = json.loads(sys.argv[1]) if sys.argv[0] == "-c" else {"rank": 0, "size": 1}
@@ -104,14 +109,102 @@ def resumed(folder: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
 def failing(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Train each job, which fails; return what was said."""
     found = {}
-    for name, mapping in jobs.items():
+    for name, told in jobs.items():
+        mapping = {key: value for key, value in told.items() if key != "limit_bytes"}
         job = _job(mapping)
         saved = job.training.checkpoint
         if saved is not None:
             saved = replace(saved, folder=Path(folder) / saved.folder)
             job = replace(job, training=replace(job.training, checkpoint=saved))
         try:
-            _train(job, Path(folder), name)
+            with _limited(told.get("limit_bytes")):
+                _train(job, Path(folder), name)
         except WattreeError as error:
             found[name] = str(error)
     return found
+
+
+@contextlib.contextmanager
+def _limited(more_bytes: int | None) -> Iterator[None]:
+    """Let this process take so much more memory, and no more, while the block runs."""
+    if more_bytes is None:
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    has = int(status.partition("VmSize:")[2].split()[0]) * 1024
+    resource.setrlimit(resource.RLIMIT_AS, (has + more_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def killed_while_writing(folder: str, delays_s: Sequence[float]) -> list[Any]:
+    """Kill a process that writes checkpoints, after each delay; return what is then read.
+
+    All of it happens in forks of this process, which has started no threads.
+    """
+    found = []
+    for number, delay_s in enumerate(delays_s):
+        place = Path(folder) / str(number)
+        writer = _forked(lambda place=place: _write_on(place))
+        until_s = time.monotonic() + 60
+        while not any(place.glob("step-*/wattree.json")) and time.monotonic() < until_s:
+            time.sleep(0.0005)
+        time.sleep(delay_s)
+        os.kill(writer, signal.SIGKILL)
+        os.waitpid(writer, 0)
+        said = Path(folder) / f"said{number}.json"
+        reader = _forked(lambda place=place, said=said: _read_back(place, said))
+        os.waitpid(reader, 0)
+        found.append(json.loads(said.read_text()))
+    return found
+
+
+def _forked(act: Callable[[], None]) -> int:
+    child = os.fork()
+    if child:
+        return child
+    try:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        act()
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _tensors(step: int) -> dict[str, Any]:
+    import torch
+
+    return {f"part0/model/{name}": torch.full((30_000,), float(step)) for name in "abcd"}
+
+
+def _write_on(folder: Path) -> None:
+    import torch.distributed as dist
+
+    from wattree.runtime.checkpoint import save_checkpoint
+
+    step = 0
+    while True:
+        step += 1
+        save_checkpoint(folder, step, _tensors(step), {"step": step}, dist.group.WORLD)
+
+
+def _read_back(folder: Path, said: Path) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from wattree.runtime.checkpoint import latest_step, load_tensors, read_facts, save_checkpoint
+
+    step = latest_step(folder)
+    assert step is not None
+    into = {name: torch.zeros_like(tensor) for name, tensor in _tensors(0).items()}
+    load_tensors(folder, step, into, dist.group.WORLD)
+    values = sorted({float(value) for tensor in into.values() for value in tensor.tolist()})
+    facts = read_facts(folder, step)
+    save_checkpoint(folder, step + 1, _tensors(step + 1), {}, dist.group.WORLD)
+    left = sorted(path.name for path in folder.iterdir())
+    said.write_text(json.dumps([step, values, facts, left]))

@@ -313,7 +313,8 @@ def test_all_problems_come_at_once() -> None:
             "strategy: unknown key 'fdsp'; did you mean 'fsdp'? known keys: preset, dp, fsdp, tp, "
             "cp, pp, ep, expert_over_tensor, micro_batch, sharding, sequence_parallel, recompute, "
             "schedule, virtual_stages, order, placement, stage_layers, context, context_order, "
-            "sync_batch_norm, tensor_pairs, op_shard, tables, single_process, "
+            "sync_batch_norm, tensor_pairs, phantom, ghosts, variant, regather, phantom_layers, "
+            "op_shard, tables, single_process, "
             "expert_imbalance, expert_capacity, overlap_gradients, overlap_parameters, "
             "overlap_tensor, tensor_pieces, overlap_pipeline, overlap_optimizer, "
             "reduce_every_micro_batch, in_line, prefetch, reshard_after_forward, bucket, offload"
@@ -358,8 +359,8 @@ def trait_problems() -> tuple[str, ...]:
             {"strategy": "zero4"},
             (
                 "strategy: unknown strategy preset 'zero4'; did you mean 'zero3'? known: auto, "
-                "data_parallel, ddp, dlrm, fsdp, hsdp, megatron, op_shard, spatial, tensor, "
-                "zero1, zero2, zero3"
+                "data_parallel, ddp, dlrm, fsdp, hsdp, megatron, op_shard, phantom, spatial, "
+                "tensor, zero1, zero2, zero3"
             ),
         ),
         (

@@ -55,6 +55,8 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "ring": {"preset": "ddp", "cp": 2, "context": "ring", "context_order": "contiguous"},
     "gather": {"preset": "ddp", "cp": 2, "context": "gather"},
     "ulysses": {"preset": "zero1", "cp": 2, "tp": 2, "context": "ulysses"},
+    "phantom": {"preset": "phantom", "tp": 2, "ghosts": 8},
+    "regathered": {"preset": "phantom", "tp": 2, "ghosts": 8, "regather": True},
     "products": {"preset": "megatron", "tp": 2, "tensor_pieces": 3},
     "reductions": {"preset": "zero2", "reduce_every_micro_batch": False},
     "switches": {"preset": "zero2", "overlap_gradients": False, "overlap_parameters": False},

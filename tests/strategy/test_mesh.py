@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wattree.capture import build_ffn
 from wattree.errors import StrategyError, UnknownNameError
 from wattree.graph import ModelGraph
+from wattree.job import Ffn
 from wattree.strategy import AXES, Mesh, StrategyOptions
 from wattree.strategy.presets import options_of_preset, preset_names, strategy_of
 
 #: Degrees are checked against no model here.
 NO_MODEL = ModelGraph(name="none", architecture="none", blocks={}, instances=())
+#: Only what has linear layers can have phantom layers.
+STACK = build_ffn(Ffn(width=64, depth=2, inputs=64, outputs=64))
 
 meshes = st.dictionaries(st.sampled_from(AXES), st.integers(1, 4), max_size=4).map(Mesh.of)
 
@@ -92,9 +98,10 @@ def test_every_preset_makes_a_strategy_of_the_ranks_asked_for(name: str) -> None
     degrees = {"dp": 2, "fsdp": 2, "tp": 2, "micro_batch": 2}
     if name == "data_parallel":  # one process knows replicas alone, and one micro-batch
         degrees = {"dp": 8, "micro_batch": 4}
-    options = options_of_preset(name, degrees)
+    changes: dict[str, Any] = {**degrees, **({"ghosts": 4} if name == "phantom" else {})}
+    options = options_of_preset(name, changes)
 
-    found = strategy_of(options, model=NO_MODEL, global_batch=32)
+    found = strategy_of(options, model=STACK if options.phantom else NO_MODEL, global_batch=32)
 
     assert found.mesh.ranks == 8
     assert found.schedule.micro_batches * options.replicas * options.micro_batch == 32

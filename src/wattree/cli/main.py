@@ -18,6 +18,7 @@ from wattree.cli.energy import energy
 from wattree.cli.export import export
 from wattree.cli.measure import measure
 from wattree.cli.plan import plan
+from wattree.cli.profile import profile
 from wattree.cli.replay import replay
 from wattree.cli.simulate import simulate
 from wattree.cli.train import train
@@ -36,7 +37,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: the same in a pipe, a log and a terminal, and faster
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (plan, simulate, train, validate, catalog, export, replay):
+for command in (plan, simulate, profile, train, validate, catalog, export, replay):
     app.command()(command)
 app.add_typer(energy)
 # The options of the measured command are its own.

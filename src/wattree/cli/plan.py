@@ -10,6 +10,7 @@ import typer
 
 from wattree.cli.job_file import read_job, tell_warnings
 from wattree.cli.output import (
+    Calibration,
     JobPath,
     JsonPath,
     announce_compilation,
@@ -64,7 +65,10 @@ Deadline = Annotated[
 Top = Annotated[int, typer.Option(metavar="N", min=1, help="Strategies to show.")]
 AllowApproximate = Annotated[
     bool,
-    typer.Option("--allow-approximate", help="Also try strategies that change the trained result."),
+    typer.Option(
+        "--allow-approximate",
+        help="Also try phantom layers, which train another function; such strategies are marked.",
+    ),
 ]
 
 
@@ -77,6 +81,7 @@ def plan(  # noqa: PLR0917 - typer passes options by name
     deadline: Deadline = None,
     top: Top = 10,
     allow_approximate: AllowApproximate = False,
+    calibration: Calibration = None,
     json_path: JsonPath = None,
 ) -> None:
     """Rank the strategies that fit, and say why the best one wins.
@@ -100,6 +105,7 @@ def plan(  # noqa: PLR0917 - typer passes options by name
         "deadline_s": quantity_option("--deadline", deadline, "s"),
         "top": top,
         "allow_approximate": allow_approximate,
+        "calibration": calibration,
     }
     announce_compilation()
     try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -67,6 +68,22 @@ def train(  # noqa: PLR0917 - typer passes options by name
             "--compare", help="Simulate the same job and print predicted beside measured."
         ),
     ] = False,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Train with this preset in place of the job's, with its ranks and degrees.",
+            show_default=False,
+        ),
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PRESET",
+            help="Train again with this preset and show both side by side; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     device: Annotated[
         Device, typer.Option(help="Where ranks compute; auto: on the kind of device the job names.")
     ] = Device.AUTO,
@@ -96,6 +113,7 @@ def train(  # noqa: PLR0917 - typer passes options by name
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    silent: Annotated[bool, typer.Option("--silent", hidden=True)] = False,
 ) -> None:
     """Train a job with its strategy, on this machine or in the ranks of a launcher.
 
@@ -109,12 +127,16 @@ def train(  # noqa: PLR0917 - typer passes options by name
     check_trace_path(trace_path)
     _need_torch()
     from wattree.runtime.launch import Launch, launch_from
-    from wattree.runtime.recipe import recipe_of
+    from wattree.runtime.recipe import recipe_of, with_preset
     from wattree.runtime.train import TrainSettings
 
     launch = launch_from(os.environ)
     is_first = launch is None or (launch.rank == 0 and not launch.store)
     loaded = _read(job, warn=is_first)
+    if silent:  # one of several runs: checkpoints would be of all of them
+        loaded = replace(loaded, training=replace(loaded.training, checkpoint=None))
+    if preset is not None:
+        loaded = with_preset(loaded, preset)
     recipe = recipe_of(loaded)
     timeout_s = quantity_option("--timeout", timeout, "s")
     assert timeout_s is not None
@@ -129,8 +151,16 @@ def train(  # noqa: PLR0917 - typer passes options by name
     )
     if is_first:
         _make_folder(out)
+    arguments = list(context.obj or sys.argv[1:])
+    if against:
+        _check_alone(launch, json_path, trace_path)
+        rivals = {str(recipe.kind): preset} | {rival: rival for rival in against}
+        for rival in against:
+            recipe_of(with_preset(loaded, rival))  # refused before anything is trained
+        _side_by_side(arguments, rivals, recipe.ranks)
+        return
     if launch is None and recipe.ranks > 1:
-        _start_ranks(recipe.ranks, context.obj or sys.argv[1:])
+        _start_ranks(recipe.ranks, arguments)
         return
     launch = launch or Launch(rank=0, world=1, local_rank=0, local_world=1)
     _check_world(launch, recipe, loaded)
@@ -144,8 +174,10 @@ def train(  # noqa: PLR0917 - typer passes options by name
             lambda found: _deliver(
                 found,
                 job,
-                compare,
                 calibration,
+                compare=compare,
+                silent=silent,
+                preset=preset,
                 out=out,
                 json_path=json_path,
                 trace_path=trace_path,
@@ -207,6 +239,54 @@ def _start_ranks(ranks: int, arguments: Sequence[str]) -> None:
         raise typer.Exit(finished.code)
 
 
+def _check_alone(launch: Launch | None, *outputs: Path | None) -> None:
+    """Refuse `--against` where it cannot start the runs itself, or has one place for several.
+
+    Raises:
+        RunError: It cannot.
+    """
+    if launch is not None:
+        raise RunError(
+            "--against", [f"starts several runs itself; leave it out under {launch.launcher}"]
+        )
+    if any(output is not None for output in outputs):
+        raise RunError("--against", ["shows several runs; --json and --trace are of one"])
+
+
+def _side_by_side(arguments: list[str], rivals: Mapping[str, str | None], ranks: int) -> None:
+    """Train with one preset after the other and show what came of each."""
+    import json
+    import tempfile
+
+    from wattree.report.train_text import show_rivals
+
+    plain = _without(arguments, "--against", "--preset", "--out", "--compare")
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="wattree-against-") as folder:
+        for number, (name, rival) in enumerate(rivals.items()):
+            typer.echo(f"wattree: training {name}", err=True)
+            kept = Path(folder) / str(number)
+            kept.mkdir()
+            told = [*plain, "--out", str(kept), *(["--preset", rival] if rival else [])]
+            _start_ranks(ranks, [*told, "--silent"])
+            found[name] = json.loads((kept / "result.json").read_text(encoding="utf-8"))
+    deliver(found, None, lambda console: show_rivals(found, console))
+
+
+def _without(arguments: Sequence[str], *options: str) -> list[str]:
+    """Return arguments without some options and their values."""
+    kept: list[str] = []
+    skip = False
+    for word in arguments:
+        if skip:
+            skip = False
+        elif word in options:
+            skip = word != "--compare"
+        elif not word.startswith(tuple(f"{option}=" for option in options)):
+            kept.append(word)
+    return kept
+
+
 def _check_world(launch: Launch, recipe: Recipe, job: Job) -> None:
     """Refuse as many ranks as the job does not have.
 
@@ -253,9 +333,11 @@ def _run_rank(
 def _deliver(
     found: Trained,
     path: Path,
-    compare: bool,
     calibration: Path | None,
     *,
+    compare: bool,
+    silent: bool,
+    preset: str | None,
     out: Path | None,
     json_path: Path | None,
     trace_path: Path | None,
@@ -263,27 +345,29 @@ def _deliver(
     """Write and show what was trained; a prediction that fails takes nothing of it away."""
     from wattree.runtime.train.compare import compared
 
-    _keep(path, out, found)
+    _keep(path, out, found, preset)
     comparison = None
     if compare:
         try:
             comparison = compared(found, calibration=calibration)
         except WattreeError as error:
             typer.echo(f"wattree: --compare: the job cannot be simulated: {error}", err=True)
-    _show(found, comparison, json_path, trace_path)
+    if not silent:
+        _show(found, comparison, json_path, trace_path)
 
 
-def _keep(path: Path, out: Path | None, found: Trained) -> None:
+def _keep(path: Path, out: Path | None, found: Trained, preset: str | None) -> None:
     """Leave run, result and job in the folder that was named."""
     if out is None:
         return
-    from wattree.files import read_text, write_atomic
+    from wattree.files import write_atomic
     from wattree.report.json_output import write_json
+    from wattree.runtime.kept_job import job_text
     from wattree.trace import write_run
 
     write_run(found.run, out / "run.json")
     write_json(found.result.as_json(), out / "result.json", standard_output=sys.stdout)
-    write_atomic(out / "job.yaml", read_text(path))
+    write_atomic(out / "job.yaml", job_text(path, found.job, preset))
 
 
 def _show(

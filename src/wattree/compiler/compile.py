@@ -20,7 +20,7 @@ from wattree.compiler.rank_classes import RanksOfJob, rank_classes
 from wattree.compiler.stage import (
     StageProgram,
 )
-from wattree.compiler.step import JobToCompile, Steps, steps_of, update_traffic_bytes
+from wattree.compiler.step import JobToCompile, Steps, steps_of
 from wattree.compiler.step_tasks import BuiltStage, stages_and_ranks, with_levels
 from wattree.compiler.tasks import Names
 from wattree.compiler.topology import MeshTopology
@@ -37,7 +37,7 @@ from wattree.graph import (
 from wattree.hardware import Cluster
 from wattree.strategy import Strategy
 
-__all__ = ["Compilation", "JobToCompile", "compile_job", "compile_jobs", "update_traffic_bytes"]
+__all__ = ["Compilation", "JobToCompile", "compile_job", "compile_jobs"]
 
 Floats = NDArray[np.float64]
 

@@ -13,7 +13,6 @@ from wattree.compiler.operator_costs import (
     convolution_costs,
     is_convolution,
     library_passes,
-    library_product_s,
     memory_bound_costs,
     weight_casts,
 )
@@ -42,6 +41,7 @@ from wattree.cost import (
     unfused_score_bytes,
     volume_factor,
 )
+from wattree.cost.convolution import product_time_s
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorKind
 
@@ -423,8 +423,16 @@ def _product(
     quantised = rates.quantised and step.path not in _PLAIN_PRODUCTS
     elements = groups * (m * k + k * n + m * n)
     traffic = elements * rates.element_bytes
-    if software.library_kernels and not quantised:
-        time_s = library_product_s(m=m, n=n, k=k, groups=groups, rates=rates, traffic_bytes=traffic)
+    library = software.library_kernels or rates.convolution.kernels.profiled
+    if library and not quantised:
+        time_s = product_time_s(
+            m=m,
+            n=n,
+            k=k,
+            groups=groups,
+            rates=rates.convolution,
+            kept=step.phase is StepPhase.WEIGHT_GRADIENT,
+        )
     else:
         time_s = matmul_time_s(
             m=m,

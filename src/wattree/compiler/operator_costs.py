@@ -17,6 +17,7 @@ from wattree.cost.convolution import (
     Convolution,
     ConvolutionPass,
     convolution_time_s,
+    fresh_s,
 )
 from wattree.cost.memory_bound import Passes, gathered_bytes, passes_of, plain_function
 from wattree.cost.rates import Rates
@@ -26,7 +27,6 @@ __all__ = [
     "convolution_costs",
     "is_convolution",
     "library_passes",
-    "library_product_s",
     "memory_bound_costs",
     "weight_casts",
 ]
@@ -124,33 +124,6 @@ def convolution_costs(
     return time_s * step.share, flop, np.asarray((traffic + converted + cast) * step.share)
 
 
-def library_product_s(
-    *, m: Floats, n: Floats, k: Floats, groups: Floats, rates: Rates, traffic_bytes: Floats
-) -> Floats:
-    """Return the time of a product by a library's kernels: a convolution of one tap. [s]
-
-    Libraries run both by the same loops over tiles, and cut sums that are long beside the result,
-    as those of gradients of small weights are. Fused training software pads and arranges its
-    products so that `cost.matmul` holds.
-
-    Args:
-        m, n, k: Rows, columns, contraction.
-        groups: Independent products.
-        rates: What the device reaches.
-        traffic_bytes: Operands read and written once. [B]
-    """
-    shape = Convolution(
-        positions=m,
-        in_channels=k,
-        out_channels=n,
-        groups=groups,
-        taps=1,
-        stride_area=1.0,
-        square=True,
-    )
-    return convolution_time_s(shape, ConvolutionPass.FORWARD, rates.convolution, traffic_bytes)
-
-
 def weight_casts(
     step: ComputeStep, scale: Scale, rates: Rates, software: Software
 ) -> Floats | None:
@@ -191,9 +164,19 @@ def memory_bound_costs(
         moved = moved + (over_reads * read + over_writes * written) * width
     traffic = np.asarray(moved + fixed)
     share = passes.backward_share if backward else passes.share
-    time_s = traffic / (rates.stream_bytes_per_s * share)
+    time_s = traffic / (streamed_bytes_per_s(traffic, rates) * share)
+    time_s = time_s + fresh_s(np.asarray(written * width), rates.convolution.fresh_s_per_byte)
     time_s = np.maximum(time_s, step.kernels * rates.kernel_s)
     return time_s * step.share, np.zeros_like(traffic), traffic * step.share
+
+
+def streamed_bytes_per_s(traffic_bytes: Floats, rates: Rates) -> Floats:
+    """Return the bandwidth of a kernel that moves so much: the cache's where that holds it. [B/s]
+
+    What an operator reads was written just before, by the operator that made it.
+    """
+    held = traffic_bytes <= rates.cached_bytes
+    return np.where(held, rates.cached_bytes_per_s, rates.stream_bytes_per_s)
 
 
 def _table_bytes(step: ComputeStep, scale: Scale, rates: Rates, software: Software) -> Floats:

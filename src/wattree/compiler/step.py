@@ -33,22 +33,14 @@ from wattree.compiler.topology import MeshTopology
 from wattree.cost import GroupShape, Software
 from wattree.cost.loading import Loader
 from wattree.cost.rates import Rates
+from wattree.cost.update import update_traffic_bytes
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
 from wattree.hardware import Cluster
 from wattree.strategy import Strategy
 
-__all__ = ["JobToCompile", "Step", "Steps", "steps_of", "update_traffic_bytes"]
+__all__ = ["JobToCompile", "Step", "Steps", "steps_of"]
 
-#: Bytes the optimiser moves per updated parameter besides reading and writing its state: fp32
-#: gradient read and cleared, 16-bit parameter written.
-_UPDATE_BYTES = 10.0
-#: One operation after another, an update passes over fp32 values: 6 times with decay and step
-#: alone, and per byte of state (PyTorch's `sgd`, `adam` and `adamw` without `fused`: 6 passes for
-#: SGD, 11 with momentum, 22 or 23 for Adam).
-_VALUE_BYTES, _UPDATE_PASSES, _STATE_PASSES = 4.0, 6.0, 2.0
-#: And to scale a gradient back: read and written once more.
-_UNSCALE_BYTES = 8.0
 #: Bytes of one token id as loaders hand it to the device (int64).
 _TOKEN_BYTES = 8.0
 
@@ -217,7 +209,7 @@ def steps_of(
             strategy,
             software,
             behind,
-            memory_bytes_per_s=rates.memory_bytes_per_s,
+            memory_bytes_per_s=rates.update_bytes_per_s(state),
             update_traffic_bytes=lambda elements: float(
                 update_traffic_bytes(np.array(elements), state, software)
             ),
@@ -399,16 +391,6 @@ def _check_place(topology: MeshTopology, rates: Sequence[Rates]) -> None:
                 "has algorithms, or where nodes have no switch inside: it matters which devices"
             }
         )
-
-
-def update_traffic_bytes(elements: Floats, state_bytes: float, software: Software) -> Floats:
-    """Return the memory traffic of updating `elements` parameters. [B]"""
-    moved = 2 * (state_bytes + software.master_bytes) + _UPDATE_BYTES
-    if not software.fused_optimizer:
-        moved = max(moved, _VALUE_BYTES * (_UPDATE_PASSES + _STATE_PASSES * state_bytes))
-    if software.loss_scaling:
-        moved += _UNSCALE_BYTES
-    return elements * moved
 
 
 def _scale(

@@ -9,8 +9,8 @@ from wattree.cost.calibration import (
     Calibration,
     Constant,
     device_names,
-    load_calibration,
 )
+from wattree.cost.calibration_file import SHIPPED_BASE, constant_lines, load_calibration
 from wattree.cost.collective import (
     GroupShape,
     LinkRates,
@@ -35,6 +35,7 @@ from wattree.cost.software import (
 __all__ = [
     "AUTOCAST",
     "AUTO_SOFTWARE",
+    "SHIPPED_BASE",
     "SOFTWARE",
     "Calibration",
     "Constant",
@@ -45,6 +46,7 @@ __all__ = [
     "alignment_factor",
     "at_precision",
     "collective_latency_s",
+    "constant_lines",
     "device_names",
     "fused_attention_time_s",
     "halo_bytes",

@@ -10,12 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from wattree.errors import CostError, JobError
+from wattree.errors import CostError
 from wattree.hardware import Device
 
-__all__ = ["Calibration", "Constant", "device_names", "load_calibration"]
+__all__ = ["PROFILED_ITEMS", "Calibration", "Constant", "device_names"]
+
+#: Constants that only devices have on which `wattree profile` timed things; `cost.rates` says what
+#: is done without them.
+PROFILED_ITEMS = (
+    "cached_bandwidth",
+    "cached_bytes",
+    "dispatch_s",
+    "exchange_s_per_byte",
+    "fresh_s_per_byte",
+    "product_bandwidth",
+    "product_ramp",
+    "product_row_ramp",
+    "update_bandwidth.adamw",
+    "update_bandwidth.momentum",
+    "update_bandwidth.sgd",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +69,13 @@ class Calibration:
     def device(self, device: Device, item: str) -> float:
         """Return constant `item` of a device type, of its architecture or pooled if it has none."""
         return self.constants[self._name(*device_names(device, item))].value
+
+    def own(self, device: Device, item: str, default: float) -> float:
+        """Return a constant that only devices (or architectures) profiled for it have."""
+        for name in device_names(device, item)[:2]:
+            if name in self.constants:
+                return self.constants[name].value
+        return default
 
     def family(self, family: str, item: str) -> float:
         """Return constant `item` of a software family, pooled if it has none of its own."""
@@ -98,53 +120,3 @@ def device_names(device: Device, item: str) -> tuple[str, str, str]:
         f"architecture.{device.architecture}.{item}",
         f"pooled.{item}",
     )
-
-
-def load_calibration(path: Path | None = None) -> Calibration:
-    """Return the calibration in `path`, or the one that ships with Wattree.
-
-    Raises:
-        JobError: The file is no calibration; every fault is listed.
-    """
-    from wattree.files import read_yaml
-
-    shipped = Path(__file__).with_name("calibration.yaml")
-    raw = read_yaml(path or shipped)
-    problems: list[str] = []
-    constants: dict[str, Constant] = {}
-    entries = raw.get("constants")
-    if not isinstance(entries, dict):
-        raise JobError(str(path or shipped), ["constants: is missing, expected name → {value, …}"])
-    for name, entry in entries.items():
-        value = entry.get("value") if isinstance(entry, dict) else None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e30:
-            problems.append(f"constants.{name}.value: found {value!r}, expected a number >= 0")
-            continue
-        constants[str(name)] = Constant(
-            value=float(value),
-            evidence=str(entry.get("evidence", "fitted")),
-            source=str(entry.get("source", "")),
-            spread=float(entry.get("spread", 0.0)),
-        )
-    if problems:
-        raise JobError(str(path or shipped), problems)
-    return Calibration(
-        constants=constants,
-        source="shipped" if path is None else str(path),
-        left_out=_left_out(raw.get("left_out")),
-    )
-
-
-def _left_out(record: object) -> dict[str, dict[str, float]]:
-    """Return the record of left-out errors; a calibration may lack it."""
-    if not isinstance(record, dict):
-        return {}
-    return {
-        str(quantity): {
-            str(source): float(error)
-            for source, error in sources.items()
-            if isinstance(error, int | float)
-        }
-        for quantity, sources in record.items()
-        if isinstance(sources, dict)
-    }

@@ -25,6 +25,8 @@ __all__ = [
     "Product",
     "convolution_product",
     "convolution_time_s",
+    "fresh_s",
+    "product_time_s",
 ]
 
 Floats = NDArray[np.float64]
@@ -44,6 +46,10 @@ _FUSED_SAVING = 2.25
 #: Fourier tiles of 32 x 32 with 17 x 32 complex values of 8 FLOP each and 32 - r + 1 outputs a
 #: side (Vasilache et al., "Fast convolutional nets with fbfft", ICLR 2015; cuDNN's `FFT_TILING`).
 _FFT_SIDE, _FFT_VALUES, _FFT_FLOP, _FFT_TAPS = 32.0, 544.0, 8.0, 25
+
+#: Blocks of memory that a C library maps anew each time, at the end and at first (see `fresh_s`).
+#: [B]
+_MAPPED_BYTES, _LEAST_MAPPED_BYTES = float(32 << 20), float(128 << 10)
 
 
 class ConvolutionPass(StrEnum):
@@ -83,9 +89,12 @@ class Kernels:
     Attributes:
         tiles: Rows, columns and relative rate of output tiles.
         ramp: Contraction length at which a tile reaches half its rate.
+        row_ramp: Rows at which a product reaches half its rate, beside what tiles cost.
         split_waves: A long sum is cut so that its parts fill the units this often.
         roofs: Exponent of the smooth maximum of the two roofs: products do not hide all traffic.
         matrix: Whether they use matrix units.
+        profiled: Read off products that were timed on the device itself; all software's products
+            then go by them, and no transforms are taken to save any.
     """
 
     tiles: tuple[tuple[int, int, float], ...]
@@ -93,6 +102,8 @@ class Kernels:
     split_waves: float
     roofs: float
     matrix: bool
+    profiled: bool = False
+    row_ramp: float = 0.0
 
 
 #: With and without matrix units: `python -m benchmarks.operators --fit`, DeepBench (cuDNN 7.6) on
@@ -132,6 +143,7 @@ class ConvolutionRates:
         direct_flop_per_s: What their arithmetic reaches, outside of matrix units. [FLOP/s]
         direct_weight_gradient: Rate of their weight gradients over forward's: each sums over all
             samples and positions for a handful of values.
+        fresh_s_per_byte: Time to get new memory for results, see `fresh_s`. [s/B]
     """
 
     peak_flop_per_s: float
@@ -148,6 +160,7 @@ class ConvolutionRates:
     direct: float
     direct_flop_per_s: float
     direct_weight_gradient: float
+    fresh_s_per_byte: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +212,8 @@ def convolution_time_s(
     memory_s = traffic_bytes / rates.memory_bytes_per_s
     rate = rates.peak_flop_per_s * rates.product * relative
     best = _roofs(_product_s(product, shape, rates, rate), memory_s, rates)
-    if not rates.kernels.matrix and shape.square and shape.stride_area == 1.0:
+    plain = rates.kernels.matrix or rates.kernels.profiled
+    if not plain and shape.square and shape.stride_area == 1.0:
         if shape.taps == _WINOGRAD_TAPS:
             best = np.minimum(best, _winograd_s(shape, which, rates, memory_s))
         elif shape.taps >= _FFT_TAPS:
@@ -210,6 +224,61 @@ def convolution_time_s(
         relative = rates.direct_weight_gradient
     direct_s = _roofs(flop / rates.direct_flop_per_s, memory_s / rates.direct, rates) / relative
     return np.asarray(np.where(shape.groups > 1, np.minimum(best, direct_s), best))
+
+
+def product_time_s(
+    *,
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    groups: Floats,
+    rates: ConvolutionRates,
+    kept: bool = False,
+) -> Floats:
+    """Return the time of a product by a library's kernels: a convolution of one tap. [s]
+
+    Libraries run both by the same loops over tiles, and cut sums that are long beside the result,
+    as those of gradients of small weights are. Fused training software pads and arranges its
+    products so that `cost.matmul` holds.
+
+    Args:
+        m, n, k: Rows, columns, contraction.
+        groups: Independent products.
+        rates: What the device reaches.
+        kept: The result is a gradient, kept until the update: see `fresh_s`.
+    """
+    shape = Convolution(
+        positions=m,
+        in_channels=k,
+        out_channels=n,
+        groups=groups,
+        taps=1,
+        stride_area=1.0,
+        square=True,
+    )
+    traffic_bytes = groups * (m * k + k * n + m * n) * rates.element_bytes
+    time_s = convolution_time_s(shape, ConvolutionPass.FORWARD, rates, traffic_bytes)
+    result_bytes = m * n * groups * rates.element_bytes
+    return time_s + fresh_s(result_bytes, rates.fresh_s_per_byte, kept=kept)
+
+
+def fresh_s(result_bytes: Floats, s_per_byte: float, *, kept: bool = False) -> Floats:
+    """Return how long a host takes to hand out the memory of a result that is large. [s]
+
+    The C library maps blocks above a threshold anew and gives them back when they are freed, so
+    that every page is cleared at its first use; it also gives back what is free at the end of its
+    heap beyond twice that threshold. glibc's is 128 KiB at first and rises to the largest block
+    that was freed, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD and M_TRIM_THRESHOLD). So a single
+    result costs from 32 MiB on; gradients of several layers, which are freed together before the
+    next step, always do.
+
+    Args:
+        result_bytes: Of one result. [B]
+        s_per_byte: Of clearing pages; 0 where a framework keeps its memory. [s/B]
+        kept: Results of several operators are kept, and then freed together.
+    """
+    least = _LEAST_MAPPED_BYTES if kept else _MAPPED_BYTES
+    return np.asarray(np.where(result_bytes >= least, result_bytes * s_per_byte, 0.0))
 
 
 def _relative(shape: Convolution, which: ConvolutionPass, rates: ConvolutionRates) -> float:
@@ -231,8 +300,8 @@ def _product_s(
 ) -> Floats:
     """Return the time of products on tiles: the fastest tile, cut along the sum where it pays."""
     m, n, k, groups = product.m, product.n, product.k, product.groups
-    ramp, units = rates.kernels.ramp, rates.compute_units
-    padding = _padding(shape, rates)
+    ramp, row_ramp, units = rates.kernels.ramp, rates.kernels.row_ramp, rates.compute_units
+    padding, few_rows = _padding(shape, rates), 1.0 + row_ramp / np.maximum(m, 1.0)
     best: Floats = np.full_like(m, np.inf)
     for tile_m, tile_n, relative in rates.kernels.tiles:
         area = np.ceil(m / tile_m) * np.ceil(n / tile_n) * groups
@@ -242,7 +311,7 @@ def _product_s(
             waves = area * cut / units
             whole = np.where(waves <= _WAVES_AVERAGED, np.ceil(waves), waves + 0.5)
             done = np.maximum(whole, 1.0) * (2.0 * tile_m * tile_n * units)
-            math_s = done * (k / cut + ramp) / (rate * relative)
+            math_s = done * (k / cut + ramp) * few_rows / (rate * relative)
             joined = np.where(cut > 1, (cut + 1.0) * m * n * groups * 4.0, 0.0)
             best = np.minimum(best, math_s * padding + joined / rates.memory_bytes_per_s)
     return best

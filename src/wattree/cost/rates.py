@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
-from wattree.cost.convolution import MATRIX_KERNELS, VECTOR_KERNELS, ConvolutionRates
+from wattree.cost.convolution import MATRIX_KERNELS, VECTOR_KERNELS, ConvolutionRates, Kernels
 from wattree.cost.device_power import device_power
 from wattree.cost.precisions import precision_class
 from wattree.cost.requests import CollectiveRequests
@@ -16,8 +17,10 @@ from wattree.energy import DevicePower
 from wattree.errors import CostError
 from wattree.hardware import Cluster, Device, Pool, Precision
 
-__all__ = ["Rates", "convolution_rates", "pool_rates", "rates_of"]
+__all__ = ["UPDATE_STATES", "Rates", "convolution_rates", "pool_rates", "rates_of"]
 
+#: Optimisers whose updates a profile times → bytes of state a parameter.
+UPDATE_STATES: Mapping[str, float] = {"sgd": 0.0, "momentum": 4.0, "adamw": 8.0}
 #: Architectures whose 16-bit rate is that of vector units.
 _WITHOUT_MATRIX_UNITS = frozenset({"kepler", "maxwell", "pascal"})
 
@@ -35,11 +38,14 @@ class Rates:
         attention_ramp_tokens: Sequence length at half that rate.
         memory_bytes_per_s: Streaming device memory, as language models' steps do on average.
         stream_bytes_per_s: The same in one library kernel by itself.
+        cached_bytes: Traffic of a kernel up to which it goes through a cache; 0 where nobody
+            measured one. [B]
+        cached_bytes_per_s: Bandwidth of such a kernel. [B/s]
         elementwise_factor: Memory traffic of elementwise work over its operands, as launched.
         launch_s: Host time per kernel.
         replicate_s: Host time to hand one tensor of a module to a replica of it.
         kernel_s: Device time of the shortest kernel.
-        blocking_s: Time that each kernel adds where launches block, 0 elsewhere.
+        blocking_s: Time that each kernel adds where launches block, as on CPUs; 0 elsewhere.
         element_bytes: Width of an activation.
         quantised: Linear layers run at 8 or 4 bit and pay for casts.
         links: Ports of one device.
@@ -54,6 +60,8 @@ class Rates:
         step_overhead_s: Time per step that belongs to no operator.
         straggling: Slowdown per doubling of nodes.
         convolution: What convolutions reach.
+        update_rates: State of an optimiser [B] → bandwidth of its updates as their traffic is
+            counted, where that was measured. [B/s]
         power: What a device draws; under a limit below the rated one, operators slow by it.
     """
 
@@ -65,6 +73,8 @@ class Rates:
     attention_ramp_tokens: float
     memory_bytes_per_s: float
     stream_bytes_per_s: float
+    cached_bytes: float
+    cached_bytes_per_s: float
     elementwise_factor: float
     launch_s: float
     replicate_s: float
@@ -86,6 +96,11 @@ class Rates:
     straggling: float
     convolution: ConvolutionRates
     power: DevicePower
+    update_rates: Mapping[float, float] = field(default_factory=dict)
+
+    def update_bytes_per_s(self, state_bytes: float) -> float:
+        """Return the bandwidth of updates by an optimiser with so much state a parameter. [B/s]"""
+        return self.update_rates.get(state_bytes, self.memory_bytes_per_s)
 
 
 def rates_of(
@@ -160,6 +175,11 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     if software.compiled:
         elementwise *= calibration.general("compiled_elementwise")
     fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
+    bandwidth = device.memory_bandwidth_bytes_per_s
+    stream = bandwidth * calibration.device(device, "library_bandwidth")
+    launch, blocking = _launches(device, software, calibration)
+    links = _links(cluster, pool, calibration)
+    beside = _beside(cluster, device, links, calibration)
     return Rates(
         compute_units=device.compute_units,
         linear_flop_per_s=linear,
@@ -169,22 +189,21 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         peak_flop_per_s=peak,
         attention_flop_per_s=attention,
         attention_ramp_tokens=calibration.device(device, "attention_ramp_tokens"),
-        memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
-        * calibration.general("memory_efficiency"),
-        stream_bytes_per_s=device.memory_bandwidth_bytes_per_s
-        * calibration.device(device, "library_bandwidth"),
+        memory_bytes_per_s=bandwidth * calibration.general("memory_efficiency"),
+        stream_bytes_per_s=stream,
+        cached_bytes=calibration.own(device, "cached_bytes", 0.0),
+        cached_bytes_per_s=calibration.own(device, "cached_bandwidth", 0.0) * bandwidth or stream,
         elementwise_factor=elementwise,
-        launch_s=calibration.family(software.name, "launch_s"),
+        launch_s=launch,
         replicate_s=calibration.general("replicate_s"),
         kernel_s=calibration.general("kernel_s"),
-        blocking_s=calibration.general("blocking_launch_s") if software.launch_blocking else 0.0,
+        blocking_s=blocking,
         element_bytes=4.0 if plain in {Precision.FP32, Precision.TF32} else 2.0,
         quantised=precision in {Precision.FP8, Precision.MXFP8, Precision.NVFP4},
-        links=_links(cluster, pool, calibration),
+        links=links,
         collectives=CollectiveModel(cluster=cluster.seen_from(pool), requests=collectives),
-        overlap_compute_rate=calibration.general("overlap_compute_rate"),
-        # A fit may step over 1; nothing is faster beside others than alone.
-        overlap_communication_rate=min(1.0, calibration.general("overlap_communication_rate")),
+        overlap_compute_rate=beside[0],
+        overlap_communication_rate=beside[1],
         tensor_exposed_share=calibration.general("tensor_exposed_share"),
         alignment_penalty=calibration.device(device, "alignment_penalty"),
         head_misalignment=calibration.general("head_misalignment"),
@@ -201,6 +220,69 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
             device, plain, calibration, math=math, tuned=software.tuned_convolutions
         ),
         power=device_power(device, precision, calibration, limit_w=cluster.limit_w(pool)),
+        update_rates=_update_rates(device, calibration),
+    )
+
+
+def _launches(device: Device, software: Software, calibration: Calibration) -> tuple[float, float]:
+    """Return host time per kernel, and what each kernel adds where launches block. [s]
+
+    Where the time of a framework's call was measured on the device, calls run one after another.
+    """
+    called_s = calibration.own(device, "dispatch_s", 0.0)
+    if called_s > 0:
+        return 0.0, called_s
+    blocking = calibration.general("blocking_launch_s") if software.launch_blocking else 0.0
+    return calibration.family(software.name, "launch_s"), blocking
+
+
+def _update_rates(device: Device, calibration: Calibration) -> dict[float, float]:
+    """Return what updates reach on a device where they were timed, by state a parameter. [B/s]"""
+    found = {
+        state: calibration.own(device, f"update_bandwidth.{name}", 0.0)
+        for name, state in UPDATE_STATES.items()
+    }
+    return {
+        state: share * device.memory_bandwidth_bytes_per_s
+        for state, share in found.items()
+        if share > 0
+    }
+
+
+def _beside(
+    cluster: Cluster, device: Device, links: LinkRates, calibration: Calibration
+) -> tuple[float, float]:
+    """Return the rates of computing and of communicating beside each other.
+
+    Where the processors that compute also move the bytes, links that are slower than memory leave
+    them more time: each byte takes so much of it as was measured between ranks of one machine.
+    """
+    computing = calibration.general("overlap_compute_rate")
+    # A fit may step over 1; nothing is faster beside others than alone.
+    moving = min(1.0, calibration.general("overlap_communication_rate"))
+    s_per_byte = calibration.own(device, "exchange_s_per_byte", 0.0)
+    if s_per_byte > 0 and cluster.nodes > 1:
+        rate = min(links.adapter_bytes_per_s, links.uplink_bytes_per_s)
+        left = 1.0 - s_per_byte * rate
+        if left > computing:
+            return left, 1.0
+    return computing, moving
+
+
+def _profiled_kernels(device: Device, calibration: Calibration) -> Kernels | None:
+    """Return what products that were timed on the device itself say; None where none were."""
+    ramp = calibration.own(device, "product_ramp", -1.0)
+    if ramp < 0:
+        return None
+    # Libraries of CPUs copy operands into blocks before they multiply: the roofs add up.
+    return Kernels(
+        tiles=((1, 1, 1.0),),
+        ramp=ramp,
+        split_waves=1.0,
+        roofs=1.0,
+        matrix=False,
+        profiled=True,
+        row_ramp=calibration.own(device, "product_row_ramp", 0.0),
     )
 
 
@@ -233,15 +315,21 @@ def convolution_rates(
         matrix = device.architecture not in _WITHOUT_MATRIX_UNITS
     units = "matrix" if matrix else "vector"
     width = ("tf32" if wide else "bf16") if matrix else "fp32"
+    kernels = _profiled_kernels(device, calibration)
+    if kernels is None:
+        kernels = MATRIX_KERNELS if matrix else VECTOR_KERNELS
     product = calibration.device(device, f"convolution.{width}") * math
     if not tuned:
         product *= calibration.general("convolution_untuned")
     return ConvolutionRates(
         peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
-        kernels=MATRIX_KERNELS if matrix else VECTOR_KERNELS,
-        compute_units=device.compute_units,
+        kernels=kernels,
+        # What was timed is the device as a whole: no waves over its units.
+        compute_units=1 if kernels.profiled else device.compute_units,
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
-        * calibration.device(device, "library_bandwidth"),
+        * calibration.own(
+            device, "product_bandwidth", calibration.device(device, "library_bandwidth")
+        ),
         element_bytes=4.0 if wide else 2.0,
         product=product,
         winograd=product * calibration.general("convolution_winograd"),
@@ -252,6 +340,7 @@ def convolution_rates(
         direct=calibration.general("convolution_direct"),
         direct_flop_per_s=device.vector_flop_per_s * calibration.general("convolution_direct_math"),
         direct_weight_gradient=calibration.general("convolution_direct_weight_gradient"),
+        fresh_s_per_byte=calibration.own(device, "fresh_s_per_byte", 0.0),
     )
 
 

@@ -90,6 +90,11 @@ def warn_of_idle_options(
             "strategy.sequence_parallel",
             "true has no effect with tp 1: it splits over tensor-parallel ranks; set tp above 1",
         )
+    if chosen.get("tensor_pairs") and options.tp == 1:
+        problems.warn(
+            "strategy.tensor_pairs",
+            "true has no effect with tp 1: there are no tensor ranks to split layers over",
+        )
     if "expert_over_tensor" in chosen and options.tp == 1:
         problems.warn(
             "strategy.expert_over_tensor",

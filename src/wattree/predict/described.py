@@ -22,8 +22,11 @@ def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
         pattern for path in _telling_paths(model, named) for pattern in strategy.tree.matching(path)
     }
     axes = {axis for axis, _ in strategy.mesh.axes}
-    root = strategy.tree.choices("").compute
-    split = {dim for dim, names in root.items() if axes & set(names)}
+    nodes = strategy.tree.nodes.values()
+    split = {dim for node in nodes for dim, names in node.compute.items() if axes & set(names)}
+    if any(node.phantom is not None for node in nodes):
+        # Phantom layers hand on what is split by features, under whatever name.
+        split |= {dim for node in nodes for dim, names in node.compute.items() if not names}
     return {
         "mesh": dict(strategy.mesh.axes),
         "schedule": _schedule(strategy.schedule),
@@ -142,12 +145,14 @@ def _telling_paths(model: ModelGraph, patterns: Sequence[str]) -> list[str]:
 def _node(node: TreeNode, axes: set[str], split: set[str]) -> dict[str, object]:
     """Return a node's choices without axes that the mesh lacks; empty if nothing is left.
 
-    A dim that the root splits and this node does not stays with no axes.
+    A dim that others split and this node does not stays with no axes, but where a phantom layer
+    has other dims instead.
     """
+    stays = set() if node.phantom is not None else split
     compute = {
         dim: kept
         for dim, names in node.compute.items()
-        if (kept := [axis for axis in names if axis in axes]) or dim in split
+        if (kept := [axis for axis in names if axis in axes]) or dim in stays
     }
     memory: dict[str, object] = {}
     for name in ("parameters", "gradients", "optimizer"):

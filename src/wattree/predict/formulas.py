@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler.compile import update_traffic_bytes
+from wattree.cost.update import update_traffic_bytes
 from wattree.predict.beside import Beside
 from wattree.predict.energy_use import standing_w
 from wattree.predict.hidden import gathered_copies, hidden_traffic
@@ -141,9 +141,11 @@ class Formulas:
         software, state_bytes = self.tables.setting.software, self.tables.state_bytes
         if len(self.by_pool) == 1:
             traffic = update_traffic_bytes(updated.max(axis=0), state_bytes, software)
-            return np.asarray(traffic / self.tables.rates.memory_bytes_per_s)
+            rate = self.tables.rates.update_bytes_per_s(state_bytes)
+            return np.asarray(traffic / rate)
         slowness = [
-            np.full((len(held.first), 1), 1 / t.rates.memory_bytes_per_s) for t in self.by_pool
+            np.full((len(held.first), 1), 1 / t.rates.update_bytes_per_s(state_bytes))
+            for t in self.by_pool
         ]
         traffic = update_traffic_bytes(updated, state_bytes, software)
         return np.asarray((traffic * _most(slowness, held.pools[:, held.first])).max(axis=0))

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from wattree.compiler.block import ModelProgram
 from wattree.compiler.block_tasks import Pipelining, hidden_beside, phase_span_s
-from wattree.compiler.compile import update_traffic_bytes
 from wattree.compiler.evaluate import (
     PhaseCosts,
     Placement,
@@ -21,6 +20,7 @@ from wattree.compiler.program import CollectiveKind, CollectiveStep, Scale, Toke
 from wattree.compiler.residents import buffer_bytes
 from wattree.compiler.storage import SyncGroup, block_storage, optimizer_state_bytes
 from wattree.compiler.token_load import tokens_of
+from wattree.cost.update import update_traffic_bytes
 from wattree.energy import dynamic_energy_j
 from wattree.hardware import Cluster
 from wattree.predict.block_memory import block_memory, gathered_bytes, staged_bytes
@@ -148,7 +148,7 @@ class Tables:
         none = np.zeros(1, dtype=bool)
         second = self._device_j(np.zeros(1), np.zeros(1), np.ones(1), ~none)  # of communication
         traffic = update_traffic_bytes(self.updated, self.state_bytes, self.setting.software)
-        busy_s = traffic / self.rates.memory_bytes_per_s
+        busy_s = traffic / self.rates.update_bytes_per_s(self.state_bytes)
         phases = [
             (
                 self._phase_j(c.forward, pipelining),

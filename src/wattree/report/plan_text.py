@@ -28,6 +28,9 @@ def show_plan(plan: Plan, console: Console) -> None:
     if plan.ranked:
         console.print(ranking(plan.ranked))
         _legend(plan.ranked, console)
+    if plan.exact is not None:
+        console.print(Text("\nBest that trains the model itself", style="bold"))
+        console.print(ranking([plan.exact]))
     if plan.pareto:
         console.print(Text("\nBest compromises (no strategy is better in both)", style="bold"))
         console.print(ranking(plan.pareto))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from wattree.report.words import NOT_APPLICABLE
-from wattree.trace import Result, Run, TrainingUse
+from wattree.trace import STAGES, Result, Run, TrainingUse
 from wattree.units import format_bytes, format_time
 
-__all__ = ["show_trained"]
+__all__ = ["show_rivals", "show_trained"]
 
 
 def show_trained(result: Result, run: Run, comparison: Any, console: Console) -> None:
@@ -34,6 +35,38 @@ def show_trained(result: Result, run: Run, comparison: Any, console: Console) ->
         console.print(_compared(comparison, use))
     for note in result.assumptions:
         console.print(f"note: {note}", soft_wrap=True)
+
+
+def show_rivals(found: Mapping[str, Mapping[str, Any]], console: Console) -> None:
+    """Print runs side by side: loss, time, what was sent, parameters, energy.
+
+    Args:
+        found: Name → result as JSON.
+        console: Where to.
+    """
+    table = _table("", *found)
+    rows: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "first loss": lambda result: f"{result['training']['losses'][0]:.6g}",
+        "loss, mean of the last ten": lambda result: f"{result['training']['loss']:.6g}",
+        "steps": lambda result: str(result["training"]["steps"]),
+        "step": lambda result: format_time(result["step_time_s"]),
+        **{f"  {stage}": _stage_cell(stage) for stage in STAGES},
+        "samples/s": lambda result: f"{result['samples_per_s']:,.4g}",
+        "sent by a rank": lambda result: format_bytes(result["training"]["sent_bytes"]),
+        "collectives": lambda result: f"{result['training']['collectives']:.3g}",
+        "parameters": lambda result: f"{result['parameters']:,}",
+        "energy of a step": lambda result: _joules(result["energy_j"]["total"], unit=" J"),
+    }
+    for name, cell in rows.items():
+        table.add_row(name, *map(cell, found.values()))
+    console.print(table)
+
+
+def _stage_cell(stage: str) -> Callable[[Mapping[str, Any]], str]:
+    def cell(result: Mapping[str, Any]) -> str:
+        return format_time(result["training"]["stages"][stage]["exposed_s"])
+
+    return cell
 
 
 def _headline(result: Result, use: TrainingUse) -> str:
@@ -112,8 +145,8 @@ def _table(first: str, *titles: str) -> Table:
     return table
 
 
-def _joules(energy_j: float | None) -> str:
-    return NOT_APPLICABLE if energy_j is None else f"{energy_j:.3g}"
+def _joules(energy_j: float | None, unit: str = "") -> str:
+    return NOT_APPLICABLE if energy_j is None else f"{energy_j:.3g}{unit}"
 
 
 def _error(predicted: float | None, measured: float | None) -> str:

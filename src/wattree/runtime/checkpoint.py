@@ -22,6 +22,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import checkpoint
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
@@ -92,8 +93,8 @@ def _attempt(act: Any) -> str:
         act()
     except OSError as error:
         return error.strerror or str(error)
-    except Exception as error:  # noqa: BLE001 - PyTorch wraps what any rank raised
-        return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    except (Exception, CheckpointException) as error:  # noqa: BLE001 - whatever a rank raised
+        return _line(error)
     return ""
 
 
@@ -217,7 +218,7 @@ def load_tensors(folder: Path, step: int, into: Mapping[str, Tensor], group: Any
         raise RunError(str(place), problems[:5] + more)
     try:
         checkpoint.load(dict(into), storage_reader=_Reader(place), process_group=group)
-    except Exception as error:
+    except (Exception, CheckpointException) as error:
         raise RunError(str(place), [f"{where}: is damaged ({_line(error)})"]) from error
 
 
@@ -226,8 +227,11 @@ def _words(shape: tuple[int, ...]) -> str:
 
 
 def _line(error: BaseException) -> str:
+    """Return one line of an error; of what several ranks raised, that of the first one."""
+    if isinstance(error, CheckpointException) and error.failures:
+        error = error.failures[min(error.failures)][0]
     lines = str(error).strip().splitlines()
-    return lines[-1] if lines else type(error).__name__
+    return lines[0][:200] if lines else type(error).__name__
 
 
 class _Reader(FileSystemReader):

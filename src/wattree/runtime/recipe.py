@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from wattree.errors import StrategyError
 from wattree.job import Job
 from wattree.strategy import StrategyOptions
+from wattree.strategy.presets import options_of_preset
 
-__all__ = ["Kind", "Recipe", "recipe_of"]
+__all__ = ["Kind", "Recipe", "recipe_of", "with_preset"]
 
 #: What to say wherever a strategy is not run.
 RUNNABLE = "wattree train runs the presets ddp, tensor, megatron and phantom, and each with dp"
@@ -100,6 +101,32 @@ def recipe_of(job: Job) -> Recipe:
         overlap=options.overlap_tensor is not False,
         sharded_optimizer=options.sharding == "zero1" and options.dp > 1,
     )
+
+
+def with_preset(job: Job, preset: str) -> Job:
+    """Return a job with another preset and the same ranks; degrees of replicas stay.
+
+    Raises:
+        UnknownNameError: There is no such preset.
+        StrategyError: The job's strategy has no degrees, or lacks what the preset needs.
+    """
+    options = job.strategy
+    if not isinstance(options, StrategyOptions):
+        raise StrategyError(
+            {"strategy": f"expected a preset with degrees: {RUNNABLE}"}, source=job.source
+        )
+    degrees = {"dp": options.dp, "tp": options.tp, "micro_batch": options.micro_batch}
+    if preset == Kind.DDP:
+        share = max(1, job.data.global_batch // options.ranks)
+        degrees = {"dp": options.ranks, "tp": 1, "micro_batch": min(options.micro_batch, share)}
+    if preset == Kind.PHANTOM:
+        ghosts = {
+            "ghosts": options.ghosts,
+            "variant": options.variant,
+            "regather": options.regather,
+        }
+        return replace(job, strategy=options_of_preset(preset, {**degrees, **ghosts}))
+    return replace(job, strategy=options_of_preset(preset, degrees))
 
 
 def _misfits(options: StrategyOptions) -> dict[str, str]:

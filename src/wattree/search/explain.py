@@ -54,6 +54,7 @@ def explanation(
     """
     winner = ranked[0]
     sentences = [_summary(winner), *_input_bound(winner.result)]
+    sentences += _another_function(setting, objective, ranked)
     if len(ranked) > 1:
         sentences.append(_against(setting, objective, winner, ranked[1], "the runner-up"))
     else:
@@ -103,6 +104,25 @@ def _input_bound(result: Result) -> Iterator[str]:
     if materials.fixes:
         told += f" It would take {'; '.join(fix.change for fix in materials.fixes)}."
     yield told
+
+
+def _another_function(
+    setting: Setting, objective: str, ranked: Sequence[RankedStrategy]
+) -> Iterator[str]:
+    """Yield sentences on a winner that trains another function, and the best that does not."""
+    winner = ranked[0]
+    if winner.result.dense_parameters is None:
+        return
+    yield (
+        f"It trains another function than {setting.model.name}, with "
+        f"{100 * winner.result.parameter_ratio:.1f} % of its parameters: whether that reaches the "
+        "same loss, and in how many steps, is not predicted."
+    )
+    exact = next((entry for entry in ranked if entry.result.dense_parameters is None), None)
+    if exact is None:
+        yield f"No strategy of {setting.model.name} itself meets every constraint."
+    else:
+        yield _against(setting, objective, winner, exact, "the best of the model itself")
 
 
 def _does_not_fit(name: str, rival: RankedStrategy) -> str:
@@ -218,6 +238,8 @@ def _communication(  # noqa: C901 - one sentence per kind of traffic
 ) -> Iterator[str]:
     del result
     domain = min(pool.domain_devices for pool in setting.job.cluster.pools)
+    if better.phantom and not worse.phantom and worse.tp > 1:
+        yield f"exchanges {better.ghosts} ghosts of a rank and layer, not activations"
     if better.tp == 1 < worse.tp:
         yield "exchanges no activations between tensor-parallel ranks"
     elif better.tp <= domain < worse.tp:
@@ -248,6 +270,8 @@ def _compute(
 ) -> Iterator[str]:
     del result
     yield from _cut_by_speed(better, worse)
+    if better.phantom and not worse.phantom:
+        yield "has fewer weights, as phantom layers have"
     if better.micro_batch > worse.micro_batch:
         yield f"works on micro-batches of {better.micro_batch}, not {worse.micro_batch}"
     if better.tp == 1 < worse.tp:
@@ -269,6 +293,8 @@ def _optimizer(
     better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
 ) -> Iterator[str]:
     del result, setting
+    if better.phantom and not worse.phantom:
+        yield "has fewer weights to update"
     if worse.sharding == "none" != better.sharding:
         yield "updates only its shard of the parameters"
 

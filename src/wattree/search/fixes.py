@@ -93,7 +93,7 @@ def _changes(  # noqa: C901 - one entry per kind of change
         yield "recompute every layer", replace(options, recompute="full")
     elif options.recompute != "full":
         yield "recompute every layer", replace(options, recompute="full")
-    if options.tp > 1 and not options.sequence_parallel:
+    if options.tp > 1 and not options.sequence_parallel and not options.phantom:
         yield "sequence parallelism", replace(options, sequence_parallel=True)
     if options.replicas * options.cp > 1 and options.sharding != "hybrid":
         known = _DEEPER.index(options.sharding) + 1 if options.sharding in _DEEPER else 0
@@ -107,7 +107,8 @@ def _changes(  # noqa: C901 - one entry per kind of change
     if (host := _to_host(setting, options)) is not None:
         yield "optimiser state in host memory", host
     yield from _cuts(setting, options)
-    for axis in ("tp", "pp", "cp"):
+    # Phantom layers over more ranks are again another function.
+    for axis in ("pp", "cp") if options.phantom else ("tp", "pp", "cp"):
         for factor in (2, 4):
             wider = _wider(options, axis, factor)
             if wider is not None:

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph import DimRole, IterationDim, ModelGraph, Operator, OperatorKind
-from wattree.strategy import StrategyOptions, StrategyTree
+from wattree.strategy import Choices, StrategyOptions, StrategyTree
+from wattree.strategy.parts import column_dim, row_dim
 from wattree.strategy.presets import tree_of
 
 __all__ = [
@@ -84,13 +85,21 @@ def split_rules(
     for path, name in {instance.block: instance.path for instance in model.instances}.items():
         near = StrategyTree(nodes={pattern: tree.nodes[pattern] for pattern in tree.reaching(name)})
         for operator in model.blocks[path].operators:
-            compute = near.choices(f"{name}.{operator.path}").compute
-            for dim, axes in compute.items():
+            choices = near.choices(f"{name}.{operator.path}")
+            for dim, axes in (*choices.compute.items(), *_blocks(operator, choices)):
                 if dim == "batch" or not axes or not operator.has_dim(dim):
                     continue
                 loop = operator.dim(dim)
                 found.add(SplitRule(_named(operator.path, loop), _units(loop, sequence), axes))
     return tuple(sorted(found))
+
+
+def _blocks(operator: Operator, choices: Choices) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the dims that a phantom layer has in blocks, one to a rank, with its axis."""
+    if choices.phantom is None:
+        return []
+    dims = (row_dim(operator), column_dim(operator))
+    return [(dim, (choices.phantom.axis,)) for dim in dims if dim is not None]
 
 
 def illegal_by_rule(

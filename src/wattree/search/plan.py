@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,9 @@ from wattree.search.infeasible import infeasible
 from wattree.search.objective import OBJECTIVES, objective_of
 from wattree.search.pareto import pareto_front
 from wattree.search.plan_result import Plan, RankedStrategy
-from wattree.search.promising import FEWEST, in_order, misses, ranked_strategy, search
-from wattree.search.screen import Constraints, screen
-from wattree.search.space import Limits, device_counts, enumerate_space
+from wattree.search.promising import FEWEST, Search, in_order, misses, ranked_strategy, search
+from wattree.search.screen import Constraints, Screened, screen
+from wattree.search.space import Limits, Space, device_counts, enumerate_space
 from wattree.strategy import StrategyOptions
 
 __all__ = ["plan", "search"]
@@ -57,8 +58,8 @@ def plan(
         power_cap_w: Highest power of the job's nodes at any moment, before PUE. [W]
         deadline_s: Longest time for all of `training.steps`. [s]
         top: Strategies to return.
-        allow_approximate: Also try strategies that change the trained result. No preset does
-            so far, so this changes nothing yet.
+        allow_approximate: Also try strategies that train another function than the job's model:
+            those with phantom layers. Each result says so (`Result.function`).
         calibration: File of constants; the shipped one if None.
         limits: Part of the space to search; all of it if None.
         progress: Called with (stage, done, total).
@@ -68,7 +69,6 @@ def plan(
         JobError: The objective needs a price or a carbon intensity that the job lacks, or the job
             has but a part of its cluster.
     """
-    del allow_approximate
     _check_whole(job)
     began = time.perf_counter()
     setting = setting_of(job, load_calibration(calibration))
@@ -78,33 +78,34 @@ def plan(
         power_cap_w=power_cap_w,
         step_time_s=None if deadline_s is None else deadline_s / max(job.training.steps, 1),
     )
-    report = progress or (lambda *_: None)
     ranks = _rank_counts(job.cluster, constraints, wanted, max_devices)
-    space = enumerate_space(setting, ranks=ranks, limits=limits)
-    screened = screen(
-        setting, space, progress=lambda done: report("screening", done, max(len(space), 1))
-    )
-    turned_away = screened.rejections(constraints)
-    feasible = ~np.logical_or.reduce(list(turned_away.values()))
-    found = search(
-        setting,
-        screened,
-        feasible,
-        constraints,
+    seek = _Seek(
+        setting=setting,
+        constraints=constraints,
         # The fastest save energy at rest, so they are always worth a look.
         objectives=tuple(dict.fromkeys((*wanted, "time"))),
         fewest=max(FEWEST, top),
-        progress=lambda done, total: report("simulating", done, total),
+        report=progress or (lambda *_: None),
     )
-    rejected = _counted(space.rejected, turned_away, found.missed)
-    if not found.found:
-        raise infeasible(setting, screened, constraints, rejected)
-    rivals = _rivals(setting, found.found[0].options.ranks)
-    ranked = _with_rivals(found.found, list(rivals.values()), constraints, objective)
+    limits = limits or Limits()
+    sought = [seek.within(enumerate_space(setting, ranks=ranks, limits=limits))]
+    if allow_approximate:
+        # Apart, so that strategies of the model itself are simulated however far behind they are.
+        changed = enumerate_space(setting, ranks=ranks, limits=replace(limits, phantom=True))
+        sought.append(seek.within(changed))
+    found = in_order((entry for part in sought for entry in part.found.found), objective)
+    rejected = _summed(part.rejected for part in sought)
+    if not found:
+        raise infeasible(setting, sought[0].screened, constraints, rejected)
+    rivals = _rivals(setting, found[0].options.ranks)
+    ranked = _with_rivals(found, list(rivals.values()), constraints, objective)
+    simulated = sum(part.found.simulated for part in sought)
+    exact = next((entry for entry in ranked if entry.result.dense_parameters is None), None)
+    idle = allow_approximate and not sought[-1].candidates
     return Plan(
-        candidates=len(space) + sum(space.rejected.values()),
-        simulated=found.simulated + sum(rival is not None for rival in rivals.values()),
-        feasible=int(feasible.sum()) - sum(found.missed.values()),
+        candidates=sum(part.candidates for part in sought),
+        simulated=simulated + sum(rival is not None for rival in rivals.values()),
+        feasible=sum(part.feasible for part in sought),
         wall_s=time.perf_counter() - began,
         objective=objective,
         best=ranked[0],
@@ -112,8 +113,79 @@ def plan(
         explanation=explanation(setting, objective, ranked, rivals),
         rejected=rejected,
         pareto=None if pareto is None else _front(ranked, pareto),
-        warnings=setting.warnings,
+        exact=None if exact is ranked[0] else exact,
+        warnings=(*setting.warnings, *((_no_phantoms(setting),) if idle else ())),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sought:
+    """What was found in a space.
+
+    Attributes:
+        screened: Its estimates.
+        found: What was simulated.
+        candidates: How many strategies it has, illegal ones included.
+        feasible: Of these, those that meet every constraint.
+        rejected: Reason → how many were turned away for it.
+    """
+
+    screened: Screened
+    found: Search
+    candidates: int
+    feasible: int
+    rejected: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seek:
+    """How spaces are searched: arguments of `screen` and `search`."""
+
+    setting: Setting
+    constraints: Constraints
+    objectives: tuple[str, ...]
+    fewest: int
+    report: Progress
+
+    def within(self, space: Space) -> _Sought:
+        """Return what is found in `space`."""
+        total = max(len(space), 1)
+        screened = screen(
+            self.setting, space, progress=lambda done: self.report("screening", done, total)
+        )
+        turned_away = screened.rejections(self.constraints)
+        feasible = ~np.logical_or.reduce(list(turned_away.values()))
+        found = search(
+            self.setting,
+            screened,
+            feasible,
+            self.constraints,
+            objectives=self.objectives,
+            fewest=self.fewest,
+            progress=lambda done, total: self.report("simulating", done, total),
+        )
+        return _Sought(
+            screened=screened,
+            found=found,
+            candidates=len(space) + sum(space.rejected.values()),
+            feasible=int(feasible.sum()) - sum(found.missed.values()),
+            rejected=_counted(space.rejected, turned_away, found.missed),
+        )
+
+
+def _no_phantoms(setting: Setting) -> str:
+    return (
+        f"allow_approximate: has no effect: no layers of {setting.model.name} can be phantom "
+        "layers on these devices"
+    )
+
+
+def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return reason → candidates turned away for it in any of the spaces."""
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)
 
 
 def _check_whole(job: Job) -> None:

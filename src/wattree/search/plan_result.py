@@ -47,6 +47,8 @@ class Plan:
         explanation: Why the winner wins, in sentences.
         rejected: Reason → candidates turned away for it.
         pareto: The front of two objectives, if it was asked for.
+        exact: The best that trains the job's model itself, where `best` trains another function in
+            its place; None where `best` does, or where none was found.
         warnings: What could not be told of the model for certain; of the job's file alone:
             `Job.warnings`.
     """
@@ -61,10 +63,12 @@ class Plan:
     explanation: tuple[str, ...]
     rejected: Mapping[str, int]
     pareto: tuple[RankedStrategy, ...] | None = None
+    exact: RankedStrategy | None = None
     warnings: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain dictionaries and lists, ready for JSON."""
+        """Return plain dictionaries and lists, ready for JSON; `exact` where there is one."""
+        exact = {} if self.exact is None else {"exact": self.exact.as_json()}
         front = None if self.pareto is None else [entry.as_json() for entry in self.pareto]
         return {
             "candidates": self.candidates,
@@ -73,6 +77,7 @@ class Plan:
             "wall_s": self.wall_s,
             "objective": self.objective,
             "best": None if self.best is None else self.best.as_json(),
+            **exact,
             "ranked": [entry.as_json() for entry in self.ranked],
             "explanation": list(self.explanation),
             "rejected": dict(self.rejected),

@@ -26,8 +26,9 @@ from wattree.predict import Degrees, Setting, Shared
 from wattree.predict.idle import has_experts
 from wattree.search.balance import balanced_cuts
 from wattree.search.legality import has_attention, has_split_positions, illegal_by_rule, split_rules
+from wattree.search.phantom import phantom_switches
 from wattree.strategy import AXES, ULYSSES, Schedule, StrategyOptions
-from wattree.strategy.parts import has_whole_states
+from wattree.strategy.parts import has_stack, has_whole_states
 from wattree.strategy.presets import schedule_name
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
@@ -48,6 +49,9 @@ _NO_CONTEXT = StrategyOptions().context
 _CONTEXTS = ("ring", "gather", ULYSSES)
 _CONTEXTS_UNFUSED = ("gather", ULYSSES)
 
+#: Switches that decide what is split.
+_Kind = tuple[bool, ...]
+
 #: Told apart by virtual stages alone, so they share switches.
 _SHARED_SWITCHES = ("1f1b", "interleaved")
 
@@ -64,6 +68,8 @@ class Limits:
         virtual_stages: Counts to try; None for all that leave no chunk empty.
         contexts: Ways of context parallelism to try; None for those that software has.
         cuts: Whether pipelines over pools of different devices are also cut by their speed.
+        phantom: Only strategies with phantom layers, which train another function, instead of those
+            without.
     """
 
     axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -74,6 +80,7 @@ class Limits:
     contexts: Sequence[str] | None = None
     virtual_stages: Sequence[int] | None = None
     cuts: bool = True
+    phantom: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +88,7 @@ class Group:
     """Strategies that share their switches.
 
     Attributes:
-        switches: What they share; its own degrees are 1.
+        switches: What they share; its own degrees are 1, but `tp` where there are phantom layers.
         degrees: What they differ in.
     """
 
@@ -170,6 +177,15 @@ def enumerate_space(
     meshes = _meshes(ranks, _axis_limits(model, setting.job.data.sequence_length, limits))
     meshes = _kept(meshes, _batch_splits(meshes, setting), rejected, "mesh: batch does not split")
     every_switches = list(_switches(setting, limits))
+    if limits.phantom:
+        every_switches = list(
+            phantom_switches(
+                model,
+                np.unique(_column(meshes, "tp")).tolist(),
+                limits.shardings,
+                _recomputations(setting, limits),
+            )
+        )
     legal = _legal_by_kind(meshes, every_switches, setting, rejected)
     groups = []
     shared = Shared()
@@ -177,7 +193,7 @@ def enumerate_space(
         chosen = _distinct(meshes[legal[_kind(switches)]], switches, limits)
         if len(chosen):
             groups.append(_expanded(chosen, switches, setting, limits))
-            if setting.job.cluster.is_mixed and limits.cuts:
+            if setting.job.cluster.is_mixed and limits.cuts and not limits.phantom:
                 cuts = balanced_cuts(setting, switches, groups[-1].degrees, shared)
                 groups += [Group(switches=cut, degrees=degrees) for cut, degrees in cuts]
     return Space(groups=tuple(g for g in groups if len(g)), rejected=dict(rejected))
@@ -249,10 +265,16 @@ def _kept(
     return meshes[legal]
 
 
-def _kind(switches: StrategyOptions) -> tuple[bool, bool, bool]:
+def _kind(switches: StrategyOptions) -> _Kind:
     """Return the switches that decide what is split."""
     by_heads = switches.context == ULYSSES
-    return switches.sequence_parallel, switches.expert_over_tensor, by_heads
+    return (
+        switches.sequence_parallel,
+        switches.expert_over_tensor,
+        by_heads,
+        switches.tensor_pairs,
+        switches.phantom,
+    )
 
 
 def _legal_by_kind(
@@ -260,12 +282,12 @@ def _legal_by_kind(
     every_switches: Sequence[StrategyOptions],
     setting: Setting,
     rejected: Counter[str],
-) -> dict[tuple[bool, bool, bool], NDArray[np.bool_]]:
+) -> dict[_Kind, NDArray[np.bool_]]:
     """Return for each kind of switches which meshes every operator can be split over.
 
     A mesh that is legal under no switches is counted with the first reason found.
     """
-    legal: dict[tuple[bool, bool, bool], NDArray[np.bool_]] = {}
+    legal: dict[_Kind, NDArray[np.bool_]] = {}
     reasons = np.full(len(meshes), "", dtype=object)
     for switches in every_switches:
         if _kind(switches) in legal:
@@ -275,6 +297,8 @@ def _legal_by_kind(
             reasons[broken & (reasons == "")] = f"mesh: {reason}"
             found &= ~broken
         legal[_kind(switches)] = found
+    if not legal:
+        return legal
     nowhere = ~np.logical_or.reduce(list(legal.values()))
     rejected.update(Counter(reasons[nowhere].tolist()))
     return legal
@@ -303,8 +327,10 @@ def _distinct(meshes: Integers, switches: StrategyOptions, limits: Limits) -> In
     keep &= _column(meshes, "cp") == 1 if alone else True
     if switches.context != _NO_CONTEXT:
         keep &= _column(meshes, "cp") > 1
-    if switches.sequence_parallel or not switches.expert_over_tensor:
+    if switches.sequence_parallel or switches.tensor_pairs or not switches.expert_over_tensor:
         keep &= tensor > 1
+    if switches.phantom:
+        keep &= tensor == switches.tp
     if switches.sharding == "hybrid":
         keep &= (fsdp > 1) & (copies > fsdp)  # otherwise it is `none` or `zero3`
     else:
@@ -323,30 +349,36 @@ def _distinct(meshes: Integers, switches: StrategyOptions, limits: Limits) -> In
 
 def _switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
     """Yield every combination of switches; `1f1b` stands for interleaved schedules too."""
-    recomputations = limits.recomputations
-    if recomputations is None:
-        scores = has_attention(setting.model) and not setting.software.fused_attention
-        selective = ("selective",) if scores else ()
-        recomputations = ("none", *selective, "full") if setting.model.layers else ("none",)
+    recomputations = _recomputations(setting, limits)
     spread = (False, True) if has_whole_states(setting.model) else (False,)
     spreads = (True, False) if setting.model.own_family and has_experts(setting.model) else (True,)
     usual = _CONTEXTS if setting.software.fused_attention else _CONTEXTS_UNFUSED
     wanted = usual if limits.contexts is None else limits.contexts
     contexts = tuple(dict.fromkeys((_NO_CONTEXT, *wanted)))
     named = [s for s in PIPELINE_SCHEDULES if s in limits.schedules and s not in _SHARED_SWITCHES]
+    pairs = (False, True) if has_stack(setting.model) else (False,)
     for sharding in limits.shardings:
         for recompute in recomputations:
-            for sequence_parallel in spread:
+            for sequence_parallel, in_pairs in itertools.product(spread, pairs):
                 for over_tensor in spreads:
                     for schedule, context in itertools.product(("1f1b", *named), contexts):
                         yield StrategyOptions(
                             sharding=sharding,
                             recompute=recompute,
                             sequence_parallel=sequence_parallel,
+                            tensor_pairs=in_pairs,
                             expert_over_tensor=over_tensor,
                             schedule=schedule,
                             context=context,
                         )
+
+
+def _recomputations(setting: Setting, limits: Limits) -> Sequence[str]:
+    if limits.recomputations is not None:
+        return limits.recomputations
+    scores = has_attention(setting.model) and not setting.software.fused_attention
+    selective = ("selective",) if scores else ()
+    return ("none", *selective, "full") if setting.model.layers else ("none",)
 
 
 def _expanded(

@@ -20,7 +20,9 @@ __all__ = [
     "column_dim",
     "dims_by_pattern",
     "has_roles",
+    "has_stack",
     "has_whole_states",
+    "is_plain_linear",
     "is_positionwise",
     "is_sample_table",
     "layer_paths",
@@ -39,6 +41,12 @@ _OWN_LAYERS = ("layers.*", "encoder.layers.*", "decoder.layers.*")
 def has_roles(model: ModelGraph) -> bool:
     """Return whether the model says what part its operators play in tensor parallelism."""
     return any(o.role is not None for block in model.blocks.values() for o in block.operators)
+
+
+def has_stack(model: ModelGraph) -> bool:
+    """Return whether strategies say which of the model's layers are pairs."""
+    operators = (o for block in model.blocks.values() for o in block.operators)
+    return any(operator.role is TensorRole.EITHER for operator in operators)
 
 
 def has_whole_states(model: ModelGraph) -> bool:
@@ -132,6 +140,26 @@ def _first(operator: Operator, wanted: str, *, inside: bool) -> str | None:
         if operator.dim(name).role is not DimRole.OPAQUE and (name in indexed) is inside
     ]
     return wanted if wanted in found else next(iter(found), None)
+
+
+def is_plain_linear(operator: Operator) -> bool:
+    """Return whether a product is that of one input's last dim with a weight `(out, in)`.
+
+    Its outputs end in the weight's other dim, and what is added is a bias along that.
+    """
+    row, column = row_dim(operator), column_dim(operator)
+    return (
+        operator.kind is OperatorKind.MATMUL
+        and operator.weight is not None
+        and row is not None
+        and column is not None
+        and set(operator.weight.dims) == {row, column}
+        and len(operator.inputs) == 1
+        and operator.inputs[0].dims[-1] == row
+        and all(output.dims[-1] == column for output in operator.outputs)
+        and all(parameter.dims == (column,) for parameter in operator.parameters[1:])
+        and operator.in_turn is None
+    )
 
 
 def weighted_products(model: ModelGraph) -> tuple[tuple[str, Operator], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from wattree.cost import Calibration
+from wattree.cost import Calibration, constant_lines
 from wattree.files import write_atomic
 
 __all__ = ["write_calibration"]
@@ -29,15 +29,7 @@ def write_calibration(
         calibration: The constants.
         left_out: Quantity → source → mean absolute error when that source was left out of the fit.
     """
-    lines = [_HEAD, "constants:"]
-    for name, constant in sorted(calibration.constants.items()):
-        source = constant.source.replace('"', "'")
-        spread = f", spread: {constant.spread:.3g}" if constant.spread else ""
-        lines.append(
-            f"  {name}: {{value: {constant.value:.6g}{spread}, evidence: {constant.evidence}, "
-            f'source: "{source}"}}'
-        )
-    lines.append("")
+    lines = [_HEAD, *constant_lines(calibration.constants), ""]
     lines.append("# Mean absolute error of each source's rows when the fit never saw them.")
     lines.append("left_out:")
     for quantity, sources in left_out.items():

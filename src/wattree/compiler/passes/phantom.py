@@ -1,4 +1,4 @@
-"""Pass 0: linear layers that the strategy makes phantom layers become the operators of those.
+"""Pass 0a: linear layers that the strategy makes phantom layers become the operators of those.
 
 The model's function changes, so the model's graph does, before anything is split. Of a layer with
 weights `(out, in)` over `p` ranks come, each with a dim `rank` that the axis splits (letters of
@@ -34,7 +34,7 @@ from wattree.graph import (
     TensorRole,
 )
 from wattree.strategy import RANK, SHARED, Choices, PhantomLayers, StrategyTree
-from wattree.strategy.parts import column_dim, row_dim
+from wattree.strategy.parts import column_dim, is_plain_linear, row_dim
 
 __all__ = ["has_phantoms", "with_phantoms"]
 
@@ -150,7 +150,7 @@ def _misfit(operator: Operator, how: PhantomLayers, ranks: int) -> str | None:
     if any(parameter.tied_to is not None for parameter in operator.parameters):
         return "shares its weight with another layer, so it cannot be a phantom layer"
     row, column = row_dim(operator), column_dim(operator)
-    if not _is_plain(operator, row, column):
+    if not is_plain_linear(operator):
         return (
             "is no plain linear layer (one input whose last dim is summed over, a weight of "
             "outputs by inputs), so it cannot be a phantom layer"
@@ -173,21 +173,6 @@ def _misfit(operator: Operator, how: PhantomLayers, ranks: int) -> str | None:
             f"holds; use {shard} or fewer"
         )
     return None
-
-
-def _is_plain(operator: Operator, row: str | None, column: str | None) -> bool:
-    weight = operator.weight
-    return (
-        weight is not None
-        and row is not None
-        and column is not None
-        and set(weight.dims) == {row, column}
-        and len(operator.inputs) == 1
-        and operator.inputs[0].dims[-1] == row
-        and all(output.dims[-1] == column for output in operator.outputs)
-        and all(parameter.dims == (column,) for parameter in operator.parameters[1:])
-        and operator.in_turn is None
-    )
 
 
 # ---------------------------------------------------------------- what stands in its place

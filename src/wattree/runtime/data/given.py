@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wattree.capture.record.source import named_function
 from wattree.errors import JobError
 from wattree.job import ModuleSource
 from wattree.runtime.data.sets import SampleSet, Wanted, WantedKind
@@ -33,6 +32,8 @@ def given_set(source: ModuleSource, wanted: Wanted) -> SampleSet:
         ModelError: It cannot be imported.
         JobError: What it returns is no set of samples, or none for the model.
     """
+    from wattree.capture.record.source import named_function
+
     found = named_function(source)()
     inputs, targets = _pair(found, source.name)
     parts = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)

@@ -11,7 +11,6 @@ from wattree.job import CROSS_ENTROPY, Ffn, Job
 from wattree.runtime.data import Wanted, WantedKind
 from wattree.runtime.models.ffn import build_ffn
 from wattree.runtime.models.linears import Layout, Linears
-from wattree.runtime.models.own import config_trainable, module_trainable
 from wattree.runtime.models.trainable import Trainable
 from wattree.runtime.models.transformer import build_decoder
 
@@ -40,6 +39,8 @@ def build_trainable(job: Job, linears: Linears) -> Trainable:
         return _ffn(job, source.ffn, linears)
     if source.transformer is not None:
         return _transformer(job, source.transformer, linears)
+    from wattree.runtime.models.own import config_trainable, module_trainable
+
     if source.module is not None:
         return module_trainable(job, source.module, linears)
     if source.name is not None:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -27,7 +27,6 @@ from wattree.runtime.train.learner import Learner
 from wattree.runtime.train.loop import Loop
 from wattree.runtime.train.losses import LossLog
 from wattree.runtime.train.optimizers import autocast_of, optimizer_of
-from wattree.runtime.train.outcome import Trained, trained
 from wattree.runtime.train.progress import Progress
 from wattree.runtime.train.record import GroupWatch, Recorder
 from wattree.runtime.train.saving import Saving, facts_of
@@ -35,6 +34,9 @@ from wattree.runtime.train.session import Session, joined_ranks
 from wattree.runtime.train.settings import TrainSettings
 from wattree.runtime.train.state import State
 from wattree.runtime.train.stop import StopAsked
+
+if TYPE_CHECKING:
+    from wattree.runtime.train.outcome import Trained
 
 __all__ = ["RankEnd", "train_rank"]
 
@@ -186,6 +188,8 @@ def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
     )
     if session.rank or stages.run is None:
         return RankEnd(interrupted=ended.interrupted)
+    from wattree.runtime.train.outcome import trained  # with all that predicts
+
     found = trained(
         job,
         recipe,

@@ -11,13 +11,6 @@ import torch.distributed as dist
 
 from wattree.errors import RunError
 from wattree.job import Job
-from wattree.runtime.checkpoint import (
-    latest_step,
-    load_tensors,
-    read_facts,
-    save_checkpoint,
-    tensor_shapes,
-)
 from wattree.runtime.recipe import Recipe
 from wattree.runtime.train.session import Session
 from wattree.runtime.train.state import State
@@ -97,6 +90,8 @@ class Saving:
         if self._folder is None or self._saved == step:
             return None
         self._saved = step
+        from wattree.runtime.checkpoint import save_checkpoint  # only runs that save load it
+
         return save_checkpoint(
             self._folder,
             step,
@@ -113,21 +108,22 @@ class Saving:
         """
         if self._folder is None:
             return 0, []
+        from wattree.runtime.checkpoint import latest_step, load_tensors, read_facts, tensor_shapes
+
         # Rank 0 decides: another rank may see its folder a moment later.
         found: list[int | None] = [latest_step(self._folder)]
         dist.broadcast_object_list(found, src=0, group=self._session.control)
         step = found[0]
         if step is None:
             return 0, []
-        self._check(step)
+        self._check(step, read_facts(self._folder, step))
         into = self._state.wanted(tensor_shapes(self._folder, step))
         load_tensors(self._folder, step, into, self._session.control)
         self._saved = step
         return step, self._state.take(into)
 
-    def _check(self, step: int) -> None:
+    def _check(self, step: int, there: Mapping[str, Any]) -> None:
         assert self._folder is not None
-        there = read_facts(self._folder, step)
         problems = [
             f"{key}: the checkpoint has {_shown(there.get(key))}, the job {_shown(value)}"
             for key, value in self._facts.items()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from wattree.errors import RunError
-from wattree.runtime.checkpoint import TensorShape
 from wattree.runtime.train.session import Session
+
+if TYPE_CHECKING:
+    from wattree.runtime.checkpoint import TensorShape
 
 __all__ = ["State"]
 

@@ -9,11 +9,20 @@ split over the same ranks as under tensor parallelism.
 from __future__ import annotations
 
 import fnmatch
+from dataclasses import replace
 
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.strategy.options import StrategyOptions
-from wattree.strategy.parts import operator_patterns
+from wattree.strategy.parts import (
+    column_dim,
+    dims_by_pattern,
+    is_plain_linear,
+    is_positionwise,
+    layer_patterns,
+    operator_patterns,
+    row_dim,
+)
 from wattree.strategy.phantom import PhantomLayers
 from wattree.strategy.tree import GatheredStore, MemoryChoice, StrategyTree, TreeNode
 
@@ -21,6 +30,8 @@ __all__ = ["check_phantom", "phantom_parallel"]
 
 #: Of our own transformers: the feed-forward part.
 _OWN = ("mlp.up", "mlp.down")
+#: What stands between the feed-forward part, or attention, and the norm of the next layer.
+_ADDED = ("*.dropout", "*.residual")
 _ROLES = (TensorRole.COLUMN, TensorRole.ROW, TensorRole.EITHER)
 
 
@@ -31,10 +42,29 @@ def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
     assert options.ghosts is not None
     node = TreeNode(
         phantom=PhantomLayers(ghosts=options.ghosts, variant=options.variant),
-        memory=MemoryChoice(gathered=None if options.regather else GatheredStore.KEEP),
+        memory=MemoryChoice(
+            gathered=GatheredStore.AGAIN if options.regather else GatheredStore.KEEP
+        ),
     )
     found = operator_patterns(model, lambda operator: _is_chosen(operator, options, model))
-    return StrategyTree(nodes={pattern: node for pattern, _ in found})
+    nodes = {path: TreeNode(compute={dim: ()}) for path, dim in _whole_states(model).items()}
+    for pattern, operator in found:
+        # Whatever splits the linear layer goes with it.
+        dims = (column_dim(operator), row_dim(operator))
+        nodes[pattern] = replace(node, compute={dim: () for dim in dims if dim is not None})
+    return StrategyTree(nodes=nodes)
+
+
+def _whole_states(model: ModelGraph) -> dict[str, str]:
+    """Return what adds to hidden states that norms need whole, and the dim of their features.
+
+    Outputs of phantom layers are gathered ahead of it, once, instead of its own output and the
+    gradients of both of its inputs.
+    """
+    if model.own_family:
+        paths = [f"{layer}.{path}" for layer in layer_patterns(model) for path in _ADDED]
+        return dict.fromkeys(paths, "hidden")
+    return dims_by_pattern(model, lambda o: o.outputs[0].dims[-1] if is_positionwise(o) else None)
 
 
 def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
@@ -77,7 +107,9 @@ def _is_chosen(operator: Operator, options: StrategyOptions, model: ModelGraph) 
         return False
     if options.phantom_layers is not None:
         return any(fnmatch.fnmatchcase(operator.path, p) for p in options.phantom_layers)
-    return operator.path in _OWN if model.own_family else operator.role in _ROLES
+    if model.own_family:
+        return operator.path in _OWN
+    return operator.role in _ROLES and is_plain_linear(operator)
 
 
 def _is_linear(operator: Operator) -> bool:

@@ -7,9 +7,9 @@ parallelism the operators in between are split by sequence over the same ranks.
 
 Operators of our own families are known by name; of other models, those are split that say what
 part they play (`Operator.role`). Layers of a plain stack are alike, so the strategy says it of
-them: each is split by output features, and its input gathered (in backward the input's gradient is
-reduce-scattered), or they are pairs as above, which takes half as many collectives of the same
-volume.
+them: each is split by output features, and its input gathered and kept whole (in backward the
+input's gradient is reduce-scattered), or they are pairs as above, which takes half as many
+collectives of the same volume.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import (
     column_dim,
     dims_by_pattern,
+    has_stack,
     is_positionwise,
     layer_patterns,
     operator_patterns,
     row_dim,
 )
-from wattree.strategy.tree import StrategyTree, TreeNode
+from wattree.strategy.tree import GatheredStore, MemoryChoice, StrategyTree, TreeNode
 
 __all__ = ["sequence_parallel", "tensor_parallel"]
 
@@ -89,7 +90,12 @@ def _by_roles(model: ModelGraph) -> StrategyTree:
         path: TreeNode(compute={dim: ("tp",)})
         for path, dim in dims_by_pattern(model, _split_dim).items()
     }
-    return StrategyTree(nodes=nodes)
+    if not has_stack(model):
+        return StrategyTree(nodes=nodes)
+    kept = TreeNode(memory=MemoryChoice(gathered=GatheredStore.KEEP))
+    stack = operator_patterns(model, lambda o: o.role is TensorRole.EITHER and bool(o.parameters))
+    both = StrategyTree(nodes={path: kept for path, _ in stack})
+    return StrategyTree(nodes=nodes).merged(both)
 
 
 def _in_pairs(model: ModelGraph) -> StrategyTree:

@@ -1,0 +1,118 @@
+"""`wattree profile`: the constants of the machine at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattree.cli.output import (
+    Calibration,
+    JsonPath,
+    announce_compilation,
+    check_outputs,
+    deliver,
+    progress_bars,
+)
+from wattree.errors import JobError
+
+__all__ = ["profile"]
+
+
+def profile(  # noqa: PLR0917 - typer passes options by name
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="PATH",
+            help="Calibration to write; the machine as device and node, and the measurements, go "
+            "beside it.",
+        ),
+    ] = Path("calibration.yaml"),
+    minutes: Annotated[
+        float,
+        typer.Option(
+            metavar="N",
+            min=0.05,
+            max=600.0,
+            help="Time for measuring. What is not done by then, a second call goes on with.",
+        ),
+    ] = 3.0,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=256,
+            help="Processes that work at once, as they will in training. One for each GPU, or two "
+            "on a CPU.",
+            show_default=False,
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=1024,
+            help="Computing threads of each; the cores over the ranks.",
+            show_default=False,
+        ),
+    ] = None,
+    from_run: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Measure nothing: refit by a run of 'wattree train' in this folder (run.json, "
+            "job.yaml). May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    calibration: Calibration = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Measure this machine, and fit the constants that predictions rest on.
+
+    Matrix products, operators bound by memory, calls of the framework, batches and
+    collectives between processes, each on all ranks at once. Needs PyTorch. The
+    constants are used by --calibration of simulate, plan, train and validate; a job
+    names the machine as cluster.node.
+
+    Example: wattree profile --out calibration.yaml --ranks 2 --threads 1
+    """
+    if from_run:
+        _refit(tuple(from_run), out, calibration=calibration, json_path=json_path)
+        return
+    if calibration is not None:
+        raise JobError(
+            "--calibration", ["has no effect without --from-run: measuring starts from nothing"]
+        )
+    from wattree.measure.profile import profile_machine
+    from wattree.report.profile_text import show_profile
+
+    check_outputs(out, json_path, source=Path())
+    with progress_bars() as progress:
+        found = profile_machine(
+            out,
+            minutes=minutes,
+            ranks=ranks,
+            threads=threads,
+            progress=lambda _, done, wanted: progress("measuring", done, wanted),
+        )
+    for warning in found.warnings:
+        typer.echo(f"wattree: warning: {warning}", err=True)
+    deliver(found.as_json(), json_path, lambda console: show_profile(found, console))
+
+
+def _refit(
+    folders: tuple[Path, ...], out: Path, *, calibration: Path | None, json_path: Path | None
+) -> None:
+    from wattree.report.profile_text import show_refit
+    from wattree.validation.refit import refit_from_runs
+
+    check_outputs(out, json_path, source=Path())
+    announce_compilation()
+    found = refit_from_runs(folders, out=out, calibration=calibration)
+    for warning in found.warnings:
+        typer.echo(f"wattree: warning: {warning}", err=True)
+    deliver(found.as_json(), json_path, lambda console: show_refit(found, console))

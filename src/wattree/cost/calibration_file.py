@@ -1,0 +1,191 @@
+"""Files of constants: read, checked name by name, and laid over those that ship."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from wattree.cost.calibration import PROFILED_ITEMS, Calibration, Constant
+from wattree.cost.software import SOFTWARE
+from wattree.errors import JobError, nearest
+from wattree.files import read_yaml, refusal
+
+__all__ = ["SHIPPED_BASE", "constant_lines", "load_calibration"]
+
+#: Value of `base` of a file that holds only what differs from the calibration that ships.
+SHIPPED_BASE = "shipped"
+_SHIPPED = Path(__file__).with_name("calibration.yaml")
+_KEYS = ("base", "constants", "left_out", "profile")
+_ENTRY_KEYS = ("value", "evidence", "source", "spread")
+_EVIDENCE = ("measured", "fitted", "pooled", "chosen")
+_SCOPES = ("device", "architecture", "family", "pooled", "general")
+_FAMILY_ITEMS = ("math", "elementwise", "launch_s", "step_overhead_s")
+_LISTED, _MOST = 20, 1e30
+
+
+def load_calibration(path: Path | None = None) -> Calibration:
+    """Return the calibration in `path`, or the one that ships with Wattree.
+
+    A file with `base: shipped` holds what differs from the constants that ship; any other holds
+    all constants.
+
+    Raises:
+        JobError: The file is no calibration; every fault is listed.
+    """
+    shipped = _read(_SHIPPED, read_yaml(_SHIPPED), problems=[])
+    if path is None:
+        return Calibration(
+            constants=shipped, source="shipped", left_out=_left_out(read_yaml(_SHIPPED))
+        )
+    raw = read_yaml(path)
+    unknown = sorted(map(str, raw.keys() - set(_KEYS)))
+    problems = [f"{key}: is unknown; {_hint(key, _KEYS)}" for key in unknown]
+    base = raw.get("base")
+    if base not in {None, SHIPPED_BASE}:
+        problems.append(
+            f"base: found {base!r}, expected '{SHIPPED_BASE}', or no such key in a file that holds "
+            "all constants"
+        )
+    constants = _read(path, raw, problems=problems)
+    known = _Names(shipped)
+    problems += [fault for name in constants if (fault := known.fault(name))]
+    if base is None and not problems:
+        problems += _missing(constants, shipped)
+    if problems:
+        raise refusal(str(path), problems, most=_LISTED)
+    return Calibration(
+        constants={**shipped, **constants} if base else constants,
+        source=str(path),
+        left_out=_left_out(raw),
+    )
+
+
+def constant_lines(constants: Mapping[str, Constant]) -> list[str]:
+    """Return the lines of the section `constants` of a file, with its key."""
+    lines = ["constants:"]
+    for name, constant in sorted(constants.items()):
+        source = constant.source.replace('"', "'")
+        spread = f", spread: {constant.spread:.3g}" if constant.spread else ""
+        lines.append(
+            f"  {name}: {{value: {constant.value:.6g}{spread}, evidence: {constant.evidence}, "
+            f'source: "{source}"}}'
+        )
+    return lines
+
+
+def _read(path: Path, raw: Mapping[str, Any], *, problems: list[str]) -> dict[str, Constant]:
+    """Return the constants of a file; faults are added to `problems`."""
+    entries = raw.get("constants")
+    if not isinstance(entries, dict):
+        problems.append("constants: is missing, expected name → {value, evidence, source}")
+        raise JobError(str(path), problems)
+    found: dict[str, Constant] = {}
+    for name, entry in entries.items():
+        given = entry if isinstance(entry, dict) else {}
+        faults = [f"constants.{name}.{fault}" for fault in _faults(given)]
+        problems += faults
+        if not faults:
+            found[str(name)] = Constant(
+                value=float(given["value"]),
+                evidence=given.get("evidence", "fitted"),
+                source=str(given.get("source", "")),
+                spread=float(given.get("spread", 0.0)),
+            )
+    return found
+
+
+def _faults(entry: Mapping[Any, Any]) -> Iterator[str]:
+    """Yield what is wrong with one constant, each with its key."""
+    for key in sorted(map(str, entry.keys() - set(_ENTRY_KEYS))):
+        yield f"{key}: is unknown; {_hint(key, _ENTRY_KEYS)}"
+    for key, stand_in in (("value", None), ("spread", 0.0)):
+        number = entry.get(key, stand_in)
+        fits = isinstance(number, int | float) and not isinstance(number, bool)
+        if not fits or not 0 <= number < _MOST:
+            yield f"{key}: found {number!r}, expected a number from 0 to {_MOST:g}"
+    evidence = entry.get("evidence", "fitted")
+    if evidence not in _EVIDENCE:
+        yield f"evidence: found {evidence!r}; {_hint(str(evidence), _EVIDENCE)}"
+
+
+class _Names:
+    """The names that constants may have: scope, whose it is, and item.
+
+    Items are those of the shipped calibration, so that there is no second list of them.
+    """
+
+    def __init__(self, shipped: Iterable[str]) -> None:
+        of_device, general = set(PROFILED_ITEMS), set()
+        for name in shipped:
+            scope, _, rest = name.partition(".")
+            if scope == "general":
+                general.add(rest)
+            elif scope == "pooled":
+                of_device.add(rest)
+            elif scope in {"device", "architecture"}:
+                of_device.add(rest.partition(".")[2])
+        of_device -= set(_FAMILY_ITEMS)
+        self._items: Mapping[str, set[str]] = {
+            "device": of_device,
+            "architecture": of_device,
+            "family": set(_FAMILY_ITEMS),
+            "pooled": of_device | set(_FAMILY_ITEMS),
+            "general": general,
+        }
+
+    def fault(self, name: str) -> str | None:
+        """Return what is wrong with a name, or None."""
+        scope, _, rest = name.partition(".")
+        where = f"constants.{name}"
+        if scope not in self._items:
+            return f"{where}: found '{scope}'; {_hint(scope, _SCOPES)}"
+        items = self._items[scope]
+        if scope in {"general", "pooled"}:
+            item = rest
+        elif scope == "family":
+            owner, _, item = rest.partition(".")
+            if owner not in SOFTWARE:
+                return f"{where}: no software family '{owner}'; {_hint(owner, SOFTWARE)}"
+        else:  # an item may hold a dot, and so may a name
+            fits = [item for item in items if rest.endswith(f".{item}")]
+            item = max(fits, key=len, default=rest.partition(".")[2])
+        if item in items:
+            return None
+        return f"{where}: no constant '{item}' of this kind; {_hint(item, items)}"
+
+
+def _missing(constants: Mapping[str, Constant], shipped: Mapping[str, Constant]) -> list[str]:
+    """Return which constants a file that has no base lacks, that nothing stands in for."""
+    needed = [name for name in shipped if name.startswith(("general.", "pooled."))]
+    lacking = [name for name in needed if name not in constants]
+    if not lacking:
+        return []
+    some = ", ".join(lacking[:3])
+    return [
+        f"base: is missing, and so are {len(lacking)} constants ({some}, …); expected "
+        f"'base: {SHIPPED_BASE}' in a file that holds only what differs"
+    ]
+
+
+def _hint(found: str, known: Iterable[str]) -> str:
+    known = sorted(known)
+    guess = nearest(found, known)
+    shown = ", ".join(known) if len(known) <= 8 else f"{', '.join(known[:6])}, …"
+    return f"did you mean '{guess}'?" if guess else f"one of {shown}"
+
+
+def _left_out(raw: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the record of left-out errors; a calibration may lack it."""
+    record = raw.get("left_out")
+    if not isinstance(record, dict):
+        return {}
+    return {
+        str(quantity): {
+            str(source): float(error)
+            for source, error in sources.items()
+            if isinstance(error, int | float)
+        }
+        for quantity, sources in record.items()
+        if isinstance(sources, dict)
+    }

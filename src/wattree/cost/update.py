@@ -1,0 +1,38 @@
+"""What an optimiser's update moves through memory, as software makes it. Pure functions."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost.software import Software
+
+__all__ = ["update_traffic_bytes"]
+
+Floats = NDArray[np.float64]
+
+#: Bytes the optimiser moves per updated parameter besides reading and writing its state: fp32
+#: gradient read and cleared, 16-bit parameter written.
+_UPDATE_BYTES = 10.0
+#: One operation after another, an update passes over fp32 values: 6 times with decay and step
+#: alone, and per byte of state (PyTorch's `sgd`, `adam` and `adamw` without `fused`: 6 passes for
+#: SGD, 11 with momentum, 22 or 23 for Adam).
+_VALUE_BYTES, _UPDATE_PASSES, _STATE_PASSES = 4.0, 6.0, 2.0
+#: And to scale a gradient back: read and written once more.
+_UNSCALE_BYTES = 8.0
+
+
+def update_traffic_bytes(elements: Floats, state_bytes: float, software: Software) -> Floats:
+    """Return the memory traffic of updating `elements` parameters. [B]
+
+    Args:
+        elements: Parameters.
+        state_bytes: Of the optimiser, for each of them. [B]
+        software: Its habits.
+    """
+    moved = 2 * (state_bytes + software.master_bytes) + _UPDATE_BYTES
+    if not software.fused_optimizer:
+        moved = max(moved, _VALUE_BYTES * (_UPDATE_PASSES + _STATE_PASSES * state_bytes))
+    if software.loss_scaling:
+        moved += _UNSCALE_BYTES
+    return elements * moved

@@ -1,0 +1,13 @@
+"""Micro-benchmarks of the machine at hand, and the constants that they say.
+
+Points (`points.py`) are run by PyTorch (`operations.py`) in one process per rank (`worker.py`,
+`crew.py`), round by round (`session.py`), each written down at once (`journal.py`). Families of
+points (`families.py`) are fitted by the cost models' own formulas (`fit.py`), and written as a
+calibration, a device and a node (`write.py`). Nothing here loads torch before a machine is
+measured.
+"""
+
+from wattree.measure.profile.fit import Fit
+from wattree.measure.profile.profile import Profile, profile_machine
+
+__all__ = ["Fit", "Profile", "profile_machine"]

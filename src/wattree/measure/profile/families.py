@@ -1,0 +1,382 @@
+"""The families of points and what each says: which constants, by which formula."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost import Calibration, Constant, at_precision, software_family, volume_factor
+from wattree.cost.convolution import ConvolutionRates, fresh_s, product_time_s
+from wattree.cost.precisions import precision_class
+from wattree.cost.rates import UPDATE_STATES, convolution_rates
+from wattree.cost.update import update_traffic_bytes
+from wattree.errors import RunError
+from wattree.hardware import Device, Precision
+from wattree.measure.profile.fit import Fit, Parameters, fit_family
+from wattree.measure.profile.journal import Journal, Times
+from wattree.measure.profile.machine import Machine
+from wattree.measure.profile.points import Kind, element_bytes
+
+__all__ = ["Findings", "findings_of"]
+
+Floats = NDArray[np.float64]
+
+#: Kernels that a linear layer and its ReLU are counted as, forward and backward: both forward, the
+#: product's two gradients and the activation's one.
+_KERNELS_PER_LAYER = 5.0
+_IN_PLACE = "add_in_place"
+#: How often a function moves an operand's bytes, out and back: what it reads and what it writes.
+_MOVED = {"relu": 2.0, "relu_backward": 3.0, "add": 3.0, _IN_PLACE: 3.0}
+#: Streams up to this size find their operands in a cache, as the measurement arranges it. [B]
+_WARM_BYTES = 4 << 20
+#: What an exchange of all ranks at once leaves to computing at the least.
+_LEAST_RATE = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What measurements say of a machine.
+
+    Attributes:
+        peak_flop_per_s: Precision → best product. [FLOP/s]
+        memory_bytes_per_s: Best stream from memory. [B/s]
+        bus_bytes_per_s: Best exchange between ranks, by port; None of one rank. [B/s]
+        alpha_s: Latency of an exchange; None of one rank. [s]
+        copy_bytes_per_s: Host to device. [B/s]
+        collate_s: Of one sample in a batch, beside its bytes. [s]
+        constants: Item → value with what it rests on: `device.…` without the device's name, or a
+            whole name.
+        fits: By family.
+    """
+
+    peak_flop_per_s: Mapping[str, float]
+    memory_bytes_per_s: float
+    bus_bytes_per_s: float | None
+    alpha_s: float | None
+    copy_bytes_per_s: float
+    collate_s: float
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+    fits: tuple[Fit, ...] = ()
+
+
+def findings_of(journal: Journal, machine: Machine, calibration: Calibration) -> Findings:
+    """Return what the measurements of a journal say.
+
+    Args:
+        journal: With one round of all points at least.
+        machine: That was measured.
+        calibration: Constants for what is not measured.
+
+    Raises:
+        RunError: A family has no measurement.
+    """
+    return _Reading(journal, machine, calibration).findings()
+
+
+class _Reading:
+    def __init__(self, journal: Journal, machine: Machine, calibration: Calibration) -> None:
+        self.journal, self.machine, self.calibration = journal, machine, calibration
+        self.constants: dict[str, Constant] = {}
+        self.fits: list[Fit] = []
+
+    def findings(self) -> Findings:
+        peaks = self._peaks()
+        bandwidth = self._best_stream()
+        self._steps()
+        self._streams(bandwidth)
+        self._updates(bandwidth)
+        self._products(peaks, bandwidth)
+        bus, alpha = self._exchanges() if self.machine.ranks > 1 else (None, None)
+        copy, collate = self._host()
+        self._memory()
+        return Findings(
+            peak_flop_per_s=peaks,
+            memory_bytes_per_s=bandwidth,
+            bus_bytes_per_s=bus,
+            alpha_s=alpha,
+            copy_bytes_per_s=copy,
+            collate_s=collate,
+            constants=self.constants,
+            fits=tuple(self.fits),
+        )
+
+    # ----------------------------------------------------------------- datasheet-like
+
+    def _peaks(self) -> dict[str, float]:
+        """Return the best product of each precision. [FLOP/s]"""
+        best: dict[str, float] = {}
+        for each in self._of(Kind.PRODUCT):
+            rate = 2.0 * float(np.prod(each.point.product)) / each.seconds
+            best[each.point.precision] = max(best.get(each.point.precision, 0.0), rate)
+        return best
+
+    def _best_stream(self) -> float:
+        """Return the best bandwidth of streams from memory. [B/s]"""
+        cold = [e for e in self._of(Kind.STREAM) if e.point.size_bytes > _WARM_BYTES]
+        return max(_MOVED[e.point.name] * e.point.size_bytes / e.seconds for e in cold)
+
+    # ----------------------------------------------------------------- by family
+
+    def _steps(self) -> None:
+        """Read launches and the overhead of a step off steps of tiny layers."""
+        fit = self._fit(
+            "launches (steps of tiny layers)",
+            self._of(Kind.STEP),
+            lambda p, times: p["step"] + p["layer"] * np.array([t.point.inner for t in times]),
+            {"step": 1e-4, "layer": 5e-5},
+        )
+        item = "family.pytorch.launch_s" if self.machine.accelerator else "dispatch_s"
+        self._keep(item, fit, "layer", fit.values["layer"] / _KERNELS_PER_LAYER)
+        self._keep("family.pytorch.step_overhead_s", fit, "step", fit.values["step"])
+        self._state("family.pytorch.math", 1.0, "products were measured in this software")
+        self._state("family.pytorch.elementwise", 1.0, "streams were measured in this software")
+
+    def _streams(self, bandwidth: float) -> None:
+        streams = self._of(Kind.STREAM)
+        in_place = [
+            e for e in streams if e.point.name == _IN_PLACE and e.point.size_bytes > _WARM_BYTES
+        ]
+        fit = self._fit(
+            "sums in place",
+            in_place,
+            lambda p, times: _moved(times) / p["rate"],
+            {"rate": bandwidth},
+        )
+        self._keep("general.memory_efficiency", fit, "rate", fit.values["rate"] / bandwidth)
+        others = [e for e in streams if e.point.name != _IN_PLACE]
+
+        def stream_s(p: Parameters, times: Sequence[Times]) -> Floats:
+            size = np.array([float(t.point.size_bytes) for t in times])
+            rate = np.where(size > _WARM_BYTES, p["stream"], p["cached"])
+            return _moved(times) / rate + fresh_s(size, p["fresh"])
+
+        start = {"stream": bandwidth / 2, "cached": 2 * bandwidth, "fresh": 3e-10}
+        fit = self._fit("elementwise operators", others, stream_s, start)
+        self._keep("library_bandwidth", fit, "stream", fit.values["stream"] / bandwidth)
+        if self.machine.accelerator:
+            return
+        warm = [e for e in streams if e.point.size_bytes <= _WARM_BYTES]
+        self._keep("cached_bandwidth", fit, "cached", fit.values["cached"] / bandwidth)
+        self._keep("cached_bytes", fit, "cached", float(_moved(warm).max()))
+        self._keep("fresh_s_per_byte", fit, "fresh", fit.values["fresh"])
+
+    def _updates(self, bandwidth: float) -> None:
+        """Keep what updates reach of the traffic that the model counts for them."""
+        software = at_precision(software_family("pytorch"), Precision.FP32)
+
+        def counted(times: Sequence[Times]) -> Floats:
+            elements = np.array([t.point.size_bytes / 4.0 for t in times])
+            states = [UPDATE_STATES[t.point.name] for t in times]
+            return np.array(
+                [
+                    float(update_traffic_bytes(np.array(count), state, software))
+                    for count, state in zip(elements, states, strict=True)
+                ]
+            )
+
+        fit = self._fit(
+            "updates of parameters",
+            self._of(Kind.UPDATE),
+            lambda p, times: counted(times) / np.array([p[t.point.name] for t in times]),
+            dict.fromkeys(UPDATE_STATES, bandwidth),
+        )
+        for name in UPDATE_STATES:
+            self._keep(f"update_bandwidth.{name}", fit, name, fit.values[name] / bandwidth)
+
+    def _products(self, peaks: Mapping[str, float], bandwidth: float) -> None:
+        times = self._of(Kind.PRODUCT)
+        precisions = list(dict.fromkeys(t.point.precision for t in times))
+        device = _device(self.machine, peaks, bandwidth)
+        rates = {
+            each: convolution_rates(device, Precision(each), self._trial()) for each in precisions
+        }
+        start = {f"share.{each}": 0.8 for each in precisions}
+        if not self.machine.accelerator:
+            start |= {"ramp": 4.0, "rows": 4.0, "memory": 0.5}
+
+        def product_s(p: Parameters, times: Sequence[Times]) -> Floats:
+            found = np.empty(len(times))
+            for precision in precisions:
+                mine = [i for i, t in enumerate(times) if t.point.precision == precision]
+                if mine:
+                    tried = _tried(rates[precision], p, precision, bandwidth)
+                    shapes = np.array([times[i].point.product for i in mine], dtype=float).T
+                    m, n, k = shapes
+                    found[mine] = product_time_s(m=m, n=n, k=k, groups=np.ones_like(m), rates=tried)
+            return found
+
+        fit = self._fit("matrix products", times, product_s, start)
+        for precision in precisions:
+            share = fit.values[f"share.{precision}"]
+            width = "fp32" if precision == "fp64" else precision
+            for item in _product_items(width):
+                if item not in self.constants:
+                    self._keep(item, fit, f"share.{precision}", share)
+        if not self.machine.accelerator:
+            self._keep("product_ramp", fit, "ramp", fit.values["ramp"])
+            self._keep("product_row_ramp", fit, "rows", fit.values["rows"])
+            self._keep("product_bandwidth", fit, "memory", fit.values["memory"])
+
+    def _exchanges(self) -> tuple[float, float]:
+        """Return the port's best bandwidth and the latency, and keep what exchanges reach."""
+        times = self._of(Kind.COLLECTIVE)
+        best = max(_sent(t, self.machine.ranks) / t.seconds for t in times)
+
+        def exchange_s(p: Parameters, times: Sequence[Times]) -> Floats:
+            sent = np.array([_sent(t, self.machine.ranks) for t in times])
+            reduces = np.array([t.point.name == "all_reduce" for t in times])
+            return p["alpha"] + sent / np.where(reduces, p["reduce"], p["gather"])
+
+        start = {"alpha": 2e-4, "gather": best / 2, "reduce": best / 2}
+        fit = self._fit("exchanges between ranks", times, exchange_s, start)
+        self._keep("alpha_s", fit, "alpha", fit.values["alpha"])
+        self._keep("bus_efficiency", fit, "gather", fit.values["gather"] / best)
+        self._keep("bus_reduce_efficiency", fit, "reduce", fit.values["reduce"] / best)
+        self._overlap(fit.values["gather"])
+        return best, fit.values["alpha"]
+
+    def _overlap(self, gather_bytes_per_s: float) -> None:
+        """Keep how fast computing and exchanging are beside each other."""
+        found = {each.point.name: each for each in self._of(Kind.OVERLAP)}
+        if len(found) < 3:
+            return
+        product_s, exchange_s, both_s = (
+            found[name].seconds for name in ("product", "exchange", "both")
+        )
+        # Both at rate r until the shorter is done, the rest of the longer alone.
+        beside = both_s - abs(product_s - exchange_s)
+        rate = min(product_s, exchange_s) / max(beside, 1e-9)
+        rate = min(max(rate, _LEAST_RATE), 1.0)
+        source = (
+            f"{product_s * 1e3:.2f} ms of products and {exchange_s * 1e3:.2f} ms of exchange took "
+            f"{both_s * 1e3:.2f} ms at once"
+        )
+        for item in ("general.overlap_compute_rate", "general.overlap_communication_rate"):
+            self._state(item, rate, source, evidence="measured")
+        if not self.machine.accelerator:
+            lost = (1.0 - rate) / (rate * gather_bytes_per_s)
+            self._state("exchange_s_per_byte", lost, source, evidence="measured")
+
+    def _host(self) -> tuple[float, float]:
+        """Return the rate of copies to the device and the time of a sample in a batch."""
+        fit = self._fit(
+            "batches of samples",
+            self._of(Kind.COLLATE),
+            lambda p, times: np.array(
+                [t.point.rows * (p["sample"] + 4.0 * t.point.inner / p["rate"]) for t in times]
+            ),
+            {"sample": 1e-6, "rate": 1e10},
+        )
+        copies = [t.point.size_bytes / t.seconds for t in self.journal.measured(Kind.COPY)]
+        return (max(copies) if copies else fit.values["rate"]), fit.values["sample"]
+
+    def _memory(self) -> None:
+        """Keep what a process holds beside tensors; on GPUs what ships is of GPUs."""
+        if self.machine.accelerator or not self.journal.resident_bytes:
+            return
+        held = self.journal.resident_bytes
+        self._state(
+            "memory_context_bytes", held, "resident after start of a rank", evidence="measured"
+        )
+        for item in ("memory_reserved_bytes", "memory_allocated_bytes"):
+            self._state(f"general.{item}", 0.0, "nothing is reserved on a CPU")
+
+    # ----------------------------------------------------------------- parts
+
+    def _of(self, kind: Kind) -> list[Times]:
+        found = self.journal.measured(kind)
+        if not found:
+            raise RunError(str(self.journal.path), [f"holds no measurement of kind '{kind}'"])
+        return found
+
+    def _fit(self, family: str, times: Sequence[Times], model: object, start: Parameters) -> Fit:
+        fit = fit_family(family, times, model, start)  # type: ignore[arg-type]
+        self.fits.append(fit)
+        return fit
+
+    def _keep(self, item: str, fit: Fit, parameter: str, value: float) -> None:
+        """Keep a fitted constant."""
+        held = "" if fit.held_out is None else f", held-out error {fit.held_out:.1%}"
+        self.constants[item] = Constant(
+            value=value,
+            evidence="fitted",
+            source=f"{self._origin}: {fit.family}, {fit.points} points{held}",
+            spread=fit.spreads.get(parameter, 0.0),
+        )
+
+    def _state(self, item: str, value: float, why: str, *, evidence: str = "chosen") -> None:
+        self.constants[item] = Constant(
+            value=value, evidence=evidence, source=f"{self._origin}: {why}"
+        )
+
+    @property
+    def _origin(self) -> str:
+        return f"wattree profile, {self.machine.title}, {self.machine.software}"
+
+    def _trial(self) -> Calibration:
+        """Return the calibration with what has been found so far, enough to price products."""
+        name = self.machine.device
+        known = {
+            (item if "." in item else f"device.{name}.{item}"): constant
+            for item, constant in self.constants.items()
+        }
+        if not self.machine.accelerator:
+            ramp = Constant(value=1.0, evidence="fitted", source="start of a fit")
+            known[f"device.{name}.product_ramp"] = ramp
+        return replace(self.calibration, constants={**self.calibration.constants, **known})
+
+
+def _moved(times: Sequence[Times]) -> Floats:
+    return np.array([_MOVED[t.point.name] * t.point.size_bytes for t in times])
+
+
+def _sent(times: Times, ranks: int) -> float:
+    """Return what a port sends of a collective. [B]"""
+    factor = volume_factor(times.point.name, np.array([float(ranks)]))[0]
+    return float(factor) * times.point.size_bytes
+
+
+def _tried(
+    rates: ConvolutionRates, p: Parameters, precision: str, bandwidth: float
+) -> ConvolutionRates:
+    """Return the rates with the parameters of a trial."""
+    found = replace(
+        rates, product=p[f"share.{precision}"], element_bytes=float(element_bytes(precision))
+    )
+    if "ramp" not in p:
+        return found
+    kernels = replace(rates.kernels, ramp=p["ramp"], row_ramp=p["rows"])
+    return replace(found, kernels=kernels, memory_bytes_per_s=p["memory"] * bandwidth)
+
+
+def _product_items(precision: str) -> tuple[str, ...]:
+    """Return the constants that say what products of a precision reach."""
+    width = {"fp32": "fp32", "tf32": "tf32"}.get(precision, "bf16")
+    return (f"convolution.{width}", f"matmul.{precision_class(Precision(precision))}")
+
+
+def _device(machine: Machine, peaks: Mapping[str, float], bandwidth: float) -> Device:
+    """Return the device as far as products need it: that of the catalogue where it is there."""
+    if machine.in_catalogue:
+        from wattree.hardware import load_device
+
+        return load_device(machine.device)
+    best = max(peaks.get("fp32", 0.0), 1e9)
+    return Device(
+        name=machine.device,
+        title=machine.title,
+        vendor=machine.vendor,
+        kind=machine.kind,
+        architecture=machine.architecture,
+        memory_bytes=machine.memory_bytes,
+        memory_bandwidth_bytes_per_s=bandwidth,
+        peak_flop_per_s={Precision(name): peak for name, peak in peaks.items()},
+        vector_flop_per_s=best,
+        compute_units=machine.threads,
+        host_link_bytes_per_s=bandwidth,
+        tdp_w=2.0,
+        idle_w=1.0,
+    )

@@ -1,0 +1,184 @@
+"""Every finished measurement, one line of JSON each: what a later call goes on from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.errors import OutputError, RunError
+from wattree.files import read_text
+from wattree.measure.profile.machine import Machine
+from wattree.measure.profile.points import Kind, Point
+
+__all__ = ["Journal", "Measurement", "Times"]
+
+_SCHEMA = "wattree-profile/1"
+_LIMIT_BYTES = 1 << 26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One point in one round.
+
+    Attributes:
+        wall_s: Of one call, on every rank. [s]
+        busy_s: Processor time of the calling thread, likewise. [s]
+    """
+
+    wall_s: tuple[float, ...]
+    busy_s: tuple[float, ...]
+
+
+class Times:
+    """What was measured of one point.
+
+    Attributes:
+        point: What was measured.
+        rounds: Round → measurement.
+    """
+
+    def __init__(self, point: Point, machine: Machine) -> None:
+        self.point = point
+        self.rounds: dict[int, Measurement] = {}
+        self._machine = machine
+
+    @property
+    def by_round(self) -> NDArray[np.float64]:
+        """The time of each round: the median rank's. [s]"""
+        return np.array([self._seconds(self.rounds[number]) for number in sorted(self.rounds)])
+
+    @property
+    def seconds(self) -> float:
+        """Median over rounds. [s]"""
+        return float(np.median(self.by_round))
+
+    @property
+    def spread(self) -> float:
+        """Largest less smallest round over the median."""
+        return float(np.ptp(self.by_round)) / self.seconds
+
+    def _seconds(self, measured: Measurement) -> float:
+        """Return the time that a round counts with. [s]
+
+        What processors compute takes its processor time, longer by as much as ranks share cores:
+        that leaves out the time that other programs had them. Exchanges wait, and count by the
+        clock on the wall, as everything on accelerators does.
+        """
+        wall_s = float(np.median(measured.wall_s))
+        if self._machine.accelerator or self.point.kind in {Kind.COLLECTIVE, Kind.OVERLAP}:
+            return wall_s
+        return min(wall_s, float(np.median(measured.busy_s)) * self._machine.share)
+
+
+class Journal:
+    """The measurements in a file.
+
+    Args:
+        path: The file; made where there is none.
+        machine: What is measured.
+
+    Raises:
+        RunError: The file is of another machine, or no such file.
+    """
+
+    def __init__(self, path: Path, machine: Machine) -> None:
+        self.path, self.machine = path, machine
+        self.times: dict[str, Times] = {}
+        self.skipped: dict[str, str] = {}
+        self.resident_bytes = 0.0
+        header = {"schema": _SCHEMA, "machine": machine.as_json()}
+        if path.exists():
+            self._read(header)
+        else:
+            self._append(header)
+
+    def has(self, point: Point, number: int) -> bool:
+        """Return whether a round of a point is there, or cannot be measured."""
+        key = point.key
+        return key in self.skipped or (key in self.times and number in self.times[key].rounds)
+
+    def add(self, point: Point, number: int, measured: Measurement) -> None:
+        """Keep one measurement."""
+        self._append({"point": point.as_json(), "round": number, **asdict(measured)})
+        self._times(point).rounds[number] = measured
+
+    def skip(self, point: Point, why: str) -> None:
+        """Keep that the machine cannot do a point."""
+        self._append({"point": point.as_json(), "skipped": why})
+        self.skipped[point.key] = why
+
+    def note_resident(self, resident_bytes: float) -> None:
+        """Keep what a process holds before it has a model. [B]"""
+        self._append({"resident_bytes": resident_bytes})
+        self.resident_bytes = resident_bytes
+
+    def measured(self, kind: Kind) -> list[Times]:
+        """Return what was measured of one kind, in the order of the file."""
+        return [each for each in self.times.values() if each.point.kind is kind and each.rounds]
+
+    def _times(self, point: Point) -> Times:
+        return self.times.setdefault(point.key, Times(point, self.machine))
+
+    def _append(self, what: Mapping[str, Any]) -> None:
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(what) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise OutputError(f"{self.path}: cannot be written ({error.strerror})") from error
+
+    def _read(self, header: Mapping[str, Any]) -> None:
+        lines = read_text(self.path, limit_bytes=_LIMIT_BYTES).splitlines()
+        # A line that was cut short by the end of the process is measured again.
+        found = [line for line in map(_parsed, lines) if line is not None]
+        if not found or found[0].get("schema") != _SCHEMA:
+            raise RunError(
+                str(self.path), [f"is no file of measurements ({_SCHEMA}); name another --out"]
+            )
+        differ = _differences(found[0].get("machine", {}), header["machine"])
+        if differ:
+            raise RunError(
+                str(self.path),
+                [
+                    f"holds measurements of another device ({differ}); remove it to measure this "
+                    "one, or name another --out"
+                ],
+            )
+        if lines and _parsed(lines[-1]) is None:
+            self._append({})  # end the cut line
+        for line in found[1:]:
+            self._take(line)
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        if "resident_bytes" in line:
+            self.resident_bytes = float(line["resident_bytes"])
+        elif "point" in line:
+            point = Point(**{**line["point"], "kind": Kind(line["point"]["kind"])})
+            if "skipped" in line:
+                self.skipped[point.key] = str(line["skipped"])
+            else:
+                self._times(point).rounds[int(line["round"])] = Measurement(
+                    wall_s=tuple(line["wall_s"]), busy_s=tuple(line["busy_s"])
+                )
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{key}: {old.get(key)}, not {new[key]}" for key in new if old.get(key) != new[key]
+    )

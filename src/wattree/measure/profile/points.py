@@ -1,0 +1,165 @@
+"""What `wattree profile` measures: one point is one small program, timed on every rank at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from itertools import product
+from typing import Any
+
+__all__ = ["Kind", "Pass", "Point", "element_bytes", "points_for"]
+
+MIB = 1 << 20
+
+
+class Kind(StrEnum):
+    """Families of points; each has its own fit."""
+
+    PRODUCT = "product"
+    STREAM = "stream"
+    UPDATE = "update"
+    STEP = "step"
+    COLLATE = "collate"
+    COPY = "copy"
+    COLLECTIVE = "collective"
+    OVERLAP = "overlap"
+
+
+class Pass(StrEnum):
+    """Which of the three products of a linear layer."""
+
+    FORWARD = "forward"
+    INPUT_GRADIENT = "input_gradient"
+    WEIGHT_GRADIENT = "weight_gradient"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One measurement.
+
+    Attributes:
+        kind: Its family.
+        name: Which product, function, collective or phase.
+        precision: Of the operands.
+        rows, inner, columns: Of a product: batch, input width and output width of its layer;
+            of a step `rows` samples and `inner` layers; of a batch `rows` samples, each of `inner`
+            values.
+        size_bytes: Of one operand of a stream, or of a collective as nccl-tests counts it. [B]
+    """
+
+    kind: Kind
+    name: str
+    precision: str = "fp32"
+    rows: int = 0
+    inner: int = 0
+    columns: int = 0
+    size_bytes: int = 0
+
+    @property
+    def key(self) -> str:
+        """What the journal calls the point."""
+        if self.size_bytes:
+            shape = f"{self.size_bytes}B"
+        else:
+            shape = "x".join(str(n) for n in (self.rows, self.inner, self.columns) if n)
+        return f"{self.kind}/{self.name}/{self.precision}/{shape}"
+
+    @property
+    def product(self) -> tuple[int, int, int]:
+        """Rows, columns and contraction of the product that is run: `m`, `n`, `k`."""
+        if self.name == Pass.INPUT_GRADIENT:
+            return self.rows, self.inner, self.columns
+        if self.name == Pass.WEIGHT_GRADIENT:
+            return self.columns, self.inner, self.rows
+        return self.rows, self.columns, self.inner
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the point in plain types."""
+        return asdict(self)
+
+
+def element_bytes(precision: str) -> int:
+    """Return the width of an operand. [B]"""
+    return {"fp64": 8, "fp32": 4, "tf32": 4}.get(precision, 2)
+
+
+#: Layers by batch, input and output width: square and skinny ones, weights of 64 KiB to 64 MiB,
+#: one of a width that is no multiple of anything.
+_LAYERS = (
+    (64, 2048, 2048),
+    (64, 8192, 2048),
+    (64, 2048, 64),
+    (64, 192, 2048),
+    (64, 4344, 1086),
+    (64, 1024, 1024),
+    (64, 512, 512),
+    (16, 2048, 2048),
+    (256, 1024, 1024),
+    (256, 2048, 512),
+    (1024, 512, 512),
+)
+#: At other precisions, to know their rates.
+_FEW_LAYERS = ((64, 2048, 2048), (256, 1024, 1024), (256, 2048, 512), (1024, 512, 512))
+#: An accelerator needs more rows to be busy.
+_LARGE_LAYERS = (
+    (512, 4096, 4096),
+    (2048, 4096, 4096),
+    (4096, 8192, 8192),
+    (4096, 4096, 1024),
+    (4096, 1024, 4096),
+    (2048, 12288, 4096),
+    (8192, 1024, 1024),
+)
+_STREAM_BYTES = (MIB // 2, 2 * MIB, 16 * MIB, 24 * MIB, 64 * MIB)
+_UPDATED_BYTES = (16 * MIB, 64 * MIB)
+_OPTIMIZERS = ("sgd", "momentum", "adamw")
+_STREAMS = ("relu", "relu_backward", "add", "add_in_place")
+_SHARED_SIZES = (16 << 10, 256 << 10, MIB, 4 * MIB, 16 * MIB)
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+_DEPTHS = (2, 4, 8, 16)
+
+
+def points_for(*, precisions: Iterable[str], ranks: int, accelerator: bool) -> tuple[Point, ...]:
+    """Return the points of a machine, in the order in which a round measures them.
+
+    Args:
+        precisions: Of products; the first gets all shapes.
+        ranks: Processes that work at once; collectives need two.
+        accelerator: Whether devices are GPUs.
+    """
+    return tuple(_points(tuple(precisions), ranks=ranks, accelerator=accelerator))
+
+
+def _points(precisions: tuple[str, ...], *, ranks: int, accelerator: bool) -> Iterator[Point]:
+    yield from _products(precisions, accelerator=accelerator)
+    for name, size in product(_STREAMS, _STREAM_BYTES):
+        yield Point(kind=Kind.STREAM, name=name, size_bytes=size)
+    for name, size in product(_OPTIMIZERS, _UPDATED_BYTES):
+        yield Point(kind=Kind.UPDATE, name=name, size_bytes=size)
+    for depth in _DEPTHS:
+        yield Point(kind=Kind.STEP, name="step", rows=4, inner=depth)
+    for rows, inner in ((16, 256), (64, 256), (64, 4096), (256, 4096)):
+        yield Point(kind=Kind.COLLATE, name="batch", rows=rows, inner=inner)
+    if accelerator:
+        for name, size in product(("pinned", "pageable"), (MIB, 64 * MIB)):
+            yield Point(kind=Kind.COPY, name=name, size_bytes=size)
+    if ranks > 1:
+        for name, size in product(_COLLECTIVES, _SHARED_SIZES):
+            yield Point(kind=Kind.COLLECTIVE, name=name, size_bytes=size)
+        for name in ("product", "exchange", "both"):
+            yield Point(kind=Kind.OVERLAP, name=name, size_bytes=8 * MIB)
+
+
+def _products(precisions: tuple[str, ...], *, accelerator: bool) -> Iterator[Point]:
+    for place, precision in enumerate(precisions):
+        layers = _LARGE_LAYERS if accelerator else (_FEW_LAYERS if place else _LAYERS)
+        for (rows, inner, columns), which in product(layers, Pass):
+            yield Point(
+                kind=Kind.PRODUCT,
+                name=which,
+                precision=precision,
+                rows=rows,
+                inner=inner,
+                columns=columns,
+            )

@@ -1,0 +1,60 @@
+"""The job that was run, as a file of its own: it says the same from any folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from wattree.files import read_yaml
+from wattree.job import Job
+from wattree.strategy import StrategyOptions
+
+__all__ = ["job_text"]
+
+_STRATEGY = ("dp", "tp", "micro_batch", "ghosts", "variant", "regather", "sharding")
+
+
+def job_text(path: Path, job: Job, preset: str | None) -> str:
+    """Return a job file as text, its paths made absolute.
+
+    Args:
+        path: The file that was read.
+        job: What was run of it.
+        preset: What it was run with in place of its own strategy; None for its own.
+    """
+    from ruamel.yaml import YAML
+
+    mapping = _absolute(read_yaml(path), path.absolute().parent)
+    saved = job.training.checkpoint
+    if saved is not None:
+        mapping["training"]["checkpoint"]["dir"] = str(saved.folder.absolute())
+    if preset is not None and isinstance(job.strategy, StrategyOptions):
+        usual = StrategyOptions()
+        mapping["strategy"] = {"preset": preset} | {
+            name: value
+            for name in _STRATEGY
+            if (value := getattr(job.strategy, name)) != getattr(usual, name)
+        }
+    text = StringIO()
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style = False
+    writer.dump(mapping, text)
+    return text.getvalue()
+
+
+def _absolute(value: Any, folder: Path) -> Any:
+    """Return a value whose texts that name files of a folder name them from anywhere."""
+    if isinstance(value, Mapping):
+        return {key: _absolute(item, folder) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_absolute(item, folder) for item in value]
+    if not isinstance(value, str) or not ("/" in value or "." in value):
+        return value
+    file, colon, function = value.partition(".py:")
+    named = folder / (f"{file}.py" if colon else value)
+    try:
+        return f"{named}{f':{function}' if colon else ''}" if named.exists() else value
+    except OSError:  # longer than a name may be
+        return value

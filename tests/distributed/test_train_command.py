@@ -1,0 +1,242 @@
+"""`wattree train` as its users call it: by itself, under launchers, interrupted, failing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = """
+model: {ffn: {width: 32, depth: 2, activation: tanh}}
+data: {global_batch: 8, source: synthetic-regression}
+precision: fp32
+optimizer: adam
+cluster: {node: 2x-epyc-7742}
+strategy: {preset: phantom, tp: 2, ghosts: 4}
+training: {steps: STEPS, seed: 1, learning_rate: 0.01, checkpoint: {dir: saved, every: 1000000}}
+"""
+
+
+def _environment() -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OMPI_", "PMI", "SLURM_", "WATTREE_"))
+        and name not in {"RANK", "WORLD_SIZE"}
+    }
+    return {**kept, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "wattree", *arguments]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A short job of two ranks in a folder of its own."""
+    path = tmp_path / "job.yaml"
+    path.write_text(JOB.replace("STEPS", "30"))
+    return path
+
+
+def _run(command: list[str], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**_environment(), **more},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def test_it_starts_the_ranks_itself_and_compares(job: Path) -> None:
+    """One command: loss, bytes, stages, predicted beside measured, files for others to read."""
+    from wattree import load_job
+    from wattree.trace import RunOrigin, read_run
+
+    found = _run(
+        [
+            *_command("train", "job.yaml", "--compare", "--out", "run", "--trace", "trace.json"),
+            "--json",
+            "result.json",
+        ],
+        job.parent,
+    )
+    assert found.returncode == 0, found.stderr
+    assert "ffn on 2 rank(s): trained 30 steps" in found.stdout
+    assert "step 30/30  loss" in found.stderr
+    assert "sent by a rank" in found.stdout
+    result = json.loads((job.parent / "result.json").read_text())
+    assert len(result["training"]["losses"]) == 30
+    comparison = result["comparison"]
+    assert comparison["measured_sent_bytes"] == comparison["predicted_sent_bytes"] == 2 * 2 * 4 * 32
+    assert [figure["name"] for figure in comparison["figures"]] == [
+        *("step", "materials", "computing", "communicating"),
+    ]
+    assert sum(figure["measured_s"] for figure in comparison["figures"][1:]) == pytest.approx(
+        result["step_time_s"], rel=1e-6
+    )
+    run = read_run(job.parent / "run" / "run.json")
+    assert run.origin in {RunOrigin.MEASURED, RunOrigin.ESTIMATED}
+    assert run.iterations == result["training"]["measured_steps"]
+    kept = load_job(job.parent / "run" / "job.yaml")
+    assert kept.strategy == load_job(job).strategy
+    events = json.loads((job.parent / "trace.json").read_text())["traceEvents"]
+    assert {"forward", "backward", "layers.0"} <= {event["name"] for event in events}
+
+
+def test_presets_are_shown_side_by_side(job: Path) -> None:
+    """The same degrees, one run after the other."""
+    found = _run(_command("train", "job.yaml", "--against", "tensor"), job.parent)
+    assert found.returncode == 0, found.stderr
+    lines = found.stdout.splitlines()
+    assert lines[0].split() == ["phantom", "tensor"]
+    sent = next(line for line in lines if line.startswith("sent by a rank"))
+    # Two all-gathers and two reduce-scatters of ghosts; of shards one reduce-scatter less.
+    assert sent.split()[4:] == ["512", "B", "1.50", "KiB"]
+    assert not (job.parent / "saved").exists()  # checkpoints would be of both
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+def test_launchers_start_its_ranks(job: Path, launcher: str) -> None:
+    """As many as the job has; others are told."""
+    mpirun = shutil.which("mpirun")
+    commands = {
+        "torchrun": [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            "-m",
+            "wattree",
+        ],
+        "mpirun": [
+            mpirun or "",
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "-n",
+            "2",
+            sys.executable,
+            "-m",
+            "wattree",
+        ],
+    }
+    if launcher == "mpirun" and mpirun is None:
+        pytest.skip("no mpirun here: Open MPI is not installed")
+    words = [*commands[launcher], "train", "job.yaml", "--json", "result.json"]
+    found = _run(words, job.parent)
+    assert found.returncode == 0, found.stderr
+    result = json.loads((job.parent / "result.json").read_text())
+    assert result["training"]["launcher"] == launcher
+    assert result["ranks"] == 2
+
+
+def test_as_many_ranks_as_the_job_has(job: Path) -> None:
+    """One rank of torchrun for a job of two is refused at once, with what to do."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    found = _run(_command("train", "job.yaml"), job.parent, **alone)
+    assert found.returncode == 2
+    assert "has 2 ranks (dp 1 × tp 2), but torchrun started 1; start 2" in found.stderr
+
+
+def test_a_peer_that_does_not_come_is_missed(job: Path) -> None:
+    """After the time that was given, not after half an hour."""
+    alone = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+    found = _run(
+        _command("train", "job.yaml", "--timeout", "2 s"), job.parent, MASTER_PORT="29431", **alone
+    )
+    assert found.returncode == 2
+    assert "rank 0 of 2: not all ranks came" in found.stderr
+
+
+@contextlib.contextmanager
+def _training(job: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """Train long; give the process and its ranks once they train."""
+    job.write_text(JOB.replace("STEPS", "1000000"))
+    errors = job.parent / "errors.txt"
+    with errors.open("w") as told:
+        starter = subprocess.Popen(
+            _command("train", "job.yaml"),
+            cwd=job.parent,
+            env=_environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=told,
+            text=True,
+        )
+    try:
+        until_s = time.monotonic() + 150
+        while "step 1/" not in errors.read_text():
+            assert time.monotonic() < until_s, errors.read_text()
+            assert starter.poll() is None, errors.read_text()
+            time.sleep(0.05)
+        yield starter, _children(starter.pid)
+    finally:
+        if starter.poll() is None:
+            starter.kill()  # its ranks notice
+        starter.wait()
+
+
+def _children(number: int) -> list[int]:
+    listed = Path(f"/proc/{number}/task/{number}/children").read_text().split()
+    return [int(child) for child in listed]
+
+
+def _are_gone(numbers: list[int]) -> bool:
+    until_s = time.monotonic() + 10
+    while time.monotonic() < until_s:
+        if not any(Path(f"/proc/{number}").exists() for number in numbers):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_asked_to_stop_it_saves_and_goes_on_later(job: Path) -> None:
+    """SIGTERM, as batch systems send it: exit code 130, a checkpoint, no process left."""
+    with _training(job) as (starter, ranks):
+        assert len(ranks) == 2
+        starter.send_signal(signal.SIGTERM)
+        assert starter.wait(timeout=60) == 130
+    assert _are_gone(ranks)
+    saved = [path.name for path in (job.parent / "saved").iterdir()]
+    assert len(saved) == 1
+    step = int(saved[0].removeprefix("step-"))
+    errors = (job.parent / "errors.txt").read_text()
+    assert f"step {step}: saved to" in errors
+    assert "wattree: interrupted" in errors
+
+    job.write_text(JOB.replace("STEPS", str(step + 3)))
+    found = _run(_command("train", "job.yaml", "--json", "-"), job.parent)
+    assert found.returncode == 0, found.stderr
+    use: dict[str, Any] = json.loads(found.stdout)["training"]
+    assert (use["first_step"], use["steps"], len(use["losses"])) == (step, step + 3, step + 3)
+
+
+def test_a_rank_that_dies_ends_the_job_soon(job: Path) -> None:
+    """The others do not wait for it, nobody is left, and it is named."""
+    with _training(job) as (starter, ranks):
+        begin_s = time.monotonic()
+        os.kill(ranks[1], signal.SIGKILL)
+        assert starter.wait(timeout=10) == 1
+        assert time.monotonic() - begin_s < 10
+    assert _are_gone(ranks)
+    lines = (job.parent / "errors.txt").read_text().splitlines()
+    told = [line for line in lines if line.startswith("wattree: ")]
+    assert len(told) == 1
+    assert told[0].startswith("wattree: rank 1 was killed by signal 9 (SIGKILL)")

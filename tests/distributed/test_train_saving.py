@@ -1,0 +1,182 @@
+"""Checkpoints of training: going on from them, refusing others', surviving any end."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.distributed.ranks import run_ranks
+from wattree.errors import OutputError, RunError
+from wattree.runtime.checkpoint import (
+    KEPT,
+    load_tensors,
+    read_facts,
+    save_checkpoint,
+    tensor_shapes,
+)
+
+CASES = "tests/distributed/train_cases.py"
+PHANTOM = {"preset": "phantom", "tp": 2, "ghosts": 3}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mapping"),
+    [
+        (2, {"strategy": PHANTOM, "optimizer": "adam", "training": {"steps": 9}}),
+        (
+            4,
+            {
+                "strategy": {"preset": "megatron", "tp": 2, "dp": 2},
+                "optimizer": "adamw",
+                "training": {"steps": 9},
+            },
+        ),
+    ],
+)
+def test_a_run_that_goes_on_is_the_same_to_the_bit(
+    tmp_path: Path, ranks: int, mapping: dict[str, Any]
+) -> None:
+    """Model, optimiser (also one that replicas share), order of samples."""
+    arguments = {"folder": str(tmp_path), "mapping": mapping}
+    found = run_ranks(ranks, f"{CASES}:resumed", arguments, start=False)[0]
+    assert found["first_step"] == 5
+    assert len(found["whole"]) == 9
+    assert found["parts"] == found["whole"]
+    assert found["folders"] == ["step-8", "step-9"]  # two are kept, and nothing else is left
+
+
+def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
+    """NaN, memory, another mesh, other samples: on all ranks, and soon."""
+    saved = {"checkpoint": {"dir": "saved", "every": 2}, "steps": 2}
+    jobs: dict[str, dict[str, Any]] = {
+        "nan": {"strategy": PHANTOM, "training": {"steps": 40, "learning_rate": 1e3}},
+        "memory": {
+            "model": {"ffn": {"width": 40_000, "depth": 2}},
+            "data": {"samples": 8},
+            "strategy": PHANTOM,
+            "limit_bytes": 2**30,
+        },
+        "classes": {"strategy": PHANTOM, "data": {"source": "digits"}},
+        "heads": {
+            "model": {"transformer": {"layers": 1, "hidden": 9, "heads": 3, "vocab": 30}},
+            "data": {"sequence_length": 8, "source": "digits"},
+            "strategy": {"preset": "tensor", "tp": 2},
+        },
+        "words": {
+            "model": {"transformer": {"layers": 1, "hidden": 8, "heads": 2, "vocab": 20}},
+            "data": {"sequence_length": 8, "source": "digits"},
+            "strategy": {"preset": "tensor", "tp": 2},
+        },
+        "lion": {"strategy": PHANTOM, "optimizer": "lion"},
+        "written": {"strategy": PHANTOM, "training": saved},
+        "other": {"strategy": {"preset": "tensor", "tp": 2}, "training": saved},
+        "done": {"strategy": PHANTOM, "training": saved},
+    }
+    arguments = {"folder": str(tmp_path), "jobs": jobs}
+    first, second = run_ranks(2, f"{CASES}:failing", arguments, start=False)
+    assert first["nan"] == second["nan"]
+    assert "the loss of step" in first["nan"]
+    assert "layer 'layers.0', whose weight holds numbers that are not finite" in first["nan"]
+    for number, told in enumerate((first, second)):
+        assert told["memory"].startswith(f"rank {number}: out of memory while the model")
+        assert "'digits' has classes; expected model.ffn.loss: cross_entropy" in told["classes"]
+        assert "heads: found 3, expected a multiple of strategy.tp, 2" in told["heads"]
+        assert "digits have 27 tokens, found a model of 20" in told["words"]
+        assert "optimizer: found 'lion', expected one that train runs" in told["lion"]
+        assert "strategy: the checkpoint has phantom, the job tensor" in told["other"]
+        assert "ghosts: the checkpoint has 3, the job 0" in told["other"]
+        assert "nothing is left to do" in told["done"]
+        assert "written" not in told
+
+
+@pytest.fixture
+def alone() -> Any:
+    """A process group of this process."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def _tensors(step: int) -> dict[str, Any]:
+    """Return tensors that all say which step they are of."""
+    return {f"part0/model/{name}": torch.full((50_000,), float(step)) for name in "abcd"}
+
+
+def test_the_last_checkpoints_are_kept(tmp_path: Path, alone: Any) -> None:
+    """Older ones go when newer ones are whole."""
+    for step in (1, 2, 3, 4):
+        place = save_checkpoint(tmp_path, step, _tensors(step), {"step": step}, alone)
+        assert place == tmp_path / f"step-{step}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-3", "step-4"]
+    assert KEPT == 2
+    assert read_facts(tmp_path, 4) == {"step": 4}
+
+
+def test_a_kill_at_any_time_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    """A process that writes one after the other is killed; the last one that is there is read."""
+    delays_s = [0.0, 0.002, 0.004, 0.006, 0.01, 0.015, 0.02, 0.03, 0.05]
+    arguments = {"folder": str(tmp_path), "delays_s": delays_s}
+    found = run_ranks(1, f"{CASES}:killed_while_writing", arguments, start=False)[0]
+    assert len(found) == len(delays_s)
+    for step, values, facts, left in found:
+        assert values == [step]
+        assert facts == {"step": step}
+        assert all(name.startswith("step-") for name in left)  # after the next one was written
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path: Path, alone: Any) -> None:
+    """The checkpoints before stay."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="rank 0 cannot write a checkpoint"):
+        save_checkpoint(tmp_path / "file", 1, _tensors(1), {}, alone)
+
+
+def test_a_damaged_checkpoint_is_said(tmp_path: Path, alone: Any) -> None:
+    """Tensors that are cut off, an index that is none."""
+    save_checkpoint(tmp_path, 1, _tensors(1), {}, alone)
+    data = next((tmp_path / "step-1").glob("*.distcp"))
+    data.write_bytes(data.read_bytes()[:1000])
+    into = {name: torch.zeros_like(tensor) for name, tensor in _tensors(0).items()}
+    with pytest.raises(RunError, match="rank 0: is damaged"):
+        load_tensors(tmp_path, 1, into, alone)
+    (tmp_path / "step-1" / ".metadata").write_bytes(b"nothing")
+    with pytest.raises(RunError, match="is damaged"):
+        tensor_shapes(tmp_path, 1)
+
+
+def test_tensors_that_differ_are_named(tmp_path: Path, alone: Any) -> None:
+    """With the rank, the tensor and both shapes."""
+    save_checkpoint(tmp_path, 1, {"part0/model/weight": torch.zeros(2, 3)}, {}, alone)
+    into = {"part0/model/weight": torch.zeros(3, 3), "part0/model/bias": torch.zeros(3)}
+    with pytest.raises(RunError) as caught:
+        load_tensors(tmp_path, 1, into, alone)
+    assert "'part0/model/weight': found 2 × 3, the job's model has 3 × 3" in str(caught.value)
+    assert "rank 0: has no 'part0/model/bias'" in str(caught.value)
+
+
+class _Trap:
+    """What runs a command when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (os.environ["WATTREE_TEST_TRAP"],)
+
+
+def test_reading_runs_no_code_of_the_file(
+    tmp_path: Path, alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index that would run something is refused as damaged, and nothing runs."""
+    trap = tmp_path / "sprung"
+    monkeypatch.setenv("WATTREE_TEST_TRAP", str(trap))
+    save_checkpoint(tmp_path, 1, _tensors(1), {}, alone)
+    (tmp_path / "step-1" / ".metadata").write_bytes(pickle.dumps(_Trap()))
+    with pytest.raises(RunError, match="which none is made of"):
+        tensor_shapes(tmp_path, 1)
+    assert not trap.exists()

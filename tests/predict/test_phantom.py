@@ -1,0 +1,169 @@
+"""Phantom layers as people meet them: results say that the function is changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from wattree.cost import load_calibration
+from wattree.errors import StrategyError
+from wattree.job import Job, job_from_mapping
+from wattree.predict import Degrees, estimate, predicted, setting_of, simulate
+from wattree.report import show_result
+from wattree.strategy import StrategyOptions
+
+STACK = {"ffn": {"width": 4096, "depth": 4}}
+
+
+def job(strategy: Any, model: Any = STACK, **changes: Any) -> Job:
+    """Return a job on eight devices."""
+    data: dict[str, Any] = {"global_batch": 256}
+    if model is not STACK:
+        data = {"global_batch": 16, "sequence_length": 512}
+    return job_from_mapping(
+        {
+            "model": model,
+            "data": data,
+            "cluster": {"node": "dgx-a100"},
+            "strategy": strategy,
+            **changes,
+        }
+    )
+
+
+PHANTOM = {"preset": "phantom", "tp": 8, "ghosts": 32}
+
+
+def test_results_tell_that_the_function_is_changed() -> None:
+    """In the figures, in JSON and in text, with the parameters against the model's."""
+    found = simulate(job(PHANTOM))
+    result = found.result
+
+    weights = 4096 * (4096 // 8 + 8 * 32)
+    assert result.parameters == 4 * (weights + 4096)
+    assert result.dense_parameters == 4 * 4096 * 4097
+    assert result.function == "changed"
+    assert result.parameter_ratio == (weights + 4096) / (4096 * 4097)
+    # Three products of its weights, but for the gradient that the samples do not need.
+    first = 4096 * (512 + 32)
+    assert result.model_flop_per_step == 2 * 256 * (3 * 4 * weights - first)
+    written = result.as_json()
+    assert written["function"] == "changed"
+    assert written["parameter_ratio"] == result.parameter_ratio
+    (warning,) = found.warnings
+    assert warning.startswith("strategy.phantom: trains another function than ffn, with 18.8 % of")
+    console = Console(record=True, width=100)
+    show_result(result, console)
+    assert "changed, 18.8 % of the model's parameters" in console.export_text()
+
+
+def test_other_results_have_no_word_of_it() -> None:
+    """Whoever reads them today reads the same tomorrow."""
+    result = simulate(job({"preset": "tensor", "tp": 8})).result
+
+    assert result.function == "exact"
+    assert result.parameter_ratio == 1.0
+    assert not {"function", "dense_parameters", "parameter_ratio"} & result.as_json().keys()
+
+
+def test_a_stack_can_be_pasted_back() -> None:
+    """Under the presets that say how its layers are split."""
+    presets: tuple[dict[str, Any], ...] = (
+        PHANTOM,
+        {**PHANTOM, "variant": "shared", "tp": 4},
+        {"preset": "tensor", "tp": 8},
+        {"preset": "megatron", "tp": 4},
+    )
+    for strategy in presets:
+        first = simulate(job(strategy))
+        printed = {k: v for k, v in first.result.strategy.items() if k != "preset"}
+        assert simulate(job(printed)).trace.graph.equal(first.trace.graph), strategy
+
+
+@pytest.mark.parametrize("model", [STACK, "gpt2"], ids=["stack", "gpt2"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        StrategyOptions(tp=4, dp=2, phantom=True, ghosts=16),
+        StrategyOptions(tp=4, dp=2, phantom=True, ghosts=16, variant="shared"),
+        StrategyOptions(tp=4, dp=2, phantom=True, ghosts=16, regather=True, sharding="zero1"),
+        StrategyOptions(tp=4, pp=2, phantom=True, ghosts=16, recompute="full"),
+        StrategyOptions(tp=4, dp=2, phantom=True, ghosts=0),
+        StrategyOptions(tp=4, dp=2),
+        StrategyOptions(tp=4, dp=2, tensor_pairs=True),
+    ],
+    ids=str,
+)
+def test_closed_form_and_play_mean_the_same(options: StrategyOptions, model: Any) -> None:
+    """What is screened has to be what is simulated."""
+    setting = setting_of(job("auto", model), load_calibration(None))
+    batch = setting.job.data.global_batch
+    options = replace(options, micro_batch=batch // options.replicas // (2 * options.pp))
+    free = tuple(replace(rates, step_overhead_s=0.0) for rates in setting.pool_rates)
+    setting = replace(setting, pool_rates=free)
+
+    guessed = estimate(setting, options, Degrees.of([options], batch))
+    played = predicted(setting, options)
+
+    assert guessed.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=0.06)
+    assert guessed.tensor_bytes[0] == pytest.approx(played.peak.tensors, rel=0.08)
+    assert guessed.energy_j[0] == pytest.approx(played.result.energy_j.total, rel=0.05)
+
+
+def test_fewer_ghosts_are_never_slower_nor_larger() -> None:
+    """Time, memory and energy grow with them."""
+    results = [simulate(job({**PHANTOM, "ghosts": k})).result for k in (16, 64, 256, 512)]
+    for figures in (
+        [r.step_time_s for r in results],
+        [r.memory.peak_bytes for r in results],
+        [r.energy_j.total for r in results],
+        [float(r.parameters) for r in results],
+    ):
+        assert figures == sorted(figures)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"ghosts": 1000}, "layers.0.linear: 1000 ghosts are more than the 512 features"),
+        ({"tp": 1, "dp": 8}, "strategy.tp: found 1 with phantom layers"),
+        ({"phantom_layers": ["mlp.*"]}, "strategy.phantom_layers.mlp.*: matches no linear layer"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_job(changes: dict[str, Any], said: str) -> None:
+    """One line, with the place."""
+    with pytest.raises(StrategyError) as caught:
+        simulate(job({**PHANTOM, **changes}))
+    assert said in str(caught.value)
+
+
+def test_feed_forward_parts_of_captured_models_are_replaced() -> None:
+    """Plain layers alone; what adds to hidden states is whole, as in the catalogue's own."""
+    images = job_from_mapping(
+        {
+            "model": "deit-tiny",
+            "data": {"global_batch": 64},
+            "cluster": {"node": "4x-mi250x"},
+            "strategy": {"preset": "phantom", "tp": 3, "ghosts": 8},
+            "place": {"devices": "0-2"},
+        }
+    )
+    result = simulate(images).result
+    tree = result.strategy["tree"]
+
+    assert [path for path, node in tree.items() if "phantom" in node] == [
+        "blocks.*.mlp.0",
+        "blocks.*.mlp.2",
+    ]
+    assert tree["blocks.*.add_2"] == {"compute": {"channel": []}}
+    assert 0.5 < result.parameter_ratio < 0.7
+
+
+def test_adapters_beside_phantom_layers_are_refused() -> None:
+    """Frozen weights would be those of a function that nobody trained."""
+    adapted = {"name": "gpt2", "lora": {"rank": 4, "targets": ["mlp.up"]}}
+    with pytest.raises(StrategyError, match=r"layers\.0\.mlp\.up: is frozen"):
+        simulate(job({**PHANTOM, "tp": 4, "dp": 2, "ghosts": 4}, adapted))
