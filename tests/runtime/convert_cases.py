@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.runtime.convert_models import FAMILIES, encoder, family, stack
+from wattree.errors import WattreeError
 from wattree.runtime import (
     PhantomLinear,
     conversion_of,
@@ -189,4 +190,55 @@ def two_ranks() -> dict[str, Any]:
                 before = made(ids).detach()
                 merge(made, alone[dist.get_rank()])
                 found["differences"][key]["merged"] = relative(made(ids).detach(), before)
+    return found | {"refused": refusals(), "compiled": compiled(), "copies": copies(ids)}
+
+
+def refusals() -> dict[str, str]:
+    """Return what is said of meshes and modules that do not do."""
+    rank = dist.get_rank()
+    mesh = dist.init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "model"))
+    told: dict[str, Any] = {"plan": "ffn", "ghosts": 1}
+    calls = {
+        "mesh": lambda: phantomize(stack(8, 8, 8), mesh, **told),
+        "weights": lambda: phantomize(stack(8, 8, 8, seed=rank), **told),
+        "ghosts": lambda: phantomize(stack(8, 8, 8), **{**told, "ghosts": 1 + rank}),
+        "nothing": lambda: phantomize(stack(8, 8, 8), mesh["model"], **told),
+        "merged": lambda: merge(
+            phantomize(stack(9, 9, 9), from_dense=False, ghost_activation="relu", **told), None
+        ),
+    }
+    found = {}
+    for name, call in calls.items():
+        found[name] = "nothing"
+        try:
+            call()
+        except WattreeError as error:
+            found[name] = str(error)
     return found
+
+
+def compiled() -> float:
+    """Return how a converted model differs once it is compiled as one graph."""
+    made = phantomize(stack(8, 12, 8), plan="ffn", ghosts=2)
+    x = torch.randn(5, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    quick = torch.compile(made, backend="aot_eager", fullgraph=True)
+    return relative(pulled(quick, x), pulled(made, x))
+
+
+def copies(ids: Tensor) -> float:
+    """Return how far what ranks have copies of is apart after steps of learning."""
+    made = phantomize(
+        family("llama"), ghosts=3, plan="all", calibration=[ids[dist.get_rank()][None]]
+    )
+    optimizer = torch.optim.AdamW(made.parameters(), 1e-2)
+    for _ in range(5):
+        pulled(made, ids)
+        optimizer.step()
+    cuts = {layer.cut.name for layer in conversion_of(made).layers}
+    apart = 0.0
+    for name, each in made.named_parameters():
+        if name.rpartition(".")[0] not in cuts:
+            first = each.detach().clone()
+            dist.broadcast(first, 0)
+            apart = max(apart, relative(each.detach(), first))
+    return apart

@@ -103,3 +103,27 @@ def test_models_of_transformers_convert_by_family(two: list[dict[str, Any]]) -> 
         "bert, all": 6,
         "opt, mlp": 2,
     }
+
+
+def test_ranks_keep_equal_copies_of_what_is_not_cut(two: list[dict[str, Any]]) -> None:
+    """Norms and embeddings after steps of Adam, with calibration on each rank's own inputs."""
+    assert max(each["copies"] for each in two) <= TOLERANCE
+
+
+def test_converted_models_compile_as_one_graph(two: list[dict[str, Any]]) -> None:
+    """Borders and phantom layers; a stack, whole in and out."""
+    assert max(each["compiled"] for each in two) <= TOLERANCE
+
+
+def test_meshes_and_modules_that_do_not_do_are_told_on_every_rank(
+    two: list[dict[str, Any]],
+) -> None:
+    """Several dims without a name, ranks with other weights or requests, nonlinear ghosts."""
+    for rank, found in enumerate(two):
+        told = found["refused"]
+        at = f"rank {rank} of 2, layer 'phantomize': ranks disagree"
+        assert told["mesh"].endswith("a mesh of 2 dims (data, model); name one: mesh['tp']")
+        assert told["weights"].startswith(f"{at}: weights is ")
+        assert told["ghosts"].startswith(f"{at}: plan is ")
+        assert told["nothing"] == "nothing"
+        assert "0: ghosts with an activation or a bias have no dense equivalent" in told["merged"]

@@ -17,7 +17,8 @@ from wattree.runtime.layers import (
     RowParallelLinear,
     ShardedLinear,
 )
-from wattree.runtime.regions import join_parts, split_parts
+from wattree.runtime.layers.border_operators import JoinOperator, SplitOperator
+from wattree.runtime.layers.operator import run
 
 __all__ = ["BorderedPhantomLinear", "built"]
 
@@ -36,13 +37,18 @@ class BorderedPhantomLinear(PhantomLinear):
     def __init__(self, *args: Any, whole_input: bool, whole_output: bool, **others: Any) -> None:
         super().__init__(*args, **others)
         self.whole_input, self.whole_output = whole_input, whole_output
+        told: dict[str, Any] = {"group": self.group, "place": self.name}
+        self._split = SplitOperator(features=self.in_features, **told) if whole_input else None
+        self._join = JoinOperator(features=self.out_features, **told) if whole_output else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `(…, out_shard)`, or `(…, out_features)` if whole."""
-        if self.whole_input:
-            x = split_parts(x, self.group, self.name)
+        if self.group.size == 1:
+            return super().forward(x)
+        if self._split is not None:
+            x = run(self._split, x)
         x = super().forward(x)
-        return join_parts(x, self.group, self.out_features, self.name) if self.whole_output else x
+        return x if self._join is None else run(self._join, x)
 
 
 def built(cut: LayerCut, like: nn.Module, group: Group, told: Mapping[str, Any]) -> ShardedLinear:
