@@ -302,7 +302,7 @@ def test_all_problems_come_at_once() -> None:
         "replicas",
         (
             "data: unknown key 'global_batches'; did you mean 'global_batch'? known keys: "
-            "sequence_length, global_batch, loader"
+            "sequence_length, global_batch, loader, source, samples"
         ),
         (
             "cluster.power_limit: unknown unit 'GB' in '400 GB'; expected one of W, kW, MW, GW, "
