@@ -10,6 +10,24 @@ from wattree.errors import MissingExtraError as _MissingExtraError
 from wattree.runtime.shards import peers_of, shard_offsets, shard_widths
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
+    from wattree.runtime.convert import (
+        Adjustment,
+        CutKind,
+        Plan,
+        Rule,
+        Shards,
+        Side,
+        conversion_of,
+        export_dense,
+        gather_shards,
+        load_shards,
+        merge,
+        phantomize,
+        put_shard,
+        read_shards,
+        split_model,
+        write_shards,
+    )
     from wattree.runtime.group import Group
     from wattree.runtime.layers import (
         ColumnParallelLinear,
@@ -21,26 +39,58 @@ if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.runtime.transfers import Traffic
 
 __all__ = [
+    "Adjustment",
     "ColumnParallelLinear",
+    "CutKind",
     "GatherRowsLinear",
     "Group",
     "LowRankLinear",
     "PhantomLinear",
+    "Plan",
     "RowParallelLinear",
+    "Rule",
+    "Shards",
+    "Side",
     "Traffic",
+    "conversion_of",
+    "export_dense",
+    "gather_shards",
+    "load_shards",
+    "merge",
     "peers_of",
+    "phantomize",
+    "put_shard",
+    "read_shards",
     "shard_offsets",
     "shard_widths",
+    "split_model",
+    "write_shards",
 ]
 
 _LAZY = {
+    "Adjustment": "wattree.runtime.convert",
     "ColumnParallelLinear": "wattree.runtime.layers",
+    "CutKind": "wattree.runtime.convert",
     "GatherRowsLinear": "wattree.runtime.layers",
     "Group": "wattree.runtime.group",
     "LowRankLinear": "wattree.runtime.layers",
     "PhantomLinear": "wattree.runtime.layers",
+    "Plan": "wattree.runtime.convert",
     "RowParallelLinear": "wattree.runtime.layers",
+    "Rule": "wattree.runtime.convert",
+    "Shards": "wattree.runtime.convert",
+    "Side": "wattree.runtime.convert",
     "Traffic": "wattree.runtime.transfers",
+    "conversion_of": "wattree.runtime.convert",
+    "export_dense": "wattree.runtime.convert",
+    "gather_shards": "wattree.runtime.convert",
+    "load_shards": "wattree.runtime.convert",
+    "merge": "wattree.runtime.convert",
+    "phantomize": "wattree.runtime.convert",
+    "put_shard": "wattree.runtime.convert",
+    "read_shards": "wattree.runtime.convert",
+    "split_model": "wattree.runtime.convert",
+    "write_shards": "wattree.runtime.convert",
 }
 
 

@@ -11,8 +11,8 @@ from wattree.errors import JobError
 from wattree.runtime.data import SampleSet, Wanted
 from wattree.runtime.group import Group
 from wattree.runtime.models.linears import Layout
-from wattree.runtime.models.regions import join_parts, own_part
 from wattree.runtime.models.vocabulary import vocabulary_loss
+from wattree.runtime.regions import join_parts, own_part
 
 __all__ = ["Trainable"]
 

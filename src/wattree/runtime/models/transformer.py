@@ -16,9 +16,9 @@ from torch.nn import functional
 from wattree.capture import TransformerShape
 from wattree.errors import JobError
 from wattree.runtime.models.linears import Linears, Weights
-from wattree.runtime.models.regions import join_parts, split_parts
 from wattree.runtime.models.vocabulary import VocabularyEmbedding
 from wattree.runtime.recipe import Kind
+from wattree.runtime.regions import join_parts, split_parts
 
 __all__ = ["Decoder", "build_decoder", "check_shape"]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wattree.runtime.group import Group
-from wattree.runtime.models.regions import sum_parts
+from wattree.runtime.regions import sum_parts
 from wattree.runtime.shards import shard_offsets, shard_widths
 
 __all__ = ["IGNORED", "VocabularyEmbedding", "vocabulary_loss"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from wattree.runtime.group import Group
 from wattree.runtime.shards import shard_offsets, shard_widths
 
-__all__ = ["join_parts", "own_part", "split_parts", "sum_parts"]
+__all__ = ["gathered_parts", "join_parts", "own_part", "split_parts", "sum_parts"]
 
 
 def own_part(x: Tensor, group: Group, dim: int = -1) -> Tensor:
@@ -67,7 +67,8 @@ def sum_parts(x: Tensor, group: Group, name: str) -> Tensor:
     return total
 
 
-def _gathered(x: Tensor, group: Group, length: int, name: str, dim: int) -> Tensor:
+def gathered_parts(x: Tensor, group: Group, length: int, name: str, dim: int = -1) -> Tensor:
+    """Return the whole of what is spread over ranks, without a gradient; as of `join_parts`."""
     # Parts differ in their first dim where they are gathered.
     part = x.movedim(dim, 0).contiguous()
     whole = group.all_gather(part, shard_widths(length, group.size), name).wait()
@@ -82,7 +83,7 @@ class _Split(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _gathered(gradients[0], *ctx.told), None, None, None
+        return gathered_parts(gradients[0], *ctx.told), None, None, None
 
 
 class _Join(torch.autograd.Function):
@@ -91,7 +92,7 @@ class _Join(torch.autograd.Function):
         ctx: Any, x: Tensor, group: Group, length: int, name: str, dim: int
     ) -> Tensor:
         ctx.told = group, dim
-        return _gathered(x, group, length, name, dim)
+        return gathered_parts(x, group, length, name, dim)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

@@ -1,0 +1,35 @@
+"""Phantom layers in any model: from a trained one or anew, merged, and back to a dense one."""
+
+from wattree.runtime.convert.convert import conversion_of, phantomize
+from wattree.runtime.convert.files import load_shards, read_shards, write_shards
+from wattree.runtime.convert.plan import Adjustment, CutKind, Plan, Rule, Side
+from wattree.runtime.convert.report import Conversion, LayerReport
+from wattree.runtime.convert.shards import (
+    Shards,
+    export_dense,
+    gather_shards,
+    merge,
+    put_shard,
+    split_model,
+)
+
+__all__ = [
+    "Adjustment",
+    "Conversion",
+    "CutKind",
+    "LayerReport",
+    "Plan",
+    "Rule",
+    "Shards",
+    "Side",
+    "conversion_of",
+    "export_dense",
+    "gather_shards",
+    "load_shards",
+    "merge",
+    "phantomize",
+    "put_shard",
+    "read_shards",
+    "split_model",
+    "write_shards",
+]

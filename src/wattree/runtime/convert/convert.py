@@ -1,0 +1,208 @@
+"""Phantom layers in the place of a model's linear layers, on the ranks that share it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wattree.errors import StrategyError
+from wattree.runtime.convert.adjust import adjusted_by, set_adjusted
+from wattree.runtime.convert.cuts import LayerCut, cuts_of
+from wattree.runtime.convert.dense import DenseLayer, linear_layers, set_layer
+from wattree.runtime.convert.families import shipped_plan
+from wattree.runtime.convert.layers import built
+from wattree.runtime.convert.moments import Moments, input_moments
+from wattree.runtime.convert.plan import CutKind, Plan, Rule, plan_of_mapping
+from wattree.runtime.convert.report import Conversion, LayerReport, report_of
+from wattree.runtime.convert.states import split_dense
+from wattree.runtime.group import Group
+
+__all__ = ["conversion_of", "keep_conversion", "moments_for", "phantomize", "planned"]
+
+#: Attribute of a converted module that says what became of it.
+_KEPT = "phantom_conversion"
+
+
+def phantomize(
+    module: nn.Module,
+    mesh: Any = None,
+    *,
+    ghosts: int,
+    plan: str | Plan | Mapping[str, str | Rule],
+    variant: str = "pair",
+    from_dense: bool = True,
+    calibration: Iterable[Any] | None = None,
+    **options: Any,
+) -> nn.Module:
+    """Turn linear layers of a module into phantom layers over ranks; all of them call this.
+
+    The module is changed and returned; what was done is in `conversion_of(module)`. Every rank
+    gives the same whole module. Afterwards, parameters outside the converted layers are copies,
+    which stay equal if all ranks are given the same inputs and draw the same random numbers.
+
+    Args:
+        module: Dense; on the device and of the type that its layers are to have.
+        mesh: `Group`, `ProcessGroup` or 1-D `DeviceMesh`; None for all ranks.
+        ghosts: Ghost neurons of each rank, k; 0 leaves blocks on the diagonal.
+        plan: Which layers, and how they lie: `ffn`, `mlp`, `all`, a `Plan`, or patterns of names
+            → `[phantom] whole|shard -> whole|shard`, `column`, `row`, `rows` or `keep`.
+        variant: `pair` or `shared` decompressors.
+        from_dense: Approximate the module's weights (see `factor.py`). Otherwise draw initial
+            values whose variance is that of the weights they replace.
+        calibration: Inputs of the module, which errors are weighed with: tensors, tuples of
+            positional or mappings of named arguments. Those of all ranks count together, so each
+            should have others.
+        options: Of `PhantomLinear`: `overlap`, `regather`, and, unless from dense weights,
+            `ghost_activation` and `ghost_bias`.
+
+    Raises:
+        StrategyError: All that does not fit, with the layers' names; nothing has changed then.
+        CommunicationError: Ranks have different modules or ask for different things.
+    """
+    group = Group.of(mesh)
+    _check_options(options, from_dense=from_dense, calibration=calibration)
+    chosen, cuts = planned(module, plan, size=group.size, ghosts=ghosts, variant=variant)
+    _compare(module, cuts, group, from_dense=from_dense)
+    adjusted = adjusted_by(chosen, module, cuts)
+    moments = moments_for(module, cuts, calibration, group)
+    reports, dense = [], linear_layers(module)
+    for name, cut in cuts.items():
+        layer, report = _converted(
+            dense[name],
+            cut,
+            group,
+            options,
+            from_dense=from_dense,
+            moments=moments.get(name),
+        )
+        set_layer(module, name, layer)
+        reports.append(report)
+    set_adjusted(module, adjusted, group.size)
+    conversion = Conversion(size=group.size, layers=tuple(reports), adjusted=adjusted)
+    return keep_conversion(module, conversion)
+
+
+def conversion_of(module: nn.Module) -> Conversion:
+    """Return what became of a module.
+
+    Raises:
+        StrategyError: It has not been converted.
+    """
+    found = getattr(module, _KEPT, None)
+    if not isinstance(found, Conversion):
+        raise StrategyError({"module": f"is a {type(module).__name__} that was not converted"})
+    return found
+
+
+def keep_conversion(module: nn.Module, conversion: Conversion) -> nn.Module:
+    """Let `conversion_of` find a conversion; return the module."""
+    setattr(module, _KEPT, conversion)
+    return module
+
+
+def planned(
+    module: nn.Module, plan: Any, *, size: int, ghosts: int, variant: str
+) -> tuple[Plan, dict[str, LayerCut]]:
+    """Return the plan of a module that is still dense, and how it cuts each layer.
+
+    Raises:
+        StrategyError: It does not fit.
+    """
+    if hasattr(module, _KEPT):
+        raise StrategyError({"module": "has been converted; export its dense weights first"})
+    chosen = plan
+    if not isinstance(plan, Plan):
+        chosen = shipped_plan(module, plan) if isinstance(plan, str) else plan_of_mapping(plan)
+    return chosen, cuts_of(module, chosen, size=size, ghosts=ghosts, variant=variant)
+
+
+def _check_options(options: Mapping[str, Any], *, from_dense: bool, calibration: Any) -> None:
+    known = ("overlap", "regather", "ghost_activation", "ghost_bias")
+    misfits = {
+        name: f"is no option; expected one of {', '.join(known)}"
+        for name in options
+        if name not in known
+    }
+    if from_dense:
+        misfits |= {
+            name: "has no dense equivalent; use from_dense=False"
+            for name in ("ghost_activation", "ghost_bias")
+            if options.get(name)
+        }
+    elif calibration is not None:
+        misfits["calibration"] = "is for from_dense=True; initial values are drawn"
+    if misfits:
+        raise StrategyError(misfits)
+
+
+def moments_for(
+    module: nn.Module,
+    cuts: Mapping[str, LayerCut],
+    calibration: Iterable[Any] | None,
+    group: Group | None = None,
+) -> dict[str, Moments]:
+    """Return moments of what phantom layers are to read, by name; none without calibration."""
+    if calibration is None:
+        return {}
+    names = [name for name, cut in cuts.items() if cut.kind is CutKind.PHANTOM]
+    return input_moments(module, names, calibration, group)
+
+
+def _converted(
+    dense: DenseLayer,
+    cut: LayerCut,
+    group: Group,
+    options: Mapping[str, Any],
+    *,
+    from_dense: bool,
+    moments: Moments | None,
+) -> tuple[nn.Module, LayerReport]:
+    layer = built(cut, dense.module, group, options)
+    if dense.weight.is_meta:
+        return layer, report_of(cut, None, None, None)
+    if not from_dense:
+        _start(layer, dense.weight, dense.bias)
+        return layer, report_of(cut, None, None, None)
+    states, report = split_dense(cut, dense.weight, dense.bias, moments=moments, group=group)
+    layer.load_state_dict(states[group.rank])
+    return layer, report
+
+
+def _start(layer: Any, weight: Tensor, bias: Tensor | None) -> None:
+    """Draw values of the variance that the dense layer has."""
+    layer.reset_parameters(gain=float(weight.double().square().mean()) * weight.shape[1])
+    if bias is not None and not bool(bias.any()):
+        nn.init.zeros_(layer.bias)
+
+
+def _compare(
+    module: nn.Module, cuts: Mapping[str, LayerCut], group: Group, *, from_dense: bool
+) -> None:
+    """Refuse ranks whose modules differ: they would take parts of different layers."""
+    if group.size == 1:
+        return
+    tensors = [each for each in module.state_dict().values() if isinstance(each, Tensor)]
+    device = next((each.device for each in tensors if not each.is_meta), torch.device("cpu"))
+    cut = hashlib.sha256(repr([replace(each, size=1) for each in cuts.values()]).encode())
+    facts = {
+        "kind": "phantomize",
+        "layers": list(cuts)[:3],
+        "plan": cut.hexdigest()[:12],
+        "from_dense": from_dense,
+        "weights": sum(_mark(each) for each in tensors if not each.is_meta) % 2**62,
+    }
+    group.compare(facts, "phantomize", device)
+
+
+def _mark(tensor: Tensor) -> int:
+    """Return a number that follows from the bits, in whichever order they are summed."""
+    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    if tensor.numel() == 0 or tensor.element_size() not in widths or tensor.is_complex():
+        return tensor.numel()
+    bits = tensor.detach().contiguous().view(widths[tensor.element_size()]).reshape(-1).long()
+    return int((bits * bits + bits).sum())

@@ -1,0 +1,98 @@
+"""Layers that stand in the place of dense ones, in models that know nothing of shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from wattree.runtime.convert.cuts import LayerCut
+from wattree.runtime.convert.plan import CutKind, Side
+from wattree.runtime.group import Group
+from wattree.runtime.layers import (
+    ColumnParallelLinear,
+    GatherRowsLinear,
+    PhantomLinear,
+    RowParallelLinear,
+    ShardedLinear,
+)
+from wattree.runtime.layers.border_operators import JoinOperator, SplitOperator
+from wattree.runtime.layers.operator import run
+
+__all__ = ["BorderedPhantomLinear", "built"]
+
+
+class BorderedPhantomLinear(PhantomLinear):
+    """A phantom layer whose input or output every rank has whole.
+
+    Args:
+        whole_input: Each rank takes its shard of the input `(…, in_features)`; its gradient is
+            gathered.
+        whole_output: The output is gathered to `(…, out_features)`; each rank takes its part of
+            the gradient.
+        others: As of `PhantomLinear`.
+    """
+
+    def __init__(self, *args: Any, whole_input: bool, whole_output: bool, **others: Any) -> None:
+        super().__init__(*args, **others)
+        self.whole_input, self.whole_output = whole_input, whole_output
+        told: dict[str, Any] = {"group": self.group, "place": self.name}
+        self._split = SplitOperator(features=self.in_features, **told) if whole_input else None
+        self._join = JoinOperator(features=self.out_features, **told) if whole_output else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `(…, out_shard)`, or `(…, out_features)` if whole."""
+        if self.group.size == 1:
+            return super().forward(x)
+        if self._split is not None:
+            x = run(self._split, x)
+        x = super().forward(x)
+        return x if self._join is None else run(self._join, x)
+
+
+def built(cut: LayerCut, like: nn.Module, group: Group, told: Mapping[str, Any]) -> ShardedLinear:
+    """Return a rank's layer, with initial values of its own.
+
+    Args:
+        cut: Of the layer.
+        like: The dense layer: its device, type, mode and whether it is trained are taken over.
+        group: The ranks.
+        told: Options of phantom layers (`regather`, `overlap`).
+    """
+    weight = like.weight
+    every: dict[str, Any] = {
+        "group": group,
+        "bias": cut.bias,
+        "device": weight.device,
+        "dtype": weight.dtype,
+        "name": cut.name,
+    }
+    if "overlap" in told:
+        every["overlap"] = told["overlap"]
+    widths = (cut.in_features, cut.out_features)
+    layer: ShardedLinear
+    if cut.kind is CutKind.PHANTOM:
+        every |= {"ghosts": cut.ghosts, "variant": cut.variant} | dict(told)
+        whole = {
+            "whole_input": cut.input is Side.WHOLE,
+            "whole_output": cut.output is Side.WHOLE,
+        }
+        bordered = any(whole.values())
+        layer = (
+            BorderedPhantomLinear(*widths, **whole, **every)
+            if bordered
+            else PhantomLinear(*widths, **every)
+        )
+    else:
+        kinds: dict[CutKind, Any] = {
+            CutKind.COLUMN: ColumnParallelLinear,
+            CutKind.ROW: RowParallelLinear,
+            CutKind.ROWS: GatherRowsLinear,
+        }
+        layer = kinds[cut.kind](*widths, **every)
+    layer.train(like.training)
+    for name, parameter in layer.named_parameters():
+        model = getattr(like, "bias" if name == "bias" else "weight")
+        parameter.requires_grad_(model.requires_grad)
+    return layer

@@ -1,0 +1,164 @@
+"""Plans: which linear layers are cut over ranks, and how their inputs and outputs lie. No torch.
+
+    plan = {"*.up": "whole -> shard", "*.down": "shard -> whole", "head": "keep"}
+
+A pattern is that of `fnmatch` on names of modules; `*` matches dots too. The first pattern that
+matches a layer decides, and a layer that none matches stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from wattree.errors import StrategyError
+
+__all__ = ["Adjustment", "CutKind", "Plan", "Rule", "Side", "plan_of_mapping", "rule_of"]
+
+
+class CutKind(StrEnum):
+    """What a linear layer becomes."""
+
+    PHANTOM = "phantom"  # own block dense, others of rank k
+    COLUMN = "column"  # exact: whole input, own outputs
+    ROW = "row"  # exact: own inputs, outputs summed over ranks
+    ROWS = "rows"  # exact: own inputs are gathered, own outputs
+    KEEP = "keep"  # stays, whole on every rank
+
+
+class Side(StrEnum):
+    """How the features of an input or output lie."""
+
+    WHOLE = "whole"  # all of them on every rank
+    SHARD = "shard"  # those of each rank
+
+
+#: What the exact kinds read and make.
+_FIXED = {
+    CutKind.COLUMN: (Side.WHOLE, Side.SHARD),
+    CutKind.ROW: (Side.SHARD, Side.WHOLE),
+    CutKind.ROWS: (Side.SHARD, Side.SHARD),
+    CutKind.KEEP: (Side.WHOLE, Side.WHOLE),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """How the layers that a pattern names are cut.
+
+    Attributes:
+        pattern: Of names of modules.
+        kind: What they become.
+        input: How their inputs lie.
+        output: How their outputs lie. A phantom layer whose output is whole gathers it.
+        parts: Layers of one width that it is in one (q, k and v), of each of which a rank has a
+            shard. Outputs in shards only.
+        head: Features that stay together on the side in shards: a number, or the name of an
+            attribute of the module that the layer is in. None cuts anywhere.
+        ghosts: Of these layers; None: the number given for all.
+    """
+
+    pattern: str
+    kind: CutKind = CutKind.PHANTOM
+    input: Side = Side.SHARD
+    output: Side = Side.SHARD
+    parts: int = 1
+    head: int | str | None = None
+    ghosts: int | None = None
+
+    def __post_init__(self) -> None:
+        at = f"plan.{self.pattern}"
+        sides = (self.input, self.output)
+        if self.kind in _FIXED and sides != _FIXED[self.kind]:
+            wanted = " -> ".join(_FIXED[self.kind])
+            raise StrategyError(
+                {at: f"{self.kind} is {wanted}, found {' -> '.join(sides)}; give no sides"}
+            )
+        if self.parts < 1 or (self.parts > 1 and self.output is Side.WHOLE):
+            raise StrategyError(
+                {at: f"found parts {self.parts}, expected 1 or more, and 1 for whole outputs"}
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adjustment:
+    """An attribute of modules around converted layers that has to change with them.
+
+    Attributes:
+        beside: Pattern of converted layers; the attribute is of the module that they are in.
+        attribute: Its name.
+        value: What it becomes; None: it is divided by the number of ranks.
+    """
+
+    beside: str
+    attribute: str
+    value: int | bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Which layers of a model are cut, and how.
+
+    Attributes:
+        rules: In the order in which they are asked.
+        adjustments: Of the modules around them.
+        unfit: Pattern of modules that must not be there → why the plan does not do for them.
+        name: What messages call it.
+    """
+
+    rules: tuple[Rule, ...]
+    adjustments: tuple[Adjustment, ...] = ()
+    unfit: Mapping[str, str] = field(default_factory=dict)
+    name: str = "plan"
+
+    def rule(self, name: str) -> Rule | None:
+        """Return the rule of a layer, or None if no pattern matches its name."""
+        return next((rule for rule in self.rules if fnmatchcase(name, rule.pattern)), None)
+
+
+def rule_of(pattern: str, told: str) -> Rule:
+    """Return what `[kind] [input -> output]` says; the kind is phantom if none is given.
+
+    Raises:
+        StrategyError: It says nothing of the kind.
+    """
+    words = told.replace("->", " -> ").split()
+    kind = CutKind.PHANTOM
+    if words and words[0] in {each.value for each in CutKind}:
+        kind = CutKind(words.pop(0))
+    sides = _FIXED.get(kind, (Side.SHARD, Side.SHARD))
+    known = {each.value for each in Side}
+    if words:
+        if len(words) != 3 or words[1] != "->" or not {words[0], words[2]} <= known:
+            raise StrategyError(
+                {
+                    f"plan.{pattern}": f"found '{told}', expected [phantom] whole|shard -> "
+                    "whole|shard, or one of column, row, rows, keep"
+                }
+            )
+        sides = (Side(words[0]), Side(words[2]))
+    return Rule(pattern=pattern, kind=kind, input=sides[0], output=sides[1])
+
+
+def plan_of_mapping(told: Mapping[str, str | Rule]) -> Plan:
+    """Return the plan of patterns and what becomes of the layers they name.
+
+    Raises:
+        StrategyError: All values that say nothing known, or no patterns at all.
+    """
+    rules, misfits = [], {}
+    for pattern, value in told.items():
+        if isinstance(value, Rule):
+            rules.append(value)
+            continue
+        try:
+            rules.append(rule_of(pattern, value))
+        except StrategyError as error:
+            misfits.update(error.misfits)
+    if not told:
+        misfits["plan"] = "is empty; give patterns of linear layers"
+    if misfits:
+        raise StrategyError(misfits)
+    return Plan(rules=tuple(rules))

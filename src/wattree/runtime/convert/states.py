@@ -1,0 +1,213 @@
+"""Parameters of all ranks of one layer: from a dense one, back to it, and merged to fewer ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wattree.runtime.convert.blocks import Blocks
+from wattree.runtime.convert.cuts import LayerCut
+from wattree.runtime.convert.factor import pair_factors, shared_factors
+from wattree.runtime.convert.moments import Moments
+from wattree.runtime.convert.plan import CutKind, Side
+from wattree.runtime.convert.refit import refitted
+from wattree.runtime.convert.report import LayerReport, report_of
+from wattree.runtime.group import Group
+from wattree.runtime.shards import shard_offsets, shard_widths
+
+__all__ = ["State", "dense_of", "merged_states", "output_order", "split_dense", "state_shapes"]
+
+#: Parameters of a rank's layer, by name.
+State = dict[str, Tensor]
+
+
+def split_dense(
+    cut: LayerCut,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    moments: Moments | None = None,
+    group: Group | None = None,
+) -> tuple[list[State], LayerReport]:
+    """Return the parameters of every rank, and what was lost.
+
+    Args:
+        cut: Of the layer.
+        weight: `(out_features, in_features)`.
+        bias: `(out_features,)`, or None.
+        moments: Of its inputs, to weigh errors with; None weighs all directions alike.
+        group: Ranks that share the work, all of which call this with the same layer; None: this
+            process does it alone.
+    """
+    # The sum of products is what is approximated: rounding errors of float32 would stay in it.
+    order = output_order(cut).to(weight.device)
+    exact = weight.double()[order]
+    shift = None if bias is None else bias.double()[order]
+    if cut.kind is not CutKind.PHANTOM:
+        states = _exact_states(cut, exact, shift)
+        return [_like(state, weight) for state in states], report_of(cut, exact, None, None)
+    second = None if moments is None else moments.shrunk(centred=cut.bias)
+    blocks, seen = _factored(cut, exact, second, group), None
+    if moments is not None and second is not None:
+        blocks, seen = refitted(blocks, exact, second), moments.about(centred=cut.bias)
+        if shift is not None:
+            shift = shift + (exact - blocks.dense()) @ moments.mean
+    states = [blocks.state(rank) for rank in range(cut.size)]
+    for state, part in zip(states, _parts(shift, cut.out_widths), strict=True):
+        if part is not None:
+            state["bias"] = part
+    return [_like(state, weight) for state in states], report_of(cut, exact, blocks, seen)
+
+
+def dense_of(cut: LayerCut, states: Sequence[State]) -> tuple[Tensor, Tensor | None]:
+    """Return weight and bias of the equivalent dense layer, in the original order of outputs."""
+    if cut.kind is CutKind.ROW:
+        weight = torch.cat([state["weight"] for state in states], dim=1)
+        return weight, states[0].get("bias")
+    if cut.kind is CutKind.PHANTOM:
+        weight = Blocks.of_states(states, cut.variant).dense()
+    else:
+        weight = torch.cat([state["weight"] for state in states])
+    order = output_order(cut).argsort().to(weight.device)
+    bias = torch.cat([state["bias"] for state in states]) if cut.bias else None
+    return weight[order], None if bias is None else bias[order]
+
+
+def merged_states(
+    cut: LayerCut, states: Sequence[State], size: int
+) -> tuple[LayerCut, list[State]]:
+    """Return the same layer on fewer ranks; its function stays, to rounding.
+
+    Raises:
+        StrategyError: Ranks do not divide, or shards would not be those of so many ranks.
+    """
+    fewer = replace(cut, size=size)
+    if cut.kind is not CutKind.PHANTOM:
+        weight, bias = dense_of(cut, states)
+        order = output_order(fewer).to(weight.device)
+        shift = None if bias is None else bias[order]
+        return fewer, _exact_states(fewer, weight[order], shift)
+    blocks = Blocks.of_states(states, cut.variant).merged(size)
+    found = [blocks.state(rank) for rank in range(size)]
+    if cut.bias:
+        whole = torch.cat([state["bias"] for state in states])
+        for state, part in zip(found, whole.split(list(fewer.out_widths)), strict=True):
+            state["bias"] = part
+    # Outputs of layers in one lie part by part within a rank, so merged ranks have another order.
+    place = output_order(cut).argsort()[output_order(fewer)]
+    for begin, width, state in zip(
+        shard_offsets(fewer.out_widths), fewer.out_widths, found, strict=False
+    ):
+        own = place[begin : begin + width] - begin
+        for name in ("weight", "decompressor", "bias"):
+            if name in state:
+                state[name] = state[name][own.to(state[name].device)]
+    ghosts = blocks.ghosts if size > 1 else 0
+    return replace(fewer, ghosts=ghosts), found
+
+
+def state_shapes(cut: LayerCut, rank: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every parameter of a rank."""
+    is_row, is_column = cut.kind is CutKind.ROW, cut.kind is CutKind.COLUMN
+    rows = cut.out_widths[0 if is_row else rank]
+    whole = is_column or cut.kind is CutKind.ROWS
+    columns = cut.in_features if whole else cut.in_widths[rank]
+    found: dict[str, tuple[int, ...]] = {"weight": (rows, columns)}
+    if cut.bias:
+        found["bias"] = (rows,)
+    if cut.ghosts and cut.size > 1:
+        sources = cut.size - 1 if cut.variant == "pair" else 1
+        found |= {"compressor": (cut.ghosts, columns), "decompressor": (rows, sources * cut.ghosts)}
+    return found
+
+
+def output_order(cut: LayerCut) -> Tensor:
+    """Return which output of the original is at which place once ranks follow each other."""
+    width = cut.out_features // cut.parts
+    offsets = shard_offsets(shard_widths(width, cut.size if cut.output is Side.SHARD else 1))
+    runs = [
+        torch.arange(part * width + begin, part * width + end)
+        for begin, end in pairwise(offsets)
+        for part in range(cut.parts)
+    ]
+    return torch.cat(runs)
+
+
+def _factored(cut: LayerCut, weight: Tensor, second: Tensor | None, group: Group | None) -> Blocks:
+    widths = (cut.out_widths, cut.in_widths)
+    rows, columns = (shard_offsets(each) for each in widths)
+    own = [slice(columns[rank], columns[rank + 1]) for rank in range(cut.size)]
+    roots = None
+    if second is not None:
+        roots = [torch.linalg.cholesky(second[each, each]) for each in own]
+    told: dict[str, Any] = {"ghosts": cut.ghosts, "roots": roots}
+    if cut.variant == "shared":
+        c, d = _shared(cut, weight, widths, group, told)
+    else:
+        c, stacked = _pairs(cut, weight, widths, group, told)
+        d = list(torch.cat(stacked, dim=1).split(list(cut.out_widths)))
+    diagonal = [weight[rows[j] : rows[j + 1], own[j]] for j in range(cut.size)]
+    return Blocks(
+        variant=cut.variant,
+        diagonal=tuple(diagonal),
+        compressors=tuple(c),
+        decompressors=tuple(d),
+    )
+
+
+def _pairs(
+    cut: LayerCut, weight: Tensor, widths: Any, group: Group | None, told: Mapping[str, Any]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return factors of every source; ranks find their own and tell each other."""
+    if group is None or group.size == 1:
+        pairs = [pair_factors(weight, rank, widths, **told) for rank in range(cut.size)]
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    c, d = pair_factors(weight, group.rank, widths, **told)
+    sizes = [cut.out_features + width for width in cut.in_widths]
+    whole = group.all_gather(torch.cat([d, c.t()]), sizes, cut.name).wait().split(sizes)
+    return [each[cut.out_features :].t() for each in whole], [
+        each[: cut.out_features] for each in whole
+    ]
+
+
+def _shared(
+    cut: LayerCut, weight: Tensor, widths: Any, group: Group | None, told: Mapping[str, Any]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return factors that one rank has found, so that all have the same."""
+    if group is not None and group.size > 1:
+        packed = weight.new_zeros(cut.out_features + cut.in_features, cut.ghosts)
+        if group.rank == 0:
+            c, d = shared_factors(weight, widths, **told)
+            packed = torch.cat([*d, *[each.t() for each in c]])
+        packed = group.all_reduce(packed.contiguous(), cut.name).wait()
+        ups, downs = packed.split([cut.out_features, cut.in_features])
+        parts = downs.split(list(cut.in_widths))
+        return [each.t() for each in parts], list(ups.split(list(cut.out_widths)))
+    return shared_factors(weight, widths, **told)
+
+
+def _exact_states(cut: LayerCut, weight: Tensor, bias: Tensor | None) -> list[State]:
+    if cut.kind is CutKind.ROW:
+        blocks = weight.split(list(cut.in_widths), dim=1)
+        biases = [bias] * cut.size
+    else:
+        widths = list(shard_widths(cut.out_features, cut.size))
+        blocks = weight.split(widths)
+        biases = _parts(bias, widths)
+    return [
+        {"weight": block} | ({} if shift is None else {"bias": shift})
+        for block, shift in zip(blocks, biases, strict=True)
+    ]
+
+
+def _parts(bias: Tensor | None, widths: Sequence[int]) -> list[Any]:
+    return [None] * len(widths) if bias is None else list(bias.split(list(widths)))
+
+
+def _like(state: State, weight: Tensor) -> State:
+    return {name: each.to(weight.dtype).contiguous() for name, each in state.items()}

@@ -1,0 +1,104 @@
+"""Borders between features that every rank has whole and shards of them, compiled too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from wattree.errors import CommunicationError
+from wattree.runtime.group import Group
+from wattree.runtime.layers.operator import Operator, Parameters
+from wattree.runtime.regions import gathered_parts, own_part
+from wattree.runtime.shards import shard_widths
+
+__all__ = ["JoinOperator", "SplitOperator"]
+
+
+class _Border(Operator):
+    """Base of borders; `(…, features)` in and out, no parameters.
+
+    Args:
+        group: Ranks that share the features.
+        place: What messages call it.
+        features: Of the whole.
+    """
+
+    keeps_input = False
+    whole_input = True
+
+    def __init__(self, *, group: Group, place: str, features: int) -> None:
+        self.features, self.own = features, shard_widths(features, group.size)[group.rank]
+        super().__init__(
+            group=group,
+            place=place,
+            overlap=False,
+            in_features=features if self.whole_input else self.own,
+            facts={"kind": type(self).__name__, "features": features},
+        )
+
+    def check(self, x: Tensor, parameters: Parameters) -> None:
+        """Refuse another width."""
+        del parameters
+        if x.dim() == 0 or x.shape[-1] != self.in_features:
+            raise CommunicationError(
+                f"{self.at}: the input has shape {tuple(x.shape)}, but its last dim should be "
+                f"{self.in_features} on this rank"
+            )
+
+    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
+        """Return the shape of the output."""
+        del parameters
+        return [(*x.shape[:-1], self.own if self.whole_input else self.features)]
+
+    def _part(self, x: Tensor) -> Tensor:
+        # Never a view: what an operator returns must not be what it was given.
+        return own_part(x, self.group).clone()
+
+    def _whole(self, x: Tensor) -> Tensor:
+        return gathered_parts(x, self.group, self.features, self.place)
+
+
+class SplitOperator(_Border):
+    """Each rank takes its shard; gradients of shards are gathered."""
+
+    def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
+        """Return the shard."""
+        del parameters
+        return self._part(x), []
+
+    def backward(
+        self,
+        delta: Tensor,
+        x: Any,
+        parameters: Parameters,
+        made: Sequence[Tensor],
+        needs: Sequence[bool],
+    ) -> list[Tensor | None]:
+        """Return the whole gradient."""
+        del x, parameters, made
+        return [self._whole(delta) if needs[0] else None]
+
+
+class JoinOperator(_Border):
+    """Shards are gathered; each rank takes its part of the gradient, which all have alike."""
+
+    whole_input = False
+
+    def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
+        """Return the whole."""
+        del parameters
+        return self._whole(x), []
+
+    def backward(
+        self,
+        delta: Tensor,
+        x: Any,
+        parameters: Parameters,
+        made: Sequence[Tensor],
+        needs: Sequence[bool],
+    ) -> list[Tensor | None]:
+        """Return the part of the gradient."""
+        del x, parameters, made
+        return [self._part(delta) if needs[0] else None]

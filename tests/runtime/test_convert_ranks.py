@@ -1,0 +1,129 @@
+"""Converted models on real ranks, against the dense models with their exported weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.distributed.ranks import run_ranks
+from tests.runtime.convert_models import stack
+from wattree.runtime import split_model, write_shards
+
+pytestmark = pytest.mark.slow
+
+#: Sums of some hundred products in float64, a few layers deep.
+TOLERANCE = 1e-11
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return what four ranks find, one of it in shards that were written without ranks."""
+    folder: Path = tmp_path_factory.mktemp("shards") / "of-four"
+    write_shards(split_model(stack(16, 24, 8), ranks=4, ghosts=2, plan="ffn"), folder)
+    return run_ranks(
+        4, "tests/runtime/convert_cases.py:four_ranks", {"folder": str(folder)}, limit_s=200
+    )
+
+
+@pytest.fixture(scope="module")
+def two() -> list[dict[str, Any]]:
+    """Return what two ranks find."""
+    pytest.importorskip("transformers")
+    return run_ranks(2, "tests/runtime/convert_cases.py:two_ranks", limit_s=250)
+
+
+def worst(found: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the largest errors by case and tensor."""
+    return {
+        f"{case}, {tensor}": max(each["differences"][case][tensor] for each in found)
+        for case, tensors in found[0]["differences"].items()
+        for tensor in tensors
+    }
+
+
+def test_converted_models_answer_and_learn_as_their_dense_equivalents(
+    four: list[dict[str, Any]],
+) -> None:
+    """Stacks of uneven widths, both variants, anew and from dense, and PyTorch's own encoder."""
+    errors = worst(four)
+
+    assert len(errors) == 6 * 4
+    assert {name: error for name, error in errors.items() if not error <= TOLERANCE} == {}
+
+
+def test_exact_kinds_leave_a_model_as_it_was(four: list[dict[str, Any]]) -> None:
+    """Column, rows, row: the same numbers from a third of the weights."""
+    assert max(each["exact"] for each in four) <= TOLERANCE
+
+
+def test_ranks_find_the_shards_that_one_process_finds(four: list[dict[str, Any]]) -> None:
+    """Each decomposes its own column block; the parts are told, not guessed."""
+    assert max(each["alone"] for each in four) <= 1e-8
+
+
+def test_shards_of_a_file_are_loaded_into_a_model_without_memory(
+    four: list[dict[str, Any]],
+) -> None:
+    """On the meta device, so that no rank ever holds the dense model."""
+    assert max(each["loaded"] for each in four) <= TOLERANCE
+
+
+def test_merging_ranks_keeps_the_function(four: list[dict[str, Any]]) -> None:
+    """Four to two to one; pairs then have the ghosts of both, shared ones as many as before."""
+    for found in four:
+        errors = dict(found["merged"])
+        assert [errors.pop(f"{variant} quiet") for variant in ("pair", "shared")] == [0, 0]
+        assert max(errors.values()) <= TOLERANCE
+        assert (found["ghosts"]["pair 2"], found["ghosts"]["shared 2"]) == (4, 2)
+
+
+def test_layers_that_begin_anew_have_the_variance_of_those_they_replace(
+    four: list[dict[str, Any]],
+) -> None:
+    """Of 65,536 entries whose factors are shared; and zero biases stay zero."""
+    assert four[0]["variances"] == pytest.approx([1, 1], rel=0.1)
+    assert four[0]["biases"] == 0
+
+
+def test_models_of_transformers_convert_by_family(two: list[dict[str, Any]]) -> None:
+    """Feed-forward parts alone and with attention, by heads; grouped heads and fused q, k, v."""
+    errors = worst(two)
+
+    assert {name: error for name, error in errors.items() if not error <= TOLERANCE} == {}
+    assert two[0]["layers"] == {
+        "llama, mlp": 6,
+        "llama, all": 14,
+        "gpt2, mlp": 4,
+        "gpt2, all": 8,
+        "bert, mlp": 2,
+        "bert, all": 6,
+        "opt, mlp": 2,
+    }
+
+
+def test_ranks_keep_equal_copies_of_what_is_not_cut(two: list[dict[str, Any]]) -> None:
+    """Norms and embeddings after steps of Adam, with calibration on each rank's own inputs."""
+    assert max(each["copies"] for each in two) <= TOLERANCE
+
+
+def test_converted_models_compile_as_one_graph(two: list[dict[str, Any]]) -> None:
+    """Borders and phantom layers; a stack, whole in and out."""
+    assert max(each["compiled"] for each in two) <= TOLERANCE
+
+
+def test_meshes_and_modules_that_do_not_do_are_told_on_every_rank(
+    two: list[dict[str, Any]],
+) -> None:
+    """Several dims without a name, ranks with other weights or requests, nonlinear ghosts."""
+    for rank, found in enumerate(two):
+        told = found["refused"]
+        at = f"rank {rank} of 2, layer 'phantomize': ranks disagree"
+        assert told["mesh"].endswith("a mesh of 2 dims (data, model); name one: mesh['tp']")
+        assert told["weights"].startswith(f"{at}: weights is ")
+        assert told["ghosts"].startswith(f"{at}: plan is ")
+        assert told["nothing"] == "nothing"
+        assert "0: ghosts with an activation or a bias have no dense equivalent" in told["merged"]
