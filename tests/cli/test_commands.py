@@ -201,6 +201,7 @@ def test_plan_passes_its_options_on(fake: Fake) -> None:
         "deadline_s": 90.0,
         "top": 3,
         "allow_approximate": True,
+        "calibration": None,
     }
 
 

@@ -118,6 +118,7 @@ def test_the_best_of_the_model_itself_is_shown_beside_it(approximate: Plan) -> N
     told = " ".join(approximate.explanation)
     assert "It trains another function than ffn, with" in told
     assert "the best of the model itself" in told
+    assert "has fewer weights, as phantom layers have" in told
 
 
 def test_models_without_such_layers_are_told_of() -> None:

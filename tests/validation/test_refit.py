@@ -18,7 +18,8 @@ from wattree.job import load_job
 from wattree.predict import predicted, run_of, setting_of
 from wattree.trace.run import Run, RunOrigin, StageUse
 from wattree.trace.run_file import read_run, write_run
-from wattree.validation.refit import JOB_FILE, RUN_FILE, refit_from_runs
+from wattree.validation.refit import refit_from_runs
+from wattree.validation.trained import JOB_FILE, RUN_FILE
 
 JOB = """
 model: {model}

@@ -30,10 +30,10 @@ def show_profile(profile: Profile, console: Console) -> None:
     rates.add_row("sample of a batch", format_time(found.collate_s))
     console.print(rates)
     console.print()
-    fits = _table("fit", "points", "error", "held out")
+    fits = _table("fit", "points", "spread", "error", "held out")
     for fit in found.fits:
         held = "" if fit.held_out is None else f"{fit.held_out:.1%}"
-        fits.add_row(fit.family, str(fit.points), f"{fit.error:.1%}", held)
+        fits.add_row(fit.family, str(fit.points), f"{fit.spread:.1%}", f"{fit.error:.1%}", held)
     console.print(fits)
     console.print()
     for path in profile.written:

@@ -238,6 +238,8 @@ def _communication(  # noqa: C901 - one sentence per kind of traffic
 ) -> Iterator[str]:
     del result
     domain = min(pool.domain_devices for pool in setting.job.cluster.pools)
+    if better.phantom and not worse.phantom and worse.tp > 1:
+        yield f"exchanges {better.ghosts} ghosts of a rank and layer, not activations"
     if better.tp == 1 < worse.tp:
         yield "exchanges no activations between tensor-parallel ranks"
     elif better.tp <= domain < worse.tp:
@@ -268,6 +270,8 @@ def _compute(
 ) -> Iterator[str]:
     del result
     yield from _cut_by_speed(better, worse)
+    if better.phantom and not worse.phantom:
+        yield "has fewer weights, as phantom layers have"
     if better.micro_batch > worse.micro_batch:
         yield f"works on micro-batches of {better.micro_batch}, not {worse.micro_batch}"
     if better.tp == 1 < worse.tp:
@@ -289,6 +293,8 @@ def _optimizer(
     better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
 ) -> Iterator[str]:
     del result, setting
+    if better.phantom and not worse.phantom:
+        yield "has fewer weights to update"
     if worse.sharding == "none" != better.sharding:
         yield "updates only its shard of the parameters"
 

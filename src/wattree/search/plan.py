@@ -96,7 +96,7 @@ def plan(
     found = in_order((entry for part in sought for entry in part.found.found), objective)
     rejected = _summed(part.rejected for part in sought)
     if not found:
-        raise infeasible(setting, sought[0].screened, constraints, sought[0].rejected)
+        raise infeasible(setting, sought[0].screened, constraints, rejected)
     rivals = _rivals(setting, found[0].options.ranks)
     ranked = _with_rivals(found, list(rivals.values()), constraints, objective)
     simulated = sum(part.found.simulated for part in sought)

@@ -23,18 +23,13 @@ import numpy as np
 
 from wattree.cost import SHIPPED_BASE, Calibration, Constant, constant_lines, load_calibration
 from wattree.cost.calibration import device_names
-from wattree.errors import JobError, RunError
-from wattree.files import read_yaml, write_atomic
-from wattree.job import Job, job_from_mapping
+from wattree.errors import RunError
+from wattree.files import write_atomic
 from wattree.predict import predicted, run_of, setting_of
-from wattree.strategy import Strategy, StrategyOptions
-from wattree.trace.run import Activity, Run, RunOrigin
-from wattree.trace.run_file import read_run
+from wattree.validation.trained import RUN_STAGES, TrainedRun, refuse_mixed
 
-__all__ = ["JOB_FILE", "RUN_FILE", "Refit", "RefitRow", "RunFit", "Scale", "refit_from_runs"]
+__all__ = ["Refit", "RefitRow", "RunFit", "Scale", "refit_from_runs"]
 
-#: What `wattree train` leaves in the folder of a run.
-RUN_FILE, JOB_FILE = "run.json", "job.yaml"
 
 #: Constants by what a longer time means for them: rates fall, times grow.
 _COMPUTING_RATES = (
@@ -51,7 +46,6 @@ _ROUNDS, _STILL = 12, 1e-3
 #: A scale beyond this says that the job is not what was run. A stage below this share of the step
 #: says nothing.
 _MOST, _LEAST_SHARE = 50.0, 0.005
-_STAGES = ("computing", "communicating", "materials")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,60 +124,9 @@ def refit_from_runs(
         JobError: A job or the calibration cannot be read.
         OutputError: `out` cannot be written.
     """
-    cases = [_Case(folder) for folder in folders]
-    _refuse_mixed(cases)
+    cases = [TrainedRun(folder) for folder in folders]
+    refuse_mixed(cases)
     return _Fitting(cases, calibration).fitted(out)
-
-
-class _Case:
-    """A measured run and its job."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.run: Run = read_run(folder / RUN_FILE)
-        self.job: Job = _job_of(folder)
-        problems = []
-        if self.run.origin is RunOrigin.SIMULATED:
-            problems.append("origin: found 'simulated', expected a run that was measured")
-        if self.run.activity is not Activity.TRAINING:
-            problems.append(f"activity: found '{self.run.activity}', expected 'training'")
-        if self.run.iterations < 1:
-            problems.append("iterations: found 0, expected the steps that the run made")
-        if not self.run.stages:
-            problems.append("stages: none are there, expected computing and communicating")
-        if isinstance(self.job.strategy, str):
-            problems.append(f"strategy: of {JOB_FILE} is 'auto', expected what was run")
-        if problems:
-            raise RunError(str(folder / RUN_FILE), problems)
-        assert not isinstance(self.job.strategy, str)
-        self.strategy: Strategy | StrategyOptions = self.job.strategy
-        self.step_s = self.run.wall_s / self.run.iterations
-        self.stages_s: Mapping[str, float] = {
-            name: self.run.stages[name].exposed_s / self.run.iterations
-            for name in _STAGES
-            if name in self.run.stages
-        }
-
-    @property
-    def device(self) -> str:
-        return self.job.cluster.pool.node.device.name
-
-
-def _job_of(folder: Path) -> Job:
-    """Return the job in a run's folder.
-
-    It was written somewhere else: paths in it are looked for from the run's folder, then from
-    where the command is called and from the folder around the run's.
-    """
-    source = folder / JOB_FILE
-    mapping, refused = read_yaml(source), None
-    for start in (folder, Path.cwd(), folder.absolute().parent):
-        try:
-            return job_from_mapping(mapping, str(source), folder=start)
-        except JobError as error:
-            refused = refused or error
-    assert refused is not None
-    raise refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +139,7 @@ class _Times:
 
 
 class _Fitting:
-    def __init__(self, cases: Sequence[_Case], calibration: Path | None) -> None:
+    def __init__(self, cases: Sequence[TrainedRun], calibration: Path | None) -> None:
         self.cases, self.first = cases, load_calibration(calibration)
         self.device = cases[0].job.cluster.pool.node.device
         self.settings = {case.folder: setting_of(case.job, self.first) for case in cases}
@@ -232,15 +175,15 @@ class _Fitting:
             warnings=tuple(self._warnings()),
         )
 
-    def _times(self, case: _Case, calibration: Calibration) -> _Times:
+    def _times(self, case: TrainedRun, calibration: Calibration) -> _Times:
         model = self.settings[case.folder].model
         setting = setting_of(case.job, calibration, model=model)
         prediction = predicted(setting, case.strategy)
         run = run_of(case.job, prediction, steps=1, name="")
         return _Times(
             step_s=run.wall_s,
-            exposed={name: run.stages[name].exposed_s for name in _STAGES},
-            busy={name: run.stages[name].busy_s for name in _STAGES},
+            exposed={name: run.stages[name].exposed_s for name in RUN_STAGES},
+            busy={name: run.stages[name].busy_s for name in RUN_STAGES},
         )
 
     def _better(
@@ -366,7 +309,7 @@ def _line(
     return float(np.exp(np.mean(np.log(left / computing)))), overhead_s
 
 
-def _rows(case: _Case, before: _Times, after: _Times) -> RunFit:
+def _rows(case: TrainedRun, before: _Times, after: _Times) -> RunFit:
     rows = [
         RefitRow(what="step", measured_s=case.step_s, before_s=before.step_s, after_s=after.step_s)
     ]
@@ -377,24 +320,15 @@ def _rows(case: _Case, before: _Times, after: _Times) -> RunFit:
             before_s=before.exposed[name],
             after_s=after.exposed[name],
         )
-        for name in _STAGES
+        for name in RUN_STAGES
         if name in case.stages_s
     ]
     return RunFit(name=case.run.name, rows=tuple(rows))
 
 
-def _error(cases: Sequence[_Case], times: Sequence[_Times]) -> float:
+def _error(cases: Sequence[TrainedRun], times: Sequence[_Times]) -> float:
     misses = [abs(each.step_s / case.step_s - 1.0) for case, each in zip(cases, times, strict=True)]
     return float(np.mean(misses))
-
-
-def _refuse_mixed(cases: Sequence[_Case]) -> None:
-    devices = list(dict.fromkeys(case.device for case in cases))
-    if len(devices) > 1:
-        raise RunError(
-            "--from-run",
-            [f"runs are of {', '.join(devices)}; a calibration is of one: refit each by itself"],
-        )
 
 
 def _write(out: Path, calibration: Calibration) -> None:

@@ -39,7 +39,7 @@ class Fit:
         error: Mean absolute relative error on all points.
         held_out: The same on points that the fit never saw; None with too few points to tell.
         points: Points fitted.
-        rows: Point → measured and predicted time. [s]
+        rows: Point → measured and predicted time, and the spread of its rounds. [s, s, 1]
     """
 
     family: str
@@ -48,7 +48,12 @@ class Fit:
     error: float
     held_out: float | None
     points: int
-    rows: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    rows: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
+
+    @property
+    def spread(self) -> float:
+        """How far rounds of a point lie apart, over its median: the median point's."""
+        return float(np.median([spread for *_, spread in self.rows.values()]))
 
 
 def fit_family(family: str, times: Sequence[Times], model: Model, start: Parameters) -> Fit:
@@ -76,7 +81,7 @@ def fit_family(family: str, times: Sequence[Times], model: Model, start: Paramet
         held_out=float(np.mean(np.concatenate(misses))) if len(misses) == 2 else None,
         points=len(times),
         rows={
-            each.point.key: (float(m), float(p))
+            each.point.key: (float(m), float(p), each.spread)
             for each, m, p in zip(times, measured, predicted, strict=True)
         },
     )

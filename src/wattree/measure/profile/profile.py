@@ -69,8 +69,8 @@ class Profile:
                     "error": fit.error,
                     "held_out_error": fit.held_out,
                     "rows": [
-                        {"point": key, "measured_s": measured, "fitted_s": fitted}
-                        for key, (measured, fitted) in fit.rows.items()
+                        {"point": key, "measured_s": measured, "fitted_s": fitted, "spread": spread}
+                        for key, (measured, fitted, spread) in fit.rows.items()
                     ],
                 }
                 for fit in found.fits
