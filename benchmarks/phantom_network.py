@@ -144,10 +144,15 @@ class Ranks:
             foreign=max(0.0, busy - ours * hertz) / max(whole, 1),
         )
 
-    def gather_s(self, elements: int) -> float:
-        """Return the time of an all-gather of so many values a rank, nothing beside it. [s]"""
-        order = {"do": "gather", "name": "", "elements": elements}
-        return max(one["seconds"] for one in self._ask(order, 60.0))
+    def gather(self, elements: int) -> tuple[float, float]:
+        """Return what an all-gather of so many values a rank takes, nothing beside it.
+
+        Returns:
+            Time of the slowest rank, and processor time of a rank. [s]
+        """
+        said = self._ask({"do": "gather", "name": "", "elements": elements}, 60.0)
+        processor_s = sum(one["processor_s"] for one in said) / len(said)
+        return max(one["seconds"] for one in said), processor_s
 
     def _ask(self, order: Mapping[str, Any], limit_s: float) -> list[dict[str, Any]]:
         line = json.dumps(order) + "\n"

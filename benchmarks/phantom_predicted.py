@@ -48,10 +48,13 @@ class Links:
     Attributes:
         latency_s: Of a gather among all ranks. [s]
         bytes_per_s: Payload that a link carries. [B/s]
+        processor_s_per_byte: That a rank takes of processors for each byte it sends, receiving as
+            many. [s/B]
     """
 
     latency_s: float
     bytes_per_s: float
+    processor_s_per_byte: float
 
 
 def section(options: Options) -> Section | None:
@@ -75,7 +78,8 @@ def section(options: Options) -> Section | None:
         notes=(
             f"{told(STEPS_CASE)}. Constants of `wattree profile --ranks {SIZE} --threads 1`; of "
             f"the links, those of gathers alone: {links.latency_s * 1e3:.2f} ms and "
-            f"{links.bytes_per_s * 8e-6:.1f} Mbit/s of payload.",
+            f"{links.bytes_per_s * 8e-6:.1f} Mbit/s of payload, for which a rank takes "
+            f"{links.processor_s_per_byte * 1e9:.2f} ns of processors a byte.",
             quiet(measured),
         ),
     )
@@ -107,8 +111,8 @@ def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, 
     node = yaml.safe_load(calibration.with_name(f"{stem}.node.yaml").read_text())
     constants = yaml.safe_load(calibration.read_text())
     device = (calibration.parent / node["device"]).resolve()
-    own = f"device.{yaml.safe_load(device.read_text())['name']}.alpha_s"
-    alone_s = constants["constants"][own]["value"]
+    own = f"device.{yaml.safe_load(device.read_text())['name']}"
+    alone_s = constants["constants"][f"{own}.alpha_s"]["value"]
     # A gather over four domains costs the latency within one and two of the network.
     beyond_s = max(links.latency_s - alone_s, 0.0) / 2
     probe = "gathers alone on the links"
@@ -136,6 +140,13 @@ def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, 
         "evidence": "measured",
         "source": probe,
     }
+    # Ranks that share a core take this time from each other too.
+    sharing = max(SIZE / (os.cpu_count() or 1), 1.0)
+    constants["constants"][f"{own}.exchange_s_per_byte"] = {
+        "value": links.processor_s_per_byte * sharing,
+        "evidence": "measured",
+        "source": probe,
+    }
     (folder / "links.fabric.yaml").write_text(yaml.safe_dump(fabric))
     (folder / "links.node.yaml").write_text(yaml.safe_dump(node))
     (folder / "links.calibration.yaml").write_text(yaml.safe_dump(constants))
@@ -147,11 +158,23 @@ def links_of(netlab: Path) -> Links:
     import numpy as np
 
     with ranks_on_links(netlab) as ranks:
-        times = np.array([ranks.gather_s(elements) for elements in _PROBED])
+        found = np.array([ranks.gather(elements) for elements in _PROBED])
     sent = np.array([4.0 * (SIZE - 1) * elements for elements in _PROBED])
+    (latency_s, s_per_byte), (_, processor_s) = (_line(sent, times) for times in found.T)
+    return Links(
+        latency_s=max(latency_s, 0.0),
+        bytes_per_s=1.0 / s_per_byte,
+        processor_s_per_byte=max(processor_s, 0.0),
+    )
+
+
+def _line(sent: Any, times: Any) -> tuple[float, float]:
+    """Return the time of no bytes and the time of each, by least squares of relative errors."""
+    import numpy as np
+
     matrix = np.stack([1.0 / times, sent / times], axis=1)
-    (latency_s, s_per_byte), *_ = np.linalg.lstsq(matrix, np.ones_like(times), rcond=None)
-    return Links(latency_s=max(float(latency_s), 0.0), bytes_per_s=1.0 / float(s_per_byte))
+    (constant, slope), *_ = np.linalg.lstsq(matrix, np.ones_like(times), rcond=None)
+    return float(constant), float(slope)
 
 
 def predicted_s(contestant: Contestant, node: Path, calibration: Path) -> float:

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.slow
 
 #: More than the group's patience and the start of two processes, less than any other limit. [s]
 BOUND_S = 100.0
-AT = r"CommunicationError: rank \d of 2, layer 'mlp.up': (receiving from|sending to) rank \d"
+DOING = "(receiving from|sending to|exchanging with)"
+AT = rf"CommunicationError: rank \d of 2, layer 'mlp.up': {DOING} rank \d"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_slower_links_cost_the_payload_of_the_formula(
     for share in (1.0, 0.25):
         folder = tmp_path / f"{share}"
         folder.mkdir()
-        links = Links(latency_s=1e-3, bytes_per_s=share * _RATE)
+        links = Links(latency_s=1e-3, bytes_per_s=share * _RATE, processor_s_per_byte=0.0)
         times.append(predicted_s(contestant, *cluster_files(calibration, folder, links)))
 
     slower_s = payload_bytes(contestant, SIZE) * 3 / _RATE
@@ -48,7 +48,8 @@ def test_slower_links_cost_the_payload_of_the_formula(
 
 def test_overlap_is_predicted_to_hide_some(calibration: Path, tmp_path: Path) -> None:
     """And a block-diagonal stack needs no links."""
-    files = cluster_files(calibration, tmp_path, Links(latency_s=1e-3, bytes_per_s=_RATE))
+    links = Links(latency_s=1e-3, bytes_per_s=_RATE, processor_s_per_byte=2e-9)
+    files = cluster_files(calibration, tmp_path, links)
     found = {
         name: predicted_s(contestant, *files)
         for name, contestant in step_contestants().items()

@@ -230,11 +230,7 @@ class Window:
             seconds: How far back. [s]
         """
         with self._adding:
-            energies = {
-                name: track
-                for (_, name), track in self._tracks.items()
-                if track.domain.quantity is not Quantity.SHARE
-            }
+            energies = {track.domain.name: track for track in self._energies()}
             if BOARD in energies:
                 energies = {BOARD: energies[BOARD]}
             found = []

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from wattree.errors import CommunicationError, StrategyError
 from wattree.runtime.shards import peers_of
+from wattree.runtime.small import is_small, start_at_once
 from wattree.runtime.transfers import (
     Gathering,
     NativeGathering,
@@ -39,6 +40,7 @@ _PATIENCE_S = 180.0
 _NATIVE = frozenset({"nccl"})
 #: Bytes of what a rank says of itself when ranks compare.
 _FACTS_BYTES = 1024
+_Blocks = Mapping[int, Tensor]  # by peer, what goes there or comes from there
 #: Tags of messages on gloo, so that a comparison never meets the data of a layer, nor either the
 #: messages of a program that sends its own, with tags from 0.
 _DATA_TAG, _FACTS_TAG = 7740, 7741
@@ -115,7 +117,7 @@ class Group:
         if self._is_pairwise(part):
             room = part.new_empty((len(self.peers) * rows, *part.shape[1:]))
             into = dict(zip(self.peers, room.split(rows), strict=True))
-            return self._exchange(dict.fromkeys(self.peers, part), into, lambda: room, place)
+            return self._exchange_alike(dict.fromkeys(self.peers, part), into, lambda: room, place)
         room = part.new_empty((self.size * rows, *part.shape[1:]))
         work = self._native_gather(part, room, [rows] * self.size)
 
@@ -154,7 +156,7 @@ class Group:
             into_room = torch.empty_like(room)
             into = dict(zip(sorted(self.peers), into_room.split(rows), strict=True))
             out = dict(zip(self.peers, room.split(rows), strict=True))
-            return self._exchange(
+            return self._exchange_alike(
                 out, into, lambda: into_room.view(-1, rows, room.shape[1]).sum(0), place
             )
         own = room[self.rank * rows : (self.rank + 1) * rows]
@@ -311,10 +313,21 @@ class Group:
     def _at(self, place: str) -> str:
         return f"rank {self.rank} of {self.size}, layer '{place}'"
 
+    def _exchange_alike(
+        self, out: _Blocks, into: _Blocks, finish: Callable[[], Tensor], place: str
+    ) -> Pending:
+        """Exchange messages that are of one size between all pairs."""
+        if not is_small(out):
+            return self._exchange(out, into, finish, place)
+        doing = f"exchanging with {_ranks(sorted(out))}"
+        with self._explained(doing, place):
+            handle, settled = start_at_once(self.process_group, self.size, out, into, finish)
+        return Pending(self, [Work(handle, doing)], settled, place)
+
     def _exchange(
         self,
-        out: Mapping[int, Tensor],
-        into: Mapping[int, Tensor],
+        out: _Blocks,
+        into: _Blocks,
         finish: Callable[[], Tensor],
         place: str,
         tag: int = _DATA_TAG,
