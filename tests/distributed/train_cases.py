@@ -28,7 +28,7 @@ from wattree.runtime.train.rank import RankEnd, train_rank
 __all__ = ["failing", "killed_while_writing", "resumed", "train_jobs"]
 
 #: What `ranks.py` told this process.
-TOLD = json.loads(sys.argv[1]) if sys.argv[0] == "-c" else {"rank": 0, "size": 1}
+TOLD = json.loads(sys.argv[1]) if sys.argv[1:] and sys.argv[1][0] == "{" else {"rank": 0, "size": 1}
 FFN = {"ffn": {"width": 24, "depth": 3, "activation": "tanh"}}
 
 
