@@ -29,8 +29,8 @@ __all__ = ["Links", "cluster_files", "predicted_s", "section"]
 
 _MOST = 0.10
 _MINUTES = 1.5
-#: Gathers that tell what links do: elements of one rank, float32. [4 B]
-_PROBED = (4096, 65536, 131072, 524288)
+#: Gathers that tell what links do: elements of one rank, float32, and how many of them.
+_PROBED = ((4096, 200), (65536, 40), (131072, 30), (524288, 12))
 #: Kind → strategy. The others have no preset: one is a made-up control, one cuts samples.
 _STRATEGIES: dict[str, dict[str, Any]] = {
     "block": {"preset": "phantom", "ghosts": 0},
@@ -158,8 +158,8 @@ def links_of(netlab: Path) -> Links:
     import numpy as np
 
     with ranks_on_links(netlab) as ranks:
-        found = np.array([ranks.gather(elements) for elements in _PROBED])
-    sent = np.array([4.0 * (SIZE - 1) * elements for elements in _PROBED])
+        found = np.array([ranks.gather(*each) for each in _PROBED])
+    sent = np.array([4.0 * (SIZE - 1) * elements for elements, _ in _PROBED])
     (latency_s, s_per_byte), (_, processor_s) = (_line(sent, times) for times in found.T)
     return Links(
         latency_s=max(latency_s, 0.0),
