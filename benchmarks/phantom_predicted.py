@@ -140,13 +140,15 @@ def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, 
         "evidence": "measured",
         "source": probe,
     }
-    # Ranks that share a core take this time from each other too.
-    sharing = max(SIZE / (os.cpu_count() or 1), 1.0)
-    constants["constants"][f"{own}.exchange_s_per_byte"] = {
-        "value": links.processor_s_per_byte * sharing,
-        "evidence": "measured",
-        "source": probe,
-    }
+    # Ranks that share a core take processors from each other too.
+    taken = links.processor_s_per_byte * links.bytes_per_s * max(SIZE / (os.cpu_count() or 1), 1.0)
+    for item, value in (("compute", max(1.0 - taken, 0.05)), ("communication", 1.0)):
+        constants["constants"][f"general.overlap_{item}_rate"] = {
+            "value": value,
+            "evidence": "measured",
+            "source": probe,
+        }
+    constants["constants"].pop(f"{own}.exchange_s_per_byte", None)  # of memory, not of these links
     (folder / "links.fabric.yaml").write_text(yaml.safe_dump(fabric))
     (folder / "links.node.yaml").write_text(yaml.safe_dump(node))
     (folder / "links.calibration.yaml").write_text(yaml.safe_dump(constants))
