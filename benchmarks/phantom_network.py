@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.measure import ROOT
 from benchmarks.phantom_cases import RATE_MBIT_PER_S, SIZE
@@ -48,6 +48,7 @@ _HEAD_START_S = 0.05
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1000000000000"}
 #: How long, and to what share, processors are left alone where a machine counts as at rest. [s]
 _REST_S, _REST_SHARE = 0.5, 0.03
+_HERTZ = os.sysconf("SC_CLK_TCK")
 #: Ends what is left when this process ends in whatever way: its standard input closes then.
 _REAPER = 'read -r _; for name in "$@"; do ip netns delete "$name" 2>/dev/null; done'
 
@@ -92,8 +93,8 @@ class Turn:
     Attributes:
         step_s: From the first rank's start to the last one's end, over the steps. [s]
         waited_s: In which a rank waited for others, mean over ranks, per step. [s]
-        processor_s: That a rank took of processors, threads that carry messages included, mean
-            over ranks, per step. [s]
+        processor_s: That a rank took of processors, with threads that carry messages and the
+            network's interrupts, mean over ranks, per step. [s]
         sent_bytes: Payload that each rank counted, per step. [B]
         wire_bytes: What each rank's interface sent, with headers, per step. [B]
         foreign: Share of the machine's processors that other programs took.
@@ -125,34 +126,37 @@ class Ranks:
 
     def run(self, name: str, steps: int) -> Turn:
         """Train for some steps from one instant on."""
-        wire, ticks, began_s = self.network.sent_bytes(), _busy_ticks(), time.process_time()
+        wire, before, began_s = self.network.sent_bytes(), _Ticks.now(), time.process_time()
         order = {"do": "run", "name": name, "steps": steps, "at": time.monotonic() + _HEAD_START_S}
         said = self._ask(order, 300.0)
-        after, wire_after = _busy_ticks(), self.network.sent_bytes()
+        ticks, wire_after = _Ticks.now().since(before), self.network.sent_bytes()
         ranks_s = sum(one["processor_s"] for one in said)
         ours = time.process_time() - began_s + ranks_s
-        hertz, busy, whole = os.sysconf("SC_CLK_TCK"), after[0] - ticks[0], after[1] - ticks[1]
         return Turn(
             step_s=(max(one["end"] for one in said) - min(one["begin"] for one in said)) / steps,
             waited_s=sum(one["waited_s"] for one in said) / len(said) / steps,
-            processor_s=ranks_s / len(said) / steps,
+            processor_s=(ranks_s + ticks.interrupts / _HERTZ) / len(said) / steps,
             sent_bytes=tuple(one["sent_bytes"] / steps for one in said),
             wire_bytes=tuple(
                 (wire_after[key] - wire[key]) / steps
                 for key in (f"{host}>{SWITCH}" for host in self.network.topology.hosts)
             ),
-            foreign=max(0.0, busy - ours * hertz) / max(whole, 1),
+            foreign=max(0.0, ticks.programs - ours * _HERTZ) / max(ticks.whole, 1),
         )
 
-    def gather(self, elements: int) -> tuple[float, float]:
+    def gather(self, elements: int, times: int) -> tuple[float, float]:
         """Return what an all-gather of so many values a rank takes, nothing beside it.
 
         Returns:
-            Time of the slowest rank, and processor time of a rank. [s]
+            Median time of the slowest rank; processor time for each, with threads that carry
+            messages and the network's interrupts. [s]
         """
-        said = self._ask({"do": "gather", "name": "", "elements": elements}, 60.0)
-        processor_s = sum(one["processor_s"] for one in said) / len(said)
-        return max(one["seconds"] for one in said), processor_s
+        order = {"do": "gather", "name": "", "elements": elements, "times": times}
+        before = _Ticks.now()
+        said = self._ask(order, 60.0)
+        interrupts_s = _Ticks.now().since(before).interrupts / _HERTZ
+        processor_s = sum(one["processor_s"] for one in said) + interrupts_s
+        return max(one["seconds"] for one in said), processor_s / times / len(said)
 
     def _ask(self, order: Mapping[str, Any], limit_s: float) -> list[dict[str, Any]]:
         line = json.dumps(order) + "\n"
@@ -281,17 +285,33 @@ def await_rest(limit_s: float) -> None:
     """Wait until programs leave the processors alone for a moment, or for so long."""
     end_s = time.monotonic() + limit_s
     while time.monotonic() < end_s:
-        before = _busy_ticks()
+        before = _Ticks.now()
         time.sleep(_REST_S)
-        after = _busy_ticks()
-        if after[0] - before[0] <= _REST_SHARE * (after[1] - before[1]):
+        ticks = _Ticks.now().since(before)
+        if ticks.programs <= _REST_SHARE * ticks.whole:
             return
 
 
-def _busy_ticks() -> tuple[int, int]:
-    """Return ticks that programs took, and all; of interrupts the network's are ours, so none."""
-    words = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
-    user, nice, system, idle, waiting, hard, soft, stolen = map(int, words)
-    return user + nice + system + stolen, (
-        user + nice + system + idle + waiting + hard + soft + stolen
-    )
+class _Ticks(NamedTuple):
+    """Processor time of the whole machine so far, in ticks of the kernel.
+
+    Attributes:
+        programs: What programs took, and the host of a virtual machine.
+        interrupts: What interrupts took: here, those of the network.
+        whole: All there was.
+    """
+
+    programs: int
+    interrupts: int
+    whole: int
+
+    @classmethod
+    def now(cls) -> _Ticks:
+        words = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+        user, nice, system, idle, waiting, hard, soft, stolen = map(int, words)
+        programs, interrupts = user + nice + system + stolen, hard + soft
+        return cls(programs, interrupts, programs + interrupts + idle + waiting)
+
+    def since(self, before: _Ticks) -> _Ticks:
+        """Return the difference."""
+        return _Ticks(*(mine - theirs for mine, theirs in zip(self, before, strict=True)))

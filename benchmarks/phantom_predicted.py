@@ -29,8 +29,8 @@ __all__ = ["Links", "cluster_files", "predicted_s", "section"]
 
 _MOST = 0.10
 _MINUTES = 1.5
-#: Gathers that tell what links do: elements of one rank, float32. [4 B]
-_PROBED = (4096, 65536, 131072, 524288)
+#: Gathers that tell what links do: elements of one rank, float32, and how many of them.
+_PROBED = ((4096, 200), (65536, 40), (131072, 30), (524288, 12))
 #: Kind → strategy. The others have no preset: one is a made-up control, one cuts samples.
 _STRATEGIES: dict[str, dict[str, Any]] = {
     "block": {"preset": "phantom", "ghosts": 0},
@@ -140,13 +140,15 @@ def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, 
         "evidence": "measured",
         "source": probe,
     }
-    # Ranks that share a core take this time from each other too.
-    sharing = max(SIZE / (os.cpu_count() or 1), 1.0)
-    constants["constants"][f"{own}.exchange_s_per_byte"] = {
-        "value": links.processor_s_per_byte * sharing,
-        "evidence": "measured",
-        "source": probe,
-    }
+    # Ranks that share a core take processors from each other too.
+    taken = links.processor_s_per_byte * links.bytes_per_s * max(SIZE / (os.cpu_count() or 1), 1.0)
+    for item, value in (("compute", max(1.0 - taken, 0.05)), ("communication", 1.0)):
+        constants["constants"][f"general.overlap_{item}_rate"] = {
+            "value": value,
+            "evidence": "measured",
+            "source": probe,
+        }
+    constants["constants"].pop(f"{own}.exchange_s_per_byte", None)  # of memory, not of these links
     (folder / "links.fabric.yaml").write_text(yaml.safe_dump(fabric))
     (folder / "links.node.yaml").write_text(yaml.safe_dump(node))
     (folder / "links.calibration.yaml").write_text(yaml.safe_dump(constants))
@@ -158,8 +160,8 @@ def links_of(netlab: Path) -> Links:
     import numpy as np
 
     with ranks_on_links(netlab) as ranks:
-        found = np.array([ranks.gather(elements) for elements in _PROBED])
-    sent = np.array([4.0 * (SIZE - 1) * elements for elements in _PROBED])
+        found = np.array([ranks.gather(*each) for each in _PROBED])
+    sent = np.array([4.0 * (SIZE - 1) * elements for elements, _ in _PROBED])
     (latency_s, s_per_byte), (_, processor_s) = (_line(sent, times) for times in found.T)
     return Links(
         latency_s=max(latency_s, 0.0),

@@ -26,8 +26,6 @@ __all__ = ["Training", "main"]
 
 _TIMEOUT_S = 60.0
 _LEARNING_RATE = 0.01
-#: Of each size, after one that is not counted.
-_GATHERS = 12
 
 
 class Training:
@@ -92,7 +90,7 @@ def main() -> int:
 def _obey(order: dict[str, Any], group: Group, live: dict[str, Training]) -> dict[str, Any]:
     name = order["name"]
     if order["do"] == "gather":
-        return _gathers(group, order["elements"])
+        return _gathers(group, order["elements"], order["times"])
     if order["do"] == "drop":
         del live[name]
         return {}
@@ -116,17 +114,15 @@ def _obey(order: dict[str, Any], group: Group, live: dict[str, Training]) -> dic
     }
 
 
-def _gathers(group: Group, elements: int) -> dict[str, float]:
-    """Return the median time and the mean processor time of gathers one after the other. [s]"""
+def _gathers(group: Group, elements: int, count: int) -> dict[str, float]:
+    """Return the median time of gathers one after the other, and the processor time of all. [s]"""
     part, sizes, times = torch.zeros(elements), [elements] * group.size, []
-    group.all_gather(part, sizes, "gathers").wait()
     before_s = _processor_s()
-    for _ in range(_GATHERS):
+    for _ in range(count):
         begin = time.monotonic()
         group.all_gather(part, sizes, "gathers").wait()
         times.append(time.monotonic() - begin)
-    processor_s = (_processor_s() - before_s) / _GATHERS
-    return {"seconds": statistics.median(times), "processor_s": processor_s}
+    return {"seconds": statistics.median(times), "processor_s": _processor_s() - before_s}
 
 
 def _processor_s() -> float:
