@@ -95,7 +95,9 @@ def measured(trained: Mapping[str, Any]) -> dict[str, Any]:
             told, made = Path(folder) / f"{ranks}.json", Path(folder) / f"{ranks}-found.json"
             told.write_text(json.dumps({"trained": trained, "runs": mine}), encoding="utf-8")
             command = [sys.executable, str(Path(__file__).resolve()), str(told), str(made)]
-            ended = run_ranks(command, ranks, environment=os.environ)
+            # One thread each: small products gain nothing by more, and lose where cores are shared.
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            ended = run_ranks(command, ranks, environment=environment)
             if ended.code:
                 why = ended.failure.message if ended.failure else f"exit code {ended.code}"
                 raise RunError("phantom study", [why])
@@ -114,7 +116,7 @@ def steps_to(losses: Sequence[float], target: float) -> int | None:
 
 def _rank(told: Path, made: Path) -> None:
     """Train every run as one rank; rank 0 writes what came of them."""
-    from wattree.runtime.launch import launch_from, watch_parent
+    from wattree.runtime.launch import INTERRUPTED, launch_from, watch_parent
     from wattree.runtime.recipe import recipe_of
     from wattree.runtime.train import TrainSettings
     from wattree.runtime.train.rank import train_rank
@@ -129,6 +131,8 @@ def _rank(told: Path, made: Path) -> None:
         # Each run meets anew: a store is of one group of processes.
         own = replace(launch, store=f"{launch.store}-{number}")
         end = train_rank(job, recipe_of(job), own, TrainSettings(device="cpu", quiet=True))
+        if end.interrupted:
+            sys.exit(INTERRUPTED)
         if end.trained is not None:
             rows.append({**run, **_row(end.trained.result, trained["targets"][run["source"]])})
     if launch.rank == 0:
