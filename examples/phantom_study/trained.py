@@ -98,6 +98,8 @@ def measured(trained: Mapping[str, Any]) -> dict[str, Any]:
             # One thread each: small products gain nothing by more, and lose where cores are shared.
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             ended = run_ranks(command, ranks, environment=environment)
+            if ended.interrupted:
+                raise KeyboardInterrupt
             if ended.code:
                 why = ended.failure.message if ended.failure else f"exit code {ended.code}"
                 raise RunError("phantom study", [why])
