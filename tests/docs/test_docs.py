@@ -346,17 +346,17 @@ def test_the_layers_on_the_pages_are_those_that_are_checked() -> None:
         assert [sorted(re.findall(r"\w+", row)) for row in drawn[1].splitlines()] == checked
 
 
-def test_the_picture_is_what_its_script_draws() -> None:
+@pytest.mark.parametrize("name", ["data-flow", "phantom-layer"])
+def test_the_picture_is_what_its_script_draws(name: str) -> None:
     """An edit to either alone would be lost."""
-    spec = importlib.util.spec_from_file_location(
-        "data_flow", ROOT / "docs" / "pictures" / "data_flow.py"
-    )
+    folder, module_name = ROOT / "docs" / "pictures", name.replace("-", "_")
+    spec = importlib.util.spec_from_file_location(module_name, folder / f"{module_name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
-    drawn = (ROOT / "docs" / "pictures" / "data-flow.svg").read_text(encoding="utf-8")
+    drawn = (folder / f"{name}.svg").read_text(encoding="utf-8")
 
     assert drawn == module.picture()
 
