@@ -22,6 +22,12 @@ from wattree.runtime.checkpoint import (
 )
 
 CASES = "tests/distributed/train_cases.py"
+CURVED = {
+    "model": {
+        "module": f"{Path(__file__).with_name('own_models.py')}:curved",
+        "inputs": ["float32[batch, 24]"],
+    }
+}
 PHANTOM = {"preset": "phantom", "tp": 2, "ghosts": 3}
 
 
@@ -73,6 +79,15 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
             "data": {"sequence_length": 8, "source": "digits"},
             "strategy": {"preset": "tensor", "tp": 2},
         },
+        "own-curved": {**CURVED, "strategy": PHANTOM},
+        "own-misnamed": {**CURVED, "strategy": {**PHANTOM, "phantom_layers": ["third"]}},
+        "own-ghosts": {
+            **CURVED,
+            "strategy": {**PHANTOM, "ghosts": 13, "phantom_layers": ["first"]},
+        },
+        "own-tensor": {**CURVED, "strategy": {"preset": "tensor", "tp": 2}},
+        "own-megatron": {**CURVED, "strategy": {"preset": "megatron", "tp": 2}},
+        "ffn-named": {"strategy": {**PHANTOM, "phantom_layers": ["*"]}},
         "lion": {"strategy": PHANTOM, "optimizer": "lion"},
         "written": {"strategy": PHANTOM, "training": saved},
         "other": {"strategy": {"preset": "tensor", "tp": 2}, "training": saved},
@@ -88,6 +103,15 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
         assert "'digits' has classes; expected model.ffn.loss: cross_entropy" in told["classes"]
         assert "heads: found 3, expected a multiple of strategy.tp, 2" in told["heads"]
         assert "digits have 27 tokens, found a model of 20" in told["words"]
+        assert "norm: is a LayerNorm between linear layers" in told["own-curved"]
+        for name in ("own-curved", "own-misnamed", "own-ghosts", "own-tensor"):
+            assert "model: linear layers are first, second; " in told[name]
+        assert "name some with strategy.phantom_layers" in told["own-curved"]
+        assert "strategy.phantom_layers.third: names no linear layer" in told["own-misnamed"]
+        assert "first: found 13 ghosts, expected 0 to 12" in told["own-ghosts"]
+        assert "use preset ddp" in told["own-tensor"]
+        assert "other models are trained with ddp, tensor and phantom" in told["own-megatron"]
+        assert "strategy.phantom_layers: found a list" in told["ffn-named"]
         assert "optimizer: found 'lion', expected one that train runs" in told["lion"]
         assert "strategy: the checkpoint has phantom, the job tensor" in told["other"]
         assert "ghosts: the checkpoint has 3, the job 0" in told["other"]

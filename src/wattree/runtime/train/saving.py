@@ -40,6 +40,7 @@ def facts_of(job: Job, recipe: Recipe) -> dict[str, Any]:
         "dp": recipe.dp,
         "ghosts": recipe.ghosts,
         "variant": recipe.variant if recipe.ghosts else "",
+        "phantom_layers": ", ".join(recipe.phantom_layers or ()),
         "micro_batches": recipe.micro_batches,
         "global_batch": job.data.global_batch,
         "sequence_length": job.data.sequence_length,
