@@ -91,6 +91,11 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
         "lion": {"strategy": PHANTOM, "optimizer": "lion"},
         "written": {"strategy": PHANTOM, "training": saved},
         "other": {"strategy": {"preset": "tensor", "tp": 2}, "training": saved},
+        "wider": {
+            "model": {"ffn": {"width": 26, "depth": 3, "activation": "tanh"}},
+            "strategy": PHANTOM,
+            "training": saved,
+        },
         "done": {"strategy": PHANTOM, "training": saved},
     }
     arguments = {"folder": str(tmp_path), "jobs": jobs}
@@ -115,6 +120,8 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
         assert "optimizer: found 'lion', expected one that train runs" in told["lion"]
         assert "strategy: the checkpoint has phantom, the job tensor" in told["other"]
         assert "ghosts: the checkpoint has 3, the job 0" in told["other"]
+        assert "model.ffn.width: the checkpoint has 24, the job 26" in told["wider"]
+        assert "depth" not in told["wider"]
         assert "nothing is left to do" in told["done"]
         assert "written" not in told
 

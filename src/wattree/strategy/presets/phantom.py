@@ -135,7 +135,10 @@ def _matches(path: str, operator: Operator, pattern: str) -> bool:
 
 
 def _known_as(path: str, operator: Operator, model: ModelGraph) -> str:
-    return operator.path if model.own_family else path.removesuffix(_ALONE)
+    if model.own_family:
+        return operator.path
+    *block, name = path.removesuffix(_ALONE).split(".")
+    return ".".join((*("*" if part.isdigit() else part for part in block), name))
 
 
 def _is_linear(operator: Operator) -> bool:
