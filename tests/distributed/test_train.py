@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.distributed.ranks import run_ranks
+from tests.distributed.train_cases import check_resumed
 from wattree.runtime.data import Wanted, WantedKind, batch_samples, sample_set
 from wattree.runtime.models.start import normal_block
 from wattree.runtime.shards import peers_of
@@ -322,9 +323,14 @@ def test_a_mesh_of_replicas_and_their_parts_trains_as_one_model(tmp_path: Path) 
         "tensor": {"strategy": {"preset": "tensor", "tp": 2, "dp": 2, "micro_batch": 2}},
         "megatron": {"strategy": {"preset": "megatron", "tp": 2, "dp": 2}},
     }
-    found = run_ranks(
-        4, f"{CASES}:train_jobs", {"folder": str(tmp_path), "jobs": jobs}, start=False
-    )[0]
+    mapping = {"strategy": jobs["megatron"]["strategy"], "optimizer": "adamw"}
+    mapping["training"] = {"steps": 9}
+    calls = {"train_jobs": {"jobs": jobs}, "resumed": {"mapping": mapping}}
+    both = run_ranks(4, f"{CASES}:several", {"folder": str(tmp_path), "calls": calls}, start=False)[
+        0
+    ]
+    check_resumed(both["resumed"])
+    found = both["train_jobs"]
     assert found["phantom"]["losses"] == pytest.approx(_phantom_reference("pair", GHOSTS), rel=2e-6)
     for name in ("tensor", "megatron"):
         assert found[name]["losses"] == pytest.approx(_plain_reference(), rel=2e-6)

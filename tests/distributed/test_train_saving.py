@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.distributed.ranks import run_ranks
+from tests.distributed.train_cases import check_resumed
 from wattree.errors import OutputError, RunError
 from wattree.runtime.checkpoint import (
     KEPT,
@@ -22,6 +23,11 @@ from wattree.runtime.checkpoint import (
 )
 
 CASES = "tests/distributed/train_cases.py"
+RESUMED = {
+    "strategy": {"preset": "phantom", "tp": 2, "ghosts": 3},
+    "optimizer": "adam",
+    "training": {"steps": 9},
+}
 CURVED = {
     "model": {
         "module": f"{Path(__file__).with_name('own_models.py')}:curved",
@@ -31,34 +37,8 @@ CURVED = {
 PHANTOM = {"preset": "phantom", "tp": 2, "ghosts": 3}
 
 
-@pytest.mark.parametrize(
-    ("ranks", "mapping"),
-    [
-        (2, {"strategy": PHANTOM, "optimizer": "adam", "training": {"steps": 9}}),
-        (
-            4,
-            {
-                "strategy": {"preset": "megatron", "tp": 2, "dp": 2},
-                "optimizer": "adamw",
-                "training": {"steps": 9},
-            },
-        ),
-    ],
-)
-def test_a_run_that_goes_on_is_the_same_to_the_bit(
-    tmp_path: Path, ranks: int, mapping: dict[str, Any]
-) -> None:
-    """Model, optimiser (also one that replicas share), order of samples."""
-    arguments = {"folder": str(tmp_path), "mapping": mapping}
-    found = run_ranks(ranks, f"{CASES}:resumed", arguments, start=False)[0]
-    assert found["first_step"] == 5
-    assert len(found["whole"]) == 9
-    assert found["parts"] == found["whole"]
-    assert found["folders"] == ["step-8", "step-9"]  # two are kept, and nothing else is left
-
-
 def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
-    """NaN, memory, another mesh, other samples: on all ranks, and soon."""
+    """NaN, memory, another mesh, other samples: on all ranks, and soon; and then they train on."""
     saved = {"checkpoint": {"dir": "saved", "every": 2}, "steps": 2}
     jobs: dict[str, dict[str, Any]] = {
         "nan": {"strategy": PHANTOM, "training": {"steps": 40, "learning_rate": 1e3}},
@@ -98,8 +78,10 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
         },
         "done": {"strategy": PHANTOM, "training": saved},
     }
-    arguments = {"folder": str(tmp_path), "jobs": jobs}
-    first, second = run_ranks(2, f"{CASES}:failing", arguments, start=False)
+    calls = {"failing": {"jobs": jobs}, "resumed": {"mapping": RESUMED}}
+    arguments = {"folder": str(tmp_path), "calls": calls}
+    both = run_ranks(2, f"{CASES}:several", arguments, start=False)
+    first, second = (each["failing"] for each in both)
     assert first["nan"] == second["nan"]
     assert "the loss of step" in first["nan"]
     assert "layer 'layers.0', whose weight holds numbers that are not finite" in first["nan"]
@@ -124,6 +106,8 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
         assert "depth" not in told["wider"]
         assert "nothing is left to do" in told["done"]
         assert "written" not in told
+    # After all that went wrong: model, optimiser and order of samples, to the bit.
+    check_resumed(both[0]["resumed"])
 
 
 @pytest.fixture
