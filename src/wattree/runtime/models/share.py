@@ -73,7 +73,7 @@ def _plan(module: nn.Module, recipe: Recipe, size: int) -> Plan:
     if recipe.phantom_layers is not None:
         return _named(module, recipe.phantom_layers)
     reasons: dict[str, str] = {}
-    for name in ("ffn", "mlp"):
+    for name in ("mlp", "ffn"):  # a transformer may look like a stack, and is none
         try:
             plan = shipped_plan(module, name)
         except StrategyError as error:
