@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.distributed.ranks import run_ranks
+from tests.distributed.train_cases import check_resumed
 from wattree.runtime.data import Wanted, WantedKind, batch_samples, sample_set
 from wattree.runtime.models.start import normal_block
 from wattree.runtime.shards import peers_of
@@ -47,7 +48,31 @@ CLASSES = {
     "data": {"source": "digits"},
 }
 
+
+def _own(function: str, inputs: str, strategy: Any) -> dict[str, Any]:
+    """A job of a module as users write them."""
+    file = Path(__file__).with_name("own_models.py")
+    return {
+        "model": {"module": f"{file}:{function}", "inputs": [inputs]},
+        "strategy": strategy,
+    }
+
+
+STACK = ("stack", "float32[batch, 24]")
+ATTENDING = ("attending", "float32[batch, 6, 16]")
+TENSOR_OF_TWO = {"preset": "tensor", "tp": 2}
+PHANTOM_OF_TWO = {"preset": "phantom", "tp": 2, "ghosts": GHOSTS}
+
 JOBS: dict[str, dict[str, Any]] = {
+    "own-ddp": _own(*STACK, {"preset": "ddp", "micro_batch": 2}),
+    "own-tensor": _own(*STACK, TENSOR_OF_TWO),
+    "own-phantom": _own(*STACK, PHANTOM_OF_TWO),
+    "own-named": _own(
+        "curved", "float32[batch, 24]", {**PHANTOM_OF_TWO, "phantom_layers": ["second"]}
+    ),
+    "attending-ddp": _own(*ATTENDING, "ddp"),
+    "attending-tensor": _own(*ATTENDING, TENSOR_OF_TWO),
+    "attending-phantom": _own(*ATTENDING, PHANTOM_OF_TWO),
     "ddp": {"strategy": "ddp"},
     "accumulated": {"strategy": {"preset": "ddp", "micro_batch": 2}},
     "tensor": {"strategy": {"preset": "tensor", "tp": 2}},
@@ -181,6 +206,8 @@ def test_phantom_layers_train_as_their_dense_matrices_do(
         ("classes-tensor", "classes-ddp"),
         ("decoder-tensor", "decoder-ddp"),
         ("decoder-megatron", "decoder-ddp"),
+        ("own-tensor", "own-ddp"),
+        ("attending-tensor", "attending-ddp"),
     ],
 )
 def test_losses_do_not_depend_on_who_holds_what(
@@ -199,6 +226,34 @@ def test_a_phantom_decoder_begins_and_learns_as_a_dense_one_nearly(
     assert phantom["losses"][0] == pytest.approx(math.log(30), rel=0.15)
     assert phantom["losses"][-1] < phantom["losses"][0]
     assert phantom["parameters"] < dense["parameters"]
+
+
+def _phantom_parameters(inputs: int, outputs: int) -> int:
+    """Of a phantom layer with bias over two ranks, pair: own blocks, ghosts of both sides."""
+    own = sum(a * b for a, b in zip(_halves(inputs), _halves(outputs), strict=True))
+    return own + GHOSTS * (inputs + outputs) + outputs
+
+
+def _halves(width: int) -> tuple[int, int]:
+    return (width + 1) // 2, width // 2
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "others"),
+    [
+        ("own-phantom", [(24, 25), (25, 24), (24, 5)], 0),
+        ("own-named", [(24, 24)], 24 * 25 + 2 * 24),
+        ("attending-phantom", [(16, 24), (16, 24), (24, 16)], 2 * 16 + 2 * 17 * 16 + 2 * 17 * 8),
+    ],
+)
+def test_modules_of_users_train_with_phantom_layers(
+    trained: Mapping[str, Any], name: str, layers: list[tuple[int, int]], others: int
+) -> None:
+    """A stack cut unevenly, layers that were named, and feed-forward parts beside attention."""
+    found = trained[name]
+    expected = others + sum(_phantom_parameters(*layer) for layer in layers)
+    assert found["parameters"] == expected
+    assert found["losses"][-1] < found["losses"][0]
 
 
 def test_parameters_are_those_that_simulations_count(trained: Mapping[str, Any]) -> None:
@@ -268,9 +323,14 @@ def test_a_mesh_of_replicas_and_their_parts_trains_as_one_model(tmp_path: Path) 
         "tensor": {"strategy": {"preset": "tensor", "tp": 2, "dp": 2, "micro_batch": 2}},
         "megatron": {"strategy": {"preset": "megatron", "tp": 2, "dp": 2}},
     }
-    found = run_ranks(
-        4, f"{CASES}:train_jobs", {"folder": str(tmp_path), "jobs": jobs}, start=False
-    )[0]
+    mapping = {"strategy": jobs["megatron"]["strategy"], "optimizer": "adamw"}
+    mapping["training"] = {"steps": 9}
+    calls = {"train_jobs": {"jobs": jobs}, "resumed": {"mapping": mapping}}
+    both = run_ranks(4, f"{CASES}:several", {"folder": str(tmp_path), "calls": calls}, start=False)[
+        0
+    ]
+    check_resumed(both["resumed"])
+    found = both["train_jobs"]
     assert found["phantom"]["losses"] == pytest.approx(_phantom_reference("pair", GHOSTS), rel=2e-6)
     for name in ("tensor", "megatron"):
         assert found[name]["losses"] == pytest.approx(_plain_reference(), rel=2e-6)

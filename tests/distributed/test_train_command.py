@@ -158,6 +158,13 @@ def test_as_many_ranks_as_the_job_has(job: Path) -> None:
     assert "has 2 ranks (dp 1 × tp 2), but torchrun started 1; start 2" in found.stderr
 
 
+def test_constants_that_cannot_be_read_are_told_before_training(job: Path) -> None:
+    """Not after it."""
+    found = _run(_command("train", "job.yaml", "--compare", "--calibration", "no.yaml"), job.parent)
+    assert found.returncode != 0
+    assert found.stderr == "wattree: no.yaml: there is no such file; check the path\n"
+
+
 def test_a_peer_that_does_not_come_is_missed(job: Path) -> None:
     """After the time that was given, not after half an hour."""
     alone = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}

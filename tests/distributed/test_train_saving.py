@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.distributed.ranks import run_ranks
+from tests.distributed.train_cases import check_resumed
 from wattree.errors import OutputError, RunError
 from wattree.runtime.checkpoint import (
     KEPT,
@@ -22,37 +23,22 @@ from wattree.runtime.checkpoint import (
 )
 
 CASES = "tests/distributed/train_cases.py"
+RESUMED = {
+    "strategy": {"preset": "phantom", "tp": 2, "ghosts": 3},
+    "optimizer": "adam",
+    "training": {"steps": 9},
+}
+CURVED = {
+    "model": {
+        "module": f"{Path(__file__).with_name('own_models.py')}:curved",
+        "inputs": ["float32[batch, 24]"],
+    }
+}
 PHANTOM = {"preset": "phantom", "tp": 2, "ghosts": 3}
 
 
-@pytest.mark.parametrize(
-    ("ranks", "mapping"),
-    [
-        (2, {"strategy": PHANTOM, "optimizer": "adam", "training": {"steps": 9}}),
-        (
-            4,
-            {
-                "strategy": {"preset": "megatron", "tp": 2, "dp": 2},
-                "optimizer": "adamw",
-                "training": {"steps": 9},
-            },
-        ),
-    ],
-)
-def test_a_run_that_goes_on_is_the_same_to_the_bit(
-    tmp_path: Path, ranks: int, mapping: dict[str, Any]
-) -> None:
-    """Model, optimiser (also one that replicas share), order of samples."""
-    arguments = {"folder": str(tmp_path), "mapping": mapping}
-    found = run_ranks(ranks, f"{CASES}:resumed", arguments, start=False)[0]
-    assert found["first_step"] == 5
-    assert len(found["whole"]) == 9
-    assert found["parts"] == found["whole"]
-    assert found["folders"] == ["step-8", "step-9"]  # two are kept, and nothing else is left
-
-
 def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
-    """NaN, memory, another mesh, other samples: on all ranks, and soon."""
+    """NaN, memory, another mesh, other samples: on all ranks, and soon; and then they train on."""
     saved = {"checkpoint": {"dir": "saved", "every": 2}, "steps": 2}
     jobs: dict[str, dict[str, Any]] = {
         "nan": {"strategy": PHANTOM, "training": {"steps": 40, "learning_rate": 1e3}},
@@ -73,13 +59,29 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
             "data": {"sequence_length": 8, "source": "digits"},
             "strategy": {"preset": "tensor", "tp": 2},
         },
+        "own-curved": {**CURVED, "strategy": PHANTOM},
+        "own-misnamed": {**CURVED, "strategy": {**PHANTOM, "phantom_layers": ["third"]}},
+        "own-ghosts": {
+            **CURVED,
+            "strategy": {**PHANTOM, "ghosts": 13, "phantom_layers": ["first"]},
+        },
+        "own-tensor": {**CURVED, "strategy": {"preset": "tensor", "tp": 2}},
+        "own-megatron": {**CURVED, "strategy": {"preset": "megatron", "tp": 2}},
+        "ffn-named": {"strategy": {**PHANTOM, "phantom_layers": ["*"]}},
         "lion": {"strategy": PHANTOM, "optimizer": "lion"},
         "written": {"strategy": PHANTOM, "training": saved},
         "other": {"strategy": {"preset": "tensor", "tp": 2}, "training": saved},
+        "wider": {
+            "model": {"ffn": {"width": 26, "depth": 3, "activation": "tanh"}},
+            "strategy": PHANTOM,
+            "training": saved,
+        },
         "done": {"strategy": PHANTOM, "training": saved},
     }
-    arguments = {"folder": str(tmp_path), "jobs": jobs}
-    first, second = run_ranks(2, f"{CASES}:failing", arguments, start=False)
+    calls = {"failing": {"jobs": jobs}, "resumed": {"mapping": RESUMED}}
+    arguments = {"folder": str(tmp_path), "calls": calls}
+    both = run_ranks(2, f"{CASES}:several", arguments, start=False)
+    first, second = (each["failing"] for each in both)
     assert first["nan"] == second["nan"]
     assert "the loss of step" in first["nan"]
     assert "layer 'layers.0', whose weight holds numbers that are not finite" in first["nan"]
@@ -88,11 +90,24 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
         assert "'digits' has classes; expected model.ffn.loss: cross_entropy" in told["classes"]
         assert "heads: found 3, expected a multiple of strategy.tp, 2" in told["heads"]
         assert "digits have 27 tokens, found a model of 20" in told["words"]
+        assert "norm: is a LayerNorm between linear layers" in told["own-curved"]
+        for name in ("own-curved", "own-misnamed", "own-ghosts", "own-tensor"):
+            assert "model: linear layers are first, second; " in told[name]
+        assert "name some with strategy.phantom_layers" in told["own-curved"]
+        assert "strategy.phantom_layers.third: names no linear layer" in told["own-misnamed"]
+        assert "first: found 13 ghosts, expected 0 to 12" in told["own-ghosts"]
+        assert "use preset ddp" in told["own-tensor"]
+        assert "other models are trained with ddp, tensor and phantom" in told["own-megatron"]
+        assert "strategy.phantom_layers: found a list" in told["ffn-named"]
         assert "optimizer: found 'lion', expected one that train runs" in told["lion"]
         assert "strategy: the checkpoint has phantom, the job tensor" in told["other"]
         assert "ghosts: the checkpoint has 3, the job 0" in told["other"]
+        assert "model.ffn.width: the checkpoint has 24, the job 26" in told["wider"]
+        assert "depth" not in told["wider"]
         assert "nothing is left to do" in told["done"]
         assert "written" not in told
+    # After all that went wrong: model, optimiser and order of samples, to the bit.
+    check_resumed(both[0]["resumed"])
 
 
 @pytest.fixture

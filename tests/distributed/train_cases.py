@@ -25,7 +25,7 @@ from wattree.runtime.recipe import recipe_of
 from wattree.runtime.train import TrainSettings
 from wattree.runtime.train.rank import RankEnd, train_rank
 
-__all__ = ["failing", "killed_while_writing", "resumed", "train_jobs"]
+__all__ = ["check_resumed", "failing", "killed_while_writing", "resumed", "several", "train_jobs"]
 
 #: What `ranks.py` told this process.
 TOLD = json.loads(sys.argv[1]) if sys.argv[1:] and sys.argv[1][0] == "{" else {"rank": 0, "size": 1}
@@ -57,6 +57,16 @@ def _train(job: Job, folder: Path, name: str, **settings: Any) -> RankEnd:
     return train_rank(
         job, recipe_of(job), launch, TrainSettings(quiet=True, timeout_s=30.0, **settings)
     )
+
+
+def several(folder: str, calls: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Call functions of this file by name, each in a folder of its own: one start for all."""
+    found = {}
+    for name, arguments in calls.items():
+        place = Path(folder) / name
+        place.mkdir(exist_ok=True)
+        found[name] = globals()[name](folder=str(place), **arguments)
+    return found
 
 
 def train_jobs(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -104,6 +114,14 @@ def resumed(folder: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
         "first_step": second.first_step,
         "folders": sorted(path.name for path in (place / "saved").iterdir()),
     }
+
+
+def check_resumed(found: Mapping[str, Any]) -> None:
+    """Say where two goes differ from one: two checkpoints are kept, and nothing else is left."""
+    assert found["first_step"] == 5
+    assert len(found["whole"]) == 9
+    assert found["parts"] == found["whole"]
+    assert found["folders"] == ["step-8", "step-9"]
 
 
 def failing(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

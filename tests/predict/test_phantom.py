@@ -162,6 +162,26 @@ def test_feed_forward_parts_of_captured_models_are_replaced() -> None:
     assert 0.5 < result.parameter_ratio < 0.7
 
 
+def test_layers_of_captured_models_are_named_as_their_modules() -> None:
+    """By the name of a linear layer, in full, or of what stands in each block."""
+    images = {
+        "model": "deit-tiny",
+        "data": {"global_batch": 64},
+        "cluster": {"node": "4x-mi250x"},
+        "place": {"devices": "0-2"},
+    }
+
+    def chosen(patterns: list[str]) -> list[str]:
+        strategy = {"preset": "phantom", "tp": 3, "ghosts": 8, "phantom_layers": patterns}
+        result = simulate(job_from_mapping({**images, "strategy": strategy})).result
+        return [path for path, node in result.strategy["tree"].items() if "phantom" in node]
+
+    assert chosen(["mlp.*"]) == ["blocks.*.mlp.0", "blocks.*.mlp.2"]
+    assert chosen(["blocks.3.mlp.0"]) == ["blocks.3.mlp.0"]
+    with pytest.raises(StrategyError, match=r"it has .*blocks\.\*\.mlp\.0"):
+        chosen(["blocks.99.mlp.0"])
+
+
 def test_adapters_beside_phantom_layers_are_refused() -> None:
     """Frozen weights would be those of a function that nobody trained."""
     adapted = {"name": "gpt2", "lora": {"rank": 4, "targets": ["mlp.up"]}}

@@ -138,6 +138,7 @@ def train(  # noqa: PLR0917 - typer passes options by name
     if preset is not None:
         loaded = with_preset(loaded, preset)
     recipe = recipe_of(loaded)
+    _check_calibration(calibration, compare=compare, warn=is_first)
     timeout_s = quantity_option("--timeout", timeout, "s")
     assert timeout_s is not None
     settings = TrainSettings(
@@ -203,6 +204,17 @@ def _read(path: Path, *, warn: bool) -> Job:
     import wattree
 
     return read_job(path) if warn else wattree.load_job(path)
+
+
+def _check_calibration(path: Path | None, *, compare: bool, warn: bool) -> None:
+    """Refuse constants that cannot be read before anything is trained."""
+    if path is None:
+        return
+    from wattree.cost import load_calibration
+
+    load_calibration(path)
+    if warn and not compare:
+        typer.echo("wattree: warning: --calibration has no effect without --compare", err=True)
 
 
 def _make_folder(out: Path | None) -> None:

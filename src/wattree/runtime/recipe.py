@@ -36,6 +36,8 @@ class Recipe:
         sequence_parallel: What is between the products is split by position over `tp`.
         ghosts: Ghost neurons per rank and layer, of phantom layers.
         variant: `pair` or `shared`, whose decompressors they have.
+        phantom_layers: Patterns of layers of another's module that become phantom layers; None:
+            those of a plan that fits.
         regather: Ghosts are gathered again in backward.
         overlap: Communication runs beside computation.
         sharded_optimizer: The optimiser's state is sharded over replicas (ZeRO-1).
@@ -49,6 +51,7 @@ class Recipe:
     sequence_parallel: bool = False
     ghosts: int = 0
     variant: str = "pair"
+    phantom_layers: tuple[str, ...] | None = None
     regather: bool = False
     overlap: bool = True
     sharded_optimizer: bool = False
@@ -73,7 +76,7 @@ def recipe_of(job: Job) -> Recipe:
             {"strategy": f"found {found}, expected a preset with degrees: {what}{RUNNABLE}"},
             source=job.source,
         )
-    misfits = _misfits(options)
+    misfits = _misfits(options) | _misfits_of_model(job, options)
     share = options.dp * options.micro_batch
     if job.data.global_batch % share:
         misfits["data.global_batch"] = (
@@ -97,6 +100,7 @@ def recipe_of(job: Job) -> Recipe:
         sequence_parallel=options.sequence_parallel and options.tp > 1,
         ghosts=options.ghosts or 0,
         variant=options.variant,
+        phantom_layers=options.phantom_layers,
         regather=options.regather,
         overlap=options.overlap_tensor is not False,
         sharded_optimizer=options.sharding == "zero1" and options.dp > 1,
@@ -120,12 +124,13 @@ def with_preset(job: Job, preset: str) -> Job:
         share = max(1, job.data.global_batch // options.ranks)
         degrees = {"dp": options.ranks, "tp": 1, "micro_batch": min(options.micro_batch, share)}
     if preset == Kind.PHANTOM:
-        ghosts = {
+        layers = {
             "ghosts": options.ghosts,
             "variant": options.variant,
             "regather": options.regather,
+            **({"phantom_layers": options.phantom_layers} if options.phantom_layers else {}),
         }
-        return replace(job, strategy=options_of_preset(preset, {**degrees, **ghosts}))
+        return replace(job, strategy=options_of_preset(preset, {**degrees, **layers}))
     return replace(job, strategy=options_of_preset(preset, degrees))
 
 
@@ -142,12 +147,24 @@ def _misfits(options: StrategyOptions) -> dict[str, str]:
         misfits["strategy.recompute"] = f"found '{options.recompute}', expected none: {RUNNABLE}"
     if options.phantom and options.tp == 1:
         misfits["strategy.tp"] = "found 1 with phantom layers; set tp above 1, or use ddp"
-    if options.phantom_layers is not None:
-        misfits["strategy.phantom_layers"] = (
-            "found a list; train makes phantom layers of all layers of ffn, and of the "
-            "feed-forward parts of transformer: leave it out"
-        )
     for name in ("single_process", "op_shard", "sync_batch_norm"):
         if getattr(options, name):
             misfits[f"strategy.{name}"] = f"found true, expected false: {RUNNABLE}"
     return misfits
+
+
+def _misfits_of_model(job: Job, options: StrategyOptions) -> dict[str, str]:
+    """Return what is run of some models, and not of this one."""
+    source = job.model
+    is_built_in = source.ffn is not None or source.transformer is not None
+    if is_built_in and options.phantom_layers is not None:
+        return {
+            "strategy.phantom_layers": "found a list; train makes phantom layers of all layers of "
+            "ffn, and of the feed-forward parts of transformer: leave it out"
+        }
+    if not is_built_in and options.tp > 1 and (options.tensor_pairs or options.sequence_parallel):
+        return {
+            "strategy": "megatron shares layers of model.ffn and model.transformer; other models "
+            "are trained with ddp, tensor and phantom"
+        }
+    return {}

@@ -80,22 +80,29 @@ def layer_patterns(model: ModelGraph) -> tuple[str, ...]:
 
 
 def operator_patterns(
-    model: ModelGraph, chosen: Callable[[Operator], bool]
+    model: ModelGraph,
+    chosen: Callable[[Operator], bool],
+    named: Callable[[str, Operator], bool] | None = None,
 ) -> tuple[tuple[str, Operator], ...]:
     """Return patterns of the operators that are `chosen`, each with the first that it matches.
 
     Paths that differ in the number of a layer share a pattern, if all that it matches is chosen.
+
+    Args:
+        model: Whose operators.
+        chosen: Whether one is chosen, wherever it stands.
+        named: Whether one of that whole path is; None for all.
     """
     matches: dict[str, bool] = {}
     first: dict[str, Operator] = {}
     paths: dict[str, list[tuple[str, Operator]]] = {}
     for instance, operator in _operators(model):
         pattern = f"{_general(instance.path)}.{operator.path}"
-        is_chosen = chosen(operator)
+        path = f"{instance.path}.{operator.path}"
+        is_chosen = chosen(operator) and (named is None or named(path, operator))
         matches[pattern] = matches.get(pattern, True) and is_chosen
         if is_chosen:
             first.setdefault(pattern, operator)
-            path = f"{instance.path}.{operator.path}"
             paths.setdefault(pattern, []).append((path, operator))
     found: list[tuple[str, Operator]] = []
     for pattern, operator in first.items():

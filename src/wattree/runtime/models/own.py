@@ -16,9 +16,10 @@ from wattree.files import read_json
 from wattree.job import Job, ModuleSource
 from wattree.runtime.data import Wanted, WantedKind
 from wattree.runtime.models.linears import Linears
+from wattree.runtime.models.share import shared_module
 from wattree.runtime.models.trainable import Trainable
 
-__all__ = ["Adapted", "adapted", "config_trainable", "module_trainable"]
+__all__ = ["Adapted", "config_trainable", "module_trainable"]
 
 #: Samples that the other start of a module answers at once.
 _CHUNK = 64
@@ -45,25 +46,6 @@ class Adapted(nn.Module):
             named = dict(zip(self.names, inputs, strict=True))
             return _main(self.module(**named, **self.constants))
         return _main(self.module(*inputs, **self.constants))
-
-
-def adapted(module: nn.Module, linears: Linears, job: Job) -> nn.Module:
-    """Return a module of another's as the ranks of a replica share it.
-
-    One rank has it whole. This is the place where linear layers of any module can become others.
-
-    Raises:
-        JobError: Its linear layers would have to be shared.
-    """
-    if linears.group.size == 1:
-        return module
-    raise JobError(
-        job.source,
-        [
-            f"strategy: {linears.recipe.kind} shares layers of model.ffn and model.transformer; "
-            "other models are trained with preset ddp, so far"
-        ],
-    )
 
 
 def module_trainable(job: Job, source: ModuleSource, linears: Linears) -> Trainable:
@@ -157,7 +139,9 @@ def _trainable(
             f"{name}: train needs inputs that all are tensors of samples, by position or by "
             "keyword; give 'inputs', such as ['float32[batch, 784]']"
         )
-    module = adapted(build(), linears, job).to(linears.device)
+    module = build().to(linears.device)
+    if linears.group.size > 1:
+        module = shared_module(module, linears, job.source)
     whole = Adapted(module, names, constants)
 
     def inputs(count: int) -> tuple[Tensor, ...]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wattree.cost import load_calibration
+from wattree.errors import StrategyError
 from wattree.job import Job
 from wattree.predict import Setting, setting_of
 from wattree.predict.bill import cost_usd, embodied_gco2e
@@ -122,6 +123,21 @@ def trained(
     )
 
 
+def _strategy(setting: Setting, recipe: Recipe) -> Mapping[str, object]:
+    """Return the strategy as plain values, also where it can be trained and not be predicted."""
+    job = setting.job
+    assert isinstance(job.strategy, StrategyOptions)
+    try:
+        strategy = strategy_of(
+            job.strategy, model=setting.model, global_batch=job.data.global_batch
+        )
+    except StrategyError:
+        schedule = {"name": "1f1b", "micro_batches": recipe.micro_batches, "virtual_stages": 1}
+        mesh = {"dp": recipe.dp, "tp": recipe.tp}
+        return {"mesh": mesh, "schedule": schedule, "preset": [str(recipe.kind)], "tree": {}}
+    return describe(strategy, setting.model)
+
+
 def _work(
     job: Job,
     recipe: Recipe,
@@ -163,12 +179,10 @@ def _result(
     known_j = None if math.isnan(energy.total) else energy.total
     carbon = job.cluster.site.carbon_gco2e_per_j
     peak = max(account.peak_bytes for account in accounts)
-    assert isinstance(job.strategy, StrategyOptions)
-    strategy = strategy_of(job.strategy, model=setting.model, global_batch=batch)
     return Result(
         model=setting.model.name,
         cluster=f"{nodes[0]:.10g} x {node.name}",
-        strategy=describe(strategy, setting.model),
+        strategy=_strategy(setting, recipe),
         ranks=ranks,
         step_time_s=step_s,
         samples_per_s=batch / step_s,

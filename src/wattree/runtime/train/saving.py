@@ -40,6 +40,7 @@ def facts_of(job: Job, recipe: Recipe) -> dict[str, Any]:
         "dp": recipe.dp,
         "ghosts": recipe.ghosts,
         "variant": recipe.variant if recipe.ghosts else "",
+        "phantom_layers": ", ".join(recipe.phantom_layers or ()),
         "micro_batches": recipe.micro_batches,
         "global_batch": job.data.global_batch,
         "sequence_length": job.data.sequence_length,
@@ -124,16 +125,28 @@ class Saving:
 
     def _check(self, step: int, there: Mapping[str, Any]) -> None:
         assert self._folder is not None
+        told, mine = _flat(there), _flat(self._facts)
         problems = [
-            f"{key}: the checkpoint has {_shown(there.get(key))}, the job {_shown(value)}"
-            for key, value in self._facts.items()
-            if there.get(key) != value
+            f"{key}: the checkpoint has {_shown(told.get(key))}, the job {_shown(mine.get(key))}"
+            for key in dict.fromkeys((*mine, *told))
+            if key != "step" and told.get(key) != mine.get(key)
         ]
         if problems:
             raise RunError(
                 str(self._folder / f"step-{step}"),
                 [*problems, "go on with the job that wrote it, or begin anew: --fresh"],
             )
+
+
+def _flat(facts: Mapping[str, Any], place: str = "") -> dict[str, Any]:
+    """Return facts by their whole place, as a job writes it: `model.ffn.width`."""
+    found: dict[str, Any] = {}
+    for key, value in facts.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{place}{key}.")
+        else:
+            found[f"{place}{key}"] = value
+    return found
 
 
 def _shown(value: object) -> str:

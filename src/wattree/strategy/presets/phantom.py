@@ -32,6 +32,8 @@ __all__ = ["check_phantom", "phantom_parallel"]
 _OWN = ("mlp.up", "mlp.down")
 #: What stands between the feed-forward part, or attention, and the norm of the next layer.
 _ADDED = ("*.dropout", "*.residual")
+#: What the only operator of a captured linear layer is called.
+_ALONE = ".linear"
 _ROLES = (TensorRole.COLUMN, TensorRole.ROW, TensorRole.EITHER)
 
 
@@ -46,7 +48,11 @@ def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
             gathered=GatheredStore.AGAIN if options.regather else GatheredStore.KEEP
         ),
     )
-    found = operator_patterns(model, lambda operator: _is_chosen(operator, options, model))
+    found = operator_patterns(
+        model,
+        lambda operator: _may_be_chosen(operator, options, model),
+        lambda path, operator: _is_named(path, operator, options),
+    )
     nodes = {path: TreeNode(compute={dim: ()}) for path, dim in _whole_states(model).items()}
     for pattern, operator in found:
         # Whatever splits the linear layer goes with it.
@@ -82,18 +88,22 @@ def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
             "stand; set tp above 1, or use ddp"
         )
     linear = [
-        operator
-        for block in model.blocks.values()
-        for operator in block.operators
+        (f"{instance.path}.{operator.path}", operator)
+        for instance in model.instances
+        for operator in model.blocks[instance.block].operators
         if _is_linear(operator)
     ]
     for pattern in options.phantom_layers or ():
-        if not any(fnmatch.fnmatchcase(operator.path, pattern) for operator in linear):
-            known = ", ".join(dict.fromkeys(operator.path for operator in linear)) or "none"
+        if not any(_matches(path, operator, pattern) for path, operator in linear):
+            known = dict.fromkeys(_known_as(path, operator, model) for path, operator in linear)
             misfits[f"strategy.phantom_layers.{pattern}"] = (
-                f"matches no linear layer of {model.name}; it has {known}"
+                f"matches no linear layer of {model.name}; it has {', '.join(known) or 'none'}"
             )
-    if not any(_is_chosen(operator, options, model) for operator in linear) and not misfits:
+    is_any = any(
+        _may_be_chosen(operator, options, model) and _is_named(path, operator, options)
+        for path, operator in linear
+    )
+    if not is_any and not misfits:
         misfits["strategy.phantom"] = (
             f"finds no linear layers to replace in {model.name}; name some with phantom_layers, or "
             "use tensor"
@@ -102,14 +112,33 @@ def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
         raise StrategyError(misfits)
 
 
-def _is_chosen(operator: Operator, options: StrategyOptions, model: ModelGraph) -> bool:
-    if not _is_linear(operator):
-        return False
-    if options.phantom_layers is not None:
-        return any(fnmatch.fnmatchcase(operator.path, p) for p in options.phantom_layers)
+def _may_be_chosen(operator: Operator, options: StrategyOptions, model: ModelGraph) -> bool:
+    if not _is_linear(operator) or options.phantom_layers is not None:
+        return _is_linear(operator)
     if model.own_family:
         return operator.path in _OWN
     return operator.role in _ROLES and is_plain_linear(operator)
+
+
+def _is_named(path: str, operator: Operator, options: StrategyOptions) -> bool:
+    patterns = options.phantom_layers
+    return patterns is None or any(_matches(path, operator, each) for each in patterns)
+
+
+def _matches(path: str, operator: Operator, pattern: str) -> bool:
+    """Return whether a pattern names an operator: by its path in a block, or in the model.
+
+    A captured linear layer that is a block of its own has the name of its module, too.
+    """
+    names = (operator.path, path, path.removesuffix(_ALONE))
+    return any(fnmatch.fnmatchcase(name, pattern) for name in names)
+
+
+def _known_as(path: str, operator: Operator, model: ModelGraph) -> str:
+    if model.own_family:
+        return operator.path
+    *block, name = path.removesuffix(_ALONE).split(".")
+    return ".".join((*("*" if part.isdigit() else part for part in block), name))
 
 
 def _is_linear(operator: Operator) -> bool:

@@ -1,0 +1,167 @@
+"""Linear layers of another's module, shared by the ranks of a replica.
+
+Which ones, and how they lie, is what a plan says (see `wattree.runtime.convert`): phantom layers by
+`phantomize` itself, exact ones by the same plans with the exact kinds in the place of phantom ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+from wattree.errors import JobError, StrategyError
+from wattree.runtime.convert import CutKind, Plan, Rule, Side, conversion_of, phantomize
+from wattree.runtime.convert.convert import planned
+from wattree.runtime.convert.dense import linear_layers
+from wattree.runtime.convert.families import shipped_plan
+from wattree.runtime.models.linears import Linears
+from wattree.runtime.recipe import Kind, Recipe
+from wattree.runtime.shards import shard_widths
+from wattree.strategy import PAIR
+
+__all__ = ["shared_module"]
+
+#: What is exact and lies as a phantom layer does; a layer of whole input and output is neither.
+_EXACT = {
+    (Side.WHOLE, Side.SHARD): CutKind.COLUMN,
+    (Side.SHARD, Side.WHOLE): CutKind.ROW,
+    (Side.SHARD, Side.SHARD): CutKind.ROWS,
+}
+#: Most names of layers in a message.
+_MOST_NAMES = 12
+
+
+def shared_module(module: nn.Module, linears: Linears, source: str) -> nn.Module:
+    """Return a module with linear layers shared by the ranks of a replica; all of them call this.
+
+    Args:
+        module: Whole, and the same on every rank.
+        linears: Who shares it, and how.
+        source: Of the job, for messages.
+
+    Raises:
+        JobError: No plan fits, with the linear layers that there are.
+    """
+    recipe = linears.recipe
+    try:
+        plan = _plan(module, recipe, linears.group.size)
+        is_phantom = recipe.kind is Kind.PHANTOM
+        options: dict[str, Any] = {"overlap": recipe.overlap}
+        options |= {"regather": recipe.regather} if is_phantom else {}
+        shared = phantomize(
+            module,
+            linears.group,
+            ghosts=recipe.ghosts if is_phantom else 0,
+            variant=recipe.variant,
+            plan=plan if is_phantom else replace(plan, rules=_exact(plan.rules)),
+            from_dense=not is_phantom,  # exact layers hold the model's own weights
+            **options,
+        )
+        _check_dropout(shared, plan, linears.group.size)
+    except StrategyError as error:
+        told = [f"{place}: {text}" for place, text in error.misfits.items()]
+        raise JobError(source, [*told, f"model: {_help(module, recipe.kind)}"]) from error
+    return shared
+
+
+def _plan(module: nn.Module, recipe: Recipe, size: int) -> Plan:
+    """Return the plan of the named layers, or the first shipped one that fits the module."""
+    if recipe.phantom_layers is not None:
+        return _named(module, recipe.phantom_layers)
+    reasons: dict[str, str] = {}
+    for name in ("mlp", "ffn"):  # a transformer may look like a stack, and is none
+        try:
+            plan = shipped_plan(module, name)
+        except StrategyError as error:
+            reasons |= {f"plan {name}: {place}": text for place, text in error.misfits.items()}
+            continue
+        return plan if name == "ffn" else _with_attention(module, plan, size)
+    raise StrategyError({"strategy": f"{recipe.kind} knows no plan for this module", **reasons})
+
+
+def _with_attention(module: nn.Module, plan: Plan, size: int) -> Plan:
+    """Add exact layers of attention by heads, as simulations have them, where that fits."""
+    try:
+        whole = shipped_plan(module, "all")
+        attention = tuple(rule for rule in whole.rules if rule not in plan.rules)
+        # Of both, the exact rules go first: those of feed-forward parts may match more.
+        both = replace(whole, rules=(*_exact(attention), *plan.rules))
+        planned(module, both, size=size, ghosts=0, variant=PAIR)
+    except StrategyError:  # unknown attention, or heads that do not divide: it stays whole
+        return plan
+    return both
+
+
+def _named(module: nn.Module, patterns: Iterable[str]) -> Plan:
+    """Return a plan of whole inputs and outputs, which does whatever stands between layers.
+
+    Patterns are of names of modules, or of their ends, as `simulate` names layers of a block.
+    """
+    names = list(linear_layers(module))
+    chosen: dict[str, None] = {}
+    misfits = {}
+    for pattern in patterns:
+        found = [n for n in names if fnmatchcase(n, pattern) or fnmatchcase(n, f"*.{pattern}")]
+        if not found:
+            misfits[f"strategy.phantom_layers.{pattern}"] = "names no linear layer"
+        chosen |= dict.fromkeys(found)
+    if misfits:
+        raise StrategyError(misfits)
+    return Plan(
+        rules=tuple(
+            Rule(pattern=_exactly(name), input=Side.WHOLE, output=Side.WHOLE) for name in chosen
+        ),
+        name="strategy.phantom_layers",
+    )
+
+
+def _exact(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Return rules of exact layers in the place of those of phantom layers."""
+    return tuple(
+        replace(rule, kind=_EXACT[rule.input, rule.output])
+        if rule.kind is CutKind.PHANTOM
+        else rule
+        for rule in rules
+    )
+
+
+def _check_dropout(module: nn.Module, plan: Plan, size: int) -> None:
+    """Refuse random numbers for shards of unequal width beside random numbers for whole tensors.
+
+    Ranks that draw different counts would drop different features of what all have whole.
+
+    Raises:
+        StrategyError: The module has both.
+    """
+    if plan.name == "ffn":  # nothing is whole between the first layer and the last one
+        return
+    draws = any(isinstance(each, nn.Dropout) and each.p > 0 for each in module.modules())
+    misfits = {
+        cut.name: f"cuts {width} features unevenly over {size} ranks, which then draw dropout "
+        "differently; expected a width that divides, or a dropout of 0"
+        for cut in (layer.cut for layer in conversion_of(module).layers)
+        for side, width in ((cut.input, cut.in_features), (cut.output, cut.out_features))
+        if side is Side.SHARD and len(set(shard_widths(width, size))) > 1
+    }
+    if draws and misfits:
+        raise StrategyError(misfits)
+
+
+def _help(module: nn.Module, kind: Kind) -> str:
+    folded = dict.fromkeys(
+        ".".join("*" if part.isdigit() else part for part in name.split("."))
+        for name in linear_layers(module)
+    )
+    listed = ", ".join(list(folded)[:_MOST_NAMES]) or "none"
+    more = ", …" if len(folded) > _MOST_NAMES else ""
+    fix = "name some with strategy.phantom_layers" if kind is Kind.PHANTOM else "use preset ddp"
+    return f"linear layers are {listed}{more}; {fix}"
+
+
+def _exactly(name: str) -> str:
+    """Return the pattern of one name."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
