@@ -94,7 +94,9 @@ def test_it_starts_the_ranks_itself_and_compares(job: Path) -> None:
         result["step_time_s"], rel=1e-6
     )
     run = read_run(job.parent / "run" / "run.json")
-    assert run.origin in {RunOrigin.MEASURED, RunOrigin.ESTIMATED}
+    # On a quick machine the run is too short for a meter: nothing is read, and none invented.
+    assert run.origin is not RunOrigin.SIMULATED
+    assert (run.origin is RunOrigin.UNREAD) == (result["energy_j"]["total"] is None)
     assert run.iterations == result["training"]["measured_steps"]
     kept = load_job(job.parent / "run" / "job.yaml")
     assert kept.strategy == load_job(job).strategy

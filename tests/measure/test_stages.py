@@ -193,7 +193,8 @@ def test_all_that_workers_did_is_counted_once(*, stays: bool) -> None:
     worker.end()
     used_s = _children_s() - before_s
 
-    assert 0.3 <= counted_s <= used_s + 0.03  # the kernel counts in hundredths
+    # The kernel counts in hundredths, so that each of the two readings may lack one.
+    assert 0.27 <= counted_s <= used_s + 0.03
     assert counted_s >= 0.5 * used_s
 
 

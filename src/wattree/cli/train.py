@@ -129,6 +129,7 @@ def train(  # noqa: PLR0917 - typer passes options by name
     from wattree.runtime.launch import Launch, launch_from
     from wattree.runtime.recipe import recipe_of, with_preset
     from wattree.runtime.train import TrainSettings
+    from wattree.runtime.train.guard import guarded
 
     launch = launch_from(os.environ)
     is_first = launch is None or (launch.rank == 0 and not launch.store)
@@ -165,7 +166,7 @@ def train(  # noqa: PLR0917 - typer passes options by name
         return
     launch = launch or Launch(rank=0, world=1, local_rank=0, local_world=1)
     _check_world(launch, recipe, loaded)
-    end = _guarded(
+    end = guarded(
         launch,
         lambda: _run_rank(
             loaded,
@@ -315,16 +316,6 @@ def _check_world(launch: Launch, recipe: Recipe, job: Job) -> None:
             "or call wattree train without a launcher, which starts as many as there are"
         ],
     )
-
-
-def _guarded(launch: Launch, act: Callable[[], RankEnd]) -> RankEnd:
-    """Return how this rank ended; what failed in it is told by whoever started it."""
-    from wattree.runtime.train.guard import RankFailed, guarded
-
-    try:
-        return guarded(launch, act)
-    except RankFailed as failed:
-        raise typer.Exit(failed.code) from failed
 
 
 def _run_rank(

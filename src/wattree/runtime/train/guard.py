@@ -14,7 +14,7 @@ from wattree.errors import CommunicationError, WattreeError
 from wattree.runtime.launch import Launch, leave_failure, watch_parent
 from wattree.runtime.train.health import is_echo
 
-__all__ = ["RankFailed", "guarded"]
+__all__ = ["guarded"]
 
 T = TypeVar("T")
 
@@ -25,18 +25,6 @@ _AFTER_OTHERS_S = 1.0
 _GONE_AFTER_S = 5.0
 
 
-class RankFailed(Exception):  # noqa: N818 - no error of its own: it was told already
-    """A rank failed, and whoever started it has been told why.
-
-    Attributes:
-        code: Exit code of the process.
-    """
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-        super().__init__(f"exit code {code}")
-
-
 def guarded(launch: Launch, act: Callable[[], T]) -> T:
     """Return what `act` returns; let an error end the rank.
 
@@ -45,7 +33,7 @@ def guarded(launch: Launch, act: Callable[[], T]) -> T:
         act: What it does.
 
     Raises:
-        RankFailed: It failed, and its parent will say why.
+        SystemExit: It failed, and its parent will say why.
         WattreeError: It failed, and nobody else will say why.
     """
     watch_parent()
@@ -58,7 +46,7 @@ def guarded(launch: Launch, act: Callable[[], T]) -> T:
             _end_soon(code)
         message = _message(error, launch, echo=echo)
         if leave_failure(launch.rank, code=code, message=message, is_echo=echo):
-            raise RankFailed(code) from error
+            raise SystemExit(code) from error
         if echo:
             time.sleep(_AFTER_OTHERS_S)
             raise CommunicationError(message) from error
