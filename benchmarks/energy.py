@@ -10,8 +10,6 @@ constants that the measurements make, beside the shipped ones. A missed target i
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -29,9 +27,8 @@ from benchmarks import (
     energy_zeus,
     mlperf_steps,
 )
-from benchmarks.energy_frame import Measure, Options, Section
+from benchmarks.energy_frame import Measure, Options, Section, print_sections
 from wattree.cost import load_calibration
-from wattree.files import write_atomic
 
 __all__ = ["SECTIONS", "main"]
 
@@ -67,25 +64,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, dest="json_path")
     given = parser.parse_args(arguments)
     options = Options(shared=given.dir, calibration=load_calibration())
-    console = Console(width=120)
     if given.fit:
-        _print_fit(options, console, given.only)
+        _print_fit(options, Console(width=120), given.only)
         return 0
-    found: dict[str, Section] = {}
-    for name, section in SECTIONS.items():
-        if given.only not in {None, name}:
-            continue
-        made = section(options)
-        if made is None:
-            print(f"{name}: its tables or its library are not there: left out", file=sys.stderr)
-            continue
-        found[name] = made
-        console.print(_table(made))
-        for note in made.notes:
-            console.print(f"  {note}")
-    if given.json_path:
-        text = json.dumps({name: each.as_json() for name, each in found.items()}, indent=1)
-        write_atomic(given.json_path, text + "\n")
+    print_sections(
+        SECTIONS,
+        options,
+        only=given.only,
+        json_path=given.json_path,
+        table=_table,
+        missing="its tables or its library are",
+    )
     return 0
 
 

@@ -1,19 +1,25 @@
-"""What sections of the energy table hand over, and what they are told."""
+"""What sections of a table hand over, what they are told, and how they are printed."""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
 
 from benchmarks.measure import Figure
 from wattree.cost import Calibration
 from wattree.energy.scores import score
+from wattree.files import write_atomic
 
-__all__ = ["Measure", "Options", "Section"]
+__all__ = ["Measure", "Options", "Section", "print_sections"]
 
 Floats = NDArray[np.float64]
 #: Rows up to which figures get an interval.
@@ -121,3 +127,40 @@ class Section:
             "beside": [asdict(m) for m in self.beside],
             "notes": list(self.notes),
         }
+
+
+def print_sections(
+    sections: Mapping[str, Callable[[Options], Section | None]],
+    options: Options,
+    *,
+    only: str | None,
+    json_path: Path | None,
+    table: Callable[[Section], Table],
+    missing: str,
+) -> None:
+    """Print sections as they are made; write JSON on request.
+
+    Args:
+        sections: Name → what makes it, None where something is not there.
+        options: What all are told.
+        only: One name; None for all.
+        json_path: Where to write them, or None.
+        table: Draws one.
+        missing: What is not there where a section is left out.
+    """
+    console = Console(width=120)
+    found: dict[str, Section] = {}
+    for name, section in sections.items():
+        if only not in {None, name}:
+            continue
+        made = section(options)
+        if made is None:
+            print(f"{name}: {missing} not there: left out", file=sys.stderr)
+            continue
+        found[name] = made
+        console.print(table(made))
+        for note in made.notes:
+            console.print(f"  {note}")
+    if json_path:
+        text = json.dumps({name: each.as_json() for name, each in found.items()}, indent=1)
+        write_atomic(json_path, text + "\n")

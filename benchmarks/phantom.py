@@ -10,12 +10,9 @@ lacks what it reads, or root for its network, is left out and named. FILE is the
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks import (
@@ -26,9 +23,8 @@ from benchmarks import (
     phantom_predicted,
     phantom_steps,
 )
-from benchmarks.energy_frame import Options, Section
+from benchmarks.energy_frame import Options, Section, print_sections
 from wattree.cost import load_calibration
-from wattree.files import write_atomic
 
 __all__ = ["SECTIONS", "main"]
 
@@ -56,22 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, dest="json_path")
     given = parser.parse_args(arguments)
     options = Options(shared=given.dir, calibration=load_calibration(), machine=given.machine)
-    console = Console(width=120)
-    found: dict[str, Section] = {}
-    for name, section in SECTIONS.items():
-        if given.only not in {None, name}:
-            continue
-        made = section(options)
-        if made is None:
-            print(f"{name}: what it reads is not there: left out", file=sys.stderr)
-            continue
-        found[name] = made
-        console.print(_table(made))
-        for note in made.notes:
-            console.print(f"  {note}")
-    if given.json_path:
-        text = json.dumps({name: each.as_json() for name, each in found.items()}, indent=1)
-        write_atomic(given.json_path, text + "\n")
+    print_sections(
+        SECTIONS,
+        options,
+        only=given.only,
+        json_path=given.json_path,
+        table=_table,
+        missing="what it reads is",
+    )
     return 0
 
 
