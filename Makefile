@@ -21,7 +21,8 @@ help:
 	@echo 'make bench-phantom  compare phantom with tensor parallelism, over links as root'
 	@echo 'make models   record the built-in models of other fields anew'
 	@echo 'make docs     write the reference of the Python functions to build/docs'
-	@echo 'make gpu      run the tests that need an accelerator, and train on it for three minutes'
+	@echo 'make gpu      run the tests that need an accelerator, train on it for three minutes, and'
+	@echo '              time the kernels of phantom layers'
 	@echo 'make clean    remove what make and the tools wrote'
 
 plan: $(VENV)/.base-installed
@@ -73,11 +74,12 @@ docs: $(VENV)/.docs-installed
 	$(BIN)/pdoc --docformat google --output-directory build/docs wattree
 
 # pytest exits with 5 where no test is marked: nothing to run is no failure here.
-# Where there is an accelerator, three minutes of training follow, and their result is written to
-# benchmarks/results; elsewhere nothing is.
+# Where there is an accelerator, three minutes of training and the kernels of phantom layers follow,
+# and their results are written to benchmarks/results; elsewhere nothing is.
 gpu: $(VENV)/.test-torch-installed
 	$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS) || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
 	$(BIN)/python -m benchmarks.gpu_energy
+	$(BIN)/python -m benchmarks.gpu_phantom
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
