@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from tests.compiler.jobs import Job, dense, small_cluster
 from wattree.capture import build_ffn
 from wattree.compiler.passes.phantom import with_phantoms
+from wattree.compiler.passes.widest import with_widest_parts
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph, Phase, TaskKind
 from wattree.job import Ffn
@@ -317,14 +318,61 @@ def test_a_model_without_phantom_layers_is_left_alone() -> None:
     assert with_phantoms(model, tree, {"tp": 4})[0] is model
 
 
+@pytest.mark.parametrize("variant", ["pair", "shared"])
+@pytest.mark.parametrize("width", [65, 66, 67])
+def test_uneven_blocks_take_what_the_widest_rank_does(width: int, variant: str) -> None:
+    """Products, exchanges, memory and time of the width that divides; parameters of its own."""
+    options = phantom(4, 5, variant=variant, micro_batch=8)
+    uneven, even = (
+        Job.of(stack(size, loss="cross_entropy"), options, global_batch=8) for size in (width, 68)
+    )
+    ours, theirs = uneven.compiled(), even.compiled()
+    matrices = [graph.kind == TaskKind.COMPUTE for graph in (ours.graph, theirs.graph)]
+
+    assert ours.graph.flop[matrices[0]].tolist() == theirs.graph.flop[matrices[1]].tolist()
+    sent = [float(each.graph.link_traffic_bytes.sum()) for each in (ours, theirs)]
+    assert sent[0] == pytest.approx(sent[1], rel=0.01)  # the last output, whole for the loss
+    assert ours.program.model.parameters == theirs.program.model.parameters
+    played = [play(each.graph).makespan_s for each in (ours, theirs)]
+    assert played[0] == pytest.approx(played[1], rel=0.005)
+
+    # First ranks have one more, as the runtime lays them.
+    widths = [width // 4 + (rank < width % 4) for rank in range(4)]
+    sources = 3 if variant == "pair" else 1
+    tree = StrategyTree(
+        nodes={"layers.*": TreeNode(phantom=PhantomLayers(ghosts=5, variant=variant))}
+    )
+    exact, _ = with_phantoms(uneven.model, tree, {"tp": 4}, widest=False)
+    assert exact.parameters == 3 * sum(m * (m + 5 + sources * 5) for m in widths)
+
+
+@pytest.mark.parametrize(
+    "options", [StrategyOptions(tp=4), StrategyOptions(tp=4, tensor_pairs=True)]
+)
+def test_uneven_stacks_are_split_exactly_too(options: StrategyOptions) -> None:
+    """Between the widths that divide: what is whole on all ranks keeps its size."""
+    times, flop = [], []
+    for width in (1024, 1026, 1028):
+        compiled = Job.of(stack(width), replace(options, micro_batch=8), global_batch=8).compiled()
+        times.append(play(compiled.graph).makespan_s)
+        flop.append(float(compiled.graph.flop.sum()))
+
+    assert times == sorted(times)
+    assert flop[0] < flop[1] < flop[2]
+    even = Job.of(stack(1024), StrategyOptions(tp=4, micro_batch=8), global_batch=8)
+    assert with_widest_parts(even.model, even.strategy.tree, {"tp": 4}) is even.model
+
+
 def test_what_cannot_be_a_phantom_layer_is_refused_with_the_reason() -> None:
     """Each once, at the first layer where it shows."""
     assert "are more than the 16 features of its input" in _refused(
         stack(64), _tree("layers.*", 17), tp=4
     )
-    uneven = _refused(stack(66), _tree("layers.*"), tp=4)
-    assert "66 features of" in uneven
-    assert "(here and in 2 more layers)" in uneven
+    narrow = _refused(stack(3), _tree("layers.*", 1), tp=4)
+    assert "3 features of 'in' are fewer than the 4 ranks of 'tp'" in narrow
+    assert "(here and in 2 more layers)" in narrow
+    # The narrowest rank of 66 over 4 has 16.
+    assert "more than the 16 features" in _refused(stack(66), _tree("layers.*", 17), tp=4)
     assert "of one rank are linear layers" in _refused(stack(64), _tree("layers.*"), tp=1)
     assert "axis 'cp' of one rank" in _refused(stack(64), _tree("layers.*", axis="cp"), tp=4)
     tied = dense(2, tied_embedding=True)

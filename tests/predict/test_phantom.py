@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -81,6 +82,44 @@ def test_a_stack_can_be_pasted_back() -> None:
         first = simulate(job(strategy))
         printed = {k: v for k, v in first.result.strategy.items() if k != "preset"}
         assert simulate(job(printed)).trace.graph.equal(first.trace.graph), strategy
+
+
+UNEVEN = {"ffn": {"width": 4099, "depth": 4, "inputs": 1001, "outputs": 10}}
+DECODER = {
+    "transformer": {"layers": 4, "hidden": 1024, "heads": 8, "vocab": 32000, "ffn": 4099}
+    | {"gated": False}
+}
+
+
+@pytest.mark.parametrize("model", [UNEVEN, DECODER], ids=["stack", "decoder"])
+@pytest.mark.parametrize("variant", ["pair", "shared"])
+def test_uneven_blocks_mean_the_same_in_closed_form(model: Any, variant: str) -> None:
+    """As wide as the widest in both; results count the parameters that there are."""
+    setting = setting_of(job("auto", model), load_calibration(None))
+    batch = setting.job.data.global_batch
+    options = StrategyOptions(
+        tp=4, dp=2, phantom=True, ghosts=2, variant=variant, micro_batch=batch // 4
+    )
+    setting = replace(
+        setting,
+        pool_rates=tuple(replace(rates, step_overhead_s=0.0) for rates in setting.pool_rates),
+    )
+    guessed = estimate(setting, options, Degrees.of([options], batch))
+    played = predicted(setting, options)
+
+    assert guessed.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=0.06)
+    assert guessed.energy_j[0] == pytest.approx(played.result.energy_j.total, rel=0.05)
+    if model is UNEVEN:
+        layers = itertools.pairwise([1001, 4099, 4099, 4099, 10])
+        assert played.result.parameters == sum(_parameters(*each, variant) for each in layers)
+
+
+def _parameters(inputs: int, outputs: int, variant: str) -> int:
+    """Return those of a layer over 4 ranks, of which the first have one feature more."""
+    rows, columns = ([n // 4 + (rank < n % 4) for rank in range(4)] for n in (inputs, outputs))
+    sources = 3 if variant == "pair" else 1
+    own = sum(a * b + 2 * a + sources * 2 * b for a, b in zip(rows, columns, strict=True))
+    return own + outputs
 
 
 @pytest.mark.parametrize("model", [STACK, "gpt2"], ids=["stack", "gpt2"])

@@ -18,6 +18,7 @@ from wattree.compiler.movement import Movement, movement_of
 from wattree.compiler.offload import check_far_tables, offload_misfits
 from wattree.compiler.owners import first_rank_levels, owner_levels
 from wattree.compiler.passes.phantom import with_phantoms
+from wattree.compiler.passes.widest import with_widest_parts
 from wattree.compiler.passes.window import window_part_misfits
 from wattree.compiler.program import Scale
 from wattree.compiler.received import chunk_stages, with_received
@@ -121,7 +122,9 @@ def with_changes(job: JobToCompile) -> JobToCompile:
         StrategyError: Layers cannot be what the strategy wants of them.
     """
     strategy = job.strategy
-    model, tree = with_phantoms(job.model, strategy.tree, dict(strategy.mesh.axes))
+    degrees = dict(strategy.mesh.axes)
+    model, tree = with_phantoms(job.model, strategy.tree, degrees)
+    model = with_widest_parts(model, tree, degrees)
     return (
         job
         if model is job.model

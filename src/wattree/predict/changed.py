@@ -18,7 +18,8 @@ def changed_setting(setting: Setting, strategy: Strategy) -> Setting:
     Raises:
         StrategyError: Layers cannot be what the strategy wants of them.
     """
-    model, _ = with_phantoms(setting.model, strategy.tree, dict(strategy.mesh.axes))
+    degrees = dict(strategy.mesh.axes)
+    model, _ = with_phantoms(setting.model, strategy.tree, degrees, widest=False)
     return setting if model is setting.model else replace(setting, model=model, _known={})
 
 

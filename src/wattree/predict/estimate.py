@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from wattree.compiler.block import ModelProgram, compile_model
 from wattree.compiler.passes.phantom import with_phantoms
+from wattree.compiler.passes.widest import with_widest_parts
 from wattree.hardware import Cluster
 from wattree.predict.degrees import MANY, Degrees
 from wattree.predict.formulas import Formulas
@@ -193,6 +194,8 @@ def screened(
     if key not in shared.programs:
         tree = tree_of(wide, setting.model)
         model, tree = with_phantoms(setting.model, tree, {"tp": wide.tp})
+        if wide.phantom:  # of others, even degrees alone are screened
+            model = with_widest_parts(model, tree, {"tp": wide.tp})
         shared.programs[key] = compile_model(model, tree, active)
     return Screened(switches=switches, degrees=degrees, program=shared.programs[key], shared=shared)
 

@@ -12,11 +12,14 @@ docs/design/0022-phantom-in-the-tree.md):
   `others`).
 
 Names of dims are not those of the linear layer, so no split of it applies to them.
+
+Where features do not divide, the first ranks have one more (as the runtime lays them). All ranks do
+the same in what is compiled: then each is as wide as the widest, which bounds the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from wattree.errors import StrategyError
@@ -45,7 +48,7 @@ def has_phantoms(tree: StrategyTree) -> bool:
 
 
 def with_phantoms(
-    model: ModelGraph, tree: StrategyTree, degrees: Mapping[str, int]
+    model: ModelGraph, tree: StrategyTree, degrees: Mapping[str, int], *, widest: bool = True
 ) -> tuple[ModelGraph, StrategyTree]:
     """Return the model with its phantom layers, and the tree with their split over ranks.
 
@@ -53,6 +56,8 @@ def with_phantoms(
         model: As it is without them.
         tree: Choices.
         degrees: Axis → degree; that of the phantom layers' axis is part of the model.
+        widest: Ranks of uneven blocks are all as wide as the widest, to be compiled; otherwise of
+            the mean width, with the parameters that there are.
 
     Raises:
         StrategyError: Layers cannot be phantom layers; all are listed.
@@ -69,7 +74,7 @@ def with_phantoms(
         choices = [near.choices(f"{instance.path}.{o.path}") for o in block.operators]
         key = (instance.block, tuple(choice.phantom for choice in choices))
         if key not in made:
-            changed = _changed(block, choices, degrees, instance, misfits)
+            changed = _changed(block, choices, degrees, instance, misfits, widest=widest)
             made[key] = _named(changed, blocks)
             blocks[made[key]] = replace(changed, name=made[key])
         instances.append(replace(instance, block=made[key]))
@@ -111,6 +116,8 @@ def _changed(
     degrees: Mapping[str, int],
     instance: BlockInstance,
     misfits: dict[str, str],
+    *,
+    widest: bool,
 ) -> Block:
     """Return the block with its phantom layers; faults go to `misfits`."""
     operators: list[Operator] = []
@@ -122,7 +129,7 @@ def _changed(
         ranks = degrees.get(how.axis, 1)
         reason = _axis_misfit(how, degrees) or _misfit(operator, how, ranks)
         if reason is None:
-            operators += _Layer.of(operator, how, ranks).operators()
+            operators += _Layer.of(operator, how, ranks, widest=widest).operators()
         else:
             misfits[f"{instance.path}.{operator.path}"] = reason
             operators.append(operator)
@@ -158,19 +165,30 @@ def _misfit(operator: Operator, how: PhantomLayers, ranks: int) -> str | None:
     assert row is not None
     assert column is not None
     for name in (row, column):
-        loop = operator.dim(name)
-        units = round(loop.extent.coefficient) if loop.units is None else loop.units
-        if units % ranks:
-            what = f"features of '{name}'" if loop.units is None else f"heads of '{name}'"
-            return (
-                f"{units} {what} do not divide over {ranks} ranks of '{how.axis}'; uneven blocks "
-                f"can be trained, but are not simulated: use a degree that divides {units}"
-            )
+        if reason := _width_misfit(operator, name, how, ranks):
+            return reason
     shard = round(operator.dim(row).extent.coefficient) // ranks
     if how.ghosts > shard:
         return (
             f"{how.ghosts} ghosts are more than the {shard} features of its input that a rank "
             f"holds; use {shard} or fewer"
+        )
+    return None
+
+
+def _width_misfit(operator: Operator, name: str, how: PhantomLayers, ranks: int) -> str | None:
+    """Return why a dim cannot be cut into blocks; None if it can."""
+    loop = operator.dim(name)
+    features = round(loop.extent.coefficient)
+    if loop.units is not None and loop.units % ranks:
+        return (
+            f"{loop.units} heads of '{name}' do not divide over {ranks} ranks of '{how.axis}'; use "
+            f"a degree that divides {loop.units}"
+        )
+    if features < ranks:
+        return (
+            f"{features} features of '{name}' are fewer than the {ranks} ranks of '{how.axis}'; "
+            f"use {features} or fewer"
         )
     return None
 
@@ -183,6 +201,12 @@ def _features(name: str, length: float) -> IterationDim:
     return IterationDim(name=name, extent=Extent(coefficient=length), role=DimRole.OPAQUE)
 
 
+def _parts(features: float, ranks: int) -> list[float]:
+    """Return how many each rank has, the first ones more of them where they do not divide."""
+    fewest, rest = divmod(round(features), ranks)
+    return [float(fewest + (rank < rest)) for rank in range(ranks)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
     """A phantom layer in the making.
@@ -191,7 +215,8 @@ class _Layer:
         dense: The linear layer in whose place it stands.
         how: Ghosts and variant.
         ranks: That have a block each.
-        rows, columns: Inputs and outputs of one rank.
+        rows, columns: Inputs and outputs of a rank as it is compiled.
+        blocks: The same of each rank, as far as parameters are counted.
     """
 
     dense: Operator
@@ -199,18 +224,24 @@ class _Layer:
     ranks: int
     rows: float
     columns: float
+    blocks: tuple[tuple[float, float], ...]
 
     @classmethod
-    def of(cls, dense: Operator, how: PhantomLayers, ranks: int) -> _Layer:
+    def of(cls, dense: Operator, how: PhantomLayers, ranks: int, *, widest: bool) -> _Layer:
         row, column = row_dim(dense), column_dim(dense)
         assert row is not None
         assert column is not None
+        inputs, outputs = (dense.dim(name).extent.coefficient for name in (row, column))
+        parts = tuple(zip(_parts(inputs, ranks), _parts(outputs, ranks), strict=True))
+        mean = (inputs / ranks, outputs / ranks)
+        rows, columns = parts[0] if widest else mean
         return cls(
             dense=dense,
             how=how,
             ranks=ranks,
-            rows=dense.dim(row).extent.coefficient / ranks,
-            columns=dense.dim(column).extent.coefficient / ranks,
+            rows=rows,
+            columns=columns,
+            blocks=(parts[0],) * ranks if widest else parts,
         )
 
     def operators(self) -> list[Operator]:
@@ -253,14 +284,18 @@ class _Layer:
         dims = (*self._lead, *(() if whole else (RANK,)), "ghost")
         return Operand(tensor=self._name(part), dims=dims)
 
-    def _parameter(self, part: str, *dims: str, of_rank: float) -> Parameter:
-        return Parameter(
-            name=self._name(part), dims=(RANK, *dims), elements=round(self.ranks * of_rank)
-        )
+    def _parameter(
+        self, part: str, *dims: str, of_rank: Callable[[float, float], float]
+    ) -> Parameter:
+        """Return a parameter of as many elements as ranks have, each by its rows and columns."""
+        elements = sum(of_rank(rows, columns) for rows, columns in self.blocks)
+        return Parameter(name=self._name(part), dims=(RANK, *dims), elements=round(elements))
 
     def _compress(self) -> Operator:
         ghosts = float(self.how.ghosts)
-        weight = self._parameter("compressor", "ghost", "own_in", of_rank=ghosts * self.rows)
+        weight = self._parameter(
+            "compressor", "ghost", "own_in", of_rank=lambda rows, _: ghosts * rows
+        )
         return Operator(
             path=self._name("compress"),
             kind=OperatorKind.MATMUL,
@@ -275,8 +310,9 @@ class _Layer:
     def _local(self, outputs: Sequence[Operand]) -> Operator:
         dense = self.dense
         weight, *biases = dense.parameters
-        of_rank = self.columns * self.rows
-        own = self._parameter("weight", "own_out", "own_in", of_rank=of_rank)
+        own = self._parameter(
+            "weight", "own_out", "own_in", of_rank=lambda rows, columns: rows * columns
+        )
         return Operator(
             path=self._name("local"),
             kind=OperatorKind.MATMUL,
@@ -290,7 +326,14 @@ class _Layer:
             outputs=tuple(replace(o, dims=(*self._lead, RANK, "own_out")) for o in outputs),
             parameters=(
                 replace(own, name=weight.name),
-                *(replace(bias, dims=(RANK, "own_out")) for bias in biases),
+                *(
+                    replace(
+                        bias,
+                        dims=(RANK, "own_out"),
+                        elements=round(sum(columns for _, columns in self.blocks)),
+                    )
+                    for bias in biases
+                ),
             ),
             saved=(self._reads.tensor,),
         )
@@ -302,20 +345,20 @@ class _Layer:
             dims=(*self._lead, "source", "ghost"),
             fraction=self.ranks / others,  # the rank's own come along
         )
-        of_rank = self.columns * others * ghosts
-        return self._decompress(
-            gathered,
-            self._parameter("decompressor", "own_out", "source", "ghost", of_rank=of_rank),
-            (_features("source", float(others)), _features("ghost", ghosts)),
+        weight = self._parameter(
+            "decompressor",
+            *("own_out", "source", "ghost"),
+            of_rank=lambda _, columns: columns * others * ghosts,
         )
+        loops = (_features("source", float(others)), _features("ghost", ghosts))
+        return self._decompress(gathered, weight, loops)
 
     def _decompress_sum(self) -> Operator:
         ghosts = float(self.how.ghosts)
-        return self._decompress(
-            self._ghosts("others"),
-            self._parameter("decompressor", "own_out", "ghost", of_rank=self.columns * ghosts),
-            (_features("ghost", ghosts),),
+        weight = self._parameter(
+            "decompressor", "own_out", "ghost", of_rank=lambda _, columns: columns * ghosts
         )
+        return self._decompress(self._ghosts("others"), weight, (_features("ghost", ghosts),))
 
     def _decompress(
         self, ghosts: Operand, weight: Parameter, summed: tuple[IterationDim, ...]

@@ -1,0 +1,111 @@
+"""Pass 0b: parts of unequal width are all as wide as the widest, which bounds the step.
+
+Layers of plain stacks can be split over ranks that do not divide them: the first ranks have one
+feature more. What is compiled is one rank's, the same for all, so dims that are split unevenly are
+lengthened to the next multiple: each part is as wide as the widest. Collectives of what is not
+split keep their size. Other models are refused as before (`compiler.fits`), as the software that
+runs them does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from wattree.graph import Block, IterationDim, ModelGraph, Operator, Parameter, TensorRole
+from wattree.strategy import Choices, StrategyTree
+
+__all__ = ["with_widest_parts"]
+
+#: Whose ranks may have parts of unequal width.
+_AXIS = "tp"
+
+
+def with_widest_parts(
+    model: ModelGraph, tree: StrategyTree, degrees: Mapping[str, int]
+) -> ModelGraph:
+    """Return the model as its widest rank has it; the very same where all parts are even.
+
+    Args:
+        model: With its phantom layers, if it has any.
+        tree: Choices.
+        degrees: Axis → degree.
+    """
+    ranks = degrees.get(_AXIS, 1)
+    if not any(
+        _may_be_uneven(operator, dim, ranks)
+        for block in model.blocks.values()
+        for operator in block.operators
+        for dim in operator.dims
+    ):
+        return model
+    blocks: dict[str, Block] = {}
+    made: dict[tuple[str, tuple[tuple[str, ...], ...]], str] = {}
+    instances = []
+    for instance in model.instances:
+        block = model.blocks[instance.block]
+        near = StrategyTree(nodes={p: tree.nodes[p] for p in tree.reaching(instance.path)})
+        choices = [near.choices(f"{instance.path}.{o.path}") for o in block.operators]
+        longer = _longer(block.operators, choices, ranks)
+        key = instance.block, longer
+        if key not in made:
+            is_new = instance.block not in blocks
+            name = instance.block if is_new else f"{instance.block}.{len(made)}"
+            operators = tuple(
+                _lengthened(operator, dims, ranks)
+                for operator, dims in zip(block.operators, longer, strict=True)
+            )
+            made[key] = name
+            blocks[name] = replace(block, name=name, operators=operators)
+        instances.append(replace(instance, block=made[key]))
+    return replace(model, blocks=blocks, instances=tuple(instances))
+
+
+def _may_be_uneven(operator: Operator, dim: IterationDim, ranks: int) -> bool:
+    extent = dim.extent
+    return (
+        operator.role is TensorRole.EITHER
+        and dim.units is None
+        and not (extent.batch or extent.seq)
+        and round(extent.coefficient) % ranks != 0
+        and extent.coefficient >= ranks
+    )
+
+
+def _longer(
+    operators: Sequence[Operator], choices: Sequence[Choices], ranks: int
+) -> tuple[tuple[str, ...], ...]:
+    """Return the dims of each operator whose parts are uneven."""
+    return tuple(
+        tuple(
+            dim.name
+            for dim in operator.dims
+            if choice.compute.get(dim.name) == (_AXIS,) and _may_be_uneven(operator, dim, ranks)
+        )
+        for operator, choice in zip(operators, choices, strict=True)
+    )
+
+
+def _lengthened(operator: Operator, names: Sequence[str], ranks: int) -> Operator:
+    if not names:
+        return operator
+    factors: dict[str, float] = {}
+    dims = []
+    for dim in operator.dims:
+        if dim.name in names:
+            length = dim.extent.coefficient
+            padded = float(ranks * math.ceil(length / ranks))
+            factors[dim.name] = padded / length
+            dim = replace(dim, extent=replace(dim.extent, coefficient=padded))  # noqa: PLW2901
+        dims.append(dim)
+    return replace(
+        operator,
+        dims=tuple(dims),
+        parameters=tuple(_with_more(each, factors) for each in operator.parameters),
+    )
+
+
+def _with_more(parameter: Parameter, factors: Mapping[str, float]) -> Parameter:
+    factor = math.prod(factors.get(dim, 1.0) for dim in parameter.dims)
+    return replace(parameter, elements=round(parameter.elements * factor))
