@@ -166,6 +166,39 @@ def test_without_ghosts_only_the_diagonal_is_left() -> None:
     assert compiled.program.model.parameters == 3 * 64 * 64 / 4
 
 
+@settings(max_examples=15)
+@given(shape=shapes)
+def test_exchanged_activations_are_counted_as_the_formulas_have_them(shape: Shape) -> None:
+    """The same function and local work; (p-1) m (B + k) elements sent each way, n (B + k) kept."""
+    others, own, batch = shape.ranks - 1, shape.own, shape.batch
+    k, layers = shape.ghosts, shape.depth
+    options = phantom(
+        shape.ranks, k, variant=shape.variant, micro_batch=batch, exchange="activations"
+    )
+    job = replace(
+        shape.job,
+        strategy=Job.of(shape.job.model, options, global_batch=batch).strategy,
+    )
+    compiled = job.compiled()
+    graph = compiled.graph
+
+    assert compiled.program.model.parameters == shape.ranks * layers * shape.weights
+    forward = (graph.kind == TaskKind.COMPUTE) & (graph.phase == Phase.FORWARD)
+    sources = others if shape.variant == "pair" else 1
+    products = own * own + own * k * others + own * k * sources
+    assert graph.flop[forward].sum() == 2 * batch * layers * products
+    collectives = graph.kind == TaskKind.COLLECTIVE
+    sent = float(graph.link_traffic_bytes[collectives].sum())
+    unwanted = others * own * batch  # nobody wants the gradient of the samples
+    each = 2 * others * own * (batch + k)
+    assert sent == pytest.approx((layers * each - unwanted) * WIDTH, rel=1e-12)
+    counted, _ = with_phantoms(job.model, job.strategy.tree, {"tp": shape.ranks}, counted=True)
+    assert counted.parameters == compiled.program.model.parameters
+    assert {
+        o.path for b in counted.blocks.values() for o in b.operators if "hand" in o.path
+    } == set()
+
+
 def test_all_ghosts_are_as_many_as_tensor_parallelism_sends() -> None:
     """With as many ghosts as neurons the traffic is that of gathered rows."""
     rows = StrategyOptions(tp=4, micro_batch=16)
@@ -342,7 +375,7 @@ def test_uneven_blocks_take_what_the_widest_rank_does(width: int, variant: str) 
     tree = StrategyTree(
         nodes={"layers.*": TreeNode(phantom=PhantomLayers(ghosts=5, variant=variant))}
     )
-    exact, _ = with_phantoms(uneven.model, tree, {"tp": 4}, widest=False)
+    exact, _ = with_phantoms(uneven.model, tree, {"tp": 4}, counted=True)
     assert exact.parameters == 3 * sum(m * (m + 5 + sources * 5) for m in widths)
 
 
@@ -390,6 +423,11 @@ def test_what_cannot_be_a_phantom_layer_is_refused_with_the_reason() -> None:
         ({"tensor_pairs": True}, "strategy.tensor_pairs: does not go with"),
         ({"single_process": True}, "strategy.single_process: does not go with"),
         ({"context": "spatial"}, "strategy.context: does not go with"),
+        (
+            {"exchange": "activations", "regather": True},
+            "strategy.regather: found with exchange activations",
+        ),
+        ({"exchange": "all"}, "strategy.exchange: found 'all'"),
         ({"variant": "both"}, "strategy.variant: found 'both'"),
         ({"variant": "shared", "regather": True}, "strategy.regather: found with variant shared"),
     ],

@@ -79,6 +79,10 @@ JOBS: dict[str, dict[str, Any]] = {
     "megatron": {"strategy": {"preset": "megatron", "tp": 2}},
     "phantom": {"strategy": {"preset": "phantom", "tp": 2, "ghosts": GHOSTS}},
     "shared": {"strategy": {"preset": "phantom", "tp": 2, "ghosts": GHOSTS, "variant": "shared"}},
+    "low-rank": {"strategy": {"preset": "low_rank", "tp": 2, "ghosts": GHOSTS}},
+    "low-rank-shared": {
+        "strategy": {"preset": "low_rank", "tp": 2, "ghosts": GHOSTS, "variant": "shared"}
+    },
     "block": {"strategy": {"preset": "phantom", "tp": 2, "ghosts": 0}},
     "classes-ddp": {**CLASSES, "strategy": "ddp"},
     "classes-tensor": {**CLASSES, "strategy": {"preset": "tensor", "tp": 2}},
@@ -275,6 +279,14 @@ def test_parameters_are_those_that_simulations_count(trained: Mapping[str, Any])
         # Ghosts in their place; those of the first layer get their gradient, too.
         ("phantom", {"all_gather": DEPTH * GHOSTS, "reduce_scatter": DEPTH * GHOSTS}),
         ("shared", {"all_reduce": 2 * DEPTH * GHOSTS}),
+        # Activations, and compressors beside them.
+        (
+            "low-rank",
+            {
+                "all_gather": DEPTH * 12 * (1 + GHOSTS / BATCH),
+                "reduce_scatter": (DEPTH - 1) * 12 + DEPTH * 12 * GHOSTS / BATCH,
+            },
+        ),
         ("block", {}),
     ],
 )
@@ -284,6 +296,35 @@ def test_payload_is_that_of_the_formulas(
     """Elements times batch times four bytes, of one rank to the other."""
     assert trained[name]["sent_by"] == {key: n * BATCH * 4 for key, n in expected.items()}
     assert trained[name]["network_bytes"] == 2 * trained[name]["sent_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rival"), [("low-rank", "phantom"), ("low-rank-shared", "shared")]
+)
+def test_the_control_trains_the_function_of_phantom_layers(
+    trained: Mapping[str, Any], name: str, rival: str
+) -> None:
+    """From the same weights to the same losses, whatever ranks send each other."""
+    assert trained[name]["losses"] == pytest.approx(trained[rival]["losses"], rel=1e-5)
+    assert trained[name]["parameters"] == trained[rival]["parameters"]
+
+
+@pytest.mark.parametrize("name", [name for name in JOBS if name != "own-named"])
+def test_simulations_send_what_is_sent(trained: Mapping[str, Any], name: str) -> None:
+    """Stacks and modules of users to the byte, where shards are of one width; decoders but for
+    what ranks tell each other of the loss (a few numbers of each position).
+    """
+    from tests.distributed.train_cases import _job
+    from wattree.predict import run_of, simulate
+
+    job = _job(JOBS[name])
+    prediction = simulate(job)
+    run = run_of(job, prediction, steps=1, name=name)
+    sent = (run.work.network_bytes or 0.0) / prediction.result.ranks
+    vocabulary = name.startswith("decoder")
+    uneven = name == "own-phantom"  # rank 0 has the wider shards
+    loose = 0.01 if vocabulary else 0.03 if uneven else 1e-12
+    assert trained[name]["sent_bytes"] == pytest.approx(sent, rel=loose)
 
 
 def test_replicas_send_their_gradients_round_a_ring(trained: Mapping[str, Any]) -> None:

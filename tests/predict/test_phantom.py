@@ -130,6 +130,10 @@ def _parameters(inputs: int, outputs: int, variant: str) -> int:
         StrategyOptions(tp=4, dp=2, phantom=True, ghosts=16, variant="shared"),
         StrategyOptions(tp=4, dp=2, phantom=True, ghosts=16, regather=True, sharding="zero1"),
         StrategyOptions(tp=4, pp=2, phantom=True, ghosts=16, recompute="full"),
+        StrategyOptions(tp=4, dp=2, phantom=True, ghosts=16, exchange="activations"),
+        StrategyOptions(
+            tp=4, dp=2, phantom=True, ghosts=16, exchange="activations", variant="shared"
+        ),
         StrategyOptions(tp=4, dp=2, phantom=True, ghosts=0),
         StrategyOptions(tp=4, dp=2),
         StrategyOptions(tp=4, dp=2, tensor_pairs=True),

@@ -517,6 +517,10 @@ class _PresetKeys(Section):
     variant: Literal["pair", "shared"] | None = Field(
         None, description="'pair' or 'shared', what decompresses ghosts"
     )
+    exchange: Literal["ghosts", "activations"] | None = Field(
+        None,
+        description="'ghosts' or 'activations', what phantom layers send; the function is the same",
+    )
     regather: bool | None = Field(
         None, description="true or false, whether ghosts are exchanged again in backward"
     )
@@ -592,6 +596,9 @@ class PhantomSpec(Section):
     axis: str = Field("tp", description="the mesh axis whose ranks have a block each")
     variant: Literal["pair", "shared"] = Field(
         "pair", description="'pair' or 'shared', what decompresses ghosts"
+    )
+    exchange: Literal["ghosts", "activations"] = Field(
+        "ghosts", description="'ghosts' or 'activations', what ranks send each other"
     )
 
 

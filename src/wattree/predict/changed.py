@@ -19,7 +19,7 @@ def changed_setting(setting: Setting, strategy: Strategy) -> Setting:
         StrategyError: Layers cannot be what the strategy wants of them.
     """
     degrees = dict(strategy.mesh.axes)
-    model, _ = with_phantoms(setting.model, strategy.tree, degrees, widest=False)
+    model, _ = with_phantoms(setting.model, strategy.tree, degrees, counted=True)
     return setting if model is setting.model else replace(setting, model=model, _known={})
 
 

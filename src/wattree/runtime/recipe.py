@@ -7,13 +7,15 @@ from enum import StrEnum
 
 from wattree.errors import StrategyError
 from wattree.job import Job
-from wattree.strategy import StrategyOptions
+from wattree.strategy import ACTIVATIONS, StrategyOptions
 from wattree.strategy.presets import options_of_preset
 
 __all__ = ["Kind", "Recipe", "recipe_of", "with_preset"]
 
 #: What to say wherever a strategy is not run.
-RUNNABLE = "wattree train runs the presets ddp, tensor, megatron and phantom, and each with dp"
+RUNNABLE = (
+    "wattree train runs the presets ddp, tensor, megatron, phantom and low_rank, and each with dp"
+)
 
 
 class Kind(StrEnum):
@@ -23,6 +25,12 @@ class Kind(StrEnum):
     TENSOR = "tensor"
     MEGATRON = "megatron"
     PHANTOM = "phantom"
+    LOW_RANK = "low_rank"
+
+    @property
+    def has_ghosts(self) -> bool:
+        """Whether layers have the function of phantom layers, however that is computed."""
+        return self in {Kind.PHANTOM, Kind.LOW_RANK}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +96,7 @@ def recipe_of(job: Job) -> Recipe:
     if options.tp == 1:
         kind = Kind.DDP
     elif options.phantom:
-        kind = Kind.PHANTOM
+        kind = Kind.LOW_RANK if options.exchange == ACTIVATIONS else Kind.PHANTOM
     else:
         kind = Kind.MEGATRON if options.tensor_pairs or options.sequence_parallel else Kind.TENSOR
     return Recipe(
@@ -123,11 +131,11 @@ def with_preset(job: Job, preset: str) -> Job:
     if preset == Kind.DDP:
         share = max(1, job.data.global_batch // options.ranks)
         degrees = {"dp": options.ranks, "tp": 1, "micro_batch": min(options.micro_batch, share)}
-    if preset == Kind.PHANTOM:
+    if preset in {Kind.PHANTOM, Kind.LOW_RANK}:
         layers = {
             "ghosts": options.ghosts,
             "variant": options.variant,
-            "regather": options.regather,
+            "regather": options.regather and preset == Kind.PHANTOM,
             **({"phantom_layers": options.phantom_layers} if options.phantom_layers else {}),
         }
         return replace(job, strategy=options_of_preset(preset, {**degrees, **layers}))
@@ -161,6 +169,11 @@ def _misfits_of_model(job: Job, options: StrategyOptions) -> dict[str, str]:
         return {
             "strategy.phantom_layers": "found a list; train makes phantom layers of all layers of "
             "ffn, and of the feed-forward parts of transformer: leave it out"
+        }
+    if not is_built_in and options.exchange == ACTIVATIONS:
+        return {
+            "strategy.exchange": "found activations, which layers of model.ffn and "
+            "model.transformer can send; other models are trained with ddp, tensor and phantom"
         }
     if not is_built_in and options.tp > 1 and (options.tensor_pairs or options.sequence_parallel):
         return {

@@ -12,7 +12,16 @@ from wattree.strategy.options import (
     ULYSSES,
     StrategyOptions,
 )
-from wattree.strategy.phantom import PAIR, RANK, SHARED, VARIANTS, PhantomLayers
+from wattree.strategy.phantom import (
+    ACTIVATIONS,
+    EXCHANGES,
+    GHOSTS,
+    PAIR,
+    RANK,
+    SHARED,
+    VARIANTS,
+    PhantomLayers,
+)
 from wattree.strategy.strategy import CUSTOM, Schedule, Strategy
 from wattree.strategy.traffic import IN_LINE, TIERS, Offload, Prefetch, Traffic
 from wattree.strategy.tree import (
@@ -29,9 +38,12 @@ from wattree.strategy.tree import (
 from wattree.strategy.words import options_in_words
 
 __all__ = [
+    "ACTIVATIONS",
     "AXES",
     "CONTEXTS",
     "CUSTOM",
+    "EXCHANGES",
+    "GHOSTS",
     "IN_LINE",
     "OWNER",
     "PAIR",

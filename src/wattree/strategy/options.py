@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from wattree.errors import StrategyError
 from wattree.strategy.expert_load import ExpertLoad
-from wattree.strategy.phantom import PAIR, SHARED, VARIANTS
+from wattree.strategy.phantom import ACTIVATIONS, EXCHANGES, GHOSTS, PAIR, SHARED, VARIANTS
 from wattree.strategy.schedules import PIPELINE_SCHEDULES, Order
 from wattree.strategy.strategy import CUSTOM
 from wattree.strategy.traffic import Traffic
@@ -78,6 +78,8 @@ class StrategyOptions:
         phantom: Linear layers are phantom layers over `tp`: another function of fewer parameters.
         ghosts: Neurons that each rank sends of each phantom layer.
         variant: One of `VARIANTS`.
+        exchange: What phantom layers send, one of `EXCHANGES`; activations are the control that
+            computes the same function as tensor parallelism would.
         regather: Ghosts are exchanged again in backward instead of kept.
         phantom_layers: Patterns of the layers that become phantom layers; None: layers of stacks,
             feed-forward parts of transformers.
@@ -116,6 +118,7 @@ class StrategyOptions:
     phantom: bool = False
     ghosts: int | None = None
     variant: str = PAIR
+    exchange: str = GHOSTS
     regather: bool = False
     phantom_layers: tuple[str, ...] | None = None
 
@@ -132,6 +135,7 @@ class StrategyOptions:
             ("context_order", ORDERS),
             ("tables", TABLES),
             ("variant", VARIANTS),
+            ("exchange", EXCHANGES),
         ):
             if getattr(self, name) not in allowed:
                 misfits[f"strategy.{name}"] = (
@@ -150,6 +154,7 @@ class StrategyOptions:
     def _phantom_misfits(self) -> dict[str, str]:
         """Return what contradicts itself, or what no software does, about phantom layers."""
         defaults = {"ghosts": None, "variant": PAIR, "regather": False, "phantom_layers": None}
+        defaults["exchange"] = GHOSTS
         if not self.phantom:
             return {
                 f"strategy.{name}": "is of phantom layers; expected it beside preset: phantom"
@@ -167,6 +172,10 @@ class StrategyOptions:
         if self.regather and self.variant == SHARED:
             found["strategy.regather"] = (
                 "found with variant shared, which keeps one sum of ghosts; use it with pair"
+            )
+        if self.regather and self.exchange == ACTIVATIONS:
+            found["strategy.regather"] = (
+                "found with exchange activations, which sends no ghosts; leave it out"
             )
         others = {
             "sequence_parallel": self.sequence_parallel,

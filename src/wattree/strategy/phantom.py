@@ -10,12 +10,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["PAIR", "RANK", "SHARED", "VARIANTS", "PhantomLayers"]
+__all__ = [
+    "ACTIVATIONS",
+    "EXCHANGES",
+    "GHOSTS",
+    "PAIR",
+    "RANK",
+    "SHARED",
+    "VARIANTS",
+    "PhantomLayers",
+]
 
 #: A decompressor for each pair of ranks, or one for the sum of the others' ghosts.
 PAIR: Final = "pair"
 SHARED: Final = "shared"
 VARIANTS: Final = (PAIR, SHARED)
+#: What ranks send each other: their ghosts, or, as tensor parallelism does, their activations, of
+#: which each rank makes everybody's ghosts itself. The function is the same.
+GHOSTS: Final = "ghosts"
+ACTIVATIONS: Final = "activations"
+EXCHANGES: Final = (GHOSTS, ACTIVATIONS)
 #: Dim of phantom layers that says whose neurons: the axis splits it, one index to a rank.
 RANK: Final = "rank"
 
@@ -28,8 +42,10 @@ class PhantomLayers:
         ghosts: Neurons that each rank sends of each layer; 0 leaves the diagonal blocks alone.
         axis: Mesh axis whose ranks have a block each.
         variant: One of `VARIANTS`.
+        exchange: One of `EXCHANGES`.
     """
 
     ghosts: int
     axis: str = "tp"
     variant: str = PAIR
+    exchange: str = GHOSTS

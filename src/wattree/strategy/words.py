@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wattree.strategy.mesh import AXES
 from wattree.strategy.options import StrategyOptions
-from wattree.strategy.phantom import PAIR
+from wattree.strategy.phantom import ACTIVATIONS, PAIR
 
 __all__ = ["options_in_words"]
 
@@ -29,8 +29,10 @@ def options_in_words(options: StrategyOptions) -> str:
     if options.stage_layers is not None:
         words.append(f"{'+'.join(map(str, options.stage_layers))} layers")
     if options.phantom:
-        variant = "" if options.variant == PAIR else f" ({options.variant})"
-        words.append(f"phantom layers of {options.ghosts} ghosts{variant}")
+        told = [options.variant] if options.variant != PAIR else []
+        told += ["exchanging activations"] if options.exchange == ACTIVATIONS else []
+        more = f" ({', '.join(told)})" if told else ""
+        words.append(f"phantom layers of {options.ghosts} ghosts{more}")
     words += [
         said
         for said, holds in (

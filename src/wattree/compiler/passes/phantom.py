@@ -1,17 +1,7 @@
 """Pass 0a: linear layers that the strategy makes phantom layers become the operators of those.
 
-The model's function changes, so the model's graph does, before anything is split. Of a layer with
-weights `(out, in)` over `p` ranks come, each with a dim `rank` that the axis splits (letters of
-docs/design/0022-phantom-in-the-tree.md):
-
-- `compress`: ghosts of each rank, from its own part of the input;
-- `local`: the diagonal block;
-- `decompress`: what the ghosts of the other ranks add to it. It reads those of all ranks, so that
-  the passes behind insert the all-gather, and in backward the reduce-scatter. Of the variant
-  `shared` it reads their sum but the rank's own, for which they insert all-reduces (`total`,
-  `others`).
-
-Names of dims are not those of the linear layer, so no split of it applies to them.
+The model's function changes, so the model's graph does, before anything is split;
+`phantom_layer.py` has the operators.
 
 Where features do not divide, the first ranks have one more (as the runtime lays them). All ranks do
 the same in what is compiled: then each is as wide as the widest, which bounds the step.
@@ -19,24 +9,13 @@ the same in what is compiled: then each is as wide as the widest, which bounds t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from wattree.compiler.passes.phantom_layer import PhantomLayer
 from wattree.errors import StrategyError
-from wattree.graph import (
-    Block,
-    BlockInstance,
-    DimRole,
-    Extent,
-    IterationDim,
-    ModelGraph,
-    Operand,
-    Operator,
-    OperatorKind,
-    Parameter,
-    TensorRole,
-)
-from wattree.strategy import RANK, SHARED, Choices, PhantomLayers, StrategyTree
+from wattree.graph import Block, BlockInstance, ModelGraph, Operator, OperatorKind
+from wattree.strategy import RANK, Choices, PhantomLayers, StrategyTree
 from wattree.strategy.parts import column_dim, is_plain_linear, row_dim
 
 __all__ = ["has_phantoms", "with_phantoms"]
@@ -48,7 +27,7 @@ def has_phantoms(tree: StrategyTree) -> bool:
 
 
 def with_phantoms(
-    model: ModelGraph, tree: StrategyTree, degrees: Mapping[str, int], *, widest: bool = True
+    model: ModelGraph, tree: StrategyTree, degrees: Mapping[str, int], *, counted: bool = False
 ) -> tuple[ModelGraph, StrategyTree]:
     """Return the model with its phantom layers, and the tree with their split over ranks.
 
@@ -56,8 +35,9 @@ def with_phantoms(
         model: As it is without them.
         tree: Choices.
         degrees: Axis → degree; that of the phantom layers' axis is part of the model.
-        widest: Ranks of uneven blocks are all as wide as the widest, to be compiled; otherwise of
-            the mean width, with the parameters that there are.
+        counted: The function as figures count it: the parameters that there are, and no product
+            more than once. Otherwise as it is compiled: every rank is as wide as the widest, and
+            where activations are exchanged, makes all ghosts itself.
 
     Raises:
         StrategyError: Layers cannot be phantom layers; all are listed.
@@ -74,7 +54,7 @@ def with_phantoms(
         choices = [near.choices(f"{instance.path}.{o.path}") for o in block.operators]
         key = (instance.block, tuple(choice.phantom for choice in choices))
         if key not in made:
-            changed = _changed(block, choices, degrees, instance, misfits, widest=widest)
+            changed = _changed(block, choices, degrees, instance, misfits, counted=counted)
             made[key] = _named(changed, blocks)
             blocks[made[key]] = replace(changed, name=made[key])
         instances.append(replace(instance, block=made[key]))
@@ -117,7 +97,7 @@ def _changed(
     instance: BlockInstance,
     misfits: dict[str, str],
     *,
-    widest: bool,
+    counted: bool,
 ) -> Block:
     """Return the block with its phantom layers; faults go to `misfits`."""
     operators: list[Operator] = []
@@ -129,7 +109,7 @@ def _changed(
         ranks = degrees.get(how.axis, 1)
         reason = _axis_misfit(how, degrees) or _misfit(operator, how, ranks)
         if reason is None:
-            operators += _Layer.of(operator, how, ranks, widest=widest).operators()
+            operators += PhantomLayer.of(operator, how, ranks, counted=counted).operators()
         else:
             misfits[f"{instance.path}.{operator.path}"] = reason
             operators.append(operator)
@@ -191,211 +171,3 @@ def _width_misfit(operator: Operator, name: str, how: PhantomLayers, ranks: int)
             f"use {features} or fewer"
         )
     return None
-
-
-# ---------------------------------------------------------------- what stands in its place
-
-
-def _features(name: str, length: float) -> IterationDim:
-    """Return a dim that only ranks split, by their own."""
-    return IterationDim(name=name, extent=Extent(coefficient=length), role=DimRole.OPAQUE)
-
-
-def _parts(features: float, ranks: int) -> list[float]:
-    """Return how many each rank has, the first ones more of them where they do not divide."""
-    fewest, rest = divmod(round(features), ranks)
-    return [float(fewest + (rank < rest)) for rank in range(ranks)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
-    """A phantom layer in the making.
-
-    Attributes:
-        dense: The linear layer in whose place it stands.
-        how: Ghosts and variant.
-        ranks: That have a block each.
-        rows, columns: Inputs and outputs of a rank as it is compiled.
-        blocks: The same of each rank, as far as parameters are counted.
-    """
-
-    dense: Operator
-    how: PhantomLayers
-    ranks: int
-    rows: float
-    columns: float
-    blocks: tuple[tuple[float, float], ...]
-
-    @classmethod
-    def of(cls, dense: Operator, how: PhantomLayers, ranks: int, *, widest: bool) -> _Layer:
-        row, column = row_dim(dense), column_dim(dense)
-        assert row is not None
-        assert column is not None
-        inputs, outputs = (dense.dim(name).extent.coefficient for name in (row, column))
-        parts = tuple(zip(_parts(inputs, ranks), _parts(outputs, ranks), strict=True))
-        mean = (inputs / ranks, outputs / ranks)
-        rows, columns = parts[0] if widest else mean
-        return cls(
-            dense=dense,
-            how=how,
-            ranks=ranks,
-            rows=rows,
-            columns=columns,
-            blocks=(parts[0],) * ranks if widest else parts,
-        )
-
-    def operators(self) -> list[Operator]:
-        """Return its operators, in an order in which they can run."""
-        if self.how.ghosts == 0:
-            return [self._local(self.dense.outputs)]
-        own = (Operand(tensor=self._name("own"), dims=(*self._lead, RANK, "own_out")),)
-        shared = self.how.variant == SHARED
-        # The local product stands ahead of what waits for the other ranks.
-        if not shared:
-            return [self._compress(), self._local(own), self._decompress_pairs()]
-        total, others = self._sum()
-        return [self._compress(), total, self._local(own), others, self._decompress_sum()]
-
-    def _name(self, part: str) -> str:
-        return f"{self.dense.path}.{part}"
-
-    @property
-    def _lead(self) -> tuple[str, ...]:
-        """Names of the dims that count positions and samples."""
-        return self.dense.inputs[0].dims[:-1]
-
-    @property
-    def _loops(self) -> tuple[IterationDim, ...]:
-        rank = IterationDim(
-            name=RANK, extent=Extent(coefficient=float(self.ranks)), units=self.ranks
-        )
-        return (*(self.dense.dim(name) for name in self._lead), rank)
-
-    @property
-    def _reads(self) -> Operand:
-        given = self.dense.inputs[0]
-        return replace(given, dims=(*self._lead, RANK, "own_in"))
-
-    @property
-    def _writes(self) -> tuple[Operand, ...]:
-        return tuple(replace(o, dims=(*self._lead, RANK, "own_out")) for o in self.dense.outputs)
-
-    def _ghosts(self, part: str, *, whole: bool = False) -> Operand:
-        dims = (*self._lead, *(() if whole else (RANK,)), "ghost")
-        return Operand(tensor=self._name(part), dims=dims)
-
-    def _parameter(
-        self, part: str, *dims: str, of_rank: Callable[[float, float], float]
-    ) -> Parameter:
-        """Return a parameter of as many elements as ranks have, each by its rows and columns."""
-        elements = sum(of_rank(rows, columns) for rows, columns in self.blocks)
-        return Parameter(name=self._name(part), dims=(RANK, *dims), elements=round(elements))
-
-    def _compress(self) -> Operator:
-        ghosts = float(self.how.ghosts)
-        weight = self._parameter(
-            "compressor", "ghost", "own_in", of_rank=lambda rows, _: ghosts * rows
-        )
-        return Operator(
-            path=self._name("compress"),
-            kind=OperatorKind.MATMUL,
-            function="compress",
-            dims=(*self._loops, _features("ghost", ghosts), _features("own_in", self.rows)),
-            inputs=(self._reads,),
-            outputs=(self._ghosts("ghosts"),),
-            parameters=(weight,),
-            saved=(self._reads.tensor,),
-        )
-
-    def _local(self, outputs: Sequence[Operand]) -> Operator:
-        dense = self.dense
-        weight, *biases = dense.parameters
-        own = self._parameter(
-            "weight", "own_out", "own_in", of_rank=lambda rows, columns: rows * columns
-        )
-        return Operator(
-            path=self._name("local"),
-            kind=OperatorKind.MATMUL,
-            function=dense.function,
-            dims=(
-                *self._loops,
-                _features("own_out", self.columns),
-                _features("own_in", self.rows),
-            ),
-            inputs=(self._reads,),
-            outputs=tuple(replace(o, dims=(*self._lead, RANK, "own_out")) for o in outputs),
-            parameters=(
-                replace(own, name=weight.name),
-                *(
-                    replace(
-                        bias,
-                        dims=(RANK, "own_out"),
-                        elements=round(sum(columns for _, columns in self.blocks)),
-                    )
-                    for bias in biases
-                ),
-            ),
-            saved=(self._reads.tensor,),
-        )
-
-    def _decompress_pairs(self) -> Operator:
-        others, ghosts = self.ranks - 1, float(self.how.ghosts)
-        gathered = Operand(
-            tensor=self._name("ghosts"),
-            dims=(*self._lead, "source", "ghost"),
-            fraction=self.ranks / others,  # the rank's own come along
-        )
-        weight = self._parameter(
-            "decompressor",
-            *("own_out", "source", "ghost"),
-            of_rank=lambda _, columns: columns * others * ghosts,
-        )
-        loops = (_features("source", float(others)), _features("ghost", ghosts))
-        return self._decompress(gathered, weight, loops)
-
-    def _decompress_sum(self) -> Operator:
-        ghosts = float(self.how.ghosts)
-        weight = self._parameter(
-            "decompressor", "own_out", "ghost", of_rank=lambda _, columns: columns * ghosts
-        )
-        return self._decompress(self._ghosts("others"), weight, (_features("ghost", ghosts),))
-
-    def _decompress(
-        self, ghosts: Operand, weight: Parameter, summed: tuple[IterationDim, ...]
-    ) -> Operator:
-        """Return the product that adds to the local one."""
-        own = Operand(tensor=self._name("own"), dims=(*self._lead, RANK, "own_out"))
-        return Operator(
-            path=self._name("decompress"),
-            kind=OperatorKind.MATMUL,
-            function="decompress",
-            dims=(*self._loops, _features("own_out", self.columns), *summed),
-            inputs=(ghosts, own),
-            outputs=self._writes,
-            parameters=(weight,),
-            saved=(ghosts.tensor,),
-            role=TensorRole.GHOSTS,
-        )
-
-    def _sum(self) -> tuple[Operator, Operator]:
-        """Return the sum of all ghosts, and what it is without a rank's own."""
-        total, own = self._ghosts("total", whole=True), self._ghosts("ghosts")
-        loops = (*self._loops, _features("ghost", float(self.how.ghosts)))
-        added = Operator(
-            path=self._name("total"),
-            kind=OperatorKind.REDUCTION,
-            function="sum",
-            dims=loops,
-            inputs=(own,),
-            outputs=(total,),
-            kernels=0,  # of one rank's there is nothing to add up
-        )
-        without_own = Operator(
-            path=self._name("others"),
-            kind=OperatorKind.ELEMENTWISE,
-            function="sub",
-            dims=loops,
-            inputs=(total, own),
-            outputs=(self._ghosts("others"),),
-        )
-        return added, without_own

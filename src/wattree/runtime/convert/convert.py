@@ -15,6 +15,7 @@ from wattree.runtime.convert.adjust import adjusted_by, set_adjusted
 from wattree.runtime.convert.cuts import LayerCut, cuts_of
 from wattree.runtime.convert.dense import DenseLayer, linear_layers, set_layer
 from wattree.runtime.convert.families import shipped_plan
+from wattree.runtime.convert.inputs import InputBorder, borders_of
 from wattree.runtime.convert.layers import built
 from wattree.runtime.convert.moments import Moments, input_moments
 from wattree.runtime.convert.plan import CutKind, Plan, Rule, plan_of_mapping
@@ -70,7 +71,7 @@ def phantomize(
     _compare(module, cuts, group, from_dense=from_dense)
     adjusted = adjusted_by(chosen, module, cuts)
     moments = moments_for(module, cuts, calibration, group)
-    reports, dense = [], linear_layers(module)
+    reports, dense, borders = [], linear_layers(module), borders_of(cuts.values())
     for name, cut in cuts.items():
         layer, report = _converted(
             dense[name],
@@ -79,6 +80,7 @@ def phantomize(
             options,
             from_dense=from_dense,
             moments=moments.get(name),
+            border=borders.get(name),
         )
         set_layer(module, name, layer)
         reports.append(report)
@@ -161,8 +163,9 @@ def _converted(
     *,
     from_dense: bool,
     moments: Moments | None,
+    border: InputBorder | None,
 ) -> tuple[nn.Module, LayerReport]:
-    layer = built(cut, dense.module, group, options)
+    layer = built(cut, dense.module, group, options, border)
     if dense.weight.is_meta:
         return layer, report_of(cut, None, None, None)
     if not from_dense:

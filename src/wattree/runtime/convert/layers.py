@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from wattree.runtime.convert.cuts import LayerCut
+from wattree.runtime.convert.inputs import InputBorder, SharedColumnLinear
 from wattree.runtime.convert.plan import CutKind, Side
 from wattree.runtime.group import Group
 from wattree.runtime.layers import (
@@ -31,11 +32,20 @@ class BorderedPhantomLinear(PhantomLinear):
             gathered.
         whole_output: The output is gathered to `(…, out_features)`; each rank takes its part of
             the gradient.
+        border: Of the whole input, if others read it, too.
         others: As of `PhantomLinear`.
     """
 
-    def __init__(self, *args: Any, whole_input: bool, whole_output: bool, **others: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        whole_input: bool,
+        whole_output: bool,
+        border: InputBorder | None = None,
+        **others: Any,
+    ) -> None:
         super().__init__(*args, **others)
+        self._border = border or InputBorder()
         self.whole_input, self.whole_output = whole_input, whole_output
         told: dict[str, Any] = {"group": self.group, "place": self.name}
         self._split = SplitOperator(features=self.in_features, **told) if whole_input else None
@@ -46,12 +56,18 @@ class BorderedPhantomLinear(PhantomLinear):
         if self.group.size == 1:
             return super().forward(x)
         if self._split is not None:
-            x = run(self._split, x)
+            x = self._border.cross(self._split, x)
         x = super().forward(x)
         return x if self._join is None else run(self._join, x)
 
 
-def built(cut: LayerCut, like: nn.Module, group: Group, told: Mapping[str, Any]) -> ShardedLinear:
+def built(
+    cut: LayerCut,
+    like: nn.Module,
+    group: Group,
+    told: Mapping[str, Any],
+    border: InputBorder | None = None,
+) -> ShardedLinear:
     """Return a rank's layer, with initial values of its own.
 
     Args:
@@ -59,6 +75,7 @@ def built(cut: LayerCut, like: nn.Module, group: Group, told: Mapping[str, Any])
         like: The dense layer: its device, type, mode and whether it is trained are taken over.
         group: The ranks.
         told: Options of phantom layers (`regather`, `overlap`).
+        border: Of its input, if other layers read that, too.
     """
     weight = like.weight
     every: dict[str, Any] = {
@@ -80,10 +97,12 @@ def built(cut: LayerCut, like: nn.Module, group: Group, told: Mapping[str, Any])
         }
         bordered = any(whole.values())
         layer = (
-            BorderedPhantomLinear(*widths, **whole, **every)
+            BorderedPhantomLinear(*widths, **whole, border=border, **every)
             if bordered
             else PhantomLinear(*widths, **every)
         )
+    elif border is not None:
+        layer = SharedColumnLinear(*widths, border=border, **every)
     else:
         kinds: dict[CutKind, Any] = {
             CutKind.COLUMN: ColumnParallelLinear,

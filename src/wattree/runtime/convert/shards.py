@@ -14,6 +14,7 @@ from wattree.runtime.convert.adjust import adjusted_by, set_adjusted
 from wattree.runtime.convert.convert import conversion_of, keep_conversion, moments_for, planned
 from wattree.runtime.convert.cuts import LayerCut
 from wattree.runtime.convert.dense import linear_layers, set_layer
+from wattree.runtime.convert.inputs import borders_of
 from wattree.runtime.convert.layers import built
 from wattree.runtime.convert.plan import Plan, Rule
 from wattree.runtime.convert.report import Conversion, parameters_of
@@ -194,8 +195,10 @@ def put_shard(module: nn.Module, shards: Shards, mesh: Any = None, **options: An
     group, conversion = Group.of(mesh), shards.conversion
     _check_fit(module, conversion, group)
     own = shards.states[group.rank]
+    borders = borders_of(layer.cut for layer in conversion.layers)
     for layer in conversion.layers:
-        it = built(layer.cut, module.get_submodule(layer.cut.name), group, options)
+        border = borders.get(layer.cut.name)
+        it = built(layer.cut, module.get_submodule(layer.cut.name), group, options, border)
         it.load_state_dict(own[layer.cut.name], assign=it.weight.is_meta)
         set_layer(module, layer.cut.name, it)
     rest = module.load_state_dict(shards.common, strict=False, assign=_is_meta(module))

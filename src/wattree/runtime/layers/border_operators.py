@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from wattree.errors import CommunicationError
@@ -13,7 +14,7 @@ from wattree.runtime.layers.operator import Operator, Parameters
 from wattree.runtime.regions import gathered_parts, own_part
 from wattree.runtime.shards import shard_widths
 
-__all__ = ["JoinOperator", "SplitOperator"]
+__all__ = ["CopyOperator", "JoinOperator", "SplitOperator"]
 
 
 class _Border(Operator):
@@ -58,6 +59,33 @@ class _Border(Operator):
 
     def _whole(self, x: Tensor) -> Tensor:
         return gathered_parts(x, self.group, self.features, self.place)
+
+
+class CopyOperator(_Border):
+    """Each rank goes on with the whole; gradients, of which each has a part, are added up.
+
+    Not for compiled graphs: what it returns is a view.
+    """
+
+    def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
+        """Return the same."""
+        del parameters
+        return x.view_as(x), []
+
+    def backward(
+        self,
+        delta: Tensor,
+        x: Any,
+        parameters: Parameters,
+        made: Sequence[Tensor],
+        needs: Sequence[bool],
+    ) -> list[Tensor | None]:
+        """Return the sum over ranks."""
+        del x, parameters, made
+        if not needs[0]:
+            return [None]
+        own = delta.clone(memory_format=torch.contiguous_format)
+        return [self.group.all_reduce(own, self.place).wait()]
 
 
 class SplitOperator(_Border):

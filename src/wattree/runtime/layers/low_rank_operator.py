@@ -71,7 +71,7 @@ class LowRankOperator(Operator):
         needs_x, needs_weight, needs_bias, needs_c, needs_d = needs
         scattering = None
         if needs_x or needs_c:
-            scattering = self._scattered(delta, weight, decompressor, whole)
+            scattering = self._scattered(delta, weight, decompressor, whole, inputs=needs_x)
             scattering.unless(self.overlap)
         d_weight = torch.mm(delta.t(), x) if needs_weight else None
         d_bias = delta.sum(0) if needs_bias else None
@@ -80,7 +80,7 @@ class LowRankOperator(Operator):
         if scattering is not None:
             summed = scattering.wait()
             d_x = summed[:, : delta.shape[0]].t() if needs_x else None
-            d_compressor = summed[:, delta.shape[0] :].t() if needs_c else None
+            d_compressor = summed[:, -self.ghosts :].t() if needs_c else None
         return [d_x, d_weight, d_bias, d_compressor, d_decompressor]
 
     def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
@@ -92,21 +92,29 @@ class LowRankOperator(Operator):
             (sources * self.ghosts, rows),
         ]
 
-    def _scattered(self, delta: Tensor, weight: Tensor, decompressor: Tensor, whole: Tensor) -> Any:
-        """Return the reduce-scatter of `[C_i^T u_i | y_i u_i^T]`, `u_i = D_ji^T delta_j`."""
+    def _scattered(
+        self, delta: Tensor, weight: Tensor, decompressor: Tensor, whole: Tensor, *, inputs: bool
+    ) -> Any:
+        """Return the reduce-scatter of `[C_i^T u_i | y_i u_i^T]`, `u_i = D_ji^T delta_j`.
+
+        Without the first part where nobody wants the gradient of `inputs`, as of samples.
+        """
         rows = delta.shape[0]
-        scattering = self.group.scattering(delta, whole.shape, self.in_widths, self.place)
+        sent = (whole.shape[0], (rows if inputs else 0) + self.ghosts)
+        scattering = self.group.scattering(delta, sent, self.in_widths, self.place)
         u = torch.mm(decompressor.t(), delta.t())
         places = {peer: place * self.ghosts for place, peer in enumerate(self.group.peers)}
         for rank in scattering.order:
             block = scattering.block(rank)
             if rank == self.group.rank:
-                torch.mm(weight.t(), delta.t(), out=block[:, :rows])
-                block[:, rows:].zero_()
+                if inputs:
+                    torch.mm(weight.t(), delta.t(), out=block[:, :rows])
+                block[:, -self.ghosts :].zero_()
             else:
                 begin = 0 if self.is_shared else places[rank]
                 u_i, theirs = u[begin : begin + self.ghosts], whole[self._features[rank]]
-                torch.mm(theirs[:, rows:], u_i, out=block[:, :rows])
-                torch.mm(theirs[:, :rows], u_i.t(), out=block[:, rows:])
+                if inputs:
+                    torch.mm(theirs[:, rows:], u_i, out=block[:, :rows])
+                torch.mm(theirs[:, :rows], u_i.t(), out=block[:, -self.ghosts :])
             scattering.send(rank)
         return scattering

@@ -31,6 +31,8 @@ class ColumnParallelLinear(ShardedLinear):
         bias: Whether to add one.
         sequence_parallel: The input is cut along `sequence_dim` and gathered.
         sequence_dim: Dim of the input that is cut; the layer is quickest with 0.
+        regather: With `sequence_parallel`, keep the own part of the input for backward and gather
+            it once more, as V. Korthikanti et al. do, instead of keeping the whole.
         overlap: Whether communication goes on during local products.
         device: Of the parameters.
         dtype: Of the parameters.
@@ -50,6 +52,7 @@ class ColumnParallelLinear(ShardedLinear):
         bias: bool = True,
         sequence_parallel: bool = False,
         sequence_dim: int = 0,
+        regather: bool = False,
         overlap: bool = True,
         device: Any = None,
         dtype: Any = None,
@@ -62,8 +65,12 @@ class ColumnParallelLinear(ShardedLinear):
         self.sequence_parallel, self.sequence_dim = sequence_parallel, sequence_dim
         self.weight = nn.Parameter(torch.empty(self.out_shard, in_features, **made))
         self.bias = nn.Parameter(torch.empty(self.out_shard, **made)) if bias else None
-        kind = SequenceColumnOperator if sequence_parallel else ColumnOperator
-        self._operator: Operator = kind(**self.told(in_features, bias=bias))
+        told = self.told(in_features, bias=bias)
+        self._operator: Operator = (
+            SequenceColumnOperator(regather=regather, **told)
+            if sequence_parallel
+            else ColumnOperator(**told)
+        )
         self.reset_parameters()
 
     def reset_parameters(self, gain: float = LINEAR_GAIN) -> None:

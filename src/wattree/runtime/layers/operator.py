@@ -44,7 +44,7 @@ class Operator(ABC):
     """
 
     #: Whether backward reads the input; otherwise it gets None for it.
-    keeps_input: ClassVar[bool] = True
+    keeps_input: bool = True
     #: Whether all ranks have the same number of rows.
     same_rows: ClassVar[bool] = True
 

@@ -26,10 +26,19 @@ _ROWS_WORTH = 128
 
 
 class SequenceColumnOperator(Operator):
-    """x `(s_i, b, n)` → z `(S, b, m')`; parameters: rows `(m', n)`, bias `(m')`."""
+    """x `(s_i, b, n)` → z `(S, b, m')`; parameters: rows `(m', n)`, bias `(m')`.
 
-    keeps_input = False
+    Args:
+        regather: Keep the own part of the input for backward and gather it once more, instead of
+            keeping the whole.
+        others: As of `Operator`.
+    """
+
     same_rows = False
+
+    def __init__(self, *, regather: bool = False, **others: Any) -> None:
+        super().__init__(**others)
+        self.regather = self.keeps_input = regather
 
     def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
         """Return z, and the gathered input `(S b, n)`; products run as it arrives."""
@@ -44,12 +53,12 @@ class SequenceColumnOperator(Operator):
         else:
             list(gathering.arriving())
             _linear(_flat(gathering.room), weight, bias, out=_flat(z))
-        return z, [_flat(gathering.room)]
+        return z, [] if self.regather else [_flat(gathering.room)]
 
     def backward(
         self,
         delta: Tensor,
-        x: Any,  # noqa: ARG002 - of all operators
+        x: Any,
         parameters: Parameters,
         made: Sequence[Tensor],
         needs: Sequence[bool],
@@ -57,12 +66,18 @@ class SequenceColumnOperator(Operator):
         """Return gradients; the reduce-scatter runs during their products."""
         weight = parameters[0]
         needs_x, needs_weight, needs_bias = needs
-        flat, whole = _flat(delta), made[0]
-        scattering = None
+        flat = _flat(delta)
+        lengths = self._lengths_of[delta.shape[0]]
+        gathering = scattering = None
+        if self.regather and needs_weight:
+            gathering = self.group.gathering(x.contiguous(), lengths, self.place)
         if needs_x:
-            lengths = self._lengths_of[delta.shape[0]]
             scattering = _scattered(self, delta, weight, lengths).unless(self.overlap)
-        d_weight = torch.mm(flat.t(), whole) if needs_weight else None
+        if gathering is not None:
+            list(gathering.arriving())
+        d_weight = None
+        if needs_weight:
+            d_weight = torch.mm(flat.t(), _flat(gathering.room) if gathering else made[0])
         d_bias = flat.sum(0) if needs_bias else None
         return [scattering.wait() if scattering else None, d_weight, d_bias]
 
@@ -70,7 +85,8 @@ class SequenceColumnOperator(Operator):
         """Return those of z and of the gathered input, for shards of one length."""
         length = x.shape[0] * self.group.size
         weight = parameters[0]
-        return [(length, x.shape[1], weight.shape[0]), (length * x.shape[1], weight.shape[1])]
+        whole = [] if self.regather else [(length * x.shape[1], weight.shape[1])]
+        return [(length, x.shape[1], weight.shape[0]), *whole]
 
     def lengths(self, x: Tensor) -> list[int]:
         """Return the shard of the sequence on every rank, as they agreed at the first such call."""

@@ -75,7 +75,7 @@ def _maker(linears: Linears, number: int) -> Callable[..., nn.Module]:
             return linears.gathered
         case Kind.MEGATRON:
             return linears.row if number % 2 else linears.column
-        case Kind.PHANTOM:
+        case Kind.PHANTOM | Kind.LOW_RANK:
             return linears.phantom
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from wattree.runtime import layers
 from wattree.runtime.group import Group
 from wattree.runtime.models.start import normal_block
-from wattree.runtime.recipe import Recipe
+from wattree.runtime.recipe import Kind, Recipe
 from wattree.runtime.shards import shard_offsets, shard_widths
 
 __all__ = ["Layout", "Linears", "Weights"]
@@ -75,13 +75,20 @@ class Linears:
         rows = self._shards(outputs, weights)
         return self._started(layer, weights, rows=rows, columns=(0, inputs))
 
-    def column(self, inputs: int, outputs: int, weights: Weights) -> nn.Module:
-        """Return a layer split by outputs, whose input every rank has."""
+    def column(
+        self, inputs: int, outputs: int, weights: Weights, *, last: bool = False
+    ) -> nn.Module:
+        """Return a layer split by outputs, whose input every rank has.
+
+        Cut by position, the input is gathered once more in backward, as Megatron-LM does, and so
+        simulations of it; that of the `last` layer stays, as its backward comes at once.
+        """
         layer = layers.ColumnParallelLinear(
             inputs,
             outputs,
             sequence_parallel=self.sequence_parallel,
             sequence_dim=1,
+            regather=self.sequence_parallel and not last,
             **self._settings(weights),
         )
         rows = self._shards(outputs, weights)
@@ -102,18 +109,18 @@ class Linears:
     def phantom(self, inputs: int, outputs: int, weights: Weights) -> nn.Module:
         """Return a phantom layer: its own block whole, the others through ghosts.
 
+        Of the control `low_rank` it computes the same from the activations of all ranks.
+
         Own blocks are those of the dense layer of the same seed. Entries of the products of
         decompressors and compressors have the same variance as its entries.
         """
         recipe = self.recipe
-        layer = layers.PhantomLinear(
-            inputs,
-            outputs,
-            ghosts=recipe.ghosts,
-            variant=recipe.variant,
-            regather=recipe.regather,
-            **self._settings(weights),
-        )
+        told = {"ghosts": recipe.ghosts, "variant": recipe.variant, **self._settings(weights)}
+        layer: layers.PhantomLinear | layers.LowRankLinear
+        if recipe.kind is Kind.LOW_RANK:
+            layer = layers.LowRankLinear(inputs, outputs, **told)
+        else:
+            layer = layers.PhantomLinear(inputs, outputs, regather=recipe.regather, **told)
         rows = self._shards(outputs, weights)
         self._started(layer, weights, rows=rows, columns=self.shard(inputs))
         if layer.has_ghosts:

@@ -17,7 +17,6 @@ from wattree.capture import TransformerShape
 from wattree.errors import JobError
 from wattree.runtime.models.linears import Linears, Weights
 from wattree.runtime.models.vocabulary import VocabularyEmbedding
-from wattree.runtime.recipe import Kind
 from wattree.runtime.regions import join_parts, split_parts
 
 __all__ = ["Decoder", "build_decoder", "check_shape"]
@@ -136,7 +135,7 @@ class FeedForwardPart(nn.Module):
 
     def __init__(self, shape: TransformerShape, linears: Linears, name: str) -> None:
         super().__init__()
-        self.is_phantom = linears.recipe.kind is Kind.PHANTOM
+        self.is_phantom = linears.recipe.kind.has_ghosts
         self.group, self.hidden, self.name = linears.group, shape.hidden, name
         self.activation, self.is_gated = _ACTIVATIONS[shape.activation], shape.gated
         inner = _inner(shape)
@@ -205,6 +204,7 @@ class Decoder(nn.Module):
             shape.hidden,
             shape.vocab,
             Weights(name="head", std=shape.hidden**-0.5, bias=shape.head_bias),
+            last=True,
         )
         if shape.tied_embedding:
             self.head.weight = self.embedding.weight

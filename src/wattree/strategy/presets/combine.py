@@ -10,6 +10,7 @@ from wattree.errors import StrategyError, UnknownNameError, nearest
 from wattree.graph import ModelGraph
 from wattree.strategy.mesh import Mesh
 from wattree.strategy.options import SPATIAL, StrategyOptions
+from wattree.strategy.phantom import ACTIVATIONS
 from wattree.strategy.presets.context import context_parallel
 from wattree.strategy.presets.data import data_parallel
 from wattree.strategy.presets.expert import expert_parallel
@@ -47,6 +48,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "tensor": {"sharding": "none", "sequence_parallel": False},
     "megatron": {"sharding": "zero1", "sequence_parallel": True, "tensor_pairs": True},
     "phantom": {"sharding": "none", "phantom": True},
+    "low_rank": {"sharding": "none", "phantom": True, "exchange": ACTIVATIONS},
     "spatial": {"sharding": "none", "context": "spatial"},
     "data_parallel": {"sharding": "none", "single_process": True},
     "op_shard": {"sharding": "none", "op_shard": True},

@@ -43,7 +43,9 @@ def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
         return StrategyTree(nodes={})
     assert options.ghosts is not None
     node = TreeNode(
-        phantom=PhantomLayers(ghosts=options.ghosts, variant=options.variant),
+        phantom=PhantomLayers(
+            ghosts=options.ghosts, variant=options.variant, exchange=options.exchange
+        ),
         memory=MemoryChoice(
             gathered=GatheredStore.AGAIN if options.regather else GatheredStore.KEEP
         ),

@@ -93,7 +93,14 @@ def _by_roles(model: ModelGraph) -> StrategyTree:
     if not has_stack(model):
         return StrategyTree(nodes=nodes)
     kept = TreeNode(memory=MemoryChoice(gathered=GatheredStore.KEEP))
-    stack = operator_patterns(model, lambda o: o.role is TensorRole.EITHER and bool(o.parameters))
+    # A loss that needs all classes keeps them, too.
+    stack = operator_patterns(
+        model,
+        lambda o: (
+            (o.role is TensorRole.EITHER and bool(o.parameters))
+            or o.kind is OperatorKind.CROSS_ENTROPY
+        ),
+    )
     both = StrategyTree(nodes={path: kept for path, _ in stack})
     return StrategyTree(nodes=nodes).merged(both)
 

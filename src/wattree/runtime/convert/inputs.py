@@ -1,0 +1,114 @@
+"""Inputs that several layers read one after the other: their gradient is exchanged once.
+
+Queries, keys and values of attention, or gate and up, read one tensor that every rank has whole.
+Each would exchange the gradient of it by itself; behind a border that they share, autograd adds the
+gradients up before the border sends the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from wattree.runtime.convert.cuts import LayerCut
+from wattree.runtime.convert.plan import CutKind, Side
+from wattree.runtime.layers import ColumnParallelLinear
+from wattree.runtime.layers.border_operators import CopyOperator
+from wattree.runtime.layers.operator import Operator, run
+
+__all__ = ["InputBorder", "SharedColumnLinear", "borders_of"]
+
+
+class InputBorder:
+    """The border of an input that layers read one after the other; each input crosses it once.
+
+    What crossed is held until all have read it.
+
+    Args:
+        readers: Layers that share it.
+    """
+
+    def __init__(self, readers: int = 1) -> None:
+        self.readers = readers
+        self._crossed: _Crossed | None = None
+
+    def __deepcopy__(self, _: Any) -> InputBorder:
+        """Return a border of the copy's own; layers of one model share it no more."""
+        return InputBorder()
+
+    def cross(self, operator: Operator, x: Tensor) -> Tensor:
+        """Return what the operator makes of x, or made of it for the layer before.
+
+        Args:
+            operator: The border; alike in all layers that share it.
+            x: Their input. While compiling nothing is shared.
+        """
+        if self.readers == 1 or torch.compiler.is_compiling():
+            return run(operator, x)
+        crossed, now = self._crossed, _state(x)
+        if crossed is None or crossed.given is not x or crossed.state != now:
+            crossed = _Crossed(given=x, state=now, made=run(operator, x), readers=self.readers)
+        crossed.readers -= 1
+        self._crossed = crossed if crossed.readers else None
+        return crossed.made
+
+
+@dataclass(slots=True, kw_only=True)
+class _Crossed:
+    """An input, what was made of it, and how many have yet to read that."""
+
+    given: Tensor
+    state: tuple[Any, ...]
+    made: Tensor
+    readers: int
+
+
+def _state(x: Tensor) -> tuple[Any, ...]:
+    """Return what has to be as it was for two readings to be of the same."""
+    kind = x.device.type
+    cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    version = x._version  # noqa: SLF001 - PyTorch has no other word for "not written to since"
+    return version, x.requires_grad, torch.is_grad_enabled(), cast
+
+
+class SharedColumnLinear(ColumnParallelLinear):
+    """A column layer whose input others read, too; its gradient is all-reduced with theirs.
+
+    Args:
+        border: That they share.
+        others: As of `ColumnParallelLinear`.
+    """
+
+    def __init__(self, *args: Any, border: InputBorder, **others: Any) -> None:
+        super().__init__(*args, **others)
+        self._border = border
+        self._copy = CopyOperator(group=self.group, place=self.name, features=self.in_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `(…, out_shard)`."""
+        if self.group.size == 1 or torch.compiler.is_compiling():
+            return super().forward(x)
+        return functional.linear(self._border.cross(self._copy, x), self.weight, self.bias)
+
+
+def borders_of(cuts: Iterable[LayerCut]) -> dict[str, InputBorder]:
+    """Return the borders of layers that may share one, by name: those beside each other.
+
+    Layers of one module that read as many features whole. Those of them that turn out to read
+    other tensors have borders of their own in effect.
+    """
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for cut in cuts:
+        if cut.kind is CutKind.COLUMN or (cut.kind is CutKind.PHANTOM and cut.input is Side.WHOLE):
+            parent = cut.name.rpartition(".")[0]
+            alike.setdefault((parent, cut.kind, cut.in_features), []).append(cut.name)
+    found = {}
+    for names in alike.values():
+        if len(names) > 1:
+            found |= dict.fromkeys(names, InputBorder(readers=len(names)))
+    return found
