@@ -83,6 +83,15 @@ JOBS: dict[str, dict[str, Any]] = {
     "low-rank-shared": {
         "strategy": {"preset": "low_rank", "tp": 2, "ghosts": GHOSTS, "variant": "shared"}
     },
+    "counted": {
+        "strategy": {
+            "preset": "phantom",
+            "tp": 2,
+            "ghosts": GHOSTS,
+            "layer_ghosts": {"layers.1": 5},
+        }
+    },
+    "attending-counted": _own(*ATTENDING, {**PHANTOM_OF_TWO, "layer_ghosts": {"*.down_proj": 5}}),
     "block": {"strategy": {"preset": "phantom", "tp": 2, "ghosts": 0}},
     "classes-ddp": {**CLASSES, "strategy": "ddp"},
     "classes-tensor": {**CLASSES, "strategy": {"preset": "tensor", "tp": 2}},
@@ -237,10 +246,10 @@ def test_a_phantom_decoder_begins_and_learns_as_a_dense_one_nearly(
     assert phantom["parameters"] < dense["parameters"]
 
 
-def _phantom_parameters(inputs: int, outputs: int) -> int:
+def _phantom_parameters(inputs: int, outputs: int, ghosts: int = GHOSTS) -> int:
     """Of a phantom layer with bias over two ranks, pair: own blocks, ghosts of both sides."""
     own = sum(a * b for a, b in zip(_halves(inputs), _halves(outputs), strict=True))
-    return own + GHOSTS * (inputs + outputs) + outputs
+    return own + ghosts * (inputs + outputs) + outputs
 
 
 def _halves(width: int) -> tuple[int, int]:
@@ -263,6 +272,15 @@ def test_modules_of_users_train_with_phantom_layers(
     expected = others + sum(_phantom_parameters(*layer) for layer in layers)
     assert found["parameters"] == expected
     assert found["losses"][-1] < found["losses"][0]
+
+
+def test_single_layers_have_ghosts_of_their_own(trained: Mapping[str, Any]) -> None:
+    """Those that a pattern names, of built-in models and of modules of users."""
+    assert trained["counted"]["parameters"] == (
+        2 * _phantom_parameters(24, 24) + _phantom_parameters(24, 24, ghosts=5)
+    )
+    more = trained["attending-counted"]["parameters"] - trained["attending-phantom"]["parameters"]
+    assert more == (5 - GHOSTS) * (24 + 16)  # compressors over all inputs, a peer's for all outputs
 
 
 def test_parameters_are_those_that_simulations_count(trained: Mapping[str, Any]) -> None:
@@ -319,7 +337,8 @@ def test_the_control_trains_the_function_of_phantom_layers(
     [
         *((name, 0) for name in ("ddp", "tensor", "megatron", "phantom", "shared", "low-rank")),
         *((name, 0) for name in ("block", "classes-tensor", "own-ddp")),
-        *((name, 0) for name in ("attending-tensor", "attending-phantom")),
+        *((name, 0) for name in ("attending-tensor", "attending-phantom", "attending-counted")),
+        ("counted", 0),
         # One number more of each position, of what ranks tell each other of the loss.
         *((name, 4 * 8 * 16) for name in ("decoder-tensor", "decoder-phantom", "plain-megatron")),
     ],

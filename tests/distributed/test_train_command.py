@@ -116,11 +116,32 @@ def test_presets_are_shown_side_by_side(job: Path) -> None:
     assert not (job.parent / "saved").exists()  # checkpoints would be of both
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "mpirun"])
+#: Stands in for `srun`, which needs a cluster: starts tasks with the variables that Slurm gives
+#: them (SchedMD, "srun", section "OUTPUT ENVIRONMENT VARIABLES"), and ends with the worst of them.
+_SRUN = """
+import os, subprocess, sys
+tasks = int(sys.argv[sys.argv.index("-n") + 1])
+hosts = {"SLURM_STEP_NODELIST": "localhost,gpu[007-008]", "SLURM_JOB_NODELIST": "other[1-2]"}
+step = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "3", "SLURM_NTASKS": "64", "SLURM_NNODES": "1"}
+count = {"SLURM_STEP_NUM_TASKS": str(tasks), "SLURM_STEP_TASKS_PER_NODE": f"{tasks}"}
+children = [
+    subprocess.Popen(
+        sys.argv[sys.argv.index("-n") + 2 :],
+        env={**os.environ, **hosts, **step, **count}
+        | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
+    )
+    for rank in range(tasks)
+]
+sys.exit(max(abs(child.wait()) for child in children))
+"""
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "mpirun", "srun"])
 def test_launchers_start_its_ranks(job: Path, launcher: str) -> None:
     """As many as the job has; others are told."""
     mpirun = shutil.which("mpirun")
     commands = {
+        "srun": [sys.executable, "-c", _SRUN, "-n", "2", sys.executable, "-m", "wattree"],
         "torchrun": [
             sys.executable,
             "-m",
@@ -150,6 +171,11 @@ def test_launchers_start_its_ranks(job: Path, launcher: str) -> None:
     result = json.loads((job.parent / "result.json").read_text())
     assert result["training"]["launcher"] == launcher
     assert result["ranks"] == 2
+    if launcher == "srun":  # each task tells the same mistake
+        words[words.index("-n") + 1] = "3"
+        found = _run(words, job.parent)
+        assert found.returncode == 2
+        assert "has 2 ranks (dp 1 × tp 2), but srun started 3; start 2" in found.stderr
 
 
 def test_as_many_ranks_as_the_job_has(job: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,44 @@ RESUMED = {
     "optimizer": "adam",
     "training": {"steps": 9},
 }
+CURVED_FILE = Path(__file__).with_name("own_models.py")
 CURVED = {
     "model": {
-        "module": f"{Path(__file__).with_name('own_models.py')}:curved",
+        "module": f"{CURVED_FILE}:curved",
         "inputs": ["float32[batch, 24]"],
     }
 }
 PHANTOM = {"preset": "phantom", "tp": 2, "ghosts": 3}
+
+
+#: Where memory runs out in the third step: a method of phantom layers, and how often it was called.
+SCARCE = {
+    "forward": {"method": "_activated", "error": "device", "layer": "layers.1", "calls": 3},
+    "backward": {
+        "method": "_gradient_of_ghosts",
+        "error": "host",
+        "layer": "layers.2",
+        "calls": 3,
+    },
+    "allocator": {
+        "method": "_gradient_of_ghosts",
+        "error": "allocator",
+        "layer": "layers.1",
+        "calls": 3,
+    },
+}
+
+
+def _check_scarce(rank: int, found: Mapping[str, Any]) -> None:
+    """Rank, layer and step are told, forward and backward; what was saved before is whole."""
+    for name, case in SCARCE.items():
+        told = found[name]["said"]
+        assert told.startswith(f"rank {rank}: out of memory in layer '{case['layer']}', step 3"), (
+            told
+        )
+        assert "a smaller strategy.micro_batch or data.global_batch, or more tp, needs less" in told
+        assert found[name]["saved"] == ["step-1", "step-2"]
+        assert found[name]["step"] == 2
 
 
 def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
@@ -49,6 +81,8 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
             "limit_bytes": 2**30,
         },
         "classes": {"strategy": PHANTOM, "data": {"source": "digits"}},
+        "no-file": {"strategy": PHANTOM, "data": {"source": "nope.py:samples"}},
+        "no-samples": {"strategy": PHANTOM, "data": {"source": f"{CURVED_FILE}:failing_samples"}},
         "heads": {
             "model": {"transformer": {"layers": 1, "hidden": 9, "heads": 3, "vocab": 30}},
             "data": {"sequence_length": 8, "source": "digits"},
@@ -78,7 +112,11 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
         },
         "done": {"strategy": PHANTOM, "training": saved},
     }
-    calls = {"failing": {"jobs": jobs}, "resumed": {"mapping": RESUMED}}
+    calls = {
+        "failing": {"jobs": jobs},
+        "resumed": {"mapping": RESUMED},
+        "out_of_memory": {"cases": SCARCE},
+    }
     arguments = {"folder": str(tmp_path), "calls": calls}
     both = run_ranks(2, f"{CASES}:several", arguments, start=False)
     first, second = (each["failing"] for each in both)
@@ -88,6 +126,9 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
     for number, told in enumerate((first, second)):
         assert told["memory"].startswith(f"rank {number}: out of memory while the model")
         assert "'digits' has classes; expected model.ffn.loss: cross_entropy" in told["classes"]
+        assert told["no-file"].startswith("data.source: nope.py: cannot be read")
+        assert "failing_samples: failed with ValueError: no samples today (" in told["no-samples"]
+        assert told["no-samples"].startswith("data.source: ")
         assert "heads: found 3, expected a multiple of strategy.tp, 2" in told["heads"]
         assert "digits have 27 tokens, found a model of 20" in told["words"]
         assert "norm: is a LayerNorm between linear layers" in told["own-curved"]
@@ -108,6 +149,8 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
         assert "written" not in told
     # After all that went wrong: model, optimiser and order of samples, to the bit.
     check_resumed(both[0]["resumed"])
+    for number, each in enumerate(both):
+        _check_scarce(number, each["out_of_memory"])
 
 
 @pytest.fixture

@@ -20,12 +20,21 @@ from typing import Any
 
 from wattree.errors import WattreeError
 from wattree.job import Job, job_from_mapping
+from wattree.runtime.checkpoint import latest_step
 from wattree.runtime.launch import Launch
 from wattree.runtime.recipe import recipe_of
 from wattree.runtime.train import TrainSettings
 from wattree.runtime.train.rank import RankEnd, train_rank
 
-__all__ = ["check_resumed", "failing", "killed_while_writing", "resumed", "several", "train_jobs"]
+__all__ = [
+    "check_resumed",
+    "failing",
+    "killed_while_writing",
+    "out_of_memory",
+    "resumed",
+    "several",
+    "train_jobs",
+]
 
 #: What `ranks.py` told this process.
 TOLD = json.loads(sys.argv[1]) if sys.argv[1:] and sys.argv[1][0] == "{" else {"rank": 0, "size": 1}
@@ -156,6 +165,53 @@ def _limited(more_bytes: int | None) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def out_of_memory(folder: str, cases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Train until memory runs out in a step; return what was said, and what was saved by then."""
+    found = {}
+    for name, case in cases.items():
+        place = Path(folder) / name
+        saved = {"checkpoint": {"dir": str(place), "every": 1}, "steps": 9}
+        strategy = {"preset": "phantom", "tp": TOLD["size"], "ghosts": 3}
+        with _no_room(case["method"], case["error"], layer=case["layer"], calls=case["calls"]):
+            try:
+                _train(_job({"strategy": strategy, "training": saved}), Path(folder), name)
+            except WattreeError as error:
+                found[name] = {
+                    "said": str(error),
+                    "saved": sorted(path.name for path in place.iterdir()),
+                    "step": latest_step(place),
+                }
+    return found
+
+
+@contextlib.contextmanager
+def _no_room(method: str, error: str, *, layer: str, calls: int) -> Iterator[None]:
+    """Let a method of phantom layers find no memory when it is called so often for a layer."""
+    import torch
+
+    from wattree.runtime.layers.phantom_operator import PhantomOperator
+
+    kinds: dict[str, type[Exception]] = {
+        "device": torch.OutOfMemoryError,
+        "host": MemoryError,
+        "allocator": RuntimeError,
+    }
+    whole, count = getattr(PhantomOperator, method), 0
+
+    def scarce(self: Any, *arguments: Any) -> Any:
+        nonlocal count
+        count += self.place == layer
+        if self.place == layer and count == calls:
+            raise kinds[error]("DefaultCPUAllocator: can't allocate memory: 4096 bytes")
+        return whole(self, *arguments)
+
+    setattr(PhantomOperator, method, scarce)
+    try:
+        yield
+    finally:
+        setattr(PhantomOperator, method, whole)
 
 
 def killed_while_writing(folder: str, delays_s: Sequence[float]) -> list[Any]:

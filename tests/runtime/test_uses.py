@@ -114,6 +114,13 @@ def test_models_compile_as_one_graph(two: list[dict[str, Any]]) -> None:
     assert max(worst(two, "compiled").values()) <= TOLERANCE
 
 
+def test_all_of_it_goes_together(two: list[dict[str, Any]]) -> None:
+    """Compiled, under autocast, recomputed and accumulated at once: bfloat16's rounding is left."""
+    found = worst(two, "together")
+    assert len(found) == 7
+    assert 0 < max(found.values()) <= 0.02
+
+
 def test_compiled_layers_refuse_sequences_cut_unevenly(two: list[dict[str, Any]]) -> None:
     """The compiler has to know the whole length, and one rank knows its own shard only."""
     assert two[0]["compiled uneven"] == (

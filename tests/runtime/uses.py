@@ -127,6 +127,33 @@ def compiled(backend: str, names: tuple[str, ...] = ()) -> dict[str, float]:
     return found
 
 
+def all_together() -> dict[str, float]:
+    """Return by how much gradients differ under all at once: compiled, autocast, in halves, again.
+
+    Against the same in bfloat16, eagerly, in one go, with everything kept.
+    """
+    group = Group()
+    found = {}
+    for name, make in contestants(group).items():
+        model, x = make(16, 32), input_of(name, 16, group.size)
+        other = copy.deepcopy(model)
+        call = torch.compile(
+            lambda part, other=other: checkpoint(other, part, use_reentrant=False),
+            backend="aot_eager",
+        )
+        for part in x.chunk(2, dim=1):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = call(part).float().square().sum()
+            loss.backward()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            whole = model(x).float().square().sum()
+        whole.backward()
+        found[name] = differences(
+            [each.grad for each in other.parameters()], [each.grad for each in model.parameters()]
+        )
+    return found
+
+
 def compiled_uneven() -> str:
     """Return what a compiled layer says of shards of a sequence that differ in length."""
     group = Group()
@@ -293,6 +320,7 @@ def two_ranks() -> dict[str, Any]:
     torch.manual_seed(1)
     return {
         "compiled": compiled("aot_eager"),
+        "together": all_together(),
         "compiled uneven": compiled_uneven(),
         "generated": compiled("inductor", ("phantom",)) if shutil.which("g++") else {},
         "checked": checked(),

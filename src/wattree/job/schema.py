@@ -514,6 +514,11 @@ class _PresetKeys(Section):
     ghosts: Ghosts | None = Field(
         None, description="a whole number, neurons that each rank sends of each phantom layer"
     )
+    layer_ghosts: dict[str, Ghosts] | None = Field(
+        None,
+        description="a mapping of patterns of phantom layers to their ghosts, where they have "
+        "others than the rest, such as {layers.0.*: 8}",
+    )
     variant: Literal["pair", "shared"] | None = Field(
         None, description="'pair' or 'shared', what decompresses ghosts"
     )

@@ -82,6 +82,8 @@ def _options(
     for name in ("stage_layers", "phantom_layers"):
         if name in chosen:
             chosen[name] = tuple(chosen[name])
+    if "layer_ghosts" in chosen:
+        chosen["layer_ghosts"] = tuple(chosen["layer_ghosts"].items())
     _check_order_keys(chosen.get("schedule"), chosen, "strategy", problems=problems)
     if "order" in chosen:
         orders = orders_from(chosen["order"], "strategy.order", folder=folder, problems=problems)

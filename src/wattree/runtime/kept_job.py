@@ -37,6 +37,8 @@ def job_text(path: Path, job: Job, preset: str | None) -> str:
             for name in _STRATEGY
             if (value := getattr(job.strategy, name)) != getattr(usual, name)
         }
+        if job.strategy.layer_ghosts:
+            mapping["strategy"]["layer_ghosts"] = dict(job.strategy.layer_ghosts)
     text = StringIO()
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style = False

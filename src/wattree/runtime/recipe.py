@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 from wattree.errors import StrategyError
 from wattree.job import Job
 from wattree.strategy import ACTIVATIONS, StrategyOptions
 from wattree.strategy.presets import options_of_preset
 
-__all__ = ["Kind", "Recipe", "recipe_of", "with_preset"]
+__all__ = ["Kind", "Recipe", "names_layer", "recipe_of", "with_preset"]
 
 #: What to say wherever a strategy is not run.
 RUNNABLE = (
@@ -43,6 +44,7 @@ class Recipe:
         micro_batch, micro_batches: Samples of a forward pass of a replica, and such in a step.
         sequence_parallel: What is between the products is split by position over `tp`.
         ghosts: Ghost neurons per rank and layer, of phantom layers.
+        layer_ghosts: Pattern → ghosts of the layers that it matches, where they have others.
         variant: `pair` or `shared`, whose decompressors they have.
         phantom_layers: Patterns of layers of another's module that become phantom layers; None:
             those of a plan that fits.
@@ -58,6 +60,7 @@ class Recipe:
     micro_batches: int
     sequence_parallel: bool = False
     ghosts: int = 0
+    layer_ghosts: tuple[tuple[str, int], ...] = ()
     variant: str = "pair"
     phantom_layers: tuple[str, ...] | None = None
     regather: bool = False
@@ -68,6 +71,24 @@ class Recipe:
     def ranks(self) -> int:
         """All ranks."""
         return self.dp * self.tp
+
+    def ghosts_of(self, name: str) -> int:
+        """Return the ghosts of a layer.
+
+        Args:
+            name: Of its module; patterns are of it or its end, as simulations name layers.
+        """
+        found = (ghosts for pattern, ghosts in self.layer_ghosts if names_layer(pattern, name))
+        return next(found, self.ghosts)
+
+
+def names_layer(pattern: str, name: str) -> bool:
+    """Return whether a pattern names a layer of a module: it, or its end.
+
+    In simulations a linear layer that is a block of its own is called `linear` in it.
+    """
+    known, ends = (name, f"{name}.linear"), (pattern, f"*.{pattern}")
+    return any(fnmatchcase(each, end) for each in known for end in ends)
 
 
 def recipe_of(job: Job) -> Recipe:
@@ -107,6 +128,7 @@ def recipe_of(job: Job) -> Recipe:
         micro_batches=job.data.global_batch // share,
         sequence_parallel=options.sequence_parallel and options.tp > 1,
         ghosts=options.ghosts or 0,
+        layer_ghosts=options.layer_ghosts,
         variant=options.variant,
         phantom_layers=options.phantom_layers,
         regather=options.regather,
@@ -134,6 +156,7 @@ def with_preset(job: Job, preset: str) -> Job:
     if preset in {Kind.PHANTOM, Kind.LOW_RANK}:
         layers = {
             "ghosts": options.ghosts,
+            "layer_ghosts": options.layer_ghosts,
             "variant": options.variant,
             "regather": options.regather and preset == Kind.PHANTOM,
             **({"phantom_layers": options.phantom_layers} if options.phantom_layers else {}),
@@ -170,6 +193,18 @@ def _misfits_of_model(job: Job, options: StrategyOptions) -> dict[str, str]:
             "strategy.phantom_layers": "found a list; train makes phantom layers of all layers of "
             "ffn, and of the feed-forward parts of transformer: leave it out"
         }
+    if is_built_in and options.layer_ghosts:
+        names = _phantom_names(job)
+        known = ", ".join(names)
+        unmet = [
+            pattern
+            for pattern, _ in options.layer_ghosts
+            if not any(names_layer(pattern, name) for name in names)
+        ]
+        return {
+            f"strategy.layer_ghosts.{pattern}": f"names no phantom layer; there are {known}"
+            for pattern in unmet
+        }
     if not is_built_in and options.exchange == ACTIVATIONS:
         return {
             "strategy.exchange": "found activations, which layers of model.ffn and "
@@ -181,3 +216,11 @@ def _misfits_of_model(job: Job, options: StrategyOptions) -> dict[str, str]:
             "are trained with ddp, tensor and phantom"
         }
     return {}
+
+
+def _phantom_names(job: Job) -> list[str]:
+    """Return the names of the layers of a built-in model that phantom layers are made of."""
+    if job.model.ffn is not None:
+        return [f"layers.{number}" for number in range(job.model.ffn.depth)]
+    count = int((job.model.transformer or {}).get("layers", 0))
+    return [f"layers.{number}.mlp.{part}" for number in range(count) for part in ("up", "down")]

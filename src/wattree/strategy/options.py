@@ -77,6 +77,8 @@ class StrategyOptions:
         single_process: One process drives all devices, as `torch.nn.DataParallel` does.
         phantom: Linear layers are phantom layers over `tp`: another function of fewer parameters.
         ghosts: Neurons that each rank sends of each phantom layer.
+        layer_ghosts: Pattern → ghosts of the phantom layers that it matches, the first that does;
+            `ghosts` of others.
         variant: One of `VARIANTS`.
         exchange: What phantom layers send, one of `EXCHANGES`; activations are the control that
             computes the same function as tensor parallelism would.
@@ -117,6 +119,7 @@ class StrategyOptions:
     single_process: bool = False
     phantom: bool = False
     ghosts: int | None = None
+    layer_ghosts: tuple[tuple[str, int], ...] = ()
     variant: str = PAIR
     exchange: str = GHOSTS
     regather: bool = False
@@ -153,8 +156,8 @@ class StrategyOptions:
 
     def _phantom_misfits(self) -> dict[str, str]:
         """Return what contradicts itself, or what no software does, about phantom layers."""
-        defaults = {"ghosts": None, "variant": PAIR, "regather": False, "phantom_layers": None}
-        defaults["exchange"] = GHOSTS
+        defaults: dict[str, object] = {"ghosts": None, "variant": PAIR, "regather": False, "phantom_layers": None}
+        defaults |= {"exchange": GHOSTS, "layer_ghosts": ()}
         if not self.phantom:
             return {
                 f"strategy.{name}": "is of phantom layers; expected it beside preset: phantom"
@@ -169,6 +172,11 @@ class StrategyOptions:
             )
         elif self.ghosts < 0:
             found["strategy.ghosts"] = f"found {self.ghosts}, expected a whole number from 0"
+        for pattern, ghosts in self.layer_ghosts:
+            if ghosts < 0:
+                found[f"strategy.layer_ghosts.{pattern}"] = (
+                    f"found {ghosts}, expected a whole number from 0"
+                )
         if self.regather and self.variant == SHARED:
             found["strategy.regather"] = (
                 "found with variant shared, which keeps one sum of ghosts; use it with pair"

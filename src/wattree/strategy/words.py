@@ -31,6 +31,7 @@ def options_in_words(options: StrategyOptions) -> str:
     if options.phantom:
         told = [options.variant] if options.variant != PAIR else []
         told += ["exchanging activations"] if options.exchange == ACTIVATIONS else []
+        told += ["some of other numbers"] if options.layer_ghosts else []
         more = f" ({', '.join(told)})" if told else ""
         words.append(f"phantom layers of {options.ghosts} ghosts{more}")
     words += [

@@ -107,7 +107,7 @@ def borders_of(cuts: Iterable[LayerCut]) -> dict[str, InputBorder]:
         if cut.kind is CutKind.COLUMN or (cut.kind is CutKind.PHANTOM and cut.input is Side.WHOLE):
             parent = cut.name.rpartition(".")[0]
             alike.setdefault((parent, cut.kind, cut.in_features), []).append(cut.name)
-    found = {}
+    found: dict[str, InputBorder] = {}
     for names in alike.values():
         if len(names) > 1:
             found |= dict.fromkeys(names, InputBorder(readers=len(names)))

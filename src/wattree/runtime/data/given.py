@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sized
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from wattree.errors import JobError
+from wattree.errors import JobError, WattreeError
 from wattree.job import ModuleSource
 from wattree.runtime.data.sets import SampleSet, Wanted, WantedKind
 
@@ -29,12 +30,10 @@ def given_set(source: ModuleSource, wanted: Wanted) -> SampleSet:
         wanted: What the model takes.
 
     Raises:
-        ModelError: It cannot be imported.
-        JobError: What it returns is no set of samples, or none for the model.
+        JobError: It cannot be imported or fails, or what it returns is no set of samples, or none
+            for the model.
     """
-    from wattree.capture.record.source import named_function
-
-    found = named_function(source)()
+    found = _called(source)
     inputs, targets = _pair(found, source.name)
     parts = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     if not all(isinstance(part, Tensor) for part in parts) or not isinstance(
@@ -47,6 +46,27 @@ def given_set(source: ModuleSource, wanted: Wanted) -> SampleSet:
         raise JobError(_PLACE, [f"{source.name}: found {counts} rows, expected as many of all"])
     _check(parts, wanted, source.name)
     return SampleSet(name=source.name, inputs=parts, targets=targets)
+
+
+def _called(source: ModuleSource) -> Any:
+    """Return what the function returns; say of which key its errors are."""
+    from wattree.capture.record.source import named_function
+
+    try:
+        return named_function(source)()
+    except WattreeError as error:
+        raise JobError(_PLACE, [str(error)]) from error
+    except MemoryError:
+        raise
+    except Exception as error:
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        raise JobError(
+            _PLACE,
+            [
+                f"{source.name}: failed with {type(error).__name__}: {error} "
+                f"({line.filename}, line {line.lineno}); {_EXPECTED}"
+            ],
+        ) from error
 
 
 def _pair(found: Any, name: str) -> tuple[Any, Any]:

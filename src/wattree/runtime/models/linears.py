@@ -115,7 +115,8 @@ class Linears:
         decompressors and compressors have the same variance as its entries.
         """
         recipe = self.recipe
-        told = {"ghosts": recipe.ghosts, "variant": recipe.variant, **self._settings(weights)}
+        ghosts = recipe.ghosts_of(weights.name)
+        told = {"ghosts": ghosts, "variant": recipe.variant, **self._settings(weights)}
         layer: layers.PhantomLinear | layers.LowRankLinear
         if recipe.kind is Kind.LOW_RANK:
             layer = layers.LowRankLinear(inputs, outputs, **told)
@@ -190,7 +191,7 @@ class Linears:
         return layer
 
     def _start_ghosts(self, layer: Any, inputs: int, weights: Weights) -> None:
-        group, k = self.group, self.recipe.ghosts
+        group, k = self.group, layer.ghosts
         widths = shard_widths(inputs, group.size)
         # With ghosts of unit variance per unit input each product entry has std**2.
         self.draw(

@@ -19,7 +19,7 @@ from wattree.runtime.convert.convert import planned
 from wattree.runtime.convert.dense import linear_layers
 from wattree.runtime.convert.families import shipped_plan
 from wattree.runtime.models.linears import Linears
-from wattree.runtime.recipe import Kind, Recipe
+from wattree.runtime.recipe import Kind, Recipe, names_layer
 from wattree.runtime.shards import shard_widths
 from wattree.strategy import PAIR
 
@@ -48,7 +48,7 @@ def shared_module(module: nn.Module, linears: Linears, source: str) -> nn.Module
     """
     recipe = linears.recipe
     try:
-        plan = _plan(module, recipe, linears.group.size)
+        plan = _counted(module, _plan(module, recipe, linears.group.size), recipe)
         is_phantom = recipe.kind is Kind.PHANTOM
         options: dict[str, Any] = {"overlap": recipe.overlap}
         options |= {"regather": recipe.regather} if is_phantom else {}
@@ -81,6 +81,31 @@ def _plan(module: nn.Module, recipe: Recipe, size: int) -> Plan:
             continue
         return plan if name == "ffn" else _with_attention(module, plan, size)
     raise StrategyError({"strategy": f"{recipe.kind} knows no plan for this module", **reasons})
+
+
+def _counted(module: nn.Module, plan: Plan, recipe: Recipe) -> Plan:
+    """Return a plan with rules for the layers that have ghosts of another number.
+
+    Raises:
+        StrategyError: A pattern names no phantom layer.
+    """
+    rules = []
+    unmet = dict(recipe.layer_ghosts)
+    for name in linear_layers(module) if unmet else ():
+        rule = next((rule for rule in plan.rules if fnmatchcase(name, rule.pattern)), None)
+        ghosts = recipe.ghosts_of(name)
+        if rule is None or rule.kind is not CutKind.PHANTOM:
+            continue
+        for pattern, _ in recipe.layer_ghosts:
+            if names_layer(pattern, name):
+                unmet.pop(pattern, None)
+        if ghosts != recipe.ghosts:
+            rules.append(replace(rule, pattern=_exactly(name), ghosts=ghosts))
+    if unmet and recipe.kind is Kind.PHANTOM:
+        raise StrategyError(
+            {f"strategy.layer_ghosts.{pattern}": "names no phantom layer" for pattern in unmet}
+        )
+    return replace(plan, rules=(*rules, *plan.rules)) if rules else plan
 
 
 def _with_attention(module: nn.Module, plan: Plan, size: int) -> Plan:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from wattree.errors import CommunicationError, RunError
+from wattree.runtime.layers.operator import Operator
 
 __all__ = ["broken_loss", "is_echo", "is_out_of_memory", "layer_in", "out_of_memory"]
 
@@ -46,13 +47,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 def layer_in(error: BaseException, module: nn.Module) -> str:
     """Return the innermost layer of a model in which an error was raised; empty if in none."""
     names = {id(layer): name for name, layer in module.named_modules() if name}
+    # Backward runs operators, which know their layers' places and are no modules.
     found = ""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for key in ("self", "layer"):
-            found = names.get(id(frame.f_locals.get(key)), found)
-        context = frame.f_locals.get("ctx")
-        owner = getattr(context, "layer", None) or getattr(context, "spec", None)
-        found = getattr(owner, "name", "") or getattr(owner, "place", "") or found
+            owner = frame.f_locals.get(key)
+            found = owner.place if isinstance(owner, Operator) else names.get(id(owner), found)
     return found
 
 

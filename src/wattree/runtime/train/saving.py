@@ -39,6 +39,7 @@ def facts_of(job: Job, recipe: Recipe) -> dict[str, Any]:
         "tp": recipe.tp,
         "dp": recipe.dp,
         "ghosts": recipe.ghosts,
+        "layer_ghosts": ", ".join(f"{name}: {k}" for name, k in recipe.layer_ghosts),
         "variant": recipe.variant if recipe.ghosts else "",
         "phantom_layers": ", ".join(recipe.phantom_layers or ()),
         "micro_batches": recipe.micro_batches,

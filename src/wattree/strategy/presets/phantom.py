@@ -9,7 +9,6 @@ split over the same ranks as under tensor parallelism.
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import replace
 
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
@@ -42,25 +41,30 @@ def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
     if not options.phantom:
         return StrategyTree(nodes={})
     assert options.ghosts is not None
-    node = TreeNode(
-        phantom=PhantomLayers(
-            ghosts=options.ghosts, variant=options.variant, exchange=options.exchange
-        ),
-        memory=MemoryChoice(
-            gathered=GatheredStore.AGAIN if options.regather else GatheredStore.KEEP
-        ),
-    )
-    found = operator_patterns(
-        model,
-        lambda operator: _may_be_chosen(operator, options, model),
-        lambda path, operator: _is_named(path, operator, options),
-    )
+    memory = MemoryChoice(gathered=GatheredStore.AGAIN if options.regather else GatheredStore.KEEP)
     nodes = {path: TreeNode(compute={dim: ()}) for path, dim in _whole_states(model).items()}
-    for pattern, operator in found:
-        # Whatever splits the linear layer goes with it.
-        dims = (column_dim(operator), row_dim(operator))
-        nodes[pattern] = replace(node, compute={dim: () for dim in dims if dim is not None})
+    for ghosts in dict.fromkeys((options.ghosts, *dict(options.layer_ghosts).values())):
+        found = operator_patterns(
+            model,
+            lambda operator: _may_be_chosen(operator, options, model),
+            lambda path, operator, ghosts=ghosts: (  # type: ignore[misc]
+                _is_named(path, operator, options) and _ghosts_of(path, operator, options) == ghosts
+            ),
+        )
+        layers = PhantomLayers(ghosts=ghosts, variant=options.variant, exchange=options.exchange)
+        for pattern, operator in found:
+            # Whatever splits the linear layer goes with it.
+            dims = {dim: () for dim in (column_dim(operator), row_dim(operator)) if dim is not None}
+            nodes[pattern] = TreeNode(phantom=layers, memory=memory, compute=dims)
     return StrategyTree(nodes=nodes)
+
+
+def _ghosts_of(path: str, operator: Operator, options: StrategyOptions) -> int | None:
+    """Return the ghosts of a layer: those of the first pattern that names it, or of all."""
+    for pattern, ghosts in options.layer_ghosts:
+        if _matches(path, operator, pattern):
+            return ghosts
+    return options.ghosts
 
 
 def _whole_states(model: ModelGraph) -> dict[str, str]:
@@ -99,6 +103,12 @@ def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
         if not any(_matches(path, operator, pattern) for path, operator in linear):
             known = dict.fromkeys(_known_as(path, operator, model) for path, operator in linear)
             misfits[f"strategy.phantom_layers.{pattern}"] = (
+                f"matches no linear layer of {model.name}; it has {', '.join(known) or 'none'}"
+            )
+    for pattern, _ in options.layer_ghosts:
+        if not any(_matches(path, operator, pattern) for path, operator in linear):
+            known = dict.fromkeys(_known_as(path, operator, model) for path, operator in linear)
+            misfits[f"strategy.layer_ghosts.{pattern}"] = (
                 f"matches no linear layer of {model.name}; it has {', '.join(known) or 'none'}"
             )
     is_any = any(
