@@ -359,8 +359,8 @@ def trait_problems() -> tuple[str, ...]:
             {"strategy": "zero4"},
             (
                 "strategy: unknown strategy preset 'zero4'; did you mean 'zero3'? known: auto, "
-                "data_parallel, ddp, dlrm, fsdp, hsdp, low_rank, megatron, op_shard, phantom, spatial, "
-                "tensor, zero1, zero2, zero3"
+                "data_parallel, ddp, dlrm, fsdp, hsdp, low_rank, megatron, op_shard, phantom, "
+                "spatial, tensor, zero1, zero2, zero3"
             ),
         ),
         (

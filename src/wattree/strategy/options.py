@@ -156,8 +156,14 @@ class StrategyOptions:
 
     def _phantom_misfits(self) -> dict[str, str]:
         """Return what contradicts itself, or what no software does, about phantom layers."""
-        defaults: dict[str, object] = {"ghosts": None, "variant": PAIR, "regather": False, "phantom_layers": None}
-        defaults |= {"exchange": GHOSTS, "layer_ghosts": ()}
+        defaults: dict[str, object] = {
+            "ghosts": None,
+            "layer_ghosts": (),
+            "variant": PAIR,
+            "exchange": GHOSTS,
+            "regather": False,
+            "phantom_layers": None,
+        }
         if not self.phantom:
             return {
                 f"strategy.{name}": "is of phantom layers; expected it beside preset: phantom"
