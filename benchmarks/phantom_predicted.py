@@ -28,7 +28,8 @@ from benchmarks.phantom_steps import quiet, step_standings
 __all__ = ["Links", "cluster_files", "predicted_s", "section"]
 
 _MOST = 0.10
-_MINUTES = 1.5
+#: Of each half of a profile: one before and one after the steps, as machines drift.
+_MINUTES = 1.25
 #: Gathers that tell what links do: elements of one rank, float32, how many by themselves, and how
 #: many beside products that take so many times as long.
 _PROBED = ((4096, 200, 60), (65536, 40, 12), (131072, 30, 8), (524288, 12, 3))
@@ -70,10 +71,12 @@ def section(options: Options) -> Section | None:
     netlab = netlab_of(options.shared)
     if netlab is None:
         return None
-    measured = step_standings(netlab)
     with tempfile.TemporaryDirectory() as made:
-        links = links_of(netlab)
         calibration = options.machine or profiled(Path(made))
+        measured = step_standings(netlab)
+        links = links_of(netlab)
+        if options.machine is None:
+            profiled(Path(made))  # goes on
         files = cluster_files(calibration, Path(made), links)
         figures = [
             _compared(contestant, measured[name].step_s, predicted_s(contestant, *files))
@@ -95,7 +98,7 @@ def section(options: Options) -> Section | None:
 
 
 def profiled(folder: Path) -> Path:
-    """Return the calibration of this machine, measured now."""
+    """Return the calibration of this machine, measured now; what a folder has is gone on with."""
     path = folder / "calibration.yaml"
     options = ["--ranks", str(SIZE), "--threads", "1", "--minutes", str(_MINUTES)]
     subprocess.run(

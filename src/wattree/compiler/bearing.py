@@ -1,4 +1,4 @@
-"""Pass 5e: what collectives take of the processors that compute beside them, on CPUs.
+"""What collectives take of the processors that compute beside them, on CPUs.
 
 A collective by itself takes the time that was measured of it, in which processors mostly wait.
 Beside computation they do not: what they spend on it is lost to what they compute. So the first
