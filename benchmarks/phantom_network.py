@@ -28,7 +28,6 @@ from benchmarks.measure import ROOT
 from benchmarks.phantom_cases import RATE_MBIT_PER_S, SIZE
 
 __all__ = [
-    "ALLOCATOR",
     "PREFIX",
     "Ranks",
     "Turn",
@@ -43,9 +42,6 @@ SWITCH = "sw"
 _LOCK = Path("/run/lock/wattree-ghost.lock")  # two such networks would share names and processors
 #: From the order to start until the start: longer than writing it to all takes. [s]
 _HEAD_START_S = 0.05
-#: Memory that a step frees is kept for the next one. Otherwise the kernel hands out, and zeroes,
-#: every page of every gradient in every step: a fifth to a quarter of the processor time of a step.
-ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "1000000000000"}
 #: How long, and to what share, processors are left alone where a machine counts as at rest. [s]
 _REST_S, _REST_SHARE = 0.5, 0.03
 _HERTZ = os.sysconf("SC_CLK_TCK")
@@ -144,8 +140,16 @@ class Ranks:
             foreign=max(0.0, ticks.programs - ours * _HERTZ) / max(ticks.whole, 1),
         )
 
-    def gather(self, elements: int, times: int) -> tuple[float, float]:
-        """Return what an all-gather of so many values a rank takes, nothing beside it.
+    def gather(
+        self, elements: int, times: int, *, products: int = 0, gathers: bool = True
+    ) -> tuple[float, float]:
+        """Return what an all-gather of so many values a rank takes, with products beside it.
+
+        Args:
+            elements: Of a rank, float32.
+            times: How often.
+            products: Beside each gather.
+            gathers: Whether there is one; otherwise the products by themselves.
 
         Returns:
             Median time of the slowest rank; processor time for each, with threads that carry
@@ -153,7 +157,7 @@ class Ranks:
         """
         order = {"do": "gather", "name": "", "elements": elements, "times": times}
         before = _Ticks.now()
-        said = self._ask(order, 60.0)
+        said = self._ask({**order, "products": products, "gathers": gathers}, 120.0)
         interrupts_s = _Ticks.now().since(before).interrupts / _HERTZ
         processor_s = sum(one["processor_s"] for one in said) + interrupts_s
         return max(one["seconds"] for one in said), processor_s / times / len(said)
@@ -236,8 +240,7 @@ def _emulation(folder: Path) -> ModuleType:
 
 
 def _started(host: str, rank: int, told: Mapping[str, Any], program: str) -> subprocess.Popen[str]:
-    variables = os.environ | ALLOCATOR
-    variables |= {
+    variables = os.environ | {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         "GLOO_SOCKET_IFNAME": f"to-{SWITCH}",

@@ -22,22 +22,30 @@ from benchmarks.energy_frame import Options, Section
 from benchmarks.measure import ROOT, Figure
 from benchmarks.phantom_cases import RATE_MBIT_PER_S, SIZE, STEPS_CASE, step_contestants, told
 from benchmarks.phantom_contestants import Contestant
-from benchmarks.phantom_network import ALLOCATOR, netlab_of, ranks_on_links
+from benchmarks.phantom_network import Ranks, netlab_of, ranks_on_links
 from benchmarks.phantom_steps import quiet, step_standings
 
 __all__ = ["Links", "cluster_files", "predicted_s", "section"]
 
 _MOST = 0.10
-_MINUTES = 1.5
-#: Gathers that tell what links do: elements of one rank, float32, and how many of them.
-_PROBED = ((4096, 200), (65536, 40), (131072, 30), (524288, 12))
+#: Of each half of a profile: one before and one after the steps, as machines drift.
+_MINUTES = 1.25
+#: Gathers that tell what links do: elements of one rank, float32, how many by themselves, and how
+#: many beside products that take so many times as long.
+_PROBED = ((4096, 200, 60), (65536, 40, 12), (131072, 30, 8), (524288, 12, 3))
+_BESIDE = 2.0
 #: Kind → strategy. The others have no preset: one is a made-up control, one cuts samples.
 _STRATEGIES: dict[str, dict[str, Any]] = {
     "block": {"preset": "phantom", "ghosts": 0},
     "phantom": {"preset": "phantom", "variant": "pair"},
     "shared": {"preset": "phantom", "variant": "shared"},
     "rows": {"preset": "tensor", "overlap_tensor": True, "tensor_pieces": SIZE},
-    "megatron": {"preset": "tensor", "tensor_pairs": True},
+    "megatron": {
+        "preset": "tensor",
+        "tensor_pairs": True,
+        "overlap_tensor": True,
+        "tensor_pieces": SIZE,
+    },
 }
 
 
@@ -48,13 +56,14 @@ class Links:
     Attributes:
         latency_s: Of a gather among all ranks. [s]
         bytes_per_s: Payload that a link carries. [B/s]
-        processor_s_per_byte: That a rank takes of processors for each byte it sends, receiving as
-            many. [s/B]
+        exchange_s, exchange_s_per_byte: Time of a processor that a gather takes of a rank that
+            computes beside it, and for each byte it sends, receiving as many. [s, s/B]
     """
 
     latency_s: float
     bytes_per_s: float
-    processor_s_per_byte: float
+    exchange_s: float
+    exchange_s_per_byte: float
 
 
 def section(options: Options) -> Section | None:
@@ -62,10 +71,12 @@ def section(options: Options) -> Section | None:
     netlab = netlab_of(options.shared)
     if netlab is None:
         return None
-    measured = step_standings(netlab)
     with tempfile.TemporaryDirectory() as made:
-        links = links_of(netlab)
         calibration = options.machine or profiled(Path(made))
+        measured = step_standings(netlab)
+        links = links_of(netlab)
+        if options.machine is None:
+            profiled(Path(made))  # goes on
         files = cluster_files(calibration, Path(made), links)
         figures = [
             _compared(contestant, measured[name].step_s, predicted_s(contestant, *files))
@@ -78,22 +89,23 @@ def section(options: Options) -> Section | None:
         notes=(
             f"{told(STEPS_CASE)}. Constants of `wattree profile --ranks {SIZE} --threads 1`; of "
             f"the links, those of gathers alone: {links.latency_s * 1e3:.2f} ms and "
-            f"{links.bytes_per_s * 8e-6:.1f} Mbit/s of payload, for which a rank takes "
-            f"{links.processor_s_per_byte * 1e9:.2f} ns of processors a byte.",
+            f"{links.bytes_per_s * 8e-6:.1f} Mbit/s of payload; beside products, a gather takes "
+            f"{links.exchange_s * 1e3:.2f} ms of a processor and "
+            f"{links.exchange_s_per_byte * 1e9:.2f} ns a byte.",
             quiet(measured),
         ),
     )
 
 
 def profiled(folder: Path) -> Path:
-    """Return the calibration of this machine, measured now."""
+    """Return the calibration of this machine, measured now; what a folder has is gone on with."""
     path = folder / "calibration.yaml"
     options = ["--ranks", str(SIZE), "--threads", "1", "--minutes", str(_MINUTES)]
     subprocess.run(
         [sys.executable, "-m", "wattree", "profile", "--out", str(path), *options],
         check=True,
         cwd=ROOT,
-        env=os.environ | ALLOCATOR | {"PYTHONPATH": str(ROOT / "src")},
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
         stdout=subprocess.DEVNULL,
     )
     return path
@@ -140,15 +152,17 @@ def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, 
         "evidence": "measured",
         "source": probe,
     }
-    # Ranks that share a core take processors from each other too.
-    taken = links.processor_s_per_byte * links.bytes_per_s * max(SIZE / (os.cpu_count() or 1), 1.0)
-    for item, value in (("compute", max(1.0 - taken, 0.05)), ("communication", 1.0)):
-        constants["constants"][f"general.overlap_{item}_rate"] = {
+    share = max(SIZE / (os.cpu_count() or 1), 1.0)  # ranks that share a core take turns
+    for item, value in (
+        ("alpha_s", min(alone_s, links.latency_s)),
+        ("exchange_s", share * links.exchange_s),
+        ("exchange_s_per_byte", share * links.exchange_s_per_byte),
+    ):
+        constants["constants"][f"{own}.{item}"] = {
             "value": value,
             "evidence": "measured",
             "source": probe,
         }
-    constants["constants"].pop(f"{own}.exchange_s_per_byte", None)  # of memory, not of these links
     (folder / "links.fabric.yaml").write_text(yaml.safe_dump(fabric))
     (folder / "links.node.yaml").write_text(yaml.safe_dump(node))
     (folder / "links.calibration.yaml").write_text(yaml.safe_dump(constants))
@@ -156,18 +170,38 @@ def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, 
 
 
 def links_of(netlab: Path) -> Links:
-    """Return what gathers on silent links take: least squares of relative errors."""
+    """Return what gathers take on silent links, by themselves and beside products."""
     import numpy as np
 
     with ranks_on_links(netlab) as ranks:
-        found = np.array([ranks.gather(*each) for each in _PROBED])
-    sent = np.array([4.0 * (SIZE - 1) * elements for elements, _ in _PROBED])
-    (latency_s, s_per_byte), (_, processor_s) = (_line(sent, times) for times in found.T)
+        alone_s = np.array([ranks.gather(size, times)[0] for size, times, _ in _PROBED])
+        taken_s = np.array(
+            [
+                _taken_s(ranks, size, times, one_s)
+                for (size, _, times), one_s in zip(_PROBED, alone_s, strict=True)
+            ]
+        )
+    sent = np.array([4.0 * (SIZE - 1) * elements for elements, *_ in _PROBED])
+    (latency_s, s_per_byte), (exchange_s, exchange_s_per_byte) = (
+        _line(sent, times) for times in (alone_s, taken_s)
+    )
     return Links(
         latency_s=max(latency_s, 0.0),
         bytes_per_s=1.0 / s_per_byte,
-        processor_s_per_byte=max(processor_s, 0.0),
+        exchange_s=max(exchange_s, 0.0),
+        exchange_s_per_byte=max(exchange_s_per_byte, 0.0),
     )
+
+
+def _taken_s(ranks: Ranks, elements: int, times: int, alone_s: float) -> float:
+    """Return the processor time of a gather beside products that take longer. [s]"""
+    one_s = ranks.gather(elements, 20, products=1, gathers=False)[0]
+    products = max(round(_BESIDE * alone_s / one_s), 4)
+    without, both = (
+        ranks.gather(elements, times, products=products, gathers=gathers)[1]
+        for gathers in (False, True)
+    )
+    return max(both - without, 1e-6)
 
 
 def _line(sent: Any, times: Any) -> tuple[float, float]:

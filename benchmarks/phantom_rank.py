@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import resource
@@ -20,12 +21,16 @@ from torch import Tensor, nn
 
 from benchmarks.phantom_contestants import Contestant
 from benchmarks.phantom_layers import Layout, stack_of
+from wattree.measure.allocator import keep_freed_memory
 from wattree.runtime.group import Group
 
 __all__ = ["Training", "main"]
 
 _TIMEOUT_S = 60.0
 _LEARNING_RATE = 0.01
+#: Rows, contraction and columns of products beside gathers, and weights that take turns, so that
+#: they are read from memory.
+_PRODUCT, _WEIGHTS = (64, 1024, 1024), 16
 
 
 class Training:
@@ -67,6 +72,7 @@ def main() -> int:
     told = json.loads(sys.argv[1])
     out, sys.stdout = sys.stdout, sys.stderr
     torch.set_num_threads(1)
+    keep_freed_memory()  # as `wattree train`
     dist.init_process_group(
         "gloo",
         init_method="file://" + told["store"],
@@ -90,7 +96,7 @@ def main() -> int:
 def _obey(order: dict[str, Any], group: Group, live: dict[str, Training]) -> dict[str, Any]:
     name = order["name"]
     if order["do"] == "gather":
-        return _gathers(group, order["elements"], order["times"])
+        return _gathers(group, order)
     if order["do"] == "drop":
         del live[name]
         return {}
@@ -114,13 +120,29 @@ def _obey(order: dict[str, Any], group: Group, live: dict[str, Training]) -> dic
     }
 
 
-def _gathers(group: Group, elements: int, count: int) -> dict[str, float]:
-    """Return the median time of gathers one after the other, and the processor time of all. [s]"""
-    part, sizes, times = torch.zeros(elements), [elements] * group.size, []
+def _gathers(group: Group, order: dict[str, Any]) -> dict[str, float]:
+    """Return the median time of gathers, of products, or of both at once, and processor time. [s]
+
+    One after the other; the processor time is that of all.
+    """
+    part, times = torch.zeros(order["elements"]), []
+    sizes, products = [order["elements"]] * group.size, range(order["products"])
+    x = torch.randn(_PRODUCT[:2])
+    weights = itertools.cycle([torch.randn(_PRODUCT[1:]) for _ in range(_WEIGHTS)])
+
+    def once() -> None:
+        pending = group.all_gather(part, sizes, "gathers") if order["gathers"] else None
+        for _ in products:
+            torch.mm(x, next(weights))
+        if pending is not None:
+            pending.wait()
+
+    once()
+    dist.barrier()
     before_s = _processor_s()
-    for _ in range(count):
+    for _ in range(order["times"]):
         begin = time.monotonic()
-        group.all_gather(part, sizes, "gathers").wait()
+        once()
         times.append(time.monotonic() - begin)
     return {"seconds": statistics.median(times), "processor_s": _processor_s() - before_s}
 

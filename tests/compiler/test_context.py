@@ -219,6 +219,7 @@ def test_the_closed_form_of_a_ring_is_its_play(
         steps=steps, latency_s=latency_s, work_s=work_s, flop=nothing, traffic_bytes=nothing,
         wire_bytes=nothing, scale_up_bytes=nothing, adapter_bytes=nothing, uplink_bytes=nothing,
         transient_bytes=nothing, in_turn=nothing, ring_ranks=np.full((count, 1), float(ranks)),
+            processor_s=nothing,
     )  # fmt: skip
     ring: Ring = rings_of(steps)[1]
     rows: list[Row] = []

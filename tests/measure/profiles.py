@@ -18,7 +18,9 @@ RATE, RAMP, ROWS, PRODUCT_MEMORY = 9e10, 6.0, 8.0, 2e10
 STREAM, CACHED, FRESH = 3e10, 9e10, 4e-10
 SUM_RATE, UPDATE_RATE = 4e10, 7e10
 STEP_S, LAYER_S = 6e-5, 3e-5
-ALPHA_S, GATHER, REDUCE = 3e-4, 7e8, 9e8
+ALPHA_S, GATHER, REDUCE, ALPHA_REDUCE_S = 3e-4, 7e8, 9e8, 8e-4
+#: Beside products: 2 ms of a gather of 8 MiB. And products with slices over those with the whole.
+EXCHANGE_S, EXCHANGE_S_PER_BYTE, SLICE_RATE = 8e-4, 1.2e-3 / (4 << 20), 0.8
 SAMPLE_S, COLLATE = 1.2e-6, 1.5e10
 RESIDENT = 2.5e8
 
@@ -44,7 +46,7 @@ def machine(**changes: object) -> Machine:
     return Machine(**told)  # type: ignore[arg-type]
 
 
-def true_s(point: Point) -> float:  # noqa: PLR0911 - a formula for each kind
+def true_s(point: Point) -> float:  # noqa: C901, PLR0911 - a formula for each kind
     """Return what a point takes on the machine. [s]"""
     size = float(point.size_bytes)
     match point.kind:
@@ -74,9 +76,15 @@ def true_s(point: Point) -> float:  # noqa: PLR0911 - a formula for each kind
             return point.rows * (SAMPLE_S + 4 * point.inner / COLLATE)
         case Kind.COLLECTIVE:
             sent = float(volume_factor(point.name, np.array([2.0]))[0]) * size
-            return ALPHA_S + sent / (REDUCE if point.name == "all_reduce" else GATHER)
+            if point.name == "all_reduce":
+                return ALPHA_REDUCE_S + sent / REDUCE
+            return ALPHA_S + sent / GATHER
         case Kind.OVERLAP:
-            return {"product": 10e-3, "exchange": 8e-3, "both": 12e-3}[point.name]
+            taken = EXCHANGE_S + EXCHANGE_S_PER_BYTE * size / 2
+            return {"product": 10e-3, "exchange": 8e-3, "both": 10e-3 + taken}[point.name]
+        case Kind.SLICES:
+            whole = 2.0 * point.rows * point.inner * point.columns / RATE
+            return whole / (SLICE_RATE if point.name.endswith("sliced") else 1.0)
         case _:
             return size / 1e10
 

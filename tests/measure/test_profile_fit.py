@@ -50,6 +50,10 @@ def test_exact_times_give_back_what_made_them(findings: Findings) -> None:
     assert found["family.pytorch.step_overhead_s"] == pytest.approx(profiles.STEP_S, rel=0.01)
     bus = findings.bus_bytes_per_s
     assert found["alpha_s"] == pytest.approx(profiles.ALPHA_S, rel=0.01)
+    assert found["alpha_reduce_s"] == pytest.approx(profiles.ALPHA_REDUCE_S, rel=0.01)
+    assert found["exchange_s"] == pytest.approx(profiles.EXCHANGE_S, rel=1e-6)
+    assert found["exchange_s_per_byte"] == pytest.approx(profiles.EXCHANGE_S_PER_BYTE, rel=1e-6)
+    assert found["slice_rate"] == pytest.approx(profiles.SLICE_RATE)
     assert found["bus_efficiency"] * bus == pytest.approx(profiles.GATHER, rel=0.01)
     assert found["bus_reduce_efficiency"] * bus == pytest.approx(profiles.REDUCE, rel=0.01)
     assert findings.collate_s == pytest.approx(profiles.SAMPLE_S, rel=0.01)

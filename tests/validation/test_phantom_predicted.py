@@ -29,6 +29,17 @@ def calibration(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return files.calibration
 
 
+def _links(
+    bytes_per_s: float, *, exchange_s: float = 0.0, exchange_s_per_byte: float = 0.0
+) -> Links:
+    return Links(
+        latency_s=1e-3,
+        bytes_per_s=bytes_per_s,
+        exchange_s=exchange_s,
+        exchange_s_per_byte=exchange_s_per_byte,
+    )
+
+
 @pytest.mark.parametrize("kind", ["phantom", "shared", "rows", "megatron"])
 def test_slower_links_cost_the_payload_of_the_formula(
     kind: str, calibration: Path, tmp_path: Path
@@ -39,7 +50,7 @@ def test_slower_links_cost_the_payload_of_the_formula(
     for share in (1.0, 0.25):
         folder = tmp_path / f"{share}"
         folder.mkdir()
-        links = Links(latency_s=1e-3, bytes_per_s=share * _RATE, processor_s_per_byte=0.0)
+        links = _links(share * _RATE)
         times.append(predicted_s(contestant, *cluster_files(calibration, folder, links)))
 
     slower_s = payload_bytes(contestant, SIZE) * 3 / _RATE
@@ -48,7 +59,7 @@ def test_slower_links_cost_the_payload_of_the_formula(
 
 def test_overlap_is_predicted_to_hide_some(calibration: Path, tmp_path: Path) -> None:
     """And a block-diagonal stack needs no links."""
-    links = Links(latency_s=1e-3, bytes_per_s=_RATE, processor_s_per_byte=2e-9)
+    links = _links(_RATE, exchange_s=1e-3, exchange_s_per_byte=2e-9)
     files = cluster_files(calibration, tmp_path, links)
     found = {
         name: predicted_s(contestant, *files)

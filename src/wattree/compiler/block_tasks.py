@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiler.bearing import borne
 from wattree.compiler.evaluate import BlockCosts, PhaseCosts
 from wattree.compiler.ledger import Item, Items, Recorder, shifted
 from wattree.compiler.operator_classes import class_of_step
@@ -49,6 +50,10 @@ _PHASES = {
     StepPhase.INPUT_GRADIENT: Phase.BACKWARD,
     StepPhase.WEIGHT_GRADIENT: Phase.BACKWARD,
 }
+#: Collectives that software cuts into pieces, and those that it cuts if it is told into how many.
+_CUT = frozenset({CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER})
+_REDUCED = frozenset({CollectiveKind.ALL_REDUCE})
+_DRAINS = frozenset({CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE})
 #: Kinds of collectives between operators, and the streams that they have of their own.
 _KINDS = (
     ("experts", Stream.EXPERT),
@@ -65,11 +70,17 @@ class Pipelining:
         tensor_exposed_share: Of gathers and scatters over `tp`; 1 keeps them whole.
         context_exposed_share: Of key/value gathers over `cp` that nothing says more about.
         in_line: Kinds (`tensor`, `context`, `experts`) on the stream of the computation.
+        cuts_reductions: All-reduces are cut like gathers and scatters.
+        slower: Time of a product in pieces over that of the whole.
+        shares_processors: Collectives take time of the processors that compute.
     """
 
     tensor_exposed_share: float
     context_exposed_share: float
     in_line: frozenset[str] = frozenset()
+    cuts_reductions: bool = False
+    slower: float = 1.0
+    shares_processors: bool = False
 
     @classmethod
     def of(
@@ -92,11 +103,14 @@ class Pipelining:
             tensor_exposed_share=share if overlap_tensor else 1.0,
             context_exposed_share=0.0,
             in_line=frozenset(in_line),
+            cuts_reductions=pieces is not None,
+            slower=1.0 / rates.slice_rate,
+            shares_processors=rates.exchange_s > 0 or rates.exchange_s_per_byte > 0,
         )
 
     def share(self, step: CollectiveStep) -> float:
         """Return the visible share of `step`."""
-        if step.kind not in {CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER}:
+        if step.kind not in _CUT and not (self.cuts_reductions and step.kind in _REDUCED):
             return 1.0
         if step.exposed or self.stream(step) == Stream.COMPUTE:
             return 1.0
@@ -155,7 +169,10 @@ def phase_rows(
         if index in partner and partner[index] > index:
             rows.append(Row(index, 1 - share, pipelining.stream(step), depends, True))
             waiting.setdefault(partner[index], []).append(len(rows) - 1)
-    return rows
+    if pipelining.slower > 1.0 and partner:
+        cut = set(partner.values())
+        rows = [replace(r, slower=pipelining.slower) if r.step in cut else r for r in rows]
+    return borne(rows, steps) if pipelining.shares_processors else rows
 
 
 def _add_ring(
@@ -182,7 +199,7 @@ def hidden_beside(steps: Sequence[Step], pipelining: Pipelining) -> dict[int, in
         if isinstance(step, CollectiveStep):
             if pipelining.share(step) >= 1.0:
                 continue
-            if step.kind is CollectiveKind.REDUCE_SCATTER and step.depends:
+            if step.kind in _DRAINS and step.depends:
                 before = step.depends[0]
                 if isinstance(steps[before], ComputeStep):
                     partner[index] = before
@@ -215,7 +232,7 @@ def phase_span_s(costs: PhaseCosts, pipelining: Pipelining) -> Floats:
             in_line = pipelining.stream(costs.steps[ring.keys]) == Stream.COMPUTE
             end = start + ring_span_s(ring, costs, in_line=in_line)
         else:
-            end = start + latency + row.share * costs.work_s[row.step]
+            end = start + latency + row.work_s(costs.work_s, costs.processor_s)
         free[row.stream] = end
         ends.append(end)
     span = zero
@@ -351,7 +368,7 @@ def _table(
         task["name"] = names(step.path)
         task["operator_class"] = class_of_step(step)
         task["phase"] = _PHASES[step.phase]
-        task["work_s"] = row.share * costs.work_s[at]
+        task["work_s"] = row.work_s(costs.work_s, costs.processor_s)[column]
         edges += [(before, index) for before in row.depends]
         if isinstance(step, CollectiveStep):
             task["kind"] = TaskKind.COLLECTIVE

@@ -146,6 +146,7 @@ class PhaseCosts:
         transient_bytes: Memory that lives only during the step. [B]
         in_turn: 1 for collectives whose ports and network work one after the other.
         ring_ranks: Blocks of an attention whose keys and values go round a ring, 0 for others.
+        processor_s: What a collective takes of the processors that compute beside it. [s]
     """
 
     steps: tuple[Step, ...]
@@ -160,6 +161,7 @@ class PhaseCosts:
     transient_bytes: Floats
     in_turn: Floats
     ring_ranks: Floats
+    processor_s: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +300,7 @@ def _phase(
     steps: Sequence[Step], scale: Scale, placement: GroupShapes, rates: Rates, software: Software
 ) -> PhaseCosts:
     count = len(scale.micro_batch)
-    table = np.zeros((11, len(steps), count))
+    table = np.zeros((12, len(steps), count))
     rings = rings_of(steps)
     for ring in rings.values():
         table[10, ring.attention] = scale.degree(_collective(steps[ring.keys]).axes)
@@ -317,6 +319,8 @@ def _phase(
             gathered = size * (is_gather & (group.ranks > 1))  # one rank has the whole already
             none = 0 * size
             table[:10, index] = latency, work, none, none, wire, *loads, gathered, in_turn
+            taken = rates.exchange_s + rates.exchange_s_per_byte * wire
+            table[11, index] = np.where(group.ranks > 1, taken, 0.0)
         else:
             blocks = table[10, index] if index in rings else None
             work, flop, traffic = _compute(step, scale, rates, software, blocks)
@@ -342,6 +346,7 @@ def _phase(
         transient_bytes=table[8],
         in_turn=table[9],
         ring_ranks=table[10],
+        processor_s=table[11],
     )
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 __all__ = ["Row"]
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,8 @@ class Row:
         begins, ends: Whether the step's temporary memory is taken, and given back, with it.
         entry: Whether it waits for what the block is given; None: as the step says.
         collapsed: It stands for all blocks of a ring attention and their transfers.
+        slower: Time of its work over what the step has as a whole: a product in pieces.
+        bears: Collectives whose share of processors' time it gives up while they run beside it.
     """
 
     step: int
@@ -33,3 +40,17 @@ class Row:
     ends: bool = True
     entry: bool | None = None
     collapsed: bool = False
+    slower: float = 1.0
+    bears: tuple[tuple[int, float], ...] = ()
+
+    def work_s(self, work_s: Floats, processor_s: Floats) -> Floats:
+        """Return the time of its work when alone, of one strategy or of several. [s]
+
+        Args:
+            work_s: Of every step, `(steps, ...)`. [s]
+            processor_s: That collectives take, likewise. [s]
+        """
+        found = self.share * self.slower * work_s[self.step]
+        for step, share in self.bears:
+            found = found + share * processor_s[step]
+        return np.asarray(found)

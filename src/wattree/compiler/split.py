@@ -122,4 +122,5 @@ def _taken(costs: PhaseCosts, chosen: Sequence[int]) -> PhaseCosts:
         in_turn=costs.in_turn[rows],
         transient_bytes=costs.transient_bytes[rows],
         ring_ranks=costs.ring_ranks[rows],
+        processor_s=costs.processor_s[rows],
     )

@@ -19,14 +19,17 @@ __all__ = ["PROFILED_ITEMS", "Calibration", "Constant", "device_names"]
 #: Constants that only devices have on which `wattree profile` timed things; `cost.rates` says what
 #: is done without them.
 PROFILED_ITEMS = (
+    "alpha_reduce_s",
     "cached_bandwidth",
     "cached_bytes",
     "dispatch_s",
+    "exchange_s",
     "exchange_s_per_byte",
     "fresh_s_per_byte",
     "product_bandwidth",
     "product_ramp",
     "product_row_ramp",
+    "slice_rate",
     "update_bandwidth.adamw",
     "update_bandwidth.momentum",
     "update_bandwidth.sgd",

@@ -63,6 +63,7 @@ class LinkRates:
             [B/s]
         alpha_s: Latency inside a domain. [s]
         alpha_network_s: Added latency per doubling of domains. [s]
+        alpha_reduce_s: Latency of an all-reduce inside a domain; None: as of the others. [s]
     """
 
     scale_up_bytes_per_s: float
@@ -71,6 +72,7 @@ class LinkRates:
     alpha_s: float
     alpha_network_s: float
     uplink_bytes_per_s: float = float("inf")
+    alpha_reduce_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,9 @@ def collective_latency_s(kind: str, group: GroupShape, rates: LinkRates) -> Floa
     """
     domains = group.ranks / group.inside if group.domains is None else group.domains
     doublings = np.log2(np.maximum(domains, 1.0))
-    passes = 2.0 if kind == "all_reduce" else 1.0
+    passes, alpha_s = 1.0, rates.alpha_s
+    if kind == "all_reduce":
+        passes = 2.0
+        alpha_s = alpha_s if rates.alpha_reduce_s is None else rates.alpha_reduce_s
     alone = group.ranks <= 1
-    return np.where(alone, 0.0, rates.alpha_s + passes * doublings * rates.alpha_network_s)
+    return np.where(alone, 0.0, alpha_s + passes * doublings * rates.alpha_network_s)

@@ -60,6 +60,11 @@ class Rates:
         collectives: How collectives are carried out, and where.
         overlap_compute_rate: Rate of compute beside overlapping communication.
         overlap_communication_rate: Rate of overlapping communication beside compute.
+        exchange_s, exchange_s_per_byte: What a collective takes of the processors that compute
+            beside it, and for each byte that a rank sends; 0 where nobody timed it, as on
+            accelerators. [s, s/B]
+        slice_rate: Rate of products with slices of a weight over that with the whole; 1 where
+            nobody timed it.
         tensor_exposed_share: Share of tensor-parallel traffic that overlap leaves visible.
         alignment_penalty, head_misalignment: Factors of awkward shapes.
         moe_host_s: Host time of routing, per expert layer and pass.
@@ -95,6 +100,9 @@ class Rates:
     collectives: CollectiveModel
     overlap_compute_rate: float
     overlap_communication_rate: float
+    exchange_s: float
+    exchange_s_per_byte: float
+    slice_rate: float
     tensor_exposed_share: float
     alignment_penalty: float
     head_misalignment: float
@@ -215,6 +223,9 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         collectives=CollectiveModel(cluster=cluster.seen_from(pool), requests=collectives),
         overlap_compute_rate=beside[0],
         overlap_communication_rate=beside[1],
+        exchange_s=calibration.own(device, "exchange_s", 0.0),
+        exchange_s_per_byte=calibration.own(device, "exchange_s_per_byte", 0.0),
+        slice_rate=calibration.own(device, "slice_rate", 1.0),
         tensor_exposed_share=calibration.general("tensor_exposed_share"),
         alignment_penalty=calibration.device(device, "alignment_penalty"),
         head_misalignment=calibration.general("head_misalignment"),
@@ -263,10 +274,11 @@ def _update_rates(device: Device, calibration: Calibration) -> dict[float, float
 def _beside(
     cluster: Cluster, device: Device, links: LinkRates, calibration: Calibration
 ) -> tuple[float, float]:
-    """Return the rates of computing and of communicating beside each other.
+    """Return the rates of computing and of communicating beside each other, between replicas.
 
     Where the processors that compute also move the bytes, links that are slower than memory leave
     them more time: each byte takes so much of it as was measured between ranks of one machine.
+    Collectives inside a layer are charged one by one (`exchange_s`, `exchange_s_per_byte`).
     """
     computing = calibration.general("overlap_compute_rate")
     # A fit may step over 1; nothing is faster beside others than alone.
@@ -376,4 +388,5 @@ def _links(cluster: Cluster, pool: Pool, calibration: Calibration) -> LinkRates:
         uplink_bytes_per_s=network / oversubscription if oversubscription > 1 else float("inf"),
         alpha_s=calibration.device(device, "alpha_s"),
         alpha_network_s=node.nic_latency_s + cluster.fabric.switch_latency_s,
+        alpha_reduce_s=calibration.own(device, "alpha_reduce_s", 0.0) or None,
     )

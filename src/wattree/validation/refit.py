@@ -38,9 +38,9 @@ _COMPUTING_RATES = (
     *("attention", "library_bandwidth", "cached_bandwidth", "product_bandwidth"),
     *("update_bandwidth.sgd", "update_bandwidth.momentum", "update_bandwidth.adamw"),
 )
-_COMPUTING_TIMES = ("dispatch_s", "fresh_s_per_byte")
+_COMPUTING_TIMES = ("dispatch_s", "fresh_s_per_byte", "exchange_s", "exchange_s_per_byte")
 _MOVING_RATES = ("bus_efficiency", "bus_reduce_efficiency")
-_MOVING_TIMES = ("alpha_s",)
+_MOVING_TIMES = ("alpha_s", "alpha_reduce_s")
 #: Rounds until scales stand still, and how still. Exposed times are no straight lines of them.
 _ROUNDS, _STILL = 12, 1e-3
 #: A scale beyond this says that the job is not what was run. A stage below this share of the step

@@ -15,6 +15,7 @@ from wattree.cost.rates import UPDATE_STATES, convolution_rates
 from wattree.cost.update import update_traffic_bytes
 from wattree.errors import RunError
 from wattree.hardware import Device, Precision
+from wattree.measure.profile.beside import processors_taken, slice_rate
 from wattree.measure.profile.fit import Fit, Parameters, fit_family
 from wattree.measure.profile.journal import Journal, Times
 from wattree.measure.profile.machine import Machine
@@ -225,22 +226,28 @@ class _Reading:
         times = self._of(Kind.COLLECTIVE)
         best = max(_sent(t, self.machine.ranks) / t.seconds for t in times)
 
+        own = "alpha" if self.machine.accelerator else "alpha_reduce"
+
         def exchange_s(p: Parameters, times: Sequence[Times]) -> Floats:
             sent = np.array([_sent(t, self.machine.ranks) for t in times])
             reduces = np.array([t.point.name == "all_reduce" for t in times])
-            return p["alpha"] + sent / np.where(reduces, p["reduce"], p["gather"])
+            return np.where(reduces, p[own] + sent / p["reduce"], p["alpha"] + sent / p["gather"])
 
-        start = {"alpha": 2e-4, "gather": best / 2, "reduce": best / 2}
+        start = {"alpha": 2e-4, "gather": best / 2, "reduce": best / 2} | {own: 2e-4}
         fit = self._fit("exchanges between ranks", times, exchange_s, start)
         self._keep("alpha_s", fit, "alpha", fit.values["alpha"])
+        if not self.machine.accelerator:  # a library's own; the others go between pairs
+            self._keep("alpha_reduce_s", fit, own, fit.values[own])
         self._keep("bus_efficiency", fit, "gather", fit.values["gather"] / best)
         self._keep("bus_reduce_efficiency", fit, "reduce", fit.values["reduce"] / best)
-        self._overlap(fit.values["gather"])
+        self._overlap()
         return best, fit.values["alpha"]
 
-    def _overlap(self, gather_bytes_per_s: float) -> None:
+    def _overlap(self) -> None:
         """Keep how fast computing and exchanging are beside each other."""
-        found = {each.point.name: each for each in self._of(Kind.OVERLAP)}
+        times = self._of(Kind.OVERLAP)
+        largest = max(each.point.size_bytes for each in times)
+        found = {e.point.name: e for e in times if e.point.size_bytes == largest}
         if len(found) < 3:
             return
         product_s, exchange_s, both_s = (
@@ -256,9 +263,15 @@ class _Reading:
         )
         for item in ("general.overlap_compute_rate", "general.overlap_communication_rate"):
             self._state(item, rate, source, evidence="measured")
-        if not self.machine.accelerator:
-            lost = (1.0 - rate) / (rate * gather_bytes_per_s)
-            self._state("exchange_s_per_byte", lost, source, evidence="measured")
+        if self.machine.accelerator:
+            return
+        if (taken := processors_taken(self.journal, self.machine.ranks)) is not None:
+            source = f"processor time of gathers of {taken.points} sizes beside products"
+            self._state("exchange_s", taken.call_s, source, evidence="measured")
+            self._state("exchange_s_per_byte", taken.s_per_byte, source, evidence="measured")
+        if (sliced := slice_rate(self.journal)) is not None:
+            source = "products with slices of weights over those with the whole"
+            self._state("slice_rate", sliced, source, evidence="measured")
 
     def _host(self) -> tuple[float, float]:
         """Return the rate of copies to the device and the time of a sample in a batch."""

@@ -29,7 +29,7 @@ class Measurement:
 
     Attributes:
         wall_s: Of one call, on every rank. [s]
-        busy_s: Processor time of the calling thread, likewise. [s]
+        busy_s: Processor time of the calling thread, likewise; of what is at once, of all. [s]
     """
 
     wall_s: tuple[float, ...]
@@ -59,6 +59,15 @@ class Times:
         """Median over rounds. [s]"""
         return float(np.median(self.by_round))
 
+    def more_than_s(self, other: Times) -> float:
+        """Return the processor time above another point's in the same rounds. [s]
+
+        Longer by as much as ranks share cores; median over rounds, NaN if none has both.
+        """
+        both = self.rounds.keys() & other.rounds.keys()
+        found = [self._shared_s(self.rounds[n]) - other._shared_s(other.rounds[n]) for n in both]
+        return float(np.median(found)) if found else float("nan")
+
     @property
     def spread(self) -> float:
         """Largest less smallest round over the median."""
@@ -71,10 +80,12 @@ class Times:
         that leaves out the time that other programs had them. Exchanges wait, and count by the
         clock on the wall, as everything on accelerators does.
         """
-        wall_s = float(np.median(measured.wall_s))
         if self._machine.accelerator or self.point.kind in {Kind.COLLECTIVE, Kind.OVERLAP}:
-            return wall_s
-        return min(wall_s, float(np.median(measured.busy_s)) * self._machine.share)
+            return float(np.median(measured.wall_s))
+        return self._shared_s(measured)
+
+    def _shared_s(self, measured: Measurement) -> float:
+        return float(np.median(measured.busy_s)) * self._machine.share
 
 
 class Journal:

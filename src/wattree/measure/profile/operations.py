@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,6 +28,11 @@ _COLD_BYTES = 128 << 20
 #: Elementwise operands up to this size are those that the operator before has just written.
 _WARM_BYTES = 4 << 20
 _MOST_COUNT = 100_000
+#: Messages between pairs of processors that runtimes send at once. [B]
+_SMALL_BYTES = 64 << 10
+#: Of a weight that is multiplied slice by slice; of a batch of products over the exchange that runs
+#: beside it, on accelerators and on CPUs, where all of the exchange's work shall fall beside some.
+_SLICES, _BATCH, _LONG_BATCH = 4, 1.0, 2.0
 
 _OPTIMIZERS: dict[str, Callable[[list[torch.Tensor]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-6),
@@ -47,14 +53,19 @@ class Bench:
 
     def __init__(self, device: str, rank: int, ranks: int) -> None:
         self.device, self.rank, self.ranks = device, rank, ranks
+        self._clock = time.thread_time
+        self._batches: dict[int, int] = {}  # bytes of an exchange → products beside it
 
     def seconds(self, point: Point, window_s: float) -> tuple[float, float]:
         """Return wall time and processor time of one call of a point, means over a window. [s]
 
-        The processor time is that of the thread that calls, which computes as long as any does.
+        The processor time is that of the thread that calls, which computes as long as any does; of
+        exchanges beside products that of all threads, as others carry the messages.
         """
         torch.backends.cuda.matmul.allow_tf32 = point.precision == "tf32"
-        if point.kind is Kind.OVERLAP:
+        is_overlap = point.kind is Kind.OVERLAP
+        self._clock = time.process_time if is_overlap else time.thread_time
+        if is_overlap:
             return self._overlap(point, window_s)
         if point.kind is Kind.COLLECTIVE:
             return self._in_step(self._collective(point), window_s)
@@ -67,6 +78,8 @@ class Bench:
         once_s = self._timed(run, 2)[0]
         if self.device != "cpu":
             return self._counted(run, once_s, window_s)
+        if self.ranks > 1:
+            dist.barrier()  # all compute at once, and share caches and memory
         calls, began, busy = 0, time.perf_counter(), time.thread_time()
         while calls < 2 or time.perf_counter() - began < window_s:
             run()
@@ -88,11 +101,11 @@ class Bench:
 
     def _timed(self, run: Run, count: int) -> tuple[float, float]:
         self._wait()
-        began, busy = time.perf_counter(), time.thread_time()
+        began, busy = time.perf_counter(), self._clock()
         for _ in range(count):
             run()
         self._wait()
-        return (time.perf_counter() - began) / count, (time.thread_time() - busy) / count
+        return (time.perf_counter() - began) / count, (self._clock() - busy) / count
 
     def _wait(self) -> None:
         if self.device != "cpu":
@@ -101,19 +114,16 @@ class Bench:
     # ------------------------------------------------------------------- what
 
     def _program(self, point: Point) -> Run:
-        match point.kind:
-            case Kind.PRODUCT:
-                return self._product(point)
-            case Kind.STREAM:
-                return self._stream(point)
-            case Kind.UPDATE:
-                return self._update(point)
-            case Kind.STEP:
-                return self._step(point)
-            case Kind.COLLATE:
-                return _collate(point)
-            case _:
-                return self._copy(point)
+        programs: dict[Kind, Callable[[Point], Run]] = {
+            Kind.PRODUCT: self._product,
+            Kind.STREAM: self._stream,
+            Kind.UPDATE: self._update,
+            Kind.STEP: self._step,
+            Kind.COLLATE: _collate,
+            Kind.SLICES: self._sliced,
+            Kind.COPY: self._copy,
+        }
+        return programs[point.kind](point)
 
     def _tensor(self, *shape: int, precision: str = "fp32") -> torch.Tensor:
         return torch.randn(shape, device=self.device).to(_DTYPES[precision])
@@ -130,6 +140,32 @@ class Bench:
             return lambda: gradient @ next(weights)
         bias = self._tensor(point.columns, precision=precision)
         return lambda: linear(x, next(weights), bias)
+
+    def _sliced(self, point: Point) -> Run:
+        """Return a product with a weight, as a whole or slice by slice of its inner features."""
+        which, _, how = point.name.partition(".")
+        if how == "whole":
+            return self._product(replace(point, kind=Kind.PRODUCT, name=which))
+        one = self._tensor(point.columns, point.inner)
+        weights = itertools.cycle([one, *(one.clone() for _ in range(_copies(one) - 1))])
+        x, gradient = (self._tensor(width, point.rows) for width in (point.inner, point.columns))
+        xs, bias = x.chunk(_SLICES), self._tensor(point.columns)
+
+        def forward() -> torch.Tensor:
+            first, *others = zip(xs, next(weights).chunk(_SLICES, dim=1), strict=True)
+            z = torch.addmm(bias, first[0].t(), first[1].t())
+            for part, weight in others:
+                z.addmm_(part.t(), weight.t())
+            return z
+
+        def input_gradient() -> torch.Tensor:
+            made = torch.empty_like(x)
+            parts = zip(made.chunk(_SLICES), next(weights).chunk(_SLICES, dim=1), strict=True)
+            for room, weight in parts:
+                torch.mm(weight.t(), gradient, out=room)
+            return made
+
+        return forward if which == Pass.FORWARD else input_gradient
 
     def _stream(self, point: Point) -> Run:
         one = self._tensor(point.size_bytes // 4)
@@ -193,23 +229,71 @@ class Bench:
         own = torch.zeros(values // self.ranks, device=self.device)
         if point.name == "all_reduce":
             return lambda: dist.all_reduce(whole)
-        if point.name == "all_gather":
-            return lambda: dist.all_gather_into_tensor(whole, own)
         if self.device != "cpu":
+            if point.name == "all_gather":
+                return lambda: dist.all_gather_into_tensor(whole, own)
             return lambda: dist.reduce_scatter_tensor(own, whole)
-        received = torch.zeros_like(whole)
+        # Between pairs: gloo's own reduce-scatter moves the bytes of an all-reduce, and its gather
+        # takes no uneven parts.
+        blocks, received = whole.chunk(self.ranks), torch.zeros_like(whole)
+        if point.name == "all_gather":
+            alike = [own] * self.ranks
+
+            def all_gather() -> None:
+                self._exchanged(alike, blocks)()
+
+            return all_gather
 
         def reduce_scatter() -> torch.Tensor:
-            # gloo's own moves the bytes of an all-reduce.
-            dist.all_to_all_single(received, whole)
+            self._exchanged(blocks, received.chunk(self.ranks))()
             return received.view(self.ranks, -1).sum(0)
 
         return reduce_scatter
 
+    def _exchanged(
+        self, parts: Sequence[torch.Tensor], into: Sequence[torch.Tensor]
+    ) -> Callable[[], None]:
+        """Start sending each rank its part, and receiving; return what waits until that is done.
+
+        Small parts go by one all-to-all, which takes less of processors.
+        """
+        if parts[0].numel() * parts[0].element_size() <= _SMALL_BYTES:
+            received = torch.empty(self.ranks * parts[0].numel())
+            work = dist.all_to_all_single(received, torch.cat(list(parts)), async_op=True)
+
+            def settle() -> None:
+                work.wait()
+                for room, part in zip(into, received.chunk(self.ranks), strict=True):
+                    room.copy_(part)
+
+            return settle
+        after = [(self.rank + step) % self.ranks for step in range(1, self.ranks)]
+        works = [dist.irecv(into[peer], peer) for peer in reversed(after)]
+        works += [dist.isend(parts[peer], peer) for peer in after]
+        into[self.rank].copy_(parts[self.rank])
+
+        def wait() -> None:
+            for work in works:
+                work.wait()
+
+        return wait
+
+    def _batch(self, exchange: Run, product: Run, window_s: float) -> int:
+        """Return how many products there are beside an exchange, the same on all ranks."""
+        times = torch.tensor(
+            [self._in_step(each, window_s)[0] for each in (exchange, product)],
+            dtype=torch.float64,
+            device=self.device,
+        )
+        dist.all_reduce(times, dist.ReduceOp.MAX)
+        longer = _LONG_BATCH if self.device == "cpu" else _BATCH
+        return max(round(longer * float(times[0] / times[1])), 1)
+
     def _overlap(self, point: Point, window_s: float) -> tuple[float, float]:
         """Return the times of a batch of products, of an exchange, or of both at once. [s]
 
-        The batch is as long as the exchange, so that each has the other beside it all the time.
+        The batch is as long as the exchange, so that each has the other beside it all the time; on
+        CPUs, where an exchange takes longer beside products, twice as long.
         """
         product = self._product(
             Point(kind=Kind.PRODUCT, name=Pass.FORWARD, rows=64, inner=1024, columns=1024)
@@ -219,22 +303,22 @@ class Bench:
         )
         whole = torch.zeros(point.size_bytes // 4 // self.ranks * self.ranks, device=self.device)
         own = whole[: len(whole) // self.ranks].clone()
-        times = torch.tensor(
-            [self._in_step(exchange, window_s / 4)[0], self._in_step(product, window_s / 4)[0]],
-            dtype=torch.float64,
-            device=self.device,
-        )
-        dist.all_reduce(times, dist.ReduceOp.MAX)
-        count = max(round(float(times[0] / times[1])), 1)
+        if point.size_bytes not in self._batches:
+            self._batches[point.size_bytes] = self._batch(exchange, product, window_s / 4)
+        count, on_cpu = self._batches[point.size_bytes], self.device == "cpu"
+        blocks, alike = whole.chunk(self.ranks), [own] * self.ranks
 
         def products() -> None:
             for _ in range(count):
                 product()
 
         def both() -> None:
-            pending = dist.all_gather_into_tensor(whole, own, async_op=True)
+            if on_cpu:
+                wait = self._exchanged(alike, blocks)
+            else:
+                wait = dist.all_gather_into_tensor(whole, own, async_op=True).wait
             products()
-            pending.wait()
+            wait()
 
         return self._in_step(
             {"product": products, "exchange": exchange, "both": both}[point.name], window_s

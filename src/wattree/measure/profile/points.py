@@ -24,6 +24,7 @@ class Kind(StrEnum):
     COPY = "copy"
     COLLECTIVE = "collective"
     OVERLAP = "overlap"
+    SLICES = "slices"
 
 
 class Pass(StrEnum):
@@ -117,6 +118,10 @@ _OPTIMIZERS = ("sgd", "momentum", "adamw")
 _STREAMS = ("relu", "relu_backward", "add", "add_in_place")
 _SHARED_SIZES = (16 << 10, 256 << 10, MIB, 4 * MIB, 16 * MIB)
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+#: Gathers beside products: on CPUs, where they take processors, of several sizes.
+_OVERLAPPED_BYTES, _ALL_OVERLAPPED_BYTES = (8 * MIB,), (MIB // 4, 2 * MIB, 8 * MIB)
+#: Layers whose weights are also multiplied slice by slice.
+_SLICED_LAYERS = ((64, 4096, 1024), (64, 3000, 1000))
 _DEPTHS = (2, 4, 8, 16)
 
 
@@ -145,10 +150,26 @@ def _points(precisions: tuple[str, ...], *, ranks: int, accelerator: bool) -> It
         for name, size in product(("pinned", "pageable"), (MIB, 64 * MIB)):
             yield Point(kind=Kind.COPY, name=name, size_bytes=size)
     if ranks > 1:
-        for name, size in product(_COLLECTIVES, _SHARED_SIZES):
-            yield Point(kind=Kind.COLLECTIVE, name=name, size_bytes=size)
-        for name in ("product", "exchange", "both"):
-            yield Point(kind=Kind.OVERLAP, name=name, size_bytes=8 * MIB)
+        yield from _together(accelerator=accelerator)
+
+
+def _together(*, accelerator: bool) -> Iterator[Point]:
+    """Yield what only several ranks do."""
+    for name, size in product(_COLLECTIVES, _SHARED_SIZES):
+        yield Point(kind=Kind.COLLECTIVE, name=name, size_bytes=size)
+    sizes = _OVERLAPPED_BYTES if accelerator else _ALL_OVERLAPPED_BYTES
+    for size, name in product(sizes, ("product", "exchange", "both")):
+        yield Point(kind=Kind.OVERLAP, name=name, size_bytes=size)
+    if not accelerator:
+        yield from _slices()
+
+
+def _slices() -> Iterator[Point]:
+    for (rows, inner, columns), which, how in product(
+        _SLICED_LAYERS, (Pass.FORWARD, Pass.INPUT_GRADIENT), ("whole", "sliced")
+    ):
+        name = f"{which}.{how}"
+        yield Point(kind=Kind.SLICES, name=name, rows=rows, inner=inner, columns=columns)
 
 
 def _products(precisions: tuple[str, ...], *, accelerator: bool) -> Iterator[Point]:

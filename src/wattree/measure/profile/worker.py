@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from wattree.measure.allocator import keep_freed_memory
 from wattree.measure.profile.points import Kind, Point
 
 __all__ = ["main"]
@@ -31,6 +32,8 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(start["threads"])
+    if start["device"] == "cpu":
+        keep_freed_memory()  # as training does
     _join(start)
     from wattree.measure.profile.operations import Bench
 

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from wattree.errors import CommunicationError, HardwareError
+from wattree.measure.allocator import keep_freed_memory
 from wattree.runtime.group import Group
 from wattree.runtime.launch import Launch
 from wattree.runtime.recipe import Recipe
@@ -92,6 +93,7 @@ def joined_ranks(
 
 def _device(kind: str, launch: Launch) -> torch.device:
     if kind == "cpu":
+        keep_freed_memory()
         if "OMP_NUM_THREADS" not in os.environ:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
             torch.set_num_threads(max(1, cores // launch.local_world))
