@@ -140,24 +140,25 @@ class Ranks:
             foreign=max(0.0, ticks.programs - ours * _HERTZ) / max(ticks.whole, 1),
         )
 
-    def gather(
-        self, elements: int, times: int, *, products: int = 0, gathers: bool = True
+    def exchange(
+        self, kind: str, elements: int, times: int, *, products: int = 0, beside: bool = False
     ) -> tuple[float, float]:
-        """Return what an all-gather of so many values a rank takes, with products beside it.
+        """Return what an exchange of so many values a rank takes among products.
 
         Args:
+            kind: `all_gather`, `all_reduce`, or anything else for the products by themselves.
             elements: Of a rank, float32.
             times: How often.
-            products: Beside each gather.
-            gathers: Whether there is one; otherwise the products by themselves.
+            products: For each exchange.
+            beside: They run beside it; otherwise after it.
 
         Returns:
             Median time of the slowest rank; processor time for each, with threads that carry
             messages and the network's interrupts. [s]
         """
-        order = {"do": "gather", "name": "", "elements": elements, "times": times}
+        order = {"do": "exchange", "name": "", "kind": kind, "elements": elements, "times": times}
         before = _Ticks.now()
-        said = self._ask({**order, "products": products, "gathers": gathers}, 120.0)
+        said = self._ask({**order, "products": products, "beside": beside}, 120.0)
         interrupts_s = _Ticks.now().since(before).interrupts / _HERTZ
         processor_s = sum(one["processor_s"] for one in said) + interrupts_s
         return max(one["seconds"] for one in said), processor_s / times / len(said)

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,10 @@ __all__ = ["Links", "cluster_files", "predicted_s", "section"]
 _MOST = 0.10
 #: Of each half of a profile: one before and one after the steps, as machines drift.
 _MINUTES = 1.25
-#: Gathers that tell what links do: elements of one rank, float32, how many by themselves, and how
-#: many beside products that take so many times as long.
-_PROBED = ((4096, 200, 60), (65536, 40, 12), (131072, 30, 8), (524288, 12, 3))
-_BESIDE = 2.0
+#: Exchanges that tell what links do: elements of one rank, float32, how many of them after products
+#: (so many), and how many beside products, which take so many times as long.
+_PROBED = ((4096, 60, 60), (65536, 20, 12), (131072, 12, 8), (524288, 5, 3))
+_BETWEEN, _BESIDE = 4, 2.0
 #: Kind → strategy. The others have no preset: one is a made-up control, one cuts samples.
 _STRATEGIES: dict[str, dict[str, Any]] = {
     "block": {"preset": "phantom", "ghosts": 0},
@@ -54,13 +54,15 @@ class Links:
     """What links do for collectives.
 
     Attributes:
-        latency_s: Of a gather among all ranks. [s]
+        latency_s: Of a gather among all ranks, between products. [s]
+        reduce_latency_s: Of an all-reduce. [s]
         bytes_per_s: Payload that a link carries. [B/s]
         exchange_s, exchange_s_per_byte: Time of a processor that a gather takes of a rank that
             computes beside it, and for each byte it sends, receiving as many. [s, s/B]
     """
 
     latency_s: float
+    reduce_latency_s: float
     bytes_per_s: float
     exchange_s: float
     exchange_s_per_byte: float
@@ -88,7 +90,7 @@ def section(options: Options) -> Section | None:
         figures=tuple(figures),
         notes=(
             f"{told(STEPS_CASE)}. Constants of `wattree profile --ranks {SIZE} --threads 1`; of "
-            f"the links, those of gathers alone: {links.latency_s * 1e3:.2f} ms and "
+            f"the links, those of exchanges between products: {links.latency_s * 1e3:.2f} ms and "
             f"{links.bytes_per_s * 8e-6:.1f} Mbit/s of payload; beside products, a gather takes "
             f"{links.exchange_s * 1e3:.2f} ms of a processor and "
             f"{links.exchange_s_per_byte * 1e9:.2f} ns a byte.",
@@ -117,7 +119,7 @@ def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, 
     Args:
         calibration: Of the machine; its device and node lie beside it.
         folder: Where to write.
-        links: What gathers alone say.
+        links: What exchanges among products say.
     """
     stem = calibration.name.removesuffix(".yaml")
     node = yaml.safe_load(calibration.with_name(f"{stem}.node.yaml").read_text())
@@ -125,9 +127,10 @@ def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, 
     device = (calibration.parent / node["device"]).resolve()
     own = f"device.{yaml.safe_load(device.read_text())['name']}"
     alone_s = constants["constants"][f"{own}.alpha_s"]["value"]
-    # A gather over four domains costs the latency within one and two of the network.
+    # A gather over four domains costs the latency within one and two of the network, an all-reduce
+    # that of its own and four.
     beyond_s = max(links.latency_s - alone_s, 0.0) / 2
-    probe = "gathers alone on the links"
+    probe = "exchanges among products on the links"
     node |= {
         "device": str(device),
         "fabric": "./links.fabric.yaml",
@@ -155,6 +158,7 @@ def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, 
     share = max(SIZE / (os.cpu_count() or 1), 1.0)  # ranks that share a core take turns
     for item, value in (
         ("alpha_s", min(alone_s, links.latency_s)),
+        ("alpha_reduce_s", max(links.reduce_latency_s - 4 * beyond_s, 1e-6)),
         ("exchange_s", share * links.exchange_s),
         ("exchange_s_per_byte", share * links.exchange_s_per_byte),
     ):
@@ -170,46 +174,52 @@ def cluster_files(calibration: Path, folder: Path, links: Links) -> tuple[Path, 
 
 
 def links_of(netlab: Path) -> Links:
-    """Return what gathers take on silent links, by themselves and beside products."""
-    import numpy as np
-
+    """Return what exchanges take on the links, after products and beside them."""
     with ranks_on_links(netlab) as ranks:
-        alone_s = np.array([ranks.gather(size, times)[0] for size, times, _ in _PROBED])
-        taken_s = np.array(
-            [
-                _taken_s(ranks, size, times, one_s)
-                for (size, _, times), one_s in zip(_PROBED, alone_s, strict=True)
-            ]
-        )
-    sent = np.array([4.0 * (SIZE - 1) * elements for elements, *_ in _PROBED])
-    (latency_s, s_per_byte), (exchange_s, exchange_s_per_byte) = (
-        _line(sent, times) for times in (alone_s, taken_s)
-    )
+        product_s = ranks.exchange("none", 1, 40, products=_BETWEEN)[0] / _BETWEEN
+        gather, reduce = (_probed(ranks, kind, product_s) for kind in ("all_gather", "all_reduce"))
+        taken_s = [
+            _taken_s(ranks, size, times, one_s / product_s)
+            for (size, _, times), one_s in zip(_PROBED, gather, strict=True)
+        ]
+    sent = [4.0 * (SIZE - 1) * size for size, *_ in _PROBED]
+    latency_s, s_per_byte = _line(sent, gather)
+    exchange_s, exchange_s_per_byte = _line(sent, taken_s)
+    # Of all-reduces the bytes are half as many.
     return Links(
-        latency_s=max(latency_s, 0.0),
+        latency_s=latency_s,
+        reduce_latency_s=_line([each / 2 for each in sent], reduce)[0],
         bytes_per_s=1.0 / s_per_byte,
-        exchange_s=max(exchange_s, 0.0),
-        exchange_s_per_byte=max(exchange_s_per_byte, 0.0),
+        exchange_s=exchange_s,
+        exchange_s_per_byte=exchange_s_per_byte,
     )
 
 
-def _taken_s(ranks: Ranks, elements: int, times: int, alone_s: float) -> float:
+def _probed(ranks: Ranks, kind: str, product_s: float) -> list[float]:
+    """Return what an exchange of each size adds to products before and after it. [s]"""
+    return [
+        max(ranks.exchange(kind, size, times, products=_BETWEEN)[0] - _BETWEEN * product_s, 1e-6)
+        for size, times, _ in _PROBED
+    ]
+
+
+def _taken_s(ranks: Ranks, elements: int, times: int, products: float) -> float:
     """Return the processor time of a gather beside products that take longer. [s]"""
-    one_s = ranks.gather(elements, 20, products=1, gathers=False)[0]
-    products = max(round(_BESIDE * alone_s / one_s), 4)
+    count = max(round(_BESIDE * products), _BETWEEN)
     without, both = (
-        ranks.gather(elements, times, products=products, gathers=gathers)[1]
-        for gathers in (False, True)
+        ranks.exchange(kind, elements, times, products=count, beside=True)[1]
+        for kind in ("none", "all_gather")
     )
     return max(both - without, 1e-6)
 
 
-def _line(sent: Any, times: Any) -> tuple[float, float]:
+def _line(sent_bytes: Sequence[float], times: Sequence[float]) -> tuple[float, float]:
     """Return the time of no bytes and the time of each, by least squares of relative errors."""
     import numpy as np
+    from scipy.optimize import nnls
 
-    matrix = np.stack([1.0 / times, sent / times], axis=1)
-    (constant, slope), *_ = np.linalg.lstsq(matrix, np.ones_like(times), rcond=None)
+    sent, taken = np.array(sent_bytes), np.array(times)
+    (constant, slope), _ = nnls(np.stack([1.0 / taken, sent / taken], axis=1), np.ones(len(sent)))
     return float(constant), float(slope)
 
 

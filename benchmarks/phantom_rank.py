@@ -23,6 +23,7 @@ from benchmarks.phantom_contestants import Contestant
 from benchmarks.phantom_layers import Layout, stack_of
 from wattree.measure.allocator import keep_freed_memory
 from wattree.runtime.group import Group
+from wattree.runtime.transfers import Pending
 
 __all__ = ["Training", "main"]
 
@@ -95,8 +96,8 @@ def main() -> int:
 
 def _obey(order: dict[str, Any], group: Group, live: dict[str, Training]) -> dict[str, Any]:
     name = order["name"]
-    if order["do"] == "gather":
-        return _gathers(group, order)
+    if order["do"] == "exchange":
+        return _exchanges(group, order)
     if order["do"] == "drop":
         del live[name]
         return {}
@@ -120,18 +121,26 @@ def _obey(order: dict[str, Any], group: Group, live: dict[str, Training]) -> dic
     }
 
 
-def _gathers(group: Group, order: dict[str, Any]) -> dict[str, float]:
-    """Return the median time of gathers, of products, or of both at once, and processor time. [s]
+def _exchanges(group: Group, order: dict[str, Any]) -> dict[str, float]:
+    """Return the median time of exchanges, of products, or of both, and processor time. [s]
 
-    One after the other; the processor time is that of all.
+    One after the other; products run beside an exchange, or after it. The processor time is that
+    of all.
     """
     part, times = torch.zeros(order["elements"]), []
     sizes, products = [order["elements"]] * group.size, range(order["products"])
     x = torch.randn(_PRODUCT[:2])
     weights = itertools.cycle([torch.randn(_PRODUCT[1:]) for _ in range(_WEIGHTS)])
 
+    def started() -> Pending | None:
+        if order["kind"] == "all_gather":
+            return group.all_gather(part, sizes, "exchanges")
+        return group.all_reduce(part, "exchanges") if order["kind"] == "all_reduce" else None
+
     def once() -> None:
-        pending = group.all_gather(part, sizes, "gathers") if order["gathers"] else None
+        pending = started()
+        if pending is not None:
+            pending.unless(order["beside"])
         for _ in products:
             torch.mm(x, next(weights))
         if pending is not None:

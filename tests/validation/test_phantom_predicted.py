@@ -34,6 +34,7 @@ def _links(
 ) -> Links:
     return Links(
         latency_s=1e-3,
+        reduce_latency_s=2e-3,
         bytes_per_s=bytes_per_s,
         exchange_s=exchange_s,
         exchange_s_per_byte=exchange_s_per_byte,

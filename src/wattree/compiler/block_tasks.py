@@ -118,6 +118,14 @@ class Pipelining:
             return self.tensor_exposed_share
         return self.context_exposed_share if step.axes == ("cp",) else 1.0
 
+    def hidden_latencies(self, share: float) -> float:
+        """Return how many latencies the hidden part of a collective has, cut where `share` shows.
+
+        Each piece its own on processors, whose threads have to come to their turn; on accelerators
+        those of pieces in flight are hidden by one another.
+        """
+        return 1.0 / share - 1.0 if self.shares_processors else 0.0
+
     def stream(self, step: Step) -> int:
         """Return the stream a step runs on."""
         if isinstance(step, ComputeStep):
@@ -162,12 +170,14 @@ def phase_rows(
             beside = partner[index]
             if beside < index:  # drains a product: its hidden part starts with the product
                 starts = rows[at[beside]].depends
-                rows.append(Row(index, 1 - share, pipelining.stream(step), starts, True))
+                pieces = pipelining.hidden_latencies(share)
+                rows.append(Row(index, 1 - share, pipelining.stream(step), starts, True, pieces))
                 depends = (*depends, len(rows) - 1)
         rows.append(Row(index, share, pipelining.stream(step), depends + late, False))
         at[index] = len(rows) - 1
         if index in partner and partner[index] > index:
-            rows.append(Row(index, 1 - share, pipelining.stream(step), depends, True))
+            pieces = pipelining.hidden_latencies(share)
+            rows.append(Row(index, 1 - share, pipelining.stream(step), depends, True, pieces))
             waiting.setdefault(partner[index], []).append(len(rows) - 1)
     if pipelining.slower > 1.0 and partner:
         cut = set(partner.values())
@@ -226,7 +236,7 @@ def phase_span_s(costs: PhaseCosts, pipelining: Pipelining) -> Floats:
         start = free.get(row.stream, zero)
         for before in row.depends:
             start = np.maximum(start, ends[before])
-        latency = zero if row.hidden else costs.latency_s[row.step]
+        latency = row.latency_share * costs.latency_s[row.step]
         if row.collapsed:
             ring = rings[row.step]
             in_line = pipelining.stream(costs.steps[ring.keys]) == Stream.COMPUTE
@@ -374,7 +384,7 @@ def _table(
             task["kind"] = TaskKind.COLLECTIVE
             task["axes"] = axes_index.setdefault(step.axes, len(axes_index))
             task["stage"] = StageLabel.COMMUNICATING
-            task["latency_s"] = 0.0 if row.hidden else row.latency_share * costs.latency_s[at]
+            task["latency_s"] = row.latency_share * costs.latency_s[at]
             task["scale_up_bytes"] = row.share * costs.scale_up_bytes[at]
             task["adapter_bytes"] = row.share * costs.adapter_bytes[at]
             task["uplink_bytes"] = row.share * costs.uplink_bytes[at]

@@ -21,8 +21,8 @@ class Row:
         share: Share of its work.
         stream: Where it runs.
         depends: Rows that it waits for.
-        hidden: The part of a collective that runs beside its product, without latency.
-        latency_share: Share of a collective's latency.
+        hidden: The part of a collective that runs beside its product.
+        latency_share: Latencies of a collective that it has.
         begins, ends: Whether the step's temporary memory is taken, and given back, with it.
         entry: Whether it waits for what the block is given; None: as the step says.
         collapsed: It stands for all blocks of a ring attention and their transfers.
