@@ -36,6 +36,7 @@ __all__ = [
     "barrier_s",
     "capacity_of_fill",
     "expected_maximum",
+    "local_reduction_bytes",
     "station_rate",
     "together_s",
 ]
@@ -170,3 +171,16 @@ def barrier_s(variance_s2: Floats | float, *, processes: int) -> Floats:
         processes: `q`.
     """
     return np.asarray(expected_maximum(processes) * np.sqrt(np.asarray(variance_s2)))
+
+
+def local_reduction_bytes(gradient_bytes: Floats, *, processes: int) -> Floats:
+    """Return what averaging gradients between the processes of a device moves through memory. [B]
+
+    Of each slice `q` gradients are read and their sum is written; then each of the others reads the
+    sum and writes its own: `(q + 1) + 2 (q - 1)` times their size.
+
+    Args:
+        gradient_bytes: Gradients of one process. [B]
+        processes: `q`.
+    """
+    return np.asarray(gradient_bytes * (3.0 * processes - 1.0 if processes > 1 else 0.0))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from wattree.cost.colocation import alternating, barrier_s, together_s
 from wattree.errors import WattreeError
-from wattree.strategy.colocation import BATCH_RULES, FIXED_GLOBAL
+from wattree.strategy import BATCH_RULES, FIXED_GLOBAL
 
 __all__ = ["MeasuredStep", "PredictedGain", "predicted_gain"]
 

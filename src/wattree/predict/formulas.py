@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost.update import update_traffic_bytes
+from wattree.cost.colocation import barrier_s
 from wattree.predict.beside import Beside
 from wattree.predict.energy_use import standing_w
 from wattree.predict.hidden import gathered_copies, hidden_traffic
@@ -119,7 +119,7 @@ class Formulas:
         time_s = time_s + beside.added_s(once, backward, overlap=hidden.gradients).max(axis=0)
         time_s = time_s + beside.added_s(update, forward, overlap=hidden.updates).max(axis=0)
         time_s = time_s + self._update_s(index, held, behind) + rates.step_overhead_s
-        return np.asarray(np.maximum(time_s, self._inputs.period_s(index, held)))
+        return np.maximum(time_s + self._barrier_s(index, held), self._inputs.period_s(index, held))
 
     def _behind(self, held: Held, index: Integers) -> Stragglers | None:
         ranks = self.tables.ranks[index]
@@ -138,17 +138,24 @@ class Formulas:
         updated = self._of_storage(held, "updated", index)
         if behind is not None:
             updated = updated * behind.slowest
-        software, state_bytes = self.tables.setting.software, self.tables.state_bytes
+        state_bytes = self.tables.state_bytes
         if len(self.by_pool) == 1:
-            traffic = update_traffic_bytes(updated.max(axis=0), state_bytes, software)
+            traffic = self.tables.update_bytes(updated.max(axis=0))
             rate = self.tables.rates.update_bytes_per_s(state_bytes)
             return np.asarray(traffic / rate)
         slowness = [
             np.full((len(held.first), 1), 1 / t.rates.update_bytes_per_s(state_bytes))
             for t in self.by_pool
         ]
-        traffic = update_traffic_bytes(updated, state_bytes, software)
+        traffic = self.tables.update_bytes(updated)
         return np.asarray((traffic * _most(slowness, held.pools[:, held.first])).max(axis=0))
+
+    def _barrier_s(self, index: Integers, held: Held) -> Floats:
+        """Return what a process waits for others of its device at the end of a step. [s]"""
+        if (processes := self.tables.switches.processes_per_device) == 1:
+            return np.zeros(len(index))
+        variance = self._of_blocks(held, "variance_s2", index).max(axis=0)
+        return barrier_s(self.tables.degrees.micro_batches[index] * variance, processes=processes)
 
     def _first_gather(self, index: Integers, held: Held) -> Floats:
         """The first block's parameters arrive before anything hides them."""
