@@ -6,12 +6,36 @@ from dataclasses import replace
 
 from wattree.compiler import Compilation
 from wattree.compiler.colocation import step_barrier_s
+from wattree.predict.estimate import Degrees, screened
 from wattree.predict.memory_use import PeakMemory
 from wattree.predict.setting import Setting
-from wattree.strategy import FIXED_PER_PROCESS, TIME_SLICED, Colocation
+from wattree.predict.tables import Tables
+from wattree.strategy import FIXED_PER_PROCESS, TIME_SLICED, Colocation, StrategyOptions
 from wattree.trace import ColocationUse, Result
 
-__all__ = ["colocation_notes", "with_colocation"]
+__all__ = ["busy_share", "colocation_notes", "with_colocation"]
+
+
+def busy_share(setting: Setting, options: StrategyOptions, step_s: float) -> float:
+    """Return the share of a step in which a single process keeps its device busy, in [0, 1].
+
+    Args:
+        setting: The job.
+        options: Data parallelism with one process on each device, which may share its state.
+        step_s: The step. [s]
+    """
+    # What a device does for one of several processes with as many samples each is what it does
+    # for one alone.
+    beside = StrategyOptions(
+        recompute=options.recompute, processes_per_device=2, batch_rule=FIXED_PER_PROCESS
+    )
+    alone = StrategyOptions(dp=options.replicas, micro_batch=options.micro_batch)
+    degrees = Degrees.of([alone], setting.job.data.global_batch)
+    program = screened(setting, beside, degrees).program
+    tables = Tables(setting, beside, degrees, program, pool=0)
+    demands = [0.0 if c.shared is None else float(c.shared.demand_s[0]) for c in tables.costs]
+    demand_s = sum(demands[number] for number in program.instances)
+    return min(demand_s * float(degrees.micro_batches[0]) / step_s, 1.0)
 
 
 def with_colocation(

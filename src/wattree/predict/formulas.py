@@ -118,8 +118,8 @@ class Formulas:
             time_s = time_s + self._transfers(index, held, virtual, micro_batches)
         time_s = time_s + beside.added_s(once, backward, overlap=hidden.gradients).max(axis=0)
         time_s = time_s + beside.added_s(update, forward, overlap=hidden.updates).max(axis=0)
-        time_s = time_s + self._update_s(index, held, behind) + rates.step_overhead_s
-        return np.maximum(time_s + self._barrier_s(index, held), self._inputs.period_s(index, held))
+        time_s = time_s + self._ends_s(index, held, behind) + rates.step_overhead_s
+        return np.asarray(np.maximum(time_s, self._inputs.period_s(index, held)))
 
     def _behind(self, held: Held, index: Integers) -> Stragglers | None:
         ranks = self.tables.ranks[index]
@@ -132,6 +132,10 @@ class Formulas:
             alone = self._of_blocks(held, f"{name}_alone", index)
             span = span + alone * (behind.slowest - 1.0)
         return span * self.tables.slowdown[index]
+
+    def _ends_s(self, index: Integers, held: Held, behind: Stragglers | None) -> Floats:
+        """Return what ends a step: waiting for others of the device, and the longest update. [s]"""
+        return np.asarray(self._update_s(index, held, behind) + self._barrier_s(index, held))
 
     def _update_s(self, index: Integers, held: Held, behind: Stragglers | None) -> Floats:
         """Return the time of the longest update of a stage's parameters. [s]"""
