@@ -1,5 +1,14 @@
 """Strategies: meshes, trees, presets, schedules. Knows models as data, and no hardware."""
 
+from wattree.strategy.colocation import (
+    BATCH_RULES,
+    DEVICE_SHARINGS,
+    FIXED_GLOBAL,
+    FIXED_PER_PROCESS,
+    MPS,
+    TIME_SLICED,
+    Colocation,
+)
 from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.mesh import AXES, Mesh
 from wattree.strategy.options import (
@@ -40,11 +49,16 @@ from wattree.strategy.words import options_in_words
 __all__ = [
     "ACTIVATIONS",
     "AXES",
+    "BATCH_RULES",
     "CONTEXTS",
     "CUSTOM",
+    "DEVICE_SHARINGS",
     "EXCHANGES",
+    "FIXED_GLOBAL",
+    "FIXED_PER_PROCESS",
     "GHOSTS",
     "IN_LINE",
+    "MPS",
     "OWNER",
     "PAIR",
     "RANK",
@@ -55,10 +69,12 @@ __all__ = [
     "SPATIAL",
     "TABLES",
     "TIERS",
+    "TIME_SLICED",
     "ULYSSES",
     "VARIANTS",
     "ActivationStore",
     "Choices",
+    "Colocation",
     "ContextExchange",
     "ExpertLoad",
     "GatheredStore",
