@@ -17,7 +17,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from wattree.runtime.colocation.processes import Process, process_of
 
 __all__ = ["JobState", "Recorded", "locked", "new_state", "state_root", "states_in"]
 
-_JOB, _PROCESSES, _LOCK = "job.json", "processes", "lock"
+_JOB, _PROCESSES, _SHARED, _LOCK = "job.json", "processes", "shared", "lock"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux shows shared memory, no file of ours
 
 
@@ -91,9 +91,18 @@ class JobState:
                 continue
         return found
 
+    def share(self, prefix: str) -> None:
+        """Note that the job's shared memory is called as another launcher of the node says."""
+        write_atomic(self.folder / _SHARED, prefix)
+
     def segments(self) -> list[Path]:
         """Return shared memory that has the job's name and is still there."""
-        return sorted(_SHARED_MEMORY.glob(f"{self.shared_prefix}*"))
+        prefixes = {self.shared_prefix}
+        with suppress(OSError):
+            prefixes.add((self.folder / _SHARED).read_text(encoding="ascii"))
+        return sorted(
+            path for prefix in prefixes if prefix for path in _SHARED_MEMORY.glob(f"{prefix}*")
+        )
 
     def remove(self) -> None:
         """Remove the folder and all in it."""
@@ -111,7 +120,7 @@ def state_root(environment: Mapping[str, str]) -> Path:
         base = tempfile.gettempdir()
     # A temporary folder may be shared by nodes; sockets in it have short names only.
     host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-    root = Path(base) / f"wattree-{os.getuid()}-{host}"
+    root = Path(base) / f"wattree-launch-{os.getuid()}-{host}"
     try:
         root.mkdir(mode=0o700, exist_ok=True)
         found = root.lstat()

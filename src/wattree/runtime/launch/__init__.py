@@ -1,6 +1,6 @@
 """How the ranks of a job come to be: by a launcher's environment, or as child processes."""
 
-from wattree.runtime.launch.children import Start
+from wattree.runtime.colocation.children import Start
 from wattree.runtime.launch.environment import Launch, launch_from
 from wattree.runtime.launch.spawn import (
     INTERRUPTED,

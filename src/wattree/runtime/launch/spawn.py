@@ -22,7 +22,7 @@ from typing import Protocol
 
 from wattree.errors import RunError
 from wattree.files import write_atomic
-from wattree.runtime.launch.children import Child, Start, end_children, started
+from wattree.runtime.colocation.children import Child, Start, end_children, started
 from wattree.runtime.launch.environment import STORE
 
 __all__ = [
@@ -66,6 +66,7 @@ class Failure:
         message: Its error, in its own words.
         at_s: When, on the wall clock. [s]
         is_echo: It only noticed that another rank is gone.
+        launcher: Number of the launcher that started it, and tells it.
     """
 
     rank: int
@@ -73,6 +74,7 @@ class Failure:
     message: str
     at_s: float = float("inf")
     is_echo: bool = False
+    launcher: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
