@@ -123,9 +123,7 @@ def layout(
             number, node, processes_per_device, loader_workers, first=len(places), device=devices
         )
         devices += len(node.devices)
-    return Layout(
-        places=tuple(places), processes_per_device=processes_per_device, devices=devices
-    )
+    return Layout(places=tuple(places), processes_per_device=processes_per_device, devices=devices)
 
 
 def share_of(total: int, parts: int, part: int) -> int:
