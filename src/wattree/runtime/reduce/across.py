@@ -1,15 +1,15 @@
-"""Sums between processes that share no memory: over a process group, or MPI."""
+"""Sums over the ranks of a process group."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from wattree.errors import CommunicationError
+from wattree.runtime.reduce.mean import all_reduce_bytes, sum_rounded_once_
 from wattree.runtime.transfers import Traffic
 
 __all__ = ["GroupSum"]
@@ -18,9 +18,7 @@ __all__ = ["GroupSum"]
 class GroupSum:
     """Sums over the ranks of a process group of torch.distributed.
 
-    What is of type bfloat16 is added up in float32 and rounded once: gloo would round every
-    addition. Every rank gets its part of it from all, adds up, and gives the sum to all: the bytes
-    of an all-reduce.
+    Types of two bytes are added up in float32 and rounded once: gloo would round every addition.
 
     Args:
         process_group: Of its own: its collectives run beside those of the program.
@@ -33,8 +31,8 @@ class GroupSum:
         self, process_group: Any, traffic: Traffic, *, patience_s: float, rank: int
     ) -> None:
         self._group, self._traffic, self._patience_s = process_group, traffic, patience_s
-        self._rank = rank
-        self.size = dist.get_world_size(process_group)
+        self._rank, self.size = rank, dist.get_world_size(process_group)
+        self._ranks = dist.get_process_group_ranks(process_group)
 
     def sum_(self, total: Tensor) -> None:
         """Replace a tensor by its sum over the ranks of the group.
@@ -44,27 +42,22 @@ class GroupSum:
         """
         if self.size == 1:
             return
-        payload = total.numel() * total.element_size()
-        self._traffic.add("all_reduce", round(2 * (self.size - 1) * payload / self.size))
+        self._traffic.add("all_reduce", all_reduce_bytes(total, self.size))
         try:
-            if total.dtype == torch.bfloat16:
-                self._sum_rounded_once(total)
+            if total.element_size() == 2:
+                sum_rounded_once_(total, self.size, self._all_to_all, self._all_gather)
             else:
                 self._await(dist.all_reduce(total, group=self._group, async_op=True), total)
         except RuntimeError as error:
             raise CommunicationError(self._explained(str(error).splitlines()[0])) from error
 
-    def _sum_rounded_once(self, total: Tensor) -> None:
-        part = -(-total.numel() // self.size)
-        sending = total.new_zeros(part * self.size)
-        sending[: total.numel()] = total
-        received = torch.empty_like(sending)
+    def _all_to_all(self, received: Tensor, sending: Tensor) -> None:
         work = dist.all_to_all_single(received, sending, group=self._group, async_op=True)
-        self._await(work, total)
-        mine = received.view(self.size, part).float().sum(0).to(total.dtype)
-        whole = list(sending.split(part))
-        self._await(dist.all_gather(whole, mine, group=self._group, async_op=True), total)
-        total.copy_(sending[: total.numel()])
+        self._await(work, sending)
+
+    def _all_gather(self, whole: Tensor, part: Tensor) -> None:
+        parts = list(whole.split(part.numel()))
+        self._await(dist.all_gather(parts, part, group=self._group, async_op=True), whole)
 
     def _await(self, work: Any, tensor: Tensor) -> None:
         if tensor.device.type == "cpu":
@@ -73,9 +66,10 @@ class GroupSum:
             work.wait()  # orders streams; the backend's own watchdog ends what hangs
 
     def _explained(self, said: str) -> str:
-        at = f"rank {self._rank}, averaging gradients with {self.size} devices or ranks"
+        others = ", ".join(str(rank) for rank in self._ranks if rank != self._rank)
+        at = f"rank {self._rank}, averaging gradients with rank{'s' * (self.size > 2)} {others}"
         if "imed out" in said or "timeout" in said:
-            return f"{at}: took more than {self._patience_s:g} s: another rank hangs"
+            return f"{at}: took more than {self._patience_s:g} s: one of them hangs"
         if "onnection" in said:
-            return f"{at}: failed: another rank has ended; see its own message ({said[:120]})"
+            return f"{at}: one of them has ended; see its own message"
         return f"{at}: failed: {said}"

@@ -49,7 +49,7 @@ class Hierarchical:
         compressed: bool = False,
     ) -> None:
         self._meeting, self._rooms, self._across = meeting, rooms, across
-        self._devices, self._ranks, self._compressed = devices, ranks, compressed
+        self._devices, self._ranks, self.compressed = devices, ranks, compressed
         self._turn = 0
         self._weights = 0.0  # of the step: buckets after the first have those of the first
 
@@ -67,7 +67,7 @@ class Hierarchical:
         doing = f"averaging bucket {number} of the gradients"
         rooms = self._rooms[self._turn]
         self._turn = 1 - self._turn
-        room = rooms.of(bucket.numel(), torch.bfloat16 if self._compressed else bucket.dtype)
+        room = rooms.of(bucket.numel(), torch.bfloat16 if self.compressed else bucket.dtype)
         share = self._share(bucket.numel())
         weighed_(bucket, weight, self._ranks)
         _bring(bucket, room[self._meeting.place], share)

@@ -20,13 +20,13 @@ class Flat:
     """
 
     def __init__(self, across: Across, *, ranks: int, compressed: bool = False) -> None:
-        self._across, self._ranks, self._compressed = across, ranks, compressed
+        self._across, self._ranks, self.compressed = across, ranks, compressed
         self._weights = 0.0  # of the step: buckets after the first have those of the first
 
     def average_(self, bucket: Tensor, number: int, weight: float | None) -> None:
         """Replace gradients by their mean over all ranks, as `Hierarchical.average_` does."""
         weighed_(bucket, weight, self._ranks)
-        total = bucket.to(torch.bfloat16) if self._compressed else bucket
+        total = bucket.to(torch.bfloat16) if self.compressed else bucket
         self._across.sum_(total)
         if weight is not None and number == 0:
             summed = torch.tensor([weight], dtype=torch.float64)

@@ -19,8 +19,18 @@ from wattree.runtime.transfers import Traffic
 __all__ = ["Average", "Reduction"]
 
 
+#: Time that the thread has to end; it is in the middle of a bucket if it takes longer. [s]
+_LEAVE_S = 1.0
+
+
 class Average(Protocol):
-    """A way to average buckets over ranks."""
+    """A way to average buckets over ranks.
+
+    Attributes:
+        compressed: Whether gradients travel as bfloat16.
+    """
+
+    compressed: bool
 
     def average_(self, bucket: Tensor, number: int, weight: float | None) -> None:
         """Replace gradients by their mean over ranks; buckets come in one order on all of them."""
@@ -94,11 +104,16 @@ class Reduction:
         self._turns.put(_Turn(tensor, number, weight, done, ready))
         return done.then(_mean)
 
+    def compress(self) -> None:
+        """Send gradients as bfloat16 from the next backward pass on; on all ranks, before it."""
+        self._average.compressed = True
+
     def close(self) -> None:
-        """End the thread; gradients are not averaged any more, and backward passes fail."""
+        """End the thread and give memory back; call it when no backward pass is to come."""
         self._turns.put(None)
-        self._thread.join()
-        self._average.close()
+        self._thread.join(_LEAVE_S)
+        if not self._thread.is_alive():
+            self._average.close()
 
     def _run(self) -> None:
         while (turn := self._turns.get()) is not None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["PIECE", "Across", "averaged_", "weighed_"]
+__all__ = [
+    "PIECE",
+    "Across",
+    "all_reduce_bytes",
+    "averaged_",
+    "sum_rounded_once_",
+    "weighed_",
+]
 
 #: Elements that are added at once, so that sums stay in the processor's cache, and no more threads
 #: are started for them (PyTorch shares what is larger among threads).
@@ -15,10 +23,10 @@ PIECE = 32_768
 
 
 class Across(Protocol):
-    """What leaders do among themselves."""
+    """Sums over processes that share no memory."""
 
     def sum_(self, total: Tensor) -> None:
-        """Replace a tensor by its sum over all leaders, and wait for it."""
+        """Replace a tensor by its sum over all of them, and wait for it."""
         ...
 
 
@@ -33,9 +41,17 @@ def weighed_(bucket: Tensor, weight: float | None, ranks: int) -> None:
 def averaged_(
     bucket: Tensor, total: Tensor, weight: float | None, weights: float, ranks: int
 ) -> None:
-    """Make the mean of a sum; divided after the sum, so that those of whole numbers are exact."""
+    """Make the mean of a sum; divided after the sum, so that those of whole numbers are exact.
+
+    Args:
+        bucket: Where the mean goes.
+        total: The sum, of this type or a narrower one.
+        weight: Of this rank; None is a plain mean.
+        weights: Of all ranks together.
+        ranks: How many there are.
+    """
     if weight is not None:
-        divisor = weights or 1.0  # nobody had a sample: all gradients are zero
+        divisor = weights or 1.0  # nobody has a sample: all gradients are zero
     else:
         divisor = 1.0 if bucket.dtype == torch.float16 else float(ranks)
     for into, piece in zip(bucket.split(PIECE), total.split(PIECE), strict=True):
@@ -43,3 +59,35 @@ def averaged_(
             torch.div(piece, divisor, out=into)
         else:
             into.copy_(piece).div_(divisor)
+
+
+def all_reduce_bytes(total: Tensor, ranks: int) -> int:
+    """Return what each of `ranks` sends in an all-reduce that moves the least. [B]"""
+    return round(2 * (ranks - 1) * total.numel() * total.element_size() / ranks)
+
+
+def sum_rounded_once_(
+    total: Tensor,
+    ranks: int,
+    all_to_all: Callable[[Tensor, Tensor], None],
+    all_gather: Callable[[Tensor, Tensor], None],
+) -> None:
+    """Add up a tensor of a narrow type over ranks, in float32, in the order of ranks.
+
+    Every rank gets its part from all, adds up, rounds, and gives the sum to all: the bytes of an
+    all-reduce.
+
+    Args:
+        total: In place.
+        ranks: How many there are.
+        all_to_all: `(received, sending)`, parts of one size.
+        all_gather: `(whole, part)`.
+    """
+    part = -(-total.numel() // ranks)
+    sending = total.new_zeros(part * ranks)
+    sending[: total.numel()] = total
+    received = torch.empty_like(sending)
+    all_to_all(received, sending)
+    mine = received.view(ranks, part).float().sum(0).to(total.dtype)
+    all_gather(sending, mine)
+    total.copy_(sending[: total.numel()])

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from wattree.errors import CommunicationError
+from wattree.errors import CommunicationError, RunError
+from wattree.runtime.colocation.environment import Colocation
 
-__all__ = ["Members", "agree", "host_name", "members_of"]
+__all__ = ["Members", "agree", "device_of", "host_name", "members_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,30 @@ class Members:
     def device(self) -> int:
         """Number of this device among those of the group."""
         return self.leaders.index(self.ranks[0])
+
+
+def device_of(group: Any, told: Colocation | None, processes: int | None) -> int:
+    """Return the number of this process's device.
+
+    Args:
+        group: Of torch.distributed.
+        told: What the launcher said; None where none did.
+        processes: Of each device, one after another; None is what the launcher said, or one.
+
+    Raises:
+        RunError: Ranks do not divide by that.
+    """
+    if processes is not None:
+        if processes < 1 or dist.get_world_size(group) % processes:
+            raise RunError(
+                "processes_per_device",
+                [
+                    f"found {processes}, expected a divisor of the {dist.get_world_size(group)} "
+                    "ranks of the process group"
+                ],
+            )
+        return dist.get_rank(group) // processes
+    return dist.get_rank() if told is None else told.device
 
 
 def members_of(process_group: Any, facts: Sequence[Mapping[str, Any]]) -> Members:

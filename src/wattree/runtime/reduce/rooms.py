@@ -18,6 +18,8 @@ __all__ = ["Rooms", "SharedRooms"]
 
 #: Rooms begin on a line of the processor's cache.
 _LINE_BYTES = 64
+#: Pages are mapped at once where the system can, not one by one when they are first written to.
+_FLAGS = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 
 
 class Rooms(Protocol):
@@ -89,7 +91,7 @@ class SharedRooms:
                 "processes of a device share could not be had; a smaller bucket_cap_mb of DDP "
                 "needs less, and so does WATTREE_REDUCE=flat"
             ) from error
-        shared = mmap.mmap(self._descriptor, size)
+        shared = mmap.mmap(self._descriptor, size, flags=_FLAGS)
         self._bytes = torch.frombuffer(shared, dtype=torch.uint8)
 
 

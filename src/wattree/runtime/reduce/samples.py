@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,7 +31,8 @@ class Samples:
         by_samples: bool,
         count: Callable[[Sequence[Any], Mapping[str, Any]], int],
     ) -> None:
-        self._model, self._by_samples, self._count = model, by_samples, count
+        self._model = weakref.ref(model)  # which has this, by its hook
+        self._by_samples, self._count = by_samples, count
         self._seen, self._passes = 0, 0
         self._weight: float | None = None
         self._handle = model.register_forward_pre_hook(self._forward, with_kwargs=True)
@@ -57,7 +59,7 @@ class Samples:
         if self._by_samples:
             return float(self._seen)
         # DDP's own name for what `join` was asked; there is no public one.
-        by_initial = getattr(self._model, "_divide_by_initial_world_size", True)
+        by_initial = getattr(self._model(), "_divide_by_initial_world_size", True)
         return None if by_initial else float(self._passes > 0)
 
     def _forward(self, module: Any, given: Sequence[Any], named: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal
@@ -10,14 +11,17 @@ from typing import Any, Literal
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from wattree.errors import CommunicationError, RunError, UnknownNameError
-from wattree.runtime.colocation.environment import REDUCTIONS, Colocation, colocation_from
+from wattree.errors import CommunicationError, UnknownNameError
+from wattree.runtime.colocation.environment import REDUCTIONS, colocation_from
 from wattree.runtime.reduce.across import GroupSum
 from wattree.runtime.reduce.device import Hierarchical
 from wattree.runtime.reduce.flat import Flat
 from wattree.runtime.reduce.hook import Average, Reduction
+from wattree.runtime.reduce.mean import Across
 from wattree.runtime.reduce.meeting import Meeting, shared_file, shared_path
-from wattree.runtime.reduce.members import Members, agree, host_name, members_of
+from wattree.runtime.reduce.members import Members, agree, device_of, host_name, members_of
+from wattree.runtime.reduce.mpi import MpiSum
+from wattree.runtime.reduce.nccl import check_nccl
 from wattree.runtime.reduce.rooms import SharedRooms
 from wattree.runtime.reduce.samples import Samples, rows_of
 from wattree.runtime.transfers import Traffic
@@ -70,15 +74,15 @@ def attach(
     if method not in REDUCTIONS:
         raise UnknownNameError(kind="reduction", name=method, known=REDUCTIONS)
     group = model.process_group
-    device = _device_of(group, told, processes_per_device)
+    device = device_of(group, told, processes_per_device)
     members = _members(group, device, method, compress, average)
-    patience = timedelta(seconds=timeout_s)
     traffic = Traffic()
-    if method == "hierarchical" and len(members.everybody) > len(members.leaders):
-        way = _hierarchical(group, members, traffic, patience, compressed=compress == "bf16")
-    else:
-        way = _flat(members, traffic, patience, compressed=compress == "bf16")
     first = next(parameter for parameter in model.parameters() if parameter.requires_grad)
+    if method == "hierarchical" and len(members.everybody) > len(members.leaders):
+        way = _hierarchical(group, members, first.device, traffic, timeout_s)
+    else:
+        way = _flat(members, method, first.device, traffic, timeout_s)
+    way.compressed = compress == "bf16"
     reduction = Reduction(
         way,
         method=method,
@@ -87,23 +91,11 @@ def attach(
         traffic=traffic,
         device=first.device,
     )
+    # Its thread would keep it, and shared memory with it, when the model is gone.
+    weakref.finalize(model, reduction.close).atexit = False
     # DDP compares annotations, which are text in modules like this one; a lambda has none.
     model.register_comm_hook(reduction, lambda state, bucket: state.hook(bucket))
     return reduction
-
-
-def _device_of(group: Any, told: Colocation | None, processes: int | None) -> int:
-    if processes is not None:
-        if processes < 1 or dist.get_world_size(group) % processes:
-            raise RunError(
-                "processes_per_device",
-                [
-                    f"found {processes}, expected a divisor of the {dist.get_world_size(group)} "
-                    "ranks of the process group"
-                ],
-            )
-        return dist.get_rank(group) // processes
-    return dist.get_rank() if told is None else told.device
 
 
 def _members(group: Any, device: int, method: str, compress: str | None, average: str) -> Members:
@@ -124,33 +116,54 @@ def _members(group: Any, device: int, method: str, compress: str | None, average
 
 
 def _hierarchical(
-    group: Any, members: Members, traffic: Traffic, patience: timedelta, *, compressed: bool
+    group: Any, members: Members, device: Any, traffic: Traffic, timeout_s: float
 ) -> Average:
-    patience_s = patience.total_seconds()
     meeting, *rooms = _shared_files(group, members)
     across = None
-    if len(members.leaders) > 1 and members.place == 0:
-        leaders = dist.new_group(
-            list(members.leaders), timeout=patience, use_local_synchronization=True
-        )
-        across = GroupSum(leaders, traffic, patience_s=patience_s, rank=dist.get_rank())
+    if len(members.leaders) > 1:
+        # Leaders are alone on their devices, as NCCL wants it. The others make a group, too, of
+        # themselves: names of groups count those that a process has, and have to stay in step.
+        is_leader = members.place == 0
+        backend = "nccl" if is_leader and device.type != "cpu" else "gloo"
+        ranks = members.leaders if is_leader else (dist.get_rank(),)
+        group = _group_sum(ranks, backend, traffic, timeout_s)
+        across = group if is_leader else None
     even, odd = (SharedRooms(file, len(members.ranks)) for file in rooms)
     return Hierarchical(
-        Meeting(meeting, members.place, members.ranks, patience_s=patience_s),
+        Meeting(meeting, members.place, members.ranks, patience_s=timeout_s),
         (even, odd),
         across,
         devices=len(members.leaders),
         ranks=len(members.everybody),
-        compressed=compressed,
     )
 
 
-def _flat(members: Members, traffic: Traffic, patience: timedelta, *, compressed: bool) -> Average:
-    everybody = dist.new_group(
-        list(members.everybody), timeout=patience, use_local_synchronization=True
+def _flat(
+    members: Members, method: str, device: Any, traffic: Traffic, timeout_s: float
+) -> Average:
+    ranks = members.everybody
+    is_shared = len(ranks) > len(members.leaders)
+    across: Across
+    if method == "mpi":
+        world = dist.get_world_size()
+        across = MpiSum(ranks, rank=dist.get_rank(), world=world, traffic=traffic)
+    else:
+        if method == "nccl" and is_shared:
+            check_nccl()
+        # gloo takes several ranks of a device, by way of the host; NCCL is there for the others.
+        is_native = device.type != "cpu" and (method == "nccl" or not is_shared)
+        across = _group_sum(ranks, "nccl" if is_native else "gloo", traffic, timeout_s)
+    return Flat(across, ranks=len(ranks))
+
+
+def _group_sum(ranks: Sequence[int], backend: str, traffic: Traffic, timeout_s: float) -> GroupSum:
+    group = dist.new_group(
+        list(ranks),
+        backend=backend,
+        timeout=timedelta(seconds=timeout_s),
+        use_local_synchronization=True,
     )
-    across = GroupSum(everybody, traffic, patience_s=patience.total_seconds(), rank=dist.get_rank())
-    return Flat(across, ranks=len(members.everybody), compressed=compressed)
+    return GroupSum(group, traffic, patience_s=timeout_s, rank=dist.get_rank())
 
 
 def _shared_files(group: Any, members: Members) -> list[int]:
