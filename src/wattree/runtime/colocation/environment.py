@@ -25,6 +25,7 @@ __all__ = [
     "BATCH_RULES",
     "DEVICE",
     "DEVICE_RANK",
+    "JOB",
     "LOADER_WORKERS",
     "LOCAL_RANK",
     "PROCESSES_PER_DEVICE",
@@ -51,6 +52,8 @@ BATCH_RULE = "WATTREE_BATCH_RULE"
 SHARED = "WATTREE_SHARED"
 #: Loader workers of this process, where the user named a number for the device.
 LOADER_WORKERS = "WATTREE_LOADER_WORKERS"
+#: Token of the job, by which its launcher finds what it started, however deep.
+JOB = "WATTREE_JOB"
 
 #: The first is the default.
 REDUCTIONS = ("hierarchical", "flat", "nccl", "mpi")
