@@ -94,9 +94,7 @@ def paths() -> dict[str, Any]:
         "one device": steps_of(wrapped(method="hierarchical", processes_per_device=4), evenly),
         "flat": steps_of(wrapped(method="flat", **two), evenly),
         "flat again": steps_of(wrapped(method="flat", **two), evenly),
-        "accumulated": steps_of(
-            wrapped(**two), lambda step, part: evenly(step, part, 3), parts=3
-        ),
+        "accumulated": steps_of(wrapped(**two), lambda step, part: evenly(step, part, 3), parts=3),
         "uneven, by rank": steps_of(wrapped(**two), unevenly),
         "uneven, by samples": steps_of(wrapped(average="samples", **two), unevenly),
         "uneven, flat": steps_of(wrapped(average="samples", method="flat", **two), unevenly),

@@ -15,7 +15,7 @@ from pathlib import Path
 __all__ = ["FOLDER", "PARTS", "UNPATCHED"]
 
 #: Goes to the front of PYTHONPATH; it holds a `sitecustomize` and nothing else.
-FOLDER = Path(__file__).resolve().parent / "path"
+FOLDER = Path(__file__).resolve().parents[1] / "patched"
 #: What a script gains.
 PARTS = ("hook", "backend", "batch", "workers", "learning-rate")
 #: Names of `PARTS`, separated by commas, that are left out.

@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from wattree.errors import RunError
 from wattree.runtime.colocation.environment import Colocation
-from wattree.runtime.patched import UNPATCHED
-from wattree.runtime.patched.ending import end_by
+from wattree.runtime.patches import UNPATCHED
+from wattree.runtime.patches.ending import end_by
 from wattree.runtime.reduce import Reduction, attach
 
 __all__ = ["change_model"]

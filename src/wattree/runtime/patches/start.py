@@ -12,7 +12,7 @@ from typing import Any
 
 from wattree.errors import RunError, WattreeError
 from wattree.runtime.colocation.environment import Colocation, colocation_from
-from wattree.runtime.patched import PARTS, UNPATCHED
+from wattree.runtime.patches import PARTS, UNPATCHED
 
 __all__ = ["left_out", "start"]
 
@@ -54,7 +54,7 @@ def left_out(environment: Mapping[str, str]) -> frozenset[str]:
 
 
 def _change(told: Colocation, left: frozenset[str]) -> None:
-    from wattree.runtime.patched.apply import apply  # which imports torch
+    from wattree.runtime.patches.apply import apply  # which imports torch
 
     apply(told, left)
 

@@ -12,7 +12,7 @@ from wattree.errors import JobError
 from wattree.runtime.colocation.batch import batch_share
 from wattree.runtime.colocation.environment import Colocation
 from wattree.runtime.colocation.layout import share_of
-from wattree.runtime.patched.ending import end_by
+from wattree.runtime.patches.ending import end_by
 
 __all__ = ["change_loader"]
 

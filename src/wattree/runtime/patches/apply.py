@@ -6,10 +6,10 @@ import os
 import sys
 
 from wattree.runtime.colocation.environment import Colocation
-from wattree.runtime.patched.backend import change_backend
-from wattree.runtime.patched.learning_rate import change_learning_rate
-from wattree.runtime.patched.loader import change_loader
-from wattree.runtime.patched.model import change_model
+from wattree.runtime.patches.backend import change_backend
+from wattree.runtime.patches.learning_rate import change_learning_rate
+from wattree.runtime.patches.loader import change_loader
+from wattree.runtime.patches.model import change_model
 
 __all__ = ["apply"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from wattree.runtime.colocation.environment import Colocation
-from wattree.runtime.patched.ending import end_by
+from wattree.runtime.patches.ending import end_by
 from wattree.runtime.reduce.nccl import check_nccl
 
 __all__ = ["change_backend", "shared_backend"]

@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 - no package: this folder goes on the path for this one name
 """Python imports this at its start where `wattree launch` put this folder in front of its path.
 
-It lets an unmodified script share its device (`wattree.runtime.patched`), and then imports the
+It lets an unmodified script share its device (`wattree.runtime.patches`), and then imports the
 `sitecustomize` that would have been found without it.
 """
 
@@ -25,7 +25,7 @@ def _next() -> None:
 
 if "WATTREE_PROCESSES_PER_DEVICE" in os.environ:
     try:
-        from wattree.runtime.patched.start import start
+        from wattree.runtime.patches.start import start
     except ModuleNotFoundError as error:
         # An exception here would be a note on standard error, and the script would run without.
         sys.stderr.write(
