@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -184,8 +185,14 @@ def everything() -> dict[str, Any]:
         "joined": joined(),
         "traffic": traffic(),
         "misuse": misuse(),
-        "shared memory": os.listdir("/dev/shm"),
+        "shared memory": shared_memory(),
     }
+
+
+def shared_memory() -> list[str]:
+    """Return the files of ours that this process has in its memory."""
+    lines = Path("/proc/self/maps").read_text(encoding="ascii").splitlines()
+    return sorted({line.split(maxsplit=5)[5] for line in lines if "wattree-" in line})
 
 
 def said(call: Callable[[], Any]) -> str:
@@ -237,6 +244,6 @@ def faulty(how: str, victim: int, folder: str, method: str = "hierarchical") -> 
     except RuntimeError as error:
         message = str(error)
     took_s = time.monotonic() - begin_s
-    with open(f"{folder}/said-{rank}", "w", encoding="utf-8") as file:
-        file.write(f"{took_s}\n{reduction.failure}\n{message}")
+    said = f"{took_s}\n{reduction.failure}\n{message}"
+    Path(folder, f"said-{rank}").write_text(said, encoding="utf-8")
     os._exit(0)  # as a script that fails does, without waiting for the others

@@ -41,6 +41,7 @@ class Recipe:
         regather: Ghosts are gathered again in backward.
         overlap: Communication runs beside computation.
         sharded_optimizer: The optimiser's state is sharded over replicas (ZeRO-1).
+        processes_per_device: Replicas that share a device, one after another.
     """
 
     kind: Kind
@@ -55,6 +56,7 @@ class Recipe:
     regather: bool = False
     overlap: bool = True
     sharded_optimizer: bool = False
+    processes_per_device: int = 1
 
     @property
     def ranks(self) -> int:

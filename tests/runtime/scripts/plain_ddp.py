@@ -1,3 +1,4 @@
+# ruff: noqa: ARG005, N817, PTH123 - as people write them
 """A DDP script that knows nothing of Wattree, as people write it; tests run it unmodified."""
 
 import argparse
@@ -36,7 +37,7 @@ def main() -> None:
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
         hook = default_hooks.bf16_compress_hook
-        model.register_comm_hook(None, hook) if dist.get_rank() >= 0 else None
+        model.register_comm_hook(None, hook)
     if told.own_hook:
         model.register_comm_hook(None, lambda state, bucket: None)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from wattree.errors import CommunicationError, UnknownNameError
+from wattree.errors import CommunicationError, HardwareError, UnknownNameError
 from wattree.runtime.colocation.environment import REDUCTIONS, colocation_from
 from wattree.runtime.reduce.across import GroupSum
 from wattree.runtime.reduce.device import Hierarchical
@@ -43,6 +43,7 @@ def attach(
     average: Literal["ranks", "samples"] = "ranks",
     count: Callable[[Sequence[Any], Mapping[str, Any]], int] = rows_of,
     timeout_s: float = _PATIENCE_S,
+    traffic: Traffic | None = None,
 ) -> Reduction:
     """Let a DDP model average its gradients as fits several processes on a device.
 
@@ -63,9 +64,12 @@ def attach(
         count: Samples of a forward pass, from its positional and its named arguments; the first dim
             of the first tensor unless said otherwise.
         timeout_s: Time after which a rank counts as missing. [s]
+        traffic: Where to count what this process sends to other devices (`flat` and `mpi`: to other
+            ranks); None makes a new one, the result's `traffic`.
 
     Raises:
-        CommunicationError: Ranks do not agree, or cannot share memory.
+        CommunicationError: Ranks do not agree, or are not what the method needs.
+        HardwareError: Ranks of a device cannot share memory, or NCCL takes one of them.
         RunError: The environment says what cannot be.
         UnknownNameError: There is no such method.
     """
@@ -76,7 +80,7 @@ def attach(
     group = model.process_group
     device = device_of(group, told, processes_per_device)
     members = _members(group, device, method, compress, average)
-    traffic = Traffic()
+    traffic = traffic or Traffic()
     first = next(parameter for parameter in model.parameters() if parameter.requires_grad)
     if method == "hierarchical" and len(members.everybody) > len(members.leaders):
         way = _hierarchical(group, members, first.device, traffic, timeout_s)
@@ -111,7 +115,7 @@ def _members(group: Any, device: int, method: str, compress: str | None, average
             f"rank {rank} wants {told['wanted']}"
             for rank, told in zip(dist.get_process_group_ranks(group), facts, strict=True)
         )
-        raise CommunicationError(f"ranks want to average gradients in different ways: {listed}")
+        raise CommunicationError(f"ranks disagree on how to average gradients: {listed}")
     return members_of(group, facts)
 
 
@@ -185,5 +189,5 @@ def _shared_files(group: Any, members: Members) -> list[int]:
     if problems:
         for file in own:
             os.close(file)
-        raise CommunicationError(f"{problems[0]}; WATTREE_REDUCE=flat shares no memory")
+        raise HardwareError(f"{problems[0]}; WATTREE_REDUCE=flat shares no memory")
     return own

@@ -120,13 +120,13 @@ class Hierarchical:
         brought = [(note.number, note.elements, note.kind) for note in notes]
         if len(set(brought)) > 1:
             told = ", ".join(
-                f"bucket {number} of {elements} {str(_KINDS[kind]).removeprefix('torch.')} on "
-                f"rank {rank}"
+                f"rank {rank} brings bucket {number} of {elements} "
+                f"{str(_KINDS[kind]).removeprefix('torch.')}"
                 for (number, elements, kind), rank in zip(brought, ranks, strict=True)
             )
             raise CommunicationError(
-                f"rank {ranks[self._meeting.place]}, {doing}: ranks of a device bring different "
-                f"buckets: {told}; they run different models, or different parts of one"
+                f"rank {ranks[self._meeting.place]}, {doing}: ranks disagree: {told}; "
+                f"they run different models, or different parts of one"
             )
         return sum(note.weight for note in notes)
 

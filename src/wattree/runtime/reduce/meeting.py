@@ -15,7 +15,7 @@ import struct
 import time
 from collections.abc import Iterable, Sequence
 
-from wattree.errors import CommunicationError
+from wattree.errors import CommunicationError, HardwareError
 from wattree.runtime.reduce.futex import fence, sleep_while, wake_all
 
 __all__ = ["Meeting", "Note", "shared_file", "shared_path"]
@@ -59,10 +59,10 @@ def shared_file(name: str) -> int:
     """Return a descriptor of a file in memory that goes away with the processes that have it.
 
     Raises:
-        CommunicationError: The system has no such files.
+        HardwareError: The system has no such files.
     """
     if not hasattr(os, "memfd_create"):
-        raise CommunicationError(
+        raise HardwareError(
             "hierarchical reduction needs files in memory (memfd), which only Linux has; "
             "WATTREE_REDUCE=flat works everywhere"
         )

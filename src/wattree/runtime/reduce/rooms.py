@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from wattree.errors import CommunicationError
+from wattree.errors import HardwareError
 
 __all__ = ["Rooms", "SharedRooms"]
 
@@ -57,7 +57,7 @@ class SharedRooms:
         """Return the rooms.
 
         Raises:
-            CommunicationError: Memory is too small for them.
+            HardwareError: Memory is too small for them.
         """
         size = elements * torch.empty(0, dtype=dtype).element_size()
         stride = -(-size // _LINE_BYTES) * _LINE_BYTES
@@ -86,7 +86,7 @@ class SharedRooms:
         except OSError as error:
             if error.errno not in {errno.ENOSPC, errno.ENOMEM}:
                 raise
-            raise CommunicationError(
+            raise HardwareError(
                 f"{size / 2**20:.0f} MiB of memory for the gradients that {self._members} "
                 "processes of a device share could not be had; a smaller bucket_cap_mb of DDP "
                 "needs less, and so does WATTREE_REDUCE=flat"
