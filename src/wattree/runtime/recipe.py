@@ -42,6 +42,7 @@ class Recipe:
         overlap: Communication runs beside computation.
         sharded_optimizer: The optimiser's state is sharded over replicas (ZeRO-1).
         processes_per_device: Replicas that share a device, one after another.
+        learning_rate_scale: What the learning rate is multiplied by, where their batch grows.
     """
 
     kind: Kind
@@ -57,6 +58,7 @@ class Recipe:
     overlap: bool = True
     sharded_optimizer: bool = False
     processes_per_device: int = 1
+    learning_rate_scale: float = 1.0
 
     @property
     def ranks(self) -> int:

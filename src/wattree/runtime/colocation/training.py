@@ -52,20 +52,14 @@ def colocated(job: Job, recipe: Recipe, processes: int, rule: str) -> tuple[Job,
         )
     micro_batches = _micro_batches(share.samples, recipe)
     return (
-        replace(
-            job,
-            data=replace(job.data, global_batch=share.of_device * recipe.dp),
-            training=replace(
-                job.training,
-                learning_rate=job.training.learning_rate * share.learning_rate_scale,
-            ),
-        ),
+        replace(job, data=replace(job.data, global_batch=share.of_device * recipe.dp)),
         replace(
             recipe,
             dp=recipe.dp * processes,
             micro_batch=share.samples // micro_batches,
             micro_batches=micro_batches,
             processes_per_device=processes,
+            learning_rate_scale=share.learning_rate_scale,
         ),
     )
 

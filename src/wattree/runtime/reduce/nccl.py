@@ -50,7 +50,8 @@ def multi_rank_problem(version: tuple[int, int, int] | None, environment: Mappin
     if environment.get(_SWITCH) != "1":
         return (
             f"{_SWITCH}: found {environment.get(_SWITCH)!r}, expected 1, with which NCCL takes "
-            f"several ranks of a device (experimental: it hangs where multiprocessors or memory run out){others}"
+            "several ranks of a device (experimental: it hangs where multiprocessors or memory run "
+            f"out){others}"
         )
     return ""
 
