@@ -317,7 +317,8 @@ def test_all_problems_come_at_once() -> None:
             "op_shard, tables, single_process, "
             "expert_imbalance, expert_capacity, overlap_gradients, overlap_parameters, "
             "overlap_tensor, tensor_pieces, overlap_pipeline, overlap_optimizer, "
-            "reduce_every_micro_batch, in_line, prefetch, reshard_after_forward, bucket, offload"
+            "reduce_every_micro_batch, in_line, prefetch, reshard_after_forward, bucket, offload, "
+            "processes_per_device, batch_rule, device_sharing"
         ),
         (
             "precision: unknown precision 'bf15'; did you mean 'bf16'? known: amp, bf16, fp16, "

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from wattree.compiler.arrays import execution_graph
 from wattree.compiler.block import ModelProgram
+from wattree.compiler.colocation import SharedWork
 from wattree.compiler.evaluate import BlockCosts
 from wattree.compiler.ledger import Items, MemoryLedger, StageLedger
 from wattree.compiler.loading import Loading
@@ -55,6 +56,7 @@ class Compilation:
         axes: Sets of mesh axes that collectives run over.
         class_pools: Pool of each rank class's devices, `(C,)`.
         loading: What loading data is to the ranks of each pool; empty where nothing is known.
+        shared: What the device is to one of several processes; None where one has it.
     """
 
     graph: ExecutionGraph
@@ -65,6 +67,7 @@ class Compilation:
     axes: tuple[tuple[str, ...], ...]
     class_pools: NDArray[np.int64]
     loading: tuple[Loading, ...] = ()
+    shared: SharedWork | None = None
 
 
 def compile_job(
@@ -125,6 +128,7 @@ def compile_job(
         axes=tuple(made.jobs[0].axes_index),
         class_pools=made.class_pools,
         loading=steps.loading,
+        shared=step.shared,
     )
 
 

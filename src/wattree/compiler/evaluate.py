@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiler.colocation import SharedWork, shared_work, step_fill
 from wattree.compiler.operator_costs import (
     convolution_costs,
     is_convolution,
@@ -164,7 +166,10 @@ class PhaseCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCosts:
-    """Costs of a block's phases and the bytes it keeps, arrays over `n` strategies."""
+    """Costs of a block's phases and the bytes it keeps, arrays over `n` strategies.
+
+    `shared` is what the device is to its process where others share it, else None.
+    """
 
     program: BlockProgram
     forward: PhaseCosts
@@ -172,6 +177,7 @@ class BlockCosts:
     backward: PhaseCosts
     saved_bytes: Floats  # (saved tensors, n)
     handed_bytes: Floats  # (tensors handed on, n)
+    shared: SharedWork | None = None
 
 
 def block_costs(
@@ -182,8 +188,10 @@ def block_costs(
     again = _phase(program.recomputation, scale, placement, rates, software)
     backward = _phase(program.backward, scale, placement, rates, software)
     # Threads of one interpreter launch forwards in turn; backward has a thread of C++ by device.
-    _stretch_to_host([forward], rates, scale, launches=scale.launches)
-    _stretch_to_host([again, backward], rates, scale)
+    shared = [
+        _stretch_to_host([forward], rates, scale, launches=scale.launches),
+        _stretch_to_host([again, backward], rates, scale),
+    ]
     return BlockCosts(
         program=program,
         forward=forward,
@@ -194,7 +202,13 @@ def block_costs(
             len(program.handed), len(scale.micro_batch)
         )
         * rates.element_bytes,
+        shared=_added(shared),
     )
+
+
+def _added(parts: Sequence[SharedWork | None]) -> SharedWork | None:
+    found = [part for part in parts if part is not None]
+    return reduce(SharedWork.plus, found) if found else None
 
 
 class CollectiveCosts(NamedTuple):
@@ -524,13 +538,15 @@ _BUFFERS = {OperatorKind.BATCH_NORM: 3}
 
 def _stretch_to_host(
     phases: Sequence[PhaseCosts], rates: Rates, scale: Scale, *, launches: float = 1.0
-) -> None:
+) -> SharedWork | None:
     """Stretch compute so that a block takes the smooth maximum of device and host time, in place.
 
     A launch-bound block's kernels run in gaps: `(device**4 + host**4)**(1/4)` over the block.
     Where a graph replays them, nothing but routing decisions of experts waits for the host.
     Where launches block, each kernel takes its launch besides. Ranks with fewer tokens wait for
     the busiest, so their hosts have as long as its host has.
+    Where processes share the device, what the host leaves idle is think time of a closed queue, and
+    what that makes of the block is returned.
     """
     computes = [
         (phase, index, step)
@@ -539,7 +555,7 @@ def _stretch_to_host(
         if isinstance(step, ComputeStep)
     ]
     if not computes:
-        return
+        return None
     device: Floats = np.zeros(phases[0].work_s.shape[1])
     for phase, index, step in computes:
         own = _launched(step, scale) * step.kernels
@@ -555,8 +571,33 @@ def _stretch_to_host(
     stretch = (1.0 + ratio**_HOST_SMOOTHNESS) ** (1.0 / _HOST_SMOOTHNESS)
     if scale.load is not None:
         stretch = stretch[scale.load.leader]
+    shared = None
+    if rates.sharing.processes > 1:
+        shared = _shared(computes, device, stretch, rates, scale)
+        stretch = shared.stretch
     for phase, index, _ in computes:
         phase.work_s[index] *= stretch
+    return shared
+
+
+def _shared(
+    computes: Sequence[tuple[PhaseCosts, int, ComputeStep]],
+    device: Floats,
+    stretch: Floats,
+    rates: Rates,
+    scale: Scale,
+) -> SharedWork:
+    """Return what the device is to one of several processes; let FLOP and traffic count all."""
+    sharing, filled, kernels = rates.sharing, 0.0 * device, 0.0 * device
+    for phase, index, step in computes:
+        launched = _launched(step, scale) * step.kernels
+        blocked = launched * rates.blocking_s * (step.share > 0)
+        own = phase.work_s[index] - blocked
+        filled = filled + own * step_fill(step, scale, sharing) + blocked * sharing.launch_fill
+        kernels = kernels + launched
+        phase.flop[index] *= sharing.processes
+        phase.traffic_bytes[index] *= sharing.processes
+    return shared_work(device * (stretch - 1.0), device, filled, kernels, sharing)
 
 
 def _starts_s(step: ComputeStep, scale: Scale, rates: Rates) -> Floats | float:

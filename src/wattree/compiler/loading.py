@@ -48,7 +48,7 @@ class Loading:
     Attributes:
         loader: How it is done.
         node: What they sit on.
-        samples: Of one micro-batch and rank.
+        samples: Of one micro-batch and rank, of one process where several share its device.
         on_node: Loaders on the fullest node of the pool.
         everywhere: Loaders of the job.
         ranks: Ranks that one loader serves. Each plays its part of what the loader takes from
@@ -67,8 +67,13 @@ class Loading:
 
     @property
     def core_s(self) -> float:
-        """Core time of one micro-batch, one rank's part of it. [s]"""
-        return self.samples * self.loader.core_s / self.ranks
+        """Core time of one micro-batch, one rank's part of it, all processes of its device. [s]"""
+        return self._device_samples * self.loader.core_s / self.ranks
+
+    @property
+    def _device_samples(self) -> float:
+        """Of one micro-batch of all processes of a device."""
+        return self.samples * self.loader.processes
 
     def times_s(self, micro_batches: float = 1.0) -> Mapping[str, float]:
         """Return how long each part takes for so many micro-batches of every loader. [s]"""
@@ -89,8 +94,8 @@ class Loading:
 
     @property
     def host_bytes(self) -> float:
-        """What batches that one loader makes ahead take in host memory. [B]"""
-        return self.loader.batches_ahead * self.samples * self.loader.held_bytes
+        """What batches made ahead by the loaders of a device take in host memory. [B]"""
+        return self.loader.batches_ahead * self._device_samples * self.loader.held_bytes
 
     def ahead(self, count: int, name: Callable[[str], int]) -> NDArray[np.void]:
         """Return the tasks of a step beside its own work, for so many micro-batches."""
@@ -114,7 +119,7 @@ class Loading:
         return np.tile(self._copy(self.times_s()["copies"], name, Phase.MATERIALS), count)
 
     def _read(self, shared_s: float, name: Callable[[str], int]) -> NDArray[np.void]:
-        size = self.samples * self.loader.sample_bytes
+        size = self._device_samples * self.loader.sample_bytes
         alone_s = size / storage_bytes_per_s(self.loader, self.node)
         task = _moving(name("input.read"), Stream.STORAGE, size / self.ranks, Phase.PREFETCH)
         task["copy"] = Copy.FROM_STORAGE if self.plays_links else Copy.NONE
@@ -127,7 +132,7 @@ class Loading:
         return _host(name("input.decode"), Stream.WORKERS, busy_s)
 
     def _copy(self, shared_s: float, name: Callable[[str], int], phase: Phase) -> NDArray[np.void]:
-        size = self.samples * self.loader.copied_bytes
+        size = self._device_samples * self.loader.copied_bytes
         task = _moving(name("input.copy"), Stream.INPUT_COPY, size / self.ranks, phase)
         task["copy"] = Copy.FROM_HOST if self.plays_links else Copy.NONE
         alone_s = size / copy_bytes_per_s(self.loader, self.node)

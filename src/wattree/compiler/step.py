@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler.block import ModelProgram, compile_model
+from wattree.compiler.colocation import SharedWork, colocation_misfits
 from wattree.compiler.evaluate import BlockCosts, GroupShapes, Placement, block_costs
 from wattree.compiler.fits import check_fits, check_ring
 from wattree.compiler.kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
@@ -37,7 +38,7 @@ from wattree.cost.update import update_traffic_bytes
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
 from wattree.hardware import Cluster
-from wattree.strategy import Strategy
+from wattree.strategy import TIME_SLICED, Strategy
 
 __all__ = ["JobToCompile", "Step", "Steps", "steps_of"]
 
@@ -91,6 +92,16 @@ class Step:
         return 1 if self.levels is None else len(self.levels.load.tokens)
 
     @property
+    def shared(self) -> SharedWork | None:
+        """What the device is to one of several processes in a step; None where one has it."""
+        found: SharedWork | None = None
+        for number in self.program.instances:
+            own = self.costs[number].shared
+            if own is not None:
+                found = own if found is None else found.plus(own)
+        return None if found is None else found.times(float(self.strategy.schedule.micro_batches))
+
+    @property
     def group(self) -> Callable[[tuple[str, ...]], GroupShape]:
         """How groups over axes look to these ranks."""
         if self.topology.cluster.is_mixed:
@@ -129,6 +140,25 @@ def with_changes(job: JobToCompile) -> JobToCompile:
     )
 
 
+def with_processes(job: JobToCompile) -> JobToCompile:
+    """Return the job of one process on each device, on what others of its device leave of it.
+
+    Raises:
+        StrategyError: The processes cannot share the batch evenly.
+    """
+    colocation = job.strategy.colocation
+    if not colocation.is_several:
+        return job
+    count, in_turn = colocation.processes, colocation.sharing == TIME_SLICED
+    given = (job.rates,) if isinstance(job.rates, Rates) else job.rates
+    return replace(
+        job,
+        rates=tuple(rates.shared(count, in_turn=in_turn) for rates in given),
+        global_batch=colocation.process_batch(job.global_batch),
+        loader=None if job.loader is None else job.loader.shared(count),
+    )
+
+
 def steps_of(
     job: JobToCompile, cluster: Cluster, tiers: Sequence[str], storage: Loader | None = None
 ) -> Steps:
@@ -140,7 +170,9 @@ def steps_of(
         tiers: Memory behind the devices that it or jobs beside it use.
         storage: A loader whose storage it or jobs beside it read; None if none does.
     """
-    job = with_changes(job)
+    if misfits := colocation_misfits(job.strategy, cluster):
+        raise StrategyError(misfits)
+    job = with_processes(with_changes(job))
     model, strategy, software = job.model, job.strategy, job.software
     sequence, global_batch = job.sequence, job.global_batch
     active = frozenset(axis for axis, degree in strategy.mesh.axes if degree > 1)
@@ -211,7 +243,9 @@ def steps_of(
             behind,
             memory_bytes_per_s=rates.update_bytes_per_s(state),
             update_traffic_bytes=lambda elements: float(
-                update_traffic_bytes(np.array(elements), state, software)
+                update_traffic_bytes(
+                    np.array(elements), state, software, processes=strategy.processes_per_device
+                )
             ),
             # Only one process scatters what its devices are given.
             sample_bytes=given_bytes(model, scale, rates.element_bytes)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from wattree.compiler.block_tasks import Pipelining, block_tasks
 from wattree.compiler.chunk import BlockParts, ChunkContext
 from wattree.compiler.chunk_tables import ChunkTables
+from wattree.compiler.colocation import step_barrier_s
 from wattree.compiler.ledger import Holding, Items
 from wattree.compiler.links import alone_s, rank_rates
 from wattree.compiler.loading import loading_stages
@@ -301,8 +302,12 @@ def _update(step: Step, blocks: Sequence[BlockParts]) -> Update:
     updated = np.array(sum(block.storage.updated_elements[0] for block in blocks))
     node = step.topology.cluster.pools[step.kind.pool].node
     read_s = step.input_bytes * node.devices / node.host.storage_read_bytes_per_s
+    shared = step.shared
+    waits_s = 0.0
+    if shared is not None:
+        waits_s = float(step_barrier_s(shared, step.strategy.processes_per_device)[0])
     return Update(
-        overhead_s=step.rates.step_overhead_s,
+        overhead_s=step.rates.step_overhead_s + waits_s,
         input_s=read_s + step.input_bytes / node.device.host_link_bytes_per_s,
         gradient_bytes=float(updated) * step.software.reduce_bytes,
         loading=step.loading,

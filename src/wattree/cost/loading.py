@@ -57,6 +57,8 @@ class Loader:
         cores: Cores of a node that workers have; None for all.
         device_decode_s: Time of the device's own decoder for one sample; None where cores decode.
             [s]
+        processes: That share a device and each have such a loader, so that a node has so many times
+            as many loaders.
         assumed: Which of these sizes nobody gave: those of token ids, until `of_inputs` has better.
     """
 
@@ -72,6 +74,7 @@ class Loader:
     pinned: bool = True
     cores: int | None = None
     device_decode_s: float | None = None
+    processes: int = 1
     assumed: tuple[str, ...] = field(default=(), compare=False)
 
     def of_inputs(self, size_bytes: float) -> Loader:
@@ -82,6 +85,10 @@ class Loader:
         """
         sizes: dict[str, Any] = dict.fromkeys(self.assumed, size_bytes)
         return replace(self, assumed=(), **sizes)
+
+    def shared(self, processes: int) -> Loader:
+        """Return the loader of one of so many processes on a device, which divide its workers."""
+        return replace(self, processes=processes, workers=max(self.workers // processes, 1))
 
     @property
     def core_s(self) -> float:
@@ -140,10 +147,11 @@ def part_times_s(
         loader: The pipeline.
         node: What its ranks sit on.
         samples: Of one loader and step. `(n,)`
-        on_node: Loaders of a node. `(n,)`
-        everywhere: Loaders of the job. `(n,)`
+        on_node: Loaders of a node, those of one process on each device. `(n,)`
+        everywhere: Loaders of the job, likewise. `(n,)`
         serves: Ranks that one loader hands its data to, itself included. `(n,)`
     """
+    on_node, everywhere = on_node * loader.processes, everywhere * loader.processes
     storage = storage_bytes_per_s(loader, node)
     readers = everywhere if loader.storage_shared else on_node
     core_s = samples * loader.core_s
@@ -176,6 +184,7 @@ def first_batch_s(loader: Loader, node: Node, samples: float, *, on_node: int) -
         samples: Of the micro-batch.
         on_node: Loaders of a node.
     """
+    on_node *= loader.processes
     crowd = max(on_node * loader.workers / loader.cores_of(node), 1.0)
     reading_s = loader.storage_latency_s
     if loader.sample_bytes:
@@ -188,8 +197,11 @@ def first_batch_s(loader: Loader, node: Node, samples: float, *, on_node: int) -
 
 def _shared_copy(loader: Loader, node: Node, on_node: Floats, serves: Floats) -> Floats:
     """Return the rate of one loader's copies while all of a node copy. [B/s]"""
-    # Ranks that one loader serves are neighbours, and share switches with each other.
-    behind = np.minimum(on_node * serves, float(node.scale_up.devices_per_switch)) / serves
+    # Ranks that one loader serves are neighbours, and share switches with each other; processes of
+    # one device share its link.
+    devices = on_node * serves / loader.processes
+    behind = np.minimum(devices, float(node.scale_up.devices_per_switch)) / serves
+    behind = behind * loader.processes
     link = node.device.host_link_bytes_per_s / np.maximum(behind, 1.0)
     rate = np.minimum(link, copy_bytes_per_s(loader, node))
     if node.host.memory_bytes_per_s is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
@@ -18,6 +18,7 @@ from wattree.cost.convolution import (
 from wattree.cost.device_power import device_power
 from wattree.cost.precisions import precision_class
 from wattree.cost.requests import CollectiveRequests
+from wattree.cost.sharing import DeviceSharing, sharing_of
 from wattree.cost.software import Software
 from wattree.energy import DevicePower
 from wattree.errors import CostError
@@ -71,6 +72,7 @@ class Rates:
         update_rates: State of an optimiser [B] → bandwidth of its updates as their traffic is
             counted, where that was measured. [B/s]
         power: What a device draws; under a limit below the rated one, operators slow by it.
+        sharing: What the device is to several processes; as long as nobody says more, one has it.
     """
 
     compute_units: int
@@ -105,11 +107,19 @@ class Rates:
     straggling: float
     convolution: ConvolutionRates
     power: DevicePower
+    sharing: DeviceSharing
     update_rates: Mapping[float, float] = field(default_factory=dict)
+
+    def shared(self, processes: int, *, in_turn: bool) -> Rates:
+        """Return the rates of a device that so many processes share; arguments as of `sharing`."""
+        if processes == 1:
+            return self
+        return replace(self, sharing=self.sharing.of(processes, in_turn=in_turn))
 
     def update_bytes_per_s(self, state_bytes: float) -> float:
         """Return the bandwidth of updates by an optimiser with so much state a parameter. [B/s]"""
-        return self.update_rates.get(state_bytes, self.memory_bytes_per_s)
+        alone = self.update_rates.get(state_bytes, self.memory_bytes_per_s)
+        return alone / self.sharing.slowdown
 
 
 def rates_of(
@@ -231,6 +241,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
             device, plain, calibration, math=math, tuned=software.tuned_convolutions
         ),
         power=device_power(device, precision, calibration, limit_w=cluster.limit_w(pool)),
+        sharing=sharing_of(device, calibration),
         update_rates=_update_rates(device, calibration),
     )
 

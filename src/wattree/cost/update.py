@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.cost.colocation import local_reduction_bytes
 from wattree.cost.software import Software
 
 __all__ = ["update_traffic_bytes"]
@@ -22,17 +23,22 @@ _VALUE_BYTES, _UPDATE_PASSES, _STATE_PASSES = 4.0, 6.0, 2.0
 _UNSCALE_BYTES = 8.0
 
 
-def update_traffic_bytes(elements: Floats, state_bytes: float, software: Software) -> Floats:
+def update_traffic_bytes(
+    elements: Floats, state_bytes: float, software: Software, *, processes: int = 1
+) -> Floats:
     """Return the memory traffic of updating `elements` parameters. [B]
 
     Args:
         elements: Parameters.
         state_bytes: Of the optimiser, for each of them. [B]
         software: Its habits.
+        processes: That share the device: all update their own parameters, after their gradients
+            have been averaged there.
     """
     moved = 2 * (state_bytes + software.master_bytes) + _UPDATE_BYTES
     if not software.fused_optimizer:
         moved = max(moved, _VALUE_BYTES * (_UPDATE_PASSES + _STATE_PASSES * state_bytes))
     if software.loss_scaling:
         moved += _UNSCALE_BYTES
-    return elements * moved
+    averaged = local_reduction_bytes(elements * software.reduce_bytes, processes=processes)
+    return processes * elements * moved + averaged

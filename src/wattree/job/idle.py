@@ -75,6 +75,17 @@ def warn_of_port(node: Node, fabric: Fabric, *, problems: Problems) -> None:
 # ---------------------------------------------------------------- a preset with its degrees
 
 
+def _of_colocation(processes: int, chosen: Mapping[str, Any], *, problems: Problems) -> None:
+    """Warn of how processes share a device that has one."""
+    for key in ("batch_rule", "device_sharing"):
+        if chosen.get(key) is not None and processes == 1:
+            problems.warn(
+                f"strategy.{key}",
+                "has no effect with processes_per_device 1: one process has the device; set it "
+                "above 1",
+            )
+
+
 def warn_of_idle_options(
     options: StrategyOptions, chosen: Mapping[str, Any], *, problems: Problems
 ) -> None:
@@ -107,6 +118,7 @@ def warn_of_idle_options(
             f"'{options.sharding}' has no effect with one replica: there is nobody to share the "
             "model's state with; set dp or fsdp above 1",
         )
+    _of_colocation(options.processes_per_device, chosen, problems=problems)
     _of_context(options, chosen, problems=problems)
     _of_replicas(options, chosen, problems=problems)
     over = options.ep * (options.tp if options.expert_over_tensor else 1)
@@ -175,6 +187,8 @@ def warn_of_idle_tree(spec: TreeSpec, *, problems: Problems) -> None:
         said = spec.schedule.model_dump(exclude_unset=True)
         chunks = spec.schedule.virtual_stages
         _of_pipeline("strategy.schedule", said, stages, chunks, name="name", problems=problems)
+    said = {key: getattr(spec, key) for key in spec.model_fields_set}
+    _of_colocation(spec.processes_per_device or 1, said, problems=problems)
     _of_axes(spec, problems=problems)
     _of_shares(spec, problems=problems)
     stored = {

@@ -204,7 +204,8 @@ def _with_micro_batch(strategy: StrategyOptions, chosen: object, data: Data) -> 
     and clicks are small, and loops over them step once for each batch. A pipeline needs several.
     """
     is_said = isinstance(chosen, Mapping) and "micro_batch" in chosen
-    share, rest = divmod(data.global_batch, strategy.replicas)
+    of_all = strategy.replicas * strategy.colocation.shares_of_batch
+    share, rest = divmod(data.global_batch, of_all)
     if is_said or data.has_sequence or strategy.pp > 1 or rest or strategy.single_process:
         return strategy
     return replace(strategy, micro_batch=share)

@@ -53,6 +53,7 @@ __all__ = [
     "CheckpointSpec",
     "ClusterSpec",
     "CollectiveSpec",
+    "ColocationSpec",
     "DataSpec",
     "EmbodiedSpec",
     "EnergySpec",
@@ -451,6 +452,23 @@ class TokenSpec(Section):
     )
 
 
+class ColocationSpec(Section):
+    """Processes on each device; the same keys with a preset and with a tree."""
+
+    processes_per_device: Degree | None = Field(
+        None, description="a whole number, training processes on each device"
+    )
+    batch_rule: Literal["fixed-global", "fixed-per-process"] | None = Field(
+        None,
+        description="'fixed-global' or 'fixed-per-process', whether the processes of a device "
+        "share the batch of one or have as much each",
+    )
+    device_sharing: Literal["mps", "time-sliced"] | None = Field(
+        None,
+        description="'mps' or 'time-sliced', whether kernels of several processes run at once",
+    )
+
+
 class _PresetKeys(Section):
     """A preset with its degrees and switches."""
 
@@ -539,7 +557,7 @@ class _PresetKeys(Section):
 
 
 # The keys of the last base come first where messages list them.
-class OptionsSpec(MovementSpec, TokenSpec, _PresetKeys):
+class OptionsSpec(ColocationSpec, MovementSpec, TokenSpec, _PresetKeys):
     """Degrees and switches; with `preset`, laid over what the preset says."""
 
 
@@ -638,7 +656,7 @@ class _TreeKeys(Section):
     )
 
 
-class TreeSpec(MovementSpec, TokenSpec, _TreeKeys):
+class TreeSpec(ColocationSpec, MovementSpec, TokenSpec, _TreeKeys):
     """A strategy written out: mesh, schedule, tree."""
 
 

@@ -19,8 +19,11 @@ from wattree.job.schema import MemorySpec, NodeSpec, OptionsSpec, TreeSpec
 from wattree.job.traffic import MOVEMENT_KEYS, traffic_of, warn_of_idle_traffic
 from wattree.strategy import (
     CUSTOM,
+    FIXED_GLOBAL,
+    MPS,
     SCHEDULES,
     ActivationStore,
+    Colocation,
     ContextExchange,
     ExpertLoad,
     GatheredStore,
@@ -196,10 +199,20 @@ def _strategy(
         reduce_every_micro_batch=spec.reduce_every_micro_batch,
         tensor_pieces=spec.tensor_pieces,
         single_process=bool(spec.single_process),
+        colocation=_colocation(spec),
     )
     warn_of_idle_traffic(strategy, spec, problems=problems)
     warn_of_idle_load(strategy, problems=problems)
     return strategy
+
+
+def _colocation(spec: TreeSpec) -> Colocation:
+    """Return the processes on each device."""
+    return Colocation(
+        processes=spec.processes_per_device or 1,
+        batch_rule=spec.batch_rule or FIXED_GLOBAL,
+        sharing=spec.device_sharing or MPS,
+    )
 
 
 def _schedule(spec: TreeSpec, *, folder: Path, problems: Problems) -> Schedule:

@@ -42,7 +42,7 @@ class Degrees:
             axes={axis: np.array([getattr(o, axis) for o in options]) for axis in AXES},
             micro_batch=np.array([o.micro_batch for o in options]),
             virtual_stages=np.array([o.virtual_stages for o in options]),
-            micro_batches=np.array([global_batch // (o.replicas * o.micro_batch) for o in options]),
+            micro_batches=np.array([_micro_batches(o, global_batch) for o in options]),
         )
 
     def take(self, index: Integers) -> Degrees:
@@ -53,3 +53,9 @@ class Degrees:
             virtual_stages=self.virtual_stages[index],
             micro_batches=self.micro_batches[index],
         )
+
+
+def _micro_batches(options: StrategyOptions, global_batch: int) -> int:
+    """Return the micro-batches of one process, per step and replica."""
+    share = options.colocation.process_batch(global_batch)
+    return share // (options.replicas * options.micro_batch)

@@ -68,6 +68,12 @@ def _overlap(strategy: Strategy) -> dict[str, object]:
     }
     if strategy.single_process:
         found["single_process"] = True
+    if strategy.colocation.is_several:
+        found |= {
+            "processes_per_device": strategy.colocation.processes,
+            "batch_rule": strategy.colocation.batch_rule,
+            "device_sharing": strategy.colocation.sharing,
+        }
     return found | _tokens(strategy.expert_load) | _traffic(strategy.traffic)
 
 

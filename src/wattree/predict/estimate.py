@@ -189,7 +189,9 @@ def screened(
     active = frozenset(axis for axis, values in degrees.axes.items() if (values > 1).any())
     # Neither schedules nor degrees (above 1) change a tree.
     wide = _wide(switches, degrees)
-    key = replace(wide, tp=wide.tp if wide.phantom else min(wide.tp, 2), schedule="1f1b"), active
+    # Neither do processes on each device, which are all alike.
+    own_tp = wide.tp if wide.phantom else min(wide.tp, 2)
+    key = replace(wide, tp=own_tp, schedule="1f1b", processes_per_device=1), active
     if key not in shared.programs:
         tree = tree_of(wide, setting.model)
         model, tree = with_phantoms(setting.model, tree, {"tp": wide.tp})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost.update import update_traffic_bytes
+from wattree.cost.colocation import barrier_s
 from wattree.predict.beside import Beside
 from wattree.predict.energy_use import standing_w
 from wattree.predict.hidden import gathered_copies, hidden_traffic
@@ -118,7 +118,7 @@ class Formulas:
             time_s = time_s + self._transfers(index, held, virtual, micro_batches)
         time_s = time_s + beside.added_s(once, backward, overlap=hidden.gradients).max(axis=0)
         time_s = time_s + beside.added_s(update, forward, overlap=hidden.updates).max(axis=0)
-        time_s = time_s + self._update_s(index, held, behind) + rates.step_overhead_s
+        time_s = time_s + self._ends_s(index, held, behind) + rates.step_overhead_s
         return np.asarray(np.maximum(time_s, self._inputs.period_s(index, held)))
 
     def _behind(self, held: Held, index: Integers) -> Stragglers | None:
@@ -133,22 +133,33 @@ class Formulas:
             span = span + alone * (behind.slowest - 1.0)
         return span * self.tables.slowdown[index]
 
+    def _ends_s(self, index: Integers, held: Held, behind: Stragglers | None) -> Floats:
+        """Return what ends a step: waiting for others of the device, and the longest update. [s]"""
+        return np.asarray(self._update_s(index, held, behind) + self._barrier_s(index, held))
+
     def _update_s(self, index: Integers, held: Held, behind: Stragglers | None) -> Floats:
         """Return the time of the longest update of a stage's parameters. [s]"""
         updated = self._of_storage(held, "updated", index)
         if behind is not None:
             updated = updated * behind.slowest
-        software, state_bytes = self.tables.setting.software, self.tables.state_bytes
+        state_bytes = self.tables.state_bytes
         if len(self.by_pool) == 1:
-            traffic = update_traffic_bytes(updated.max(axis=0), state_bytes, software)
+            traffic = self.tables.update_bytes(updated.max(axis=0))
             rate = self.tables.rates.update_bytes_per_s(state_bytes)
             return np.asarray(traffic / rate)
         slowness = [
             np.full((len(held.first), 1), 1 / t.rates.update_bytes_per_s(state_bytes))
             for t in self.by_pool
         ]
-        traffic = update_traffic_bytes(updated, state_bytes, software)
+        traffic = self.tables.update_bytes(updated)
         return np.asarray((traffic * _most(slowness, held.pools[:, held.first])).max(axis=0))
+
+    def _barrier_s(self, index: Integers, held: Held) -> Floats:
+        """Return what a process waits for others of its device at the end of a step. [s]"""
+        if (processes := self.tables.switches.processes_per_device) == 1:
+            return np.zeros(len(index))
+        variance = self._of_blocks(held, "variance_s2", index).max(axis=0)
+        return barrier_s(self.tables.degrees.micro_batches[index] * variance, processes=processes)
 
     def _first_gather(self, index: Integers, held: Held) -> Floats:
         """The first block's parameters arrive before anything hides them."""

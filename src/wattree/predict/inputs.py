@@ -31,7 +31,8 @@ class Inputs:
     def __init__(self, by_pool: Sequence[Tables]) -> None:
         self.by_pool = by_pool
         # Nothing: no bytes, and no time of any core.
-        self.loader = by_pool[0].setting.job.data.loader or Loader(workers=1)
+        loader = by_pool[0].setting.job.data.loader or Loader(workers=1)
+        self.loader = loader.shared(by_pool[0].switches.processes_per_device)
         self.is_known = by_pool[0].setting.job.data.loader is not None
 
     def period_s(self, index: Integers, held: Held) -> Floats:
@@ -63,7 +64,7 @@ class Inputs:
         if not self.is_known:
             return _NOTHING
         samples = self._micro_batches(index, held) * self.by_pool[0].degrees.micro_batch[index]
-        samples = samples * self._loaders(index, held)
+        samples = samples * self._loaders(index, held) * self.loader.processes
         copied = samples * self.loader.copied_bytes
         hosts_j = loading_energy_j(
             core_s=samples * self.loader.core_s,

@@ -87,8 +87,9 @@ def _fix(part: str, loading: Loading, factor: float) -> MaterialsFix:
     cores = loader.cores_of(node)
     if part == "workers":
         needed = ceil(loader.workers * factor * (1 - 1e-9))
-        words = f"{needed} workers per device, not {loader.workers}"
-        if loader.core_s > 0 and needed * loading.on_node > cores:
+        each = "device" if loader.processes == 1 else "process"
+        words = f"{needed} workers per {each}, not {loader.workers}"
+        if loader.core_s > 0 and needed * loader.processes * loading.on_node > cores:
             words += f" (more than the {cores} cores of a {node.name} run at once)"
         return MaterialsFix(part=part, change=words, needed=needed, found=loader.workers)
     if part == "cores":

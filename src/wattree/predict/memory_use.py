@@ -39,6 +39,7 @@ class PeakMemory:
         reserved: What the caching allocator holds (`max_memory_reserved`).
         process: What the driver counts (`nvidia-smi`): with context and communicators.
         by_category: Parts of `process`.
+        processes: That share the device and hold as much each: all but `capacity` is of one.
     """
 
     rank_class: int
@@ -48,6 +49,7 @@ class PeakMemory:
     reserved: float
     process: float
     by_category: dict[str, float]
+    processes: int = 1
 
 
 def peak_memory(
@@ -56,6 +58,8 @@ def peak_memory(
     cluster: Cluster,
     class_pools: Integers,
     groups: tuple[Communicator, ...] = (),
+    *,
+    processes: int = 1,
 ) -> PeakMemory:
     """Return the peak of the fullest rank.
 
@@ -65,6 +69,7 @@ def peak_memory(
         cluster: On what.
         class_pools: Pool of each rank class.
         groups: Process groups that a rank communicates in.
+        processes: That share each device.
     """
     shares = np.zeros(len(trace.peak_bytes))
     for number, pool in enumerate(cluster.pools):
@@ -94,6 +99,7 @@ def peak_memory(
         reserved=reserved,
         process=process,
         by_category=parts,
+        processes=processes,
     )
 
 
@@ -111,11 +117,12 @@ def process_bytes(tensor_bytes: Floats, calibration: Calibration, device: Device
 
 def memory_use(peak: PeakMemory) -> MemoryUse:
     """Return the figures of the result: what the driver would count, against the capacity."""
+    device_bytes = peak.process * peak.processes
     return MemoryUse(
-        peak_bytes=peak.process,
+        peak_bytes=device_bytes,
         capacity_bytes=peak.capacity,
-        fits=peak.process <= peak.capacity,
-        by_category=peak.by_category,
+        fits=device_bytes <= peak.capacity,
+        by_category={name: size * peak.processes for name, size in peak.by_category.items()},
     )
 
 

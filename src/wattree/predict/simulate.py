@@ -26,6 +26,7 @@ from wattree.predict.breakdown import (
     time_parts,
 )
 from wattree.predict.changed import changed_line, changed_setting
+from wattree.predict.colocated import colocation_notes, with_colocation
 from wattree.predict.described import describe
 from wattree.predict.energy_use import StepEnergy, step_energy
 from wattree.predict.evidence import provenance_of
@@ -179,7 +180,10 @@ def predicted(
         core_s=core_times_s(compilation.loading),
     )
     groups = communicators(compilation)
-    peak = peak_memory(trace, setting.calibration, job.cluster, class_pools, groups)
+    colocation = strategy.colocation
+    peak = peak_memory(
+        trace, setting.calibration, job.cluster, class_pools, groups, processes=colocation.processes
+    )
     pools = pool_uses(
         trace,
         job.cluster,
@@ -219,6 +223,7 @@ def predicted(
         loading=compilation.loading,
         rules=_rule_notes(sharing, mutual_slowdown=mutual_slowdown),
     )
+    result = with_colocation(result, setting, colocation, compilation, peak)
     return Prediction(
         result=result,
         trace=trace,
@@ -319,9 +324,10 @@ def _result(
     job = setting.job
     trained = changed_setting(setting, strategy)
     step_s, ranks = trace.makespan_s, strategy.mesh.ranks
-    batch, has_tokens = job.data.global_batch, setting.has_tokens
+    colocation, has_tokens = strategy.colocation, setting.has_tokens
+    batch = colocation.samples(job.data.global_batch)
     tokens_per_s = batch * job.data.sequence_length / step_s
-    needed = trained.model_flop
+    needed = trained.model_flop * (batch / job.data.global_batch)
     executed = max(_executed_flop(trace), needed)
     available = step_s * peak_flop_per_s(job.cluster, ranks, setting.precision)
     nodes = occupied_nodes(job, ranks)
@@ -358,6 +364,7 @@ def _result(
         simulation=size,
         assumptions=(
             *_assumptions(setting, strategy),
+            *colocation_notes(colocation, setting),
             *notes_of_loading(loading, loaded, has_ids=setting.model.own_family),
             *_idle_pools(setting, strategy),
             *rules,

@@ -29,7 +29,7 @@ from wattree.predict.hidden import habit
 from wattree.predict.pipeline import deferred_s
 from wattree.predict.setting import Setting
 from wattree.predict.stragglers import computing_s
-from wattree.strategy import AXES, ExpertLoad, StrategyOptions
+from wattree.strategy import AXES, TIME_SLICED, ExpertLoad, StrategyOptions
 
 __all__ = ["Tables"]
 
@@ -56,7 +56,10 @@ class Tables:
     ) -> None:
         self.setting, self.switches, self.degrees = setting, switches, degrees
         self.program = program
-        self.rates = rates = setting.pool_rates[pool]
+        colocation = switches.colocation
+        self.rates = rates = setting.pool_rates[pool].shared(
+            colocation.processes, in_turn=colocation.sharing == TIME_SLICED
+        )
         software, cluster = setting.software, setting.job.cluster
         self.pool = cluster.pools[pool]
         values = {axis: v.astype(np.float64) for axis, v in degrees.axes.items()}
@@ -100,7 +103,7 @@ class Tables:
                 software,
                 self.state_bytes,
                 reduce_every_micro_batch=switches.reduce_every_micro_batch,
-                samples=float(setting.job.data.global_batch),
+                samples=float(colocation.process_batch(setting.job.data.global_batch)),
             )
             for p in program.programs
         ]
@@ -119,6 +122,11 @@ class Tables:
             ]
         )
         self.deferred = np.array([deferred_s(c) for c in self.costs])
+        if colocation.is_several:
+            variances = [
+                c.shared.variance_s2 if c.shared else np.zeros(len(ones)) for c in self.costs
+            ]
+            self.variance_s2 = np.array(variances)
         nodes = np.maximum(_nodes(cluster, self.ranks), 1.0)
         self.slowdown = 1.0 + rates.straggling * np.log2(nodes)
         if cluster.slowdown:
@@ -129,6 +137,12 @@ class Tables:
         self._traffic()
         self._memory()
         self._energy(pipelining)
+
+    def update_bytes(self, elements: Floats) -> Floats:
+        """Return the memory traffic of the updates of a device. [B]"""
+        processes = self.switches.processes_per_device
+        software = self.setting.software
+        return update_traffic_bytes(elements, self.state_bytes, software, processes=processes)
 
     def _memory(self) -> None:
         """Bytes of each program: resident, gathered, kept, and needed for a moment."""
@@ -147,7 +161,7 @@ class Tables:
         """Energy above rest of each program: by micro-batch (blocks, traffic) and by step. [J]"""
         none = np.zeros(1, dtype=bool)
         second = self._device_j(np.zeros(1), np.zeros(1), np.ones(1), ~none)  # of communication
-        traffic = update_traffic_bytes(self.updated, self.state_bytes, self.setting.software)
+        traffic = self.update_bytes(self.updated)
         busy_s = traffic / self.rates.update_bytes_per_s(self.state_bytes)
         phases = [
             (

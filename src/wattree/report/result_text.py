@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from wattree.report.colocation_text import colocation_table, colocation_title
 from wattree.report.energy_text import (
     class_table,
     component_table,
@@ -55,6 +56,9 @@ def show_result(result: Result, console: Console, *, memory: bool = False) -> No
     if result.materials is not None:
         table = loading_table(result.materials, result.step_time_s)
         _section(loading_title(result.materials), table, console)
+    if result.colocation is not None:
+        table = colocation_table(result.colocation, result.step_time_s)
+        _section(colocation_title(result.colocation), table, console)
     _memory(result.memory, console, fullest=_fullest(result.pools))
     if memory:
         show_alive(result.memory, console)

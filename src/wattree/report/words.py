@@ -114,6 +114,8 @@ def strategy_in_words(strategy: Mapping[str, Any]) -> str:
             words.append(f"{chunks} virtual stages")
     if micro_batches := schedule.get("micro_batches"):
         words.append(f"{micro_batches} micro-batch{'es' if micro_batches != 1 else ''}")
+    if (processes := strategy.get("processes_per_device") or 1) > 1:
+        words.append(f"{processes} processes a device")
     return ", ".join(words)
 
 

@@ -158,7 +158,8 @@ def _legal(setting: Setting, changes: Iterable[Change]) -> Iterator[Change]:
     """Yield the changes whose batch splits; other misfits show when they are compiled."""
     batch = setting.job.data.global_batch
     for name, options in changes:
-        if batch % (options.replicas * options.micro_batch) == 0:
+        share = options.replicas * options.micro_batch * options.colocation.shares_of_batch
+        if batch % share == 0:
             yield name, options
 
 
@@ -171,6 +172,7 @@ def _may_fit(setting: Setting, options: StrategyOptions) -> bool:
         return False
     device = setting.job.cluster.pools[found.pool[0]].node.device
     need = process_bytes(found.tensor_bytes, setting.calibration, device)
+    need = need * options.processes_per_device
     return bool(need[0] <= 1.01 * device.memory_bytes)  # simulation decides close calls
 
 

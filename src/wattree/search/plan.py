@@ -18,6 +18,7 @@ from wattree.hardware import Cluster
 from wattree.job import Job
 from wattree.predict import Setting, predicted, setting_of
 from wattree.predict.bill import energy_usd_per_j
+from wattree.search.colocation import sharing_limits
 from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices
 from wattree.search.infeasible import infeasible
@@ -94,6 +95,10 @@ def plan(
         changed = enumerate_space(setting, ranks=ranks, limits=replace(limits, phantom=True))
         sought.append(seek.within(changed))
     found = in_order((entry for part in sought for entry in part.found.found), objective)
+    if found and (shared := _sharing(setting, found[0], limits)) is not None:
+        space = enumerate_space(setting, ranks=ranks, limits=shared)
+        sought.append(seek.within(space, than=found))
+        found = in_order((*found, *sought[-1].found.found), objective)
     rejected = _summed(part.rejected for part in sought)
     if not found:
         raise infeasible(setting, sought[0].screened, constraints, rejected)
@@ -101,7 +106,7 @@ def plan(
     ranked = _with_rivals(found, list(rivals.values()), constraints, objective)
     simulated = sum(part.found.simulated for part in sought)
     exact = next((entry for entry in ranked if entry.result.dense_parameters is None), None)
-    idle = allow_approximate and not sought[-1].candidates
+    idle = allow_approximate and not sought[1].candidates
     return Plan(
         candidates=sum(part.candidates for part in sought),
         simulated=simulated + sum(rival is not None for rival in rivals.values()),
@@ -116,6 +121,11 @@ def plan(
         exact=None if exact is ranked[0] else exact,
         warnings=(*setting.warnings, *((_no_phantoms(setting),) if idle else ())),
     )
+
+
+def _sharing(setting: Setting, best: RankedStrategy, limits: Limits) -> Limits | None:
+    """Return where to look for several processes on each device, if that may be better."""
+    return sharing_limits(setting, best.options, limits, simulated_s=best.result.step_time_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,14 +157,16 @@ class _Seek:
     fewest: int
     report: Progress
 
-    def within(self, space: Space) -> _Sought:
-        """Return what is found in `space`."""
+    def within(self, space: Space, *, than: Sequence[RankedStrategy] = ()) -> _Sought:
+        """Return what is found in `space`, of strategies that may be better `than` those known."""
         total = max(len(space), 1)
         screened = screen(
             self.setting, space, progress=lambda done: self.report("screening", done, total)
         )
         turned_away = screened.rejections(self.constraints)
         feasible = ~np.logical_or.reduce(list(turned_away.values()))
+        if than:
+            feasible &= self._better(screened, than)
         found = search(
             self.setting,
             screened,
@@ -171,6 +183,14 @@ class _Seek:
             feasible=int(feasible.sum()) - sum(found.missed.values()),
             rejected=_counted(space.rejected, turned_away, found.missed),
         )
+
+    def _better(self, screened: Screened, than: Sequence[RankedStrategy]) -> NDArray[np.bool_]:
+        """Return which estimates are better than all that is known, by any objective."""
+        better = np.zeros(len(screened), dtype=bool)
+        for name in self.objectives:
+            least = min(objective_of(entry.result, name) for entry in than)
+            better |= screened.objective(name, self.setting) < least
+        return better
 
 
 def _no_phantoms(setting: Setting) -> str:

@@ -141,7 +141,7 @@ def screen(
     return Screened(
         space=space,
         step_time_s=step_time_s,
-        memory_bytes=_process_bytes(setting, tensor_bytes, pool),
+        memory_bytes=_process_bytes(setting, tensor_bytes, pool) * _processes(space),
         energy_j=energy_j,
         average_power_w=energy_j / setting.job.cluster.site.pue / np.maximum(step_time_s, 1e-12),
         peak_power_w=_joined([chunk.peak_power_w for chunk in found]),
@@ -158,6 +158,13 @@ def _process_bytes(setting: Setting, tensor_bytes: Floats, pool: Integers) -> Fl
         device = each.node.device
         result[mine] = process_bytes(tensor_bytes[mine], setting.calibration, device)
     return result
+
+
+def _processes(space: Space) -> Floats:
+    """Return how many processes of each strategy share a device."""
+    groups = space.groups
+    count = [float(group.switches.processes_per_device) for group in groups]
+    return np.repeat(np.array(count), [len(group) for group in groups])
 
 
 def _rooms(cluster: Cluster) -> Floats:

@@ -27,7 +27,7 @@ from wattree.predict.idle import has_experts
 from wattree.search.balance import balanced_cuts
 from wattree.search.legality import has_attention, has_split_positions, illegal_by_rule, split_rules
 from wattree.search.phantom import phantom_switches
-from wattree.strategy import AXES, ULYSSES, Schedule, StrategyOptions
+from wattree.strategy import AXES, MPS, TIME_SLICED, ULYSSES, Schedule, StrategyOptions
 from wattree.strategy.parts import has_stack, has_whole_states
 from wattree.strategy.presets import schedule_name
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
@@ -70,6 +70,8 @@ class Limits:
         cuts: Whether pipelines over pools of different devices are also cut by their speed.
         phantom: Only strategies with phantom layers, which train another function, instead of those
             without.
+        processes: Processes on each device to try, beside which all devices hold whole replicas.
+        in_turn: Processes of a device take turns there (time slicing) instead of sharing it (MPS).
     """
 
     axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -81,6 +83,8 @@ class Limits:
     virtual_stages: Sequence[int] | None = None
     cuts: bool = True
     phantom: bool = False
+    processes: Sequence[int] = (1,)
+    in_turn: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +180,7 @@ def enumerate_space(
     rejected: Counter[str] = Counter()
     meshes = _meshes(ranks, _axis_limits(model, setting.job.data.sequence_length, limits))
     meshes = _kept(meshes, _batch_splits(meshes, setting), rejected, "mesh: batch does not split")
-    every_switches = list(_switches(setting, limits))
+    every_switches = [*_switches(setting, limits), *_sharing_switches(setting, limits)]
     if limits.phantom:
         every_switches = list(
             phantom_switches(
@@ -191,6 +195,9 @@ def enumerate_space(
     shared = Shared()
     for switches in every_switches:
         chosen = _distinct(meshes[legal[_kind(switches)]], switches, limits)
+        parts = switches.colocation.shares_of_batch
+        if parts > 1:
+            chosen = chosen[setting.job.data.global_batch % (_replicas(chosen) * parts) == 0]
         if len(chosen):
             groups.append(_expanded(chosen, switches, setting, limits))
             if setting.job.cluster.is_mixed and limits.cuts and not limits.phantom:
@@ -310,7 +317,7 @@ def _broken(
     """Yield each rule's reason and the meshes that break it."""
     axes = {axis: _column(meshes, axis) for axis in AXES}
     sequence = setting.job.data.sequence_length
-    wide = replace(switches, tp=2, cp=2, ep=2)
+    wide = replace(switches, tp=2, cp=2, ep=2, processes_per_device=1)
     for rule, broken in illegal_by_rule(split_rules(setting.model, wide, sequence), axes):
         yield rule.reason, broken
     # Causal masks are balanced by giving each rank an early and a late piece of the sample.
@@ -331,6 +338,8 @@ def _distinct(meshes: Integers, switches: StrategyOptions, limits: Limits) -> In
         keep &= tensor > 1
     if switches.phantom:
         keep &= tensor == switches.tp
+    if switches.processes_per_device > 1:
+        keep &= _column(meshes, "dp") == meshes.prod(axis=1)
     if switches.sharding == "hybrid":
         keep &= (fsdp > 1) & (copies > fsdp)  # otherwise it is `none` or `zero3`
     else:
@@ -357,7 +366,7 @@ def _switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
     contexts = tuple(dict.fromkeys((_NO_CONTEXT, *wanted)))
     named = [s for s in PIPELINE_SCHEDULES if s in limits.schedules and s not in _SHARED_SWITCHES]
     pairs = (False, True) if has_stack(setting.model) else (False,)
-    for sharding in limits.shardings:
+    for sharding in limits.shardings if 1 in limits.processes else ():
         for recompute in recomputations:
             for sequence_parallel, in_pairs in itertools.product(spread, pairs):
                 for over_tensor in spreads:
@@ -373,6 +382,19 @@ def _switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
                         )
 
 
+def _sharing_switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
+    """Yield the switches of several processes on each device: whole replicas, however many."""
+    counts = [count for count in limits.processes if count > 1]
+    if "none" not in limits.shardings or setting.job.cluster.is_mixed:
+        return
+    for count, recompute in itertools.product(counts, _recomputations(setting, limits)):
+        yield StrategyOptions(
+            processes_per_device=count,
+            recompute=recompute,
+            device_sharing=TIME_SLICED if limits.in_turn else MPS,
+        )
+
+
 def _recomputations(setting: Setting, limits: Limits) -> Sequence[str]:
     if limits.recomputations is not None:
         return limits.recomputations
@@ -385,7 +407,7 @@ def _expanded(
     meshes: Integers, switches: StrategyOptions, setting: Setting, limits: Limits
 ) -> Group:
     """Return the meshes with every micro-batch size and number of virtual stages."""
-    batch = setting.job.data.global_batch
+    batch = switches.colocation.process_batch(setting.job.data.global_batch)
     shares = batch // _replicas(meshes)
     row, micro_batch = _with_choices(
         shares,

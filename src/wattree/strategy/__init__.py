@@ -1,5 +1,14 @@
 """Strategies: meshes, trees, presets, schedules. Knows models as data, and no hardware."""
 
+from wattree.strategy.colocation import (
+    BATCH_RULES,
+    DEVICE_SHARINGS,
+    FIXED_GLOBAL,
+    FIXED_PER_PROCESS,
+    MPS,
+    TIME_SLICED,
+    Colocation,
+)
 from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.mesh import AXES, Mesh
 from wattree.strategy.options import (
@@ -30,9 +39,14 @@ from wattree.strategy.words import options_in_words
 
 __all__ = [
     "AXES",
+    "BATCH_RULES",
     "CONTEXTS",
     "CUSTOM",
+    "DEVICE_SHARINGS",
+    "FIXED_GLOBAL",
+    "FIXED_PER_PROCESS",
     "IN_LINE",
+    "MPS",
     "OWNER",
     "PAIR",
     "RANK",
@@ -43,10 +57,12 @@ __all__ = [
     "SPATIAL",
     "TABLES",
     "TIERS",
+    "TIME_SLICED",
     "ULYSSES",
     "VARIANTS",
     "ActivationStore",
     "Choices",
+    "Colocation",
     "ContextExchange",
     "ExpertLoad",
     "GatheredStore",

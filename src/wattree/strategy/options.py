@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wattree.errors import StrategyError
+from wattree.strategy.colocation import (
+    BATCH_RULES,
+    DEVICE_SHARINGS,
+    FIXED_GLOBAL,
+    MPS,
+    Colocation,
+)
 from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.phantom import PAIR, SHARED, VARIANTS
 from wattree.strategy.schedules import PIPELINE_SCHEDULES, Order
@@ -81,6 +88,9 @@ class StrategyOptions:
         regather: Ghosts are exchanged again in backward instead of kept.
         phantom_layers: Patterns of the layers that become phantom layers; None: layers of stacks,
             feed-forward parts of transformers.
+        processes_per_device: Training processes on each device.
+        batch_rule: Whether they share the batch of one, one of `BATCH_RULES`.
+        device_sharing: How they share the device, one of `DEVICE_SHARINGS`.
     """
 
     dp: int = 1
@@ -118,10 +128,14 @@ class StrategyOptions:
     variant: str = PAIR
     regather: bool = False
     phantom_layers: tuple[str, ...] | None = None
+    processes_per_device: int = 1
+    batch_rule: str = FIXED_GLOBAL
+    device_sharing: str = MPS
 
     def __post_init__(self) -> None:
         misfits: dict[str, str] = {}
-        for name in ("dp", "fsdp", "tp", "cp", "pp", "ep", "micro_batch", "virtual_stages"):
+        counts = ("micro_batch", "virtual_stages", "processes_per_device")
+        for name in ("dp", "fsdp", "tp", "cp", "pp", "ep", *counts):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 misfits[f"strategy.{name}"] = f"found {value!r}, expected a whole number above 0"
@@ -132,6 +146,8 @@ class StrategyOptions:
             ("context_order", ORDERS),
             ("tables", TABLES),
             ("variant", VARIANTS),
+            ("batch_rule", BATCH_RULES),
+            ("device_sharing", DEVICE_SHARINGS),
         ):
             if getattr(self, name) not in allowed:
                 misfits[f"strategy.{name}"] = (
@@ -144,6 +160,8 @@ class StrategyOptions:
                 f"found '{self.recompute}', expected one of {', '.join(RECOMPUTATIONS)} or block_N"
             )
         misfits |= self._phantom_misfits()
+        if self.processes_per_device != 1 and not misfits:
+            misfits |= self._colocation_misfits()
         if misfits:
             raise StrategyError(misfits)
 
@@ -182,6 +200,46 @@ class StrategyOptions:
                     "features over tp; leave one of them out"
                 )
         return found
+
+    def _colocation_misfits(self) -> dict[str, str]:
+        """Return what does not go with several processes on a device, which are replicas."""
+        several = f"beside processes_per_device {self.processes_per_device}"
+        found = {
+            f"strategy.{axis}": f"found {getattr(self, axis)} {several}, whose processes are whole "
+            "replicas; expected 1: use dp"
+            for axis in ("fsdp", "tp", "cp", "pp", "ep")
+            if getattr(self, axis) > 1
+        }
+        if self.sharding != "none":
+            found["strategy.sharding"] = (
+                f"found '{self.sharding}' {several}, whose processes keep whole replicas; expected "
+                "none: shards on one device would save nothing"
+            )
+        if self.tables != "data-parallel":
+            found["strategy.tables"] = (
+                f"found '{self.tables}' {several}, whose processes are whole replicas; expected "
+                "data-parallel"
+            )
+        found |= {
+            f"strategy.{name}": f"found {several}, whose processes are whole replicas; leave one "
+            "of them out"
+            for name in ("op_shard", "single_process", "phantom", "sync_batch_norm")
+            if getattr(self, name)
+        }
+        if self.traffic.offload.tiers:
+            found["strategy.offload"] = (
+                f"found {several}, which would all wait for the same host; leave one of them out"
+            )
+        return found
+
+    @property
+    def colocation(self) -> Colocation:
+        """Processes on each device, and how they share it."""
+        return Colocation(
+            processes=self.processes_per_device,
+            batch_rule=self.batch_rule,
+            sharing=self.device_sharing,
+        )
 
     @property
     def ranks(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from wattree.errors import StrategyError
+from wattree.strategy.colocation import Colocation
 from wattree.strategy.expert_load import ExpertLoad
 from wattree.strategy.mesh import Mesh
 from wattree.strategy.schedules import (
@@ -120,6 +121,8 @@ class Strategy:
             the first device before each forward, gradients summed and used there alone.
         tensor_pieces: Pieces that a product is cut into to hide tensor-parallel traffic; None: as
             the calibration says.
+        colocation: Processes on each device; the mesh counts devices, and micro-batches are those
+            of one process.
     """
 
     mesh: Mesh
@@ -134,3 +137,9 @@ class Strategy:
     reduce_every_micro_batch: bool | None = None
     tensor_pieces: int | None = None
     single_process: bool = False
+    colocation: Colocation = field(default_factory=Colocation)
+
+    @property
+    def processes_per_device(self) -> int:
+        """Training processes on each device."""
+        return self.colocation.processes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wattree.strategy.colocation import FIXED_GLOBAL, MPS
 from wattree.strategy.mesh import AXES
 from wattree.strategy.options import StrategyOptions
 from wattree.strategy.phantom import PAIR
@@ -39,6 +40,7 @@ def options_in_words(options: StrategyOptions) -> str:
             ("layers in pairs", options.tensor_pairs and options.tp > 1),
             (f"{options.tables} tables", options.tables != "data-parallel"),
             ("synchronised batch norm", options.sync_batch_norm),
+            (_processes(options), options.processes_per_device > 1),
         )
         if holds
     ]
@@ -46,3 +48,11 @@ def options_in_words(options: StrategyOptions) -> str:
     if options.recompute != "none":
         words.append(f"{options.recompute} recomputation")
     return ", ".join(words)
+
+
+def _processes(options: StrategyOptions) -> str:
+    """Return how many processes share a device, and how unless under MPS with a shared batch."""
+    found = f"{options.processes_per_device} processes a device"
+    if options.device_sharing != MPS:
+        found += " in turn"
+    return found if options.batch_rule == FIXED_GLOBAL else f"{found}, each with a whole batch"

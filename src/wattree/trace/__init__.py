@@ -1,6 +1,7 @@
 """What happened (or would happen) in a step, and the figures drawn from it."""
 
 from wattree.trace.bill import RunBill, ScheduleShift, ShiftedStart
+from wattree.trace.colocation import ColocationUse
 from wattree.trace.energy import (
     COMPONENTS,
     DeviceEnergy,
@@ -48,6 +49,7 @@ __all__ = [
     "Activity",
     "AliveTensors",
     "AllocatorUse",
+    "ColocationUse",
     "CrowdedLinks",
     "DeviceEnergy",
     "EnergyEntry",

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from wattree.trace.bill import RunBill, ScheduleShift
+from wattree.trace.colocation import ColocationUse
 from wattree.trace.energy import EnergyUse, PowerOverTime
 from wattree.trace.materials import MaterialsUse
 from wattree.trace.neighbours import NeighbourEffect
@@ -204,6 +205,7 @@ class Result:
         materials: The input pipeline; None where the job says nothing of it.
         dense_parameters: Parameters of the job's model, where the strategy trains another function
             in its place; None where it trains just that.
+        colocation: Several processes on each device; None where there is one.
     """
 
     model: str
@@ -238,6 +240,12 @@ class Result:
     shift: ScheduleShift | None = None
     dense_parameters: int | None = None
     training: TrainingUse | None = None
+    colocation: ColocationUse | None = None
+
+    @property
+    def processes_per_device(self) -> int:
+        """Training processes on each device."""
+        return 1 if self.colocation is None else self.colocation.processes_per_device
 
     @property
     def function(self) -> str:
@@ -272,8 +280,8 @@ class Result:
 
         `pools` is there where there are several, `materials` where the job has a loader, `power`
         where the play was detailed, `run` and `shift` where they were asked for, `training` where
-        it was measured; `function`, `dense_parameters` and `parameter_ratio` where the function is
-        changed.
+        it was measured, `colocation` where processes share devices; `function`,
+        `dense_parameters` and `parameter_ratio` where the function is changed.
         """
         fields = asdict(self)
         fields |= {
@@ -281,7 +289,7 @@ class Result:
             "tokens_per_j": self.tokens_per_j,
             "energy_delay_product_js": self.energy_delay_product_js,
         }
-        for name in ("power", "run", "shift", "training"):
+        for name in ("power", "run", "shift", "training", "colocation"):
             if fields[name] is None:
                 del fields[name]
         if not self.pools:

@@ -80,12 +80,13 @@ def driver(environment: Mapping[str, str]) -> Driver:
     """Return the accelerators of this node, as the driver's own tool lists them.
 
     Args:
-        environment: `PATH` says where the tool is.
+        environment: Of the tool; `PATH` says where it is.
     """
     tool = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if tool is None:
         return Driver(fault="there is no nvidia-smi: no driver of NVIDIA")
-    said, fault = _said([tool, f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"])
+    query = [tool, f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
+    said, fault = _said(query, environment)
     allowed = allowed_cores()
     devices = tuple(
         _device([word.strip() for word in line.split(",")], allowed)
@@ -95,7 +96,9 @@ def driver(environment: Mapping[str, str]) -> Driver:
     if fault or not devices:
         return Driver(fault=f"nvidia-smi lists none ({fault or said.strip()[:200] or 'nothing'})")
     # "CUDA Version: 12.4" of its first lines; newer ones say whose version that is.
-    version = re.search(r"CUDA (?:\w+ )?Version\s*:\s*([0-9]+)\.([0-9]+)", _said([tool])[0])
+    version = re.search(
+        r"CUDA (?:\w+ )?Version\s*:\s*([0-9]+)\.([0-9]+)", _said([tool], environment)[0]
+    )
     cuda = (int(version[1]), int(version[2])) if version else (0, 0)
     return Driver(devices=devices, cuda=cuda)
 
@@ -193,11 +196,16 @@ def _is_called(device: Device, word: str) -> bool:
     return word.startswith("GPU-") and device.uuid.startswith(word)
 
 
-def _said(command: Sequence[str]) -> tuple[str, str]:
+def _said(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str]:
     """Return what a command printed, and why it failed; empty where it did not."""
     try:
         done = subprocess.run(  # noqa: S603 - a tool of the driver
-            list(command), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            list(command),
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", f"{type(error).__name__}: {error}"

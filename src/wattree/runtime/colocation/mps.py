@@ -165,7 +165,9 @@ class MpsDaemon:
                 self._process.wait(_STOP_S)
         left = [each.process for each in self._state.recorded() if each.what in {DAEMON, SERVER}]
         end(left)
-        self._process.wait()
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_S)
 
     def _started(self) -> subprocess.Popen[bytes]:
         said = self._logs / "start"

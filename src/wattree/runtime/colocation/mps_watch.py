@@ -22,7 +22,7 @@ class Clients:
 
     Args:
         control: Asks the daemon of the job.
-        environment: `PATH` says where `nvidia-smi` is.
+        environment: Of `nvidia-smi`; `PATH` says where it is.
         clock: The monotonic clock.
     """
 
@@ -33,6 +33,7 @@ class Clients:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._control, self._clock = control, clock
+        self._environment = dict(environment)
         self._tool = shutil.which("nvidia-smi", path=environment.get("PATH"))
         self._ranks: dict[int, int] = {}
         self._connected: set[int] = set()
@@ -93,6 +94,7 @@ class Clients:
         try:
             done = subprocess.run(  # noqa: S603 - a tool of the driver
                 [self._tool, "--query-compute-apps=pid", "--format=csv,noheader"],
+                env=self._environment,
                 capture_output=True,
                 text=True,
                 timeout=_DRIVER_TIMEOUT_S,

@@ -10,11 +10,13 @@ from wattree.errors import RunError
 from wattree.runtime.colocation.devices import Device, clients_limit
 from wattree.runtime.colocation.processes import words_of
 from wattree.runtime.colocation.state import states_in
-from wattree.units import format_quantity
+from wattree.units import format_bytes
 
 __all__ = ["check_devices", "check_memory", "foreign_daemons"]
 
 _SOURCE = "--processes-per-device"
+#: The name by which the kernel knows both: fifteen characters of it.
+_COMMAND = "nvidia-cuda-mps"
 _PROGRAMS = {"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"}
 #: MPS needs devices from here on.
 _OLDEST = (3, 5)
@@ -85,11 +87,11 @@ def check_memory(devices: Sequence[Device], processes: int, per_process_bytes: f
         if room >= processes:
             continue
         name = f"device {device.index} ({device.name})"
-        advice = f"use {room} or less of it" if room else "use less of it"
+        fewer = f"use --processes-per-device {room}, or" if room else "use"
         problems.append(
-            f"{name} has {format_quantity(device.free_bytes, 'bytes')} of memory free: room for "
-            f"{room} process(es) of {format_quantity(per_process_bytes, 'bytes')}, not for "
-            f"{processes}; {advice} (a smaller batch, fewer processes)"
+            f"{name} has {format_bytes(device.free_bytes)} of memory free: room for "
+            f"{room} process(es) of {format_bytes(per_process_bytes)}, not for {processes}; "
+            f"{fewer} a smaller batch"
         )
     if problems:
         raise RunError(_SOURCE, problems)
@@ -112,7 +114,9 @@ def foreign_daemons(root: Path, uuids: Sequence[str]) -> list[str]:
     for folder in sorted(proc.glob("[0-9]*")) if proc.is_dir() else ():
         pid = int(folder.name)
         words = words_of(pid)
-        names = {os.path.basename(word) for word in words[:2]} & _PROGRAMS  # noqa: PTH119
+        if _name(folder) != _COMMAND:
+            continue
+        names = {Path(word).name for word in words[:3]} & _PROGRAMS
         # Without an option the control program is a user's, who asks a daemon something.
         is_daemon = "nvidia-cuda-mps-server" in names or {"-d", "-f"} & set(words)
         if not names or not is_daemon or pid in known:
@@ -124,6 +128,13 @@ def foreign_daemons(root: Path, uuids: Sequence[str]) -> list[str]:
         pipes = told.get("CUDA_MPS_PIPE_DIRECTORY", "")
         found.append(f"{min(names)} (process {pid}{f', pipes in {pipes}' if pipes else ''})")
     return found
+
+
+def _name(folder: Path) -> str:
+    try:
+        return (folder / "comm").read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _environment(folder: Path) -> Mapping[str, str]:

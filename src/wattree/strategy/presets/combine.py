@@ -109,13 +109,14 @@ def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: in
     Args:
         options: Degrees and switches.
         model: What is trained.
-        global_batch: Samples per step.
+        global_batch: Samples per step, of all processes of each device that share a batch.
 
     Raises:
         StrategyError: The batch does not split into whole micro-batches.
     """
     check_single_process(options, global_batch)
     check_phantom(options, model)
+    global_batch = options.colocation.process_batch(global_batch)
     micro_batch = max(1, samples_of_a_device(options, global_batch))
     share = options.replicas * micro_batch
     if global_batch % share:
@@ -160,4 +161,5 @@ def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: in
         reduce_every_micro_batch=options.reduce_every_micro_batch,
         tensor_pieces=options.tensor_pieces,
         single_process=options.single_process,
+        colocation=options.colocation,
     )

@@ -1,0 +1,179 @@
+"""What several processes on one device would gain, from one measured step of a process alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wattree.cost.colocation import alternating, barrier_s, together_s
+from wattree.errors import WattreeError
+from wattree.strategy import BATCH_RULES, FIXED_GLOBAL
+
+__all__ = ["MeasuredStep", "PredictedGain", "predicted_gain"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """One step of a process that has the device for itself, by where its time goes.
+
+    The step takes `waiting_s + host_s + gaps_s + device_s`, or `loader_s / workers` if that is
+    longer.
+
+    Attributes:
+        samples: Of the step.
+        device_s: Time in which the device (of a CPU: its cores, in products and the like) works for
+            the process. [s]
+        waiting_s: Once a step, time in which neither works for it: storage, network, sleep. [s]
+        host_s: Once a step, time in which one core of the host works for it while the device waits:
+            decoding in the main process, Python. [s]
+        gaps_s: Host time between the device's kernels, all of them: launches. [s]
+        alternations: Kernels (or runs of kernels) that these gaps part.
+        fixed_share: Of `device_s`, what does not shrink with the batch: launches, reading weights,
+            the optimiser; in [0, 1].
+        fixed_waiting: The same of `waiting_s` and `host_s`.
+        workers: Loader processes that prepare batches ahead; 0 where the process itself loads, in
+            `waiting_s` and `host_s`.
+        loader_s: Time of one worker for the samples of a step. [s]
+        loader_core_s: Core time in that. [s]
+        cores_used: Cores that the process keeps busy on average in `device_s`, where the device is
+            a CPU: its CPU time over its time.
+    """
+
+    samples: float
+    device_s: float
+    waiting_s: float = 0.0
+    host_s: float = 0.0
+    gaps_s: float = 0.0
+    alternations: int = 1
+    fixed_share: float = 0.0
+    fixed_waiting: float = 0.0
+    workers: int = 0
+    loader_s: float = 0.0
+    loader_core_s: float = 0.0
+    cores_used: float = 1.0
+
+    @property
+    def step_s(self) -> float:
+        """Time of the step. [s]"""
+        own = self.waiting_s + self.host_s + self.gaps_s + self.device_s
+        return max(own, self.loader_s / self.workers if self.workers else 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedGain:
+    """A step of several processes on one device.
+
+    Attributes:
+        processes: How many.
+        step_s: Its time. [s]
+        samples: Of all processes.
+        gain: Samples per second over those of the measured step.
+        utilisation: Share of the device's capacity that is used.
+        waiting_s, host_s, gaps_s, device_s, barrier_s, reduction_s: Its parts as one process sees
+            them; `device_s` with what it waits for the others. [s]
+        bound: What the step time is: `process` (the sum of the parts), `loader` or `cores`.
+    """
+
+    processes: int
+    step_s: float
+    samples: float
+    gain: float
+    utilisation: float
+    waiting_s: float
+    host_s: float
+    gaps_s: float
+    device_s: float
+    barrier_s: float
+    reduction_s: float
+    bound: str
+
+
+def predicted_gain(
+    alone: MeasuredStep,
+    processes: int,
+    *,
+    rule: str = FIXED_GLOBAL,
+    cores: int | None = None,
+    host_cores: int | None = None,
+    capacity: float = 1.0,
+    contention: float = 0.0,
+    reduction_s: float = 0.0,
+    workers: int | None = None,
+) -> PredictedGain:
+    """Return the step of several processes on one device.
+
+    What each process does once a step it does when the others do it, as a step ends for all
+    together: waiting passes side by side, work meets. Where gaps part the device's kernels, others'
+    kernels fall into them: a closed queue (`wattree.cost.colocation`).
+
+    Args:
+        alone: The measured step of one process.
+        processes: How many there will be.
+        rule: `fixed-global`: they share the samples of the measured step; `fixed-per-process`: each
+            has as many.
+        cores: Of a device that is a CPU: it serves `cores / cores_used` processes at once, and its
+            loaders' core time too. None for an accelerator.
+        host_cores: Cores for `host_s` of all processes; those of the device if it is a CPU, else
+            None for enough.
+        capacity: Of an accelerator: processes whose kernels run at once as if each were alone (1
+            under time slicing).
+        contention: Slowdown that each further process at the device brings.
+        reduction_s: Averaging gradients between the processes, exposed. [s]
+        workers: Loader processes of all processes together; None: as many as measured.
+
+    Raises:
+        WattreeError: The rule or a number makes no sense.
+    """
+    _check(alone, processes, rule)
+    share = 1.0 / processes if rule == FIXED_GLOBAL else 1.0
+    device_s = alone.device_s * (alone.fixed_share + (1.0 - alone.fixed_share) * share)
+    once = alone.fixed_waiting + (1.0 - alone.fixed_waiting) * share
+    room = capacity if cores is None else max(cores / alone.cores_used, 1.0)
+    host_cores = cores if host_cores is None else host_cores
+    host_s = alone.host_s * once
+    if host_cores is not None:
+        host_s = float(together_s(host_s, processes=processes, capacity=float(host_cores)))
+    waited = 0.0
+    if alone.gaps_s > 0:
+        found = alternating(
+            alone.gaps_s, device_s, processes=processes, capacity=room, contention=contention
+        )
+        at_device_s = float(found.residence_s)
+        variance = found.variance_s2(alone.gaps_s, alone.alternations)
+        waited = float(barrier_s(variance, processes=processes))
+    else:
+        at_device_s = float(
+            together_s(device_s, processes=processes, capacity=room, contention=contention)
+        )
+    own_s = alone.waiting_s * once + host_s + alone.gaps_s + at_device_s + waited + reduction_s
+    bounds = {"process": own_s}
+    count = alone.workers if workers is None else workers
+    if count:
+        bounds["loader"] = alone.loader_s * share * processes / count
+    if cores is not None:
+        busy = device_s * alone.cores_used + alone.host_s * once + alone.loader_core_s * share
+        bounds["cores"] = busy * processes / cores
+    bound = max(bounds, key=bounds.__getitem__)
+    step_s, samples = bounds[bound], alone.samples * share * processes
+    return PredictedGain(
+        processes=processes,
+        step_s=step_s,
+        samples=samples,
+        gain=samples / step_s / (alone.samples / alone.step_s),
+        utilisation=min(processes * device_s / (room * step_s), 1.0),
+        waiting_s=alone.waiting_s * once,
+        host_s=host_s,
+        gaps_s=alone.gaps_s,
+        device_s=at_device_s,
+        barrier_s=waited,
+        reduction_s=reduction_s,
+        bound=bound,
+    )
+
+
+def _check(alone: MeasuredStep, processes: int, rule: str) -> None:
+    if processes < 1:
+        raise WattreeError(f"processes: found {processes}, expected 1 or more")
+    if rule not in BATCH_RULES:
+        raise WattreeError(f"rule: found '{rule}', expected one of {', '.join(BATCH_RULES)}")
+    if not alone.step_s > 0:
+        raise WattreeError(f"alone: found a step of {alone.step_s} s, expected one that takes time")

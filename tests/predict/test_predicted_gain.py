@@ -1,0 +1,122 @@
+"""What processes on one device gain, predicted from one measured step of a process alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.cost.shared_device import SharedDevice, mean_step_s
+from wattree.errors import WattreeError
+from wattree.predict.colocation import MeasuredStep, predicted_gain
+
+PER_PROCESS: dict[str, Any] = {"rule": "fixed-per-process"}
+TIMES = st.floats(0.0, 1.0)
+
+
+@given(waiting=TIMES, host=TIMES, gaps=TIMES, device=st.floats(0.01, 1.0), cores=st.integers(1, 8))
+def test_one_process_is_as_measured(
+    waiting: float, host: float, gaps: float, device: float, cores: int
+) -> None:
+    """Under both rules, on a CPU and on an accelerator."""
+    alone = MeasuredStep(
+        samples=8, device_s=device, waiting_s=waiting, host_s=host, gaps_s=gaps, alternations=10
+    )
+    for rule in ("fixed-global", "fixed-per-process"):
+        for given_cores in (None, cores):
+            found = predicted_gain(alone, 1, rule=rule, cores=given_cores)
+            assert found.gain == pytest.approx(1.0)
+            assert found.step_s == pytest.approx(alone.step_s)
+
+
+@pytest.mark.parametrize(
+    ("busy", "expected"), [(0.43, (1, 1.69, 2.07, 2.25)), (0.8, (1, 1.22, 1.25, 1.25))]
+)
+def test_gaps_are_filled_as_mean_value_analysis_has_it(
+    busy: float, expected: tuple[float, ...]
+) -> None:
+    """With so many gaps that nobody waits long at the barrier."""
+    alone = MeasuredStep(samples=1, device_s=busy, gaps_s=1 - busy, alternations=10**9)
+    found = [predicted_gain(alone, q, **PER_PROCESS).gain for q in (1, 2, 3, 4)]
+
+    assert found == pytest.approx(expected, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "expected"),
+    [(0.0, (1, 1.18, 1.28, 1.35)), (0.3, (1, 1.06, 1.05, 1.0)), (0.6, (1, 0.96, 0.87, 0.76))],
+)
+def test_a_shared_batch_gains_by_what_of_the_demand_shrinks(
+    fixed: float, expected: tuple[float, ...]
+) -> None:
+    """And loses where little does."""
+    alone = MeasuredStep(
+        samples=4, device_s=0.43, gaps_s=0.57, alternations=10**9, fixed_share=fixed
+    )
+    found = [predicted_gain(alone, q).gain for q in (1, 2, 3, 4)]
+
+    assert found == pytest.approx(expected, abs=0.006)
+
+
+@given(
+    waiting=TIMES,
+    device=st.floats(0.01, 1.0),
+    processes=st.integers(1, 6),
+    cores=st.integers(1, 4),
+    contention=st.floats(0.0, 0.4),
+)
+def test_a_cpu_job_is_what_an_event_by_event_play_makes_of_it(
+    waiting: float, device: float, processes: int, cores: int, contention: float
+) -> None:
+    """Waiting passes side by side, computing meets on so many cores."""
+    alone = MeasuredStep(samples=1, device_s=device, waiting_s=waiting)
+    found = predicted_gain(alone, processes, cores=cores, contention=contention, **PER_PROCESS)
+    queue = SharedDevice(
+        processes, 0, 0.0, 0.0, float(cores), contention, waiting, device, is_random=False
+    )
+
+    assert found.step_s == pytest.approx(mean_step_s(queue, steps=1))
+
+
+def test_waiting_for_data_that_shrinks_with_the_batch_is_gained() -> None:
+    """Two processes wait for half as many samples each, at the same time."""
+    alone = MeasuredStep(samples=32, waiting_s=0.8, device_s=0.2)
+    found = predicted_gain(alone, 2, cores=2)
+
+    assert found.samples == 32
+    assert found.gain == pytest.approx(2.0)
+    assert predicted_gain(replace(alone, fixed_waiting=1.0), 2, cores=2).gain < 1.2
+
+
+def test_a_process_that_uses_all_cores_leaves_none() -> None:
+    """Two take as long for two steps as one after the other, or longer."""
+    alone = MeasuredStep(samples=1, device_s=1.0, cores_used=2.0)
+
+    assert predicted_gain(alone, 2, cores=2, **PER_PROCESS).gain == pytest.approx(1.0)
+    assert predicted_gain(alone, 2, cores=2, contention=0.1, **PER_PROCESS).gain < 0.95
+
+
+def test_loaders_bound_all_processes_together() -> None:
+    """As many workers in all make as many samples, whoever takes them."""
+    alone = MeasuredStep(samples=8, device_s=0.1, workers=2, loader_s=1.0)
+    found = predicted_gain(alone, 2, **PER_PROCESS)
+
+    assert alone.step_s == pytest.approx(0.5)
+    assert found.bound == "loader"
+    assert found.gain == pytest.approx(1.0)
+    assert predicted_gain(alone, 2, workers=4, **PER_PROCESS).gain == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("processes", "rule", "said"),
+    [(0, "fixed-global", "processes: found 0"), (2, "global", "rule: found 'global'")],
+)
+def test_nonsense_is_refused(processes: int, rule: str, said: str) -> None:
+    """With what is expected."""
+    with pytest.raises(WattreeError, match=said):
+        predicted_gain(MeasuredStep(samples=1, device_s=1.0), processes, rule=rule)
+    with pytest.raises(WattreeError, match="expected one that takes time"):
+        predicted_gain(MeasuredStep(samples=1, device_s=0.0), 2)
