@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,9 +22,10 @@ from wattree.runtime.colocation.training import colocated
 from wattree.runtime.data import batch_samples
 from wattree.runtime.recipe import recipe_of
 from wattree.runtime.reduce.device import Hierarchical
+from wattree.runtime.reduce.device_rooms import DeviceRooms
 from wattree.runtime.reduce.meeting import Meeting, shared_file
 from wattree.runtime.reduce.nccl import multi_rank_problem
-from wattree.runtime.reduce.rooms import SharedRooms
+from wattree.runtime.reduce.rooms import Rooms, SharedRooms
 
 
 @given(st.integers(1, 200), st.integers(1, 16), st.sampled_from(BATCH_RULES))
@@ -175,15 +178,66 @@ def members(count: int, patience_s: float = 5.0) -> list[Meeting]:
     return found
 
 
-def average(count: int, elements: int, *, rounds: int, compressed: bool) -> list[list[float]]:
+def shared_rooms(count: int) -> list[tuple[Rooms, Rooms]]:
+    """Return rooms in the host's memory, for each member."""
+    even, odd = shared_file("wattree-even"), shared_file("wattree-odd")
+    return [
+        (SharedRooms(os.dup(even), count), SharedRooms(os.dup(odd), count)) for _ in range(count)
+    ]
+
+
+class OpenedByName:
+    """Stands for CUDA IPC: memory of a process that others open by what it tells of it.
+
+    Attributes:
+        shared: Handle → memory.
+        opened: Handles that were opened, by whoever.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.shared: dict[int, torch.Tensor] = {}
+        self.opened: list[int] = []
+        self._told: list[object] = [None] * count
+        self._barrier = threading.Barrier(count)
+
+    def share(self, tensor: torch.Tensor) -> tuple[Any, tuple[int]]:
+        """Return what rebuilds a tensor elsewhere."""
+        self.shared[id(tensor)] = tensor
+        return self.open, (id(tensor),)
+
+    def open(self, handle: int) -> torch.Tensor:
+        """Return the memory of another."""
+        self.opened.append(handle)
+        return self.shared[handle]
+
+    def exchange(self, place: int, mine: object) -> list[Any]:
+        """Tell the others, and hear them."""
+        self._told[place] = mine
+        self._barrier.wait(10.0)
+        found = list(self._told)
+        self._barrier.wait(10.0)
+        return found
+
+    def rooms(self, place: int) -> DeviceRooms:
+        """Return the rooms of a member."""
+        return DeviceRooms(
+            place,
+            torch.device("cpu"),
+            lambda mine: self.exchange(place, mine),
+            share=self.share,
+        )
+
+
+def average(
+    rooms: Sequence[tuple[Rooms, Rooms]], elements: int, *, rounds: int, compressed: bool
+) -> list[list[float]]:
     """Return averages of several buckets in threads that stand for processes."""
+    count = len(rooms)
     meetings = members(count)
-    files = [shared_file("wattree-even"), shared_file("wattree-odd")]
     found: list[list[float]] = [[] for _ in range(count)]
 
     def run(place: int) -> None:
-        rooms = [SharedRooms(os.dup(file), count) for file in files]
-        way = Hierarchical(meetings[place], (rooms[0], rooms[1]), None, devices=1, ranks=count)
+        way = Hierarchical(meetings[place], rooms[place], None, devices=1, ranks=count)
         way.compressed = compressed
         for number in range(rounds):
             bucket = contribution(place, number, elements + 7 * number)
@@ -212,14 +266,34 @@ def test_averages_are_those_of_a_plain_sum(
     compressed: bool,  # noqa: FBT001 - hypothesis passes it by place
 ) -> None:
     """Of any size, also smaller than there are processes, and growing from bucket to bucket."""
-    found = average(count, elements, rounds=3, compressed=compressed)
+    found = average(shared_rooms(count), elements, rounds=3, compressed=compressed)
 
-    wanted: list[float] = []
-    for number in range(3):
+    assert found == [plain_means(count, elements, 3)] * count
+
+
+@given(st.integers(2, 4), st.integers(0, 100))
+@settings(max_examples=10, deadline=None)
+def test_rooms_of_a_device_are_opened_by_all_and_grow(count: int, elements: int) -> None:
+    """Each opens those of the others, again when they grow, and never its own."""
+    even, odd = OpenedByName(count), OpenedByName(count)
+    rooms = [(even.rooms(place), odd.rooms(place)) for place in range(count)]
+
+    found = average(rooms, elements, rounds=4, compressed=False)
+
+    assert found == [plain_means(count, elements, 4)] * count
+    for stand_in in (even, odd):
+        assert len(stand_in.shared) % count == 0
+        assert len(stand_in.opened) == len(stand_in.shared) * (count - 1)
+
+
+def plain_means(count: int, elements: int, rounds: int) -> list[float]:
+    """Return the means of what `average` averages."""
+    found: list[float] = []
+    for number in range(rounds):
         size = elements + 7 * number
         total = sum(contribution(place, number, size) for place in range(count))
-        wanted += (total / count).tolist()
-    assert found == [wanted] * count
+        found += (total / count).tolist()
+    return found
 
 
 def test_one_that_does_not_come_is_named() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from wattree.errors import CommunicationError
-from wattree.runtime.reduce.mean import PIECE, Across, averaged_, weighed_
+from wattree.runtime.reduce.mean import Across, averaged_, pieces_of, weighed_
 from wattree.runtime.reduce.meeting import Meeting
 from wattree.runtime.reduce.rooms import Rooms
 
@@ -79,8 +79,10 @@ class Hierarchical:
         rooms.settle()
         self._meeting.meet(doing)
         if self._devices > 1:
-            weights = self._exchanged(room[0], None if weight is None else weights, doing, number)
+            self._exchange(room[0], None if weight is None else weights, number)
             rooms.settle()
+            self._meeting.meet(doing, of=(0,))
+            weights = self._meeting.said()[0].total
         if number == 0:
             self._weights = weights
         averaged_(bucket, room[0], weight, self._weights, self._ranks)
@@ -130,23 +132,21 @@ class Hierarchical:
             )
         return sum(note.weight for note in notes)
 
-    def _exchanged(self, total: Tensor, weights: float | None, doing: str, number: int) -> float:
-        """Let the leader add up over devices; return the weights of all of them."""
-        leader = self._meeting.said()[0]
-        if self._across is not None:
-            self._across.sum_(total)
-            if weights is not None and number == 0:
-                summed = torch.tensor([weights], dtype=torch.float64)
-                self._across.sum_(summed)
-                leader.total = float(summed)
-        self._meeting.meet(doing, of=(0,))
-        return leader.total
+    def _exchange(self, total: Tensor, weights: float | None, number: int) -> None:
+        """Add up over devices, and weights with it, if this process leads."""
+        if self._across is None:
+            return
+        self._across.sum_(total)
+        if weights is not None and number == 0:
+            summed = torch.tensor([weights], dtype=torch.float64, device=total.device)
+            self._across.sum_(summed)
+            self._meeting.said()[0].total = float(summed)
 
 
 def _bring(bucket: Tensor, room: Tensor, share: slice) -> None:
     """Put what others add up where they see it; this process's own share stays where it is."""
     for part in (slice(0, share.start), slice(share.stop, bucket.numel())):
-        for into, piece in zip(room[part].split(PIECE), bucket[part].split(PIECE), strict=True):
+        for into, piece in zip(pieces_of(room[part]), pieces_of(bucket[part]), strict=True):
             into.copy_(piece)
 
 
@@ -158,7 +158,7 @@ def _add_up(own: Tensor, place: int, rooms: Sequence[Tensor]) -> None:
     """
     parts = [own if member == place else room for member, room in enumerate(rooms)]
     for into, *pieces in zip(
-        rooms[0].split(PIECE), *(part.split(PIECE) for part in parts), strict=True
+        pieces_of(rooms[0]), *(pieces_of(part) for part in parts), strict=True
     ):
         if into.element_size() > 2:
             _sum(pieces, into)

@@ -29,7 +29,7 @@ class Flat:
         total = bucket.to(torch.bfloat16) if self.compressed else bucket
         self._across.sum_(total)
         if weight is not None and number == 0:
-            summed = torch.tensor([weight], dtype=torch.float64)
+            summed = torch.tensor([weight], dtype=torch.float64, device=bucket.device)
             self._across.sum_(summed)
             self._weights = float(summed)
         averaged_(bucket, total, weight, self._weights, self._ranks)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 __all__ = [
-    "PIECE",
     "Across",
     "all_reduce_bytes",
     "averaged_",
+    "pieces_of",
     "sum_rounded_once_",
     "weighed_",
 ]
 
-#: Elements that are added at once, so that sums stay in the processor's cache, and no more threads
-#: are started for them (PyTorch shares what is larger among threads).
-PIECE = 32_768
+#: Elements that a processor adds at once, so that sums stay in its cache, and no more threads are
+#: started for them (PyTorch shares what is larger among threads).
+_PIECE = 32_768
 
 
 class Across(Protocol):
@@ -28,6 +28,11 @@ class Across(Protocol):
     def sum_(self, total: Tensor) -> None:
         """Replace a tensor by its sum over all of them, and wait for it."""
         ...
+
+
+def pieces_of(tensor: Tensor) -> Sequence[Tensor]:
+    """Return the parts of a tensor, `(elements,)`, that are best worked on one after another."""
+    return tensor.split(_PIECE) if tensor.device.type == "cpu" else (tensor,)
 
 
 def weighed_(bucket: Tensor, weight: float | None, ranks: int) -> None:
@@ -54,7 +59,7 @@ def averaged_(
         divisor = weights or 1.0  # nobody has a sample: all gradients are zero
     else:
         divisor = 1.0 if bucket.dtype == torch.float16 else float(ranks)
-    for into, piece in zip(bucket.split(PIECE), total.split(PIECE), strict=True):
+    for into, piece in zip(pieces_of(bucket), pieces_of(total), strict=True):
         if into.dtype == piece.dtype:
             torch.div(piece, divisor, out=into)
         else:
