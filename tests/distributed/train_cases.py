@@ -21,8 +21,9 @@ from typing import Any
 from wattree.errors import WattreeError
 from wattree.job import Job, job_from_mapping
 from wattree.runtime.checkpoint import latest_step
+from wattree.runtime.colocation.training import colocated
 from wattree.runtime.launch import Launch
-from wattree.runtime.recipe import recipe_of
+from wattree.runtime.recipe import Recipe, recipe_of
 from wattree.runtime.train import TrainSettings
 from wattree.runtime.train.rank import RankEnd, train_rank
 
@@ -282,3 +283,32 @@ def _read_back(folder: Path, said: Path) -> None:
     save_checkpoint(folder, step + 1, _tensors(step + 1), {}, dist.group.WORLD)
     left = sorted(path.name for path in folder.iterdir())
     said.write_text(json.dumps([step, values, facts, left]))
+
+
+def colocated_paths(folder: str) -> dict[str, list[float]]:
+    """Return losses where 4 ranks are 4 devices, and where they are 2 of 2 processes."""
+    found = {}
+    for q in (1, 2):
+        for rule in ("fixed-global", "fixed-per-process"):
+            of_device = {"preset": "ddp", "dp": 4 // q, "micro_batch": 4}
+            cluster = {"node": "2x-epyc-7742", "nodes": 2 // q}
+            mapping = {"strategy": of_device, "cluster": cluster, "data": {"global_batch": 16}}
+            job = _job(mapping)
+            both = colocated(job, recipe_of(job), q, rule)
+            end = _train_as(*both, Path(folder), f"{q}-{rule}")
+            if end.trained is not None:
+                use = end.trained.result.training
+                found[f"{q}, {rule}"] = [*use.losses, use.sent_bytes]
+    return found
+
+
+def _train_as(job: Job, recipe: Recipe, folder: Path, name: str) -> RankEnd:
+    rank, world = TOLD["rank"], TOLD["size"]
+    launch = Launch(
+        rank=rank,
+        world=world,
+        local_rank=rank,
+        local_world=world,
+        store=str(folder / f"store-{name}"),
+    )
+    return train_rank(job, recipe, launch, TrainSettings(quiet=True, timeout_s=30.0))

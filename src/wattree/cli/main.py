@@ -16,6 +16,7 @@ import typer
 from wattree.cli.catalog import catalog
 from wattree.cli.energy import energy
 from wattree.cli.export import export
+from wattree.cli.launch import launch
 from wattree.cli.measure import measure
 from wattree.cli.plan import plan
 from wattree.cli.profile import profile
@@ -41,6 +42,7 @@ for command in (plan, simulate, profile, train, validate, catalog, export, repla
     app.command()(command)
 app.add_typer(energy)
 # The options of the measured command are its own.
+app.command(context_settings={"allow_interspersed_args": False})(launch)
 app.command(context_settings={"allow_interspersed_args": False})(measure)
 
 

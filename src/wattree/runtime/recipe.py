@@ -51,6 +51,8 @@ class Recipe:
         regather: Ghosts are gathered again in backward.
         overlap: Communication runs beside computation.
         sharded_optimizer: The optimiser's state is sharded over replicas (ZeRO-1).
+        processes_per_device: Replicas that share a device, one after another.
+        learning_rate_scale: What the learning rate is multiplied by, where their batch grows.
     """
 
     kind: Kind
@@ -66,6 +68,8 @@ class Recipe:
     regather: bool = False
     overlap: bool = True
     sharded_optimizer: bool = False
+    processes_per_device: int = 1
+    learning_rate_scale: float = 1.0
 
     @property
     def ranks(self) -> int:

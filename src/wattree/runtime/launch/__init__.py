@@ -1,9 +1,13 @@
 """How the ranks of a job come to be: by a launcher's environment, or as child processes."""
 
+from wattree.runtime.colocation.children import Start
 from wattree.runtime.launch.environment import Launch, launch_from
 from wattree.runtime.launch.spawn import (
     INTERRUPTED,
+    Failure,
     Finished,
+    Watch,
+    end_soon,
     leave_failure,
     own_command,
     run_ranks,
@@ -12,8 +16,12 @@ from wattree.runtime.launch.spawn import (
 
 __all__ = [
     "INTERRUPTED",
+    "Failure",
     "Finished",
     "Launch",
+    "Start",
+    "Watch",
+    "end_soon",
     "launch_from",
     "leave_failure",
     "own_command",

@@ -10,18 +10,19 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from wattree.errors import RunError
 from wattree.files import write_atomic
+from wattree.runtime.colocation.children import Child, Start, end_children, started
 from wattree.runtime.launch.environment import STORE
 
 __all__ = [
@@ -29,6 +30,8 @@ __all__ = [
     "INTERRUPTED",
     "Failure",
     "Finished",
+    "Watch",
+    "end_soon",
     "leave_failure",
     "own_command",
     "run_ranks",
@@ -44,8 +47,12 @@ _SETTLE_S = 0.3
 #: Ranks that were asked to stop have so long to write a checkpoint. [s]
 _GRACE_S = 60.0
 _LOOK_EVERY_S = 0.02
+#: What is left of a rank that failed ends then at the latest. [s]
+_GONE_AFTER_S = 5.0
 #: Exit code of what was asked to stop, and did.
 INTERRUPTED = 130
+#: What batch systems send before the time is up, for programs that save then.
+_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -59,6 +66,7 @@ class Failure:
         message: Its error, in its own words.
         at_s: When, on the wall clock. [s]
         is_echo: It only noticed that another rank is gone.
+        launcher: Number of the launcher that started it, and tells it.
     """
 
     rank: int
@@ -66,6 +74,7 @@ class Failure:
     message: str
     at_s: float = float("inf")
     is_echo: bool = False
+    launcher: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,24 +92,36 @@ class Finished:
     interrupted: bool = False
 
 
-@dataclass(slots=True)
-class _Child:
-    """A rank's process, and whether this one has ended it."""
+class Watch(Protocol):
+    """Looks after something that ranks depend on."""
 
-    process: subprocess.Popen[bytes]
-    was_ended: bool = False
+    def check(self) -> Failure | None:
+        """Return what is wrong, None if nothing is; called every few hundredths of a second."""
+        ...
 
 
 def run_ranks(
-    command: Sequence[str], ranks: int, *, environment: Mapping[str, str], grace_s: float = _GRACE_S
+    command: Sequence[str],
+    ranks: int,
+    *,
+    environment: Mapping[str, str],
+    grace_s: float = _GRACE_S,
+    starts: Sequence[Start] | None = None,
+    watches: Sequence[Watch] = (),
+    begun: Callable[[Sequence[int]], None] | None = None,
 ) -> Finished:
     """Run `ranks` processes of a command to their end.
 
     Args:
-        command: Program and arguments, the same for all; rank 0 alone writes to standard output.
+        command: Program and arguments, the same for all.
         ranks: How many.
         environment: Of the processes, without what tells them their rank.
         grace_s: How long ranks have between being asked to stop and being ended. [s]
+        starts: What each process gets of its own, where they are ranks among those of other hosts,
+            or any program: the system ends them with this process. None: they are all the ranks,
+            watch their parent themselves, and rank 0 alone writes to standard output.
+        watches: Look after what ranks need; the job ends when one finds something wrong.
+        begun: Told the numbers of the processes once all have started.
 
     Raises:
         RunError: They cannot be started.
@@ -108,65 +129,79 @@ def run_ranks(
     with tempfile.TemporaryDirectory(prefix="wattree-train-") as folder:
         ended, alive = os.pipe()
         try:
-            children = _started(command, ranks, environment, Path(folder), ended)
+            children = _started(command, ranks, environment, Path(folder), ended, starts)
             os.close(ended)
-            with _forwarding(children) as asked:
-                return _watched(children, Path(folder), asked, grace_s)
+            try:
+                with _forwarding(children, passes_on=starts is not None) as asked:
+                    if begun is not None:
+                        begun([child.process.pid for child in children])
+                    return _watched(children, Path(folder), asked, grace_s, watches)
+            finally:
+                end_children(children)  # whatever went wrong here
         finally:
             os.close(alive)
 
 
-def _started(
+def _started(  # noqa: PLR0917 - what `run_ranks` was told, and what it made
     command: Sequence[str],
     ranks: int,
     environment: Mapping[str, str],
     folder: Path,
     parent: int,
-) -> list[_Child]:
-    children: list[_Child] = []
+    starts: Sequence[Start] | None,
+) -> list[Child]:
+    children: list[Child] = []
     for rank in range(ranks):
-        told = {
-            **environment,
-            "RANK": str(rank),
-            "WORLD_SIZE": str(ranks),
-            "LOCAL_RANK": str(rank),
-            "LOCAL_WORLD_SIZE": str(ranks),
-            STORE: str(folder / "store"),
-            FAILURES: str(folder),
-            _PARENT: str(parent),
-        }
+        told = {**environment, FAILURES: str(folder), _PARENT: str(parent)}
+        if starts is None:
+            told |= {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(ranks),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(ranks),
+                STORE: str(folder / "store"),
+            }
         try:
-            child = subprocess.Popen(  # noqa: S603 - the program that runs now, with its arguments
-                list(command),
-                env=told,
-                stdin=subprocess.DEVNULL,
-                stdout=None if rank == 0 else subprocess.DEVNULL,
-                start_new_session=True,
-                pass_fds=(parent,),
+            child = started(
+                command,
+                told,
+                Start(rank=rank) if starts is None else starts[rank],
+                keeps=(parent,),
+                is_quiet=starts is None and rank > 0,
+                dies_with_parent=starts is not None,
             )
         except OSError as error:
-            _end(children)
+            end_children(children)
             raise RunError(
                 command[0], [f"rank {rank} cannot be started ({error.strerror})"]
             ) from error
-        children.append(_Child(child))
+        except BaseException:
+            end_children(children)
+            raise
+        children.append(child)
     return children
 
 
 def _watched(
-    children: Sequence[_Child], folder: Path, asked: list[int], grace_s: float
+    children: Sequence[Child],
+    folder: Path,
+    asked: list[int],
+    grace_s: float,
+    watches: Sequence[Watch],
 ) -> Finished:
     """Wait for all; end the rest when one fails, or when they do not stop as asked."""
     asked_s: float | None = None
     while True:
-        codes = [child.process.poll() for child in children]
+        codes = [child.code() for child in children]
         if asked and -signal.SIGTERM in codes:  # asked before it could say that it heard
-            _end(children)
+            end_children(children)
             return Finished(code=INTERRUPTED, interrupted=True)
-        if any(code not in {None, 0, INTERRUPTED} for code in codes):
+        noticed = [found for watch in watches if (found := watch.check()) is not None]
+        if noticed or any(code not in {None, 0, INTERRUPTED} for code in codes):
             time.sleep(_SETTLE_S)
-            _end(children)
-            failure = _first_failure(children, folder)
+            noticed = [found for watch in watches if (found := watch.check()) is not None]
+            failure = _first_failure(children, folder, noticed)
+            end_children(children)
             return Finished(code=failure.code, failure=failure)
         if None not in codes:
             interrupted = INTERRUPTED in codes
@@ -174,20 +209,25 @@ def _watched(
         if asked and asked_s is None:
             asked_s = time.monotonic()
         if asked_s is not None and (len(asked) > 1 or time.monotonic() - asked_s > grace_s):
-            _end(children)
+            end_children(children)
             return Finished(code=INTERRUPTED, interrupted=True)
         time.sleep(_LOOK_EVERY_S)
 
 
-def _first_failure(children: Sequence[_Child], folder: Path) -> Failure:
-    found = []
-    for rank, child in enumerate(children):
-        told = _told(folder / f"failure{rank}.json", rank)
+def _first_failure(children: Sequence[Child], folder: Path, noticed: Sequence[Failure]) -> Failure:
+    """Return the failure that came first, as far as ranks said one or ended by themselves."""
+    found = list(noticed)
+    for path in folder.glob("failure*.json"):
+        told = _told(path)
         if told is not None:
             found.append(told)
-        elif not child.was_ended and child.process.returncode not in {0, INTERRUPTED}:
-            message = _silent(rank, child.process.returncode)
-            found.append(Failure(rank=rank, code=1, message=message))
+    said = {failure.rank for failure in found}
+    for child in children:
+        code = child.code()
+        if child.rank not in said and code not in {None, 0, INTERRUPTED}:
+            message = _silent(child.rank, code)
+            at_s = child.gone_s or time.time()
+            found.append(Failure(rank=child.rank, code=1, message=message, at_s=at_s))
     found = found or [Failure(rank=0, code=1, message="the ranks were killed")]
     return min(found, key=lambda failure: (failure.is_echo, failure.at_s))
 
@@ -204,13 +244,13 @@ def _silent(rank: int, code: int) -> str:
     return f"rank {rank} was killed by signal {-code} ({name}){why}"
 
 
-def _told(path: Path, rank: int) -> Failure | None:
+def _told(path: Path) -> Failure | None:
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return Failure(
-        rank=rank,
+        rank=int(path.stem.removeprefix("failure")),
         code=int(said["code"]),
         message=str(said["message"]),
         at_s=float(said["at_s"]),
@@ -228,6 +268,17 @@ def leave_failure(rank: int, *, code: int, message: str, is_echo: bool) -> bool:
     return True
 
 
+def end_soon(code: int) -> None:
+    """End this process within five seconds: collectives may hold its threads."""
+
+    def end() -> None:
+        time.sleep(_GONE_AFTER_S)
+        sys.stderr.flush()
+        os._exit(code)
+
+    threading.Thread(target=end, name="wattree-end", daemon=True).start()
+
+
 def watch_parent() -> None:
     """End this process when the one that started its ranks is gone, however it went."""
     text = os.environ.get(_PARENT)
@@ -243,33 +294,34 @@ def watch_parent() -> None:
     threading.Thread(target=wait, name="wattree-parent", daemon=True).start()
 
 
-def _end(children: Sequence[_Child]) -> None:
-    for child in children:
-        if child.process.poll() is None:
-            child.was_ended = True
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.process.pid, signal.SIGKILL)  # with the helpers that it started
-    for child in children:
-        child.process.wait()
-
-
 @contextlib.contextmanager
-def _forwarding(children: Sequence[_Child]) -> Iterator[list[int]]:
-    """Ask all ranks to stop when this process is asked to; yield the signals that came."""
+def _forwarding(children: Sequence[Child], *, passes_on: bool) -> Iterator[list[int]]:
+    """Ask all ranks to stop when this process is asked to; yield the signals that came.
+
+    With `passes_on` signals that mean what a program makes of them reach the ranks as they are.
+    """
     asked: list[int] = []
+
+    def send(number: int) -> None:
+        for child in children:
+            if child.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    child.process.send_signal(number)
 
     def forward(number: int, frame: FrameType | None) -> None:
         del frame
         asked.append(number)
-        for child in children:
-            if child.process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    child.process.send_signal(signal.SIGTERM)
+        send(signal.SIGTERM)
 
     if threading.current_thread() is not threading.main_thread():
         yield asked  # only the main thread may handle signals
         return
-    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    handlers: dict[int, Callable[[int, FrameType | None], None]] = dict.fromkeys(
+        _FORWARDED, forward
+    )
+    if passes_on:
+        handlers |= dict.fromkeys(_PASSED_ON, lambda number, _: send(number))
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield asked
     finally:

@@ -75,12 +75,14 @@ def gathered(
     traffic, recipe = session.group.traffic, session.recipe
     sent = {name: float(count) for name, count in traffic.sent_bytes.items()}
     calls = sum(traffic.calls.values())
-    if session.data_group is not None:
+    if recipe.processes_per_device > 1:
+        sent["gradients"] = sent.pop("all_reduce", 0.0)  # to other devices, as it was counted
+    elif session.data_group is not None:
         sent["gradients"] = ring_bytes(module, recipe.dp) * measured_steps
         calls += measured_steps
-        if recipe.sharded_optimizer:
-            # Each replica sends the parameters that it updated to all others.
-            sent["parameters"] = ring_bytes(module, recipe.dp) / 2 * measured_steps
+    if session.data_group is not None and recipe.sharded_optimizer:
+        # Each replica sends the parameters that it updated to all others.
+        sent["parameters"] = ring_bytes(module, recipe.dp) / 2 * measured_steps
     own, copies = _elements(module, recipe.tp)
     mine = RankAccount(
         rank=session.rank,

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
 from wattree.errors import CommunicationError, WattreeError
-from wattree.runtime.launch import Launch, leave_failure, watch_parent
+from wattree.runtime.launch import Launch, end_soon, leave_failure, watch_parent
 from wattree.runtime.train.health import is_echo
 
 __all__ = ["guarded"]
@@ -21,8 +18,6 @@ T = TypeVar("T")
 DEFECT, MISTAKE = 1, 2
 #: A rank that only lost another one lets that one speak first. [s]
 _AFTER_OTHERS_S = 1.0
-#: What is left of a rank that failed ends then at the latest: collectives may hold its threads. [s]
-_GONE_AFTER_S = 5.0
 
 
 def guarded(launch: Launch, act: Callable[[], T]) -> T:
@@ -43,7 +38,7 @@ def guarded(launch: Launch, act: Callable[[], T]) -> T:
         echo = is_echo(error)
         code = MISTAKE if echo or isinstance(error, WattreeError) else DEFECT
         if launch.world > 1:
-            _end_soon(code)
+            end_soon(code)
         message = _message(error, launch, echo=echo)
         if leave_failure(launch.rank, code=code, message=message, is_echo=echo):
             raise SystemExit(code) from error
@@ -64,12 +59,3 @@ def _message(error: Exception, launch: Launch, *, echo: bool) -> str:
         return str(error)
     lines = "".join(traceback.format_exception(error))
     return f"rank {launch.rank}: {type(error).__name__}: {error}\n{lines}"
-
-
-def _end_soon(code: int) -> None:
-    def end() -> None:
-        time.sleep(_GONE_AFTER_S)
-        sys.stderr.flush()
-        os._exit(code)
-
-    threading.Thread(target=end, name="wattree-end", daemon=True).start()

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from wattree.runtime.data import Batch
 from wattree.runtime.models import Trainable
+from wattree.runtime.reduce import Reduction, attach
 from wattree.runtime.train.session import Session
 
 __all__ = ["Learner"]
@@ -51,6 +52,7 @@ class Learner:
         self.replicated: nn.Module = (
             self.module if session.data_group is None else _replicated(self.module, session)
         )
+        self._reduction = _shared(self.replicated, session)
 
     def step(
         self,
@@ -76,7 +78,7 @@ class Learner:
                     outputs = self.replicated(*inputs)
                     loss = self.trainable.loss(outputs, targets) / self._micro_batches
                 begin = phase("forward", begin)
-                self._scaler.scale(loss).backward()
+                self._backward(loss)
             self._add_partial(is_last=is_last)
             phase("backward", begin)
             total = total.to(loss.device) + loss.detach()
@@ -86,6 +88,14 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         phase("optimizer", begin)
         return total, inputs
+
+    def _backward(self, loss: Tensor) -> None:
+        try:
+            self._scaler.scale(loss).backward()
+        except RuntimeError as error:  # DDP makes one of whatever a hook raises
+            if self._reduction is not None and self._reduction.failure is not None:
+                raise self._reduction.failure from error
+            raise
 
     def _unsynchronised(self, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
         if is_last or not isinstance(self.replicated, DistributedDataParallel):
@@ -104,6 +114,19 @@ class Learner:
             gradients, flat.split([g.numel() for g in gradients]), strict=True
         ):
             gradient.copy_(whole.view_as(gradient))
+
+
+def _shared(model: nn.Module, session: Session) -> Reduction | None:
+    """Let replicas that share a device average their gradients there first."""
+    processes = session.recipe.processes_per_device
+    if processes == 1 or not isinstance(model, DistributedDataParallel):
+        return None
+    return attach(
+        model,
+        processes_per_device=processes,
+        timeout_s=session.group.timeout_s,
+        traffic=session.group.traffic,
+    )
 
 
 def _replicated(module: nn.Module, session: Session) -> nn.Module:

@@ -31,6 +31,7 @@ def optimizer_of(
     *,
     learning_rate: float | None,
     source: str,
+    scale: float = 1.0,
     data_group: Any = None,
 ) -> torch.optim.Optimizer:
     """Return PyTorch's optimiser of a job's name.
@@ -40,6 +41,7 @@ def optimizer_of(
         parameters: To be trained.
         learning_rate: None for the usual one.
         source: File of the job, for messages.
+        scale: What the learning rate is multiplied by.
         data_group: Replicas over which its state is sharded (ZeRO-1); None keeps it whole.
 
     Raises:
@@ -51,7 +53,8 @@ def optimizer_of(
             source, [f"optimizer: found '{name}', expected one that train runs: {known}"]
         )
     make, settings, usual = _OPTIMIZERS[name]
-    settings = {"lr": usual if learning_rate is None else learning_rate, **settings}
+    rate = usual if learning_rate is None else learning_rate
+    settings = {"lr": rate * scale, **settings}
     if data_group is None:
         found: torch.optim.Optimizer = make(parameters, **settings)
         return found

@@ -224,6 +224,7 @@ def _parts(job: Job, session: Session) -> _Parts:
         trainable.module.parameters(),
         learning_rate=training.learning_rate,
         source=job.source,
+        scale=recipe.learning_rate_scale,
         data_group=session.data_group if recipe.sharded_optimizer else None,
     )
     learner = Learner(

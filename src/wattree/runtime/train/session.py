@@ -75,7 +75,9 @@ def joined_ranks(
     """
     device = _device(kind, launch)
     patience = timedelta(seconds=timeout_s)
-    _join(launch, kind, patience)
+    # NCCL takes one rank of a device.
+    backend = "nccl" if kind != "cpu" and recipe.processes_per_device == 1 else "gloo"
+    _join(launch, backend, patience)
     try:
         yield Session(
             launch=launch,
@@ -108,7 +110,7 @@ def _device(kind: str, launch: Launch) -> torch.device:
     return torch.device("cuda", launch.local_rank)
 
 
-def _join(launch: Launch, kind: str, patience: timedelta) -> None:
+def _join(launch: Launch, backend: str, patience: timedelta) -> None:
     where = f"tcp://{launch.address}:{launch.port}"
     meeting: dict[str, Any] = {"init_method": where}
     if launch.store or not launch.address:
@@ -118,7 +120,7 @@ def _join(launch: Launch, kind: str, patience: timedelta) -> None:
         meeting = {"init_method": where} if launch.store else {"store": dist.HashStore()}
     try:
         dist.init_process_group(
-            "gloo" if kind == "cpu" else "nccl",
+            backend,
             rank=launch.rank,
             world_size=launch.world,
             timeout=patience,

@@ -1,0 +1,212 @@
+"""`wattree launch`: any training script as several processes on each device."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattree.cli.output import quantity_option
+
+if TYPE_CHECKING:
+    from wattree.runtime.launch import Finished
+
+__all__ = [
+    "LaunchDevice",
+    "MemoryLimit",
+    "Reduce",
+    "Rule",
+    "ThreadPercentage",
+    "WithMps",
+    "finish",
+    "launch",
+    "note",
+]
+
+
+class LaunchDevice(StrEnum):
+    """What processes share."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class Reduce(StrEnum):
+    """How gradients are averaged."""
+
+    HIERARCHICAL = "hierarchical"
+    FLAT = "flat"
+    NCCL = "nccl"
+    MPI = "mpi"
+
+
+class Rule(StrEnum):
+    """What becomes of the batch."""
+
+    FIXED_GLOBAL = "fixed-global"
+    FIXED_PER_PROCESS = "fixed-per-process"
+
+
+WithMps = Annotated[
+    bool | None,
+    typer.Option(
+        "--with-mps/--without-mps",
+        help="Share accelerators by a private MPS daemon, or by time slices.",
+        show_default="by MPS where it is installed",
+    ),
+]
+ThreadPercentage = Annotated[
+    float | None,
+    typer.Option(
+        metavar="P",
+        help="Most of a device's multiprocessors that a process may fill under MPS, in %.",
+        show_default="all",
+    ),
+]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Most device memory that a process may take under MPS.",
+        show_default="no limit",
+    ),
+]
+
+
+def launch(  # noqa: PLR0917 - typer passes options by name
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CMD",
+            help="Command to run, after '--'; its exit code is passed on.",
+            show_default=False,
+        ),
+    ],
+    processes: Annotated[
+        int,
+        typer.Option("--processes-per-device", "-q", metavar="Q", help="Processes on each device."),
+    ] = 1,
+    device: Annotated[
+        LaunchDevice,
+        typer.Option(help="What they share; auto: accelerators, processors where there are none."),
+    ] = LaunchDevice.AUTO,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Accelerators of this host to use; of a processor how many shares to make of it.",
+            show_default="all accelerators; 1 share of the processor",
+        ),
+    ] = None,
+    reduce: Annotated[
+        Reduce,
+        typer.Option(
+            help="How DDP averages gradients: on each device first, or over all processes by gloo, "
+            "NCCL or MPI."
+        ),
+    ] = Reduce.HIERARCHICAL,
+    batch_rule: Annotated[
+        Rule,
+        typer.Option(
+            help="Whether the processes of a device divide its batch, or have one each and a "
+            "learning rate scaled to it."
+        ),
+    ] = Rule.FIXED_GLOBAL,
+    with_mps: WithMps = None,
+    thread_percentage: ThreadPercentage = None,
+    memory_limit: MemoryLimit = None,
+    memory_per_process: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="What a process takes; more processes than there is room for are refused.",
+            show_default=False,
+        ),
+    ] = None,
+    loader_workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Loader workers of a device, divided among its processes.",
+            show_default="those of the script",
+        ),
+    ] = None,
+    pin: Annotated[
+        bool, typer.Option("--pin/--no-pin", help="Keep processes to cores near their device.")
+    ] = True,
+    patch: Annotated[
+        bool,
+        typer.Option(
+            "--patch/--no-patch",
+            help="Give an unmodified DDP script the reduction and its share of batch and workers.",
+        ),
+    ] = True,
+    logs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write what each rank prints to files there.",
+            show_default=False,
+        ),
+    ] = None,
+    timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="How long launchers wait for each other.")
+    ] = "180 s",
+) -> None:
+    """Run a training script as several processes on each device.
+
+    Alone it uses the devices of this host. Under torchrun, srun or mpirun each of their ranks
+    launches the processes of its device, or of its host where it is the only one there. They find
+    torchrun's variables. Whatever they started is ended with them, however they end.
+
+    Example: wattree launch --processes-per-device 2 -- python train.py
+    """
+    from wattree.runtime.launch.options import LaunchOptions
+    from wattree.runtime.launch.script import launch_script
+
+    timeout_s = quantity_option("--timeout", timeout, "s")
+    assert timeout_s is not None
+    options = LaunchOptions(
+        processes=processes,
+        device=device.value,
+        devices=devices,
+        reduce=reduce.value,
+        batch_rule=batch_rule.value,
+        with_mps=with_mps,
+        thread_percentage=thread_percentage,
+        memory_limit_bytes=quantity_option("--memory-limit", memory_limit, "bytes"),
+        memory_per_process_bytes=quantity_option(
+            "--memory-per-process", memory_per_process, "bytes"
+        ),
+        loader_workers=loader_workers,
+        pins=pin,
+        patches=patch,
+        logs=None if logs is None else logs.absolute(),
+        timeout_s=timeout_s,
+    )
+    finish(launch_script(command, options, environment=os.environ, say=note))
+
+
+def note(line: str) -> None:
+    """Tell the user a line that is no result."""
+    typer.echo(f"wattree: {line}", err=True)
+
+
+def finish(finished: Finished) -> None:
+    """Tell what failed first, and leave with its exit code.
+
+    Raises:
+        Exit: Something did, or it was interrupted.
+    """
+    from wattree.runtime.launch import INTERRUPTED
+
+    if finished.failure is not None:
+        note(finished.failure.message)
+    if finished.code == INTERRUPTED:
+        note("interrupted")
+    if finished.code:
+        raise typer.Exit(finished.code)

@@ -1,0 +1,103 @@
+"""Clears away what a job left: its processes, its shared memory, its MPS daemon.
+
+Only processes of the job are ended: those that its launcher noted, by number and start time, and
+those that have the job's token in their environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattree.runtime.colocation.environment import JOB
+from wattree.runtime.colocation.processes import Process, end, is_alive, marked
+from wattree.runtime.colocation.state import JobState, locked, states_in
+
+__all__ = ["KEEPER", "Cleared", "clear", "clear_orphans"]
+
+#: What the process is called that clears up after its launcher.
+KEEPER = "keeper"
+#: A keeper whose launcher is gone is at work; it has so long. [s]
+_KEEPER_S = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleared:
+    """What was found of a job and cleared away.
+
+    Attributes:
+        state: Of which job.
+        ended: Processes that still ran.
+        segments: Names of shared memory that was still there.
+    """
+
+    state: JobState
+    ended: tuple[Process, ...] = ()
+    segments: tuple[str, ...] = ()
+
+    def told(self) -> str:
+        """Return one line that says what it was."""
+        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.state.begun_s))
+        numbers = ", ".join(str(process.pid) for process in self.ended)
+        parts = [f"ended {len(self.ended)} process(es) ({numbers})"] if self.ended else []
+        if self.segments:
+            parts.append(f"removed {len(self.segments)} piece(s) of shared memory")
+        what = " ".join(self.state.command)[:80]
+        return (
+            f"the launcher of an earlier run ({what}, begun {at}) was killed; "
+            f"{' and '.join(parts) or 'removed its folder'}"
+        )
+
+
+def clear(state: JobState, *, keeps: frozenset[int] = frozenset()) -> Cleared:
+    """End what is left of a job and remove its shared memory; its folder stays.
+
+    Args:
+        state: Of the job.
+        keeps: Numbers of processes to leave.
+    """
+    ended: list[Process] = []
+    for _ in range(3):  # what was starting others while it was ended
+        known = {recorded.process for recorded in state.recorded() if recorded.what != KEEPER}
+        alive = [
+            process
+            for process in known | set(marked(JOB, state.token))
+            if process.pid not in keeps and is_alive(process)
+        ]
+        if not alive:
+            break
+        ended += end(alive)
+    segments = state.segments()
+    for segment in segments:
+        with contextlib.suppress(OSError):
+            segment.unlink()
+    names = tuple(segment.name for segment in segments)
+    return Cleared(state=state, ended=tuple(ended), segments=names)
+
+
+def clear_orphans(root: Path) -> list[Cleared]:
+    """Clear away what launchers left that were killed, with their folders.
+
+    Args:
+        root: Folder of this user on this node.
+    """
+    found = []
+    with locked(root):
+        for state in states_in(root):
+            if is_alive(state.launcher) or _keeper_ends_it(state):
+                continue
+            cleared = clear(state)
+            state.remove()
+            found.append(cleared)
+    return found
+
+
+def _keeper_ends_it(state: JobState) -> bool:
+    """Wait for the keeper of a job, if it lives; return whether it did the work."""
+    keepers = [each.process for each in state.recorded() if each.what == KEEPER]
+    until_s = time.monotonic() + _KEEPER_S
+    while any(map(is_alive, keepers)) and time.monotonic() < until_s:
+        time.sleep(0.05)
+    return not state.folder.exists()

@@ -1,0 +1,237 @@
+"""The devices of this node: NVIDIA's accelerators by `nvidia-smi`, or shares of its processor.
+
+References:
+    NVIDIA, `nvidia-smi(1)`, sections "SELECTIVE QUERY OPTIONS" and "GPU Attributes".
+    NVIDIA, "Multi-Process Service", section "Volta MPS": clients of a device.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattree.errors import HardwareError
+from wattree.runtime.colocation.cores import allowed_cores, cores_near, numa_of
+
+__all__ = ["Device", "Driver", "accelerators", "clients_limit", "driver", "processors", "visible"]
+
+_QUERY = (
+    *("index", "uuid", "name", "pci.bus_id", "compute_cap", "compute_mode"),
+    *("mig.mode.current", "memory.total", "memory.free"),
+)
+_TIMEOUT_S = 30.0
+_MIB = 2**20
+#: Most MPS clients of a device: before Volta, from Volta, from Volta with CUDA 13.1.
+_CLIENTS, _CLIENTS_VOLTA, _CLIENTS_CUDA_13_1 = 16, 48, 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device of this node.
+
+    Attributes:
+        kind: `cuda` or `cpu`.
+        uuid: What names it wherever it is numbered; of a processor empty.
+        name: Of its model.
+        index: Number among the devices of the node.
+        memory_bytes, free_bytes: Of it, in all and not in use; of a processor its share of the
+            host's. [B]
+        mode: Compute mode, as `nvidia-smi` writes it; `Default` elsewhere.
+        capability: Compute capability; (0, 0) where there is none.
+        is_divided: Whether it is divided into instances (MIG).
+        cores: Processor cores near it that may be used, in order.
+        numa: Its memory domain; None where that is not known.
+    """
+
+    kind: str
+    uuid: str = ""
+    name: str = ""
+    index: int = 0
+    memory_bytes: float = 0.0
+    free_bytes: float = 0.0
+    mode: str = "Default"
+    capability: tuple[int, int] = (0, 0)
+    is_divided: bool = False
+    cores: tuple[int, ...] = ()
+    numa: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """What `nvidia-smi` said.
+
+    Attributes:
+        devices: All accelerators of the node.
+        cuda: Newest CUDA version that the driver knows; (0, 0) where it does not say.
+        fault: Why there are none; empty where there are.
+    """
+
+    devices: tuple[Device, ...] = ()
+    cuda: tuple[int, int] = (0, 0)
+    fault: str = ""
+
+
+def driver(environment: Mapping[str, str]) -> Driver:
+    """Return the accelerators of this node, as the driver's own tool lists them.
+
+    Args:
+        environment: Of the tool; `PATH` says where it is.
+    """
+    tool = shutil.which("nvidia-smi", path=environment.get("PATH"))
+    if tool is None:
+        return Driver(fault="there is no nvidia-smi: no driver of NVIDIA")
+    query = [tool, f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
+    said, fault = _said(query, environment)
+    allowed = allowed_cores()
+    devices = tuple(
+        _device([word.strip() for word in line.split(",")], allowed)
+        for line in said.splitlines()
+        if line.count(",") == len(_QUERY) - 1
+    )
+    if fault or not devices:
+        return Driver(fault=f"nvidia-smi lists none ({fault or said.strip()[:200] or 'nothing'})")
+    # "CUDA Version: 12.4" of its first lines; newer ones say whose version that is.
+    version = re.search(
+        r"CUDA (?:\w+ )?Version\s*:\s*([0-9]+)\.([0-9]+)", _said([tool], environment)[0]
+    )
+    cuda = (int(version[1]), int(version[2])) if version else (0, 0)
+    return Driver(devices=devices, cuda=cuda)
+
+
+def visible(devices: Sequence[Device], environment: Mapping[str, str]) -> tuple[Device, ...]:
+    """Return the devices that `CUDA_VISIBLE_DEVICES` leaves, in its order.
+
+    As CUDA reads it: numbers or beginnings of UUIDs, and nothing after the first one that is none.
+
+    Raises:
+        HardwareError: It names an instance of a divided device.
+    """
+    text = environment.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        return tuple(devices)
+    found: list[Device] = []
+    for word in (part.strip() for part in text.split(",")):
+        if word.startswith("MIG"):
+            raise HardwareError(
+                f"CUDA_VISIBLE_DEVICES: found {word}, an instance of a divided device; expected "
+                "whole devices: processes of one job cannot share instances"
+            )
+        match = next((device for device in devices if _is_called(device, word)), None)
+        if match is None:
+            break
+        if match not in found:
+            found.append(match)
+    return tuple(found)
+
+
+def accelerators(environment: Mapping[str, str]) -> Driver:
+    """Return the accelerators that this process may use, with what the driver said of others."""
+    every = driver(environment)
+    left = visible(every.devices, environment)
+    if every.devices and not left:
+        text = environment.get("CUDA_VISIBLE_DEVICES", "")
+        return Driver(cuda=every.cuda, fault=f"CUDA_VISIBLE_DEVICES={text!r} hides all of them")
+    return Driver(devices=left, cuda=every.cuda, fault=every.fault)
+
+
+def processors(count: int) -> tuple[Device, ...]:
+    """Return the processor of this host as `count` devices of equal shares."""
+    memory, free = _host_memory()
+    return tuple(
+        Device(
+            kind="cpu",
+            name="CPU",
+            index=index,
+            memory_bytes=memory / count,
+            free_bytes=free / count,
+            cores=allowed_cores(),
+        )
+        for index in range(count)
+    )
+
+
+def clients_limit(device: Device, cuda: tuple[int, int]) -> int:
+    """Return how many MPS clients a device takes.
+
+    Args:
+        device: An accelerator.
+        cuda: Version that the driver knows; (0, 0) counts as an old one.
+    """
+    if device.capability < (7, 0):
+        return _CLIENTS
+    return _CLIENTS_CUDA_13_1 if cuda >= (13, 1) else _CLIENTS_VOLTA
+
+
+def _device(words: Sequence[str], allowed: tuple[int, ...]) -> Device:
+    index, uuid, name, bus, capability, mode, mig, total, free = words
+    major, _, minor = capability.partition(".")
+    return Device(
+        kind="cuda",
+        uuid=uuid,
+        name=name,
+        index=int(index),
+        memory_bytes=_number(total) * _MIB,
+        free_bytes=_number(free) * _MIB,
+        mode=mode,
+        capability=(int(_number(major)), int(_number(minor))),
+        is_divided=mig == "Enabled",
+        cores=cores_near(bus, allowed),
+        numa=numa_of(bus),
+    )
+
+
+def _number(text: str) -> float:
+    """Return a number; 0 for `[N/A]`, which tools write for what a device does not have."""
+    return float(text) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else 0.0
+
+
+def _is_called(device: Device, word: str) -> bool:
+    if word.isdigit():
+        return device.index == int(word)
+    return word.startswith("GPU-") and device.uuid.startswith(word)
+
+
+def _said(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return what a command printed, and why it failed; empty where it did not."""
+    try:
+        done = subprocess.run(  # noqa: S603 - a tool of the driver
+            list(command),
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", f"{type(error).__name__}: {error}"
+    told = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return done.stdout, "" if done.returncode == 0 else (told[0] if told else "it failed")
+
+
+def _host_memory() -> tuple[float, float]:
+    """Return the memory of this host, and what programs may still take of it. [B]
+
+    Less where a control group allows less.
+    """
+    page = os.sysconf("SC_PAGE_SIZE")
+    total = float(page * os.sysconf("SC_PHYS_PAGES"))
+    found = re.search(r"MemAvailable:\s*([0-9]+) kB", _read(Path("/proc/meminfo")))
+    free = float(found[1]) * 1024 if found else total
+    group = Path("/sys/fs/cgroup")
+    limit, used = _read(group / "memory.max").strip(), _read(group / "memory.current").strip()
+    if limit.isdigit() and used.isdigit():
+        total = min(total, float(limit))
+        free = min(free, float(limit) - float(used))
+    return total, max(free, 0.0)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,75 @@
+"""A small process that outlives its launcher only to clear up after it.
+
+    python -P -m wattree.runtime.colocation.keeper FOLDER
+
+A launcher that is killed can do nothing any more. Its keeper, in a session of its own, waits until
+the pipe to it closes; where the launcher did not say that all is done, the keeper ends the job's
+processes and removes its shared memory and its folder.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from wattree.runtime.colocation.clean import KEEPER, clear
+from wattree.runtime.colocation.state import JobState, states_in
+
+__all__ = ["Keeper", "main"]
+
+_DONE = b"done\n"
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Keeper:
+    """The keeper of a job, as its launcher sees it.
+
+    Args:
+        state: Of the job; the keeper is noted in it.
+    """
+
+    def __init__(self, state: JobState) -> None:
+        # Not the job's token: what clears up must not find itself.
+        self._process = subprocess.Popen(  # noqa: S603 - this program
+            [sys.executable, "-P", "-m", __name__, str(state.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        state.record(KEEPER, self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
+
+    def dismiss(self) -> None:
+        """Let it end: all is done."""
+        try:
+            self._process.communicate(_DONE, timeout=5)
+        except (OSError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait()
+
+
+def main(folder: str) -> None:
+    """Wait for the end of the launcher, and clear up where it could not."""
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    said = b""
+    while part := os.read(0, 64):
+        said += part
+    if said == _DONE:
+        return
+    path = Path(folder)
+    for state in states_in(path.parent):
+        if state.folder == path:
+            clear(state, keeps=frozenset({os.getpid()}))
+            state.remove()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,105 @@
+"""Looks after a job's MPS daemon and its clients while the job runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from wattree.runtime.colocation.mps import MpsControl
+
+__all__ = ["Clients"]
+
+#: Between two looks at the daemon's list of clients, and at the driver's of processes. [s]
+_CLIENTS_EVERY_S, _DRIVER_EVERY_S = 1.0, 10.0
+_DRIVER_TIMEOUT_S = 5.0
+
+
+class Clients:
+    """Whether the ranks of a job are clients of its daemon.
+
+    Args:
+        control: Asks the daemon of the job.
+        environment: Of `nvidia-smi`; `PATH` says where it is.
+        clock: The monotonic clock.
+    """
+
+    def __init__(
+        self,
+        control: MpsControl,
+        environment: Mapping[str, str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._control, self._clock = control, clock
+        self._environment = dict(environment)
+        self._tool = shutil.which("nvidia-smi", path=environment.get("PATH"))
+        self._ranks: dict[int, int] = {}
+        self._connected: set[int] = set()
+        self._next_s = self._next_driver_s = clock()
+        self._suspects: set[int] = set()
+
+    def begin(self, ranks: Mapping[int, int]) -> None:
+        """Say which ranks there are: number of the process → rank."""
+        self._ranks = dict(ranks)
+        self._next_driver_s = self._clock() + _DRIVER_EVERY_S
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks that were never clients."""
+        return tuple(sorted(set(self._ranks.values()) - self._connected))
+
+    def look(self) -> tuple[str, bool]:
+        """Return what is wrong, empty if nothing is, and whether all became clients just now."""
+        now_s = self._clock()
+        if not self.missing or now_s < self._next_s:
+            return "", False
+        self._next_s = now_s + _CLIENTS_EVERY_S
+        self._connected |= self._of_ranks(self._control.clients())
+        if not self.missing:
+            return "", True
+        if now_s < self._next_driver_s:
+            return "", False
+        self._next_driver_s = now_s + _DRIVER_EVERY_S
+        without = self._of_ranks(self._at_work()) - self._connected
+        found, self._suspects = (
+            without & self._suspects,
+            without,
+        )  # seen twice: not about to connect
+        if not found:
+            return "", False
+        told = ", ".join(map(str, sorted(found)))
+        return (
+            f"rank {told} uses its device without MPS: the program did not find the daemon",
+            False,
+        )
+
+    def _of_ranks(self, processes: Sequence[int]) -> set[int]:
+        """Return the ranks that processes belong to: a rank leads a session."""
+        found = set()
+        for pid in processes:
+            try:
+                session = os.getsid(pid)
+            except OSError:
+                continue
+            if session in self._ranks:
+                found.add(self._ranks[session])
+        return found
+
+    def _at_work(self) -> list[int]:
+        """Return the processes that the driver sees on devices."""
+        if self._tool is None:
+            return []
+        try:
+            done = subprocess.run(  # noqa: S603 - a tool of the driver
+                [self._tool, "--query-compute-apps=pid", "--format=csv,noheader"],
+                env=self._environment,
+                capture_output=True,
+                text=True,
+                timeout=_DRIVER_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return []
+        return [int(word) for word in done.stdout.split() if word.isdigit()]

@@ -1,0 +1,166 @@
+"""Processes by number and start time, so that none is ended that only has the number of another.
+
+Linux: `/proc/PID/stat` says when a process started, and a descriptor of the process is signalled,
+not a number. Elsewhere `ps` says the start, to the second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Process", "end", "in_groups", "is_alive", "marked", "process_of", "words_of"]
+
+_PROC = Path("/proc")
+#: Programs that tidy up after the processes that they serve once those are gone: shared memory
+#: and semaphores of Python's and PyTorch's multiprocessing.
+_TIDIES = ("multiprocessing.resource_tracker", "torch_shm_manager")
+_LOOK_EVERY_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process, told apart from a later one of the same number.
+
+    Attributes:
+        pid: Its number.
+        start: When it started, as the system writes it.
+    """
+
+    pid: int
+    start: str
+
+
+def process_of(pid: int) -> Process | None:
+    """Return the process that has a number now; None where none does, or it has ended."""
+    start = _start_of(pid)
+    return None if start is None else Process(pid, start)
+
+
+def is_alive(process: Process) -> bool:
+    """Return whether a process still runs; one whose parent has yet to ask for its end does not."""
+    return _start_of(process.pid) == process.start
+
+
+def marked(variable: str, value: str) -> list[Process]:
+    """Return this user's processes that were started with `variable=value` in their environment.
+
+    Children inherit it, whatever session they are in. Empty where the system has no `/proc`.
+    """
+    wanted = f"{variable}={value}".encode()
+    found = []
+    for folder in _PROC.glob("[0-9]*") if _PROC.is_dir() else ():
+        try:
+            if folder.stat().st_uid != os.getuid():
+                continue
+            words = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if wanted in words and (process := process_of(int(folder.name))) is not None:
+            found.append(process)
+    return [process for process in found if process.pid != os.getpid()]
+
+
+def in_groups(groups: Iterable[int]) -> list[Process]:
+    """Return the processes of process groups; without `/proc` those that lead them."""
+    wanted = set(groups)
+    numbers = list(wanted)
+    if _PROC.is_dir():
+        every = (int(folder.name) for folder in _PROC.glob("[0-9]*"))
+        numbers = [pid for pid in every if _group_of(pid) in wanted]
+    return [process for pid in numbers if (process := process_of(pid)) is not None]
+
+
+def words_of(pid: int) -> tuple[str, ...]:
+    """Return the command line of a process; empty where it cannot be read."""
+    try:
+        raw = (_PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return ()
+    return tuple(os.fsdecode(word) for word in raw.split(b"\0") if word)
+
+
+def end(processes: Iterable[Process], *, within_s: float = 2.0) -> list[Process]:
+    """End processes that are still the ones that they were; return those that were ended.
+
+    What tidies up after the others is given `within_s` to do so.
+
+    Args:
+        processes: Which.
+        within_s: Time until all are gone; what is left then is ended all the same. [s]
+    """
+    alive = [process for process in processes if is_alive(process)]
+    tidy = [process for process in alive if _tidies(process)]
+    ended = [process for process in alive if process not in tidy]
+    for process in ended:
+        _kill(process)
+    until_s = time.monotonic() + within_s
+    _gone(ended, until_s)
+    for process in _gone(tidy, until_s):
+        _kill(process)
+    return ended
+
+
+def _gone(processes: Sequence[Process], until_s: float) -> list[Process]:
+    """Wait until processes are gone; return those that are not in time."""
+    left = list(processes)
+    while left and time.monotonic() < until_s:
+        left = [process for process in left if is_alive(process)]
+        time.sleep(_LOOK_EVERY_S if left else 0.0)
+    return left
+
+
+def _tidies(process: Process) -> bool:
+    said = " ".join(words_of(process.pid))
+    return any(name in said for name in _TIDIES)
+
+
+def _kill(process: Process) -> None:
+    with contextlib.suppress(OSError):
+        if not hasattr(os, "pidfd_open"):
+            if is_alive(process):
+                os.kill(process.pid, signal.SIGKILL)
+            return
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            # The descriptor stays with one process: what it was opened for is looked at after.
+            if is_alive(process):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        finally:
+            os.close(descriptor)
+
+
+def _group_of(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return -1
+
+
+def _start_of(pid: int) -> str | None:
+    if not _PROC.is_dir():
+        return _start_by_ps(pid)
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    # The name, in parentheses, may hold anything; state follows it, the start is the 22nd field.
+    fields = text.rpartition(")")[2].split()
+    return None if len(fields) < 20 or fields[0] in {"Z", "X"} else fields[19]
+
+
+def _start_by_ps(pid: int) -> str | None:
+    told = subprocess.run(  # noqa: S603 - a number
+        ["/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    state, _, start = told.stdout.strip().partition(" ")
+    return None if not start or state.startswith("Z") else start.strip()

@@ -1,0 +1,203 @@
+"""What a launcher has running on a node: a folder per job, so that whoever comes later can tell.
+
+The folder of a user stands where the system keeps what ends with the session (`XDG_RUNTIME_DIR`),
+else in the temporary folder. That of a job holds `job.json`, the processes that were started, and
+the pipes and logs of its MPS daemon.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wattree.errors import RunError
+from wattree.files import write_atomic
+from wattree.runtime.colocation.processes import Process, process_of
+
+__all__ = ["JobState", "Recorded", "locked", "new_state", "state_root", "states_in"]
+
+_JOB, _PROCESSES, _SHARED, _LOCK = "job.json", "processes", "shared", "lock"
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux shows shared memory, no file of ours
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A process that a job started: what it is, and which."""
+
+    what: str
+    process: Process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """What a launcher has running.
+
+    Attributes:
+        folder: Of the job; private to the user and local to the node.
+        token: Unlike that of any other job; processes have it in their environment.
+        launcher: Who started them.
+        command: What they run.
+        begun_s: When, on the wall clock. [s]
+        place: Boot of the machine and name space of process numbers that all this is about.
+    """
+
+    folder: Path
+    token: str
+    launcher: Process
+    command: tuple[str, ...]
+    begun_s: float
+    place: str
+
+    @property
+    def shared_prefix(self) -> str:
+        """Beginning of names of shared memory of this job."""
+        return f"wattree-{self.token}-"
+
+    def record(self, what: str, pid: int) -> None:
+        """Note a process that was started; one that has ended is none."""
+        process = process_of(pid)
+        if process is None:
+            return
+        line = json.dumps({"what": what, "pid": process.pid, "start": process.start})
+        with (self.folder / _PROCESSES).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+    def recorded(self) -> list[Recorded]:
+        """Return the processes that were noted; a line cut short by a crash is none."""
+        found = []
+        try:
+            lines = (self.folder / _PROCESSES).read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return []
+        for line in lines:
+            try:
+                told = json.loads(line)
+                found.append(
+                    Recorded(str(told["what"]), Process(int(told["pid"]), str(told["start"])))
+                )
+            except (ValueError, KeyError, TypeError):
+                continue
+        return found
+
+    def share(self, prefix: str) -> None:
+        """Note that the job's shared memory is called as another launcher of the node says."""
+        write_atomic(self.folder / _SHARED, prefix)
+
+    def segments(self) -> list[Path]:
+        """Return shared memory that has the job's name and is still there."""
+        prefixes = {self.shared_prefix}
+        with suppress(OSError):
+            prefixes.add((self.folder / _SHARED).read_text(encoding="ascii"))
+        return sorted(
+            path for prefix in prefixes if prefix for path in _SHARED_MEMORY.glob(f"{prefix}*")
+        )
+
+    def remove(self) -> None:
+        """Remove the folder and all in it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def state_root(environment: Mapping[str, str]) -> Path:
+    """Return the folder of this user on this node; made if it is not there.
+
+    Raises:
+        RunError: It belongs to somebody else, or cannot be made.
+    """
+    base = environment.get("XDG_RUNTIME_DIR", "")
+    if not base or not os.access(base, os.W_OK):
+        base = tempfile.gettempdir()
+    # A temporary folder may be shared by nodes; sockets in it have short names only.
+    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+    root = Path(base) / f"wattree-launch-{os.getuid()}-{host}"
+    try:
+        root.mkdir(mode=0o700, exist_ok=True)
+        found = root.lstat()
+    except OSError as error:
+        raise RunError(
+            str(root),
+            [f"cannot be made ({error.strerror}); set XDG_RUNTIME_DIR to a folder of yours"],
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise RunError(
+            str(root),
+            ["is not yours alone; remove it, or set XDG_RUNTIME_DIR to a folder of yours"],
+        )
+    return root
+
+
+def new_state(root: Path, command: Sequence[str]) -> JobState:
+    """Return the state of a job that this process starts, with a folder of its own."""
+    launcher = process_of(os.getpid())
+    assert launcher is not None
+    token = secrets.token_hex(6)
+    state = JobState(
+        folder=root / token,
+        token=token,
+        launcher=launcher,
+        command=tuple(command),
+        begun_s=time.time(),
+        place=_place(),
+    )
+    state.folder.mkdir(mode=0o700)
+    told = {
+        "token": token,
+        "launcher": {"pid": launcher.pid, "start": launcher.start},
+        "command": list(command),
+        "begun_s": state.begun_s,
+        "place": state.place,
+    }
+    write_atomic(state.folder / _JOB, json.dumps(told))
+    return state
+
+
+def states_in(root: Path) -> list[JobState]:
+    """Return the jobs of this boot and name space that left a folder, whether they run or not."""
+    found = (_read(folder) for folder in sorted(root.iterdir()) if folder.is_dir())
+    return [state for state in found if state is not None and state.place == _place()]
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Hold the folder for oneself while the block runs: one cleans up at a time."""
+    import fcntl
+
+    with (root / _LOCK).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _read(folder: Path) -> JobState | None:
+    try:
+        told: Any = json.loads((folder / _JOB).read_text(encoding="utf-8"))
+        launcher = Process(int(told["launcher"]["pid"]), str(told["launcher"]["start"]))
+        return JobState(
+            folder=folder,
+            token=str(told["token"]),
+            launcher=launcher,
+            command=tuple(map(str, told["command"])),
+            begun_s=float(told["begun_s"]),
+            place=str(told["place"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # about to be written, or not ours
+
+
+def _place() -> str:
+    """Return what process numbers are unique in."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return socket.gethostname()

@@ -1,0 +1,104 @@
+"""A job of `wattree train` with several processes on each device: what each of them trains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from wattree.errors import StrategyError
+from wattree.job import Job
+from wattree.runtime.colocation.batch import batch_share
+from wattree.runtime.recipe import Kind, Recipe
+from wattree.strategy import StrategyOptions
+
+__all__ = ["colocated", "planned"]
+
+
+def colocated(job: Job, recipe: Recipe, processes: int, rule: str) -> tuple[Job, Recipe]:
+    """Return a job and its recipe where every device has `processes` replicas, not one.
+
+    Under fixed-global every step has the samples that it has with one process, and replicas take
+    them in the same order; under fixed-per-process it has `q` times as many, and the learning rate
+    is `q` times the job's.
+
+    Args:
+        job: As it is with one process on each device.
+        recipe: Of that job.
+        processes: On each device, `q`.
+        rule: One of `BATCH_RULES`.
+
+    Raises:
+        StrategyError: Replicas are several devices, or their batch does not divide by processes.
+        JobError: The batch of a device has fewer samples than processes.
+    """
+    if processes == 1:
+        return job, recipe
+    if recipe.kind is not Kind.DDP:
+        raise StrategyError(
+            {
+                "strategy.processes_per_device": f"found {processes} with tp {recipe.tp}, expected "
+                "tp 1: processes that share a device are replicas (ddp)"
+            },
+            source=job.source,
+        )
+    of_device = job.data.global_batch // recipe.dp
+    share = batch_share(of_device, processes, 0, rule, source=f"{job.source}: data.global_batch")
+    if not share.is_even:
+        step = recipe.dp * processes
+        raise StrategyError(
+            {
+                "data.global_batch": f"{job.data.global_batch} samples do not split over "
+                f"{recipe.dp} devices of {processes} processes; use a multiple of {step}"
+            },
+            source=job.source,
+        )
+    micro_batches = _micro_batches(share.samples, recipe)
+    return (
+        replace(job, data=replace(job.data, global_batch=share.of_device * recipe.dp)),
+        replace(
+            recipe,
+            dp=recipe.dp * processes,
+            micro_batch=share.samples // micro_batches,
+            micro_batches=micro_batches,
+            processes_per_device=processes,
+            learning_rate_scale=share.learning_rate_scale,
+        ),
+    )
+
+
+def planned(job: Job, recipe: Recipe, rule: str) -> Job:
+    """Return a job as a prediction of it has it: with processes per device in its strategy.
+
+    Args:
+        job: As it is with one process on each device.
+        recipe: As `colocated` has it.
+        rule: One of `BATCH_RULES`.
+
+    Raises:
+        StrategyError: The strategy does not go with several processes on a device.
+    """
+    options = job.strategy
+    if recipe.processes_per_device == 1 or not isinstance(options, StrategyOptions):
+        return job
+    try:
+        options = replace(
+            options,
+            processes_per_device=recipe.processes_per_device,
+            batch_rule=rule,
+            micro_batch=recipe.micro_batch,
+        )
+    except StrategyError as error:
+        raise StrategyError(error.misfits, source=job.source) from error
+    return replace(job, strategy=options)
+
+
+def _micro_batches(samples: int, recipe: Recipe) -> int:
+    """Return the number with the job's own micro-batch, else the next that has none larger.
+
+    A micro-batch is what a process computes at a time: predictions have the same.
+    """
+    if samples % recipe.micro_batch == 0:
+        return samples // recipe.micro_batch
+    for count in range(recipe.micro_batches, samples + 1):
+        if samples % count == 0 and samples // count <= recipe.micro_batch:
+            return count
+    return samples

@@ -1,0 +1,291 @@
+"""Runs any training script as several processes on each device: what `wattree launch` does.
+
+Alone it starts the processes of all devices of this host. Under torchrun, srun or mpirun each of
+their ranks is a *launcher*, which starts those of its devices; launchers meet first, so that ranks
+are counted over all of them. Where MPI itself starts every process, each launcher has one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from wattree.errors import RunError, WattreeError
+from wattree.runtime.colocation.clean import clear, clear_orphans
+from wattree.runtime.colocation.environment import PROCESSES_PER_DEVICE
+from wattree.runtime.colocation.keeper import Keeper
+from wattree.runtime.colocation.layout import Layout, Place, layout
+from wattree.runtime.colocation.mps import MpsControl, MpsDaemon
+from wattree.runtime.colocation.refuse import foreign_daemons
+from wattree.runtime.colocation.state import JobState, new_state, state_root
+from wattree.runtime.launch.agree import Agreement, Facts, agreement
+from wattree.runtime.launch.environment import Launch, launch_from
+from wattree.runtime.launch.meeting import Meeting, meet
+from wattree.runtime.launch.node import Equipment, equipment
+from wattree.runtime.launch.options import LaunchOptions
+from wattree.runtime.launch.spawn import Failure, Finished, Watch, run_ranks
+from wattree.runtime.launch.starts import Told, common_environment, starts_of
+from wattree.runtime.launch.watches import DaemonWatch
+
+__all__ = ["launch_script"]
+
+MISTAKE = 2
+_ALONE = Launch(rank=0, world=1, local_rank=0, local_world=1, address="127.0.0.1")
+
+#: Takes a line for the user.
+Say = Callable[[str], None]
+
+
+def launch_script(
+    command: Sequence[str],
+    options: LaunchOptions,
+    *,
+    environment: Mapping[str, str],
+    say: Say,
+) -> Finished:
+    """Run a command as several processes on each device, to its end.
+
+    Args:
+        command: Program and arguments.
+        options: How.
+        environment: Of this process, which says whether a launcher started it.
+        say: Takes lines for the user: what is started, what was fallen back to.
+
+    Returns:
+        How it ended; the failure only where this launcher is to tell it.
+
+    Raises:
+        RunError: It cannot be started: devices, MPS, memory, launchers that disagree.
+    """
+    if PROCESSES_PER_DEVICE in environment:
+        raise RunError("wattree launch", ["this is a process of wattree launch already"])
+    outer = launch_from(environment) or _ALONE
+    meeting = meet(outer, timeout_s=options.timeout_s)
+    try:
+        finished = _Job(command, options, environment, say, outer, meeting).run()
+    except WattreeError as error:
+        failure = Failure(rank=-1, code=MISTAKE, message=str(error), at_s=time.time())
+        first = meeting.failed(failure)
+        if first.launcher == meeting.number:
+            raise
+        return Finished(code=first.code)
+    finally:
+        meeting.close()
+    return finished
+
+
+class _Job:
+    """The part of a job that one launcher has."""
+
+    def __init__(  # noqa: PLR0917 - what `launch_script` was told
+        self,
+        command: Sequence[str],
+        options: LaunchOptions,
+        environment: Mapping[str, str],
+        say: Say,
+        outer: Launch,
+        meeting: Meeting,
+    ) -> None:
+        self._command, self._options, self._environment = command, options, environment
+        self._say, self._outer, self._meeting = say, outer, meeting
+        self._is_first = meeting.number == 0
+
+    def run(self) -> Finished:
+        """Run the processes of this launcher to the end of the job."""
+        root = state_root(self._environment)
+        for cleared in clear_orphans(root):
+            self._say(cleared.told())
+        tools = equipment(self._options, self._environment)
+        facts = [
+            Facts.from_json(told)
+            for told in self._meeting.exchange(_facts(tools, self._options).as_json())
+        ]
+        agreed = agreement(facts)
+        self._meeting.names = {
+            number: f"launcher {number} on {other.host.partition(' ')[0]}"
+            for number, other in enumerate(facts)
+        }
+        whole = layout(
+            agreed.nodes, self._options.processes, loader_workers=self._options.loader_workers
+        )
+        number = self._meeting.number
+        here = whole.on_node(agreed.node_of[number])
+        places = tuple(here[local] for local in agreed.owned[number])
+        with self._state(root) as state, self._daemon(root, state, tools, agreed) as daemon:
+            told = self._told(tools, agreed, whole, state, daemon)
+            state.share(told.shared)
+            self._tell_user(tools, whole, daemon)
+            watched = None
+            if tools.control is not None:
+                control = MpsControl(tools.control, told.mps, self._environment)
+                watched = DaemonWatch(daemon, control, self._environment, self._say)
+            return self._run(places, told, state, watched)
+
+    def _run(
+        self, places: Sequence[Place], told: Told, state: JobState, watched: DaemonWatch | None
+    ) -> Finished:
+        watches: list[Watch] = [self._meeting]
+        if watched is not None:
+            watches.append(watched)
+
+        def begun(numbers: Sequence[int]) -> None:
+            ranks = {pid: place.rank for place, pid in zip(places, numbers, strict=True)}
+            for pid, rank in ranks.items():
+                state.record(f"rank {rank}", pid)
+            if watched is not None:
+                watched.begin(ranks)
+
+        finished = run_ranks(
+            self._command,
+            len(places),
+            environment=common_environment(self._environment, told),
+            starts=starts_of(places, self._environment, told),
+            watches=watches,
+            begun=begun,
+        )
+        if watched is not None and finished.failure is None:
+            watched.end()
+        return self._agreed_end(finished)
+
+    def _agreed_end(self, finished: Finished) -> Finished:
+        """Return how the job ended everywhere; the failure only where it is to be told."""
+        if finished.failure is None:
+            first = None if finished.interrupted else self._meeting.done()
+        else:
+            first = self._meeting.failed(finished.failure)
+        if first is None:
+            return finished
+        mine = first.launcher == self._meeting.number
+        return Finished(code=first.code, failure=first if mine else None)
+
+    def _told(
+        self,
+        tools: Equipment,
+        agreed: Agreement,
+        whole: Layout,
+        state: JobState,
+        daemon: MpsDaemon | None,
+    ) -> Told:
+        """Return what processes are told, after launchers told each other what they found."""
+        mine: dict[str, Any] = {"shared": state.shared_prefix, "mps": {}, "port": _free_port()}
+        if daemon is not None:
+            mine["mps"] = daemon.variables()
+        elif tools.kind == "cuda" and whole.processes_per_device > 1:
+            # An empty folder: else programs connect to whatever daemon has the usual one.
+            mine["mps"] = {"CUDA_MPS_PIPE_DIRECTORY": str(state.folder)}
+        every = self._meeting.exchange(mine)
+        leader = agreed.leader_of(self._meeting.number)
+        return Told(
+            layout=whole,
+            options=replace(self._options, device=tools.kind),
+            uuids=agreed.uuids[agreed.node_of[leader]] if tools.kind == "cuda" else (),
+            address=self._outer.address or "127.0.0.1",
+            port=int(every[0]["port"]),
+            token=state.token,
+            shared=str(every[leader]["shared"]),
+            mps=dict(every[leader]["mps"]),
+            has_daemon=tools.control is not None,
+            is_direct=agreed.is_direct,
+        )
+
+    @contextlib.contextmanager
+    def _state(self, root: Path) -> Iterator[JobState]:
+        """Keep account of what is started while the block runs; nothing of it is left after it."""
+        state = new_state(root, self._command)
+        keeper = Keeper(state)
+        try:
+            yield state
+        finally:
+            clear(state, keeps=frozenset({os.getpid(), keeper.pid}))
+            state.remove()
+            keeper.dismiss()
+
+    @contextlib.contextmanager
+    def _daemon(
+        self, root: Path, state: JobState, tools: Equipment, agreed: Agreement
+    ) -> Iterator[MpsDaemon | None]:
+        """Have a daemon run while the block does, on the first launcher of a node."""
+        number = self._meeting.number
+        if tools.control is None or agreed.leader_of(number) != number:
+            yield None
+            return
+        uuids = agreed.uuids[agreed.node_of[number]]
+        foreign = foreign_daemons(root, uuids)
+        if foreign:
+            raise RunError(
+                "--with-mps",
+                [
+                    f"found {', '.join(foreign)}, which this user's launcher did not start; end it "
+                    "(echo quit | nvidia-cuda-mps-control, with its CUDA_MPS_PIPE_DIRECTORY), or "
+                    "use --without-mps"
+                ],
+            )
+        daemon = MpsDaemon(tools.control, state, uuids, self._environment)
+        try:
+            daemon.ready()
+            yield daemon
+        finally:
+            # Clients first: a server whose clients are killed with it leaves the device undefined.
+            clear(state, keeps=_all_but_ranks(state))
+            daemon.stop()
+
+    def _tell_user(self, tools: Equipment, whole: Layout, daemon: MpsDaemon | None) -> None:
+        if not self._is_first:
+            return
+        for note in tools.notes:
+            self._say(note)
+        many = whole.devices > 1
+        if tools.kind == "cuda":
+            where = f"each of {whole.devices} accelerators" if many else "an accelerator"
+        else:
+            where = f"each of {whole.devices} shares of the processor" if many else "the processor"
+        how = f", which they share by MPS (daemon {daemon.pid})" if daemon is not None else ""
+        self._say(f"{whole.processes_per_device} process(es) on {where}{how}; {whole.ranks} ranks")
+
+
+def _all_but_ranks(state: JobState) -> frozenset[int]:
+    kept = {each.process.pid for each in state.recorded() if not each.what.startswith("rank")}
+    return frozenset(kept | {os.getpid()})
+
+
+def _facts(tools: Equipment, options: LaunchOptions) -> Facts:
+    return Facts(
+        host=_host(),
+        version=_version(),
+        processes=options.processes,
+        device=tools.kind,
+        reduce=options.reduce,
+        batch_rule=options.batch_rule,
+        uuids=tuple(device.uuid for device in tools.devices),
+        cores=tuple(device.cores for device in tools.devices),
+        numa=tuple(device.numa for device in tools.devices),
+    )
+
+
+def _version() -> str:
+    try:
+        return version("wattree")
+    except PackageNotFoundError:  # run from a folder that was never installed
+        return ""
+
+
+def _host() -> str:
+    """Return the name of this host, and what tells it from others of that name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        boot = ""
+    return f"{socket.gethostname()} {boot}"
+
+
+def _free_port() -> int:
+    """Return a port that is free now; ranks meet there a moment later."""
+    with socket.create_server(("", 0)) as listener:
+        return int(listener.getsockname()[1])

@@ -1,0 +1,157 @@
+"""What each process of a launcher is told: its rank, its device, its share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattree.runtime.colocation.children import Start
+from wattree.runtime.colocation.environment import JOB, Colocation
+from wattree.runtime.colocation.layout import Layout, Place
+from wattree.runtime.launch.environment import LAUNCHERS
+from wattree.runtime.launch.options import LaunchOptions
+
+__all__ = ["Told", "common_environment", "starts_of"]
+
+#: Folder whose `sitecustomize` makes an unmodified script a rank of ours.
+_PATCHED = Path(__file__).resolve().parents[1] / "patched"
+_MIB = 2**20
+#: torchrun's agent keeps a store for as many ranks as it started, which are not ours.
+_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+#: By these a process of MPI finds its launcher, as the rank that the launcher is: several processes
+#: cannot all be it.
+_OF_MPI = ("PMIX_", "PMI_", "OMPI_MCA_ess", "HYDI_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What all processes of a launcher are told.
+
+    Attributes:
+        layout: All processes of the job.
+        options: Of the launcher.
+        uuids: Of the devices of this node, by local number; empty for processors.
+        address, port: Where ranks meet.
+        token: Of the launcher's job on this node.
+        shared: Beginning of names of shared memory on this node.
+        mps: Variables that name the daemon, or keep programs from another's.
+        has_daemon: Whether processes share devices by a daemon.
+        is_direct: Each launcher has one process.
+    """
+
+    layout: Layout
+    options: LaunchOptions
+    uuids: tuple[str, ...]
+    address: str
+    port: int
+    token: str
+    shared: str
+    mps: Mapping[str, str]
+    has_daemon: bool
+    is_direct: bool
+
+
+def common_environment(environment: Mapping[str, str], told: Told) -> dict[str, str]:
+    """Return the environment of all processes of a launcher."""
+    common = {
+        name: value
+        for name, value in environment.items()
+        if name != _AGENT_STORE and (told.is_direct or not name.startswith(_OF_MPI))
+    }
+    common |= {"MASTER_ADDR": told.address, "MASTER_PORT": str(told.port), JOB: told.token}
+    common |= told.mps
+    if len({place.node for place in told.layout.places}) == 1:
+        common.setdefault("GLOO_SOCKET_IFNAME", "lo")  # names of hosts need not resolve
+    if told.options.device == "cpu":
+        common["CUDA_VISIBLE_DEVICES"] = ""
+    if told.options.patches and (_PATCHED / "sitecustomize.py").is_file():
+        paths = [str(_PATCHED), environment.get("PYTHONPATH", "")]
+        common["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    return common
+
+
+def starts_of(
+    places: Sequence[Place], environment: Mapping[str, str], told: Told
+) -> tuple[Start, ...]:
+    """Return how each process is started.
+
+    Args:
+        places: Of this launcher.
+        environment: Of the launcher.
+        told: What all are told.
+    """
+    here = told.layout.on_node(places[0].node)
+    return tuple(
+        Start(
+            rank=place.rank,
+            variables=_variables(place, here, environment, told),
+            cores=place.cores if told.options.pins and len(here) > 1 else (),
+            log=None if told.options.logs is None else told.options.logs / f"rank{place.rank}",
+        )
+        for place in places
+    )
+
+
+def _variables(
+    place: Place, here: Sequence[Place], environment: Mapping[str, str], told: Told
+) -> dict[str, str]:
+    colocation = Colocation(
+        processes=told.layout.processes_per_device,
+        device=place.device,
+        device_rank=place.device_rank,
+        local_rank=place.local_rank,
+        reduce=told.options.reduce,
+        batch_rule=told.options.batch_rule,
+        shared=told.shared,
+        loader_workers=place.loader_workers,
+    )
+    # The device that this process sees is its own alone: the first.
+    local_rank = 0 if told.uuids else place.local_rank
+    nodes = len({other.node for other in told.layout.places})
+    variables = {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(told.layout.ranks),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(len(here)),
+        "GROUP_RANK": str(place.node),
+        "GROUP_WORLD_SIZE": str(nodes),
+        "ROLE_RANK": str(place.rank),
+        "ROLE_WORLD_SIZE": str(told.layout.ranks),
+        **_of_other_launchers(environment, place, told, local_rank, len(here)),
+        **colocation.variables(),
+    }
+    if told.uuids:
+        variables["CUDA_VISIBLE_DEVICES"] = told.uuids[place.local_device]
+        variables |= _limits(told.options) if told.has_daemon else {}
+    if len(here) > 1 and place.cores and "OMP_NUM_THREADS" not in environment:
+        sharers = sum(other.cores == place.cores for other in here)
+        variables["OMP_NUM_THREADS"] = str(max(1, len(place.cores) // sharers))
+    return variables
+
+
+def _of_other_launchers(
+    environment: Mapping[str, str], place: Place, told: Told, local_rank: int, local_world: int
+) -> dict[str, str]:
+    """Return the variables that the outer launcher set for itself, as they are of this process."""
+    found: dict[str, str] = {}
+    for launcher in LAUNCHERS[1:]:
+        if launcher.rank not in environment or told.is_direct:
+            continue
+        found |= {launcher.rank: str(place.rank), launcher.world: str(told.layout.ranks)}
+        found[launcher.local_rank] = str(local_rank)
+        found |= dict.fromkeys(launcher.local_world, str(local_world))
+    if "SLURM_PROCID" in environment:
+        found["SLURM_NTASKS"] = str(told.layout.ranks)
+    return {name: value for name, value in found.items() if not name.startswith(_OF_MPI)}
+
+
+def _limits(options: LaunchOptions) -> dict[str, str]:
+    """Return what MPS holds a client to; device 0 is the one that it sees."""
+    found = {}
+    if options.thread_percentage is not None:
+        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{options.thread_percentage:g}"
+    if options.memory_limit_bytes is not None:
+        found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={int(options.memory_limit_bytes // _MIB)}M"
+    return found

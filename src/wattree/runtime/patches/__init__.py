@@ -1,0 +1,22 @@
+"""Lets unmodified DDP scripts share a device: what `wattree launch` puts in front of their path.
+
+`FOLDER` goes first on `PYTHONPATH`. Once a script imports torch,
+
+- a model that it wraps with DDP averages its gradients by `wattree.runtime.reduce` (`hook`),
+- a process group of NCCL becomes one of gloo, as NCCL takes one rank of a device (`backend`),
+- a `DataLoader` takes this process's share of the batch (`batch`) and of the workers (`workers`),
+- learning rates grow with the batch under the rule fixed-per-process (`learning-rate`).
+
+Each can be left out by name: `WATTREE_UNPATCHED=batch,workers`. Loads no torch.
+"""
+
+from pathlib import Path
+
+__all__ = ["FOLDER", "PARTS", "UNPATCHED"]
+
+#: Goes to the front of PYTHONPATH; it holds a `sitecustomize` and nothing else.
+FOLDER = Path(__file__).resolve().parents[1] / "patched"
+#: What a script gains.
+PARTS = ("hook", "backend", "batch", "workers", "learning-rate")
+#: Names of `PARTS`, separated by commas, that are left out.
+UNPATCHED = "WATTREE_UNPATCHED"

@@ -1,0 +1,55 @@
+"""Changes torch so that a script which knows nothing of co-location shares its device."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from wattree.runtime.colocation.environment import Colocation
+from wattree.runtime.patches.backend import change_backend
+from wattree.runtime.patches.learning_rate import change_learning_rate
+from wattree.runtime.patches.loader import change_loader
+from wattree.runtime.patches.model import change_model
+
+__all__ = ["apply"]
+
+
+def apply(told: Colocation, left: frozenset[str]) -> None:
+    """Change torch.
+
+    Args:
+        told: What the launcher said of this process.
+        left: Names of `PARTS` that the user does not want.
+    """
+    done = []
+    if "backend" not in left:
+        change_backend(told)
+        done.append(
+            "NCCL with several ranks on a device" if told.reduce == "nccl" else "gloo for NCCL"
+        )
+    if "hook" not in left:
+        change_model(told)
+        done.append(f"{told.reduce} averages of gradients")
+    if not {"batch", "workers"} <= left:
+        change_loader(told, batch="batch" not in left, workers="workers" not in left)
+        done.append(_loaders(told, left))
+    if told.batch_rule == "fixed-per-process" and "learning-rate" not in left:
+        change_learning_rate(told.processes)
+        done.append(f"learning rates times {told.processes}")
+    if os.environ.get("RANK", "0") == "0" and done:
+        sys.stderr.write(f"wattree: {told.processes} processes per device: {', '.join(done)}\n")
+
+
+def _loaders(told: Colocation, left: frozenset[str]) -> str:
+    batch = (
+        f"1/{told.processes} of the batch"
+        if told.batch_rule == "fixed-global"
+        else "the whole batch"
+    )
+    workers = (
+        f"1/{told.processes} of the workers"
+        if told.loader_workers is None
+        else f"{told.loader_workers} workers"
+    )
+    parts = ([] if "batch" in left else [batch]) + ([] if "workers" in left else [workers])
+    return f"{' and '.join(parts)} in each DataLoader"

@@ -1,0 +1,68 @@
+"""A process group that works where a script asks for NCCL: that takes one rank of a device."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from wattree.runtime.colocation.environment import Colocation
+from wattree.runtime.patches.ending import end_by
+from wattree.runtime.reduce.nccl import check_nccl
+
+__all__ = ["change_backend", "shared_backend"]
+
+
+def change_backend(told: Colocation) -> None:
+    """Let scripts that ask for NCCL, or for nothing, have gloo; check NCCL where it is wanted."""
+    if not dist.is_available():
+        return
+    for name in ("init_process_group", "new_group"):
+        wrapped = _wrapped(getattr(dist, name), told)
+        setattr(dist, name, wrapped)
+        setattr(dist.distributed_c10d, name, wrapped)
+
+
+def shared_backend(backend: str | None) -> str | None:
+    """Return what carries several ranks of a device, for what a script asked for.
+
+    Args:
+        backend: Such as `nccl`, `cpu:gloo,cuda:nccl`, or None, which is the best for each device.
+    """
+    if backend is None:
+        return None
+    parts = [part.rsplit(":", 1)[-1].lower() for part in backend.split(",")]
+    return "gloo" if "nccl" in parts else backend
+
+
+def _wrapped(original: Callable[..., Any], told: Colocation) -> Callable[..., Any]:
+    names = list(inspect.signature(original).parameters)
+
+    @functools.wraps(original)
+    def start(*given: Any, **named: Any) -> Any:
+        asked = dict(zip(names, given, strict=False)) | named
+        backend = asked.get("backend")
+        is_first = original.__name__ == "init_process_group"
+        if told.reduce == "nccl":
+            if is_first:
+                end_by(check_nccl)
+            return original(*given, **named)
+        wanted = shared_backend(str(backend)) if backend is not None else None
+        if is_first and backend is None:
+            wanted = "gloo"
+        if wanted is None or wanted == backend:
+            return original(*given, **named)
+        for option in ("pg_options", "device_id"):  # of NCCL, and what makes it start at once
+            asked.pop(option, None)
+        if is_first and told.device == 0 and told.is_leader:
+            sys.stderr.write(
+                f"wattree: the process group is of gloo instead of {backend or 'the default'}: "
+                "NCCL takes one rank of a device\n"
+            )
+        return original(**(asked | {"backend": wanted}))
+
+    return start

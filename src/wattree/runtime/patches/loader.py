@@ -1,0 +1,79 @@
+"""Loaders that take a process's share of its device's batch, and of its workers."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+
+from wattree.errors import JobError
+from wattree.runtime.colocation.batch import batch_share
+from wattree.runtime.colocation.environment import Colocation
+from wattree.runtime.colocation.layout import share_of
+from wattree.runtime.patches.ending import end_by
+
+__all__ = ["change_loader"]
+
+_SOURCE = "DataLoader(batch_size=…)"
+
+
+def change_loader(told: Colocation, *, batch: bool, workers: bool) -> None:
+    """Let every loader that the script makes take this process's share.
+
+    Args:
+        told: What the launcher said of this process.
+        batch, workers: What is shared.
+    """
+    original = DataLoader.__init__
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def begin(self: Any, *given: Any, **named: Any) -> None:
+        asked = signature.bind(self, *given, **named)
+        asked.apply_defaults()
+        values = asked.arguments
+        changed: dict[str, Any] = {}
+        if batch and values["batch_sampler"] is None and values["batch_size"] is not None:
+            changed["batch_size"] = end_by(lambda: _batch(values, told))
+        if workers and values["num_workers"] > 0:
+            changed["num_workers"] = _workers(values["num_workers"], told)
+            if changed["num_workers"] == 0:  # what only holds with workers is refused without
+                changed |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
+        changed = {name: value for name, value in changed.items() if value != values[name]}
+        for name in list(signature.parameters)[1 : len(given) + 1]:
+            changed.setdefault(name, values[name])
+        original(self, **(named | changed))
+
+    DataLoader.__init__ = begin
+
+
+def _batch(values: dict[str, Any], told: Colocation) -> int:
+    """Return the samples of a batch of this process.
+
+    Raises:
+        JobError: Processes would have batches of different sizes, or none.
+    """
+    size = int(values["batch_size"])
+    is_shared = isinstance(values["sampler"], DistributedSampler) or isinstance(
+        values["dataset"], IterableDataset
+    )
+    if size == 1 and not is_shared:
+        return 1  # every process goes through all samples, one by one: an evaluation
+    share = batch_share(size, told.processes, told.device_rank, told.batch_rule, source=_SOURCE)
+    if not share.is_even:
+        raise JobError(
+            _SOURCE,
+            [
+                f"found {size}, expected a multiple of {told.processes}: the processes of a device "
+                "would take different numbers of steps"
+            ],
+        )
+    return share.samples
+
+
+def _workers(workers: int, told: Colocation) -> int:
+    if told.loader_workers is not None:
+        return told.loader_workers
+    return max(1, share_of(workers, told.processes, told.device_rank))

@@ -1,0 +1,80 @@
+"""Models wrapped by DDP whose gradients are averaged as fits several processes on a device."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from wattree.errors import RunError
+from wattree.runtime.colocation.environment import Colocation
+from wattree.runtime.patches import UNPATCHED
+from wattree.runtime.patches.ending import end_by
+from wattree.runtime.reduce import Reduction, attach
+
+__all__ = ["change_model"]
+
+#: Hooks of torch that say what else is wanted of the mean, which this one does as well.
+_KNOWN = {"allreduce_hook": False, "bf16_compress_hook": True}
+
+
+def change_model(told: Colocation) -> None:
+    """Attach a reduction to every model that the script wraps with DDP."""
+    model = DistributedDataParallel
+    # Beside the models, which scripts may copy and save.
+    reductions: WeakKeyDictionary[Any, Reduction] = WeakKeyDictionary()
+    begin, register = model.__init__, model.register_comm_hook
+
+    @functools.wraps(begin)
+    def wrap(self: Any, *given: Any, **named: Any) -> None:
+        begin(self, *given, **named)
+        _say_of_batch_norm(self, told)
+        reductions[self] = end_by(lambda: attach(self))
+
+    @functools.wraps(register)
+    def register_own(self: Any, state: Any, hook: Any) -> None:
+        reduction = reductions.get(self)
+        if reduction is None:
+            register(self, state, hook)
+        else:
+            end_by(lambda: _follow(reduction, hook))
+
+    model.__init__, model.register_comm_hook = wrap, register_own
+
+
+def _follow(reduction: Reduction, hook: Any) -> None:
+    """Do what a hook of the script would do.
+
+    Raises:
+        RunError: It is none that is known here.
+    """
+    name = getattr(hook, "__name__", str(hook))
+    if name not in _KNOWN:
+        raise RunError(
+            "register_comm_hook",
+            [
+                f"found the script's own hook '{name}', expected {' or '.join(_KNOWN)}: gradients "
+                "of processes that share a device are averaged by a hook already; "
+                f"{UNPATCHED}=hook leaves that out"
+            ],
+        )
+    if _KNOWN[name]:
+        reduction.compress()
+
+
+def _say_of_batch_norm(model: Any, told: Colocation) -> None:
+    layers = [
+        layer
+        for layer in model.modules()
+        if isinstance(layer, _BatchNorm) and not isinstance(layer, SyncBatchNorm)
+    ]
+    if layers and told.batch_rule == "fixed-global" and told.device == 0 and told.is_leader:
+        sys.stderr.write(
+            f"wattree: {len(layers)} layers of batch norm take their statistics over 1/"
+            f"{told.processes} of the batch of a device; "
+            "wattree.runtime.reduce.share_batch_norm(model) takes them over all of it\n"
+        )

@@ -1,0 +1,106 @@
+"""Gives a DDP model its reduction: finds who shares a device, makes groups, registers the hook."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from wattree.errors import CommunicationError, UnknownNameError
+from wattree.runtime.colocation.environment import REDUCTIONS, colocation_from
+from wattree.runtime.reduce.hook import Reduction
+from wattree.runtime.reduce.members import Members, agree, device_of, host_name, members_of
+from wattree.runtime.reduce.samples import Samples, rows_of
+from wattree.runtime.reduce.ways import way_of
+from wattree.runtime.transfers import Traffic
+
+__all__ = ["attach"]
+
+#: Time that a rank has to come to a bucket, unless said otherwise; as of the groups of layers. [s]
+_PATIENCE_S = 180.0
+
+
+def attach(
+    model: DistributedDataParallel,
+    *,
+    method: str | None = None,
+    processes_per_device: int | None = None,
+    compress: Literal["bf16"] | None = None,
+    average: Literal["ranks", "samples"] = "ranks",
+    count: Callable[[Sequence[Any], Mapping[str, Any]], int] = rows_of,
+    timeout_s: float = _PATIENCE_S,
+    traffic: Traffic | None = None,
+) -> Reduction:
+    """Let a DDP model average its gradients as fits several processes on a device.
+
+    A collective call: all ranks of the model's process group, in the same order for several models,
+    before the first backward pass.
+
+    Args:
+        model: Wrapped by DDP, without a communication hook of its own.
+        method: `hierarchical` (sums on each device in shared memory, then among one leader of each
+            device), `flat` (all ranks at once, gloo), `mpi` (all ranks at once, mpi4py) or `nccl`
+            (all ranks at once, where the library allows several of a device); None is what
+            `wattree launch` said, or hierarchical.
+        processes_per_device: Ranks that share a device, `q`: that many, one after another; None is
+            what `wattree launch` said, or 1.
+        compress: `bf16` sends gradients with 8 bits of precision; they are added up in float32.
+        average: `ranks` is DDP's mean over ranks, in which the samples of a rank with a short last
+            batch count for more; `samples` weighs each rank by its samples.
+        count: Samples of a forward pass, from its positional and its named arguments; the first dim
+            of the first tensor unless said otherwise.
+        timeout_s: Time after which a rank counts as missing. [s]
+        traffic: Where to count what this process sends to other devices (`flat` and `mpi`: to other
+            ranks); None makes a new one, the result's `traffic`.
+
+    Raises:
+        CommunicationError: Ranks do not agree, or are not what the method needs.
+        HardwareError: Ranks of a device cannot share memory, or NCCL takes one of them.
+        RunError: The environment says what cannot be.
+        UnknownNameError: There is no such method.
+    """
+    told = colocation_from(os.environ)
+    method = method or (REDUCTIONS[0] if told is None else told.reduce)
+    if method not in REDUCTIONS:
+        raise UnknownNameError(kind="reduction", name=method, known=REDUCTIONS)
+    group = model.process_group
+    device = device_of(group, told, processes_per_device)
+    members = _members(group, device, method, compress, average)
+    traffic = traffic or Traffic()
+    first = next(parameter for parameter in model.parameters() if parameter.requires_grad)
+    way = way_of(method, group, members, first.device, traffic=traffic, timeout_s=timeout_s)
+    way.compressed = compress == "bf16"
+    reduction = Reduction(
+        way,
+        method=method,
+        samples=Samples(model, by_samples=average == "samples", count=count),
+        rank=dist.get_rank(),
+        traffic=traffic,
+        device=first.device,
+    )
+    # Its thread would keep it, and shared memory with it, when the model is gone.
+    weakref.finalize(model, reduction.close).atexit = False
+    # DDP compares annotations, which are text in modules like this one; a lambda has none.
+    model.register_comm_hook(reduction, lambda state, bucket: state.hook(bucket))
+    return reduction
+
+
+def _members(group: Any, device: int, method: str, compress: str | None, average: str) -> Members:
+    mine = {
+        "device": device,
+        "host": host_name(),
+        "wanted": f"{method}, compression {compress or 'none'}, mean over {average}",
+    }
+    facts = agree(group, mine)
+    wanted = {told["wanted"] for told in facts}
+    if len(wanted) > 1:
+        listed = "; ".join(
+            f"rank {rank} wants {told['wanted']}"
+            for rank, told in zip(dist.get_process_group_ranks(group), facts, strict=True)
+        )
+        raise CommunicationError(f"ranks disagree on how to average gradients: {listed}")
+    return members_of(group, facts)

@@ -1,0 +1,174 @@
+"""Means over all ranks, by way of sums over the processes of each device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wattree.errors import CommunicationError
+from wattree.runtime.reduce.mean import Across, averaged_, pieces_of, weighed_
+from wattree.runtime.reduce.meeting import Meeting
+from wattree.runtime.reduce.rooms import Rooms
+
+__all__ = ["Hierarchical"]
+
+#: Types of gradients, by the number that stands for them.
+_KINDS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+#: Shares of the elements begin at multiples of so many, so that no two processes write to one line
+#: of the cache.
+_ALIGNED = 64
+
+
+class Hierarchical:
+    """Averages over all ranks: on each device in shared memory, between devices by leaders.
+
+    Every process of a device adds up its share of the elements over all processes, in the order of
+    ranks, so that sums are the same in every run; the leader exchanges sums with other leaders.
+
+    Args:
+        meeting: The processes of this device.
+        rooms: Two sets, for one bucket after another: when a process comes to use a set again, all
+            others have come to the bucket in between, and so have read the one before.
+        across: To the other devices; None on processes that do not lead, and for one device.
+        devices: How many there are.
+        ranks: All processes of all devices.
+        compressed: Whether gradients travel as bfloat16; they are added up in float32.
+    """
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        rooms: tuple[Rooms, Rooms],
+        across: Across | None,
+        *,
+        devices: int,
+        ranks: int,
+        compressed: bool = False,
+    ) -> None:
+        self._meeting, self._rooms, self._across = meeting, rooms, across
+        self._devices, self._ranks, self.compressed = devices, ranks, compressed
+        self._turn = 0
+        self._weights = 0.0  # of the step: buckets after the first have those of the first
+
+    def average_(self, bucket: Tensor, number: int, weight: float | None) -> None:
+        """Replace gradients by their mean over all ranks.
+
+        Args:
+            bucket: `(elements,)`, floating; those of this rank.
+            number: Of the bucket in the step, from 0.
+            weight: Of this rank in the mean; None is a plain mean. All ranks give one, or none.
+
+        Raises:
+            CommunicationError: A rank is missing, or ranks bring different buckets.
+        """
+        doing = f"averaging bucket {number} of the gradients"
+        rooms = self._rooms[self._turn]
+        self._turn = 1 - self._turn
+        room = rooms.of(bucket.numel(), torch.bfloat16 if self.compressed else bucket.dtype)
+        share = self._share(bucket.numel())
+        weighed_(bucket, weight, self._ranks)
+        _bring(bucket, room[self._meeting.place], share)
+        self._say(bucket, number, weight)
+        rooms.settle()
+        self._meeting.meet(doing)
+        weights = self._agreed(doing)
+        _add_up(bucket[share], self._meeting.place, [each[share] for each in room])
+        rooms.settle()
+        self._meeting.meet(doing)
+        if self._devices > 1:
+            self._exchange(room[0], None if weight is None else weights, number)
+            rooms.settle()
+            self._meeting.meet(doing, of=(0,))
+            weights = self._meeting.said()[0].total
+        if number == 0:
+            self._weights = weights
+        averaged_(bucket, room[0], weight, self._weights, self._ranks)
+
+    def close(self) -> None:
+        """Give memory back, and let those who wait for this process know."""
+        self._meeting.close()
+        for rooms in self._rooms:
+            rooms.close()
+
+    def fail(self, rank: int) -> None:
+        """Tell the other processes of the device who is at fault."""
+        self._meeting.fail(rank)
+
+    def _share(self, elements: int) -> slice:
+        """Return which elements this process adds up."""
+        part = -(-elements // len(self._meeting.ranks))
+        part = -(-part // _ALIGNED) * _ALIGNED
+        begin = self._meeting.place * part
+        return slice(min(begin, elements), min(begin + part, elements))
+
+    def _say(self, bucket: Tensor, number: int, weight: float | None) -> None:
+        self._meeting.say(
+            elements=bucket.numel(),
+            kind=_KINDS.index(bucket.dtype),
+            weight=0.0 if weight is None else weight,
+            number=number,
+        )
+
+    def _agreed(self, doing: str) -> float:
+        """Return the weights of this device; all notes are read before any is written again.
+
+        Raises:
+            CommunicationError: Members brought different buckets.
+        """
+        notes, ranks = self._meeting.said(), self._meeting.ranks
+        brought = [(note.number, note.elements, note.kind) for note in notes]
+        if len(set(brought)) > 1:
+            told = ", ".join(
+                f"rank {rank} brings bucket {number} of {elements} "
+                f"{str(_KINDS[kind]).removeprefix('torch.')}"
+                for (number, elements, kind), rank in zip(brought, ranks, strict=True)
+            )
+            raise CommunicationError(
+                f"rank {ranks[self._meeting.place]}, {doing}: ranks disagree: {told}; "
+                f"they run different models, or different parts of one"
+            )
+        return sum(note.weight for note in notes)
+
+    def _exchange(self, total: Tensor, weights: float | None, number: int) -> None:
+        """Add up over devices, and weights with it, if this process leads."""
+        if self._across is None:
+            return
+        self._across.sum_(total)
+        if weights is not None and number == 0:
+            summed = torch.tensor([weights], dtype=torch.float64, device=total.device)
+            self._across.sum_(summed)
+            self._meeting.said()[0].total = float(summed)
+
+
+def _bring(bucket: Tensor, room: Tensor, share: slice) -> None:
+    """Put what others add up where they see it; this process's own share stays where it is."""
+    for part in (slice(0, share.start), slice(share.stop, bucket.numel())):
+        for into, piece in zip(pieces_of(room[part]), pieces_of(bucket[part]), strict=True):
+            into.copy_(piece)
+
+
+def _add_up(own: Tensor, place: int, rooms: Sequence[Tensor]) -> None:
+    """Add up a share over all members, in their order, into the room of the first.
+
+    Nobody else reads or writes this share of the first room meanwhile. Types of two bytes are added
+    up in float32, and rounded once.
+    """
+    parts = [own if member == place else room for member, room in enumerate(rooms)]
+    for into, *pieces in zip(
+        pieces_of(rooms[0]), *(pieces_of(part) for part in parts), strict=True
+    ):
+        if into.element_size() > 2:
+            _sum(pieces, into)
+        else:
+            into.copy_(_sum([piece.float() for piece in pieces], None))
+
+
+def _sum(pieces: Sequence[Tensor], into: Any) -> Tensor:
+    first, second, *others = pieces
+    total = torch.add(first, second, out=into)
+    for piece in others:
+        total.add_(piece)
+    return total

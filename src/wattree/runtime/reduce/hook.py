@@ -1,0 +1,163 @@
+"""The communication hook of DDP: buckets go to a thread, which averages them beside backward."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from wattree.errors import CommunicationError, WattreeError
+from wattree.runtime.reduce.samples import Samples
+from wattree.runtime.transfers import Traffic
+
+__all__ = ["Average", "Reduction"]
+
+
+#: Time that the thread has to end; it is in the middle of a bucket if it takes longer. [s]
+_LEAVE_S = 1.0
+
+
+class Average(Protocol):
+    """A way to average buckets over ranks.
+
+    Attributes:
+        compressed: Whether gradients travel as bfloat16.
+    """
+
+    compressed: bool
+
+    def average_(self, bucket: Tensor, number: int, weight: float | None) -> None:
+        """Replace gradients by their mean over ranks; buckets come in one order on all of them."""
+        ...
+
+    def fail(self, rank: int) -> None:
+        """Tell others that a rank is at fault."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A bucket that waits for its turn."""
+
+    bucket: Tensor
+    number: int
+    weight: float | None
+    done: Any  # a future
+    ready: Any  # an event of the device's stream; None on the CPU
+
+
+class Reduction:
+    """Averages the gradients of a DDP model from its hook on.
+
+    Args:
+        average: How.
+        method: What that is called.
+        samples: Counts those of forward passes, for means over samples.
+        rank: Of this process among all, for messages.
+        traffic: What this process sent to other devices (to other ranks, of flat reductions).
+        device: Of the gradients.
+
+    Attributes:
+        method: One of `REDUCTIONS`.
+        traffic: As above.
+        failure: What went wrong; None if nothing did.
+    """
+
+    def __init__(
+        self,
+        average: Average,
+        *,
+        method: str,
+        samples: Samples,
+        rank: int,
+        traffic: Traffic,
+        device: Any,
+    ) -> None:
+        self.method, self.traffic, self.failure = method, traffic, _NONE
+        self._average, self._samples, self._rank = average, samples, rank
+        self._device = device
+        self._stream = None if device.type == "cpu" else torch.cuda.Stream(device)
+        self._turns: queue.SimpleQueue[_Turn | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="wattree-reduce", daemon=True)
+        self._thread.start()
+
+    def hook(self, bucket: dist.GradBucket) -> Any:
+        """Take a bucket; return the future of its mean."""
+        tensor, number = bucket.buffer(), bucket.index()
+        is_cpu = self._stream is None
+        done = torch.futures.Future() if is_cpu else torch.futures.Future(devices=[self._device])
+        ready = None
+        if not is_cpu:
+            ready = torch.cuda.Event()
+            ready.record(torch.cuda.current_stream(self._device))
+        weight = self._samples.weight(is_first=number == 0, is_last=bucket.is_last())
+        self._turns.put(_Turn(tensor, number, weight, done, ready))
+        return done.then(_mean)
+
+    def compress(self) -> None:
+        """Send gradients as bfloat16 from the next backward pass on; on all ranks, before it."""
+        self._average.compressed = True
+
+    def close(self) -> None:
+        """End the thread and give memory back; call it when no backward pass is to come."""
+        self._turns.put(None)
+        self._thread.join(_LEAVE_S)
+        if not self._thread.is_alive():
+            self._average.close()
+
+    def _run(self) -> None:
+        while (turn := self._turns.get()) is not None:
+            found = self._averaged(turn)
+            with self._on_stream():
+                turn.done.set_result(found)
+            del turn, found  # a thread that waits would keep the bucket
+
+    def _averaged(self, turn: _Turn) -> Tensor | Exception:
+        if self.failure is not None:  # ranks may be at different buckets: nothing fits any more
+            return self.failure
+        try:
+            with torch.no_grad(), self._on_stream() as stream:
+                if stream is not None:
+                    stream.wait_event(turn.ready)
+                self._average.average_(turn.bucket, turn.number, turn.weight)
+        except Exception as error:  # noqa: BLE001 - told where the program waits for the bucket
+            self._average.fail(self._rank)
+            self.failure = (
+                error
+                if isinstance(error, WattreeError)
+                else CommunicationError(
+                    f"rank {self._rank}, averaging bucket {turn.number} of the gradients: "
+                    f"{type(error).__name__}: {error}"
+                )
+            )
+            return self.failure
+        return turn.bucket
+
+    @contextlib.contextmanager
+    def _on_stream(self) -> Any:
+        if self._stream is None:
+            yield None
+            return
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            yield self._stream
+
+
+_NONE: Exception | None = None
+
+
+def _mean(done: Any) -> Tensor:
+    """Return the averaged bucket, or raise in the backward pass what went wrong."""
+    found = done.value()
+    if isinstance(found, Exception):
+        raise found
+    return found

@@ -1,0 +1,98 @@
+"""What all ways to average gradients share: weights before a sum, a division after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "Across",
+    "all_reduce_bytes",
+    "averaged_",
+    "pieces_of",
+    "sum_rounded_once_",
+    "weighed_",
+]
+
+#: Elements that a processor adds at once, so that sums stay in its cache, and no more threads are
+#: started for them (PyTorch shares what is larger among threads).
+_PIECE = 32_768
+
+
+class Across(Protocol):
+    """Sums over processes that share no memory."""
+
+    def sum_(self, total: Tensor) -> None:
+        """Replace a tensor by its sum over all of them, and wait for it."""
+        ...
+
+
+def pieces_of(tensor: Tensor) -> Sequence[Tensor]:
+    """Return the parts of a tensor, `(elements,)`, that are best worked on one after another."""
+    return tensor.split(_PIECE) if tensor.device.type == "cpu" else (tensor,)
+
+
+def weighed_(bucket: Tensor, weight: float | None, ranks: int) -> None:
+    """Give gradients their weight in a sum, in place."""
+    if weight is not None:
+        bucket.mul_(weight)
+    elif bucket.dtype == torch.float16:
+        bucket.div_(ranks)  # before the sum, which might be more than the type can hold
+
+
+def averaged_(
+    bucket: Tensor, total: Tensor, weight: float | None, weights: float, ranks: int
+) -> None:
+    """Make the mean of a sum; divided after the sum, so that those of whole numbers are exact.
+
+    Args:
+        bucket: Where the mean goes.
+        total: The sum, of this type or a narrower one.
+        weight: Of this rank; None is a plain mean.
+        weights: Of all ranks together.
+        ranks: How many there are.
+    """
+    if weight is not None:
+        divisor = weights or 1.0  # nobody has a sample: all gradients are zero
+    else:
+        divisor = 1.0 if bucket.dtype == torch.float16 else float(ranks)
+    for into, piece in zip(pieces_of(bucket), pieces_of(total), strict=True):
+        if into.dtype == piece.dtype:
+            torch.div(piece, divisor, out=into)
+        else:
+            into.copy_(piece).div_(divisor)
+
+
+def all_reduce_bytes(total: Tensor, ranks: int) -> int:
+    """Return what each of `ranks` sends in an all-reduce that moves the least. [B]"""
+    return round(2 * (ranks - 1) * total.numel() * total.element_size() / ranks)
+
+
+def sum_rounded_once_(
+    total: Tensor,
+    ranks: int,
+    all_to_all: Callable[[Tensor, Tensor], None],
+    all_gather: Callable[[Tensor, Tensor], None],
+) -> None:
+    """Add up a tensor of a narrow type over ranks, in float32, in the order of ranks.
+
+    Every rank gets its part from all, adds up, rounds, and gives the sum to all: the bytes of an
+    all-reduce.
+
+    Args:
+        total: In place.
+        ranks: How many there are.
+        all_to_all: `(received, sending)`, parts of one size.
+        all_gather: `(whole, part)`.
+    """
+    part = -(-total.numel() // ranks)
+    sending = total.new_zeros(part * ranks)
+    sending[: total.numel()] = total
+    received = torch.empty_like(sending)
+    all_to_all(received, sending)
+    mine = received.view(ranks, part).float().sum(0).to(total.dtype)
+    all_gather(sending, mine)
+    total.copy_(sending[: total.numel()])

@@ -1,0 +1,118 @@
+"""Who is on which device: what the ranks of a process group tell each other, once."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from wattree.errors import CommunicationError, RunError
+from wattree.runtime.colocation.environment import Colocation
+
+__all__ = ["Members", "agree", "device_of", "host_name", "members_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """The ranks of a group by device.
+
+    Attributes:
+        place: Of this process on its device; 0 leads.
+        ranks: Global ranks on this device, in the order of the group.
+        leaders: Global ranks that lead, one for each device.
+        everybody: Global ranks of the group.
+    """
+
+    place: int
+    ranks: tuple[int, ...]
+    leaders: tuple[int, ...]
+    everybody: tuple[int, ...]
+
+    @property
+    def device(self) -> int:
+        """Number of this device among those of the group."""
+        return self.leaders.index(self.ranks[0])
+
+
+def device_of(group: Any, told: Colocation | None, processes: int | None) -> int:
+    """Return the number of this process's device.
+
+    Args:
+        group: Of torch.distributed.
+        told: What the launcher said; None where none did.
+        processes: Of each device, one after another; None is what the launcher said, or one.
+
+    Raises:
+        RunError: Ranks do not divide by that.
+    """
+    if processes is not None:
+        if processes < 1 or dist.get_world_size(group) % processes:
+            raise RunError(
+                "processes_per_device",
+                [
+                    f"found {processes}, expected a divisor of the {dist.get_world_size(group)} "
+                    "ranks of the process group"
+                ],
+            )
+        return dist.get_rank(group) // processes
+    return dist.get_rank() if told is None else told.device
+
+
+def members_of(process_group: Any, facts: Sequence[Mapping[str, Any]]) -> Members:
+    """Return who shares this process's device.
+
+    Args:
+        process_group: Of torch.distributed.
+        facts: Of every rank of the group, in order: `device`, a number, and `host`.
+
+    Raises:
+        CommunicationError: Ranks of a device are on several hosts.
+    """
+    everybody = dist.get_process_group_ranks(process_group)
+    by_device: dict[int, list[int]] = {}
+    hosts: dict[int, set[str]] = {}
+    for rank, told in zip(everybody, facts, strict=True):
+        by_device.setdefault(told["device"], []).append(rank)
+        hosts.setdefault(told["device"], set()).add(told["host"])
+    for device, found in hosts.items():
+        if len(found) > 1:
+            raise CommunicationError(
+                f"device {device}: found ranks {_listed(by_device[device])} on the hosts "
+                f"{', '.join(sorted(found))}, expected one host: ranks of a device follow one "
+                "another, and hosts have as many as their devices times the processes of each"
+            )
+    mine = by_device[facts[dist.get_rank(process_group)]["device"]]
+    return Members(
+        place=mine.index(dist.get_rank()),
+        ranks=tuple(mine),
+        leaders=tuple(ranks[0] for ranks in by_device.values()),
+        everybody=tuple(everybody),
+    )
+
+
+def agree(process_group: Any, mine: Any) -> list[Any]:
+    """Return what every rank of a group says, in order; a collective call."""
+    said: list[Any] = [None] * dist.get_world_size(process_group)
+    dist.all_gather_object(said, mine, group=process_group)
+    return said
+
+
+def host_name() -> str:
+    """Return what tells this host from others, and one start of it from the next."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    known = boot.read_text(encoding="ascii").strip() if boot.exists() else ""
+    # Containers of one host do not see each other's processes: they count as hosts of their own.
+    try:
+        space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - no path that exists
+    except OSError:
+        space = ""
+    return f"{socket.gethostname()} {known[:8]} {space}".strip()
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))

@@ -1,0 +1,249 @@
+"""What ranks do in the tests of gradient reduction; `tests/distributed/ranks.py` starts them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from wattree.errors import WattreeError
+from wattree.runtime.reduce import attach, share_batch_norm
+
+SAMPLES = 24
+STEPS = 4
+Row = list[float]
+
+
+def model_of(*, norm: bool = False) -> nn.Module:
+    """Return a small model, the same on every rank."""
+    torch.manual_seed(0)
+    middle = nn.BatchNorm1d(40) if norm else nn.Tanh()
+    layers = [nn.Linear(24, 40), middle, nn.Linear(40, 17), nn.Tanh(), nn.Linear(17, 3)]
+    return nn.Sequential(*layers).double()
+
+
+def batch(step: int) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of a step, the same on every rank."""
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(SAMPLES, 24, generator=generator, dtype=torch.float64)
+    return x, torch.randn(SAMPLES, 3, generator=generator, dtype=torch.float64)
+
+
+def steps_of(model: nn.Module, shares: Callable[[int, int], slice], *, parts: int = 1) -> Row:
+    """Return the parameters after a few steps, each on shares of a batch."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(STEPS):
+        x, y = batch(step)
+        for part in range(parts):
+            mine = shares(step, part)
+            loss = nn.functional.mse_loss(model(x[mine]), y[mine]) / parts
+            if part < parts - 1:
+                with model.no_sync():
+                    loss.backward()
+            else:
+                loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return numbers(model)
+
+
+def numbers(model: nn.Module) -> Row:
+    """Return all parameters in a row."""
+    return [float(value) for p in model.parameters() for value in p.detach().flatten()]
+
+
+def wrapped(module: nn.Module | None = None, **options: Any) -> DistributedDataParallel:
+    """Return a model with several buckets whose gradients are averaged as options say."""
+    model = DistributedDataParallel(module or model_of(), bucket_cap_mb=0.004)
+    attach(model, timeout_s=20.0, **options)
+    return model
+
+
+def evenly(step: int, part: int, parts: int = 1) -> slice:
+    """Return this rank's part of a batch, or of a micro-batch."""
+    del step
+    rank, size = dist.get_rank(), SAMPLES // dist.get_world_size() // parts
+    begin = (part * dist.get_world_size() + rank) * size
+    return slice(begin, begin + size)
+
+
+def unevenly(step: int, part: int) -> slice:
+    """Return parts of 3, 9, 3 and 9 samples."""
+    del step, part
+    ends = [0, 3, 12, 15, 24]
+    return slice(ends[dist.get_rank()], ends[dist.get_rank() + 1])
+
+
+def paths() -> dict[str, Any]:
+    """Return where training goes in every way, on 2 devices of 2 processes each."""
+    two = {"processes_per_device": 2}
+    alone = steps_of(model_of(), lambda _step, _part: slice(None))
+    normal = steps_of(model_of(norm=True), lambda _step, _part: slice(None))
+    shared = share_batch_norm(model_of(norm=True), over="ranks")
+    found: dict[str, Any] = {
+        "alone": alone,
+        "alone, batch norm": normal,
+        "hierarchical": steps_of(wrapped(method="hierarchical", **two), evenly),
+        "again": steps_of(wrapped(method="hierarchical", **two), evenly),
+        "one device": steps_of(wrapped(method="hierarchical", processes_per_device=4), evenly),
+        "flat": steps_of(wrapped(method="flat", **two), evenly),
+        "flat again": steps_of(wrapped(method="flat", **two), evenly),
+        "accumulated": steps_of(wrapped(**two), lambda step, part: evenly(step, part, 3), parts=3),
+        "uneven, by rank": steps_of(wrapped(**two), unevenly),
+        "uneven, by samples": steps_of(wrapped(average="samples", **two), unevenly),
+        "uneven, flat": steps_of(wrapped(average="samples", method="flat", **two), unevenly),
+        "batch norm": steps_of(wrapped(shared, **two), evenly),
+        "bf16": steps_of(wrapped(compress="bf16", **two), evenly),
+        "bf16, flat": steps_of(wrapped(compress="bf16", method="flat", **two), evenly),
+    }
+    return found
+
+
+def gradients() -> dict[str, Any]:
+    """Return averages of known gradients, of 2 devices of 2 processes each."""
+    return {
+        f"{method} {kind}": mean_of(method, kind)
+        for method in ("hierarchical", "flat")
+        for kind in ("float64", "float32", "bfloat16", "float16", "whole")
+    }
+
+
+def mean_of(method: str, kind: str) -> Row:
+    """Return the mean over ranks of a gradient of 1021 elements, by one backward pass."""
+    dtype = torch.float64 if kind == "whole" else getattr(torch, kind)
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    mine = torch.randn(1021, generator=generator, dtype=torch.float64)
+    if kind == "whole":
+        mine = (mine * 2**20).round()
+    model = _Times(dtype)
+    ddp = DistributedDataParallel(model)
+    attach(ddp, method=method, processes_per_device=2, timeout_s=20.0)
+    ddp(mine.to(dtype)).sum().backward()
+    return [float(value) for value in model.weight.grad]
+
+
+class _Times(nn.Module):
+    """Multiplies by a weight, whose gradient is what is multiplied."""
+
+    def __init__(self, dtype: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1021, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * x
+
+
+def joined() -> dict[str, Any]:
+    """Return where training goes when ranks have 1, 2, 3 and 4 batches."""
+    found = {}
+    for method in ("hierarchical", "flat", None):
+        for by_initial in (True, False):
+            model = DistributedDataParallel(model_of(), bucket_cap_mb=0.004)
+            if method is not None:
+                attach(model, method=method, processes_per_device=2, timeout_s=20.0)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with model.join(divide_by_initial_world_size=by_initial):
+                for step in range(dist.get_rank() + 1):
+                    x, y = batch(step)
+                    mine = evenly(step, 0)
+                    optimizer.zero_grad()
+                    nn.functional.mse_loss(model(x[mine]), y[mine]).backward()
+                    optimizer.step()
+            found[f"{method}, {by_initial}"] = numbers(model)
+    return found
+
+
+def traffic() -> dict[str, int]:
+    """Return the bytes that this rank sent over a few steps."""
+    found = {}
+    for method, options in (
+        ("hierarchical", {}),
+        ("flat", {}),
+        ("bf16", {"compress": "bf16", "method": "hierarchical"}),
+    ):
+        told = {"method": method, "processes_per_device": 2} | options
+        model = DistributedDataParallel(model_of(), bucket_cap_mb=0.004)
+        reduction = attach(model, timeout_s=20.0, **told)
+        steps_of(model, evenly)
+        found[method] = reduction.traffic.total_bytes
+    found["parameters"] = sum(p.numel() * 8 for p in model.parameters())
+    return found
+
+
+def everything() -> dict[str, Any]:
+    """Return all of the above, of one start of the ranks."""
+    return {
+        "paths": paths(),
+        "gradients": gradients(),
+        "joined": joined(),
+        "traffic": traffic(),
+        "misuse": misuse(),
+        "shared memory": shared_memory(),
+    }
+
+
+def shared_memory() -> list[str]:
+    """Return the files of ours that this process has in its memory."""
+    lines = Path("/proc/self/maps").read_text(encoding="ascii").splitlines()
+    return sorted({line.split(maxsplit=5)[5] for line in lines if "wattree-" in line})
+
+
+def said(call: Callable[[], Any]) -> str:
+    """Return the message of the error that a call raises."""
+    try:
+        call()
+    except (WattreeError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def misuse() -> dict[str, str]:
+    """Return what is said of what cannot be."""
+    ddp = DistributedDataParallel(model_of())
+    rank = dist.get_rank()
+    odd = "flat" if rank == 1 else "hierarchical"
+    return {
+        "method": said(lambda: attach(ddp, method="ring")),
+        "division": said(lambda: attach(ddp, processes_per_device=3)),
+        "disagreement": said(lambda: attach(ddp, method=odd, processes_per_device=2)),
+        "mpi": said(lambda: attach(ddp, method="mpi", processes_per_device=2)),
+        "nccl": said(lambda: attach(ddp, method="nccl", processes_per_device=2)),
+    }
+
+
+def faulty(how: str, victim: int, folder: str, method: str = "hierarchical") -> dict[str, Any]:
+    """Return what a rank says, and when, if another one ends or hangs in the third step."""
+    model = DistributedDataParallel(model_of(), bucket_cap_mb=0.004)
+    reduction = attach(model, method=method, processes_per_device=2, timeout_s=3.0)
+    rank = dist.get_rank()
+    message, begin_s = "nothing", time.monotonic()
+    try:
+        for step in range(5):
+            x, y = batch(step)
+            mine = evenly(step, 0)
+            loss = nn.functional.mse_loss(model(x[mine]), y[mine])
+            if rank == victim and step == 2:
+                begin_s = time.monotonic()
+                if how == "ends":
+                    os._exit(0)
+                if how == "is killed":
+                    os.kill(os.getpid(), 9)
+                if how == "hangs":
+                    time.sleep(20)
+                if how == "skips":
+                    continue
+            begin_s = time.monotonic()
+            loss.backward()
+    except RuntimeError as error:
+        message = str(error)
+    took_s = time.monotonic() - begin_s
+    said = f"{took_s}\n{reduction.failure}\n{message}"
+    Path(folder, f"said-{rank}").write_text(said, encoding="utf-8")
+    os._exit(0)  # as a script that fails does, without waiting for the others
