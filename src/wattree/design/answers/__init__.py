@@ -25,7 +25,7 @@ from wattree.design.answers.elasticity import Bottleneck, Elasticity, bottleneck
 from wattree.design.answers.pareto import Front, pareto, undominated
 from wattree.design.answers.sensitivity import Bar, Effect, Tornado, main_effects, tornado
 from wattree.design.answers.spend import CAPITAL, Spending, Step, spend
-from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, Value
+from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, Value, sweep_of
 from wattree.design.answers.worth import LevelWorth, Worth, worth
 
 __all__ = [
@@ -58,6 +58,7 @@ __all__ = [
     "main_effects",
     "pareto",
     "spend",
+    "sweep_of",
     "tornado",
     "undominated",
     "worth",

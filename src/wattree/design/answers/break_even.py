@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -88,8 +88,11 @@ def break_even(
     if problem:
         return NoAnswer(problem)
     among = _like(sweep, base, but=(along, alternative))
-    lines = [_line(sweep, axis, values, among & _has(other, value)) for value in (first, second)]
-    return _compared(axis, other, measure, (first, second), lines[0], lines[1])
+    lines = (
+        _line(sweep, axis, values, among & _has(other, first)),
+        _line(sweep, axis, values, among & _has(other, second)),
+    )
+    return _compared(axis, other, measure, (first, second), lines)
 
 
 def break_even_with(
@@ -111,16 +114,11 @@ def break_even_with(
     at = axis.levels.index(reference)
     constant = np.full(len(line), line[at])
     line, constant = np.delete(line, at), np.delete(constant, at)
-    rest = AxisColumn(
-        name=axis.name,
-        label=axis.label,
-        unit=axis.unit,
-        levels=tuple(level for level in axis.levels if level != reference),
-        codes=np.zeros(0, dtype=np.int64),
-    )
-    if not rest.levels:
+    if len(axis.levels) < 2:
         return NoAnswer(f"{along} has one value")
-    return _compared(rest, axis, measure, (axis.name, reference), line, constant)
+    others = tuple(level for level in axis.levels if level != reference)
+    rest = replace(axis, levels=others, codes=np.zeros(0, dtype=np.int64))
+    return _compared(rest, axis, measure, (axis.name, reference), (line, constant))
 
 
 def crossings(x: Floats, first: Floats, second: Floats) -> tuple[Crossing, ...]:
@@ -157,10 +155,7 @@ def _between(x: Floats, first: Floats, second: Floats, i: int, j: int) -> float 
     ends = np.array([first[i], first[j], second[i], second[j]])
     if not np.isfinite(ends).all():
         return None
-    if ends.min() > 0:
-        gap = np.log(ends[:2]) - np.log(ends[2:])
-    else:
-        gap = ends[:2] - ends[2:]
+    gap = np.log(ends[:2] / ends[2:]) if ends.min() > 0 else ends[:2] - ends[2:]
     part = float(gap[0] / (gap[0] - gap[1]))
     if x[i] > 0:
         return float(np.clip(x[i] * (x[j] / x[i]) ** part, x[i], x[j]))
@@ -172,9 +167,9 @@ def _compared(
     other: AxisColumn,
     measure: str,
     names: tuple[Value, Value],
-    a: Floats,
-    b: Floats,
+    lines: tuple[Floats, Floats],
 ) -> BreakEven | NoAnswer:
+    a, b = lines
     there = np.isfinite(a) | np.isfinite(b)
     if not np.isfinite(a).any() or not np.isfinite(b).any():
         which = names[1] if np.isfinite(a).any() else names[0]

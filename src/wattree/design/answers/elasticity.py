@@ -102,9 +102,7 @@ def bottleneck(sweep: Sweep, measure: str, base: int | None = None) -> Bottlenec
     )
 
 
-def _elasticity(
-    sweep: Sweep, axis: AxisColumn, values: Floats, base: int
-) -> Elasticity | NoAnswer:
+def _elasticity(sweep: Sweep, axis: AxisColumn, values: Floats, base: int) -> Elasticity | NoAnswer:
     if not axis.numeric:
         return NoAnswer("its values are names")
     line = sweep.alone(axis, base)

@@ -77,17 +77,10 @@ def spend(
         base: Where one stands. None is the cheapest feasible point, and of those the best.
         sum_usd: The sum [USD].
     """
-    if CAPITAL not in sweep.measures or not np.isfinite(sweep.measures[CAPITAL]).any():
-        return NoAnswer(
-            "the clusters have no price: give nodes one in the study, or link it to the axes"
-        )
-    values, prices = sweep.measure(measure), sweep.measure(CAPITAL)
-    if isinstance(values, NoAnswer):
-        return values
-    if isinstance(prices, NoAnswer):
-        return prices
-    if measure == CAPITAL:
-        return NoAnswer(f"{CAPITAL} cannot be both what is spent and what is to be small")
+    known = _known(sweep, measure)
+    if isinstance(known, NoAnswer):
+        return known
+    values, prices = known
     both = np.isfinite(values) & np.isfinite(prices)
     if not both.any():
         return NoAnswer(f"no feasible point has both {CAPITAL} and {measure}")
@@ -110,6 +103,19 @@ def spend(
     )
 
 
+def _known(sweep: Sweep, measure: str) -> tuple[Floats, Floats] | NoAnswer:
+    if CAPITAL not in sweep.measures or not np.isfinite(sweep.measures[CAPITAL]).any():
+        return NoAnswer(
+            "the clusters have no price: give nodes one in the study, or link it to the axes"
+        )
+    if measure == CAPITAL:
+        return NoAnswer(f"{CAPITAL} cannot be both what is spent and what is to be small")
+    values, prices = sweep.measure(measure), sweep.measure(CAPITAL)
+    if isinstance(values, NoAnswer):
+        return values
+    return prices if isinstance(prices, NoAnswer) else (values, prices)
+
+
 def _cheapest(prices: Floats, values: Floats, both: np.ndarray) -> int:
     points = np.flatnonzero(both)
     return int(points[np.lexsort((values[points], prices[points]))[0]])
@@ -120,7 +126,7 @@ def _steps(
 ) -> tuple[list[Step], list[Step], dict[str, str]]:
     paid, free, without = [], [], {}
     for axis in sweep.axes:
-        steps = _along(sweep, axis, values, prices, base, sum_usd)
+        steps = _along(sweep, axis, values, prices, base=base, sum_usd=sum_usd)
         if isinstance(steps, NoAnswer):
             without[axis.name] = steps.reason
             continue
@@ -134,7 +140,7 @@ def _steps(
 
 
 def _along(
-    sweep: Sweep, axis: AxisColumn, values: Floats, prices: Floats, base: int, sum_usd: float
+    sweep: Sweep, axis: AxisColumn, values: Floats, prices: Floats, *, base: int, sum_usd: float
 ) -> list[Step] | NoAnswer:
     line = sweep.alone(axis, base)
     line = line[line != base]
@@ -146,9 +152,7 @@ def _along(
     better = line[values[line] < values[base]]
     if not len(better):
         return NoAnswer("no other value of it is better")
-    return [
-        _step(axis, int(point), values, prices, base=base, sum_usd=sum_usd) for point in better
-    ]
+    return [_step(axis, int(point), values, prices, base=base, sum_usd=sum_usd) for point in better]
 
 
 def _step(

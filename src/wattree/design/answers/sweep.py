@@ -8,14 +8,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.design.outcome import TOTALS
+from wattree.design.points import Value
+from wattree.design.results import Results
+from wattree.design.study import Axis
 from wattree.errors import nearest
 
-__all__ = ["AxisColumn", "Flags", "Floats", "Integers", "NoAnswer", "Sweep", "Value"]
+__all__ = [
+    "AxisColumn",
+    "Flags",
+    "Floats",
+    "Integers",
+    "NoAnswer",
+    "Sweep",
+    "Value",
+    "is_number",
+    "sweep_of",
+]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-Value = float | int | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,7 @@ class AxisColumn:
         name: As the study names it.
         label: For people.
         unit: In which numbers are shown (`GB/s`); None for names and plain numbers.
+        factor: SI value of one `unit`.
         levels: Distinct values, numbers rising and in SI, names as the study lists them.
         codes: Index into `levels` of each point, shape `(n,)`.
     """
@@ -44,15 +58,14 @@ class AxisColumn:
     name: str
     label: str
     unit: str | None
+    factor: float = 1.0
     levels: tuple[Value, ...]
     codes: Integers
 
     @property
     def numeric(self) -> bool:
         """Whether every level is a number."""
-        return all(
-            isinstance(level, (int, float)) and not isinstance(level, bool) for level in self.levels
-        )
+        return all(is_number(level) for level in self.levels)
 
     @property
     def numbers(self) -> Floats:
@@ -141,3 +154,41 @@ def _unknown(kind: str, name: str, known: Mapping[str, object] | list[str]) -> s
     guess = nearest(name, known)
     hint = f"did you mean '{guess}'? " if guess else ""
     return f"the study has no {kind} '{name}'; {hint}it has {', '.join(known) or 'none'}"
+
+
+def sweep_of(results: Results) -> Sweep:
+    """Return the finished points of a study as columns, with the totals that any of them has."""
+    totals = {name: results.total(name) for name in TOTALS}
+    return Sweep(
+        axes=tuple(_column(axis, results.values(axis.name)) for axis in results.study.axes),
+        measures={name: values for name, values in totals.items() if np.isfinite(values).any()},
+        feasible=results.feasible,
+    )
+
+
+def is_number(value: Value) -> bool:
+    """Whether a value of an axis has an order and distances; a truth value has not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _column(axis: Axis, values: tuple[Value, ...]) -> AxisColumn:
+    if all(is_number(value) for value in values):
+        levels, codes = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True)
+        found: tuple[Value, ...] = tuple(_plain(level) for level in levels.tolist())
+    else:
+        listed = dict.fromkeys((*axis.values, *values))
+        place = {value: place for place, value in enumerate(v for v in listed if v in set(values))}
+        found, codes = tuple(place), np.array([place[value] for value in values], dtype=np.int64)
+    return AxisColumn(
+        name=axis.name,
+        label=axis.label,
+        unit=axis.unit,
+        factor=axis.factor,
+        levels=found,
+        codes=np.asarray(codes, dtype=np.int64).reshape(-1),
+    )
+
+
+def _plain(number: float) -> float | int:
+    """Return counts as whole numbers, so that 1024 devices are not 1024.0."""
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number

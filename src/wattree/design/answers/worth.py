@@ -81,7 +81,9 @@ def worth(
         return NoAnswer(f"{axis.label}: no point differs from this one in this axis alone")
     reference = int(fitting[0])
     levels = tuple(
-        _level(sweep, axis, int(code), int(points[code]), int(points[reference]), among)
+        _level(
+            sweep, axis, int(code), points=(int(points[code]), int(points[reference])), among=among
+        )
         for code in present
     )
     return Worth(
@@ -111,8 +113,9 @@ def _like(sweep: Sweep, axis: AxisColumn, base: int | None) -> Flags:
 
 
 def _level(
-    sweep: Sweep, axis: AxisColumn, code: int, point: int, reference: int, among: Flags
+    sweep: Sweep, axis: AxisColumn, code: int, *, points: tuple[int, int], among: Flags
 ) -> LevelWorth:
+    point, reference = points
     mine = (axis.codes == code) & among
     return LevelWorth(
         value=axis.levels[code],
