@@ -8,6 +8,7 @@
     worth        what each value of an axis buys
     spend        where the next million is spent best
     budget       the best cluster for each budget
+    summary      all of them, for reports
 
 Everything is a pure function of arrays. A question that the points cannot answer gets a `NoAnswer`
 with the reason, never a number.
@@ -25,6 +26,7 @@ from wattree.design.answers.elasticity import Bottleneck, Elasticity, bottleneck
 from wattree.design.answers.pareto import Front, pareto, undominated
 from wattree.design.answers.sensitivity import Bar, Effect, Tornado, main_effects, tornado
 from wattree.design.answers.spend import CAPITAL, Spending, Step, spend
+from wattree.design.answers.summary import Comparison, Summary, summarise
 from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, Value, sweep_of
 from wattree.design.answers.worth import LevelWorth, Worth, worth
 
@@ -36,6 +38,7 @@ __all__ = [
     "BreakEven",
     "BudgetStep",
     "Budgets",
+    "Comparison",
     "Crossing",
     "Effect",
     "Elasticity",
@@ -44,6 +47,7 @@ __all__ = [
     "NoAnswer",
     "Spending",
     "Step",
+    "Summary",
     "Sweep",
     "Tornado",
     "Value",
@@ -58,6 +62,7 @@ __all__ = [
     "main_effects",
     "pareto",
     "spend",
+    "summarise",
     "sweep_of",
     "tornado",
     "undominated",

@@ -1,0 +1,71 @@
+// Answers that were computed with the report, as plots: what values buy, and the tornado.
+function worthFigures() {
+  study.worths.forEach((worth, place) => {
+    const axis = byName(study.axes, worth.axis);
+    new Figure(`worth-${place}`, (theme) => worthPlot(axis, worth.lines, theme), {
+      on: ["theme"],
+      prepare: (canvas) => canvas.on("plotly_click", (event) => select([event.points[0].customdata])),
+    });
+  });
+}
+
+function worthPlot(axis, lines, theme) {
+  if (!lines.length) return { empty: "Nothing fits." };
+  const measured = measure(study.objectives[0]);
+  const [factor, name] = scaleOf(measured.unit, Math.max(...lines.flatMap((line) => line.values)));
+  const log = axis.numbers && axis.numbers[0] > 0 && axis.numbers[axis.numbers.length - 1] > 20 * axis.numbers[0];
+  const x = (code) => (axis.numbers ? axis.numbers[code] : code);
+  const dashes = ["solid", "dot"], symbols = ["circle", "square"];
+  const shownCodes = lines[0].codes;
+  return {
+    data: lines.map((line, i) => ({
+      type: "scatter", mode: axis.numbers ? "lines+markers" : "markers", name: line.label, x: line.codes.map(x), y: line.values.map((v) => v / factor),
+      customdata: line.points, hoverinfo: "text", hovertext: line.points.map((p, k) => `${plain(axis.levels[line.codes[k]])}: ${figureText(line.values[k], measured.unit)}<br>${hoverText(p)}`),
+      line: { color: i ? theme.quiet : theme.accent, dash: dashes[i], width: 2 }, marker: { size: 9, symbol: symbols[i], color: i ? theme.quiet : theme.accent },
+    })),
+    layout: {
+      height: 380, hovermode: "closest",
+      xaxis: {
+        title: { text: plain(axis.label) }, type: log ? "log" : "linear", zeroline: false,
+        ...(shownCodes.length <= 10 ? { tickvals: shownCodes.map(x), ticktext: shownCodes.map((code) => plain(short(axis.levels[code], 22))) } : {}),
+      },
+      yaxis: { title: { text: `${measured.label} [${name}]` }, rangemode: "tozero" },
+    },
+    summary: lines.length > 1 ? "Both lines meet at the best point." : "No other point differs from the best one in this axis alone.",
+    head: [axis.label, ...lines.map((line) => line.label), "Strategy, chosen anew"],
+    rows: lines[0].codes.map((code, i) => [
+      axis.levels[code], ...lines.map((line) => figureText(line.values[line.codes.indexOf(code)], measured.unit)),
+      study.workloads.map((one) => strategyAt(one, lines[0].points[i])).join("; "),
+    ]),
+  };
+}
+
+function tornadoFigure() {
+  const chosen = choices("tornado-measure", study.tornados.map((one) => [one.measure, one.label]), study.objectives[0], () => figure.mark());
+  const draw = (theme) => {
+    const found = study.tornados.find((one) => one.measure === chosen()) || study.tornados[0];
+    if (!found) return { empty: "No measure is known." };
+    if (!found.bars.length) return { empty: found.reason || "No point differs from the best one in one axis alone: a random sample has none. See the main effects below." };
+    const bars = [...found.bars].reverse();
+    const side = (name, low, high, say, colour) => ({
+      type: "bar", orientation: "h", name, y: bars.map((_, i) => i), base: bars.map(low), x: bars.map((bar) => high(bar) - low(bar)), marker: { color: colour },
+      hoverinfo: "text", hovertext: bars.map((bar) => plain(`${bar.axis}: ${say(bar)} (base ${bar.base})`)),
+    });
+    return {
+      data: [
+        side("better than the best point", (bar) => bar.low, () => 1, (bar) => `${bar.low.toFixed(3)} × at ${bar.at_low}`, COLOURS[2]),
+        side("worse", () => 1, (bar) => bar.high, (bar) => `${bar.high.toFixed(3)} × at ${bar.at_high}`, COLOURS[5]),
+      ].filter((trace) => trace.x.some((length) => length > 0)),
+      layout: {
+        barmode: "overlay", height: 140 + 38 * bars.length, shapes: [{ type: "line", x0: 1, x1: 1, yref: "paper", y0: 0, y1: 1, line: { color: theme.ink, width: 1 } }],
+        xaxis: { title: { text: `${found.label}, relative to point ${pointName(found.base)}` } },
+        yaxis: { tickvals: bars.map((_, i) => i), ticktext: bars.map((bar) => plain(short(bar.axis, innerWidth < 600 ? 16 : 40))) },
+        legend: { orientation: "h", y: -0.4 },
+      },
+      summary: `Each axis alone, over its values, from point ${pointName(found.base)}.`,
+      head: ["Axis", "Best", "at", "Worst", "at", "Base"],
+      rows: found.bars.map((bar) => [bar.axis, `${bar.low.toFixed(3)} ×`, bar.at_low, `${bar.high.toFixed(3)} ×`, bar.at_high, bar.base]),
+    };
+  };
+  const figure = new Figure("tornado", draw, { on: ["theme"] });
+}
