@@ -135,9 +135,10 @@ def large_results(points: int, seed: int = 0) -> Results:
         ),
     )
     names = ("language model", "recommender")
+    degrees = rng.choice([1, 2, 4, 8], (points, 2))
     grid = itertools.islice(itertools.product(*(one.values for one in axes)), points)
     outcomes = []
-    for values in grid:
+    for (tp, pp), values in zip(degrees.tolist(), grid, strict=False):
         by_name = dict(zip((one.name for one in axes), values, strict=True))
         nodes, link, limit = (float(by_name[k]) for k in ("nodes", "link_bandwidth", "power_limit"))
         noise = float(np.exp(rng.normal(0, 0.05)))
@@ -150,7 +151,7 @@ def large_results(points: int, seed: int = 0) -> Results:
                 capital_usd=nodes * (2.5e5 + link / 1e6),
                 workloads=names,
                 reason="lacks 31 GB of device memory" if rng.random() < 0.1 else None,
-                strategy=f"tp {int(rng.choice([1, 2, 4, 8]))} × pp {int(rng.choice([1, 2, 4]))}, 1f1b",
+                strategy=f"tp {tp} × pp {pp}, 1f1b",
             )
         )
     return Results(study=study(axes, names), outcomes=tuple(outcomes), points=points)

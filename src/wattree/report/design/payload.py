@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from wattree.design import Results, WorkloadOutcome
 from wattree.design.answers import AxisColumn, NoAnswer, Summary, Tornado, Worth
-from wattree.report.design.words import MEASURES, level
+from wattree.report.design.words import MEASURES, SHORT, level
 
 __all__ = ["payload", "script_json"]
 
@@ -51,7 +51,13 @@ def payload(results: Results, summary: Summary) -> dict[str, Any]:
         "feasible": _packed(sweep.feasible, np.uint8),
         "reason": _texts([one.reason or "" for one in results.outcomes]),
         "measures": [
-            {"name": name, "label": MEASURES[name], "unit": _UNITS[name], "values": _f32(values)}
+            {
+                "name": name,
+                "label": MEASURES[name],
+                "short": SHORT[name],
+                "unit": _UNITS[name],
+                "values": _f32(values),
+            }
             for name, values in sweep.measures.items()
         ],
         "workloads": [

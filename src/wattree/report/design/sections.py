@@ -18,6 +18,7 @@ from wattree.design.answers import (
 from wattree.design.results import OBJECTIVE_TOTALS
 from wattree.report.design.words import (
     MEASURES,
+    SHORT,
     amount,
     at_point,
     bottleneck_sentence,
@@ -75,7 +76,7 @@ def best_section(results: Results, summary: Summary) -> Section:
         )
         for name, point in summary.best.items()
     ]
-    head = ("Objective", "Point", *(MEASURES[name] for name in totals), "Cluster", "Strategy")
+    head = ("Objective", "Point", *(SHORT[name] for name in totals), "Cluster", "Strategy")
     return {"head": head, "rows": rows}
 
 
@@ -84,7 +85,7 @@ def front_section(results: Results, summary: Summary) -> Section:
     front = summary.front
     if isinstance(front, NoAnswer):
         return {"reason": front.reason}
-    names = " and ".join(MEASURES[name] for name in front.objectives)
+    names = " and ".join(SHORT[name] for name in front.objectives)
     shown = front.points[:_MOST_ROWS].tolist()
     more = f" The first {len(shown)} are listed." if len(shown) < len(front.points) else ""
     lacking = f" {front.unknown} points lack one of these and were left out." * bool(front.unknown)
@@ -101,7 +102,7 @@ def front_section(results: Results, summary: Summary) -> Section:
         )
         for point in shown
     ]
-    measured = (MEASURES[name] for name in front.objectives)
+    measured = (SHORT[name] for name in front.objectives)
     return {
         "text": f"{len(front.points)} of {int(summary.sweep.feasible.sum())} points are beaten by "
         f"no other in {names} together.{more}{lacking}",
@@ -152,10 +153,10 @@ def _worth_section(
                 else "nothing fits",
             )
         )
-    head = (axis.label, *(MEASURES[total] for total in totals))
+    head = (axis.label, *(SHORT[total] for total in totals))
     reference = level(axis, anew.reference)
     return section | {
-        "head": (*head, f"{MEASURES[anew.measure]}, alone", "Points that fit", "Best point"),
+        "head": (*head, f"{SHORT[anew.measure]}, alone", "Points that fit", "Best point"),
         "rows": rows,
         "caption": f"Changes against {reference}, at the point with least {MEASURES[anew.measure]}",
     }
@@ -235,14 +236,16 @@ def _fitting(effect: Effect | None) -> str:
     if effect is None:
         return "–"
     low, high = effect.feasible
-    return "all" if low == 1 else f"{100 * low:.0f} % to {100 * high:.0f} %"
+    if low == high:
+        return "all" if low == 1 else f"{100 * low:.0f} %"
+    return f"{100 * low:.0f} % to {100 * high:.0f} %"
 
 
 def money_sections(results: Results, summary: Summary) -> list[Section]:
     """Return the best cluster per budget, and what the next million buys."""
     first = MEASURES[_first(results)]
     sections = [
-        _budget_section(results, summary, found, f"The least {first} within a {MEASURES[name]}")
+        _budget_section(results, summary, found, f"The least {first} by {MEASURES[name]}")
         for name, found in summary.budgets.items()
     ]
     if isinstance(summary.spending, NoAnswer):

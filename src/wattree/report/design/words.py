@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from wattree.design.answers import (
     AxisColumn,
     Bottleneck,
@@ -23,8 +25,8 @@ from wattree.report.words import NOT_APPLICABLE, money, quantity, significant
 from wattree.units import JOULES_PER_KWH, format_time
 
 __all__ = [
-    "LESS",
     "MEASURES",
+    "SHORT",
     "amount",
     "at_point",
     "bottleneck_sentence",
@@ -48,14 +50,14 @@ MEASURES = {
     "power_w": "peak power",
     "capital_usd": "price of the cluster",
 }
-#: Measure → how a smaller one is called, in the comparative.
-LESS = {
-    "time_s": ("less time", "more time"),
-    "energy_j": ("less energy", "more energy"),
-    "cost_usd": ("less cost", "more cost"),
-    "carbon_gco2e": ("less carbon", "more carbon"),
-    "power_w": ("less power", "more power"),
-    "capital_usd": ("less capital", "more capital"),
+#: Measure → the same in one word, for heads of tables and after "less".
+SHORT = {
+    "time_s": "time",
+    "energy_j": "energy",
+    "cost_usd": "cost",
+    "carbon_gco2e": "carbon",
+    "power_w": "power",
+    "capital_usd": "capital",
 }
 #: Changes below this share are called none. Played and closed-form times differ by more.
 _SAME = 0.0005
@@ -131,7 +133,7 @@ def worth_sentence(sweep: Sweep, worth: Worth | NoAnswer) -> str:
     gain = best.change[worth.measure]
     if gain > -_SAME:
         others = "no other value" if len(fitting) > 1 else "nothing fits at other values, none"
-        return f"{others} is better than {level(axis, worth.reference)}.".capitalize()
+        return _sentence(f"{others} is better than {level(axis, worth.reference)}.")
     also = [
         _changed(name, best.change[name])
         for name in worth.levels[0].change
@@ -164,8 +166,20 @@ def break_even_sentence(sweep: Sweep, found: BreakEven | NoAnswer) -> str:
     if not found.crossings:
         winner = first if found.first_wins_at_start else second
         ends = f"{level(along, found.values[0])} to {level(along, found.values[-1])}"
-        return f"{winner} is better throughout, from {ends}."
-    return f"{_crossed(along, found.crossings, first=first, second=second)}.".capitalize()
+        ties = " or as good" if (np.abs(found.gains) < _SAME).any() else ""
+        return f"{winner} is better{ties} throughout, from {ends}{_gained(sweep, found)}."
+    told = _crossed(along, found.crossings, first=first, second=second)
+    return _sentence(f"{told}{_gained(sweep, found)}.")
+
+
+def _gained(sweep: Sweep, found: BreakEven) -> str:
+    """Return how much the first alternative gains at the end of the axis."""
+    gain = float(found.gains[-1])
+    if not math.isfinite(gain):
+        return ""
+    axis, along = _axis(sweep, found.alternative), _axis(sweep, found.along)
+    end, first = level(along, found.values[-1]), level(axis, found.first)
+    return f"; at {end} {first} has {_changed(found.measure, -gain)}"
 
 
 def comparison_sentence(sweep: Sweep, found: Comparison) -> str:
@@ -198,9 +212,9 @@ def bottleneck_sentence(sweep: Sweep, found: Bottleneck | NoAnswer) -> str:
         return f"No resource of the study limits {MEASURES[found.measure]} there.{edge}"
     label = _axis(sweep, found.axis).label
     return (
-        f"{label}: 1 % more of it changes {MEASURES[found.measure]} by "
-        f"{change(found.slope / 100)} ({elasticity_text(found.ranked[0])}).{edge}"
-    ).replace("±0 %", f"{found.slope:.3f} %".replace("-", "−"))
+        f"{label}: for 1 % more of it {MEASURES[found.measure]} changes by about "
+        f"{found.slope:.2g} %.{edge}"
+    ).replace("-", "−")
 
 
 def elasticity_text(one: Elasticity) -> str:
@@ -234,7 +248,7 @@ def spending_sentence(sweep: Sweep, found: Spending) -> str:
             f"{what}: {step_text(sweep, best)}{note}."
         )
     elif not found.free:
-        more.append(f"No single axis shortens {what} from here.".replace("shortens", "reduces"))
+        more.append(f"No single axis reduces {what} from here.")
     if found.gain > 0:
         more.append(
             f"With every axis free, {change(-found.gain)}: {at_point(sweep, found.anywhere)}."
@@ -243,10 +257,17 @@ def spending_sentence(sweep: Sweep, found: Spending) -> str:
 
 
 def _changed(measure: str, share: float) -> str:
-    less, more = LESS[measure]
+    noun = SHORT[measure]
     if abs(share) < _SAME:
-        return f"no {more}"
-    return f"{100 * abs(share):.1f} % {less if share < 0 else more}"
+        return f"the same {noun}"
+    if share >= 1:
+        return f"{number(float(f'{1 + share:.3g}'))} × the {noun}"
+    return f"{100 * abs(share):.1f} % {'less' if share < 0 else 'more'} {noun}"
+
+
+def _sentence(text: str) -> str:
+    """Return text with its first letter large, units as they are."""
+    return text[:1].upper() + text[1:]
 
 
 def _listed(parts: list[str]) -> str:

@@ -26,7 +26,7 @@ function stacked(workload, choose, front, theme) {
   const columns = parts.map((part) => ({ name: part.name, values: column(part.values) }));
   const rest = points.map((p) => total[p] - columns.reduce((sum, part) => sum + (part.values[p] || 0), 0));
   const undivided = points.map((p, i) => (columns.some((part) => part.values[p] > 0) && Math.abs(rest[i]) < 0.01 * total[p] ? 0 : Math.max(0, rest[i])));
-  const base = { type: "bar", x: points.map((_, i) => i), customdata: points, hoverinfo: "text" };
+  const base = { type: "bar", ...(points.length < 4 ? { width: 0.4 } : {}), x: points.map((_, i) => i), customdata: points, hoverinfo: "text" };
   const trace = (title, values, colour) => ({
     ...base, name: plain(title.replaceAll("_", " ")), y: values.map((v) => (v || 0) / factor), marker: { color: colour },
     hovertext: points.map((p, i) => `${plain(title)}: ${figureText(values[i], unit)}<br>${hoverText(p)}`),

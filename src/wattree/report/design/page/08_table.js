@@ -6,7 +6,7 @@ function pointsTable() {
   const sorted = { by: study.objectives[0] || "", down: false };
   let page = 0, order = [], stale = true, seen = false;
   const infeasibleToo = document.getElementById("points-infeasible"), selectedOnly = document.getElementById("points-selected");
-  const heads = [["", "point"], ...varied.map((axis) => [`axis:${axis.name}`, axis.label]), ...study.measures.map((one) => [one.name, one.label]), ["strategy", "strategy"]];
+  const heads = [["", "point"], ...varied.map((axis) => [`axis:${axis.name}`, axis.label]), ...study.measures.map((one) => [one.name, one.short]), ["strategy", "strategy"]];
 
   const value = (key) => {
     if (key.startsWith("axis:")) { const codes = column(byName(study.axes, key.slice(5)).codes); return (p) => codes[p]; }
@@ -34,7 +34,7 @@ function pointsTable() {
     varied.forEach((axis) => line.append(element("td", levelAt(axis, p))));
     study.measures.forEach((one) => line.append(element("td", figureText(column(one.values)[p], one.unit))));
     const said = study.workloads.map((one) => [study.workloads.length > 1 ? `${one.name}: ` : "", strategyAt(one, p), column(one.simulated)[p] ? "" : " ≈"].join(""));
-    line.append(element("td", feasible[p] ? said.join("; ") : `does not fit: ${reasonAt(p)}`));
+    line.append(element("td", feasible[p] ? said.join("; ") : `does not fit: ${reasonAt(p)}`, { class: "long" }));
     return line;
   };
   const draw = () => {
