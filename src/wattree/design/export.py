@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from wattree.errors import MissingExtraError
 from wattree.files import write_atomic
 from wattree.units import si_unit
 
-__all__ = ["Column", "columns", "csv_text", "write_csv", "write_parquet"]
+__all__ = ["Column", "check_parquet", "columns", "csv_text", "write_csv", "write_parquet"]
 
 Cell = str | float | int | bool | None
 
@@ -111,6 +112,16 @@ def write_csv(results: Results, path: str | Path) -> None:
     write_atomic(path, csv_text(results))
 
 
+def check_parquet() -> None:
+    """See to it that Parquet can be written, before a study runs for hours.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        raise MissingExtraError(needed_for="Writing Parquet", package="pyarrow", extra="report")
+
+
 def write_parquet(results: Results, path: str | Path) -> None:
     """Write the table as Parquet; units and descriptions are in the metadata of its fields.
 
@@ -118,13 +129,10 @@ def write_parquet(results: Results, path: str | Path) -> None:
         MissingExtraError: pyarrow is not installed.
         OutputError: The file cannot be written.
     """
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtraError(
-            needed_for="Writing Parquet", package="pyarrow", extra="report"
-        ) from None
+    check_parquet()
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     table = columns(results)
     arrays = [pa.array(*_typed(column, pa)) for column in table]
     fields = [

@@ -51,6 +51,7 @@ class AxisColumn:
         label: For people.
         unit: In which numbers are shown (`GB/s`); None for names and plain numbers.
         factor: SI value of one `unit`.
+        scales: Numbers are factors on what the base cluster has.
         levels: Distinct values, numbers rising and in SI, names as the study lists them.
         codes: Index into `levels` of each point, shape `(n,)`.
     """
@@ -59,6 +60,7 @@ class AxisColumn:
     label: str
     unit: str | None
     factor: float = 1.0
+    scales: bool = False
     levels: tuple[Value, ...]
     codes: Integers
 
@@ -184,6 +186,7 @@ def _column(axis: Axis, values: tuple[Value, ...]) -> AxisColumn:
         label=axis.label,
         unit=axis.unit,
         factor=axis.factor,
+        scales=axis.scales,
         levels=found,
         codes=np.asarray(codes, dtype=np.int64).reshape(-1),
     )

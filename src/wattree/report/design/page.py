@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib.util
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,10 @@ def check_report() -> None:
         MissingExtraError: jinja2 or plotly is not installed.
     """
     for package in ("jinja2", "plotly"):
-        try:
-            __import__(package)
-        except ImportError:
+        if importlib.util.find_spec(package) is None:
             raise MissingExtraError(
                 needed_for="The report of a study", package=package, extra="report"
-            ) from None
+            )
 
 
 def write_design_page(results: Results, path: str | Path) -> None:

@@ -101,6 +101,8 @@ def level(axis: AxisColumn, value: Value) -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         return value
+    if axis.scales:
+        return f"× {number(value)}"
     return f"{number(value / axis.factor)}{f' {axis.unit}' if axis.unit else ''}"
 
 
