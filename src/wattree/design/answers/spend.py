@@ -25,9 +25,9 @@ class Step:
         point: The point reached; all other axes stay.
         extra_usd: What it costs.
         gain: How much smaller the measure is then, as a share of what it was.
-        gain_per_sum: What the sum asked about would gain at the step's rate, gains compounding:
-            the share of the measure saved. A step that costs more than the sum cannot be bought in
-            part: this compares rates, `affordable` says whether it can be had.
+        gain_per_sum: What the sum gains on this axis: `gain` if it pays for the step, as nothing is
+            known of going on beyond it; else the part of it that the sum would buy at the step's
+            rate, gains compounding, to compare axes by: such a step cannot be had in part.
         affordable: Whether the sum pays for the whole step.
     """
 
@@ -48,8 +48,8 @@ class Spending:
         measure: What is to be small.
         base: The point.
         sum_usd: The sum.
-        steps: The best-paying step of each axis, most gain for the sum first; only steps that both
-            cost and gain something.
+        steps: The best step of each axis, those that the sum pays for first, then by gain for the
+            sum; only steps that both cost and gain something.
         free: Steps that gain and cost nothing, or less.
         anywhere: The best point that the sum reaches, whatever changes; the base if none is better.
         gain: Its gain, as a share of the measure at the base.
@@ -95,7 +95,7 @@ def spend(
         measure=measure,
         base=base,
         sum_usd=sum_usd,
-        steps=tuple(sorted(steps, key=lambda step: -step.gain_per_sum)),
+        steps=tuple(sorted(steps, key=_rank)),
         free=tuple(sorted(free, key=lambda step: -step.gain)),
         anywhere=reach,
         gain=float(1 - values[reach] / values[base]),
@@ -114,6 +114,10 @@ def _known(sweep: Sweep, measure: str) -> tuple[Floats, Floats] | NoAnswer:
     if isinstance(values, NoAnswer):
         return values
     return prices if isinstance(prices, NoAnswer) else (values, prices)
+
+
+def _rank(step: Step) -> tuple[bool, float, float]:
+    return (not step.affordable, -step.gain_per_sum, step.extra_usd)
 
 
 def _cheapest(prices: Floats, values: Floats, both: np.ndarray) -> int:
@@ -135,7 +139,7 @@ def _steps(
         if given:
             free.append(max(given, key=lambda step: step.gain))
         if bought:
-            paid.append(max(bought, key=lambda step: step.gain_per_sum))
+            paid.append(min(bought, key=_rank))
     return paid, free, without
 
 
@@ -160,13 +164,13 @@ def _step(
 ) -> Step:
     extra = float(prices[point] - prices[base])
     ratio = float(values[point] / values[base])
-    rate = np.log(ratio) * sum_usd / extra if extra > 0 else -np.inf
+    part = min(1.0, sum_usd / extra) if extra > 0 else 1.0
     return Step(
         axis=axis.name,
         value=axis.value(point),
         point=point,
         extra_usd=extra,
         gain=1 - ratio,
-        gain_per_sum=float(-np.expm1(rate)),
+        gain_per_sum=1 - ratio**part,
         affordable=extra <= sum_usd,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from wattree.design.answers.elasticity import Bottleneck, bottleneck
 from wattree.design.answers.pareto import Front, pareto
 from wattree.design.answers.sensitivity import Effect, Tornado, main_effects, tornado
 from wattree.design.answers.spend import CAPITAL, Spending, spend
-from wattree.design.answers.sweep import NoAnswer, Sweep, sweep_of
+from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, Value, sweep_of
 from wattree.design.answers.worth import Worth, worth
 from wattree.design.results import OBJECTIVE_TOTALS, Results
 
@@ -119,14 +120,14 @@ def _comparisons(sweep: Sweep, measure: str, base: int | None) -> tuple[Comparis
         for along in others:
             if not len(along.levels) >= 2:
                 continue
-            for value in axis.levels[1:]:
+            for second, first in _pairs(axis):
                 anew, alone = (
                     break_even(
                         sweep,
                         measure,
                         alternative=axis.name,
-                        first=value,
-                        second=axis.levels[0],
+                        first=first,
+                        second=second,
                         along=along.name,
                         base=place,
                     )
@@ -135,6 +136,13 @@ def _comparisons(sweep: Sweep, measure: str, base: int | None) -> tuple[Comparis
                 if isinstance(anew, BreakEven):
                     found.append(Comparison(anew=anew, alone=alone))
     return tuple(sorted(found, key=lambda one: not one.anew.crossings))
+
+
+def _pairs(axis: AxisColumn) -> list[tuple[Value, Value]]:
+    """Return alternatives: every number against the lowest, every name against every other."""
+    if axis.numeric:
+        return [(axis.levels[0], level) for level in axis.levels[1:]]
+    return list(itertools.combinations(axis.levels, 2))
 
 
 def _spending(sweep: Sweep, measure: str) -> tuple[Spending, ...] | NoAnswer:

@@ -263,8 +263,8 @@ def money_sections(results: Results, summary: Summary) -> list[Section]:
     spent = {
         "title": "The next million",
         "lines": [
-            "From some of the clusters that are the best for their price, USD 1 million more. "
-            "Rates of single steps compound to it; a step that costs more cannot be had in part."
+            "From some of the clusters that are the best for their price, USD 1 million more: the "
+            "best step of one axis, then the best cluster that the sum reaches."
         ],
         "head": ("From", "Price", "Cluster", "What a million more buys"),
         "rows": rows,

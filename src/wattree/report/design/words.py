@@ -244,11 +244,13 @@ def spending_sentence(sweep: Sweep, found: Spending) -> str:
         more.append(f"Without paying more: {step_text(sweep, found.free[0])}.")
     if found.steps:
         best = found.steps[0]
-        note = "" if best.affordable else ", which costs more than the sum: its rate is given"
-        more.append(
-            f"{_axis(sweep, best.axis).label} gains most for it, {change(-best.gain_per_sum)} of "
-            f"{what}: {step_text(sweep, best)}{note}."
-        )
+        if best.affordable:
+            more.append(f"One axis alone: {step_text(sweep, best)}.")
+        else:
+            more.append(
+                f"No step of one axis is had for it; {_axis(sweep, best.axis).label} has the best "
+                f"rate, {change(-best.gain_per_sum)} for the sum: {step_text(sweep, best)}."
+            )
     elif not found.free:
         more.append(f"No single axis reduces {what} from here.")
     if found.gain > 0:
