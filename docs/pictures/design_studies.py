@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/design-studies.md: plots of studies that ship, as their pages save them.
+"""Draw the pictures of docs/design-studies.md: plots of studies that ship, as pages save them.
 
     .venv/bin/python docs/pictures/design_studies.py [--on WHERE]
 

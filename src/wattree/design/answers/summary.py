@@ -52,7 +52,7 @@ class Summary:
         front: Points that none beats in all of (at most three) objectives.
         tornados, effects, bottlenecks: Measure → answer; around the best point of that measure.
         worths: Axis → what its values buy, with the rest chosen anew and alone.
-        comparisons: Alternatives along numeric axes, those with a break-even first.
+        comparisons: Alternatives along numeric axes, those with a break-even first, then by gain.
         budgets: What is limited (capital, cost to the target, power) → best points.
         spending: What the next million buys from some of the clusters that are best per capital.
         infeasible: Reason → points, most frequent first.
@@ -135,7 +135,13 @@ def _comparisons(sweep: Sweep, measure: str, base: int | None) -> tuple[Comparis
                 )
                 if isinstance(anew, BreakEven):
                     found.append(Comparison(anew=anew, alone=alone))
-    return tuple(sorted(found, key=lambda one: not one.anew.crossings))
+    return tuple(sorted(found, key=_rank))
+
+
+def _rank(found: Comparison) -> tuple[bool, float]:
+    """Order by whether there is a break-even, then by the most that is gained or lost."""
+    gains = np.abs(found.anew.gains[np.isfinite(found.anew.gains)])
+    return not found.anew.crossings, -float(gains.max(initial=0.0))
 
 
 def _pairs(axis: AxisColumn) -> list[tuple[Value, Value]]:

@@ -180,7 +180,9 @@ def _worth(
                 "points": [one.point for one in fitting],
             }
         )
-    return {"axis": name, "lines": lines}
+    against = (one.anew for one in summary.comparisons if one.anew.along == name)
+    by = next((one.alternative for one in against if one.crossings), "")
+    return {"axis": name, "lines": lines, "by": by}
 
 
 def _texts(values: Sequence[str]) -> dict[str, Any]:

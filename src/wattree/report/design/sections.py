@@ -46,6 +46,8 @@ __all__ = [
 Section = dict[str, Any]
 #: Rows of a table before the rest is counted; the page's table of all points has every one.
 _MOST_ROWS = 60
+#: Break-even points under each axis; the section of comparisons has the others.
+_MOST_AGAINST = 6
 
 
 def point_name(point: int) -> str:
@@ -134,7 +136,7 @@ def _worth_section(
             (comparison_sentence(summary.sweep, one), break_even_sentence(summary.sweep, one.anew))
             for one in summary.comparisons
             if one.anew.along == name and one.anew.crossings
-        ],
+        ][:_MOST_AGAINST],
     }
     if isinstance(anew, NoAnswer):
         return section

@@ -171,7 +171,7 @@ def break_even_sentence(sweep: Sweep, found: BreakEven | NoAnswer) -> str:
         ties = " or as good" if (np.abs(found.gains) < _SAME).any() else ""
         return f"{winner} is better{ties} throughout, from {ends}{_gained(sweep, found)}."
     told = _crossed(along, found.crossings, first=first, second=second)
-    return _sentence(f"{told}{_gained(sweep, found)}.")
+    return f"{told}{_gained(sweep, found)}."
 
 
 def _gained(sweep: Sweep, found: BreakEven) -> str:

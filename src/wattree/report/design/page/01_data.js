@@ -53,6 +53,9 @@ function figureText(value, unit) {
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 const plain = (text) => String(text).replace(/[&<>"]/g, (character) => ESCAPES[character]);
 const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+/** An axis with its unit, and a value of it without, as plots write them. */
+const titleOf = (axis) => (axis.unit ? `${axis.label} [${axis.unit}]` : axis.label);
+const bare = (axis, text) => (axis.unit && text.endsWith(` ${axis.unit}`) ? text.slice(0, -axis.unit.length - 1) : text);
 const pointName = (point) => `#${point + 1}`;
 const valuesAt = (point) => varied.map((axis) => `${axis.label} ${levelAt(axis, point)}`);
 

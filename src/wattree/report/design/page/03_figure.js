@@ -16,7 +16,7 @@ function themed(layout, theme) {
   const found = {
     paper_bgcolor: theme.page, plot_bgcolor: theme.page, font: { color: theme.ink, size: 13 },
     margin: { l: 60, r: 15, t: 15, b: 50 }, height: 420, hoverlabel: { align: "left" },
-    legend: { orientation: "h", y: -0.22 }, ...layout,
+    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, ...layout,
   };
   for (const key of ["xaxis", "yaxis"]) found[key] = { ...axis, ...layout[key] };
   return found;
@@ -114,7 +114,7 @@ function tableOf(head, rows) {
   const body = table.createTBody();
   rows.forEach((row) => {
     const line = body.insertRow();
-    row.forEach((text, place) => line.append(place ? element("td", text) : element("th", text, { scope: "row" })));
+    row.forEach((text, place) => line.append(element(place ? "td" : "th", text, { ...(place ? {} : { scope: "row" }), ...(text.length > 24 ? { class: "long" } : {}) })));
   });
   return table;
 }

@@ -30,11 +30,11 @@ function heatFigure() {
       data: [{
         type: "heatmap", z, hovertext: hover, hoverinfo: "text", colorscale: "Cividis", reversescale: true, xgap: 1, ygap: 1, hoverongaps: true,
         text: few ? z.map((line) => line.map((value) => (value === null ? "" : value.toFixed(2)))) : undefined, texttemplate: few ? "%{text}" : undefined,
-        colorbar: { title: { text: "× the best" }, thickness: 14 },
+        showscale: innerWidth >= 600, colorbar: { title: { text: "× the best" }, thickness: 14 },
       }],
       layout: {
         height: 150 + 26 * grid.rows.length, margin: { l: 60, r: 15, t: 15, b: 60 },
-        xaxis: ticks(grid.columns, kindName(columns()), 18), yaxis: { ...ticks(grid.rows, kindName(rows()), innerWidth < 600 ? 16 : 44), autorange: "reversed" },
+        xaxis: ticks(grid.columns, columns(), 18), yaxis: { ...ticks(grid.rows, rows(), innerWidth < 600 ? 16 : innerWidth < 1000 ? 44 : 60), autorange: "reversed" },
         shapes: outlined.map((cell) => ({ type: "rect", x0: cell.column - 0.5, x1: cell.column + 0.5, y0: cell.row - 0.5, y1: cell.row + 0.5, line: { color: theme.mark, width: 3 } })),
       },
       summary: `Cells say how many times ${grid.label} of the best cell. ${grid.rows.length} rows` + (grid.left ? `, the best; ${grid.left} more are not drawn: filter to see them` : "") + ".",
@@ -54,8 +54,10 @@ function heatFigure() {
 
 const kindName = (kind) => (kind.startsWith("axis:") ? byName(study.axes, kind.slice(5)).label : kind);
 
-function ticks(list, title, most) {
-  return { title: { text: plain(title) }, tickvals: list.map((_, i) => i), ticktext: list.map((one) => plain(short(one.label, most))), zeroline: false, showgrid: false, type: "linear" };
+function ticks(list, kind, most) {
+  const axis = kind.startsWith("axis:") ? byName(study.axes, kind.slice(5)) : null;
+  const words = (text) => plain(short(axis ? bare(axis, text) : text, most));
+  return { title: { text: plain(axis ? titleOf(axis) : kind), standoff: 14 }, tickvals: list.map((_, i) => i), ticktext: list.map((one) => words(one.label)), zeroline: false, showgrid: false, type: "linear" };
 }
 
 /** Put the points that are shown into cells; a workload as a row or column looks at all of them. */

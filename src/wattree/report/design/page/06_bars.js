@@ -37,7 +37,7 @@ function stacked(workload, choose, front, theme) {
   return {
     data,
     layout: {
-      barmode: "stack", legend: { orientation: "h", y: -0.25 }, height: 440,
+      barmode: "stack", height: 440,
       xaxis: { tickvals: points.map((_, i) => i), ticktext: points.map((p) => pointName(p) + mark(p)), title: { text: "point" } },
       yaxis: { title: { text: `${what} [${name}]` } },
     },
