@@ -96,10 +96,10 @@ def movement_of(
     software: Software,
     tiers: Mapping[str, Tier],
     *,
-    placed: tuple[Offload, Offload],
-    memory_bytes_per_s: tuple[float, float],
+    memory_bytes_per_s: float,
     update_traffic_bytes: Callable[[float], float],
     sample_bytes: float = 0.0,
+    reached: tuple[Offload, float] | None = None,
 ) -> Movement:
     """Return what holds where the strategy chooses, or else what the software does.
 
@@ -107,12 +107,13 @@ def movement_of(
         strategy: What is chosen.
         software: Its habits.
         tiers: The memories in use.
-        placed: What is copied to them, and what the device reaches there.
-        memory_bytes_per_s: Of updates on the device: of what lies there, and of what does not.
-            [B/s]
+        memory_bytes_per_s: Of updates on the device. [B/s]
         update_traffic_bytes: Parameters → what their update moves through memory. [B]
         sample_bytes: Of all replicas together, where one process scatters them. [B]
+        reached: What the device reaches in expanded memory instead of copying, and the bandwidth of
+            updates of what is all there; None for nothing. [B/s]
     """
+    there, far_bytes_per_s = reached or (Offload(), memory_bytes_per_s)
     traffic = strategy.traffic
     in_line = frozenset(traffic.in_line)
     overlap_parameters = _habit(strategy.overlap_parameters, software.overlap_parameters)
@@ -137,11 +138,11 @@ def movement_of(
         bucket_bytes=traffic.gradient_bucket_bytes or DEFAULT_BUCKET_BYTES,
         parameter_bucket_bytes=traffic.parameter_bucket_bytes or 0.0,
         early_updates=early,
-        offload=placed[0],
-        reached=placed[1],
+        offload=traffic.offload.without(there),
+        reached=there,
         tiers=tiers,
-        memory_bytes_per_s=memory_bytes_per_s[0],
-        far_bytes_per_s=memory_bytes_per_s[1],
+        memory_bytes_per_s=memory_bytes_per_s,
+        far_bytes_per_s=far_bytes_per_s,
         update_traffic_bytes=update_traffic_bytes,
         gradient_bytes=software.gradient_bytes,
         parameter_bytes=software.parameter_bytes,

@@ -218,11 +218,8 @@ def steps_of(
             strategy,
             software,
             behind,
-            placed=(copied, reached),
-            memory_bytes_per_s=(
-                float(update_bytes_per_s(state, software, rates)),
-                float(update_bytes_per_s(state, software, rates, far=True)),
-            ),
+            memory_bytes_per_s=float(update_bytes_per_s(state, software, rates)),
+            reached=(reached, float(update_bytes_per_s(state, software, rates, far=True))),
             update_traffic_bytes=lambda elements: float(
                 update_traffic_bytes(np.array(elements), state, software)
             ),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.design.outcome import TOTALS, Outcome, WorkloadOutcome
+from wattree.design.outcome import TOTALS, Outcome, WorkloadOutcome, outcome_json
 from wattree.design.points import Value
 from wattree.design.study import Study
 
-__all__ = ["OBJECTIVE_TOTALS", "Results"]
+__all__ = ["OBJECTIVE_TOTALS", "Results", "results_json"]
 
 Floats = NDArray[np.float64]
 
@@ -91,3 +92,30 @@ class Results:
         """Return the same of some points alone."""
         chosen = tuple(self.outcomes[index] for index in indices)
         return Results(study=self.study, outcomes=chosen, points=self.points)
+
+
+def results_json(results: Results) -> dict[str, Any]:
+    """Return plain dictionaries and lists, ready for JSON: the study, its axes and its points."""
+    study, best = results.study, results.best()
+    return {
+        "study": study.name,
+        "title": study.title,
+        "notes": list(study.notes),
+        "digest": study.digest,
+        "objectives": list(study.objectives),
+        "axes": [
+            {
+                "name": axis.name,
+                "path": axis.path,
+                "label": axis.label,
+                "unit": axis.unit,
+                "factor": axis.factor,
+                "values": list(axis.values),
+            }
+            for axis in study.axes
+        ],
+        "points": results.points,
+        "finished": len(results),
+        "best": None if best is None else results.outcomes[best].point.key,
+        "outcomes": [outcome_json(outcome) for outcome in results.outcomes],
+    }

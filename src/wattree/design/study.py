@@ -9,6 +9,7 @@ from typing import Any
 
 from wattree.design.formula import Formula
 from wattree.design.points import Value
+from wattree.hardware import Description
 
 __all__ = [
     "AUTO",
@@ -82,6 +83,7 @@ class Link:
         path: Dotted path of the field; empty where it is for other formulas alone.
         formula: Of axes, of links before it, and of `base`, what the field had.
         unit: Unit of its value; None of a number.
+        factor: SI value of one `unit`.
         source: Where the relation comes from, for people.
         units: Axis → unit in which the formula takes it, with its SI value.
     """
@@ -91,6 +93,7 @@ class Link:
     formula: Formula
     unit: str | None
     source: str
+    factor: float = 1.0
     units: Mapping[str, tuple[str, float]] = field(default_factory=dict)
 
 
@@ -117,7 +120,7 @@ class Workload:
         job: Keys of a job file, without `cluster` and `strategy`.
         target: How long it is trained.
         strategy: `auto`, or a strategy as a job file writes it.
-        search: Part of the space of strategies to search: keys of `search.SearchOptions`.
+        search: Part of the space of strategies to search: keys of `schema.SearchSpec`.
         folder: Where relative paths of `job` start.
     """
 
@@ -183,6 +186,7 @@ class Study:
         notes: For people: what the study rests on, such as that it is a reconstruction.
         source: File it was read from, for messages.
         folder: Where relative paths start.
+        hardware: What the files hold that it names, by kind and name.
         digest: Hash of everything that changes results.
     """
 
@@ -199,6 +203,7 @@ class Study:
     notes: tuple[str, ...] = ()
     source: str = "study"
     folder: Path = Path()
+    hardware: Mapping[str, Description] = field(default_factory=dict, repr=False)
     digest: str = ""
 
     def axis(self, name: str) -> Axis:

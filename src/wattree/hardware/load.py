@@ -14,6 +14,7 @@ from pathlib import Path
 from wattree.errors import HardwareError, JobError, UnknownNameError
 from wattree.files import read_yaml
 from wattree.hardware.cluster import Fabric, Site
+from wattree.hardware.description import Description
 from wattree.hardware.device import Device, Precision
 from wattree.hardware.fields import Fields
 from wattree.hardware.host import read_host
@@ -25,6 +26,7 @@ __all__ = [
     "alias_index",
     "canonical_name",
     "default_fabric_name",
+    "describe",
     "device_names",
     "fabric_names",
     "load_device",
@@ -90,7 +92,22 @@ def canonical_name(kind: str, name: str) -> str:
     raise UnknownNameError(kind=kind, name=name, known=_names(kind))
 
 
-def load_device(name_or_path: str | Path) -> Device:
+def describe(kind: str, name_or_path: str | Path) -> Description:
+    """Return what a file of the catalogue, or of a user, holds; the loaders take it as they do it.
+
+    Args:
+        kind: `device`, `node`, `fabric` or `site`.
+        name_or_path: Which.
+
+    Raises:
+        UnknownNameError: The catalogue has none of that name.
+        JobError: The file cannot be read.
+    """
+    path = _path(kind, name_or_path)
+    return Description(path=path, mapping=read_yaml(path))
+
+
+def load_device(name_or_path: str | Path | Description) -> Device:
     """Return a device of the catalogue, or of a user's file.
 
     Raises:
@@ -138,8 +155,12 @@ def load_device(name_or_path: str | Path) -> Device:
         raise JobError(str(path), error.lines) from error
 
 
-def load_node(name_or_path: str | Path) -> Node:
+def load_node(name_or_path: str | Path | Description, *, device: Device | None = None) -> Node:
     """Return a node of the catalogue, or of a user's file, with the device it names.
+
+    Args:
+        name_or_path: Which.
+        device: What it holds, in place of the device it names.
 
     Raises:
         UnknownNameError: The catalogue has no node, or no device, of that name.
@@ -162,7 +183,7 @@ def load_node(name_or_path: str | Path) -> Node:
     cxl = _read_cxl(fields.section("cxl")) if "cxl" in keys else None
     links = read_wiring(
         fields,
-        device=lambda: load_device(_beside(path, device_name)),
+        device=lambda: device or load_device(_beside(path, device_name)),
         scale_up=scale_up,
         devices=devices,
         nics=nics,
@@ -173,7 +194,7 @@ def load_node(name_or_path: str | Path) -> Node:
         return Node(
             name=name,
             title=title,
-            device=load_device(_beside(path, device_name)),
+            device=device or load_device(_beside(path, device_name)),
             devices=devices,
             scale_up=scale_up,
             nics=nics,
@@ -203,7 +224,7 @@ def default_fabric_name(node_name_or_path: str | Path) -> str:
     return str(_beside(path, found))
 
 
-def load_fabric(name_or_path: str | Path) -> Fabric:
+def load_fabric(name_or_path: str | Path | Description) -> Fabric:
     """Return a fabric of the catalogue, or of a user's file.
 
     Raises:
@@ -239,7 +260,7 @@ def load_fabric(name_or_path: str | Path) -> Fabric:
     )
 
 
-def load_site(name_or_path: str | Path) -> Site:
+def load_site(name_or_path: str | Path | Description) -> Site:
     """Return a site of the catalogue, or of a user's file.
 
     Raises:
@@ -354,9 +375,11 @@ def _read_cxl(section: Fields) -> MemoryTier:
     )
 
 
-def _open(kind: str, name_or_path: str | Path) -> tuple[Path, Fields]:
-    path = _path(kind, name_or_path)
-    return path, Fields(str(path), read_yaml(path))
+def _open(kind: str, name_or_path: str | Path | Description) -> tuple[Path, Fields]:
+    found = name_or_path
+    if not isinstance(found, Description):
+        found = describe(kind, found)
+    return found.path, Fields(str(found.path), found.mapping)
 
 
 def _path(kind: str, name_or_path: str | Path) -> Path:

@@ -27,6 +27,7 @@ _CHUNK = 20_000
 OUT_OF_MEMORY = "out of memory"
 OVER_POWER = "over the power cap"
 PAST_DEADLINE = "past the deadline"
+OVER_BUDGET = "over the budget"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +38,15 @@ class Constraints:
         memory_bytes: Of one device; None for what each device has. [B]
         power_cap_w: Highest power of the job's nodes, before PUE; None for no cap. [W]
         step_time_s: Longest step; None for no deadline. [s]
+        cost_usd: Most that a step may cost; None for no budget. [USD]
+        any_memory: Nothing is turned away for its memory.
     """
 
     memory_bytes: float | None = None
     power_cap_w: float | None = None
     step_time_s: float | None = None
+    cost_usd: float | None = None
+    any_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,7 @@ class Screened:
         step_time_s, memory_bytes, energy_j: Estimates. [s, B, J]
         average_power_w, peak_power_w: Of the job's nodes, before PUE. [W]
         rent_usd_per_s: Of the nodes that each strategy uses; 1 where no price is known. [USD/s]
+        usd_per_j: Of energy that is paid beside rent. [USD/J]
         room_bytes: Memory of the device that is the fullest. [B]
         tier_fits: Whether what lies in expanded memory has room there.
     """
@@ -66,6 +72,7 @@ class Screened:
     rent_usd_per_s: Floats
     room_bytes: Floats
     tier_fits: NDArray[np.bool_]
+    usd_per_j: float = 0.0
 
     def __len__(self) -> int:
         return len(self.step_time_s)
@@ -84,14 +91,20 @@ class Screened:
         if name == "time":
             return self.step_time_s
         if name == "cost":
-            energy_usd = (energy_usd_per_j(cluster) or 0.0) * self.energy_j
-            return self.step_time_s * self.rent_usd_per_s + energy_usd
+            return self.cost_usd
         if name == "carbon":
             return self.energy_j * (cluster.site.carbon_gco2e_per_j or 1.0)
         return self.energy_j
 
+    @property
+    def cost_usd(self) -> Floats:
+        """Return what a step costs, `(n,)`; in steps' seconds where no price is known. [USD]"""
+        return self.step_time_s * self.rent_usd_per_s + self.usd_per_j * self.energy_j
+
     def fits(self, constraints: Constraints) -> NDArray[np.bool_]:
         """Return which strategies the devices, or less memory than theirs, have room for."""
+        if constraints.any_memory:
+            return np.ones(len(self), dtype=bool)
         most = constraints.memory_bytes
         room = self.room_bytes if most is None else np.minimum(self.room_bytes, most)
         return np.asarray((self.memory_bytes <= room) & self.tier_fits)
@@ -104,6 +117,8 @@ class Screened:
             reasons[OVER_POWER] = self.average_power_w > constraints.power_cap_w
         if constraints.step_time_s is not None:
             reasons[PAST_DEADLINE] = self.step_time_s > constraints.step_time_s
+        if constraints.cost_usd is not None:
+            reasons[OVER_BUDGET] = self.cost_usd > constraints.cost_usd
         before = np.zeros(len(self), dtype=bool)
         alone = {}
         for reason, broken in reasons.items():
@@ -113,7 +128,11 @@ class Screened:
 
 
 def screen(
-    setting: Setting, space: Space, *, progress: Callable[[int], None] | None = None
+    setting: Setting,
+    space: Space,
+    *,
+    progress: Callable[[int], None] | None = None,
+    shared: Shared | None = None,
 ) -> Screened:
     """Return estimates of every strategy of `space`.
 
@@ -121,11 +140,12 @@ def screen(
         setting: The job.
         space: Its strategies.
         progress: Called with the number of strategies done.
+        shared: Kept from call to call for one model, it saves compiling its blocks again.
     """
     found: list[Estimates] = []
     rent = []
     done = 0
-    shared = Shared()
+    shared = shared or Shared()
     for group in space.groups:
         for first in range(0, len(group), _CHUNK):
             index = np.arange(first, min(first + _CHUNK, len(group)))
@@ -156,6 +176,7 @@ def screen(
         rent_usd_per_s=_joined(rent),
         room_bytes=room_bytes,
         tier_fits=tier_fits,
+        usd_per_j=energy_usd_per_j(setting.job.cluster) or 0.0,
     )
 
 

@@ -73,6 +73,11 @@ class Offload:
         used = {getattr(self, name) for name in _PLACED}
         return tuple(tier for tier in TIERS if tier in used)
 
+    def without(self, other: Offload) -> Offload:
+        """Return it without what `other` gives a tier."""
+        taken = {name: None for name in _PLACED if getattr(other, name) is not None}
+        return replace(self, **taken) if taken else self  # type: ignore[arg-type]
+
     def only(self, tier: str) -> Offload:
         """Return what of it waits in one tier."""
         others = {name: None for name in _PLACED if getattr(self, name) not in {None, tier}}
