@@ -9,7 +9,7 @@ from wattree.graph import ModelGraph
 from wattree.hardware import Cluster
 from wattree.strategy import Offload
 
-__all__ = ["PLACED", "placements_of"]
+__all__ = ["PLACED", "placements_of", "reaches_expanded_memory"]
 
 #: What a placement names, joined by `+`; `device` is the one that puts nothing elsewhere.
 PLACED = ("optimizer", "parameters", "activations", "overflow")
@@ -33,12 +33,17 @@ def placements_of(
     Raises:
         StrategyError: A name is unknown, or devices reach no expanded memory.
     """
-    reaches = not cluster.is_mixed and cluster.node.cxl is not None and cluster.node.cxl.is_reached
+    reaches = reaches_expanded_memory(cluster)
     if names is None:
         names = _USUAL if reaches else (_DEVICE,)
     for name in names:
         _check(name, reaches=reaches)
     return tuple(dict.fromkeys(_placement(name, model) for name in names))
+
+
+def reaches_expanded_memory(cluster: Cluster) -> bool:
+    """Return whether devices read and write a second tier of memory as they work."""
+    return not cluster.is_mixed and cluster.node.cxl is not None and cluster.node.cxl.is_reached
 
 
 def _check(name: str, *, reaches: bool) -> None:
