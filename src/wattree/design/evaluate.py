@@ -212,6 +212,7 @@ def limits_of(asked: SearchSpec) -> tuple[Limits, ...]:
         "recomputations": asked.recompute,
         "schedules": asked.schedule,
         "contexts": asked.context,
+        "placements": asked.placements,
     }
     given = {key: tuple(value) for key, value in named.items() if value is not None}
     exact = Limits(axes=axes, **given)

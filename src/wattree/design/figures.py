@@ -47,6 +47,7 @@ def of_result(
         energy_by_stage_j=dict(result.energy_j.by_stage),
         simulated=True,
         notes=(*notes, *changed),
+        traffic_bytes={tier.name: tier.traffic_bytes for tier in result.tiers},
     )
 
 

@@ -90,6 +90,11 @@ class SearchSpec(_Section):
     context: _Names | None = Field(
         None, description="a way of context parallelism, or a list of them"
     )
+    placements: _Names | None = Field(
+        None,
+        description="'device', or optimizer, parameters, activations and overflow joined by '+' "
+        "for what lies in expanded memory, or a list of them",
+    )
     phantom: bool = Field(
         default=False, description="true or false, whether phantom layers are tried as well"
     )

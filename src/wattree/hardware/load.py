@@ -18,7 +18,7 @@ from wattree.hardware.description import Description
 from wattree.hardware.device import Device, Precision
 from wattree.hardware.fields import Fields
 from wattree.hardware.host import read_host
-from wattree.hardware.node import MemoryTier, Node, ScaleUp
+from wattree.hardware.node import ACCESS, MemoryTier, Node, ScaleUp
 from wattree.hardware.wiring import read_wiring
 
 __all__ = [
@@ -46,6 +46,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,79}")  # what a catalogue file may be
 _DEVICE_KINDS = ("cpu", "gpu", "npu", "tpu")
 _SCALE_UP_KINDS = ("cube-mesh", "links", "mesh", "pcie", "ring", "switch", "torus")
 _FABRIC_KINDS = ("dragonfly", "ethernet", "fat-tree", "none", "rail-optimised", "torus")
+#: What a link to expanded memory starts from.
+_ATTACHED = ("device", "host")
 # The limits of the quantities below are no facts, only the bounds of what can be meant.
 
 
@@ -342,18 +344,35 @@ def _read_scale_up(section: Fields) -> ScaleUp:
 
 
 def _read_cxl(section: Fields) -> MemoryTier:
-    tier = MemoryTier(
-        memory_bytes=section.quantity(
+    given = section.keys()
+    access = section.text("access", ACCESS) if "access" in given else "copy"
+    per_device = "attached" in given and section.text("attached", _ATTACHED) == "device"
+    pool = None
+    if "pool_bandwidth" in given:
+        pool = section.quantity(
+            "pool_bandwidth", "bytes_per_s", name="cxl.pool_bytes_per_s", low=1e8, high=1e16
+        )
+    figures = {
+        "memory_bytes": section.quantity(
             "memory", "bytes", name="cxl.memory_bytes", low=2**28, high=2**60
         ),
-        bandwidth_bytes_per_s=section.quantity(
+        "bandwidth_bytes_per_s": section.quantity(
             "bandwidth", "bytes_per_s", name="cxl.bandwidth_bytes_per_s", low=1e8, high=1e14
         ),
-        latency_s=section.quantity("latency", "s", name="cxl.latency_s", low=0, high=1),
-        pooled=section.flag("pooled", name="cxl.pooled"),
-    )
+        "latency_s": section.quantity("latency", "s", name="cxl.latency_s", low=0, high=1),
+    }
+    pooled = section.flag("pooled", name="cxl.pooled")
     section.end()
-    return tier
+    if "pool_bandwidth" in given and not pooled:
+        section.refuse("pool_bandwidth", "found without a pool; set pooled, or leave it out")
+        pool = None
+    return MemoryTier(
+        **figures,
+        pooled=pooled,
+        access=access if access in ACCESS else "copy",
+        per_device=per_device,
+        pool_bytes_per_s=pool,
+    )
 
 
 def _open(kind: str, name_or_path: str | Path | Description) -> tuple[Path, Fields]:

@@ -33,7 +33,7 @@ from wattree.report.words import (
     quantity,
     strategy_in_words,
 )
-from wattree.trace import Evidence, MemoryUse, PoolUse, Result
+from wattree.trace import Evidence, MemoryUse, PoolUse, Result, TierUse
 from wattree.units import format_bytes, format_time
 
 __all__ = ["show_result"]
@@ -58,6 +58,8 @@ def show_result(result: Result, console: Console, *, memory: bool = False) -> No
     _memory(result.memory, console, fullest=_fullest(result.pools))
     if memory:
         show_alive(result.memory, console)
+    if result.tiers:
+        _section("Memory behind the devices", _tier_table(result.tiers), console)
     if result.pools:
         _section("Pools", pool_table(result.pools), console)
     _energy_sections(result, console)
@@ -161,6 +163,19 @@ def _memory(memory: MemoryUse, console: Console, *, fullest: str) -> None:
         _section(title, table, console)
     elif not memory.fits:
         console.print(Padding("No single change makes it fit; try more devices.", INDENT))
+
+
+def _tier_table(tiers: Sequence[TierUse]) -> Table:
+    table = _table()
+    for head in ("memory", "used", "of", "", "moved in a step"):
+        table.add_column(head, justify="left" if head == "memory" else "right")
+    for tier in tiers:
+        room = f"{format_bytes(tier.capacity_bytes)} a {tier.capacity_of}"
+        room = room if tier.capacity_of != "pool" else f"{format_bytes(tier.capacity_bytes)} pooled"
+        verdict = "fits" if tier.fits else "does not fit"
+        used, moved = format_bytes(tier.used_bytes), format_bytes(tier.traffic_bytes)
+        table.add_row(tier.name, used, room, verdict, moved)
+    return table
 
 
 def _energy(result: Result, console: Console) -> Table:

@@ -19,6 +19,7 @@ from wattree.job.energy import EnergyTerms
 from wattree.predict import Setting, Shared
 from wattree.search.objective import objective_of
 from wattree.search.plan_result import RankedStrategy
+from wattree.search.placements import reaches_expanded_memory
 from wattree.search.promising import search
 from wattree.search.screen import Constraints, Screened, screen
 from wattree.search.space import Limits, Space, enumerate_space
@@ -118,8 +119,10 @@ class Known:
         """Return the strategies of a job that uses one of these numbers of ranks."""
         job = setting.job
         shape = (job.data.global_batch, job.data.sequence_length, setting.software)
-        # A space depends on the cluster only through its number of devices, unless pools differ.
-        key = (ranks, shape, json.dumps(asdict(limits), sort_keys=True))
+        # A space depends on the cluster only through its number of devices, and whether these
+        # reach expanded memory, unless pools differ.
+        reaches = reaches_expanded_memory(job.cluster)
+        key = (ranks, shape, reaches, json.dumps(asdict(limits), sort_keys=True))
         if job.cluster.is_mixed:
             return enumerate_space(setting, ranks=ranks, limits=limits)
         if key not in self.spaces:

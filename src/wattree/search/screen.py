@@ -60,6 +60,7 @@ class Screened:
         rent_usd_per_s: Of the nodes that each strategy uses; 1 where no price is known. [USD/s]
         usd_per_j: Of energy that is paid beside rent. [USD/J]
         room_bytes: Memory of the device that is the fullest. [B]
+        tier_fits: Whether what lies in expanded memory has room there.
     """
 
     space: Space
@@ -70,6 +71,7 @@ class Screened:
     peak_power_w: Floats
     rent_usd_per_s: Floats
     room_bytes: Floats
+    tier_fits: NDArray[np.bool_]
     usd_per_j: float = 0.0
 
     def __len__(self) -> int:
@@ -119,7 +121,7 @@ class Screened:
             return np.ones(len(self), dtype=bool)
         most = constraints.memory_bytes
         room = self.room_bytes if most is None else np.minimum(self.room_bytes, most)
-        return np.asarray(self.memory_bytes <= room)
+        return np.asarray((self.memory_bytes <= room) & self.tier_fits)
 
     def rejections(self, constraints: Constraints) -> dict[str, NDArray[np.bool_]]:
         """Return reason → strategies that it turns away; each strategy has one reason at most."""
@@ -171,16 +173,23 @@ def screen(
     tensor_bytes = _joined([chunk.tensor_bytes for chunk in found])
     pool = _joined([chunk.pool for chunk in found]).astype(np.int64)
     step_time_s = _joined([chunk.step_time_s for chunk in found])
+    tier_fits = _joined([chunk.tier_fits for chunk in found]).astype(np.bool_)
+    # What overflows is off the device, if there is room for it elsewhere.
+    kept = 1.0 - _joined([chunk.spilled for chunk in found]) * tier_fits
+    room_bytes = _rooms(setting.job.cluster)[pool]
+    memory_bytes = kept * _process_bytes(setting, tensor_bytes, pool)
+    memory_bytes = np.where(kept < 1.0, np.minimum(memory_bytes, room_bytes), memory_bytes)
     energy_j = _joined([chunk.energy_j for chunk in found])
     return Screened(
         space=space,
         step_time_s=step_time_s,
-        memory_bytes=_process_bytes(setting, tensor_bytes, pool),
+        memory_bytes=memory_bytes,
         energy_j=energy_j,
         average_power_w=energy_j / setting.job.cluster.site.pue / np.maximum(step_time_s, 1e-12),
         peak_power_w=_joined([chunk.peak_power_w for chunk in found]),
         rent_usd_per_s=_joined(rent),
-        room_bytes=_rooms(setting.job.cluster)[pool],
+        room_bytes=room_bytes,
+        tier_fits=tier_fits,
         usd_per_j=energy_usd_per_j(setting.job.cluster) or 0.0,
     )
 

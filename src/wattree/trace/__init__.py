@@ -25,6 +25,7 @@ from wattree.trace.result import (
     PoolUse,
     Result,
     SimulationSize,
+    TierUse,
     TimeParts,
 )
 from wattree.trace.run import (
@@ -72,6 +73,7 @@ __all__ = [
     "ShiftedStart",
     "SimulationSize",
     "StageUse",
+    "TierUse",
     "TimeParts",
     "Trace",
     "TrainingUse",
