@@ -7,6 +7,7 @@ tries the same points.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,15 +48,17 @@ class Guide:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.study = study
         self._optuna = optuna
-        self._search = optuna.create_study(
-            directions=["minimize"] * len(study.objectives),
-            sampler=optuna.samplers.TPESampler(
+        with warnings.catch_warnings():
+            # The joint model and the liar are called experimental, and have been for years.
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = optuna.samplers.TPESampler(
                 seed=study.sampler.seed,
                 multivariate=True,
                 constant_liar=True,
                 n_startup_trials=min(study.sampler.batch, max((study.sampler.points or 1) // 4, 1)),
-                warn_independent_sampling=False,
-            ),
+            )
+        self._search = optuna.create_study(
+            directions=["minimize"] * len(study.objectives), sampler=sampler
         )
         self._spaces = {axis.name: _distribution(axis, optuna) for axis in study.axes}
         self._known: dict[str, Point] = {}  # all points so far, in their order

@@ -123,7 +123,7 @@ def _check_grid(spec: SamplerSpec, axes: Sequence[Axis], *, problems: Problems) 
         problems.add(
             "axes",
             f"span {int(size):,} points ({spans}), more than {budget}; give fewer values, or try "
-            f"some of them: sampler: {{kind: guided, points: {min(most, 300)}}} or kind: random",
+            f"some of them: sampler: {{kind: guided, points: {min(most, 300)}}}, or kind: random",
         )
 
 

@@ -218,7 +218,7 @@ class Store:
             )
         (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
-            raise OutputError(f"{self.path}: {_DAMAGED.format(error=found)}")
+            raise OutputError(f"{self.path}: {_DAMAGED.format(error=' '.join(str(found).split()))}")
 
     def _make(self) -> None:
         """Make the tables, where this is the first process, and say whose results they hold."""
