@@ -17,10 +17,12 @@ __all__ = [
     "JOULES_PER_KWH",
     "SECONDS_PER_HOUR",
     "UNITS",
+    "any_quantity",
     "format_bytes",
     "format_quantity",
     "format_time",
     "parse_quantity",
+    "si_unit",
 ]
 
 GIB = float(2**30)
@@ -64,13 +66,29 @@ UNITS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "w": _scaled("W") | {"mW": 1e-3},
         "j": _scaled("J") | _scaled("Wh") | {f"{p}Wh": v * 3600.0 for p, v in _SI.items()},
         "hz": _scaled("Hz"),
-        "usd": {"USD": 1.0, "$": 1.0},
+        "usd": {"USD": 1.0, "$": 1.0, "kUSD": 1e3, "MUSD": 1e6},
         "usd_per_s": {"USD/h": 1 / SECONDS_PER_HOUR, "$/h": 1 / SECONDS_PER_HOUR},
         "usd_per_j": {"USD/kWh": 1 / JOULES_PER_KWH, "$/kWh": 1 / JOULES_PER_KWH},
         "gco2e": {"gCO2e": 1.0, "kgCO2e": 1e3, "tCO2e": 1e6},
         "gco2e_per_j": {"gCO2e/kWh": 1 / JOULES_PER_KWH, "g/kWh": 1 / JOULES_PER_KWH},
     }
 )
+
+#: Dimension → how its SI unit is written.
+_SI_UNITS = {
+    "bytes": "B",
+    "bytes_per_s": "B/s",
+    "flop_per_s": "FLOP/s",
+    "s": "s",
+    "w": "W",
+    "j": "J",
+    "hz": "Hz",
+    "usd": "USD",
+    "usd_per_s": "USD/s",
+    "usd_per_j": "USD/J",
+    "gco2e": "gCO2e",
+    "gco2e_per_j": "gCO2e/J",
+}
 
 # A comma only separates thousands: "1,5 GB" is refused rather than read as 15 GB.
 _NUMBER = r"[+-]?(?:(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
@@ -111,6 +129,25 @@ def parse_quantity(text: object, dimension: str, *, positive: bool = True) -> fl
         bound = "above zero" if positive else "of zero or more"
         raise UnitError(f"found '{text}', expected a finite quantity {bound}")
     return value
+
+
+def si_unit(unit: str) -> str:
+    """Return the SI unit of a unit's dimension (`GB/s` → `B/s`), or the unit if it is of none."""
+    found = (dimension for dimension, units in UNITS.items() if unit in units)
+    return next((_SI_UNITS[dimension] for dimension in found), unit)
+
+
+def any_quantity(text: str) -> tuple[float, str, float] | None:
+    """Return (SI value, unit as written, SI value of one unit) of a quantity of any dimension.
+
+    None where `text` is no number with a unit. Units are known in one dimension each.
+    """
+    match = _QUANTITY.match(text)
+    if match is None or match.group(2) is None:
+        return None
+    factor = next((units[match.group(2)] for units in UNITS.values() if match.group(2) in units), 0)
+    value = float(match.group(1).replace("_", "").replace(",", "")) * factor
+    return (value, match.group(2), factor) if factor and math.isfinite(value) else None
 
 
 def format_bytes(size_bytes: float) -> str:

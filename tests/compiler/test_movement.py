@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.compiler.jobs import Job, dense, mixture, small_cluster
 from tests.compiler.test_fold import check_equal
 from wattree.graph import ExecutionGraph
-from wattree.hardware import Cluster, MemoryTier
+from wattree.hardware import ACCESS, Cluster, MemoryTier
 from wattree.predict.alive import alive_tensors
 from wattree.sim import play, play_reference
 from wattree.strategy import (
@@ -30,13 +30,13 @@ from wattree.strategy import (
 SCHEDULES = ("gpipe", "1f1b", "zb-h1", "zb-v", "dualpipev", "dualpipe")
 
 
-def with_tiers(cluster: Cluster, **changes: float) -> Cluster:
+def with_tiers(cluster: Cluster, access: str = "copy", **changes: float) -> Cluster:
     """Return the cluster with memory behind its hosts, and two devices to a PCIe switch."""
     figures = {"memory_bytes": 1e12, "bandwidth_bytes_per_s": 5e10, "latency_s": 1e-6, **changes}
     node = cluster.node
     node = replace(
         node,
-        cxl=MemoryTier(pooled=False, **figures),
+        cxl=MemoryTier(pooled=False, access=access, **figures),
         host=replace(node.host, memory_bytes_per_s=6e11),
         scale_up=replace(node.scale_up, devices_per_switch=min(2, node.devices)),
     )
@@ -110,7 +110,7 @@ def jobs(draw: st.DrawFn) -> Job:
     return Job.of(
         mixture(4) if experts else dense(4),
         options,
-        cluster=with_tiers(small_cluster(ranks, per_node=per_node)),
+        cluster=with_tiers(small_cluster(ranks, per_node=per_node), draw(st.sampled_from(ACCESS))),
         global_batch=options.replicas * accumulated,
         family=family,
     )

@@ -34,7 +34,7 @@ def test_the_closed_form_follows_the_setting(name: str) -> None:
     played = predicted(job, options, detail=False)
     screened = estimate(job, options, Degrees.of([options], 32))
 
-    assert is_expressible(options)
+    assert is_expressible(options, job.job.cluster)
     assert screened.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=0.07)
     assert screened.tensor_bytes[0] == pytest.approx(played.peak.tensors, rel=0.08)
 
@@ -43,4 +43,6 @@ def test_what_the_closed_form_does_not_know_is_said() -> None:
     """Whoever screens must ask."""
     unknown = (Traffic(overlap_optimizer=True), Traffic(offload=Offload(optimizer="host")))
 
-    assert not any(is_expressible(StrategyOptions(traffic=traffic)) for traffic in unknown)
+    cluster = setting().job.cluster
+
+    assert not any(is_expressible(StrategyOptions(traffic=each), cluster) for each in unknown)

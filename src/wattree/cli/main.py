@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from wattree.cli.catalog import catalog
+from wattree.cli.design import design
 from wattree.cli.energy import energy
 from wattree.cli.export import export
 from wattree.cli.launch import launch
@@ -38,7 +39,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: the same in a pipe, a log and a terminal, and faster
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (plan, simulate, profile, train, validate, catalog, export, replay):
+for command in (plan, design, simulate, profile, train, validate, catalog, export, replay):
     app.command()(command)
 app.add_typer(energy)
 # The options of the measured command are its own.

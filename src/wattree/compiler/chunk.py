@@ -48,13 +48,16 @@ class BlockParts:
         tasks: Its forward and backward.
         storage: Its parameters and their traffic.
         name: Of the block.
-        stored_bytes: What it keeps for backward in another memory; 0 for nothing. [B]
+        stored_bytes: What it keeps for backward in another memory, copied there and back; 0 for
+            nothing. [B]
+        far_bytes: What it keeps in expanded memory that the device reaches; 0 for nothing. [B]
     """
 
     tasks: BlockTasks
     storage: Storage
     name: str
     stored_bytes: float = 0.0
+    far_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

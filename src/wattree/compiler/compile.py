@@ -24,6 +24,7 @@ from wattree.compiler.stage import (
 from wattree.compiler.step import JobToCompile, Steps, steps_of
 from wattree.compiler.step_tasks import BuiltStage, stages_and_ranks, with_levels
 from wattree.compiler.tasks import Names
+from wattree.compiler.tier_use import TierTraffic, tier_traffic
 from wattree.compiler.topology import MeshTopology
 from wattree.cost import Software
 from wattree.cost.loading import Loader
@@ -57,6 +58,7 @@ class Compilation:
         class_pools: Pool of each rank class's devices, `(C,)`.
         loading: What loading data is to the ranks of each pool; empty where nothing is known.
         shared: What the device is to one of several processes; None where one has it.
+        tiers: What the step does with each memory behind the devices that it uses.
     """
 
     graph: ExecutionGraph
@@ -68,6 +70,7 @@ class Compilation:
     class_pools: NDArray[np.int64]
     loading: tuple[Loading, ...] = ()
     shared: SharedWork | None = None
+    tiers: tuple[TierTraffic, ...] = ()
 
 
 def compile_job(
@@ -84,6 +87,7 @@ def compile_job(
     detail: bool = True,
     devices: NDArray[np.int64] | None = None,
     loader: Loader | None = None,
+    spilled: float = 0.0,
 ) -> Compilation:
     """Return the execution graph of one training step.
 
@@ -101,6 +105,7 @@ def compile_job(
             changes no time.
         devices: Device of each rank; None puts rank r on device r.
         loader: How its data is loaded; None where nothing is known of that.
+        spilled: Share of what has no place of its own that lies in expanded memory.
 
     Raises:
         StrategyError: The strategy fits neither the model nor the cluster; every misfit listed.
@@ -115,8 +120,9 @@ def compile_job(
         global_batch=global_batch,
         devices=devices,
         loader=loader,
+        spilled=spilled,
     )
-    steps = steps_of(job, cluster, _tiers([job]), loader)
+    steps = steps_of(job, cluster, _tiers([job], cluster), loader)
     made = _graph([steps], fold=fold, detail=detail)
     step = steps.of_kind[0]
     return Compilation(
@@ -129,6 +135,7 @@ def compile_job(
         class_pools=made.class_pools,
         loading=steps.loading,
         shared=step.shared,
+        tiers=tier_traffic(steps, made.built),
     )
 
 
@@ -157,16 +164,20 @@ def compile_jobs(
             }
         )
     storage = _storage(jobs)
-    steps = [steps_of(job, cluster, _tiers(jobs), storage) for job in jobs]
-    check_shared_tiers([each.topology for each in steps], _tiers(jobs))
+    tiers = _tiers(jobs, cluster)
+    steps = [steps_of(job, cluster, tiers, storage) for job in jobs]
+    used = {tier for job in jobs for tier in job.strategy.traffic.offload.tiers}
+    check_shared_tiers([each.topology for each in steps], sorted(used))
     made = _graph(steps, fold=fold, detail=detail)
     return made.graph, tasks_of_jobs(made.graph, made.classes)
 
 
-def _tiers(jobs: Sequence[JobToCompile]) -> tuple[str, ...]:
-    """Return the memory behind the devices that any of the jobs uses."""
-    used = [job.strategy.traffic.offload.tiers for job in jobs]
-    return tuple(dict.fromkeys(tier for tiers in used for tier in tiers))
+def _tiers(jobs: Sequence[JobToCompile], cluster: Cluster) -> tuple[str, ...]:
+    """Return the memory behind the devices that any of the jobs copies to and from."""
+    used = dict.fromkeys(t for job in jobs for t in job.strategy.traffic.offload.tiers)
+    if used and not cluster.is_mixed and (cxl := cluster.node.cxl) and cxl.is_reached:
+        used.pop("cxl", None)
+    return tuple(used)
 
 
 def _storage(jobs: Sequence[JobToCompile]) -> Loader | None:
@@ -194,6 +205,7 @@ class _Made:
     graph: ExecutionGraph
     ledger: MemoryLedger
     jobs: list[RanksOfJob]
+    built: list[list[BuiltStage]]
     classes: list[int]
     class_pools: NDArray[np.int64]
 
@@ -243,6 +255,7 @@ def _graph(all_steps: Sequence[Steps], *, fold: bool, detail: bool) -> _Made:
         graph=graph,
         ledger=ledger,
         jobs=jobs,
+        built=built,
         classes=np.add.reduceat(of_stage, np.cumsum([0, *pipelines[:-1]])).tolist(),
         class_pools=np.concatenate([stage.pool for stage in classes if stage.pool is not None]),
     )

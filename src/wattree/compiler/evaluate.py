@@ -28,6 +28,7 @@ from wattree.compiler.program import (
     Step,
     StepPhase,
 )
+from wattree.compiler.reach import far_share, kept_accesses, kept_rows
 from wattree.compiler.ring import Ring, buffered_blocks, rings_of
 from wattree.cost import (
     GroupShape,
@@ -177,18 +178,28 @@ class BlockCosts:
     forward: PhaseCosts
     recomputation: PhaseCosts
     backward: PhaseCosts
-    saved_bytes: Floats  # (saved tensors, n)
+    saved_bytes: Floats  # (saved tensors, n), those on the device
     handed_bytes: Floats  # (tensors handed on, n)
     shared: SharedWork | None = None
+    far_kept_bytes: Floats | None = None  # (n,), kept in expanded memory that the device reaches
+    far_traffic_bytes: Floats | None = None  # (n,), to and from it in one micro-batch
 
 
 def block_costs(
     program: BlockProgram, scale: Scale, placement: GroupShapes, rates: Rates, software: Software
 ) -> BlockCosts:
     """Return the costs of one block under `scale`."""
-    forward = _phase(program.forward, scale, placement, rates, software)
-    again = _phase(program.recomputation, scale, placement, rates, software)
-    backward = _phase(program.backward, scale, placement, rates, software)
+    saved_bytes = _saved_bytes(program, scale, rates, software)
+    far: Floats | None = None
+    moved: tuple[Mapping[int, Floats], ...] = ({}, {}, {})
+    if rates.expanded is not None:
+        far = kept_rows(program, saved_bytes, rates.expanded)
+        saved_bytes, moved = saved_bytes - far, kept_accesses(program, far)
+    phases = program.forward, program.recomputation, program.backward
+    (forward, far_forward), (again, far_again), (backward, far_backward) = (
+        _phase(steps, scale, placement, rates, software, kept=kept)
+        for steps, kept in zip(phases, moved, strict=True)
+    )
     # Threads of one interpreter launch forwards in turn; backward has a thread of C++ by device.
     shared = [
         _stretch_to_host([forward], rates, scale, launches=scale.launches),
@@ -199,12 +210,14 @@ def block_costs(
         forward=forward,
         recomputation=again,
         backward=backward,
-        saved_bytes=_saved_bytes(program, scale, rates, software),
+        saved_bytes=saved_bytes,
         handed_bytes=np.array([scale.value(s) for _, s in program.handed]).reshape(
             len(program.handed), len(scale.micro_batch)
         )
         * rates.element_bytes,
         shared=_added(shared),
+        far_kept_bytes=None if far is None else far.sum(axis=0),
+        far_traffic_bytes=None if far is None else far_forward + far_again + far_backward,
     )
 
 
@@ -311,9 +324,20 @@ def _halo_costs(size_bytes: Floats, group: GroupShape, rates: Rates) -> Collecti
 
 
 def _phase(
-    steps: Sequence[Step], scale: Scale, placement: GroupShapes, rates: Rates, software: Software
-) -> PhaseCosts:
+    steps: Sequence[Step],
+    scale: Scale,
+    placement: GroupShapes,
+    rates: Rates,
+    software: Software,
+    *,
+    kept: Mapping[int, Floats],
+) -> tuple[PhaseCosts, Floats]:
+    """Return the costs of steps, and what they move to and from expanded memory. [B]
+
+    Of kept activations they move there what `kept` says, by step.
+    """
     count = len(scale.micro_batch)
+    far_bytes = np.zeros(count)
     table = np.zeros((12, len(steps), count))
     rings = rings_of(steps)
     for ring in rings.values():
@@ -338,16 +362,24 @@ def _phase(
         else:
             blocks = table[10, index] if index in rings else None
             work, flop, traffic = _compute(step, scale, rates, software, blocks)
+            own = rates
+            if rates.expanded is not None:
+                share = far_share(step, traffic, kept.get(index), scale, rates)
+                if share.any():
+                    own = rates.reaching(share)
+                    work, *_ = _compute(step, scale, own, software, blocks)
+                    work = work + rates.expanded.waited_s(share)
+                    far_bytes = far_bytes + share * traffic
             if rates.start_s is not None and runs_alone(step):
                 work = work + _starts_s(step, scale, rates)
             if (cap := rates.power.cap) is not None:
-                slowest = min(rates.memory_bytes_per_s, rates.stream_bytes_per_s)
+                slowest = np.minimum(own.memory_bytes_per_s, own.stream_bytes_per_s)
                 work = cap.time_s(work, flop, traffic, traffic / slowest)
             table[1, index], table[2, index], table[3, index] = work, flop, traffic
             table[8, index] = _transient(step, scale, rates)
             if index in rings:
                 table[8, index] += _visiting(rings[index], steps, scale, rates)
-    return PhaseCosts(
+    costs = PhaseCosts(
         steps=tuple(steps),
         latency_s=table[0],
         work_s=table[1],
@@ -362,6 +394,7 @@ def _phase(
         ring_ranks=table[10],
         processor_s=table[11],
     )
+    return costs, far_bytes
 
 
 def _collective(step: Step) -> CollectiveStep:

@@ -32,9 +32,11 @@ class Movement:
         bucket_bytes: Gradients reduced together. [B]
         parameter_bucket_bytes: Updated parameters gathered together; 0 for block by block. [B]
         early_updates: A bucket is updated when it is reduced, not all of them at the end.
-        offload: What waits outside of the devices.
+        offload: What waits outside of the devices, and is copied.
+        reached: What lies in expanded memory, which the device reads and writes as it works.
         tiers: The memories in use.
-        memory_bytes_per_s: Of the device. [B/s]
+        memory_bytes_per_s: Of the device, for updates. [B/s]
+        far_bytes_per_s: The same of what is all in expanded memory. [B/s]
         update_traffic_bytes: Parameters → what their update moves through memory. [B]
         gradient_bytes, parameter_bytes: Stored, per element. [B]
         single_process: Samples and parameters come from the first rank before forward, gradients
@@ -59,6 +61,8 @@ class Movement:
     update_traffic_bytes: Callable[[float], float]
     gradient_bytes: float
     parameter_bytes: float
+    reached: Offload
+    far_bytes_per_s: float
     single_process: bool = False
     sample_bytes: float = 0.0
 
@@ -78,7 +82,13 @@ class Movement:
 
     def device_parameters(self, storage: Storage) -> float:
         """Return what the device keeps of a block's parameters all the time. [B]"""
-        return 0.0 if self.offload.parameters else float(storage.parameters[0])
+        elsewhere = self.offload.parameters or self.reached.parameters
+        return 0.0 if elsewhere else float(storage.parameters[0])
+
+    def device_optimizer(self, storage: Storage) -> float:
+        """Return what the device keeps of a block's optimiser state. [B]"""
+        elsewhere = self.offload.optimizer or self.reached.optimizer
+        return 0.0 if elsewhere else float(storage.optimizer[0])
 
 
 def movement_of(
@@ -89,8 +99,21 @@ def movement_of(
     memory_bytes_per_s: float,
     update_traffic_bytes: Callable[[float], float],
     sample_bytes: float = 0.0,
+    reached: tuple[Offload, float] | None = None,
 ) -> Movement:
-    """Return what holds where the strategy chooses, or else what the software does."""
+    """Return what holds where the strategy chooses, or else what the software does.
+
+    Args:
+        strategy: What is chosen.
+        software: Its habits.
+        tiers: The memories in use.
+        memory_bytes_per_s: Of updates on the device. [B/s]
+        update_traffic_bytes: Parameters → what their update moves through memory. [B]
+        sample_bytes: Of all replicas together, where one process scatters them. [B]
+        reached: What the device reaches in expanded memory instead of copying, and the bandwidth of
+            updates of what is all there; None for nothing. [B/s]
+    """
+    there, far_bytes_per_s = reached or (Offload(), memory_bytes_per_s)
     traffic = strategy.traffic
     in_line = frozenset(traffic.in_line)
     overlap_parameters = _habit(strategy.overlap_parameters, software.overlap_parameters)
@@ -115,9 +138,11 @@ def movement_of(
         bucket_bytes=traffic.gradient_bucket_bytes or DEFAULT_BUCKET_BYTES,
         parameter_bucket_bytes=traffic.parameter_bucket_bytes or 0.0,
         early_updates=early,
-        offload=traffic.offload,
+        offload=traffic.offload.without(there),
+        reached=there,
         tiers=tiers,
         memory_bytes_per_s=memory_bytes_per_s,
+        far_bytes_per_s=far_bytes_per_s,
         update_traffic_bytes=update_traffic_bytes,
         gradient_bytes=software.gradient_bytes,
         parameter_bytes=software.parameter_bytes,

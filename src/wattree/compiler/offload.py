@@ -11,6 +11,7 @@ from wattree.compiler.block import ModelProgram
 from wattree.compiler.chunk import BlockParts
 from wattree.compiler.evaluate import BlockCosts
 from wattree.compiler.movement import Movement
+from wattree.compiler.reach import reached_offload
 from wattree.compiler.tiers import capacity_misfits
 from wattree.compiler.topology import MeshTopology
 from wattree.cost import Software
@@ -63,20 +64,22 @@ def waiting_bytes(
     moves: Movement, chunks: Sequence[Sequence[BlockParts]], order: Order
 ) -> Mapping[str, float]:
     """Return what one rank of a stage has in each tier at most: tier → bytes. [B]"""
-    offload = moves.offload
-    held = dict.fromkeys(offload.tiers, 0.0)
+    held = dict.fromkeys((*moves.offload.tiers, *moves.reached.tiers), 0.0)
     storages = [block.storage for chunk in chunks for block in chunk]
-    if offload.optimizer is not None:
-        gradients = sum(s.updated_elements[0] for s in storages) * moves.gradient_bytes
-        held[offload.optimizer] += float(sum(s.optimizer[0] for s in storages) + gradients)
-    if offload.parameters is not None:
-        held[offload.parameters] += float(sum(s.parameters[0] for s in storages))
-    if offload.tables is not None:
-        held[offload.tables] += float(sum(s.far[0] for s in storages if s.far is not None))
-    if offload.activations is not None:
-        alive = alive_by_chunk(order, len(chunks))
-        for chunk, count in zip(chunks, alive, strict=True):
-            held[offload.activations] += count * sum(block.stored_bytes for block in chunk)
+    if (tier := moves.offload.optimizer) is not None:  # and with it the gradients it is sent
+        held[tier] += float(sum(s.updated_elements[0] for s in storages)) * moves.gradient_bytes
+    for offload in (moves.offload, moves.reached):
+        if offload.optimizer is not None:
+            held[offload.optimizer] += float(sum(s.optimizer[0] for s in storages))
+        if offload.parameters is not None:
+            held[offload.parameters] += float(sum(s.parameters[0] for s in storages))
+        if offload.tables is not None:
+            held[offload.tables] += float(sum(s.far[0] for s in storages if s.far is not None))
+        if offload.activations is not None:
+            kept = "far_bytes" if offload is moves.reached else "stored_bytes"
+            alive = alive_by_chunk(order, len(chunks))
+            for chunk, count in zip(chunks, alive, strict=True):
+                held[offload.activations] += count * sum(getattr(block, kept) for block in chunk)
     return held
 
 
@@ -174,6 +177,12 @@ def offload_misfits(strategy: Strategy, model: ModelGraph, node: Node) -> dict[s
             f"found 'cxl', but a {node.name} has no memory over CXL; describe one under `cxl` in "
             "the node's file, or use 'host'"
         )
+    elif offload.overflow is not None and not (node.cxl and node.cxl.is_reached):
+        found["strategy.offload.overflow"] = (
+            f"found '{offload.overflow}', but a {node.name} only copies to and from it; let the "
+            "node's file say `access: serial` or `access: concurrent` under `cxl`, or name what "
+            "waits there"
+        )
     elif "host" in (offload.optimizer, offload.tables) and node.host.memory_bytes_per_s is None:
         item = "optimizer" if offload.optimizer == "host" else "tables"
         found[f"strategy.offload.{item}"] = (
@@ -185,7 +194,8 @@ def offload_misfits(strategy: Strategy, model: ModelGraph, node: Node) -> dict[s
             f"found {offload.layers}, but {model.name} has {model.layers} layers"
         )
     copies = strategy.schedule.placed(strategy.mesh.degree("pp")).copies
-    if copies > 1 and (traffic.overlap_optimizer or offload.optimizer is not None):
+    copied, _ = reached_offload(offload, node)
+    if copies > 1 and (traffic.overlap_optimizer or copied.optimizer is not None):
         key = "overlap_optimizer" if traffic.overlap_optimizer else "offload.optimizer"
         found[f"strategy.{key}"] = (
             f"the stages of '{strategy.schedule.name}' exchange gradients at the end of the step, "

@@ -55,7 +55,7 @@ def stage_holdings(
         if not moves.frees_gradients:
             sizes["gradients"] = float(storage.gradients[0])
         if moves.offload.optimizer is None:
-            sizes["optimizer"] = float(storage.optimizer[0])
+            sizes["optimizer"] = moves.device_optimizer(storage)
         for category, size in sizes.items():
             item = items(Item(category, "stored", block.name, category))
             held.setdefault(item, []).append(size)

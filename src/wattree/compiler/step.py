@@ -22,6 +22,7 @@ from wattree.compiler.passes.phantom import with_phantoms
 from wattree.compiler.passes.widest import with_widest_parts
 from wattree.compiler.passes.window import window_part_misfits
 from wattree.compiler.program import Scale
+from wattree.compiler.reach import expanded_memory, reached_offload
 from wattree.compiler.received import chunk_stages, with_received
 from wattree.compiler.stages import cut_chunks
 from wattree.compiler.storage import (
@@ -33,13 +34,14 @@ from wattree.compiler.tiers import tier_links, tiers_of
 from wattree.compiler.token_load import RankLevels, rank_levels
 from wattree.compiler.topology import MeshTopology
 from wattree.cost import GroupShape, Software
+from wattree.cost.expanded import ExpandedMemory
 from wattree.cost.loading import Loader
 from wattree.cost.rates import Rates
-from wattree.cost.update import update_traffic_bytes
+from wattree.cost.update import update_bytes_per_s, update_traffic_bytes
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
 from wattree.hardware import Cluster
-from wattree.strategy import TIME_SLICED, Strategy
+from wattree.strategy import TIME_SLICED, Offload, Strategy
 
 __all__ = ["JobToCompile", "Step", "Steps", "steps_of"]
 
@@ -56,6 +58,7 @@ class JobToCompile:
     Attributes:
         label: What the names of its rank classes begin with.
         loader: How its data is loaded; None where nothing is known of that.
+        spilled: Share of what has no place of its own that lies in expanded memory.
     """
 
     model: ModelGraph
@@ -68,6 +71,7 @@ class JobToCompile:
     devices: NDArray[np.int64] | None = None
     label: str = ""
     loader: Loader | None = None
+    spilled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,7 @@ class Step:
     rates: Rates
     software: Software
     moves: Movement
+    state_bytes: float  # of the optimiser, for each parameter
     input_bytes: float  # of one micro-batch on one rank
     loading: Loading | None
     levels: RankLevels | None
@@ -224,27 +229,22 @@ def steps_of(
     )
     kinds = rank_kinds(topology, axes_sets(program, storages), [each.links for each in by_pool])
     devices = topology.device_of(np.arange(strategy.mesh.ranks))
-    used = strategy.traffic.offload.tiers
-    behind = tiers_of(cluster.node, used, devices) if used else {}
-    loading: tuple[Loading, ...] = ()
-    if job.loader is not None:
-        samples = float(scale.micro_batch[0])
-        loading = loading_of(
-            job.loader,
-            topology,
-            strategy.schedule,
-            samples,
-            broadcasts=software.broadcasts_data,
-        )
-        check_host_memory(loading)
+    copied, reached = strategy.traffic.offload, Offload()
+    if copied.tiers:  # then nodes are of one kind
+        copied, reached = reached_offload(copied, cluster.node)
+    behind = tiers_of(cluster.node, copied.tiers, devices) if copied.tiers else {}
+    loading = _loading(job, topology, samples=float(scale.micro_batch[0]))
     steps = []
     for kind in kinds.kinds:
         rates, placement = by_pool[kind.pool], _placement(topology, kind, active)
+        if reached.tiers:
+            rates = replace(rates, expanded=_expanded(job, cluster, reached))
         moves = movement_of(
             strategy,
             software,
             behind,
-            memory_bytes_per_s=rates.update_bytes_per_s(state),
+            memory_bytes_per_s=float(update_bytes_per_s(state, software, rates)),
+            reached=(reached, float(update_bytes_per_s(state, software, rates, far=True))),
             update_traffic_bytes=lambda elements: float(
                 update_traffic_bytes(
                     np.array(elements), state, software, processes=strategy.processes_per_device
@@ -268,12 +268,40 @@ def steps_of(
                 rates=rates,
                 software=software,
                 moves=moves,
+                state_bytes=state,
                 input_bytes=_input_bytes(model, scale),
                 loading=loading[kind.pool] if loading else None,
                 levels=levels,
             )
         )
     return Steps(of_kind=tuple(steps), kinds=kinds, rates=by_pool, loading=loading, label=job.label)
+
+
+def _loading(job: JobToCompile, topology: MeshTopology, *, samples: float) -> tuple[Loading, ...]:
+    """Return what loading samples is to the ranks of each pool; nothing without a loader."""
+    if job.loader is None:
+        return ()
+    found = loading_of(
+        job.loader,
+        topology,
+        job.strategy.schedule,
+        samples,
+        broadcasts=job.software.broadcasts_data,
+    )
+    check_host_memory(found)
+    return found
+
+
+def _expanded(job: JobToCompile, cluster: Cluster, reached: Offload) -> ExpandedMemory | None:
+    """Return the expanded memory of a device, with what lies there."""
+    layers = max(job.model.layers, 1) / job.strategy.mesh.degree("pp")
+    return expanded_memory(
+        reached,
+        cluster.node,
+        devices=cluster.devices,
+        spilled=job.spilled,
+        stage_layers=np.asarray(layers),
+    )
 
 
 def _uneven(job: JobToCompile, program: ModelProgram, cluster: Cluster) -> RankLevels | None:

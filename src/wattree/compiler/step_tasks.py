@@ -77,8 +77,12 @@ def stages_and_ranks(
             program = _played_alone(built.program, own, uses, axes_index)
             own_levels[place] = built._replace(program=program)
     levels = None if step.levels is None else step.levels.of_rank
+    copied = step.moves.offload.tiers  # what the device reaches overflows, as its own memory does
     waiting = [
-        {stage: played[level].waiting for stage, played in enumerate(found)}
+        {
+            stage: {tier: played[level].waiting[tier] for tier in copied}
+            for stage, played in enumerate(found)
+        }
         for level in range(step.level_count)
     ]
     check_capacity(topology, waiting, levels)
@@ -166,7 +170,9 @@ def _parts(
         if not detail:
             tasks = tasks.changed(merged)
         own = storage.at(level)
-        parts.append(BlockParts(tasks=tasks, storage=own, name=costs.program.block))
+        far = 0.0 if costs.far_kept_bytes is None else float(costs.far_kept_bytes[level])
+        name = costs.program.block
+        parts.append(BlockParts(tasks=tasks, storage=own, name=name, far_bytes=far))
     return tuple(parts)
 
 
@@ -200,7 +206,7 @@ def _stages(
     split = _splits_backward(strategy)
     pairs = PairedTables()
     found = {}
-    layers = strategy.traffic.offload.layers
+    layers = step.moves.offload.layers if step.moves.offload.activations else 0
     plain = len(parts)
     parts = [*parts, *_stored(step, parts, level)] if layers else parts
     for stage in wanted:

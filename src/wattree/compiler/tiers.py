@@ -78,8 +78,10 @@ def tiers_of(node: Node, used: Sequence[str], devices: Integers) -> dict[str, Ti
             latency_s, of_all = 0.0, memory
         else:
             assert node.cxl is not None
-            within = [link, node.cxl.bandwidth_bytes_per_s]
-            latency_s, of_all = node.cxl.latency_s, node.cxl.bandwidth_bytes_per_s
+            own = node.cxl.bandwidth_bytes_per_s
+            within = [own] if node.cxl.per_device else [own, link]
+            latency_s = node.cxl.latency_s
+            of_all = own * sharing if node.cxl.per_device else own
         found[name] = Tier(
             name=name,
             copy_bytes_per_s=min(within),
@@ -104,7 +106,8 @@ def tier_links(node: Node, used: Sequence[str], devices: Integers) -> tuple[Link
     found = []
     together = node.scale_up.devices_per_switch
     switches = -(-node.devices // together)
-    for way in ("out", "in"):
+    beside = node.cxl is not None and node.cxl.per_device and tuple(used) == ("cxl",)
+    for way in () if beside else ("out", "in"):  # or else no copy passes the host
         load = f"host_link_{way}_bytes"
         found.append(_one_way(f"host link {way}", load, devices, link))
         if together > 1:
@@ -115,9 +118,15 @@ def tier_links(node: Node, used: Sequence[str], devices: Integers) -> tuple[Link
         found.append(_one_way("host memory", "host_memory_bytes", host, bandwidth))
     if "cxl" in used:
         assert node.cxl is not None
+        where = devices if node.cxl.per_device else host
         for way in ("out", "in"):
             bandwidth = node.cxl.bandwidth_bytes_per_s
-            found.append(_one_way(f"CXL {way}", f"cxl_{way}_bytes", host, bandwidth))
+            found.append(_one_way(f"CXL {way}", f"cxl_{way}_bytes", where, bandwidth))
+        if (pool := node.cxl.pool_bytes_per_s) is not None:
+            found += [
+                _one_way(f"CXL pool {way}", f"cxl_{way}_bytes", 0 * host, pool)
+                for way in ("out", "in")
+            ]
     return tuple(found)
 
 
@@ -137,13 +146,15 @@ def capacity_misfits(node: Node, held: Mapping[str, Floats], devices: Integers) 
     """
     found = {}
     for tier, size in held.items():
-        by_host = np.bincount(devices // node.devices, weights=size)
+        by_host: Floats = np.bincount(devices // node.devices, weights=size).astype(np.float64)
         capacity, where = node.host.memory_bytes, f"a {node.name}"
         if tier == "cxl":
             assert node.cxl is not None
             capacity = node.cxl.memory_bytes
             if node.cxl.pooled:
                 by_host, where = by_host.sum(keepdims=True), "the pool"
+            elif node.cxl.per_device:
+                by_host, where = size, f"a device of {node.name}"
         if by_host.max() > capacity:
             found["strategy.offload"] = (
                 f"{format_bytes(float(by_host.max()))} of {_WORDS[tier]} needed on "

@@ -42,8 +42,12 @@ def update_tasks(
     tier = moves.offload.optimizer
     if tier is None:
         task["kind"], task["stream"] = TaskKind.COMPUTE, Stream.COMPUTE
-        task["work_s"] = traffic / moves.memory_bytes_per_s
-        task["traffic_bytes"] = traffic
+        far = 0.0
+        if moves.reached.tables is not None:  # of which the device updates all rows itself
+            rows = sum(float(s.far_elements[0]) for s in storages if s.far_elements is not None)
+            far = moves.update_traffic_bytes(rows)
+        task["work_s"] = traffic / moves.memory_bytes_per_s + far / moves.far_bytes_per_s
+        task["traffic_bytes"] = traffic + far
         if frees:
             task["category"], task["free_bytes"] = GRADIENTS, _gradients(storages)
         return [task]

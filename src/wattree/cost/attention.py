@@ -82,7 +82,7 @@ def unfused_attention_time_s(
     scores: Floats,
     head_dim: float,
     peak_flop_per_s: float,
-    memory_bytes_per_s: float,
+    memory_bytes_per_s: float | Floats,
     misaligned_factor: float,
     score_bytes: float,
     backward: bool,

@@ -153,7 +153,7 @@ class ConvolutionRates:
     peak_flop_per_s: float
     kernels: Kernels
     compute_units: int
-    memory_bytes_per_s: float
+    memory_bytes_per_s: float | Floats
     element_bytes: float
     product: float
     winograd: float

@@ -54,7 +54,7 @@ def matmul_time_s(
     flop_per_s: float,
     compute_units: int,
     traffic_bytes: Floats,
-    memory_bytes_per_s: float,
+    memory_bytes_per_s: float | Floats,
     alignment_penalty: float = 1.0,
 ) -> Floats:
     """Return the time of `groups` products of (m x k) by (k x n). [s]

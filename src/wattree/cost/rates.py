@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
@@ -16,6 +19,7 @@ from wattree.cost.convolution import (
     Kernels,
 )
 from wattree.cost.device_power import device_power
+from wattree.cost.expanded import ExpandedMemory
 from wattree.cost.precisions import precision_class
 from wattree.cost.requests import CollectiveRequests
 from wattree.cost.sharing import DeviceSharing, sharing_of
@@ -25,6 +29,8 @@ from wattree.errors import CostError
 from wattree.hardware import Cluster, Device, Pool, Precision
 
 __all__ = ["UPDATE_STATES", "Rates", "convolution_rates", "pool_rates", "rates_of"]
+
+Floats = NDArray[np.float64]
 
 #: Optimisers whose updates a profile times → bytes of state a parameter.
 UPDATE_STATES: Mapping[str, float] = {"sgd": 0.0, "momentum": 4.0, "adamw": 8.0}
@@ -78,6 +84,7 @@ class Rates:
             counted, where that was measured. [B/s]
         power: What a device draws; under a limit below the rated one, operators slow by it.
         sharing: What the device is to several processes; as long as nobody says more, one has it.
+        expanded: Memory behind the device that it reads and writes as it works; None: none.
     """
 
     compute_units: int
@@ -86,8 +93,8 @@ class Rates:
     peak_flop_per_s: float
     attention_flop_per_s: float
     attention_ramp_tokens: float
-    memory_bytes_per_s: float
-    stream_bytes_per_s: float
+    memory_bytes_per_s: float | Floats
+    stream_bytes_per_s: float | Floats
     cached_bytes: float
     cached_bytes_per_s: float
     elementwise_factor: float
@@ -117,6 +124,7 @@ class Rates:
     power: DevicePower
     sharing: DeviceSharing
     update_rates: Mapping[float, float] = field(default_factory=dict)
+    expanded: ExpandedMemory | None = None
 
     def shared(self, processes: int, *, in_turn: bool) -> Rates:
         """Return the rates of a device that so many processes share; arguments as of `sharing`."""
@@ -124,10 +132,22 @@ class Rates:
             return self
         return replace(self, sharing=self.sharing.of(processes, in_turn=in_turn))
 
-    def update_bytes_per_s(self, state_bytes: float) -> float:
+    def update_bytes_per_s(self, state_bytes: float) -> float | Floats:
         """Return the bandwidth of updates by an optimiser with so much state a parameter. [B/s]"""
         alone = self.update_rates.get(state_bytes, self.memory_bytes_per_s)
         return alone / self.sharing.slowdown
+
+    def reaching(self, share: Floats) -> Rates:
+        """Return the rates of a kernel with a `share` of its bytes in expanded memory."""
+        assert self.expanded is not None
+        factor = self.expanded.factor(share)
+        products = self.convolution
+        return replace(
+            self,
+            memory_bytes_per_s=self.memory_bytes_per_s / factor,
+            stream_bytes_per_s=self.stream_bytes_per_s / factor,
+            convolution=replace(products, memory_bytes_per_s=products.memory_bytes_per_s / factor),
+        )
 
 
 def rates_of(

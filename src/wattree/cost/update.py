@@ -6,15 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost.colocation import local_reduction_bytes
+from wattree.cost.rates import Rates
 from wattree.cost.software import Software
 
-__all__ = ["update_traffic_bytes"]
+__all__ = ["far_update_share", "update_bytes_per_s", "update_traffic_bytes"]
 
 Floats = NDArray[np.float64]
 
 #: Bytes the optimiser moves per updated parameter besides reading and writing its state: fp32
 #: gradient read and cleared, 16-bit parameter written.
-_UPDATE_BYTES = 10.0
+_UPDATE_BYTES, _PARAMETER_BYTES = 10.0, 2.0
 #: One operation after another, an update passes over fp32 values: 6 times with decay and step
 #: alone, and per byte of state (PyTorch's `sgd`, `adam` and `adamw` without `fused`: 6 passes for
 #: SGD, 11 with momentum, 22 or 23 for Adam).
@@ -42,3 +43,41 @@ def update_traffic_bytes(
         moved += _UNSCALE_BYTES
     averaged = local_reduction_bytes(elements * software.reduce_bytes, processes=processes)
     return processes * elements * moved + averaged
+
+
+def far_update_share(state_bytes: float, software: Software, rates: Rates) -> Floats | float:
+    """Return the share of an update's traffic that goes to expanded memory.
+
+    Several passes over the values split as one does: state and master weights, parameters,
+    gradients.
+
+    Args:
+        state_bytes: Of the optimiser, for each parameter. [B]
+        software: Its habits.
+        rates: What the device reaches, and what lies in its expanded memory.
+    """
+    tier = rates.expanded
+    if tier is None:
+        return 0.0
+    state = 2 * (state_bytes + software.master_bytes)
+    whole = state + _UPDATE_BYTES
+    placed = state * tier.optimizer + _PARAMETER_BYTES * tier.parameters
+    return (placed + (whole - placed) * tier.spilled) / whole
+
+
+def update_bytes_per_s(
+    state_bytes: float, software: Software, rates: Rates, *, far: bool = False
+) -> float | Floats:
+    """Return the bandwidth of updates on the device. [B/s]
+
+    Args:
+        state_bytes: Of the optimiser, for each parameter. [B]
+        software: Its habits.
+        rates: What the device reaches.
+        far: All that is updated lies in expanded memory.
+    """
+    rate = rates.update_bytes_per_s(state_bytes)
+    if rates.expanded is None:
+        return rate
+    share = np.asarray(1.0) if far else np.asarray(far_update_share(state_bytes, software, rates))
+    return rate / rates.expanded.factor(share)

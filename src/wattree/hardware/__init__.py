@@ -1,10 +1,12 @@
 """Hardware as data: devices, nodes, fabrics, clusters, and the catalogue of real ones."""
 
 from wattree.hardware.cluster import Cluster, Fabric, Site, attached
+from wattree.hardware.description import Description
 from wattree.hardware.device import Device, Precision
 from wattree.hardware.load import (
     canonical_name,
     default_fabric_name,
+    describe,
     device_names,
     fabric_names,
     load_device,
@@ -15,12 +17,14 @@ from wattree.hardware.load import (
     site_names,
 )
 from wattree.hardware.network import Link, Network, Paths, cable
-from wattree.hardware.node import HOST_PARTS, Host, HostPart, MemoryTier, Node, ScaleUp
+from wattree.hardware.node import ACCESS, HOST_PARTS, Host, HostPart, MemoryTier, Node, ScaleUp
 from wattree.hardware.pool import Pool
 
 __all__ = [
+    "ACCESS",
     "HOST_PARTS",
     "Cluster",
+    "Description",
     "Device",
     "Fabric",
     "Host",
@@ -38,6 +42,7 @@ __all__ = [
     "cable",
     "canonical_name",
     "default_fabric_name",
+    "describe",
     "device_names",
     "fabric_names",
     "load_device",

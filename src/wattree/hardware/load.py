@@ -14,10 +14,11 @@ from pathlib import Path
 from wattree.errors import HardwareError, JobError, UnknownNameError
 from wattree.files import read_yaml
 from wattree.hardware.cluster import Fabric, Site
+from wattree.hardware.description import Description
 from wattree.hardware.device import Device, Precision
 from wattree.hardware.fields import Fields
 from wattree.hardware.host import read_host
-from wattree.hardware.node import MemoryTier, Node, ScaleUp
+from wattree.hardware.node import ACCESS, MemoryTier, Node, ScaleUp
 from wattree.hardware.wiring import read_wiring
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "alias_index",
     "canonical_name",
     "default_fabric_name",
+    "describe",
     "device_names",
     "fabric_names",
     "load_device",
@@ -44,6 +46,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,79}")  # what a catalogue file may be
 _DEVICE_KINDS = ("cpu", "gpu", "npu", "tpu")
 _SCALE_UP_KINDS = ("cube-mesh", "links", "mesh", "pcie", "ring", "switch", "torus")
 _FABRIC_KINDS = ("dragonfly", "ethernet", "fat-tree", "none", "rail-optimised", "torus")
+#: What a link to expanded memory starts from.
+_ATTACHED = ("device", "host")
 # The limits of the quantities below are no facts, only the bounds of what can be meant.
 
 
@@ -88,7 +92,22 @@ def canonical_name(kind: str, name: str) -> str:
     raise UnknownNameError(kind=kind, name=name, known=_names(kind))
 
 
-def load_device(name_or_path: str | Path) -> Device:
+def describe(kind: str, name_or_path: str | Path) -> Description:
+    """Return what a file of the catalogue, or of a user, holds; the loaders take it as they do it.
+
+    Args:
+        kind: `device`, `node`, `fabric` or `site`.
+        name_or_path: Which.
+
+    Raises:
+        UnknownNameError: The catalogue has none of that name.
+        JobError: The file cannot be read.
+    """
+    path = _path(kind, name_or_path)
+    return Description(path=path, mapping=read_yaml(path))
+
+
+def load_device(name_or_path: str | Path | Description) -> Device:
     """Return a device of the catalogue, or of a user's file.
 
     Raises:
@@ -136,8 +155,12 @@ def load_device(name_or_path: str | Path) -> Device:
         raise JobError(str(path), error.lines) from error
 
 
-def load_node(name_or_path: str | Path) -> Node:
+def load_node(name_or_path: str | Path | Description, *, device: Device | None = None) -> Node:
     """Return a node of the catalogue, or of a user's file, with the device it names.
+
+    Args:
+        name_or_path: Which.
+        device: What it holds, in place of the device it names.
 
     Raises:
         UnknownNameError: The catalogue has no node, or no device, of that name.
@@ -160,7 +183,7 @@ def load_node(name_or_path: str | Path) -> Node:
     cxl = _read_cxl(fields.section("cxl")) if "cxl" in keys else None
     links = read_wiring(
         fields,
-        device=lambda: load_device(_beside(path, device_name)),
+        device=lambda: device or load_device(_beside(path, device_name)),
         scale_up=scale_up,
         devices=devices,
         nics=nics,
@@ -171,7 +194,7 @@ def load_node(name_or_path: str | Path) -> Node:
         return Node(
             name=name,
             title=title,
-            device=load_device(_beside(path, device_name)),
+            device=device or load_device(_beside(path, device_name)),
             devices=devices,
             scale_up=scale_up,
             nics=nics,
@@ -201,7 +224,7 @@ def default_fabric_name(node_name_or_path: str | Path) -> str:
     return str(_beside(path, found))
 
 
-def load_fabric(name_or_path: str | Path) -> Fabric:
+def load_fabric(name_or_path: str | Path | Description) -> Fabric:
     """Return a fabric of the catalogue, or of a user's file.
 
     Raises:
@@ -237,7 +260,7 @@ def load_fabric(name_or_path: str | Path) -> Fabric:
     )
 
 
-def load_site(name_or_path: str | Path) -> Site:
+def load_site(name_or_path: str | Path | Description) -> Site:
     """Return a site of the catalogue, or of a user's file.
 
     Raises:
@@ -321,23 +344,42 @@ def _read_scale_up(section: Fields) -> ScaleUp:
 
 
 def _read_cxl(section: Fields) -> MemoryTier:
-    tier = MemoryTier(
-        memory_bytes=section.quantity(
+    given = section.keys()
+    access = section.text("access", ACCESS) if "access" in given else "copy"
+    per_device = "attached" in given and section.text("attached", _ATTACHED) == "device"
+    pool = None
+    if "pool_bandwidth" in given:
+        pool = section.quantity(
+            "pool_bandwidth", "bytes_per_s", name="cxl.pool_bytes_per_s", low=1e8, high=1e16
+        )
+    figures = {
+        "memory_bytes": section.quantity(
             "memory", "bytes", name="cxl.memory_bytes", low=2**28, high=2**60
         ),
-        bandwidth_bytes_per_s=section.quantity(
+        "bandwidth_bytes_per_s": section.quantity(
             "bandwidth", "bytes_per_s", name="cxl.bandwidth_bytes_per_s", low=1e8, high=1e14
         ),
-        latency_s=section.quantity("latency", "s", name="cxl.latency_s", low=0, high=1),
-        pooled=section.flag("pooled", name="cxl.pooled"),
-    )
+        "latency_s": section.quantity("latency", "s", name="cxl.latency_s", low=0, high=1),
+    }
+    pooled = section.flag("pooled", name="cxl.pooled")
     section.end()
-    return tier
+    if "pool_bandwidth" in given and not pooled:
+        section.refuse("pool_bandwidth", "found without a pool; set pooled, or leave it out")
+        pool = None
+    return MemoryTier(
+        **figures,
+        pooled=pooled,
+        access=access if access in ACCESS else "copy",
+        per_device=per_device,
+        pool_bytes_per_s=pool,
+    )
 
 
-def _open(kind: str, name_or_path: str | Path) -> tuple[Path, Fields]:
-    path = _path(kind, name_or_path)
-    return path, Fields(str(path), read_yaml(path))
+def _open(kind: str, name_or_path: str | Path | Description) -> tuple[Path, Fields]:
+    found = name_or_path
+    if not isinstance(found, Description):
+        found = describe(kind, found)
+    return found.path, Fields(str(found.path), found.mapping)
 
 
 def _path(kind: str, name_or_path: str | Path) -> Path:

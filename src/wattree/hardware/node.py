@@ -9,7 +9,11 @@ from wattree.errors import HardwareError
 from wattree.hardware.device import Device
 from wattree.hardware.network import Link
 
-__all__ = ["HOST_PARTS", "Host", "HostPart", "MemoryTier", "Node", "ScaleUp"]
+__all__ = ["ACCESS", "HOST_PARTS", "Host", "HostPart", "MemoryTier", "Node", "ScaleUp"]
+
+#: How devices use memory behind them: they copy from it what they work on, or read and write it as
+#: they work, one access to either memory after the other or both streaming at once.
+ACCESS = ("copy", "serial", "concurrent")
 
 #: What a node's file may tell apart of its host, in the order of reports; what is left is the rest.
 HOST_PARTS = ("processors", "memory", "adapters")
@@ -69,19 +73,41 @@ class ScaleUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTier:
-    """Memory behind the hosts, reached over CXL.
+    """Expanded memory: a second tier behind hosts or devices, reached over CXL or the like.
 
     Attributes:
-        memory_bytes: Capacity of one host's tier, or of the pool. [B]
-        bandwidth_bytes_per_s: Of one host's link, one direction. [B/s]
+        memory_bytes: Capacity of one host's (or device's) tier, or of the pool. [B]
+        bandwidth_bytes_per_s: Of one host's (or device's) link, one direction. [B/s]
         latency_s: Of one access. [s]
-        pooled: One pool for all hosts, instead of a memory for each.
+        pooled: One pool for all, instead of a memory for each.
+        access: One of `ACCESS`.
+        per_device: Each device has a link of its own to it, which passes no host.
+        pool_bytes_per_s: What the pool serves all together; None for as much as their links. [B/s]
     """
 
     memory_bytes: float
     bandwidth_bytes_per_s: float
     latency_s: float
     pooled: bool
+    access: str = "copy"
+    per_device: bool = False
+    pool_bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        misfits = {}
+        if self.access not in ACCESS:
+            misfits["cxl.access"] = f"found '{self.access}', expected one of {', '.join(ACCESS)}"
+        if self.pool_bytes_per_s is not None and not self.pooled:
+            misfits["cxl.pool_bandwidth"] = (
+                "found with a memory for each host; set pooled, or leave it out"
+            )
+        if misfits:
+            raise HardwareError(misfits)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether devices read and write it as they work, instead of copying."""
+        return self.access != "copy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,7 +158,7 @@ class ClusterTiming:
         if not is_known or (recorded > 0 and not self.roofline):
             return recorded
         rates = self.rates
-        return max(operations / rates.linear_flop_per_s, moved / rates.memory_bytes_per_s)
+        return max(operations / rates.linear_flop_per_s, moved / float(rates.memory_bytes_per_s))
 
     def _collective(self, unit: Unit) -> Cost:
         ranks = len(unit.nodes)

@@ -16,7 +16,7 @@ from wattree.job.problems import Problems, shown
 from wattree.job.schema import ClusterSpec, PoolSpec
 from wattree.job.values import read_power_limit
 
-__all__ = ["cluster_of", "located", "with_power_limit"]
+__all__ = ["cluster_of", "located", "straggling", "with_power_limit"]
 
 #: More kinds of nodes than this in one job are a slip: a pool of each node, perhaps.
 MOST_POOLS = 64
@@ -29,11 +29,10 @@ def cluster_of(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Cluste
     if pools is not None or spec.fabric is not None:
         fabric = _fabric(spec, folder=folder, problems=problems)
     site = _site(spec, folder=folder, problems=problems)
-    slowdown = _by_device(spec.slowdown, "slowdown", problems=problems)
-    slow_links = _by_device(spec.slow_links, "slow_links", problems=problems)
+    devices = sum(pool.devices for pool in pools or ())
+    slowdown, slow_links = straggling(spec, devices, problems=problems)
     if pools is None or fabric is None or site is None:
         return None
-    devices = sum(pool.devices for pool in pools)
     if sum(pool.nodes for pool in pools) > 1:
         for node in dict.fromkeys(pool.node.name for pool in pools):
             warn_of_port(
@@ -45,13 +44,28 @@ def cluster_of(spec: ClusterSpec, *, folder: Path, problems: Problems) -> Cluste
             pools=tuple(replace(pool, node=attached(pool.node, fabric)) for pool in pools),
             fabric=fabric,
             site=site,
-            slowdown=_with_stragglers(slowdown, spec, devices),
+            slowdown=slowdown,
             slow_links=slow_links,
             power_limit_w=spec.power_limit,
         )
     if cluster is not None:
         warn_of_idle_cluster(spec, cluster, problems=problems)
     return cluster
+
+
+def straggling(
+    spec: ClusterSpec, devices: int, *, problems: Problems
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Return the factors on compute times and on shares of the network, by device.
+
+    Args:
+        spec: The section.
+        devices: That the cluster has.
+        problems: Where faults go.
+    """
+    slowdown = _by_device(spec.slowdown, "slowdown", problems=problems)
+    slow_links = _by_device(spec.slow_links, "slow_links", problems=problems)
+    return _with_stragglers(slowdown, spec, devices), slow_links
 
 
 def with_power_limit(cluster: Cluster, limit: str, *, source: str) -> Cluster:

@@ -72,22 +72,38 @@ def load_job(path: Path | str) -> Job:
     return job_from_mapping(read_yaml(path), str(path), folder=path.parent)
 
 
-def job_from_mapping(mapping: object, source: str = "job", *, folder: Path | None = None) -> Job:
+def job_from_mapping(
+    mapping: object,
+    source: str = "job",
+    *,
+    folder: Path | None = None,
+    cluster: Cluster | None = None,
+) -> Job:
     """Return the job that a mapping with the keys of a job file describes.
 
     Args:
         mapping: What the YAML holds.
         source: What messages call it.
         folder: Where relative paths in it start; None for the current folder.
+        cluster: The hardware, in place of a section `cluster`, which is then not read.
 
     Raises:
         JobError: It describes no possible job; all problems in one.
     """
-    return _job(mapping, source, folder or Path())
+    return _job(mapping, source, folder or Path(), given=cluster)
 
 
-def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None) -> Job:
-    """Return the job of a mapping; as a neighbour of another one, if it is a `guest`."""
+def _job(
+    mapping: object,
+    source: str,
+    folder: Path,
+    guest: Guest | None = None,
+    given: Cluster | None = None,
+) -> Job:
+    """Return the job of a mapping; as a neighbour of another one, if it is a `guest`.
+
+    It stands on the `given` cluster, if there is one.
+    """
     problems = Problems(source)
     if not isinstance(mapping, Mapping):
         known = ", ".join(JobFile.model_fields)
@@ -99,7 +115,9 @@ def _job(mapping: object, source: str, folder: Path, guest: Guest | None = None)
         mapping.get("model"), folder=folder, is_guest=guest is not None, problems=problems
     )
     data = _data(mapping.get("data"), model, folder=folder, problems=problems)
-    cluster, place = _cluster_and_place(mapping, guest, folder=folder, problems=problems)
+    cluster, place = given, None
+    if given is None:
+        cluster, place = _cluster_and_place(mapping, guest, folder=folder, problems=problems)
     if data is not None and data.loader is not None and cluster is not None:
         warn_of_loader(data.loader, cluster, problems=problems)
     chosen = mapping.get("strategy", AUTO)

@@ -392,6 +392,11 @@ class OffloadSpec(Section):
     activations: ActivationsSpec | None = Field(
         None, description="a mapping with layers, to and prefetch"
     )
+    overflow: Literal["cxl"] | None = Field(
+        None,
+        description="'cxl', where what does not fit on the device lies; the device must read and "
+        "write it itself (access in the node's file)",
+    )
 
 
 class MovementSpec(Section):

@@ -80,7 +80,9 @@ def _offload(spec: OffloadSpec) -> Offload:
         }
     if tables is not None:
         kept |= {"tables": tables.to, "cached": tables.cached, "hits": tables.hits}
-    return Offload(optimizer=spec.optimizer, parameters=spec.parameters, **kept)
+    return Offload(
+        optimizer=spec.optimizer, parameters=spec.parameters, overflow=spec.overflow, **kept
+    )
 
 
 def _check(spec: MovementSpec, *, problems: Problems) -> None:

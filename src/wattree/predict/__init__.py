@@ -2,7 +2,7 @@
 
 from wattree.predict.estimate import Degrees, Estimates, Shared, estimate
 from wattree.predict.forecast import forecast_job
-from wattree.predict.model import check_recomputation
+from wattree.predict.model import check_recomputation, model_of
 from wattree.predict.power_sweep import LimitedStep, PowerSweep, power_sweep, usual_limits_w
 from wattree.predict.run_of import idle_run_of, loader_run_of, run_of
 from wattree.predict.setting import Setting, setting_of
@@ -21,6 +21,7 @@ __all__ = [
     "forecast_job",
     "idle_run_of",
     "loader_run_of",
+    "model_of",
     "power_sweep",
     "predicted",
     "run_of",

@@ -119,7 +119,7 @@ def _traffic(traffic: Traffic) -> dict[str, object]:
 def _offload(offload: Offload) -> dict[str, object]:
     found: dict[str, object] = {
         name: tier
-        for name in ("optimizer", "parameters")
+        for name in ("optimizer", "parameters", "overflow")
         if (tier := getattr(offload, name)) is not None
     }
     if offload.tables is not None:

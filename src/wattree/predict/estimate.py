@@ -19,11 +19,13 @@ from wattree.compiler.passes.phantom import with_phantoms
 from wattree.compiler.passes.widest import with_widest_parts
 from wattree.hardware import Cluster
 from wattree.predict.degrees import MANY, Degrees
+from wattree.predict.expansion import spilled_share, tier_room
 from wattree.predict.formulas import Formulas
+from wattree.predict.memory_use import process_bytes
 from wattree.predict.pipeline import Held, held_by_stages, known_schedule
 from wattree.predict.setting import Setting
 from wattree.predict.tables import Tables
-from wattree.strategy import SPATIAL, StrategyOptions
+from wattree.strategy import SPATIAL, StrategyOptions, Traffic
 from wattree.strategy.presets import tree_of
 from wattree.strategy.presets.data import REPLICAS
 
@@ -52,6 +54,8 @@ class Estimates:
         energy_j: Of the whole job, PUE included. [J]
         peak_power_w: Of the job's nodes while every rank runs the hungriest layer, before PUE.
             [W]
+        spilled: Share of what is on the devices that overflows to expanded memory.
+        tier_fits: Whether what lies in expanded memory has room there.
     """
 
     step_time_s: Floats
@@ -59,6 +63,8 @@ class Estimates:
     pool: Integers
     energy_j: Floats
     peak_power_w: Floats
+    spilled: Floats
+    tier_fits: NDArray[np.bool_]
 
 
 def estimate(
@@ -113,15 +119,33 @@ class Screened:
 
     def estimates(self, setting: Setting) -> Estimates:
         """Return step times and memory under the rates of `setting`."""
+        found = self.under_spill(setting, None)
+        over = np.flatnonzero((found.spilled > 0) & found.tier_fits)
+        if not len(over):
+            return found
+        # What overflows is known now, and with it how slow memory is.
+        own = replace(self, degrees=self.degrees.take(over))
+        slower = own.under_spill(setting, found.spilled[over])
+        for name in ("step_time_s", "energy_j", "peak_power_w"):
+            getattr(found, name)[over] = getattr(slower, name)
+        return found
+
+    def under_spill(self, setting: Setting, spilled: Floats | None) -> Estimates:
+        """Return estimates where a share of what is on devices lies in expanded memory.
+
+        None stands for nothing; how much would have to is told all the same.
+        """
         degrees, cluster = self.degrees, setting.job.cluster
         tables = [
-            Tables(setting, self.switches, degrees, self.program, pool=pool)
+            Tables(setting, self.switches, degrees, self.program, pool=pool, spilled=spilled)
             for pool in range(len(cluster.pools))
         ]
         screen = Formulas(tables)
         time_s = np.zeros(len(degrees.micro_batch))
         memory, dynamic_j = np.zeros_like(time_s), np.zeros_like(time_s)
         pools = np.zeros(len(time_s), dtype=np.int64)
+        over, room = np.zeros_like(time_s), np.ones(len(time_s), dtype=bool)
+        has_tier = bool(self.switches.traffic.offload.tiers)
         alike = degrees.axes["pp"] * MANY + degrees.virtual_stages
         if cluster.is_mixed:  # which pools a stage lies on depends on the number of ranks
             alike = alike * MANY + tables[0].ranks.astype(np.int64)
@@ -133,6 +157,8 @@ class Screened:
             time_s[index] = screen.step_time_s(index, held)
             memory[index], pools[index] = screen.fullest(index, held)
             dynamic_j[index] = screen.dynamic_j(index, held)
+            if has_tier:
+                over[index], room[index] = _overflow(setting, screen, index, held)
         energy_j = screen.energy_j(time_s, dynamic_j)
         return Estimates(
             step_time_s=time_s,
@@ -140,6 +166,8 @@ class Screened:
             pool=pools,
             energy_j=energy_j,
             peak_power_w=screen.peak_power_w(),
+            spilled=over,
+            tier_fits=room,
         )
 
     def _held(self, at: int, cluster: Cluster) -> Held:
@@ -157,6 +185,27 @@ class Screened:
             held = held_by_stages(self.program, stages, virtual, self.switches, pools=pools)
             self.shared.held[key] = held
         return held
+
+
+def _overflow(
+    setting: Setting, screen: Formulas, index: Integers, held: Held
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the share of what is on devices that overflows, and whether there is room for it."""
+    cluster = setting.job.cluster
+    node, offload = cluster.node, screen.tables.switches.traffic.offload
+    footprint = process_bytes(screen.tensor_bytes(index, held), setting.calibration, node.device)
+    over = spilled_share(footprint.max(axis=0), node.device.memory_bytes, offload)
+    if "cxl" not in offload.tiers:
+        return over, np.ones(len(over), dtype=bool)
+    used = screen.placed_bytes(index, held) + over * footprint
+    room, whose = tier_room(node, "cxl")
+    ranks = screen.tables.ranks[index]
+    if whose == "pool":
+        taken = held.stages_of_kind @ used * ranks / held.stages
+    else:
+        sharing = 1.0 if whose == "device" else np.minimum(ranks, float(node.devices))
+        taken = used.max(axis=0) * sharing
+    return over, np.asarray(taken <= room)
 
 
 def stage_pools(cluster: Cluster, ranks: int, stages: int) -> Floats:
@@ -188,8 +237,8 @@ def screened(
     """
     shared = shared or Shared()
     active = frozenset(axis for axis, values in degrees.axes.items() if (values > 1).any())
-    # Neither schedules nor degrees (above 1) change a tree.
-    wide = _wide(switches, degrees)
+    # Neither schedules nor degrees (above 1) change a tree, nor does how data moves.
+    wide = replace(_wide(switches, degrees), traffic=Traffic())
     # Neither do processes on each device, which are all alike.
     own_tp = wide.tp if wide.phantom else min(wide.tp, 2)
     key = replace(wide, tp=own_tp, schedule="1f1b", processes_per_device=1), active

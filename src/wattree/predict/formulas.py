@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost.colocation import barrier_s
+from wattree.cost.update import update_bytes_per_s
 from wattree.predict.beside import Beside
 from wattree.predict.energy_use import standing_w
 from wattree.predict.hidden import gathered_copies, hidden_traffic
@@ -145,8 +146,15 @@ class Formulas:
         state_bytes = self.tables.state_bytes
         if len(self.by_pool) == 1:
             traffic = self.tables.update_bytes(updated.max(axis=0))
-            rate = self.tables.rates.update_bytes_per_s(state_bytes)
-            return np.asarray(traffic / rate)
+            software, rates = self.tables.setting.software, self.tables.update_rates
+            if rates.expanded is None:
+                return np.asarray(traffic / rates.update_bytes_per_s(state_bytes))
+            column = self.tables.storage_of[index]
+            near = np.asarray(update_bytes_per_s(state_bytes, software, rates))[column]
+            far = np.asarray(update_bytes_per_s(state_bytes, software, rates, far=True))
+            elements = self._of_storage(held, "far_updated", index).max(axis=0)
+            rows = self.tables.update_bytes(elements)
+            return np.asarray(traffic / near + rows / far)
         slowness = [
             np.full((len(held.first), 1), 1 / t.rates.update_bytes_per_s(state_bytes))
             for t in self.by_pool
@@ -240,6 +248,15 @@ class Formulas:
             working = working + self.tables.buffers[held.counts[0] > 0].max(initial=0.0)
         inputs = self._inputs.device_bytes(index, held)
         return np.asarray(resident + saved + working + inputs)
+
+    def placed_bytes(self, index: Integers, held: Held) -> Floats:
+        """Return what each kind of stage has in expanded memory by class, `(kinds, n)`. [B]"""
+        placed = self._of_storage(held, "far_resident", index)
+        alive = in_flight(held.schedule, held, self.tables.degrees.micro_batches[index])
+        for part, count in zip(held.parts, alive, strict=True):
+            kept = part @ self.tables.far_kept
+            placed = placed + np.take(kept, self.tables.block_of[index], axis=1) * count
+        return np.asarray(placed)
 
     def fullest(self, index: Integers, held: Held) -> tuple[Floats, Integers]:
         """Return the live tensors of the fullest rank, and the pool of its device. [B]"""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wattree.compiler.reach import reached_offload
 from wattree.cost import Software
-from wattree.strategy import Offload, StrategyOptions
+from wattree.hardware import Cluster
+from wattree.strategy import StrategyOptions
 
 __all__ = ["Hidden", "gathered_copies", "habit", "hidden_traffic", "is_expressible"]
 
@@ -60,15 +62,23 @@ def gathered_copies(switches: StrategyOptions) -> float:
     return float(max(prefetch.ahead(depth) for depth in (prefetch.forward, prefetch.backward)))
 
 
-def is_expressible(switches: StrategyOptions) -> bool:
+def is_expressible(switches: StrategyOptions, cluster: Cluster) -> bool:
     """Return whether the closed form knows all settings.
 
-    Not what is offloaded or freed early, and not what makes ranks differ: owners of tables, or a
-    first device that does more than the others.
+    Not what is copied to memory behind the devices or freed early, and not what makes ranks differ:
+    owners of tables, or a first device that does more than the others.
+
+    Args:
+        switches: The settings.
+        cluster: Whose nodes say how memory behind the devices is used.
     """
+    offload = switches.traffic.offload
+    copied = bool(offload.tiers)
+    if copied and not cluster.is_mixed:
+        copied = bool(reached_offload(offload, cluster.node)[0].tiers)
     alike = switches.tables == "data-parallel" and not switches.single_process
     moves_plainly = not switches.traffic.overlap_optimizer
-    return alike and moves_plainly and switches.traffic.offload == Offload()
+    return alike and moves_plainly and not copied
 
 
 def habit(*, choice: bool | None, default: bool) -> bool:

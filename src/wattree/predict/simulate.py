@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from wattree.compiler import Compilation, MemoryLedger, compile_job
 from wattree.compiler.loading import Loading
 from wattree.cost import load_calibration
-from wattree.errors import JobError
+from wattree.errors import JobError, StrategyError
 from wattree.graph import TaskKind
 from wattree.hardware import Cluster
 from wattree.job import Job, naming
@@ -31,10 +31,11 @@ from wattree.predict.described import describe
 from wattree.predict.energy_use import StepEnergy, step_energy
 from wattree.predict.evidence import provenance_of
 from wattree.predict.example import missing_strategy
+from wattree.predict.expansion import spilled_share, tier_notes, tier_uses, with_spill
 from wattree.predict.fabric import Rules
 from wattree.predict.idle import has_experts, idle_choices
 from wattree.predict.materials import core_times_s, materials_use, notes_of_loading
-from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory
+from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory, process_bytes
 from wattree.predict.model import check_recomputation
 from wattree.predict.neighbours import Beside, beside, occupied_nodes
 from wattree.predict.overhead import communicators
@@ -44,7 +45,15 @@ from wattree.predict.token_notes import token_note
 from wattree.sim import play
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
-from wattree.trace import MemoryUse, NeighbourEffect, PoolUse, Result, SimulationSize, Trace
+from wattree.trace import (
+    MemoryUse,
+    NeighbourEffect,
+    PoolUse,
+    Result,
+    SimulationSize,
+    TierUse,
+    Trace,
+)
 
 __all__ = ["Prediction", "compilation_of", "predicted", "simulate"]
 
@@ -168,6 +177,13 @@ def predicted(
     compilation = compilation_of(setting, strategy, fold=fold, detail=detail)
     compiled = time.perf_counter()
     trace = play(compilation.graph, sharing=sharing, mutual_slowdown=mutual_slowdown)
+    spilled = 0.0
+    if strategy.traffic.offload.overflow is not None:
+        # What is kept when depends on no bandwidth, so the first play tells what overflows.
+        spilled = _spilled(setting, strategy, trace)
+    if spilled > 0:
+        compilation = compilation_of(setting, strategy, fold=fold, detail=detail, spilled=spilled)
+        trace = play(compilation.graph, sharing=sharing, mutual_slowdown=mutual_slowdown)
     ended = time.perf_counter()
     ranks, class_pools = strategy.mesh.ranks, compilation.class_pools
     energy = step_energy(
@@ -199,7 +215,15 @@ def predicted(
         compile_s=compiled - began,
         run_s=ended - compiled,
     )
-    memory = memory_use(peak)
+    tiers = tier_uses(
+        compilation.tiers,
+        trace,
+        spilled=spilled,
+        cluster=job.cluster,
+        calibration=setting.calibration,
+        ranks=ranks,
+    )
+    memory = with_spill(memory_use(peak), peak, spilled, tiers)
     if detail:
         memory = with_alive(
             memory,
@@ -221,7 +245,11 @@ def predicted(
         detail=detail,
         size=size,
         loading=compilation.loading,
-        rules=_rule_notes(sharing, mutual_slowdown=mutual_slowdown),
+        rules=(
+            *tier_notes(job.cluster, strategy.traffic.offload, spilled),
+            *_rule_notes(sharing, mutual_slowdown=mutual_slowdown),
+        ),
+        tiers=tiers,
     )
     result = with_colocation(result, setting, colocation, compilation, peak)
     return Prediction(
@@ -236,7 +264,12 @@ def predicted(
 
 
 def compilation_of(
-    setting: Setting, strategy: Strategy, *, fold: bool = True, detail: bool = True
+    setting: Setting,
+    strategy: Strategy,
+    *,
+    fold: bool = True,
+    detail: bool = True,
+    spilled: float = 0.0,
 ) -> Compilation:
     """Return what is played for one strategy of a job.
 
@@ -245,6 +278,7 @@ def compilation_of(
         strategy: The one to compile.
         fold: One rank class for all ranks that do the same.
         detail: A task per operator; otherwise undisturbed runs are one task.
+        spilled: Share of what is on the devices that overflows to expanded memory.
 
     Raises:
         StrategyError: It does not fit model or cluster.
@@ -263,7 +297,15 @@ def compilation_of(
         detail=detail,
         devices=None if job.devices is None else np.array(job.devices, dtype=np.int64),
         loader=job.data.loader,
+        spilled=spilled,
     )
+
+
+def _spilled(setting: Setting, strategy: Strategy, trace: Trace) -> float:
+    """Return the share of what is on the fullest device that overflows."""
+    device = setting.job.cluster.node.device
+    footprint = process_bytes(trace.peak_bytes.max(), setting.calibration, device)
+    return float(spilled_share(footprint, device.memory_bytes, strategy.traffic.offload))
 
 
 def _written_out(setting: Setting, strategy: Strategy | StrategyOptions) -> Strategy:
@@ -283,6 +325,13 @@ def _beside_neighbours(
     rules: Rules,
 ) -> Prediction:
     """Return the prediction with the step beside the job's neighbours."""
+    if strategy.traffic.offload.overflow:
+        raise StrategyError(
+            {
+                "strategy.offload.overflow": "found beside neighbours; expected a job alone, as "
+                "what overflows is known only when it was played"
+            }
+        )
     there = beside(
         setting,
         _written_out(setting, strategy),
@@ -320,6 +369,7 @@ def _result(
     size: SimulationSize,
     loading: tuple[Loading, ...],
     rules: tuple[str, ...],
+    tiers: tuple[TierUse, ...],
 ) -> Result:
     job = setting.job
     trained = changed_setting(setting, strategy)
@@ -378,6 +428,7 @@ def _result(
             step_s=step_s,
             exposed_s=_starved_s(trace, loading, parts.exposed_materials),
         ),
+        tiers=tiers,
     )
 
 

@@ -20,16 +20,17 @@ from wattree.compiler.program import CollectiveKind, CollectiveStep, Scale, Toke
 from wattree.compiler.residents import buffer_bytes
 from wattree.compiler.storage import SyncGroup, block_storage, optimizer_state_bytes
 from wattree.compiler.token_load import tokens_of
-from wattree.cost.update import update_traffic_bytes
+from wattree.cost.update import update_bytes_per_s, update_traffic_bytes
 from wattree.energy import dynamic_energy_j
 from wattree.hardware import Cluster
 from wattree.predict.block_memory import block_memory, gathered_bytes, staged_bytes
 from wattree.predict.degrees import MANY, Degrees
+from wattree.predict.expansion import Expansion
 from wattree.predict.hidden import habit
 from wattree.predict.pipeline import deferred_s
 from wattree.predict.setting import Setting
 from wattree.predict.stragglers import computing_s
-from wattree.strategy import AXES, TIME_SLICED, ExpertLoad, StrategyOptions
+from wattree.strategy import AXES, TIME_SLICED, ExpertLoad, Offload, StrategyOptions
 
 __all__ = ["Tables"]
 
@@ -53,11 +54,12 @@ class Tables:
         program: ModelProgram,
         *,
         pool: int,
+        spilled: Floats | None = None,
     ) -> None:
         self.setting, self.switches, self.degrees = setting, switches, degrees
         self.program = program
         colocation = switches.colocation
-        self.rates = rates = setting.pool_rates[pool].shared(
+        self.rates = setting.pool_rates[pool].shared(
             colocation.processes, in_turn=colocation.sharing == TIME_SLICED
         )
         software, cluster = setting.software, setting.job.cluster
@@ -70,11 +72,13 @@ class Tables:
         self.ranks = np.prod(list(values.values()), axis=0)
         # Where links are played, it matters how full a domain is of groups.
         filled = np.zeros_like(micro_batch)
-        if rates.collectives.looks_at_any():
+        if self.rates.collectives.looks_at_any():
             filled = np.minimum(self.ranks, float(domain))
+        tier = Expansion.of(setting.job.cluster, switches, spilled)
         first, self.block_of = _distinct(
-            values["tp"], values["cp"], values["ep"], micro_batch, filled
+            values["tp"], values["cp"], values["ep"], micro_batch, filled, *tier.told(values["pp"])
         )
+        rates = tier.rates(self.rates, program.model, first, values["pp"])
         ones = np.ones(len(first))
         own = {axis: values[axis][first] if axis in ("tp", "cp", "ep") else ones for axis in AXES}
         placement = _placement(own, domain, self.leaf_devices, filled[first])
@@ -90,7 +94,8 @@ class Tables:
             )
         # Storage: the micro-batch does not matter.
         without_stages = (values[axis] for axis in AXES if axis != "pp")
-        first, self.storage_of = _distinct(*without_stages, filled)
+        first, self.storage_of = _distinct(*without_stages, filled, *tier.told(values["pp"]))
+        self.update_rates = tier.rates(self.rates, program.model, first, values["pp"])
         own = {axis: v[first] for axis, v in values.items()}
         own["pp"] = np.ones(len(first))
         self.storage_scale = _scale(own, np.ones(len(first)), setting, program)
@@ -104,6 +109,7 @@ class Tables:
                 self.state_bytes,
                 reduce_every_micro_batch=switches.reduce_every_micro_batch,
                 samples=float(colocation.process_batch(setting.job.data.global_batch)),
+                offload=tier.reached,
             )
             for p in program.programs
         ]
@@ -135,7 +141,7 @@ class Tables:
                 [computing_s(c.recomputation) + computing_s(c.backward) for c in self.costs]
             )
         self._traffic()
-        self._memory()
+        self._memory(tier.reached)
         self._energy(pipelining)
 
     def update_bytes(self, elements: Floats) -> Floats:
@@ -144,12 +150,31 @@ class Tables:
         software = self.setting.software
         return update_traffic_bytes(elements, self.state_bytes, software, processes=processes)
 
-    def _memory(self) -> None:
-        """Bytes of each program: resident, gathered, kept, and needed for a moment."""
+    def _memory(self, reached: Offload) -> None:
+        """Bytes of each program: resident, gathered, kept, and needed for a moment.
+
+        What has its place in expanded memory is told apart: for the whole step, and kept.
+        """
+        placed = [
+            np.array([getattr(s, name) for s in self.storage])
+            for name in ("parameters", "optimizer")
+            if getattr(reached, name) is not None
+        ]
+        far = [s.far for s in self.storage if s.far is not None]
+        self.far_resident = sum(placed, np.zeros_like(self.gather)) + (np.array(far) if far else 0)
         self.resident = np.array([s.parameters + s.gradients + s.optimizer for s in self.storage])
+        self.resident = self.resident - sum(placed, np.zeros_like(self.gather))
+        zero = np.zeros_like(self.forward[0])
+        self.far_kept = np.array(
+            [zero if c.far_kept_bytes is None else c.far_kept_bytes for c in self.costs]
+        )
         self.gathered = np.array([gathered_bytes(s, self.storage_scale) for s in self.storage])
         self.staged = np.array([staged_bytes(s, self.storage_scale) for s in self.storage])
         self.updated = np.array([s.updated_elements for s in self.storage])
+        none = np.zeros_like(self.updated[0])
+        self.far_updated = np.array(
+            [none if s.far_elements is None else s.far_elements for s in self.storage]
+        )
         kept, moment = zip(*(block_memory(c) for c in self.costs), strict=True)
         self.kept, self.moment = np.array(kept), np.array(moment)
         self.handed = np.concatenate([c.handed_bytes for c in self.costs])
@@ -162,7 +187,8 @@ class Tables:
         none = np.zeros(1, dtype=bool)
         second = self._device_j(np.zeros(1), np.zeros(1), np.ones(1), ~none)  # of communication
         traffic = self.update_bytes(self.updated)
-        busy_s = traffic / self.rates.update_bytes_per_s(self.state_bytes)
+        software = self.setting.software
+        busy_s = traffic / update_bytes_per_s(self.state_bytes, software, self.update_rates)
         phases = [
             (
                 self._phase_j(c.forward, pipelining),

@@ -34,7 +34,7 @@ from wattree.report.words import (
     quantity,
     strategy_in_words,
 )
-from wattree.trace import Evidence, MemoryUse, PoolUse, Result
+from wattree.trace import Evidence, MemoryUse, PoolUse, Result, TierUse
 from wattree.units import format_bytes, format_time
 
 __all__ = ["show_result"]
@@ -62,21 +62,13 @@ def show_result(result: Result, console: Console, *, memory: bool = False) -> No
     _memory(result.memory, console, fullest=_fullest(result.pools))
     if memory:
         show_alive(result.memory, console)
+    if result.tiers:
+        _section("Memory behind the devices", _tier_table(result.tiers), console)
     if result.pools:
         _section("Pools", pool_table(result.pools), console)
     _energy_sections(result, console)
     _section("Power, money, carbon", _bill(result, console), console)
-    if result.run is not None:
-        facts = _facts()
-        for row in run_facts(result.run):
-            facts.add_row(*row)
-        _section("A run to its target, at this pace", facts, console)
-    if result.shift is not None:
-        title = (
-            f"A run of {format_time(result.shift.run_s)} "
-            f"({quantity(result.shift.energy_j / 3600, 'Wh')}) by the hour that it starts"
-        )
-        _section(title, shift_table(result.shift), console)
+    _run_sections(result, console)
     if result.neighbours is not None:
         show_neighbours(result.neighbours, console)
     _section("What the numbers rest on", _evidence(result.provenance), console)
@@ -92,6 +84,21 @@ def show_result(result: Result, console: Console, *, memory: bool = False) -> No
             style="dim",
         )
     )
+
+
+def _run_sections(result: Result, console: Console) -> None:
+    """Print what a run to its target takes, and what its start's hour changes."""
+    if result.run is not None:
+        facts = _facts()
+        for row in run_facts(result.run):
+            facts.add_row(*row)
+        _section("A run to its target, at this pace", facts, console)
+    if result.shift is not None:
+        title = (
+            f"A run of {format_time(result.shift.run_s)} "
+            f"({quantity(result.shift.energy_j / 3600, 'Wh')}) by the hour that it starts"
+        )
+        _section(title, shift_table(result.shift), console)
 
 
 def _headline(result: Result, console: Console) -> None:
@@ -165,6 +172,19 @@ def _memory(memory: MemoryUse, console: Console, *, fullest: str) -> None:
         _section(title, table, console)
     elif not memory.fits:
         console.print(Padding("No single change makes it fit; try more devices.", INDENT))
+
+
+def _tier_table(tiers: Sequence[TierUse]) -> Table:
+    table = _table()
+    for head in ("memory", "used", "of", "", "moved in a step"):
+        table.add_column(head, justify="left" if head == "memory" else "right")
+    for tier in tiers:
+        room = f"{format_bytes(tier.capacity_bytes)} a {tier.capacity_of}"
+        room = room if tier.capacity_of != "pool" else f"{format_bytes(tier.capacity_bytes)} pooled"
+        verdict = "fits" if tier.fits else "does not fit"
+        used, moved = format_bytes(tier.used_bytes), format_bytes(tier.traffic_bytes)
+        table.add_row(tier.name, used, room, verdict, moved)
+    return table
 
 
 def _energy(result: Result, console: Console) -> Table:

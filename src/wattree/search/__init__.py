@@ -1,7 +1,26 @@
 """The space of strategies and clusters, screened, simulated and ranked."""
 
+from wattree.search.best import Best, Estimate, Known, best_strategy
 from wattree.search.fixes import memory_fixes, with_memory_fixes
-from wattree.search.plan import plan
+from wattree.search.plan import check_objectives, plan
 from wattree.search.plan_result import Plan, RankedStrategy
+from wattree.search.promising import misses
+from wattree.search.screen import Constraints
+from wattree.search.space import Limits, device_counts
 
-__all__ = ["Plan", "RankedStrategy", "memory_fixes", "plan", "with_memory_fixes"]
+__all__ = [
+    "Best",
+    "Constraints",
+    "Estimate",
+    "Known",
+    "Limits",
+    "Plan",
+    "RankedStrategy",
+    "best_strategy",
+    "check_objectives",
+    "device_counts",
+    "memory_fixes",
+    "misses",
+    "plan",
+    "with_memory_fixes",
+]

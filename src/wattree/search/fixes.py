@@ -164,7 +164,7 @@ def _legal(setting: Setting, changes: Iterable[Change]) -> Iterator[Change]:
 
 
 def _may_fit(setting: Setting, options: StrategyOptions) -> bool:
-    if not is_expressible(options):
+    if not is_expressible(options, setting.job.cluster):
         return True  # only simulation can tell
     try:
         found = estimate(setting, options, _alone(setting, options))

@@ -30,7 +30,7 @@ from wattree.search.screen import Constraints, Screened, screen
 from wattree.search.space import Limits, Space, device_counts, enumerate_space
 from wattree.strategy import StrategyOptions
 
-__all__ = ["plan", "search"]
+__all__ = ["check_objectives", "plan", "search"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -74,7 +74,7 @@ def plan(
     began = time.perf_counter()
     setting = setting_of(job, load_calibration(calibration))
     wanted = (objective, *(pareto or ()))
-    _check_objectives(setting, wanted)
+    check_objectives(setting, wanted)
     constraints = Constraints(
         power_cap_w=power_cap_w,
         step_time_s=None if deadline_s is None else deadline_s / max(job.training.steps, 1),
@@ -259,7 +259,12 @@ def _rivals(setting: Setting, ranks: int) -> dict[str, RankedStrategy | None]:
     return {name: _simulated(setting, options) for name, options in hands.items()}
 
 
-def _check_objectives(setting: Setting, names: Sequence[str]) -> None:
+def check_objectives(setting: Setting, names: Sequence[str]) -> None:
+    """Refuse objectives that the job has no figures for.
+
+    Raises:
+        JobError: There is no such objective, or a price or a carbon intensity is missing.
+    """
     cluster, problems = setting.job.cluster, []
     for name in names:
         if name not in OBJECTIVES:

@@ -14,6 +14,7 @@ from wattree.search.objective import objective_of, to_digits
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.screen import (
     OUT_OF_MEMORY,
+    OVER_BUDGET,
     OVER_POWER,
     PAST_DEADLINE,
     Constraints,
@@ -56,6 +57,8 @@ def search(
     *,
     objectives: Sequence[str] = ("time",),
     fewest: int = FEWEST,
+    enough: int | None = None,
+    detail: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Search:
     """Simulate the most promising strategies, ranked by the first of `objectives`.
@@ -72,12 +75,21 @@ def search(
         constraints: What a simulated one must keep to.
         objectives: One, or several for a front.
         fewest: Strategies wanted that meet every constraint, if there are as many.
+        enough: As many end the search, whatever may follow; None: the closed form's error decides.
+        detail: Whether results tell all that plays can.
         progress: Called with (done, at most).
     """
     names = tuple(dict.fromkeys(objectives))
-    played = _Played(setting, screened, constraints)
+    played = _Played(setting, screened, constraints, detail=detail)
     for name in names:
-        _play_best(played, name, feasible, fewest=fewest, progress=progress or (lambda *_: None))
+        _play_best(
+            played,
+            name,
+            feasible,
+            fewest=fewest,
+            enough=enough,
+            progress=progress or (lambda *_: None),
+        )
     entries = [
         ranked_strategy(screened.options(index), result) for index, result in played.good.items()
     ]
@@ -91,6 +103,7 @@ def _play_best(
     feasible: NDArray[np.bool_],
     *,
     fewest: int,
+    enough: int | None,
     progress: Callable[[int, int], None],
 ) -> None:
     """Simulate strategies by rising estimate of objective `name`, as `search` says."""
@@ -104,7 +117,7 @@ def _play_best(
     while len(order) and count < most:
         index, order = int(order[0]), order[1:]
         settled = good >= fewest and estimates[index] > best * (1 + _MARGIN)
-        if settled or (good and played.tasks > budget):
+        if settled or good == enough or (good and played.tasks > budget):
             break
         family = _family(played.screened.options(index))
         if family in known:
@@ -142,8 +155,11 @@ def _less_hungry(order: NDArray[np.int64], played: _Played, index: int) -> NDArr
 class _Played:
     """Strategies simulated so far, each once however often it is asked for."""
 
-    def __init__(self, setting: Setting, screened: Screened, constraints: Constraints) -> None:
+    def __init__(
+        self, setting: Setting, screened: Screened, constraints: Constraints, *, detail: bool
+    ) -> None:
         self.setting, self.screened, self.constraints = setting, screened, constraints
+        self.detail = detail
         self.all: dict[int, Result] = {}
         self.good: dict[int, Result] = {}
         self.reason: dict[int, str] = {}
@@ -153,7 +169,7 @@ class _Played:
         """Return the result of one strategy; None if it misses a constraint."""
         if index not in self.all:
             options = self.screened.options(index)
-            result = predicted(self.setting, options).result
+            result = predicted(self.setting, options, detail=self.detail).result
             self.all[index] = result
             self.tasks += result.simulation.tasks
             if reason := misses(result, self.constraints):
@@ -165,12 +181,15 @@ class _Played:
 
 def misses(result: Result, constraints: Constraints) -> str | None:
     """Return the constraint that a simulated strategy misses, if there is one."""
-    if not result.memory.fits:
+    if not result.memory.fits and not constraints.any_memory:
         return OUT_OF_MEMORY
     if constraints.power_cap_w is not None and result.peak_power_w > constraints.power_cap_w:
         return OVER_POWER
     if constraints.step_time_s is not None and result.step_time_s > constraints.step_time_s:
         return PAST_DEADLINE
+    most_usd = constraints.cost_usd
+    if most_usd is not None and result.cost_usd is not None and result.cost_usd > most_usd:
+        return OVER_BUDGET
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ _CHUNK = 20_000
 OUT_OF_MEMORY = "out of memory"
 OVER_POWER = "over the power cap"
 PAST_DEADLINE = "past the deadline"
+OVER_BUDGET = "over the budget"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +38,15 @@ class Constraints:
         memory_bytes: Of one device; None for what each device has. [B]
         power_cap_w: Highest power of the job's nodes, before PUE; None for no cap. [W]
         step_time_s: Longest step; None for no deadline. [s]
+        cost_usd: Most that a step may cost; None for no budget. [USD]
+        any_memory: Nothing is turned away for its memory.
     """
 
     memory_bytes: float | None = None
     power_cap_w: float | None = None
     step_time_s: float | None = None
+    cost_usd: float | None = None
+    any_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +58,9 @@ class Screened:
         step_time_s, memory_bytes, energy_j: Estimates. [s, B, J]
         average_power_w, peak_power_w: Of the job's nodes, before PUE. [W]
         rent_usd_per_s: Of the nodes that each strategy uses; 1 where no price is known. [USD/s]
+        usd_per_j: Of energy that is paid beside rent. [USD/J]
         room_bytes: Memory of the device that is the fullest. [B]
+        tier_fits: Whether what lies in expanded memory has room there.
     """
 
     space: Space
@@ -64,6 +71,8 @@ class Screened:
     peak_power_w: Floats
     rent_usd_per_s: Floats
     room_bytes: Floats
+    tier_fits: NDArray[np.bool_]
+    usd_per_j: float = 0.0
 
     def __len__(self) -> int:
         return len(self.step_time_s)
@@ -76,23 +85,43 @@ class Screened:
             index -= len(group)
         raise IndexError(index)
 
+    def on(self, cluster: Cluster) -> Screened:
+        """Return the same strategies on a cluster of other prices and of devices of other memory.
+
+        Nothing else may differ, and all nodes must be alike.
+        """
+        groups = self.space.groups
+        axes = [np.prod([group.degrees.axes[a] for a in AXES], axis=0) for group in groups]
+        return replace(
+            self,
+            rent_usd_per_s=_rent(cluster, np.concatenate(axes)) if axes else self.rent_usd_per_s,
+            room_bytes=np.full(len(self), cluster.node.device.memory_bytes),
+            usd_per_j=energy_usd_per_j(cluster) or 0.0,
+        )
+
     def objective(self, name: str, setting: Setting) -> Floats:
         """Return what the best strategy has least of: s, J, USD or gCO2e per step."""
         cluster = setting.job.cluster
         if name == "time":
             return self.step_time_s
         if name == "cost":
-            energy_usd = (energy_usd_per_j(cluster) or 0.0) * self.energy_j
-            return self.step_time_s * self.rent_usd_per_s + energy_usd
+            return self.cost_usd
         if name == "carbon":
             return self.energy_j * (cluster.site.carbon_gco2e_per_j or 1.0)
         return self.energy_j
 
+    @property
+    def cost_usd(self) -> Floats:
+        """Return what a step costs, `(n,)`; in steps' seconds where no price is known. [USD]"""
+        return self.step_time_s * self.rent_usd_per_s + self.usd_per_j * self.energy_j
+
     def fits(self, constraints: Constraints) -> NDArray[np.bool_]:
         """Return which strategies the devices, or less memory than theirs, have room for."""
+        if constraints.any_memory:
+            return np.ones(len(self), dtype=bool)
         most = constraints.memory_bytes
         room = self.room_bytes if most is None else np.minimum(self.room_bytes, most)
-        return np.asarray(self.memory_bytes <= room)
+        return np.asarray((self.memory_bytes <= room) & self.tier_fits)
 
     def rejections(self, constraints: Constraints) -> dict[str, NDArray[np.bool_]]:
         """Return reason → strategies that it turns away; each strategy has one reason at most."""
@@ -102,6 +131,8 @@ class Screened:
             reasons[OVER_POWER] = self.average_power_w > constraints.power_cap_w
         if constraints.step_time_s is not None:
             reasons[PAST_DEADLINE] = self.step_time_s > constraints.step_time_s
+        if constraints.cost_usd is not None:
+            reasons[OVER_BUDGET] = self.cost_usd > constraints.cost_usd
         before = np.zeros(len(self), dtype=bool)
         alone = {}
         for reason, broken in reasons.items():
@@ -111,7 +142,11 @@ class Screened:
 
 
 def screen(
-    setting: Setting, space: Space, *, progress: Callable[[int], None] | None = None
+    setting: Setting,
+    space: Space,
+    *,
+    progress: Callable[[int], None] | None = None,
+    shared: Shared | None = None,
 ) -> Screened:
     """Return estimates of every strategy of `space`.
 
@@ -119,11 +154,12 @@ def screen(
         setting: The job.
         space: Its strategies.
         progress: Called with the number of strategies done.
+        shared: Kept from call to call for one model, it saves compiling its blocks again.
     """
     found: list[Estimates] = []
     rent = []
     done = 0
-    shared = Shared()
+    shared = shared or Shared()
     for group in space.groups:
         for first in range(0, len(group), _CHUNK):
             index = np.arange(first, min(first + _CHUNK, len(group)))
@@ -137,16 +173,24 @@ def screen(
     tensor_bytes = _joined([chunk.tensor_bytes for chunk in found])
     pool = _joined([chunk.pool for chunk in found]).astype(np.int64)
     step_time_s = _joined([chunk.step_time_s for chunk in found])
+    tier_fits = _joined([chunk.tier_fits for chunk in found]).astype(np.bool_)
+    # What overflows is off the device, if there is room for it elsewhere.
+    kept = 1.0 - _joined([chunk.spilled for chunk in found]) * tier_fits
+    room_bytes = _rooms(setting.job.cluster)[pool]
+    memory_bytes = kept * _process_bytes(setting, tensor_bytes, pool) * _processes(space)
+    memory_bytes = np.where(kept < 1.0, np.minimum(memory_bytes, room_bytes), memory_bytes)
     energy_j = _joined([chunk.energy_j for chunk in found])
     return Screened(
         space=space,
         step_time_s=step_time_s,
-        memory_bytes=_process_bytes(setting, tensor_bytes, pool) * _processes(space),
+        memory_bytes=memory_bytes,
         energy_j=energy_j,
         average_power_w=energy_j / setting.job.cluster.site.pue / np.maximum(step_time_s, 1e-12),
         peak_power_w=_joined([chunk.peak_power_w for chunk in found]),
         rent_usd_per_s=_joined(rent),
-        room_bytes=_rooms(setting.job.cluster)[pool],
+        room_bytes=room_bytes,
+        tier_fits=tier_fits,
+        usd_per_j=energy_usd_per_j(setting.job.cluster) or 0.0,
     )
 
 

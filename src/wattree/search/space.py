@@ -27,7 +27,17 @@ from wattree.predict.idle import has_experts
 from wattree.search.balance import balanced_cuts
 from wattree.search.legality import has_attention, has_split_positions, illegal_by_rule, split_rules
 from wattree.search.phantom import phantom_switches
-from wattree.strategy import AXES, MPS, TIME_SLICED, ULYSSES, Schedule, StrategyOptions
+from wattree.search.placements import placements_of
+from wattree.strategy import (
+    AXES,
+    MPS,
+    TIME_SLICED,
+    ULYSSES,
+    Offload,
+    Schedule,
+    StrategyOptions,
+    Traffic,
+)
 from wattree.strategy.parts import has_stack, has_whole_states
 from wattree.strategy.presets import schedule_name
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
@@ -72,6 +82,8 @@ class Limits:
             without.
         processes: Processes on each device to try, beside which all devices hold whole replicas.
         in_turn: Processes of a device take turns there (time slicing) instead of sharing it (MPS).
+        placements: What lies in expanded memory that devices reach: `device` for nothing, or some
+            of `placements.PLACED` joined by `+`; None for those that make sense on the cluster.
     """
 
     axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -85,6 +97,7 @@ class Limits:
     phantom: bool = False
     processes: Sequence[int] = (1,)
     in_turn: bool = False
+    placements: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +203,12 @@ def enumerate_space(
                 _recomputations(setting, limits),
             )
         )
+    placements = placements_of(limits.placements, setting.job.cluster, model)
+    every_switches = [
+        switches if offload == Offload() else replace(switches, traffic=Traffic(offload=offload))
+        for offload in placements
+        for switches in every_switches
+    ]
     legal = _legal_by_kind(meshes, every_switches, setting, rejected)
     groups = []
     shared = Shared()

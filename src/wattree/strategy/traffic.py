@@ -5,7 +5,7 @@ Data only. The compiler turns it into tasks; what is left out is the habit of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 __all__ = ["IN_LINE", "TIERS", "Offload", "Prefetch", "Traffic"]
 
@@ -13,6 +13,8 @@ __all__ = ["IN_LINE", "TIERS", "Offload", "Prefetch", "Traffic"]
 IN_LINE = ("gradients", "parameters", "tensor", "context", "experts", "pipeline")
 #: Memories behind the devices: main memory of the host, and what it reaches over CXL.
 TIERS = ("host", "cxl")
+#: What `Offload` gives a tier.
+_PLACED = ("optimizer", "parameters", "activations", "tables", "overflow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,8 @@ class Offload:
             come in, gradients of rows go out, and the host updates.
         cached: Share of each table that the device keeps nevertheless.
         hits: Share of the lookups that what it keeps serves.
+        overflow: Whatever does not fit on the device, evenly of all that is there; only to memory
+            that the device reads and writes itself.
     """
 
     optimizer: str | None = None
@@ -61,12 +65,23 @@ class Offload:
     tables: str | None = None
     cached: float = 0.0
     hits: float = 0.0
+    overflow: str | None = None
 
     @property
     def tiers(self) -> tuple[str, ...]:
         """Tiers in use."""
-        used = {self.optimizer, self.parameters, self.activations, self.tables}
+        used = {getattr(self, name) for name in _PLACED}
         return tuple(tier for tier in TIERS if tier in used)
+
+    def without(self, other: Offload) -> Offload:
+        """Return it without what `other` gives a tier."""
+        taken = {name: None for name in _PLACED if getattr(other, name) is not None}
+        return replace(self, **taken) if taken else self  # type: ignore[arg-type]
+
+    def only(self, tier: str) -> Offload:
+        """Return what of it waits in one tier."""
+        others = {name: None for name in _PLACED if getattr(self, name) not in {None, tier}}
+        return replace(self, **others) if others else self  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,19 @@ from wattree.strategy.colocation import FIXED_GLOBAL, MPS
 from wattree.strategy.mesh import AXES
 from wattree.strategy.options import StrategyOptions
 from wattree.strategy.phantom import ACTIVATIONS, PAIR
+from wattree.strategy.traffic import Offload
 
 __all__ = ["options_in_words"]
+
+
+def _placed(offload: Offload) -> list[str]:
+    """Return what waits in which memory behind the devices."""
+    items = ("optimizer", "parameters", "activations", "tables", "overflow")
+    by_tier = {
+        tier: " + ".join(item for item in items if getattr(offload, item) == tier)
+        for tier in offload.tiers
+    }
+    return [f"{placed} in {tier}" for tier, placed in by_tier.items()]
 
 
 def options_in_words(options: StrategyOptions) -> str:
@@ -47,6 +58,7 @@ def options_in_words(options: StrategyOptions) -> str:
         )
         if holds
     ]
+    words += _placed(options.traffic.offload)
     words.append(f"micro-batch {options.micro_batch}")
     if options.recompute != "none":
         words.append(f"{options.recompute} recomputation")

@@ -26,6 +26,7 @@ from wattree.trace.result import (
     PoolUse,
     Result,
     SimulationSize,
+    TierUse,
     TimeParts,
 )
 from wattree.trace.run import (
@@ -74,6 +75,7 @@ __all__ = [
     "ShiftedStart",
     "SimulationSize",
     "StageUse",
+    "TierUse",
     "TimeParts",
     "Trace",
     "TrainingUse",

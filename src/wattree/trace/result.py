@@ -22,6 +22,7 @@ __all__ = [
     "PoolUse",
     "Result",
     "SimulationSize",
+    "TierUse",
     "TimeParts",
 ]
 
@@ -128,6 +129,28 @@ class MemoryUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TierUse:
+    """A memory behind the devices in one step.
+
+    Attributes:
+        name: `host` or `cxl`.
+        rank_bytes: What the rank with most there has there. [B]
+        used_bytes, capacity_bytes: Of one `capacity_of`. [B]
+        capacity_of: `device`, `node` or `pool`.
+        fits: Whether what is used is within the capacity.
+        traffic_bytes: Read and written there by all ranks in a step. [B]
+    """
+
+    name: str
+    rank_bytes: float
+    used_bytes: float
+    capacity_bytes: float
+    capacity_of: str
+    fits: bool
+    traffic_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolUse:
     """What one of several pools of different nodes does in a step.
 
@@ -203,6 +226,7 @@ class Result:
             figures are of the job alone.
         pools: The pools of a cluster that has several; empty where all nodes are alike.
         materials: The input pipeline; None where the job says nothing of it.
+        tiers: Memory behind the devices that the strategy uses.
         dense_parameters: Parameters of the job's model, where the strategy trains another function
             in its place; None where it trains just that.
         colocation: Several processes on each device; None where there is one.
@@ -240,6 +264,7 @@ class Result:
     shift: ScheduleShift | None = None
     dense_parameters: int | None = None
     training: TrainingUse | None = None
+    tiers: tuple[TierUse, ...] = ()
     colocation: ColocationUse | None = None
 
     @property
@@ -278,10 +303,11 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, ready for JSON.
 
-        `pools` is there where there are several, `materials` where the job has a loader, `power`
-        where the play was detailed, `run` and `shift` where they were asked for, `training` where
-        it was measured, `colocation` where processes share devices; `function`,
-        `dense_parameters` and `parameter_ratio` where the function is changed.
+        `pools` is there where there are several, `tiers` where memory behind devices is used,
+        `materials` where the job has a loader, `power` where the play was detailed, `run` and
+        `shift` where they were asked for, `training` where it was measured, `colocation` where
+        processes share devices; `function`, `dense_parameters` and `parameter_ratio` where the
+        function is changed.
         """
         fields = asdict(self)
         fields |= {
@@ -292,8 +318,9 @@ class Result:
         for name in ("power", "run", "shift", "training", "colocation"):
             if fields[name] is None:
                 del fields[name]
-        if not self.pools:
-            del fields["pools"]
+        for name in ("pools", "tiers"):
+            if not fields[name]:
+                del fields[name]
         if self.dense_parameters is None:
             del fields["dense_parameters"]
         else:

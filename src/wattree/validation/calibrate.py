@@ -70,7 +70,7 @@ class FitRow:
         """
         setting, options = self.setting(calibration), self.expressed.job.strategy
         assert isinstance(options, StrategyOptions)
-        if not is_expressible(options):
+        if not is_expressible(options, setting.job.cluster):
             played = predicted(setting, options, detail=False)
             return self.ratio * played.result.step_time_s
         if self.screen is None:

@@ -1,0 +1,49 @@
+"""Progress of long runs as lines, for logs."""
+
+from __future__ import annotations
+
+import time
+
+import typer
+
+from wattree.units import format_time
+
+__all__ = ["Lines"]
+
+#: Between two lines. [s]
+_EVERY_S = 10.0
+
+
+class Lines:
+    """Tells on standard error how far a run is, now and then.
+
+    Attributes:
+        quiet: Only `rate` is wanted.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self._began = self._told = time.monotonic()
+
+    def rate(self, done: int) -> str:
+        """Return how many points were finished in a time."""
+        passed = time.monotonic() - self._began
+        if not done or passed <= 0:
+            return ""
+        rate = done / passed
+        return f"{rate:.2g} points/s" if rate >= 0.1 else f"{1 / rate:.3g} s a point"
+
+    def report(self, done: int, total: int, before: int) -> None:
+        """Tell it, if it was not told lately."""
+        now = time.monotonic()
+        if done == before and before:
+            typer.echo(f"wattree: {before:,} of {total:,} points were finished before", err=True)
+        if now - self._told < _EVERY_S or done == before:
+            return
+        self._told = now
+        left_s = (now - self._began) / (done - before) * (total - done)
+        typer.echo(
+            f"wattree: {done:,} of {total:,} points, {self.rate(done - before)}, about "
+            f"{format_time(left_s)} left",
+            err=True,
+        )

@@ -1,0 +1,29 @@
+"""Studies of clusters: resources swept together with strategies."""
+
+from wattree.design.load import load_study, study_from_mapping
+from wattree.design.outcome import TOTALS, Outcome, WorkloadOutcome
+from wattree.design.points import Point
+from wattree.design.results import OBJECTIVE_TOTALS, Results, results_json
+from wattree.design.run import Progress, run_study, stored_results
+from wattree.design.store import default_store
+from wattree.design.study import OBJECTIVES, Axis, Study, Workload
+
+__all__ = [
+    "OBJECTIVES",
+    "OBJECTIVE_TOTALS",
+    "TOTALS",
+    "Axis",
+    "Outcome",
+    "Point",
+    "Progress",
+    "Results",
+    "Study",
+    "Workload",
+    "WorkloadOutcome",
+    "default_store",
+    "load_study",
+    "results_json",
+    "run_study",
+    "stored_results",
+    "study_from_mapping",
+]

@@ -1,0 +1,74 @@
+"""What every backend does, so that a run knows none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from wattree.design.evaluate import Evaluator
+from wattree.design.outcome import Outcome
+from wattree.design.points import Point
+from wattree.design.study import Study
+from wattree.graph import ModelGraph
+
+__all__ = ["Backend", "Here", "Work"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a worker must know before its first point; whole, so that it needs no files.
+
+    Attributes:
+        study: The study, with what its hardware files hold.
+        models: Model graphs of its workloads, where no axis changes them.
+    """
+
+    study: Study
+    models: Mapping[str, ModelGraph] = field(default_factory=dict)
+
+    def evaluator(self) -> Evaluator:
+        """Return what evaluates points of the study."""
+        return Evaluator(self.study, dict(self.models))
+
+
+class Backend(Protocol):
+    """Evaluates points somewhere. Outcomes are the same everywhere."""
+
+    @property
+    def room(self) -> int:
+        """How many more points it takes at once."""
+
+    def submit(self, points: Sequence[Point]) -> None:
+        """Take points, at most as many as there is room for."""
+
+    def completed(self, timeout_s: float) -> list[Outcome]:
+        """Return outcomes that were not returned yet, after waiting so long for the first."""
+
+    def close(self) -> None:
+        """End, and drop what is in flight."""
+
+
+class Here:
+    """Evaluates in this process, a point at a time."""
+
+    def __init__(self, work: Work) -> None:
+        self._evaluator, self._points = work.evaluator(), list[Point]()
+
+    @property
+    def room(self) -> int:
+        """How many more points it takes at once."""
+        return 1 - len(self._points)
+
+    def submit(self, points: Sequence[Point]) -> None:
+        """Take a point."""
+        self._points += points
+
+    def completed(self, timeout_s: float) -> list[Outcome]:  # noqa: ARG002 - it never waits
+        """Return the outcome of the point that was taken."""
+        points, self._points = self._points, []
+        return [self._evaluator.outcome(point) for point in points]
+
+    def close(self) -> None:
+        """Drop what was taken."""
+        self._points = []

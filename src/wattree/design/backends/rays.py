@@ -1,0 +1,167 @@
+"""A Ray cluster, of many machines or of this one: the only file that knows Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import wattree
+from wattree.design.backends.backend import Work
+from wattree.design.evaluate import Evaluator
+from wattree.design.outcome import Outcome
+from wattree.design.points import Point
+from wattree.errors import MissingExtraError, OutputError
+
+__all__ = ["Rays"]
+
+#: Points handed over for each core: one that is evaluated, one that waits beside it.
+_EACH = 2
+#: Times that Ray starts a point again after its worker or machine was lost.
+_RETRIES = 3
+#: How long a cluster may take to answer. [s]
+_CONNECT_S = 30
+_INSTEAD_OF_AMDSMI = Path(__file__).parent / "without_amdsmi"
+
+#: Of this worker process: the digest of a study, and what evaluates its points.
+_EVALUATORS: dict[str, Evaluator] = {}
+
+
+def _evaluate(work: Work, version: str, point: Point) -> Outcome:
+    """Evaluate a point on a worker, which keeps what it learns of a study from point to point."""
+    if wattree.__version__ != version:
+        raise OutputError(
+            f"the cluster has Wattree {wattree.__version__}, expected {version} as here; install "
+            "the same version there"
+        )
+    digest = work.study.digest
+    if digest not in _EVALUATORS:
+        _EVALUATORS.clear()
+        _EVALUATORS[digest] = work.evaluator()
+    return _EVALUATORS[digest].outcome(point)
+
+
+class Rays:
+    """Evaluates points on a Ray cluster.
+
+    Attributes:
+        address: Of the cluster; None for one on this machine, which lives as long as the run.
+    """
+
+    def __init__(self, work: Work, *, address: str | None, workers: int | None) -> None:
+        """Connect, or start a cluster on this machine.
+
+        Args:
+            work: What workers must know.
+            address: Of the cluster; None to start one.
+            workers: Points at once; as many as the cluster has cores if None.
+
+        Raises:
+            MissingExtraError: Ray is not installed.
+            OutputError: No cluster answers.
+        """
+        self.address, self._ray = address, _imported()
+        self._points: dict[Any, Point] = {}
+        named: dict[str, Any] = {"address": address} if address else {"num_cpus": workers}
+        environment = {"PYTHONPATH": _python_path()} if address is None else {}
+        with self._errors("cannot be reached"):
+            self._ray.init(
+                **named,
+                configure_logging=False,
+                log_to_driver=False,
+                runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", **environment}},
+            )
+            self._work = self._ray.put(work)
+            self._task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(_evaluate)
+            cores = workers or int(self._ray.cluster_resources().get("CPU", 1))
+        self._most = max(cores, 1) * _EACH
+
+    @property
+    def room(self) -> int:
+        """How many more points it takes at once."""
+        return self._most - len(self._points)
+
+    def submit(self, points: Sequence[Point]) -> None:
+        """Take points, at most as many as there is room for."""
+        with self._errors("is gone"):
+            for point in points:
+                self._points[self._task.remote(self._work, wattree.__version__, point)] = point
+
+    def completed(self, timeout_s: float) -> list[Outcome]:
+        """Return outcomes, after waiting so long for the first.
+
+        Raises:
+            OutputError: The cluster is gone.
+            RuntimeError: A worker met a defect of ours.
+        """
+        with self._errors("is gone"):
+            ready, waiting = self._ray.wait(list(self._points), num_returns=1, timeout=timeout_s)
+            if ready and waiting:
+                more, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=0)
+                ready += more
+            found: list[Outcome] = self._ray.get(ready)
+        for done in ready:
+            del self._points[done]
+        return found
+
+    def close(self) -> None:
+        """Drop what is in flight and let the cluster go."""
+        with contextlib.suppress(Exception):
+            for task in self._points:
+                self._ray.cancel(task, force=True)
+        with contextlib.suppress(Exception):
+            self._ray.shutdown()
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        """Tell what became of the cluster in words."""
+        failures = self._ray.exceptions
+        try:
+            yield
+        except failures.RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, OutputError):
+                raise OutputError(str(cause)) from error
+            raise RuntimeError(f"a worker failed:\n{error}") from error
+        except (failures.RayError, ConnectionError, TimeoutError, OSError, RuntimeError) as error:
+            where = f"at {self.address}" if self.address else "on this machine"
+            first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise OutputError(
+                f"--on: the Ray cluster {where} {what} ({first[:300]}); finished points are kept: "
+                "run again to go on"
+            ) from error
+
+
+def _imported() -> Any:
+    """Return Ray.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        import amdsmi  # noqa: F401
+    except ImportError:
+        pass
+    except Exception:  # noqa: BLE001 - see `without_amdsmi`
+        # For this process, and for those that Ray starts, which look along the environment's path.
+        sys.modules.pop("amdsmi", None)
+        sys.path.insert(0, str(_INSTEAD_OF_AMDSMI))
+        old = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            [str(_INSTEAD_OF_AMDSMI), *([old] if old else [])]
+        )
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the way of later versions
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError(needed_for="--on ray", package="ray", extra="ray") from error
+    return ray
+
+
+def _python_path() -> str:
+    """Return where workers on this machine find what this process found."""
+    return os.pathsep.join(path for path in sys.path if path)

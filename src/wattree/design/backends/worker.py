@@ -1,0 +1,31 @@
+"""What a worker process runs: it takes points from its pipe until the pipe ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Connection
+
+__all__ = ["serve"]
+
+
+def serve(descriptor: int) -> None:
+    """Evaluate points that come through a pipe: first the work, then a point each time.
+
+    Ends when the other side of the pipe is gone, however it went.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run decides what an interrupt ends
+    try:
+        with Connection(descriptor) as pipe:
+            evaluator = pipe.recv().evaluator()
+            while True:
+                point = pipe.recv()
+                try:
+                    pipe.send(evaluator.outcome(point))
+                except (BrokenPipeError, ConnectionError):
+                    raise
+                except Exception:  # noqa: BLE001 - a defect of ours, which the run tells
+                    pipe.send(traceback.format_exc())
+    except (EOFError, OSError):
+        sys.exit(0)

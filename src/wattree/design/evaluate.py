@@ -1,0 +1,260 @@
+"""A point → what becomes of it: every workload on its cluster, under the best strategy."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from wattree.cost import Calibration, load_calibration
+from wattree.design.assign import drafted
+from wattree.design.draft import Draft
+from wattree.design.figures import failed, of_estimate, of_result, total_of
+from wattree.design.outcome import Outcome, WorkloadOutcome
+from wattree.design.points import Point
+from wattree.design.schema import SearchSpec
+from wattree.design.study import Study, Workload
+from wattree.design.workload_job import job_mapping, search_of
+from wattree.errors import JobError, StrategyError, WattreeError
+from wattree.graph import ModelGraph
+from wattree.hardware import Cluster, Description
+from wattree.job import Job, job_from_mapping
+from wattree.predict import Setting, model_of, predicted, setting_of
+from wattree.search import (
+    Constraints,
+    Known,
+    Limits,
+    best_strategy,
+    check_objectives,
+    device_counts,
+    misses,
+)
+from wattree.search.objective import OBJECTIVES as STRATEGY_OBJECTIVES
+from wattree.strategy import AXES, StrategyOptions, options_in_words
+
+__all__ = ["Evaluator", "models_of", "steps_of"]
+
+#: Keys of a job that decide the model graph.
+_OF_MODEL = ("model", "data", "software", "traits", "compile", "precision")
+
+
+@dataclass(slots=True)
+class Evaluator:
+    """Evaluates the points of one study, one after another, in one process.
+
+    Attributes:
+        study: The study.
+        models: Model graphs by `_model_key`; others are built when they are needed.
+        calibration: Constants.
+    """
+
+    study: Study
+    models: dict[str, ModelGraph] = field(default_factory=dict)
+    calibration: Calibration = field(default_factory=lambda: load_calibration(None))
+    _hardware: dict[str, Description] = field(default_factory=dict)
+    _known: dict[str, Known] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._hardware = dict(self.study.hardware)
+
+    def outcome(self, point: Point) -> Outcome:
+        """Return what becomes of a point. Its own faults are reasons, not errors."""
+        began = time.perf_counter()
+        try:
+            found = self._outcome(point)
+        except WattreeError as error:
+            found = Outcome(point=point, feasible=False, reason=_one_line(error, self.study.source))
+        return replace(found, seconds=time.perf_counter() - began)
+
+    def setting(self, workload: Workload, draft: Draft, cluster: Cluster) -> Setting:
+        """Return what all strategies of a workload share on the cluster of a point."""
+        mapping = job_mapping(workload, draft)
+        job = job_from_mapping(mapping, self.study.source, folder=workload.folder, cluster=cluster)
+        key = _model_key(workload, mapping)
+        if key not in self.models:
+            self.models[key] = model_of(job)
+        return setting_of(job, self.calibration, model=self.models[key])
+
+    def _outcome(self, point: Point) -> Outcome:
+        draft = drafted(self.study, point.values, self._hardware)
+        cluster = draft.cluster()
+        capital_usd = draft.bought().total_usd(cluster)
+        most_usd = self.study.constraints.capital_usd
+        reason: str | None
+        if most_usd is not None and capital_usd is None:
+            problem = "constraints.capital: no price is known; set capital.device or capital.node"
+            raise JobError(self.study.source, [problem])
+        if most_usd is not None and capital_usd is not None and capital_usd > most_usd:
+            reason = f"over the capital: {capital_usd:,.0f} USD, more than {most_usd:,.0f} USD"
+            totals = {"capital_usd": capital_usd}
+            return Outcome(point=point, feasible=False, reason=reason, totals=totals)
+        found = tuple(self._workload(workload, draft, cluster) for workload in self.study.workloads)
+        totals, reason = total_of(self.study, found, cluster, capital_usd)
+        return Outcome(
+            point=point,
+            feasible=reason is None,
+            reason=reason,
+            workloads=found,
+            totals=totals,
+        )
+
+    def _workload(self, workload: Workload, draft: Draft, cluster: Cluster) -> WorkloadOutcome:
+        try:
+            return self._found(workload, draft, cluster)
+        except WattreeError as error:
+            return failed(workload, _one_line(error, self.study.source))
+
+    def _found(self, workload: Workload, draft: Draft, cluster: Cluster) -> WorkloadOutcome:
+        setting = self.setting(workload, draft, cluster)
+        asked = search_of(workload, draft)
+        steps = steps_of(workload, setting.job)
+        constraints = _constraints(self.study, asked, workload, cluster, steps)
+        notes = _notes(asked)
+        if not isinstance(setting.job.strategy, str):
+            return self._fixed(workload, setting, constraints, steps, notes)
+        objective = asked.objective or _objective(self.study)
+        check_objectives(setting, (objective,))
+        best = min(
+            (
+                best_strategy(
+                    setting,
+                    objective=objective,
+                    constraints=constraints,
+                    ranks=_ranks(cluster, asked),
+                    limits=limits,
+                    simulate=asked.simulate,
+                    known=self._known_of(workload, draft),
+                )
+                for limits in limits_of(asked)
+            ),
+            key=lambda best: best.value(objective),
+        )
+        if best.reason is not None:
+            return failed(workload, best.reason, notes)
+        if best.ranked is not None:
+            label, result = best.ranked.label, best.ranked.result
+            return of_result(workload, result, label, steps, notes)
+        assert best.estimate is not None
+        return of_estimate(workload, best.estimate, setting, steps, notes)
+
+    def _fixed(
+        self,
+        workload: Workload,
+        setting: Setting,
+        constraints: Constraints,
+        steps: float,
+        notes: tuple[str, ...],
+    ) -> WorkloadOutcome:
+        """Return what a workload does under the strategy that its study gives."""
+        strategy = setting.job.strategy
+        assert not isinstance(strategy, str)
+        try:
+            result = predicted(setting, strategy, detail=False).result
+        except StrategyError as error:
+            return failed(workload, _one_line(error, self.study.source), notes)
+        named = "a tree of the study"
+        if isinstance(strategy, StrategyOptions):
+            named = options_in_words(strategy)
+        missed = misses(result, constraints)
+        found = of_result(workload, result, named, steps, notes)
+        return found if missed is None else failed(workload, missed, notes)
+
+    def _known_of(self, workload: Workload, draft: Draft) -> Known:
+        """Return what is known of a workload's strategies, whatever the cluster is like."""
+        key = _model_key(workload, job_mapping(workload, draft))
+        return self._known.setdefault(key, Known())
+
+
+def models_of(study: Study) -> dict[str, ModelGraph]:
+    """Return the model graphs of a study's workloads, where no axis changes them.
+
+    Raises:
+        WattreeError: A model cannot be built.
+    """
+    evaluator = Evaluator(study)
+    first = {axis.name: axis.values[0] for axis in study.axes}
+    return _models(evaluator, study, first)
+
+
+def _models(evaluator: Evaluator, study: Study, values: Mapping[str, Any]) -> dict[str, ModelGraph]:
+    try:
+        draft = drafted(study, values, dict(study.hardware))
+        cluster = draft.cluster()
+    except WattreeError:
+        return {}  # the points say why
+    for workload in study.workloads:
+        evaluator.setting(workload, draft, cluster)
+    return evaluator.models
+
+
+def steps_of(workload: Workload, job: Job) -> float:
+    """Return how many steps the target of a workload takes, the last one whole."""
+    target, batch = workload.target, job.data.global_batch
+    if target.steps is not None:
+        return target.steps
+    samples = target.samples
+    if target.tokens is not None:
+        samples = target.tokens / job.data.sequence_length
+    assert samples is not None
+    return float(max(math.ceil(samples / batch - 1e-9), 1))
+
+
+def limits_of(asked: SearchSpec) -> tuple[Limits, ...]:
+    """Return the parts of the space of strategies that a study asks for."""
+    axes = {axis: tuple(given) for axis in AXES if (given := getattr(asked, axis)) is not None}
+    named: dict[str, Any] = {
+        "micro_batches": asked.micro_batch,
+        "virtual_stages": asked.virtual_stages,
+        "shardings": asked.sharding,
+        "recomputations": asked.recompute,
+        "schedules": asked.schedule,
+        "contexts": asked.context,
+        "placements": asked.placements,
+    }
+    given = {key: tuple(value) for key, value in named.items() if value is not None}
+    exact = Limits(axes=axes, **given)
+    # Apart, so that strategies of the model itself are simulated however far behind they are.
+    return (exact, replace(exact, phantom=True)) if asked.phantom else (exact,)
+
+
+def _ranks(cluster: Cluster, asked: SearchSpec) -> tuple[int, ...]:
+    if not asked.fewer_devices:
+        return (cluster.devices,)
+    return device_counts(cluster.devices, cluster.node.devices, max_devices=None, fewer=True)
+
+
+def _objective(study: Study) -> str:
+    """Return what strategies are ranked by: the first objective that is one of strategies."""
+    return next((name for name in study.objectives if name in STRATEGY_OBJECTIVES), "time")
+
+
+def _constraints(
+    study: Study, asked: SearchSpec, workload: Workload, cluster: Cluster, steps: float
+) -> Constraints:
+    """Return what each step must keep to, so that the whole can."""
+    most = study.constraints
+    times = steps * workload.weight
+    return Constraints(
+        power_cap_w=None if most.power_w is None else most.power_w / cluster.site.pue,
+        step_time_s=None if most.deadline_s is None else most.deadline_s / times,
+        cost_usd=None if most.budget_usd is None else most.budget_usd / times,
+        any_memory=asked.memory == "ignored",
+    )
+
+
+def _notes(asked: SearchSpec) -> tuple[str, ...]:
+    return ("memory capacity ignored",) if asked.memory == "ignored" else ()
+
+
+def _model_key(workload: Workload, mapping: Mapping[str, Any]) -> str:
+    return json.dumps(
+        [workload.name, {key: mapping.get(key) for key in _OF_MODEL}], sort_keys=True, default=str
+    )
+
+
+def _one_line(error: WattreeError, source: str) -> str:
+    lines = [line.strip() for line in str(error).removeprefix(f"{source}: ").splitlines()]
+    return "; ".join(line for line in lines if line)

@@ -1,0 +1,133 @@
+"""Results of one step → figures of a workload to its target → totals of a point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from wattree.design.outcome import WorkloadOutcome
+from wattree.design.study import Study, Workload
+from wattree.hardware import Cluster
+from wattree.predict import Setting
+from wattree.search import Estimate
+from wattree.strategy import AXES, options_in_words
+from wattree.trace import Result
+from wattree.units import format_quantity, format_time
+
+__all__ = ["failed", "of_estimate", "of_result", "total_of"]
+
+
+def failed(workload: Workload, reason: str, notes: Sequence[str] = ()) -> WorkloadOutcome:
+    """Return the outcome of a workload that nothing fits."""
+    return WorkloadOutcome(
+        workload=workload.name, feasible=False, reason=reason, notes=tuple(notes)
+    )
+
+
+def of_result(
+    workload: Workload, result: Result, label: str, steps: float, notes: Sequence[str]
+) -> WorkloadOutcome:
+    """Return the figures of a simulated step, and of as many as the target takes."""
+    changed = ("another function is trained",) if result.dense_parameters is not None else ()
+    return WorkloadOutcome(
+        workload=workload.name,
+        feasible=True,
+        strategy=label,
+        strategy_json=dict(result.strategy),
+        devices=result.ranks,
+        step_time_s=result.step_time_s,
+        time_s=result.step_time_s * steps,
+        energy_j=result.energy_j.total * steps,
+        cost_usd=_times(result.cost_usd, steps),
+        carbon_gco2e=_times(result.carbon_gco2e, steps),
+        average_power_w=result.average_power_w,
+        peak_power_w=result.peak_power_w,
+        memory_bytes=result.memory.peak_bytes,
+        time_parts_s=asdict(result.time_s),
+        energy_by_stage_j=dict(result.energy_j.by_stage),
+        simulated=True,
+        notes=(*notes, *changed),
+        traffic_bytes={tier.name: tier.traffic_bytes for tier in result.tiers},
+    )
+
+
+def of_estimate(
+    workload: Workload, best: Estimate, setting: Setting, steps: float, notes: Sequence[str]
+) -> WorkloadOutcome:
+    """Return the figures of the closed form, which tells no parts of a step."""
+    options, site = best.options, setting.job.cluster.site
+    priced = setting.job.cluster.node.price_usd_per_s is not None
+    carbon = site.carbon_gco2e_per_j
+    return WorkloadOutcome(
+        workload=workload.name,
+        feasible=True,
+        strategy=options_in_words(options),
+        strategy_json={
+            **{axis: getattr(options, axis) for axis in AXES},
+            **{
+                key: getattr(options, key)
+                for key in ("micro_batch", "sharding", "recompute", "schedule", "virtual_stages")
+            },
+        },
+        devices=options.ranks,
+        step_time_s=best.step_time_s,
+        time_s=best.step_time_s * steps,
+        energy_j=best.energy_j * steps,
+        cost_usd=best.cost_usd * steps if priced or site.energy_price_usd_per_j else None,
+        carbon_gco2e=_times(None if carbon is None else carbon * best.energy_j, steps),
+        average_power_w=best.average_power_w,
+        peak_power_w=best.peak_power_w,
+        memory_bytes=best.memory_bytes,
+        notes=tuple(notes),
+    )
+
+
+def total_of(
+    study: Study,
+    found: Sequence[WorkloadOutcome],
+    cluster: Cluster,
+    capital_usd: float | None,
+) -> tuple[dict[str, float], str | None]:
+    """Return the totals of a point, and why it is not feasible; None if it is.
+
+    Sums of weight × workload; power is the most that the site draws under any of them.
+    """
+    totals = {} if capital_usd is None else {"capital_usd": capital_usd}
+    refused = [entry for entry in found if not entry.feasible]
+    if refused:
+        many = len(study.workloads) > 1
+        reasons = [f"{e.workload}: {e.reason}" if many else str(e.reason) for e in refused]
+        return totals, "; ".join(reasons)
+    weights = [workload.weight for workload in study.workloads]
+    for name in ("time_s", "energy_j", "cost_usd", "carbon_gco2e"):
+        values = [getattr(entry, name) for entry in found]
+        if all(value is not None for value in values):
+            totals[name] = sum(w * value for w, value in zip(weights, values, strict=True))
+    peaks = [entry.peak_power_w for entry in found if entry.peak_power_w is not None]
+    if len(peaks) == len(found):
+        totals["power_w"] = max(peaks) * cluster.site.pue
+    return totals, _broken(study, totals)
+
+
+def _broken(study: Study, totals: dict[str, float]) -> str | None:
+    """Return the constraint that the totals break, the first of them; None if they keep all."""
+    most = study.constraints
+    if most.deadline_s is not None and totals["time_s"] > most.deadline_s:
+        taken, limit = format_time(totals["time_s"]), format_time(most.deadline_s)
+        return f"past the deadline: all targets take {taken}, more than {limit}"
+    if most.budget_usd is not None:
+        if "cost_usd" not in totals:
+            return (
+                "the budget cannot be checked: no price is known (node.price, or an energy price)"
+            )
+        if totals["cost_usd"] > most.budget_usd:
+            taken_usd = totals["cost_usd"]
+            return f"over the budget: {taken_usd:,.0f} USD, more than {most.budget_usd:,.0f} USD"
+    if most.power_w is not None and totals.get("power_w", 0.0) > most.power_w:
+        drawn, cap = (format_quantity(w, "W") for w in (totals["power_w"], most.power_w))
+        return f"over the power of the site: {drawn}, more than {cap}"
+    return None
+
+
+def _times(value: float | None, steps: float) -> float | None:
+    return None if value is None else value * steps

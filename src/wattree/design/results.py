@@ -1,0 +1,121 @@
+"""All outcomes of a study, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.design.outcome import TOTALS, Outcome, WorkloadOutcome, outcome_json
+from wattree.design.points import Value
+from wattree.design.study import Study
+
+__all__ = ["OBJECTIVE_TOTALS", "Results", "results_json"]
+
+Floats = NDArray[np.float64]
+
+#: Objective → the total that it has least of.
+OBJECTIVE_TOTALS = {
+    "time": "time_s",
+    "energy": "energy_j",
+    "cost": "cost_usd",
+    "carbon": "carbon_gco2e",
+    "power": "power_w",
+    "capital": "capital_usd",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What is known of a study.
+
+    Attributes:
+        study: The study.
+        outcomes: Of the points that are finished, in the order of the study.
+        points: How many the study has; None while a search has not said yet.
+    """
+
+    study: Study
+    outcomes: tuple[Outcome, ...]
+    points: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    @property
+    def feasible(self) -> NDArray[np.bool_]:
+        """Return which points meet everything, `(n,)`."""
+        return np.array([outcome.feasible for outcome in self.outcomes], dtype=bool)
+
+    def values(self, axis: str) -> tuple[Value, ...]:
+        """Return the value of an axis at every point, quantities in SI units."""
+        return tuple(outcome.point.values[axis] for outcome in self.outcomes)
+
+    def total(self, name: str) -> Floats:
+        """Return one of `TOTALS` at every point, `(n,)`; nan where it is unknown or infeasible."""
+        assert name in TOTALS
+        return np.array(
+            [
+                outcome.totals.get(name, np.nan) if outcome.feasible else np.nan
+                for outcome in self.outcomes
+            ],
+            dtype=np.float64,
+        )
+
+    def objective(self, name: str) -> Floats:
+        """Return what the best point has least of, `(n,)`; nan where it is unknown."""
+        return self.total(OBJECTIVE_TOTALS[name])
+
+    def of_workload(self, name: str) -> tuple[WorkloadOutcome | None, ...]:
+        """Return what became of a workload at every point; None where the cluster cannot be."""
+        return tuple(
+            next((entry for entry in outcome.workloads if entry.workload == name), None)
+            for outcome in self.outcomes
+        )
+
+    def figure(self, workload: str, name: str) -> Floats:
+        """Return one figure of a workload, such as `step_time_s`, at every point; nan without."""
+        found = [
+            None if entry is None else getattr(entry, name) for entry in self.of_workload(workload)
+        ]
+        return np.array([np.nan if value is None else value for value in found], dtype=np.float64)
+
+    def best(self, objective: str | None = None) -> int | None:
+        """Return the index of the best feasible point, the first of equals; None without one."""
+        values = self.objective(objective or self.study.objectives[0])
+        return None if np.isnan(values).all() else int(np.nanargmin(values))
+
+    def where(self, indices: Sequence[int]) -> Results:
+        """Return the same of some points alone."""
+        chosen = tuple(self.outcomes[index] for index in indices)
+        return Results(study=self.study, outcomes=chosen, points=self.points)
+
+
+def results_json(results: Results) -> dict[str, Any]:
+    """Return plain dictionaries and lists, ready for JSON: the study, its axes and its points."""
+    study, best = results.study, results.best()
+    return {
+        "study": study.name,
+        "title": study.title,
+        "notes": list(study.notes),
+        "digest": study.digest,
+        "objectives": list(study.objectives),
+        "axes": [
+            {
+                "name": axis.name,
+                "path": axis.path,
+                "label": axis.label,
+                "unit": axis.unit,
+                "factor": axis.factor,
+                "values": list(axis.values),
+            }
+            for axis in study.axes
+        ],
+        "points": results.points,
+        "finished": len(results),
+        "best": None if best is None else results.outcomes[best].point.key,
+        "outcomes": [outcome_json(outcome) for outcome in results.outcomes],
+    }

@@ -1,0 +1,131 @@
+"""Runs a study: points are claimed, evaluated by a backend, kept as they finish."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattree.design.backends import Backend, Work, backend_of
+from wattree.design.evaluate import models_of
+from wattree.design.guided import Guide
+from wattree.design.results import Results
+from wattree.design.samplers import GUIDED, points_of
+from wattree.design.store import LEASE_S, Store, default_store
+from wattree.design.study import Study
+from wattree.errors import OutputError
+
+__all__ = ["Progress", "run_study", "stored_results"]
+
+#: Called with (points finished, points in all, points that were finished before the run).
+Progress = Callable[[int, int, int], None]
+
+#: How long to wait for an outcome before looking after claims. [s]
+_LOOK_S = 0.5
+
+
+def run_study(
+    study: Study,
+    *,
+    store: Path | None = None,
+    on: str = "processes",
+    workers: int | None = None,
+    resume: bool = False,
+    fresh: bool = False,
+    progress: Progress | None = None,
+) -> Results:
+    """Evaluate every point of a study that is not finished yet, and return all outcomes.
+
+    Finished points are kept in a file as they finish; whatever ends the run, a later one goes on
+    from there. Several runs may share a file.
+
+    Args:
+        study: The study.
+        store: The file; beside the study's own if None.
+        on: `processes`, `here`, `ray`, or the address of a Ray cluster.
+        workers: Points evaluated at once; as many as there are cores if None.
+        resume: Refuse to begin anew.
+        fresh: Forget what the file holds.
+        progress: Called whenever a point has finished.
+
+    Raises:
+        OutputError: The file cannot be used or written; what is in it stays.
+        WattreeError: A model cannot be built, or the backend cannot be used.
+    """
+    path = store or default_store(study)
+    if resume and not path.exists():
+        raise OutputError(f"{path}: there is nothing to resume: no such file")
+    with Store(path, study, fresh=fresh) as kept:
+        source = _Source(study, kept)
+        source.enter()
+        done, _, total = kept.count()
+        report = progress or (lambda *_: None)
+        report(done, total, done)
+        if source.is_open():
+            work = Work(study=study, models=models_of(study))
+            backend = backend_of(on, work, workers=workers, points=total - done)
+            try:
+                _drive(kept, source, backend, lambda d, t: report(d, t, done))
+            finally:
+                backend.close()
+                kept.release()
+        return Results(study=study, outcomes=kept.outcomes(), points=kept.count()[2])
+
+
+def stored_results(study: Study, store: Path | None = None) -> Results:
+    """Return the finished points of a study without evaluating any."""
+    with Store(store or default_store(study), study) as kept:
+        return Results(study=study, outcomes=kept.outcomes(), points=kept.count()[2])
+
+
+@dataclass(slots=True)
+class _Source:
+    """Where points come from: all at once, or guided by the outcomes of those before."""
+
+    study: Study
+    kept: Store
+    guide: Guide | None = None
+
+    def enter(self) -> None:
+        """Enter the points that can be told now."""
+        if self.study.sampler.kind != GUIDED:
+            self.kept.add(points_of(self.study))
+            return
+        self.guide = self.guide or Guide(self.study)
+        outcomes = self.kept.outcomes()
+        if len(outcomes) == self.kept.count()[2]:  # the next ones need all of those before
+            first = len(outcomes)
+            self.kept.add(self.guide.following(outcomes), first=first)
+
+    def is_open(self) -> bool:
+        """Return whether any point is not finished, after entering those that follow."""
+        done, _, total = self.kept.count()
+        if done == total and self.guide is not None:
+            self.enter()
+            done, _, total = self.kept.count()
+        return done < total
+
+
+def _drive(
+    kept: Store, source: _Source, backend: Backend, report: Callable[[int, int], None]
+) -> None:
+    """Keep the backend busy until every point is finished, here or by others."""
+    kept.renew()
+    renewed, in_flight = time.monotonic(), 0
+    while source.is_open():
+        if backend.room and (points := kept.claim(backend.room)):
+            backend.submit(points)
+            in_flight += len(points)
+        outcomes = backend.completed(_LOOK_S) if in_flight else []
+        for outcome in outcomes:
+            kept.finish(outcome)
+            in_flight -= 1
+        if outcomes:
+            done, _, total = kept.count()
+            report(done, total)
+        if not in_flight and not outcomes:
+            time.sleep(_LOOK_S)  # others are at what is left
+        if time.monotonic() - renewed > LEASE_S / 6 or not in_flight:
+            kept.renew()
+            renewed = time.monotonic()

@@ -1,0 +1,239 @@
+"""The keys of a study file. Paths and quantities are checked against hardware in `load`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from wattree.errors import UnitError
+from wattree.units import parse_quantity
+
+__all__ = [
+    "MOST_POINTS",
+    "AxisSpec",
+    "ConstraintsSpec",
+    "LinkSpec",
+    "SamplerSpec",
+    "SearchSpec",
+    "StudyFile",
+    "TargetSpec",
+    "WorkloadSpec",
+]
+
+#: Points of one study that are worth starting; more are refused with what to do.
+MOST_POINTS = 200_000
+_MOST_COUNT = 1e18
+
+
+class _Section(BaseModel):
+    """A mapping of the file: unknown keys are errors, nothing is converted silently."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+def _of(dimension: str, example: str) -> BeforeValidator:
+    def read(value: object) -> float:
+        try:
+            return parse_quantity(value, dimension)
+        except UnitError as error:
+            raise ValueError(f"{error} ({example})") from error
+
+    return BeforeValidator(read)
+
+
+def _count(value: object) -> object:
+    """Read numbers such as 1e12, also where they are written as text."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"found {value!r}, expected a number above 0, such as 1e12")
+    if not 0 < value <= _MOST_COUNT:
+        raise ValueError(f"found {value!r}, expected a number above 0, at most {_MOST_COUNT:g}")
+    return float(value)
+
+
+def _listed(value: object) -> object:
+    """Read one value as a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+Count = Annotated[float, BeforeValidator(_count)]
+_Degrees = Annotated[list[Annotated[int, Field(ge=1, le=10**9)]], BeforeValidator(_listed)]
+_Names = Annotated[list[str], BeforeValidator(_listed)]
+
+
+class TargetSpec(_Section):
+    """How long a workload is trained."""
+
+    steps: Count | None = Field(None, description="a number of steps")
+    samples: Count | None = Field(None, description="a number of samples")
+    tokens: Count | None = Field(None, description="a number of tokens, such as 1e12")
+
+
+class SearchSpec(_Section):
+    """Which strategies are tried; all that are legal where nothing is said."""
+
+    dp: _Degrees | None = Field(None, description="a whole number, or a list of them")
+    fsdp: _Degrees | None = Field(None, description="a whole number, or a list of them")
+    tp: _Degrees | None = Field(None, description="a whole number, or a list of them")
+    cp: _Degrees | None = Field(None, description="a whole number, or a list of them")
+    pp: _Degrees | None = Field(None, description="a whole number, or a list of them")
+    ep: _Degrees | None = Field(None, description="a whole number, or a list of them")
+    micro_batch: _Degrees | None = Field(None, description="a whole number, or a list of them")
+    virtual_stages: _Degrees | None = Field(None, description="a whole number, or a list of them")
+    sharding: _Names | None = Field(
+        None, description="none, zero1, zero2, zero3 or hybrid, or a list of them"
+    )
+    recompute: _Names | None = Field(None, description="none, selective or full, or a list of them")
+    schedule: _Names = Field(
+        ["1f1b", "interleaved"], description="a pipeline schedule, or a list of them"
+    )
+    context: _Names | None = Field(
+        None, description="a way of context parallelism, or a list of them"
+    )
+    placements: _Names | None = Field(
+        None,
+        description="'device', or optimizer, parameters, activations and overflow joined by '+' "
+        "for what lies in expanded memory, or a list of them",
+    )
+    phantom: bool = Field(
+        default=False, description="true or false, whether phantom layers are tried as well"
+    )
+    memory: Literal["enforced", "ignored"] = Field(
+        "enforced", description="'enforced', or 'ignored': any strategy fits, and results say so"
+    )
+    objective: Literal["time", "energy", "cost", "carbon"] | None = Field(
+        None, description="time, energy, cost or carbon: what the best strategy has least of"
+    )
+    fewer_devices: bool = Field(
+        default=False, description="true or false, whether strategies may leave devices idle"
+    )
+    simulate: int = Field(
+        2,
+        ge=0,
+        le=64,
+        description="a whole number from 0, how many of the most promising strategies are "
+        "simulated; 0 leaves figures to the closed form",
+    )
+
+
+class WorkloadSpec(_Section):
+    """Something to train."""
+
+    name: str = Field(description="a name, for people")
+    weight: Count = Field(1.0, description="a number above 0, how often the target is trained")
+    job: str | dict[str, Any] = Field(
+        description="the path of a job file, or its keys: model, data, software and so on"
+    )
+    target: TargetSpec = Field(
+        default_factory=TargetSpec, description="a mapping with steps, samples or tokens"
+    )
+    strategy: Any = Field(
+        "auto", description="'auto', or a strategy as a job file writes it, which is then fixed"
+    )
+    search: dict[str, Any] = Field(
+        default_factory=dict, description="a mapping of what strategies are tried"
+    )
+
+
+class AxisSpec(_Section):
+    """Something that is varied."""
+
+    path: str | None = Field(
+        None, description="a field by its dotted path, such as device.memory or cluster.nodes"
+    )
+    values: list[Any] | None = Field(None, description="a list of values with their units")
+    range: list[Any] | None = Field(
+        None, description="a list of the two ends with their units, such as [50 GB/s, 900 GB/s]"
+    )
+    points: Annotated[int, Field(ge=2, le=10_000)] | None = Field(
+        None, description="a whole number from 2, values in the range, its ends included"
+    )
+    spacing: Literal["linear", "log"] = Field("linear", description="'linear' or 'log'")
+    choices: dict[str, dict[str, Any]] | None = Field(
+        None, description="a mapping of names to what each sets: dotted paths with values"
+    )
+    label: str | None = Field(None, description="a text, the axis for people")
+
+
+class LinkSpec(_Section):
+    """A field that follows from axes."""
+
+    path: str = Field("", description="a field by its dotted path, such as node.price")
+    formula: str | int | float = Field(
+        description="arithmetic over axes, earlier links and base, such as base + 0.1 * bandwidth"
+    )
+    unit: str | None = Field(None, description="the unit of its value, such as USD/h")
+    units: dict[str, str] = Field(
+        default_factory=dict,
+        description="a mapping of axes to the units in which the formula takes them",
+    )
+    source: str = Field(description="a text, where the relation comes from")
+
+
+class ConstraintsSpec(_Section):
+    """What every point must keep to."""
+
+    budget: Annotated[float, _of("usd", "what training all targets may cost")] | None = Field(
+        None, description="an amount such as '2 MUSD', for training all targets"
+    )
+    capital: Annotated[float, _of("usd", "what the cluster may cost to buy")] | None = Field(
+        None, description="an amount such as '20 MUSD', for buying the cluster"
+    )
+    power: Annotated[float, _of("w", "of the site, PUE included")] | None = Field(
+        None, description="a power such as '5 MW', of the site, PUE included"
+    )
+    deadline: Annotated[float, _of("s", "for all targets")] | None = Field(
+        None, description="a time such as '30 d', for all targets"
+    )
+
+
+class SamplerSpec(_Section):
+    """Which points are tried."""
+
+    kind: Literal["grid", "list", "random", "guided"] = Field(
+        "grid", description="grid, list, random or guided"
+    )
+    points: Annotated[int, Field(ge=1, le=MOST_POINTS)] | None = Field(
+        None, description="a whole number, points that random and guided samplers try"
+    )
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = Field(
+        0, description="a whole number from 0, the seed of what is drawn"
+    )
+    batch: Annotated[int, Field(ge=1, le=1024)] = Field(
+        16, description="a whole number, points of a guided search that are chosen at once"
+    )
+    listed: list[dict[str, Any]] | None = Field(
+        None, description="a list of mappings of every axis to one of its values"
+    )
+
+
+class StudyFile(_Section):
+    """A study."""
+
+    name: str | None = Field(None, description="a name; the file's by default")
+    title: str = Field("", description="a text, for people")
+    notes: Annotated[list[str], BeforeValidator(_listed)] = Field(
+        default_factory=list, description="a text or a list of texts that every result shows"
+    )
+    workloads: list[dict[str, Any]] = Field(description="a list of workloads")
+    cluster: dict[str, Any] = Field(description="a mapping with node and nodes, as in a job file")
+    changes: dict[str, Any] = Field(
+        default_factory=dict, description="a mapping of dotted paths to values of the base cluster"
+    )
+    axes: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="a mapping of names to axes"
+    )
+    links: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="a mapping of names to links"
+    )
+    constraints: dict[str, Any] = Field(
+        default_factory=dict, description="a mapping with budget, capital, power and deadline"
+    )
+    objectives: Annotated[list[str], BeforeValidator(_listed)] = Field(
+        default_factory=lambda: ["time"],
+        description="a list of time, energy, cost, carbon, power and capital",
+    )
+    search: dict[str, Any] = Field(
+        default_factory=dict, description="a mapping of what strategies are tried"
+    )
+    sampler: dict[str, Any] = Field(default_factory=dict, description="a mapping with kind")

@@ -1,0 +1,283 @@
+"""The best strategy alone, for those who ask for many jobs: one space, many clusters.
+
+What is listed and compiled for one cluster is kept for others of as many devices, so that a study
+of clusters pays for a space once. `plan` is for people, who also want to know why.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
+
+from wattree.job import AUTO, Job, TrainingOptions
+from wattree.job.energy import EnergyTerms
+from wattree.predict import Setting, Shared
+from wattree.search.objective import objective_of
+from wattree.search.placements import reaches_expanded_memory
+from wattree.search.plan_result import RankedStrategy
+from wattree.search.promising import search
+from wattree.search.screen import Constraints, Screened, screen
+from wattree.search.space import Limits, Space, enumerate_space
+from wattree.strategy import StrategyOptions, options_in_words
+from wattree.units import format_bytes, format_quantity, format_time
+
+__all__ = ["Best", "Estimate", "Known", "best_strategy"]
+
+#: Spaces, and estimates of spaces, that are kept; a million strategies take some 100 MB.
+_MOST_SPACES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A strategy by the closed form alone.
+
+    Attributes:
+        options: Degrees and switches.
+        step_time_s, energy_j, memory_bytes: Of a step; of the fullest device. [s, J, B]
+        average_power_w, peak_power_w: Of the nodes, before PUE. [W]
+        cost_usd: Of a step. [USD]
+    """
+
+    options: StrategyOptions
+    step_time_s: float
+    energy_j: float
+    memory_bytes: float
+    average_power_w: float
+    peak_power_w: float
+    cost_usd: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """What a search found.
+
+    Attributes:
+        ranked: The best that was simulated; None where nothing was.
+        estimate: The best by the closed form; None where nothing fits.
+        candidates: Strategies screened.
+        feasible: Of these, those that meet every constraint by the closed form.
+        simulated: How many were simulated.
+        reason: Why there is none, in one line; None where there is one.
+    """
+
+    ranked: RankedStrategy | None
+    estimate: Estimate | None
+    candidates: int
+    feasible: int
+    simulated: int
+    reason: str | None
+
+    def value(self, objective: str) -> float:
+        """Return what it has of an objective; infinite where there is none."""
+        if self.reason is not None:
+            return math.inf
+        if self.ranked is not None:
+            return objective_of(self.ranked.result, objective)
+        assert self.estimate is not None
+        values = {"time": self.estimate.step_time_s, "cost": self.estimate.cost_usd}
+        return values.get(objective, self.estimate.energy_j)
+
+
+@dataclass(slots=True)
+class Known:
+    """What searches for one model share, filled as they are made.
+
+    Attributes:
+        shared: Compiled blocks.
+        spaces: Listed strategies, those used last at the end.
+        screened: Jobs without what estimates do not depend on, and estimates of their strategies.
+    """
+
+    shared: Shared = field(default_factory=Shared)
+    spaces: OrderedDict[Hashable, Space] = field(default_factory=OrderedDict)
+    screened: list[tuple[Job, Screened]] = field(default_factory=list)
+
+    def estimates(self, setting: Setting, ranks: tuple[int, ...], limits: Limits) -> Screened:
+        """Return estimates of the strategies of a job.
+
+        Prices, and memory where nothing overflows from it, change no estimate, so that clusters
+        which differ in these alone are screened once.
+        """
+        space, cluster = self.space(setting, ranks, limits), setting.job.cluster
+        if cluster.is_mixed:
+            return screen(setting, space, shared=self.shared)
+        job = _bare(setting.job)
+        for index, (of, found) in enumerate(self.screened):
+            if found.space is space and of == job:
+                self.screened.append(self.screened.pop(index))
+                return found.on(cluster)
+        found = screen(setting, space, shared=self.shared)
+        self.screened = [*self.screened[1 - _MOST_SPACES :], (job, found)]
+        return found
+
+    def space(self, setting: Setting, ranks: tuple[int, ...], limits: Limits) -> Space:
+        """Return the strategies of a job that uses one of these numbers of ranks."""
+        job = setting.job
+        shape = (job.data.global_batch, job.data.sequence_length, setting.software)
+        # A space depends on the cluster only through its number of devices, and whether these
+        # reach expanded memory, unless pools differ.
+        reaches = reaches_expanded_memory(job.cluster)
+        key = (ranks, shape, reaches, json.dumps(asdict(limits), sort_keys=True))
+        if job.cluster.is_mixed:
+            return enumerate_space(setting, ranks=ranks, limits=limits)
+        if key not in self.spaces:
+            self.spaces[key] = enumerate_space(setting, ranks=ranks, limits=limits)
+            while len(self.spaces) > _MOST_SPACES:
+                self.spaces.popitem(last=False)
+        self.spaces.move_to_end(key)
+        return self.spaces[key]
+
+
+def best_strategy(
+    setting: Setting,
+    *,
+    objective: str,
+    constraints: Constraints,
+    ranks: tuple[int, ...],
+    limits: Limits,
+    simulate: int,
+    known: Known | None = None,
+) -> Best:
+    """Return the strategy that has least of an objective.
+
+    Args:
+        setting: The job.
+        objective: `time`, `energy`, `cost` or `carbon`, per step.
+        constraints: What it must keep to.
+        ranks: Numbers of ranks to try.
+        limits: Part of the space to search.
+        simulate: How many of the most promising strategies are simulated; with 0 the closed form
+            decides.
+        known: Kept from call to call for the same model, software and batch.
+    """
+    known = known or Known()
+    screened = known.estimates(setting, ranks, limits)
+    turned_away = screened.rejections(constraints)
+    feasible = ~np.logical_or.reduce(list(turned_away.values()))
+    counts = {reason: int(mask.sum()) for reason, mask in turned_away.items()}
+    best, found = None, None
+    if feasible.any():
+        values = np.where(feasible, screened.objective(objective, setting), np.inf)
+        best = _estimate(screened, int(np.argmin(values)))
+    if best is not None and simulate:
+        found = search(
+            setting,
+            screened,
+            feasible,
+            constraints,
+            objectives=(objective,),
+            fewest=1,
+            enough=simulate,
+            detail=False,
+        )
+        counts |= {why: counts.get(why, 0) + count for why, count in found.missed.items()}
+    ranked = found.found[0] if found and found.found else None
+    is_found = ranked is not None or (best is not None and not simulate)
+    return Best(
+        ranked=ranked,
+        estimate=best,
+        candidates=len(screened),
+        feasible=int(feasible.sum()),
+        simulated=found.simulated if found else 0,
+        reason=None if is_found else _reason(setting, screened, constraints, counts),
+    )
+
+
+def _bare(job: Job) -> Job:
+    """Return a job with what estimates depend on alone."""
+    cluster = job.cluster
+    node, site = cluster.node, cluster.site
+    device = replace(node.device, sources={})
+    if node.cxl is None:  # what does not fit is nowhere, whatever the memory
+        device = replace(device, memory_bytes=1.0)
+    node = replace(node, device=device, price_usd_per_s=None, sources={})
+    site = replace(
+        site,
+        carbon_gco2e_per_j=None,
+        energy_price_usd_per_j=None,
+        bills_energy=False,
+        name="",
+        sources={},
+    )
+    pool = replace(cluster.pool, node=node)
+    return replace(
+        job,
+        cluster=replace(
+            cluster, pools=(pool,), site=site, fabric=replace(cluster.fabric, sources={})
+        ),
+        strategy=AUTO,
+        training=TrainingOptions(),
+        terms=EnergyTerms(),
+        warnings=(),
+    )
+
+
+def _estimate(screened: Screened, index: int) -> Estimate:
+    return Estimate(
+        options=screened.options(index),
+        step_time_s=float(screened.step_time_s[index]),
+        energy_j=float(screened.energy_j[index]),
+        memory_bytes=float(screened.memory_bytes[index]),
+        average_power_w=float(screened.average_power_w[index]),
+        peak_power_w=float(screened.peak_power_w[index]),
+        cost_usd=float(screened.cost_usd[index]),
+    )
+
+
+def _reason(
+    setting: Setting,
+    screened: Screened,
+    constraints: Constraints,
+    counts: Mapping[str, int],
+) -> str:
+    """Return in one line why nothing is left, with what comes nearest."""
+    if not len(screened):
+        meshes = max(screened.space.rejected.items(), key=lambda item: item[1], default=("", 0))[0]
+        why = f" ({meshes})" if meshes else ""
+        return (
+            f"no strategy: {setting.model.name} at a batch of {setting.job.data.global_batch} "
+            f"splits over no mesh of {setting.job.cluster.devices} devices that is searched{why}"
+        )
+    turned = ", ".join(f"{count:,} {why}" for why, count in counts.items() if count)
+    return f"{_nearest(screened, constraints)} ({turned})"
+
+
+def _nearest(screened: Screened, constraints: Constraints) -> str:
+    """Return what the strategy needs that misses the first binding constraint by least."""
+    fits = screened.fits(constraints)
+    if not fits.any():
+        index = int(np.argmin(screened.memory_bytes / screened.room_bytes))
+        need, room = float(screened.memory_bytes[index]), float(screened.room_bytes[index])
+        words = options_in_words(screened.options(index))
+        return (
+            f"out of memory: the leanest strategy ({words}) needs {format_bytes(need)} of "
+            f"{format_bytes(room)}"
+        )
+    cap_w = constraints.power_cap_w
+    within = fits if cap_w is None else fits & (screened.average_power_w <= cap_w)
+    if cap_w is not None and not within.any():
+        least_w = float(np.where(fits, screened.average_power_w, np.inf).min())
+        return (
+            f"over the power cap: at least {format_quantity(least_w, 'W')} on average, above "
+            f"{format_quantity(cap_w, 'W')}"
+        )
+    if constraints.step_time_s is not None:
+        least_s = float(np.where(within, screened.step_time_s, np.inf).min())
+        if least_s > constraints.step_time_s:
+            return (
+                f"past the deadline: a step takes at least {format_time(least_s)}, more than "
+                f"{format_time(constraints.step_time_s)}"
+            )
+    if constraints.cost_usd is not None:
+        least_usd = float(np.where(within, screened.cost_usd, np.inf).min())
+        if least_usd > constraints.cost_usd:
+            return (
+                f"over the budget: a step costs at least {least_usd:.4g} USD, more than "
+                f"{constraints.cost_usd:.4g} USD"
+            )
+    return "what fits by the closed form does not when it is simulated"

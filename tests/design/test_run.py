@@ -1,0 +1,199 @@
+"""Studies run to their end, whatever happens on the way, with the same results everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.design.studies import small_study
+from wattree.design import Results, results_json, run_study, study_from_mapping
+from wattree.errors import OutputError
+
+HERE = Path(__file__).parents[2]
+
+
+def run(folder: Path, mapping: dict[str, Any] | None = None, **options: Any) -> Results:
+    """Run a study with its file in `folder`."""
+    study = study_from_mapping(mapping or small_study(), str(folder / "study.yaml"))
+    return run_study(study, **({"on": "here"} | options))
+
+
+def plain(results: Results) -> dict[str, Any]:
+    """Return results without how long they took."""
+    found = results_json(results)
+    for outcome in found["outcomes"]:
+        del outcome["seconds"]
+    loaded: dict[str, Any] = json.loads(json.dumps(found))
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the results of the small study, run through in one process."""
+    return plain(run(tmp_path_factory.mktemp("expected")))
+
+
+def test_the_small_study_says_what_fits_and_why_the_rest_does_not(expected: dict[str, Any]) -> None:
+    """Half of its points have devices with too little memory."""
+    outcomes = expected["outcomes"]
+    fits = [outcome["feasible"] for outcome in outcomes]
+    assert fits == [False] * 4 + [True] * 4
+    assert all("out of memory" in outcome["reason"] for outcome in outcomes[:4])
+    times = [outcome["totals"]["time_s"] for outcome in outcomes[4:]]
+    assert times == sorted(times, reverse=True)
+
+
+def test_processes_find_what_one_process_finds(tmp_path: Path, expected: dict[str, Any]) -> None:
+    """Points are evaluated alike wherever they are."""
+    assert plain(run(tmp_path, on="processes", workers=2)) == expected
+
+
+def test_a_second_call_evaluates_nothing(
+    tmp_path: Path, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it is kept."""
+    run(tmp_path)
+    monkeypatch.setattr("wattree.design.run.backend_of", None)
+    assert plain(run(tmp_path, resume=True)) == expected
+
+
+def test_resume_refuses_to_begin_anew(tmp_path: Path) -> None:
+    """A wrong name would otherwise start hours of work."""
+    with pytest.raises(OutputError, match="nothing to resume"):
+        run(tmp_path, resume=True)
+
+
+#: Runs a study in a process that can be killed; it tells when it has begun.
+PROGRAM = """
+import sys
+sys.path[:] = sys.argv[3:]
+from pathlib import Path
+from tests.design.studies import small_study
+from wattree.design import run_study, study_from_mapping
+study = study_from_mapping(small_study(), str(Path(sys.argv[1]) / "study.yaml"))
+run_study(study, on=sys.argv[2], workers=2, progress=lambda *_: print("+", flush=True))
+"""
+
+
+def started(folder: Path, on: str) -> subprocess.Popen[str]:
+    """Return a process that runs the small study."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(folder), on, str(HERE), *sys.path],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(("seed", "on"), [(1, "here"), (2, "here"), (3, "processes")])
+def test_a_kill_at_any_moment_loses_nothing_that_was_finished(
+    tmp_path: Path, expected: dict[str, Any], seed: int, on: str
+) -> None:
+    """What was told as finished is in the file, which is sound, and the rest follows alike."""
+    draw = random.Random(seed)
+    process = started(tmp_path, on)
+    assert process.stdout is not None
+    told = 0
+    for _ in range(draw.randint(1, 6)):
+        told += bool(process.stdout.readline())
+    time.sleep(draw.random() * 0.05)
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    with sqlite3.connect(tmp_path / "study.results.sqlite") as file:
+        (sound,) = file.execute("PRAGMA integrity_check").fetchone()
+        (kept,) = file.execute("SELECT count(outcome) FROM points").fetchone()
+    file.close()
+    assert sound == "ok"
+    assert kept >= told - 1  # the first line is told before any point
+    assert plain(run(tmp_path)) == expected
+
+
+def test_two_calls_share_a_study(tmp_path: Path, expected: dict[str, Any]) -> None:
+    """Each point is evaluated by one of them, and both return all."""
+    other = started(tmp_path, "here")
+    assert other.stdout is not None
+    other.stdout.readline()
+    mine = run(tmp_path)
+    others = other.stdout.read().count("+")
+    other.wait()
+    other.stdout.close()
+    assert plain(mine) == expected
+    assert others < len(mine.outcomes)
+
+
+def test_an_interrupt_keeps_what_is_finished(tmp_path: Path, expected: dict[str, Any]) -> None:
+    """Ctrl-C ends workers, too, and gives back what they were at."""
+    process = started(tmp_path, "processes")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=60)
+    process.stdout.close()
+    with sqlite3.connect(tmp_path / "study.results.sqlite") as file:
+        kept, claimed = file.execute("SELECT count(outcome), count(owner) FROM points").fetchone()
+    file.close()
+    assert (kept >= 1, claimed) == (True, 0)
+    assert plain(run(tmp_path)) == expected
+
+
+def test_a_worker_that_dies_is_replaced(tmp_path: Path, expected: dict[str, Any]) -> None:
+    """Once: memory may have been short for a moment."""
+    from wattree.design.backends import processes
+
+    killed: list[int] = []
+    submit = processes.Processes.submit
+
+    def submit_and_kill(pool: processes.Processes, points: Any) -> None:
+        submit(pool, points)
+        if not killed and pool._workers:
+            killed.append(pool._workers[0].process.pid)
+            os.kill(killed[0], signal.SIGKILL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes.Processes, "submit", submit_and_kill)
+        found = plain(run(tmp_path, on="processes", workers=2))
+    assert killed
+    assert found == expected
+
+
+@pytest.mark.parametrize("batch", [3, 16])
+def test_a_guided_search_is_the_same_after_an_interruption(tmp_path: Path, batch: int) -> None:
+    """Batches follow from the seed and from what is known."""
+    pytest.importorskip("optuna")
+    mapping = small_study(
+        axes={
+            "bandwidth": {"path": "node.scale_up.bandwidth", "range": ["50 GB/s", "900 GB/s"]},
+            "memory": {"path": "device.memory", "values": ["1 GB", "40 GB", "80 GB"]},
+        },
+        sampler={"kind": "guided", "points": 9, "seed": 3, "batch": batch},
+    )
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    whole = plain(run(tmp_path / "whole", mapping))
+
+    def stop(done: int, *_: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "parts", mapping, progress=stop)
+    parts = plain(run(tmp_path / "parts", mapping))
+    assert len(whole["outcomes"]) == 9
+    assert parts == whole
+
+
+def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:
+    """With those there are."""
+    with pytest.raises(OutputError, match="expected processes, here, ray"):
+        run(tmp_path, on="clod")
