@@ -18,8 +18,8 @@ from wattree.job import AUTO, Job, TrainingOptions
 from wattree.job.energy import EnergyTerms
 from wattree.predict import Setting, Shared
 from wattree.search.objective import objective_of
-from wattree.search.plan_result import RankedStrategy
 from wattree.search.placements import reaches_expanded_memory
+from wattree.search.plan_result import RankedStrategy
 from wattree.search.promising import search
 from wattree.search.screen import Constraints, Screened, screen
 from wattree.search.space import Limits, Space, enumerate_space
