@@ -22,6 +22,7 @@ __all__ = [
     "format_quantity",
     "format_time",
     "parse_quantity",
+    "si_unit",
 ]
 
 GIB = float(2**30)
@@ -73,6 +74,22 @@ UNITS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     }
 )
 
+#: Dimension → how its SI unit is written.
+_SI_UNITS = {
+    "bytes": "B",
+    "bytes_per_s": "B/s",
+    "flop_per_s": "FLOP/s",
+    "s": "s",
+    "w": "W",
+    "j": "J",
+    "hz": "Hz",
+    "usd": "USD",
+    "usd_per_s": "USD/s",
+    "usd_per_j": "USD/J",
+    "gco2e": "gCO2e",
+    "gco2e_per_j": "gCO2e/J",
+}
+
 # A comma only separates thousands: "1,5 GB" is refused rather than read as 15 GB.
 _NUMBER = r"[+-]?(?:(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _QUANTITY = re.compile(rf"^\s*({_NUMBER})\s*(\S.*?)?\s*$")
@@ -112,6 +129,12 @@ def parse_quantity(text: object, dimension: str, *, positive: bool = True) -> fl
         bound = "above zero" if positive else "of zero or more"
         raise UnitError(f"found '{text}', expected a finite quantity {bound}")
     return value
+
+
+def si_unit(unit: str) -> str:
+    """Return the SI unit of a unit's dimension (`GB/s` → `B/s`), or the unit if it is of none."""
+    found = (dimension for dimension, units in UNITS.items() if unit in units)
+    return next((_SI_UNITS[dimension] for dimension in found), unit)
 
 
 def any_quantity(text: str) -> tuple[float, str, float] | None:

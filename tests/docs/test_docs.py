@@ -7,6 +7,7 @@ A comment above a fenced block says how it is tested:
 - `<!-- test: same OPTIONS -->`: a job whose tree compiles to the graph of those options;
 - `<!-- test: refused -->`: a job that is refused with the message in the next block;
 - `<!-- test: device|node|fabric|site NAME -->`: a hardware file, kept as NAME for later blocks;
+- `<!-- test: study NAME -->`: a study file that loads, and is that of `examples/design` by NAME;
 - `<!-- test: run -->`: Python that runs; if the next block is text, that is what it prints;
 - `<!-- test: shell -->`: commands that succeed;
 - `<!-- session: COMMAND -->`: see `docs/sessions.py`.
@@ -29,6 +30,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import wattree
+from wattree.design import load_study
 from wattree.errors import StrategyError
 from wattree.files import read_yaml
 from wattree.hardware import load as hardware
@@ -155,6 +157,16 @@ def test_hardware_files_load(block: Block, folder: Path) -> None:
     assert getattr(loaded, "name") == Path(name).stem  # noqa: B009 - of any of the four
 
 
+@pytest.mark.parametrize("block", marked("study"))
+def test_studies_are_those_that_ship(block: Block, tmp_path: Path) -> None:
+    """They are shown to be copied, and what is copied must be what was tried."""
+    name = block.test.removeprefix("study ")
+    (tmp_path / name).write_text(block.body, encoding="utf-8")
+    shown, shipped = load_study(tmp_path / name), load_study(ROOT / "examples" / "design" / name)
+
+    assert shown.digest == shipped.digest
+
+
 @pytest.mark.parametrize("block", marked("job", "simulate"))
 def test_job_files_load(block: Block, folder: Path) -> None:
     """They are shown to be copied."""
@@ -260,6 +272,17 @@ def test_the_page_on_job_files_has_every_key() -> None:
     keys = set(schema["properties"])
     for definition in schema["$defs"].values():
         keys |= set(definition.get("properties", ()))
+
+    assert {key for key in keys if not re.search(rf"\b{key}\b", text)} == set()
+
+
+def test_the_page_on_studies_has_every_key() -> None:
+    """As for job files."""
+    from wattree.design import schema
+
+    text = (ROOT / "docs" / "design-studies.md").read_text(encoding="utf-8")
+    kinds = [getattr(schema, name) for name in schema.__all__ if name.endswith(("Spec", "File"))]
+    keys = {key for kind in kinds for key in kind.model_fields}
 
     assert {key for key in keys if not re.search(rf"\b{key}\b", text)} == set()
 

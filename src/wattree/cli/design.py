@@ -12,6 +12,8 @@ import typer
 from wattree.cli.output import JsonPath, announce_compilation, check_outputs, deliver
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from wattree.design import Progress
 
 __all__ = ["design"]
@@ -48,6 +50,33 @@ Resume = Annotated[
     typer.Option("--resume", help="Only go on with points that are kept; refuse to begin anew."),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Forget the points that are kept.")]
+ReportPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="PATH",
+        help="Write the answers as one HTML page with linked plots, which opens from disk.",
+        show_default=False,
+    ),
+]
+CsvPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--csv",
+        metavar="PATH",
+        help="Write a row for each point and workload, in SI units.",
+        show_default=False,
+    ),
+]
+ParquetPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--parquet",
+        metavar="PATH",
+        help="The same as Parquet, with units in its metadata.",
+        show_default=False,
+    ),
+]
 
 
 def design(  # noqa: PLR0917 - typer passes options by name
@@ -58,6 +87,9 @@ def design(  # noqa: PLR0917 - typer passes options by name
     resume: Resume = False,
     fresh: Fresh = False,
     json_path: JsonPath = None,
+    report: ReportPath = None,
+    csv: CsvPath = None,
+    parquet: ParquetPath = None,
 ) -> None:
     """Sweep cluster resources together with strategies, and show what is best.
 
@@ -67,23 +99,43 @@ def design(  # noqa: PLR0917 - typer passes options by name
 
     Example: wattree design examples/design/transformer-1t.yaml --report study.html
     """
-    from wattree.design import load_study, results_json, run_study
+    from wattree.design import default_store, load_study, results_json, run_study
+    from wattree.design.export import check_parquet, write_csv, write_parquet
+    from wattree.report.design.page import check_report, write_design_page
     from wattree.report.design_table import show_points
+    from wattree.report.design_text import show_answers
 
-    check_outputs(json_path, source=study)
+    check_outputs(json_path, report, csv, parquet, source=study)
+    for path, check in ((report, check_report), (parquet, check_parquet)):
+        if path is not None:
+            check()
     loaded = load_study(study)
     announce_compilation()
-    with _progress() as progress:
-        results = run_study(
-            loaded,
-            store=store,
-            on=on,
-            workers=workers,
-            resume=resume,
-            fresh=fresh,
-            progress=progress,
-        )
-    deliver(results_json(results), json_path, lambda console: show_points(results, console))
+    try:
+        with _progress() as progress:
+            results = run_study(
+                loaded,
+                store=store,
+                on=on,
+                workers=workers,
+                resume=resume,
+                fresh=fresh,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        kept = store or default_store(loaded)
+        typer.echo(f"wattree: finished points are kept in {kept}; run again to go on", err=True)
+        raise
+    writers = ((report, write_design_page), (csv, write_csv), (parquet, write_parquet))
+    for path, write in writers:
+        if path is not None:
+            write(results, path)
+
+    def show(console: Console) -> None:
+        show_points(results, console)
+        show_answers(results, console)
+
+    deliver(results_json(results), json_path, show)
     if not results.feasible.any():
         raise typer.Exit(2)
 

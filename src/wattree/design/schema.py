@@ -84,7 +84,9 @@ class SearchSpec(_Section):
         None, description="none, zero1, zero2, zero3 or hybrid, or a list of them"
     )
     recompute: _Names | None = Field(None, description="none, selective or full, or a list of them")
-    schedule: _Names | None = Field(None, description="a pipeline schedule, or a list of them")
+    schedule: _Names = Field(
+        ["1f1b", "interleaved"], description="a pipeline schedule, or a list of them"
+    )
     context: _Names | None = Field(
         None, description="a way of context parallelism, or a list of them"
     )

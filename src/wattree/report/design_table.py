@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from wattree.design import Axis, Outcome, Results
 from wattree.units import format_quantity, format_time
@@ -12,7 +13,7 @@ from wattree.units import format_quantity, format_time
 __all__ = ["show_points", "shown_value"]
 
 #: Points of a table that a terminal shows; files have them all.
-_MOST_ROWS = 24
+_MOST_ROWS = 12
 #: Total → its head and how a number of it is written.
 _TOTALS = {
     "time_s": ("time", format_time),
@@ -39,20 +40,20 @@ def shown_value(axis: Axis, value: float | str) -> str:
 def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -> None:
     """Print the best points of a study by its first objective."""
     study, feasible = results.study, results.feasible
-    console.print(study.title or study.name)
+    console.print(study.title or study.name, markup=False)
     for note in study.notes:
-        console.print(f"note: {note}")
+        console.print(f"note: {note}", markup=False)
     order = np.argsort(results.objective(study.objectives[0]), kind="stable")
     order = order[feasible[order]] if len(order) else order
     totals = [name for name in _TOTALS if not np.isnan(results.total(name)).all()]
     table = Table(box=None, pad_edge=False)
     for axis in study.axes:
-        table.add_column(axis.label)
+        table.add_column(Text(axis.label))
     for name in totals:
         table.add_column(_TOTALS[name][0], justify="right")
     table.add_column("strategy", overflow="fold")
     for index in order[:rows].tolist():
-        table.add_row(*_cells(results.outcomes[index], results, totals))
+        table.add_row(*map(Text, _cells(results.outcomes[index], results, totals)))
     if len(order):
         console.print(table)
     finished, there = len(results), results.points or len(results)
@@ -83,4 +84,4 @@ def _show_reasons(results: Results, console: Console) -> None:
         if not outcome.feasible:
             kinds.setdefault(str(outcome.reason).partition(":")[0], []).append(outcome)
     for kind, outcomes in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        console.print(f"{len(outcomes):,} x {kind}; for one: {outcomes[0].reason}")
+        console.print(f"{len(outcomes):,} x {kind}; for one: {outcomes[0].reason}", markup=False)

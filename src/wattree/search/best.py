@@ -10,10 +10,12 @@ import json
 import math
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
+from wattree.job import AUTO, Job, TrainingOptions
+from wattree.job.energy import EnergyTerms
 from wattree.predict import Setting, Shared
 from wattree.search.objective import objective_of
 from wattree.search.placements import reaches_expanded_memory
@@ -26,7 +28,7 @@ from wattree.units import format_bytes, format_quantity, format_time
 
 __all__ = ["Best", "Estimate", "Known", "best_strategy"]
 
-#: Spaces kept; one of a million strategies takes some 100 MB.
+#: Spaces, and estimates of spaces, that are kept; a million strategies take some 100 MB.
 _MOST_SPACES = 4
 
 
@@ -88,10 +90,30 @@ class Known:
     Attributes:
         shared: Compiled blocks.
         spaces: Listed strategies, those used last at the end.
+        screened: Jobs without what estimates do not depend on, and estimates of their strategies.
     """
 
     shared: Shared = field(default_factory=Shared)
     spaces: OrderedDict[Hashable, Space] = field(default_factory=OrderedDict)
+    screened: list[tuple[Job, Screened]] = field(default_factory=list)
+
+    def estimates(self, setting: Setting, ranks: tuple[int, ...], limits: Limits) -> Screened:
+        """Return estimates of the strategies of a job.
+
+        Prices, and memory where nothing overflows from it, change no estimate, so that clusters
+        which differ in these alone are screened once.
+        """
+        space, cluster = self.space(setting, ranks, limits), setting.job.cluster
+        if cluster.is_mixed:
+            return screen(setting, space, shared=self.shared)
+        job = _bare(setting.job)
+        for index, (of, found) in enumerate(self.screened):
+            if found.space is space and of == job:
+                self.screened.append(self.screened.pop(index))
+                return found.on(cluster)
+        found = screen(setting, space, shared=self.shared)
+        self.screened = [*self.screened[1 - _MOST_SPACES :], (job, found)]
+        return found
 
     def space(self, setting: Setting, ranks: tuple[int, ...], limits: Limits) -> Space:
         """Return the strategies of a job that uses one of these numbers of ranks."""
@@ -134,8 +156,7 @@ def best_strategy(
         known: Kept from call to call for the same model, software and batch.
     """
     known = known or Known()
-    space = known.space(setting, ranks, limits)
-    screened = screen(setting, space, shared=known.shared)
+    screened = known.estimates(setting, ranks, limits)
     turned_away = screened.rejections(constraints)
     feasible = ~np.logical_or.reduce(list(turned_away.values()))
     counts = {reason: int(mask.sum()) for reason, mask in turned_away.items()}
@@ -160,10 +181,39 @@ def best_strategy(
     return Best(
         ranked=ranked,
         estimate=best,
-        candidates=len(space),
+        candidates=len(screened),
         feasible=int(feasible.sum()),
         simulated=found.simulated if found else 0,
-        reason=None if is_found else _reason(setting, screened, constraints, space, counts),
+        reason=None if is_found else _reason(setting, screened, constraints, counts),
+    )
+
+
+def _bare(job: Job) -> Job:
+    """Return a job with what estimates depend on alone."""
+    cluster = job.cluster
+    node, site = cluster.node, cluster.site
+    device = replace(node.device, sources={})
+    if node.cxl is None:  # what does not fit is nowhere, whatever the memory
+        device = replace(device, memory_bytes=1.0)
+    node = replace(node, device=device, price_usd_per_s=None, sources={})
+    site = replace(
+        site,
+        carbon_gco2e_per_j=None,
+        energy_price_usd_per_j=None,
+        bills_energy=False,
+        name="",
+        sources={},
+    )
+    pool = replace(cluster.pool, node=node)
+    return replace(
+        job,
+        cluster=replace(
+            cluster, pools=(pool,), site=site, fabric=replace(cluster.fabric, sources={})
+        ),
+        strategy=AUTO,
+        training=TrainingOptions(),
+        terms=EnergyTerms(),
+        warnings=(),
     )
 
 
@@ -183,12 +233,11 @@ def _reason(
     setting: Setting,
     screened: Screened,
     constraints: Constraints,
-    space: Space,
     counts: Mapping[str, int],
 ) -> str:
     """Return in one line why nothing is left, with what comes nearest."""
     if not len(screened):
-        meshes = max(space.rejected.items(), key=lambda item: item[1], default=("", 0))[0]
+        meshes = max(screened.space.rejected.items(), key=lambda item: item[1], default=("", 0))[0]
         why = f" ({meshes})" if meshes else ""
         return (
             f"no strategy: {setting.model.name} at a batch of {setting.job.data.global_batch} "

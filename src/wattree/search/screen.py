@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,20 @@ class Screened:
                 return group.options(index)
             index -= len(group)
         raise IndexError(index)
+
+    def on(self, cluster: Cluster) -> Screened:
+        """Return the same strategies on a cluster of other prices and of devices of other memory.
+
+        Nothing else may differ, and all nodes must be alike.
+        """
+        groups = self.space.groups
+        axes = [np.prod([group.degrees.axes[a] for a in AXES], axis=0) for group in groups]
+        return replace(
+            self,
+            rent_usd_per_s=_rent(cluster, np.concatenate(axes)) if axes else self.rent_usd_per_s,
+            room_bytes=np.full(len(self), cluster.node.device.memory_bytes),
+            usd_per_j=energy_usd_per_j(cluster) or 0.0,
+        )
 
     def objective(self, name: str, setting: Setting) -> Floats:
         """Return what the best strategy has least of: s, J, USD or gCO2e per step."""

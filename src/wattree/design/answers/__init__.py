@@ -1,0 +1,70 @@
+"""Answers to an architect's questions, computed from the points of a study alone.
+
+    sweep        the points as columns
+    pareto       which points nothing beats
+    sensitivity  how much each axis matters
+    elasticity   by how many per cent for one per cent; which resource is the bottleneck
+    break_even   where one alternative overtakes another
+    worth        what each value of an axis buys
+    spend        where the next million is spent best
+    budget       the best cluster for each budget
+    summary      all of them, for reports
+
+Everything is a pure function of arrays. A question that the points cannot answer gets a `NoAnswer`
+with the reason, never a number.
+"""
+
+from wattree.design.answers.break_even import (
+    BreakEven,
+    Crossing,
+    break_even,
+    break_even_with,
+    crossings,
+)
+from wattree.design.answers.budget import Budgets, BudgetStep, best_within, budgets
+from wattree.design.answers.elasticity import Bottleneck, Elasticity, bottleneck, elasticities
+from wattree.design.answers.pareto import Front, pareto, undominated
+from wattree.design.answers.sensitivity import Bar, Effect, Tornado, main_effects, tornado
+from wattree.design.answers.spend import CAPITAL, Spending, Step, spend
+from wattree.design.answers.summary import Comparison, Summary, summarise
+from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, Value, sweep_of
+from wattree.design.answers.worth import LevelWorth, Worth, worth
+
+__all__ = [
+    "CAPITAL",
+    "AxisColumn",
+    "Bar",
+    "Bottleneck",
+    "BreakEven",
+    "BudgetStep",
+    "Budgets",
+    "Comparison",
+    "Crossing",
+    "Effect",
+    "Elasticity",
+    "Front",
+    "LevelWorth",
+    "NoAnswer",
+    "Spending",
+    "Step",
+    "Summary",
+    "Sweep",
+    "Tornado",
+    "Value",
+    "Worth",
+    "best_within",
+    "bottleneck",
+    "break_even",
+    "break_even_with",
+    "budgets",
+    "crossings",
+    "elasticities",
+    "main_effects",
+    "pareto",
+    "spend",
+    "summarise",
+    "sweep_of",
+    "tornado",
+    "undominated",
+    "worth",
+]

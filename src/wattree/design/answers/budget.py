@@ -1,0 +1,91 @@
+"""The best cluster for each budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattree.design.answers.pareto import undominated
+from wattree.design.answers.sweep import Floats, NoAnswer, Sweep
+
+__all__ = ["BudgetStep", "Budgets", "best_within", "budgets"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetStep:
+    """One cluster, and the budgets for which it is the best.
+
+    Attributes:
+        point: It.
+        spent: What it takes of the budget.
+        until: The budget from which on another is better; infinite for the last.
+        value: The measure.
+    """
+
+    point: int
+    spent: float
+    until: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """The best cluster per budget, as steps of rising budget.
+
+    Attributes:
+        measure: What is to be small.
+        budget: What is limited (`capital_usd`, `cost_usd`, `power_w`, `energy_j`, …).
+        steps: Rising in `spent`, falling in `value`. Below the first nothing fits.
+    """
+
+    measure: str
+    budget: str
+    steps: tuple[BudgetStep, ...]
+
+
+def budgets(sweep: Sweep, measure: str, budget: str) -> Budgets | NoAnswer:
+    """Return which cluster is the best for each budget."""
+    table = _table(sweep, measure, budget)
+    if isinstance(table, NoAnswer):
+        return table
+    known = np.flatnonzero(np.isfinite(table).all(axis=1))
+    points = known[undominated(table[known])]
+    spent = table[points, 0]
+    until = np.append(spent[1:], np.inf)
+    steps = [
+        BudgetStep(
+            point=int(point),
+            spent=float(table[point, 0]),
+            until=float(end),
+            value=float(table[point, 1]),
+        )
+        for point, end in zip(points, until, strict=True)
+    ]
+    return Budgets(measure=measure, budget=budget, steps=tuple(steps))
+
+
+def best_within(sweep: Sweep, measure: str, budget: str, limit: float) -> int | NoAnswer:
+    """Return the best point that stays within a budget; of equals the cheapest."""
+    found = budgets(sweep, measure, budget)
+    if isinstance(found, NoAnswer):
+        return found
+    affordable = [step for step in found.steps if step.spent <= limit]
+    if not affordable:
+        least = found.steps[0].spent
+        return NoAnswer(f"nothing that fits stays within {limit:g}; {budget} is {least:g} at least")
+    return affordable[-1].point
+
+
+def _table(sweep: Sweep, measure: str, budget: str) -> Floats | NoAnswer:
+    spent, values = sweep.measure(budget), sweep.measure(measure)
+    if isinstance(spent, NoAnswer):
+        return spent
+    if isinstance(values, NoAnswer):
+        return values
+    if measure == budget:
+        return NoAnswer(f"{measure} cannot be both what is limited and what is to be small")
+    table = np.stack([spent, values], axis=1)
+    if not np.isfinite(table).all(axis=1).any():
+        return NoAnswer(f"no feasible point has both {budget} and {measure}")
+    return table

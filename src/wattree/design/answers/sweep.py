@@ -1,0 +1,197 @@
+"""The points of a study as columns, which every answer is computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.design.outcome import TOTALS
+from wattree.design.points import Value
+from wattree.design.results import Results
+from wattree.design.study import Axis
+from wattree.errors import nearest
+
+__all__ = [
+    "AxisColumn",
+    "Flags",
+    "Floats",
+    "Integers",
+    "NoAnswer",
+    "Sweep",
+    "Value",
+    "is_number",
+    "sweep_of",
+]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """A question that these points cannot answer.
+
+    Attributes:
+        reason: Why, and what would change it, in one sentence.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisColumn:
+    """What one axis of a study is at each point.
+
+    Attributes:
+        name: As the study names it.
+        label: For people.
+        unit: In which numbers are shown (`GB/s`); None for names and plain numbers.
+        factor: SI value of one `unit`.
+        scales: Numbers are factors on what the base cluster has.
+        levels: Distinct values, numbers rising and in SI, names as the study lists them.
+        codes: Index into `levels` of each point, shape `(n,)`.
+    """
+
+    name: str
+    label: str
+    unit: str | None
+    factor: float = 1.0
+    scales: bool = False
+    levels: tuple[Value, ...]
+    codes: Integers
+
+    @property
+    def numeric(self) -> bool:
+        """Whether every level is a number."""
+        return all(is_number(level) for level in self.levels)
+
+    @property
+    def numbers(self) -> Floats:
+        """The levels as numbers [SI], shape `(levels,)`; only where `numeric`."""
+        assert self.numeric, self.name
+        return np.asarray(self.levels, dtype=np.float64)
+
+    def value(self, point: int) -> Value:
+        """Return the value at a point."""
+        return self.levels[int(self.codes[point])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Every point that was evaluated, feasible or not.
+
+    Attributes:
+        axes: One for each axis of the study.
+        measures: Name (`time_s`, `capital_usd`, …) → value at each point [SI], shape `(n,)`; NaN
+            where the point is infeasible or the value unknown. All are better when smaller.
+        feasible: Whether any strategy fits the point and the constraints, shape `(n,)`.
+    """
+
+    axes: tuple[AxisColumn, ...]
+    measures: Mapping[str, Floats]
+    feasible: Flags
+
+    def __len__(self) -> int:
+        return len(self.feasible)
+
+    def axis(self, name: str) -> AxisColumn | NoAnswer:
+        """Return an axis by name."""
+        for axis in self.axes:
+            if axis.name == name:
+                return axis
+        return NoAnswer(_unknown("axis", name, [axis.name for axis in self.axes]))
+
+    def measure(self, name: str) -> Floats | NoAnswer:
+        """Return a measure at each point, NaN where infeasible; an answer needs one at least."""
+        if not self.feasible.any():
+            return NoAnswer("no point of the study is feasible")
+        if name not in self.measures:
+            return NoAnswer(_unknown("measure", name, self.measures))
+        values = np.where(self.feasible, self.measures[name], np.nan)
+        if not np.isfinite(values).any():
+            return NoAnswer(f"{name} is known at no feasible point")
+        return values
+
+    def best(self, name: str) -> int | NoAnswer:
+        """Return the feasible point where a measure is smallest; of equals the first."""
+        values = self.measure(name)
+        return values if isinstance(values, NoAnswer) else int(np.nanargmin(values))
+
+    def alone(self, axis: AxisColumn, base: int) -> Integers:
+        """Return the points that differ from `base` in no other axis, by rising level.
+
+        `base` is among them. Of points that are equal in all axes the first stands for all.
+        """
+        same = np.ones(len(self), dtype=bool)
+        for other in self.axes:
+            if other.name != axis.name:
+                same &= other.codes == other.codes[base]
+        found = np.flatnonzero(same)
+        _, first = np.unique(axis.codes[found], return_index=True)
+        line = found[first]
+        return np.asarray(np.where(axis.codes[line] == axis.codes[base], base, line))
+
+    def lowest(self, axis: AxisColumn, values: Floats, among: Flags | None = None) -> Integers:
+        """Return, for each level of an axis, the point where `values` is smallest, -1 for none.
+
+        Args:
+            axis: One of `axes`.
+            values: Shape `(n,)`; NaN is never the smallest.
+            among: Points to choose from; all if None.
+        """
+        usable = np.isfinite(values) if among is None else np.isfinite(values) & among
+        found = np.full(len(axis.levels), -1, dtype=np.int64)
+        candidates = np.flatnonzero(usable)
+        # Stable, from the largest on: the last write, which stays, is the smallest and first.
+        order = candidates[np.argsort(values[candidates], kind="stable")][::-1]
+        found[axis.codes[order]] = order
+        return found
+
+
+def _unknown(kind: str, name: str, known: Mapping[str, object] | list[str]) -> str:
+    guess = nearest(name, known)
+    hint = f"did you mean '{guess}'? " if guess else ""
+    return f"the study has no {kind} '{name}'; {hint}it has {', '.join(known) or 'none'}"
+
+
+def sweep_of(results: Results) -> Sweep:
+    """Return the finished points of a study as columns, with the totals that any of them has."""
+    totals = {name: results.total(name) for name in TOTALS}
+    return Sweep(
+        axes=tuple(_column(axis, results.values(axis.name)) for axis in results.study.axes),
+        measures={name: values for name, values in totals.items() if np.isfinite(values).any()},
+        feasible=results.feasible,
+    )
+
+
+def is_number(value: Value) -> bool:
+    """Whether a value of an axis has an order and distances; a truth value has not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _column(axis: Axis, values: tuple[Value, ...]) -> AxisColumn:
+    if all(is_number(value) for value in values):
+        levels, codes = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True)
+        found: tuple[Value, ...] = tuple(_plain(level) for level in levels.tolist())
+    else:
+        listed = dict.fromkeys((*axis.values, *values))
+        place = {value: place for place, value in enumerate(v for v in listed if v in set(values))}
+        found, codes = tuple(place), np.array([place[value] for value in values], dtype=np.int64)
+    return AxisColumn(
+        name=axis.name,
+        label=axis.label,
+        unit=axis.unit,
+        factor=axis.factor,
+        scales=axis.scales,
+        levels=found,
+        codes=np.asarray(codes, dtype=np.int64).reshape(-1),
+    )
+
+
+def _plain(number: float) -> float | int:
+    """Return counts as whole numbers, so that 1024 devices are not 1024.0."""
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number

@@ -1,0 +1,261 @@
+"""Results as tables for other programs: CSV and Parquet, a row for each point and workload."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wattree.design.answers.sweep import is_number
+from wattree.design.outcome import TOTALS, Outcome, WorkloadOutcome
+from wattree.design.results import Results
+from wattree.design.study import Axis, Workload
+from wattree.errors import MissingExtraError
+from wattree.files import write_atomic
+from wattree.units import si_unit
+
+__all__ = ["Column", "check_parquet", "columns", "csv_text", "write_csv", "write_parquet"]
+
+Cell = str | float | int | bool | None
+
+#: Figures of a workload → unit; their names end in it as well.
+_FIGURES = {
+    "devices": None,
+    "step_time_s": "s",
+    "time_s": "s",
+    "energy_j": "J",
+    "cost_usd": "USD",
+    "carbon_gco2e": "gCO2e",
+    "average_power_w": "W",
+    "peak_power_w": "W",
+    "memory_bytes": "B",
+}
+_TOTAL_UNITS = {
+    "time_s": "s",
+    "energy_j": "J",
+    "cost_usd": "USD",
+    "carbon_gco2e": "gCO2e",
+    "power_w": "W",
+    "capital_usd": "USD",
+}
+#: Mappings of a workload: field → prefix of the columns that it becomes, unit.
+_PARTS = {
+    "time_parts_s": ("time_part_s.", "s"),
+    "energy_by_stage_j": ("energy_stage_j.", "J"),
+    "traffic_bytes": ("traffic_bytes.", "B"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of the table.
+
+    Attributes:
+        name: Of an axis that of the study, else the figure's with its unit at the end.
+        header: The name in CSV files, with the unit in brackets where the name does not have it.
+        unit: SI unit; None of names, counts and truth values.
+        about: What it is, for people.
+        values: One for each row; None where there is none.
+    """
+
+    name: str
+    header: str
+    unit: str | None
+    about: str
+    values: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    outcome: Outcome
+    workload: Workload
+    found: WorkloadOutcome | None  # None where the cluster itself cannot be
+
+
+def columns(results: Results) -> tuple[Column, ...]:
+    """Return the table: rows by point, then by workload, as the study has them; quantities in SI.
+
+    Every point has a row for every workload, so that rows of one kind can be counted; where the
+    cluster cannot be, they hold the values of the axes and the reason.
+    """
+    rows = list(_rows(results))
+    return (
+        _column("point", None, "Key of the point", rows, lambda row: row.outcome.point.key),
+        *(_axis_column(axis, rows) for axis in results.study.axes),
+        *_point_columns(rows),
+        *_workload_columns(rows),
+        *_part_columns(rows),
+    )
+
+
+def csv_text(results: Results) -> str:
+    """Return the table as CSV (RFC 4180): one line of headers; a cell without value is empty."""
+    table = columns(results)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.header for column in table])
+    writer.writerows(zip(*(map(_written, column.values) for column in table), strict=True))
+    return text.getvalue()
+
+
+def write_csv(results: Results, path: str | Path) -> None:
+    """Write the table as CSV.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    write_atomic(path, csv_text(results))
+
+
+def check_parquet() -> None:
+    """See to it that Parquet can be written, before a study runs for hours.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        raise MissingExtraError(needed_for="Writing Parquet", package="pyarrow", extra="report")
+
+
+def write_parquet(results: Results, path: str | Path) -> None:
+    """Write the table as Parquet; units and descriptions are in the metadata of its fields.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+        OutputError: The file cannot be written.
+    """
+    check_parquet()
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = columns(results)
+    arrays = [pa.array(*_typed(column, pa)) for column in table]
+    fields = [
+        pa.field(
+            column.name, array.type, metadata={"unit": column.unit or "", "about": column.about}
+        )
+        for column, array in zip(table, arrays, strict=True)
+    ]
+    study = results.study
+    about = {"study": study.name, "title": study.title, "digest": study.digest}
+    notes = {"notes": json.dumps(study.notes, ensure_ascii=False)}
+    buffer = pa.BufferOutputStream()
+    schema = pa.schema(fields, metadata=about | notes)
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), buffer, compression="zstd")
+    write_atomic(path, buffer.getvalue().to_pybytes())
+
+
+def _rows(results: Results) -> Iterator[_Row]:
+    for outcome in results.outcomes:
+        found = {entry.workload: entry for entry in outcome.workloads}
+        for workload in results.study.workloads:
+            yield _Row(outcome, workload, found.get(workload.name))
+
+
+def _column(
+    name: str, unit: str | None, about: str, rows: Sequence[_Row], value: Callable[[_Row], Cell]
+) -> Column:
+    values = tuple(value(row) for row in rows)
+    return Column(name=name, header=name, unit=unit, about=about, values=values)
+
+
+def _axis_column(axis: Axis, rows: Sequence[_Row]) -> Column:
+    unit = None if axis.unit is None else si_unit(axis.unit)
+    values = tuple(row.outcome.point.values[axis.name] for row in rows)
+    header = axis.name if unit is None else f"{axis.name} [{unit}]"
+    return Column(name=axis.name, header=header, unit=unit, about=axis.label, values=values)
+
+
+def _point_columns(rows: Sequence[_Row]) -> list[Column]:
+    known = [name for name in TOTALS if any(name in row.outcome.totals for row in rows)]
+    return [
+        _column(
+            "point_feasible",
+            None,
+            "Whether all workloads and constraints are met",
+            rows,
+            lambda row: row.outcome.feasible,
+        ),
+        _column("point_reason", None, "Why not", rows, lambda row: row.outcome.reason),
+        *(
+            _column(
+                f"total_{name}",
+                _TOTAL_UNITS[name],
+                "Of all workloads by weight; of power the most",
+                rows,
+                lambda row, name=name: row.outcome.totals.get(name),  # type: ignore[misc]
+            )
+            for name in known
+        ),
+    ]
+
+
+def _workload_columns(rows: Sequence[_Row]) -> list[Column]:
+    def of(name: str, about: str, unit: str | None = None) -> Column:
+        return _column(name, unit, about, rows, lambda row: _figure(row, name))
+
+    return [
+        _column("workload", None, "Name of the workload", rows, lambda row: row.workload.name),
+        _column("weight", None, "Weight of the workload", rows, lambda row: row.workload.weight),
+        of("feasible", "Whether any strategy meets the constraints"),
+        of("reason", "Why none does"),
+        of("strategy", "The strategy in one line"),
+        of("strategy_json", "The strategy as a job file has it, as JSON"),
+        of("simulated", "Whether played, or of the closed form"),
+        of("notes", "What a reader must know"),
+        *(of(name, "Of the workload", unit) for name, unit in _FIGURES.items()),
+    ]
+
+
+def _part_columns(rows: Sequence[_Row]) -> Iterator[Column]:
+    for field, (prefix, unit) in _PARTS.items():
+        names = dict.fromkeys(
+            name for row in rows if row.found is not None for name in getattr(row.found, field)
+        )
+        for name in names:
+            yield _column(
+                prefix + name,
+                unit,
+                f"{field} of a step: {name}",
+                rows,
+                lambda row, f=field, n=name: row.found and getattr(row.found, f).get(n),  # type: ignore[misc]
+            )
+
+
+def _figure(row: _Row, name: str) -> Cell:
+    return None if row.found is None else _plain(getattr(row.found, name))
+
+
+def _plain(value: Any) -> Cell:
+    """Return a cell: mappings as JSON, lines of notes as one text."""
+    if isinstance(value, tuple):
+        return "; ".join(map(str, value))
+    if value is None or isinstance(value, (str, float, int)):
+        return value
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _written(value: Cell) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _typed(column: Column, pa: Any) -> tuple[list[Cell], Any]:
+    """Return the values with the one type that holds them all, and that type."""
+    present = [value for value in column.values if value is not None]
+    if present and all(isinstance(value, bool) for value in present):
+        return list(column.values), pa.bool_()
+    if column.unit is not None or (present and all(map(is_number, present))):
+        whole = column.unit is None and all(isinstance(value, int) for value in present)
+        if whole and present:
+            return list(column.values), pa.int64()
+        return [None if v is None else float(v) for v in column.values], pa.float64()
+    return [None if v is None else _written(v) for v in column.values], pa.string()

@@ -1,0 +1,111 @@
+"""What a study rests on: its notes, sources, axes and workloads, as texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wattree.design import Axis, Results, Study, Workload
+from wattree.design.answers import Sweep
+from wattree.report.design.words import level
+
+__all__ = ["axis_rows", "identity", "marks", "source_rows", "workload_rows"]
+
+_RECONSTRUCTION = "reconstruction"
+
+
+def marks(results: Results) -> list[dict[str, Any]]:
+    """Return what every reader must know of the figures: how they came about, what to beware of."""
+    found = [entry for one in results.outcomes for entry in one.workloads if entry.feasible]
+    played = sum(entry.simulated for entry in found)
+    marked: list[dict[str, Any]] = []
+    if any(_RECONSTRUCTION in note.lower() for note in results.study.notes):
+        marked.append(
+            _mark("Reconstruction", "parts of this study are; see “What it rests on”.", warn=True)
+        )
+    if found:
+        marked.append(
+            _mark(
+                "Predicted",
+                f"{played:,} of {len(found):,} results simulated, {len(found) - played:,} of the "
+                "closed form (marked ≈); none measured.",
+            )
+        )
+    if results.points is not None and len(results) < results.points:
+        left = results.points - len(results)
+        marked.append(_mark("Unfinished", f"{left:,} points are still to be evaluated.", warn=True))
+    noted: dict[str, int] = {}
+    for entry in found:
+        for note in entry.notes:
+            noted[note] = noted.get(note, 0) + 1
+    ranked = sorted(noted.items(), key=lambda item: -item[1])
+    marked += [
+        _mark("Note", f"{note} ({count:,} results)", warn=True) for note, count in ranked[:8]
+    ]
+    if len(ranked) > 8:
+        marked.append(_mark("Note", f"{len(ranked) - 8} more kinds of notes are in the table."))
+    return marked
+
+
+def _mark(name: str, text: str, *, warn: bool = False) -> dict[str, Any]:
+    return {"name": name, "text": text, "warn": warn}
+
+
+def workload_rows(study: Study) -> list[tuple[str, str, str, str]]:
+    """Return name, weight, target and strategy of each workload."""
+    return [
+        (
+            one.name,
+            f"{one.weight:g}",
+            _target(one),
+            "searched" if one.strategy == "auto" else "fixed",
+        )
+        for one in study.workloads
+    ]
+
+
+def _target(workload: Workload) -> str:
+    for name in ("steps", "samples", "tokens"):
+        amount = getattr(workload.target, name)
+        if amount is not None:
+            return f"{amount:,.0f} {name}" if amount < 1e9 else f"{amount:.4g} {name}"
+    return "–"
+
+
+def axis_rows(sweep: Sweep, study: Study) -> list[tuple[str, str, str]]:
+    """Return label, field and values of each axis."""
+    columns = {column.name: column for column in sweep.axes}
+    rows = []
+    for axis in study.axes:
+        levels = [level(columns[axis.name], value) for value in columns[axis.name].levels]
+        shown = ", ".join(levels[:12])
+        more = f", … ({len(levels)} values to {levels[-1]})" if len(levels) > 12 else ""
+        rows.append((axis.label, _field(axis), shown + more))
+    return rows
+
+
+def _field(axis: Axis) -> str:
+    if axis.path:
+        return f"{axis.path}{' (as factors)' if axis.scales else ''}"
+    paths = dict.fromkeys(path for choice in axis.choices.values() for path in choice)
+    return ", ".join(paths)
+
+
+def source_rows(study: Study) -> list[tuple[str, str, str]]:
+    """Return what differs from the catalogue and what follows from axes, with the sources."""
+    changes = [(one.path, str(one.value), one.source) for one in study.changes]
+    links = [
+        (
+            one.path or one.name,
+            f"{one.name} = {one.formula.text}{f' [{one.unit}]' if one.unit else ''}",
+            one.source,
+        )
+        for one in study.links
+    ]
+    return changes + links
+
+
+def identity(study: Study) -> str:
+    """Return which study this is."""
+    wanted = ", ".join(study.objectives)
+    digest = f", digest {study.digest[:16]}" if study.digest else ""
+    return f"Study {study.name}{digest}; objectives, the first ranking: {wanted}."

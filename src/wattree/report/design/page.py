@@ -1,0 +1,174 @@
+"""The page of a study: one HTML file that opens from disk and asks nothing of any network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from wattree import __version__
+from wattree.design import Results
+from wattree.design.answers import Summary, summarise
+from wattree.design.results import OBJECTIVE_TOTALS
+from wattree.errors import MissingExtraError
+from wattree.files import write_atomic
+from wattree.report.design.basis import axis_rows, identity, marks, source_rows, workload_rows
+from wattree.report.design.payload import payload, script_json
+from wattree.report.design.sections import (
+    best_section,
+    comparison_rows,
+    front_section,
+    infeasible_rows,
+    matter_sections,
+    money_sections,
+    worth_sections,
+)
+from wattree.report.design.words import MEASURES, bottleneck_sentence
+
+__all__ = ["check_report", "design_page", "write_design_page"]
+
+_FOLDER = Path(__file__).with_name("page")
+_SECTIONS = (
+    ("short", "In short"),
+    ("worth", "Is it worth it?"),
+    ("explore", "Explore"),
+    ("front", "Points that none beats"),
+    ("matters", "What matters"),
+    ("money", "Budgets, and the next million"),
+    ("infeasible", "What did not fit"),
+    ("basis", "What it rests on"),
+)
+
+
+def check_report() -> None:
+    """See to it that a report can be written, before a study runs for hours.
+
+    Raises:
+        MissingExtraError: jinja2 or plotly is not installed.
+    """
+    for package in ("jinja2", "plotly"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(
+                needed_for="The report of a study", package=package, extra="report"
+            )
+
+
+def write_design_page(results: Results, path: str | Path) -> None:
+    """Write the page of a study.
+
+    Raises:
+        MissingExtraError: jinja2 or plotly is not installed.
+        OutputError: The file cannot be written.
+    """
+    write_atomic(path, design_page(results))
+
+
+def design_page(results: Results) -> str:
+    """Return the page of a study as HTML.
+
+    Scripts are named in its content security policy by their hashes, so that nothing that came from
+    a file could run even if it were not escaped; and the policy allows no address at all.
+
+    Raises:
+        MissingExtraError: jinja2 or plotly is not installed.
+    """
+    check_report()
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    summary = summarise(results)
+    plotly, script = _plotly(), _script()
+    return environment.get_template("page.html.j2").render(
+        **_context(results, summary),
+        policy=_policy(plotly, script),
+        version=__version__,
+        style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),  # noqa: S704 own file
+        plotly=Markup(plotly),  # noqa: S704 the library's file
+        script=Markup(script),  # noqa: S704 own files
+        data=Markup(script_json(payload(results, summary))),  # noqa: S704 escaped for scripts
+    )
+
+
+def _context(results: Results, summary: Summary) -> dict[str, Any]:
+    study = results.study
+    first = OBJECTIVE_TOTALS[study.objectives[0]]
+    comparisons = comparison_rows(summary)
+    sections = [*_SECTIONS]
+    if comparisons:
+        sections.insert(6, ("against", "One value against another"))
+    return {
+        "title": study.title or study.name,
+        "counts": _counts(results, summary),
+        "marks": marks(results),
+        "sections": sections,
+        "best": best_section(results, summary),
+        "missing": [
+            f"Least {MEASURES[name]}: cannot be told: {why.reason}."
+            for name, why in summary.missing.items()
+        ],
+        "bottlenecks": [
+            (MEASURES[name], bottleneck_sentence(summary.sweep, found))
+            for name, found in summary.bottlenecks.items()
+        ],
+        "worths": worth_sections(results, summary),
+        "front": front_section(results, summary),
+        "matters": matter_sections(summary),
+        "money": money_sections(results, summary),
+        "comparisons": comparisons,
+        "first": MEASURES[first],
+        "infeasible": infeasible_rows(summary),
+        "notes": study.notes,
+        "workloads": workload_rows(study),
+        "axes": axis_rows(summary.sweep, study),
+        "sources": source_rows(study),
+        "identity": identity(study),
+    }
+
+
+def _counts(results: Results, summary: Summary) -> str:
+    done, fit = len(results), int(summary.sweep.feasible.sum())
+    open_points = "" if results.points in {None, done} else f" of {results.points:,}"
+    axes = sum(len(axis.levels) > 1 for axis in summary.sweep.axes)
+    workloads = len(results.study.workloads)
+    return (
+        f"{done:,}{open_points} point{'s' * (done != 1)} over {axes} "
+        f"{'axis' if axes == 1 else 'axes'}, {workloads} workload{'s' * (workloads != 1)}; "
+        f"{fit:,} fit."
+    )
+
+
+@cache
+def _script() -> str:
+    parts = [path.read_text(encoding="utf-8") for path in sorted(_FOLDER.glob("*.js"))]
+    return '\n(() => {\n"use strict";\n' + "\n".join(parts) + "})();\n"
+
+
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    text = str(get_plotlyjs())
+    assert "</script" not in text.lower(), "the library's text would end its own element"
+    return text
+
+
+def _policy(*scripts: str) -> str:
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    # Styles: the plotting library sets them from scripts. Pictures: plots on their way to a file.
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

@@ -1,0 +1,130 @@
+// A plot: drawn when it comes into view, again when what it shows changed; saved; told as a table.
+// Okabe and Ito's colours (2008) stay apart for the colour-blind; more kinds repeat them.
+const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999"];
+const figures = [];
+const PAPER = { page: "#ffffff", ink: "#000000", quiet: "#333333", line: "#d0d0d0", mark: "#d4005f", neutral: "#8b95a1", accent: "#0b5cad" };
+
+function colours() {
+  const style = getComputedStyle(document.documentElement);
+  const names = ["page", "ink", "quiet", "line", "mark", "neutral", "accent"];
+  return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+}
+
+/** Lay colours and sizes under what a plot says of its layout. */
+function themed(layout, theme) {
+  const axis = { gridcolor: theme.line, zerolinecolor: theme.line, linecolor: theme.neutral, automargin: true };
+  const found = {
+    paper_bgcolor: theme.page, plot_bgcolor: theme.page, font: { color: theme.ink, size: 13 },
+    margin: { l: 60, r: 15, t: 15, b: 50 }, height: 420, hoverlabel: { align: "left" },
+    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, ...layout,
+  };
+  for (const key of ["xaxis", "yaxis"]) found[key] = { ...axis, ...layout[key] };
+  return found;
+}
+
+class Figure {
+  /** `draw(theme)` returns { data, layout, summary, head, rows }, or { empty: reason }. */
+  constructor(id, draw, { on = [], prepare = () => {} } = {}) {
+    this.node = document.getElementById(id);
+    this.canvas = this.node.querySelector(".canvas");
+    this.details = this.node.querySelector("details.data");
+    Object.assign(this, { id, draw, on, prepare, seen: false, stale: true, prepared: false });
+    this.details.addEventListener("toggle", () => this.tell());
+    this.node.querySelectorAll("[data-save]").forEach((button) => {
+      button.addEventListener("click", () => this.save(button.dataset.save));
+    });
+    figures.push(this);
+    watcher.observe(this.node);
+    onChange((what) => { if (this.on.includes(what)) this.mark(); });
+  }
+
+  mark() {
+    this.stale = true;
+    if (this.seen) schedule(this);
+  }
+
+  render() {
+    if (!this.stale) return;
+    this.stale = false;
+    const began = performance.now();
+    this.said = this.draw(colours());
+    this.node.querySelector(".summary").textContent = this.said.empty || this.said.summary || "";
+    this.node.querySelectorAll("[data-save]").forEach((one) => { one.disabled = Boolean(this.said.empty); });
+    this.canvas.hidden = Boolean(this.said.empty);
+    if (!this.said.empty) {
+      const settings = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["toImage"], doubleClick: "reset" };
+      Plotly.react(this.canvas, this.said.data, themed(this.said.layout, colours()), settings);
+      if (!this.prepared) this.prepare(this.canvas);
+      this.prepared = true;
+    }
+    this.tell();
+    performance.measure(`wattree:${this.id}`, { start: began, end: performance.now() });
+  }
+
+  /** Write the table, where it is open. */
+  tell() {
+    if (!this.details.open || !this.said) return;
+    const { head = [], rows = [] } = this.said;
+    this.details.querySelector(".scroll").replaceChildren(tableOf(head, rows));
+  }
+
+  /** Save the plot as it is shown, in black on white, whatever the page's colours are. */
+  async save(format) {
+    if (this.stale) this.render();
+    const said = this.draw(PAPER);
+    const size = { width: 900, height: Math.max(450, said.layout.height || 0), format, scale: format === "png" ? 2 : 1 };
+    const url = await Plotly.toImage({ data: said.data, layout: themed(said.layout, PAPER) }, size);
+    const link = document.createElement("a");
+    link.href = url;
+    link.download = `${this.id}.${format}`;
+    link.click();
+  }
+}
+
+const waiting = new Set();
+/** Draw soon, once, however many changes come at once. */
+function schedule(figure) {
+  if (!waiting.size) requestAnimationFrame(() => {
+    const now = [...waiting];
+    waiting.clear();
+    now.forEach((one) => one.render());
+  });
+  waiting.add(figure);
+}
+
+const watcher = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    const figure = figures.find((one) => one.node === entry.target);
+    figure.seen = entry.isIntersecting;
+    if (figure.seen && figure.stale) schedule(figure);
+  }
+}, { rootMargin: "200px" });
+
+function element(name, text = "", attributes = {}) {
+  const node = document.createElement(name);
+  node.textContent = text;
+  Object.entries(attributes).forEach(([key, value]) => node.setAttribute(key, value));
+  return node;
+}
+
+function tableOf(head, rows) {
+  const table = element("table");
+  const top = table.createTHead().insertRow();
+  head.forEach((text) => top.append(element("th", text, { scope: "col" })));
+  const body = table.createTBody();
+  rows.forEach((row) => {
+    const line = body.insertRow();
+    row.forEach((text, place) => line.append(element(place ? "td" : "th", text, { ...(place ? {} : { scope: "row" }), ...(text.length > 24 ? { class: "long" } : {}) })));
+  });
+  return table;
+}
+
+/** Fill a choice; `options` are [value, label]. It shows only if there is something to choose. */
+function choices(id, options, chosen, changed) {
+  const node = document.getElementById(id);
+  options.forEach(([value, label]) => node.append(element("option", label, { value })));
+  if (options.some(([value]) => value === chosen)) node.value = chosen;
+  node.closest("label").hidden = options.length < 2;
+  node.addEventListener("change", changed);
+  return () => node.value;
+}

@@ -1,0 +1,110 @@
+// Strategy × resource: in each cell the best of the points that are shown, relative to the best.
+const MOST_ROWS = 40;
+
+function heatFigure() {
+  const changed = () => figure.mark();
+  const axes = varied.map((axis) => [`axis:${axis.name}`, axis.label]);
+  const kinds = [["strategy", "strategy"], ...(study.workloads.length > 1 ? [["workload", "workload"]] : []), ...axes];
+  const several = Math.max(...study.workloads.map((one) => one.strategy.texts.filter(Boolean).length)) > 1;
+  const startRows = several || axes.length < 2 ? "strategy" : axes[0][0];
+  const startColumns = (axes.filter(([name]) => name !== startRows && byName(study.axes, name.slice(5)).numbers)[0] || axes[axes.length - 1] || ["strategy"])[0];
+  const rows = choices("heat-rows", kinds, startRows, changed);
+  const columns = choices("heat-columns", kinds, startColumns, changed);
+  const workload = choices("heat-workload", study.workloads.map((one) => [one.name, one.name]), study.workloads[0].name, changed);
+  const offered = new Map(study.workloads.flatMap((one) => one.figures.map((figure) => [figure.name, figure.label])));
+  const figured = choices("heat-figure", [...offered], "time_s", changed);
+  let cells = new Map();
+
+  const draw = (theme) => {
+    const grid = gridOf(rows(), columns(), workloadNamed(workload()), figured());
+    cells = grid.cells;
+    if (!grid.rows.length) return { empty: "No point that is shown has this figure." };
+    const best = Math.min(...[...cells.values()].map((cell) => cell.value));
+    const at = (r, c) => cells.get(`${r.key}|${c.key}`);
+    const z = grid.rows.map((r) => grid.columns.map((c) => (at(r, c) ? at(r, c).value / best : null)));
+    const say = (cell) => (cell ? `${(cell.value / best).toFixed(2)} ×, ${figureText(cell.value, grid.unit)}, ${strategyAt(cell.workload, cell.point)}` : "nothing fits");
+    const hover = grid.rows.map((r) => grid.columns.map((c) => [r.label, c.label, say(at(r, c))].map((text) => plain(short(text, 90))).join("<br>")));
+    const few = grid.rows.length * grid.columns.length <= 240;
+    const outlined = [...cells.values()].filter((cell) => cell.points.some((p) => state.selected.has(p)));
+    return {
+      data: [{
+        type: "heatmap", z, hovertext: hover, hoverinfo: "text", colorscale: "Cividis", reversescale: true, xgap: 1, ygap: 1, hoverongaps: true,
+        text: few ? z.map((line) => line.map((value) => (value === null ? "" : value.toFixed(2)))) : undefined, texttemplate: few ? "%{text}" : undefined,
+        showscale: innerWidth >= 600, colorbar: { title: { text: "× the best" }, thickness: 14 },
+      }],
+      layout: {
+        height: 150 + 26 * grid.rows.length, margin: { l: 60, r: 15, t: 15, b: 60 },
+        xaxis: ticks(grid.columns, columns(), 18), yaxis: { ...ticks(grid.rows, rows(), innerWidth < 600 ? 16 : innerWidth < 1000 ? 44 : 60), autorange: "reversed" },
+        shapes: outlined.map((cell) => ({ type: "rect", x0: cell.column - 0.5, x1: cell.column + 0.5, y0: cell.row - 0.5, y1: cell.row + 0.5, line: { color: theme.mark, width: 3 } })),
+      },
+      summary: `Cells say how many times ${grid.label} of the best cell. ${grid.rows.length} rows` + (grid.left ? `, the best; ${grid.left} more are not drawn: filter to see them` : "") + ".",
+      head: [kindName(rows()), ...grid.columns.map((one) => one.label)],
+      rows: grid.rows.map((r) => [r.label, ...grid.columns.map((c) => say(at(r, c)))]),
+    };
+  };
+  const figure = new Figure("heat", draw, {
+    on: ["shown", "selected", "theme"],
+    prepare: (canvas) => canvas.on("plotly_click", (event) => {
+      const { x, y } = event.points[0];
+      const cell = [...cells.values()].find((one) => one.row === y && one.column === x);
+      if (cell) toggle(cell.points);
+    }),
+  });
+}
+
+const kindName = (kind) => (kind.startsWith("axis:") ? byName(study.axes, kind.slice(5)).label : kind);
+
+function ticks(list, kind, most) {
+  const axis = kind.startsWith("axis:") ? byName(study.axes, kind.slice(5)) : null;
+  const words = (text) => plain(short(axis ? bare(axis, text) : text, most));
+  return { title: { text: plain(axis ? titleOf(axis) : kind), standoff: 14 }, tickvals: list.map((_, i) => i), ticktext: list.map((one) => words(one.label)), zeroline: false, showgrid: false, type: "linear" };
+}
+
+/** Put the points that are shown into cells; a workload as a row or column looks at all of them. */
+function gridOf(rowKind, columnKind, chosen, name) {
+  const all = [rowKind, columnKind].includes("workload") ? study.workloads : [chosen];
+  const cells = new Map(), rows = new Map(), columns = new Map();
+  let unit = "", label = "";
+  for (const workload of all) {
+    const figure = byName(workload.figures, name);
+    if (!figure) continue;
+    ({ unit, label } = figure);
+    const values = column(figure.values);
+    for (const point of shownPoints()) {
+      if (!Number.isFinite(values[point])) continue;
+      const row = keyed(rowKind, workload, point), across = keyed(columnKind, workload, point);
+      const key = `${row.key}|${across.key}`;
+      const cell = cells.get(key) || { value: Infinity, points: [], rowKey: row.key, columnKey: across.key };
+      cell.points.push(point);
+      if (values[point] < cell.value) Object.assign(cell, { value: values[point], point, workload });
+      cells.set(key, cell);
+      row.value = Math.min(cell.value, rows.get(row.key)?.value ?? Infinity);
+      rows.set(row.key, row);
+      columns.set(across.key, across);
+    }
+  }
+  return placed(cells, ordered(rows, rowKind), ordered(columns, columnKind), { unit, label });
+}
+
+function keyed(kind, workload, point) {
+  if (kind === "strategy") return { key: column(workload.strategy.codes)[point], label: strategyAt(workload, point) };
+  if (kind === "workload") return { key: study.workloads.indexOf(workload), label: workload.name };
+  const axis = byName(study.axes, kind.slice(5));
+  return { key: column(axis.codes)[point], label: levelAt(axis, point) };
+}
+
+/** Strategies by their best figure, everything else as the study has it. */
+function ordered(found, kind) {
+  const list = [...found.values()];
+  return list.sort(kind === "strategy" ? (a, b) => a.value - b.value : (a, b) => a.key - b.key);
+}
+
+function placed(cells, rows, columns, about) {
+  const kept = rows.slice(0, MOST_ROWS);
+  const rowAt = new Map(kept.map((one, i) => [one.key, i])), columnAt = new Map(columns.map((one, i) => [one.key, i]));
+  for (const [key, cell] of cells) {
+    if (!rowAt.has(cell.rowKey)) cells.delete(key);
+    else Object.assign(cell, { row: rowAt.get(cell.rowKey), column: columnAt.get(cell.columnKey) });
+  }
+  return { cells, rows: kept, columns, left: rows.length - kept.length, ...about };
+}

@@ -1,0 +1,48 @@
+// Parts of a step's time and energy, for the selected points or, if none is, the front.
+const MOST_BARS = 40;
+
+function barFigures(front) {
+  const changed = () => made.forEach((figure) => figure.mark());
+  const workload = choices("bars-workload", study.workloads.map((one) => [one.name, one.name]), study.workloads[0].name, changed);
+  const time = (one) => ({ parts: one.time_parts, whole: byName(one.figures, "step_time_s")?.values, unit: "s", what: "time of a step" });
+  const energy = (one) => ({ parts: one.energy_parts, whole: one.step_energy, unit: "J", what: "energy of a step" });
+  const made = [["time-bars", time], ["energy-bars", energy]].map(([id, parts]) =>
+    new Figure(id, (theme) => stacked(workloadNamed(workload()), parts, front, theme), {
+      on: ["shown", "selected", "theme"],
+      prepare: (canvas) => canvas.on("plotly_click", (event) => toggle([event.points[0].customdata])),
+    }));
+}
+
+function stacked(workload, choose, front, theme) {
+  const { parts, whole, unit, what } = choose(workload);
+  if (!whole) return { empty: `No ${what} is known.` };
+  const picked = shownPoints().filter((point) => state.selected.has(point));
+  const found = picked.length ? picked : front();
+  const points = found.slice(0, MOST_BARS);
+  const total = column(whole);
+  const most = Math.max(...points.map((p) => total[p] || 0));
+  if (!points.length || !most) return { empty: `No point that is shown has the ${what}.` };
+  const [factor, name] = scaleOf(unit, most);
+  const columns = parts.map((part) => ({ name: part.name, values: column(part.values) }));
+  const rest = points.map((p) => total[p] - columns.reduce((sum, part) => sum + (part.values[p] || 0), 0));
+  const undivided = points.map((p, i) => (columns.some((part) => part.values[p] > 0) && Math.abs(rest[i]) < 0.01 * total[p] ? 0 : Math.max(0, rest[i])));
+  const base = { type: "bar", ...(points.length < 4 ? { width: 0.4 } : {}), x: points.map((_, i) => i), customdata: points, hoverinfo: "text" };
+  const trace = (title, values, colour) => ({
+    ...base, name: plain(title.replaceAll("_", " ")), y: values.map((v) => (v || 0) / factor), marker: { color: colour },
+    hovertext: points.map((p, i) => `${plain(title)}: ${figureText(values[i], unit)}<br>${hoverText(p)}`),
+  });
+  const data = columns.map((part, i) => trace(part.name, points.map((p) => part.values[p]), COLOURS[i % COLOURS.length]));
+  if (undivided.some((value) => value > 0)) data.push(trace("not divided", undivided, theme.neutral));
+  const mark = (p) => (column(workload.simulated)[p] ? "" : "≈");
+  return {
+    data,
+    layout: {
+      barmode: "stack", height: 440,
+      xaxis: { tickvals: points.map((_, i) => i), ticktext: points.map((p) => pointName(p) + mark(p)), title: { text: "point" } },
+      yaxis: { title: { text: `${what} [${name}]` } },
+    },
+    summary: `${picked.length ? "The selected points" : "The front of the trade-offs above (select points to see others)"}` + (found.length > points.length ? `: the first ${points.length} of ${found.length}` : "") + ". ≈ marks the closed form.",
+    head: ["Point", "total", ...columns.map((part) => part.name), "not divided", "Strategy"],
+    rows: points.map((p, i) => [pointName(p) + mark(p), figureText(total[p], unit), ...columns.map((part) => figureText(part.values[p], unit)), figureText(undivided[i], unit), strategyAt(workload, p)]),
+  };
+}

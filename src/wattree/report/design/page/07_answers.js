@@ -1,0 +1,99 @@
+// Answers that were computed with the report, as plots: what values buy, and the tornado.
+const MOST_LINES = 8;
+
+function worthFigures() {
+  study.worths.forEach((worth, place) => {
+    const axis = byName(study.axes, worth.axis);
+    const others = varied.filter((one) => one !== axis && one.levels.length <= MOST_LINES);
+    const options = [["", "all else chosen anew, and alone"], ...others.map((one) => [one.name, `each ${one.label}`])];
+    const by = choices(`worth-${place}-by`, options, worth.by || "", () => figure.mark());
+    const figure = new Figure(`worth-${place}`, (theme) => worthPlot(axis, by() ? linesBy(axis, byName(study.axes, by())) : worth.lines, theme), {
+      on: ["theme"],
+      prepare: (canvas) => canvas.on("plotly_click", (event) => select([event.points[0].customdata])),
+    });
+  });
+}
+
+/** Return, for each value of another axis, the best point at each value of this one. */
+function linesBy(axis, other) {
+  const values = column(measure(study.objectives[0]).values), [along, which] = [column(axis.codes), column(other.codes)];
+  return other.levels.map((label, level) => {
+    const best = new Map();
+    for (let p = 0; p < study.points; p++) {
+      if (!feasible[p] || which[p] !== level || !Number.isFinite(values[p])) continue;
+      if (!best.has(along[p]) || values[p] < values[best.get(along[p])]) best.set(along[p], p);
+    }
+    const codes = [...best.keys()].sort((a, b) => a - b), points = codes.map((code) => best.get(code));
+    return { label, codes, points, values: points.map((p) => values[p]) };
+  }).filter((line) => line.points.length);
+}
+
+function worthPlot(axis, lines, theme) {
+  if (!lines.length) return { empty: "Nothing fits." };
+  const measured = measure(study.objectives[0]);
+  const [factor, name] = scaleOf(measured.unit, Math.max(...lines.flatMap((line) => line.values)));
+  const log = axis.numbers && axis.numbers[0] > 0 && axis.numbers[axis.numbers.length - 1] > 20 * axis.numbers[0];
+  const x = (code) => (axis.numbers ? axis.numbers[code] : code);
+  const dashes = ["solid", "dot", "dash", "dashdot"], symbols = ["circle", "square", "diamond", "triangle-up", "x", "star"];
+  const colour = (i) => (lines === linesOf(axis) ? [theme.accent, theme.quiet][i] : COLOURS[i % COLOURS.length]);
+  const shownCodes = [...new Set(lines.flatMap((line) => line.codes))].sort((a, b) => a - b);
+  return {
+    data: lines.map((line, i) => ({
+      type: "scatter", mode: axis.numbers ? "lines+markers" : "markers", name: plain(short(line.label, 40)), x: line.codes.map(x), y: line.values.map((v) => v / factor),
+      customdata: line.points, hoverinfo: "text", hovertext: line.points.map((p, k) => `${plain(axis.levels[line.codes[k]])}: ${figureText(line.values[k], measured.unit)}<br>${hoverText(p)}`),
+      line: { color: colour(i), dash: dashes[i % dashes.length], width: 2 }, marker: { size: 8, symbol: symbols[i % symbols.length], color: colour(i) },
+    })),
+    layout: {
+      height: 380, hovermode: "closest",
+      xaxis: {
+        title: { text: plain(titleOf(axis)) }, type: log ? "log" : "linear", zeroline: false,
+        ...(shownCodes.length <= 10 ? { tickvals: shownCodes.map(x), ticktext: shownCodes.map((code) => plain(short(bare(axis, axis.levels[code]), 22))) } : {}),
+      },
+      yaxis: { title: { text: `${measured.label} [${name}]` }, rangemode: "tozero" },
+    },
+    summary: summaryOf(axis, lines),
+    head: [axis.label, ...lines.flatMap((line) => [line.label, "strategy there"])],
+    rows: shownCodes.map((code) => [axis.levels[code], ...lines.flatMap((line) => told(line, line.codes.indexOf(code), measured.unit))]),
+  };
+}
+
+const linesOf = (axis) => byName(study.worths.map((worth) => ({ ...worth, name: worth.axis })), axis.name).lines;
+
+function told(line, place, unit) {
+  if (place < 0) return ["nothing fits", ""];
+  return [figureText(line.values[place], unit), study.workloads.map((one) => strategyAt(one, line.points[place])).join("; ")];
+}
+
+function summaryOf(axis, lines) {
+  if (lines !== linesOf(axis)) return "Each line has the best of all other axes at every value.";
+  return lines.length > 1 ? "Both lines meet at the best point." : "No other point differs from the best one in this axis alone.";
+}
+
+function tornadoFigure() {
+  const chosen = choices("tornado-measure", study.tornados.map((one) => [one.measure, one.label]), study.objectives[0], () => figure.mark());
+  const draw = (theme) => {
+    const found = study.tornados.find((one) => one.measure === chosen()) || study.tornados[0];
+    if (!found) return { empty: "No measure is known." };
+    if (!found.bars.length) return { empty: found.reason || "No point differs from the best one in one axis alone: a random sample has none. See the main effects below." };
+    const bars = [...found.bars].reverse();
+    const side = (name, low, high, say, colour) => ({
+      type: "bar", orientation: "h", name, y: bars.map((_, i) => i), base: bars.map(low), x: bars.map((bar) => high(bar) - low(bar)), marker: { color: colour },
+      hoverinfo: "text", hovertext: bars.map((bar) => plain(`${bar.axis}: ${say(bar)} (base ${bar.base})`)),
+    });
+    return {
+      data: [
+        side("better than the best point", (bar) => bar.low, () => 1, (bar) => `${bar.low.toFixed(3)} × at ${bar.at_low}`, COLOURS[2]),
+        side("worse", () => 1, (bar) => bar.high, (bar) => `${bar.high.toFixed(3)} × at ${bar.at_high}`, COLOURS[5]),
+      ].filter((trace) => trace.x.some((length) => length > 0)),
+      layout: {
+        barmode: "overlay", height: 140 + 38 * bars.length, shapes: [{ type: "line", x0: 1, x1: 1, yref: "paper", y0: 0, y1: 1, line: { color: theme.ink, width: 1 } }],
+        xaxis: { title: { text: `${found.label}, relative to point ${pointName(found.base)}` } },
+        yaxis: { tickvals: bars.map((_, i) => i), ticktext: bars.map((bar) => plain(short(bar.axis, innerWidth < 600 ? 16 : 40))) },
+      },
+      summary: `Each axis alone, over its values, from point ${pointName(found.base)}.`,
+      head: ["Axis", "Best", "at", "Worst", "at", "Base"],
+      rows: found.bars.map((bar) => [bar.axis, `${bar.low.toFixed(3)} ×`, bar.at_low, `${bar.high.toFixed(3)} ×`, bar.at_high, bar.base]),
+    };
+  };
+  const figure = new Figure("tornado", draw, { on: ["theme"] });
+}

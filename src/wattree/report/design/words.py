@@ -1,0 +1,284 @@
+"""Answers of a study in words: figures with their units, one sentence for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from wattree.design.answers import (
+    AxisColumn,
+    Bottleneck,
+    BreakEven,
+    Comparison,
+    Crossing,
+    Elasticity,
+    NoAnswer,
+    Spending,
+    Step,
+    Sweep,
+    Value,
+    Worth,
+)
+from wattree.report.words import NOT_APPLICABLE, money, quantity, significant
+from wattree.units import JOULES_PER_KWH, format_time
+
+__all__ = [
+    "MEASURES",
+    "SHORT",
+    "amount",
+    "at_point",
+    "bottleneck_sentence",
+    "break_even_sentence",
+    "change",
+    "comparison_sentence",
+    "elasticity_text",
+    "level",
+    "number",
+    "spending_sentence",
+    "step_text",
+    "worth_sentence",
+]
+
+#: Measure → what people call it.
+MEASURES = {
+    "time_s": "time to target",
+    "energy_j": "energy to target",
+    "cost_usd": "cost to target",
+    "carbon_gco2e": "carbon to target",
+    "power_w": "peak power",
+    "capital_usd": "price of the cluster",
+}
+#: Measure → the same in one word, for heads of tables and after "less".
+SHORT = {
+    "time_s": "time",
+    "energy_j": "energy",
+    "cost_usd": "cost",
+    "carbon_gco2e": "carbon",
+    "power_w": "power",
+    "capital_usd": "capital",
+}
+#: Changes below this share are called none. Played and closed-form times differ by more.
+_SAME = 0.0005
+
+
+def amount(measure: str, value: float) -> str:
+    """Return a total with a unit that suits it."""
+    if not math.isfinite(value):
+        return NOT_APPLICABLE
+    return _AMOUNTS[measure](value)
+
+
+def _dollars(value: float) -> str:
+    return f"${significant(value / 1e6)} million" if abs(value) >= 1e6 else money(value)
+
+
+def _carbon(value: float) -> str:
+    return f"{significant(value / 1e6)} tCO2e" if abs(value) >= 1e6 else quantity(value, "gCO2e")
+
+
+_AMOUNTS: Mapping[str, Callable[[float], str]] = {
+    "time_s": format_time,
+    "energy_j": lambda value: quantity(value / JOULES_PER_KWH * 1e3, "Wh"),
+    "cost_usd": _dollars,
+    "carbon_gco2e": _carbon,
+    "power_w": lambda value: quantity(value, "W"),
+    "capital_usd": _dollars,
+}
+
+
+def number(value: float) -> str:
+    """Return a number with at most four digits that count."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return f"{float(f'{value:.4g}'):,.10g}"
+    return f"{value:.4g}"
+
+
+def level(axis: AxisColumn, value: Value) -> str:
+    """Return a value of an axis in the study's unit."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if axis.scales:
+        return f"× {number(value)}"
+    return f"{number(value / axis.factor)}{f' {axis.unit}' if axis.unit else ''}"
+
+
+def at_point(sweep: Sweep, point: int) -> str:
+    """Return the values of all axes that vary at a point, as one line."""
+    named = [
+        f"{axis.label} {level(axis, axis.value(point))}"
+        for axis in sweep.axes
+        if len(axis.levels) > 1
+    ]
+    return ", ".join(named) or "the base cluster"
+
+
+def change(share: float) -> str:
+    """Return a change as percent with its sign."""
+    if not math.isfinite(share):
+        return NOT_APPLICABLE
+    if abs(share) < _SAME:
+        return "±0 %"
+    return f"{100 * share:+.1f} %".replace("-", "−")
+
+
+def worth_sentence(sweep: Sweep, worth: Worth | NoAnswer) -> str:
+    """Return what the best value of an axis buys, and from where on it is worth it."""
+    if isinstance(worth, NoAnswer):
+        return f"Cannot be told: {worth.reason}."
+    axis = _axis(sweep, worth.axis)
+    fitting = [one for one in worth.levels if one.point is not None]
+    best = min(fitting, key=lambda one: one.change[worth.measure])
+    gain = best.change[worth.measure]
+    if gain > -_SAME:
+        others = "no other value" if len(fitting) > 1 else "nothing fits at other values, none"
+        return _sentence(f"{others} is better than {level(axis, worth.reference)}.")
+    also = [
+        _changed(name, best.change[name])
+        for name in worth.levels[0].change
+        if name != worth.measure and math.isfinite(best.change[name])
+    ]
+    told = (
+        f"{level(axis, best.value)}: {_changed(worth.measure, gain)} than at "
+        f"{level(axis, worth.reference)}" + (f", with {_listed(also)}" if also else "")
+    )
+    return f"{told}. {_from_where(axis, worth)}".strip()
+
+
+def _from_where(axis: AxisColumn, worth: Worth) -> str:
+    found = worth.break_even
+    if isinstance(found, NoAnswer):
+        return ""
+    if not found.crossings:
+        return f"Every other value is better than {level(axis, worth.reference)}."
+    return f"Worth it {_crossed(axis, found.crossings, first='', second='no longer')}."
+
+
+def break_even_sentence(sweep: Sweep, found: BreakEven | NoAnswer) -> str:
+    """Return which of two alternatives is better, and where that changes."""
+    if isinstance(found, NoAnswer):
+        return f"Cannot be told: {found.reason}."
+    axis, along = _axis(sweep, found.alternative), _axis(sweep, found.along)
+    first, second = level(axis, found.first), level(axis, found.second)
+    if found.first_wins_at_start is None:
+        return "The two are equal throughout."
+    if not found.crossings:
+        winner = first if found.first_wins_at_start else second
+        ends = f"{level(along, found.values[0])} to {level(along, found.values[-1])}"
+        ties = " or as good" if (np.abs(found.gains) < _SAME).any() else ""
+        return f"{winner} is better{ties} throughout, from {ends}{_gained(sweep, found)}."
+    told = _crossed(along, found.crossings, first=first, second=second)
+    return f"{told}{_gained(sweep, found)}."
+
+
+def _gained(sweep: Sweep, found: BreakEven) -> str:
+    """Return how much the first alternative gains at the end of the axis."""
+    gain = float(found.gains[-1])
+    if not math.isfinite(gain):
+        return ""
+    axis, along = _axis(sweep, found.alternative), _axis(sweep, found.along)
+    end, first = level(along, found.values[-1]), level(axis, found.first)
+    return f"; at {end} {first} has {_changed(found.measure, -gain)}"
+
+
+def comparison_sentence(sweep: Sweep, found: Comparison) -> str:
+    """Return what is compared in one line."""
+    axis, along = _axis(sweep, found.anew.alternative), _axis(sweep, found.anew.along)
+    first, second = level(axis, found.anew.first), level(axis, found.anew.second)
+    return f"{axis.label}: {first} against {second}, along {along.label}"
+
+
+def _crossed(axis: AxisColumn, crossings: tuple[Crossing, ...], *, first: str, second: str) -> str:
+    """Return `A from 250 GB/s (between 200 GB/s and 400 GB/s), then B from …`."""
+    parts = []
+    for one in crossings:
+        winner = first if one.first_wins_after else second
+        bounds = f"between {level(axis, one.bounds[0])} and {level(axis, one.bounds[1])}"
+        where = f"from {bounds}" if one.at is None else f"from {level(axis, one.at)} ({bounds})"
+        parts.append(f"{winner} {where}".strip())
+    return ", then ".join(parts)
+
+
+def bottleneck_sentence(sweep: Sweep, found: Bottleneck | NoAnswer) -> str:
+    """Return which resource limits a measure."""
+    if isinstance(found, NoAnswer):
+        return f"Cannot be told: {found.reason}."
+    needed = [_axis(sweep, one.axis).label for one in found.ranked if one.needed]
+    edge = f" With the next smaller {' or '.join(needed)} nothing fits." if needed else ""
+    if found.axis is None or found.slope is None:
+        if not found.ranked:
+            return "Cannot be told: no point differs from the best one in a single numeric axis."
+        return f"No resource of the study limits {MEASURES[found.measure]} there.{edge}"
+    label = _axis(sweep, found.axis).label
+    return (
+        f"{label}: for 1 % more of it {MEASURES[found.measure]} changes by about "
+        f"{found.slope:.2g} %.{edge}"
+    ).replace("-", "−")
+
+
+def elasticity_text(one: Elasticity) -> str:
+    """Return both slopes of an elasticity."""
+    parts = [
+        f"{side} {slope:+.2f}".replace("-", "−")
+        for side, slope in (("below", one.below), ("above", one.above))
+        if slope is not None
+    ]
+    return ", ".join(parts) or "no neighbour fits"
+
+
+def step_text(sweep: Sweep, step: Step) -> str:
+    """Return one step of spending."""
+    axis = _axis(sweep, step.axis)
+    extra = amount("capital_usd", abs(step.extra_usd))
+    costs = f"for {extra} more" if step.extra_usd > 0 else f"saving {extra}"
+    return f"{axis.label} {level(axis, step.value)} {costs} ({change(-step.gain)})"
+
+
+def spending_sentence(sweep: Sweep, found: Spending) -> str:
+    """Return what a sum buys from one cluster on."""
+    what, more = MEASURES[found.measure], []
+    if found.free:
+        more.append(f"Without paying more: {step_text(sweep, found.free[0])}.")
+    if found.steps:
+        best = found.steps[0]
+        if best.affordable:
+            more.append(f"One axis alone: {step_text(sweep, best)}.")
+        else:
+            more.append(
+                f"No step of one axis is had for it; {_axis(sweep, best.axis).label} has the best "
+                f"rate, {change(-best.gain_per_sum)} for the sum: {step_text(sweep, best)}."
+            )
+    elif not found.free:
+        more.append(f"No single axis reduces {what} from here.")
+    if found.gain > 0:
+        more.append(
+            f"With every axis free, {change(-found.gain)}: {at_point(sweep, found.anywhere)}."
+        )
+    return " ".join(more)
+
+
+def _changed(measure: str, share: float) -> str:
+    noun = SHORT[measure]
+    if abs(share) < _SAME:
+        return f"the same {noun}"
+    if share >= 1:
+        return f"{number(float(f'{1 + share:.3g}'))} × the {noun}"
+    return f"{100 * abs(share):.1f} % {'less' if share < 0 else 'more'} {noun}"
+
+
+def _sentence(text: str) -> str:
+    """Return text with its first letter large, units as they are."""
+    return text[:1].upper() + text[1:]
+
+
+def _listed(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _axis(sweep: Sweep, name: str) -> AxisColumn:
+    found = sweep.axis(name)
+    assert isinstance(found, AxisColumn), name
+    return found

@@ -1,0 +1,124 @@
+"""What a study answers, for the terminal: a few lines, the page has the rest."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from wattree.design import Results
+from wattree.design.answers import NoAnswer, Summary, summarise
+from wattree.design.results import OBJECTIVE_TOTALS
+from wattree.report.design.words import (
+    MEASURES,
+    amount,
+    at_point,
+    bottleneck_sentence,
+    break_even_sentence,
+    comparison_sentence,
+    spending_sentence,
+    worth_sentence,
+)
+
+__all__ = ["show_answers"]
+
+#: Break-even points and budgets that a terminal shows.
+_MOST_LINES = 6
+
+
+def show_answers(results: Results, console: Console) -> None:
+    """Print the answers of a study; what cannot be answered says why."""
+    summary = summarise(results)
+    if not summary.best:
+        for name, why in summary.missing.items():
+            console.print(f"least {MEASURES[name]}: cannot be told: {why.reason}", markup=False)
+        return
+    _heading(console, "Best")
+    table = _table()
+    for name, point in summary.best.items():
+        value = amount(name, float(summary.sweep.measures[name][point]))
+        table.add_row(f"least {MEASURES[name]}", value, escape(at_point(summary.sweep, point)))
+    console.print(table)
+    _front(summary, console)
+    _heading(console, "What limits")
+    _pairs(
+        console,
+        [
+            (MEASURES[name], bottleneck_sentence(summary.sweep, found))
+            for name, found in summary.bottlenecks.items()
+        ],
+    )
+    first = MEASURES[OBJECTIVE_TOTALS[results.study.objectives[0]]]
+    _heading(console, f"Is it worth it ({first}; all else chosen anew)")
+    labels = {axis.name: axis.label for axis in summary.sweep.axes}
+    _pairs(
+        console,
+        [
+            (labels[name], worth_sentence(summary.sweep, anew))
+            for name, (anew, _) in summary.worths.items()
+        ],
+    )
+    _break_evens(summary, console)
+    _money(summary, console)
+
+
+def _front(summary: Summary, console: Console) -> None:
+    if isinstance(summary.front, NoAnswer):
+        console.print(f"Pareto front: cannot be told: {summary.front.reason}", markup=False)
+        return
+    names = " and ".join(MEASURES[name] for name in summary.front.objectives)
+    count, fit = len(summary.front.points), int(summary.sweep.feasible.sum())
+    if len(summary.front.objectives) > 1:
+        console.print(f"{count:,} of {fit:,} points are beaten by none in {names}", markup=False)
+
+
+def _break_evens(summary: Summary, console: Console) -> None:
+    found = [one for one in summary.comparisons if one.anew.crossings]
+    if not found:
+        return
+    _heading(console, "Break-even")
+    shown = found[:_MOST_LINES]
+    _pairs(
+        console,
+        [
+            (comparison_sentence(summary.sweep, one), break_even_sentence(summary.sweep, one.anew))
+            for one in shown
+        ],
+    )
+    if len(found) > len(shown):
+        console.print(f"{len(found) - len(shown)} more are in the report")
+
+
+def _money(summary: Summary, console: Console) -> None:
+    _heading(console, "The next million")
+    if isinstance(summary.spending, NoAnswer):
+        console.print(f"cannot be told: {summary.spending.reason}", markup=False)
+        return
+    _pairs(
+        console,
+        [
+            (f"from {at_point(summary.sweep, one.base)}", spending_sentence(summary.sweep, one))
+            for one in summary.spending[:_MOST_LINES]
+        ],
+    )
+
+
+def _heading(console: Console, text: str) -> None:
+    console.print()
+    console.print(text, style="bold", markup=False)
+
+
+def _table() -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    return table
+
+
+def _pairs(console: Console, pairs: list[tuple[str, str]]) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(overflow="fold", max_width=48)
+    table.add_column(overflow="fold")
+    for left, right in pairs:
+        table.add_row(escape(left), escape(right))
+    console.print(table)

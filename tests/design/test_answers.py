@@ -1,0 +1,392 @@
+"""Answers hold for any points: against slow references, limits and closed forms."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wattree.design.answers import (
+    AxisColumn,
+    NoAnswer,
+    Sweep,
+    Value,
+    best_within,
+    bottleneck,
+    break_even,
+    break_even_with,
+    budgets,
+    crossings,
+    main_effects,
+    pareto,
+    spend,
+    tornado,
+    undominated,
+    worth,
+)
+
+tables = st.integers(1, 3).flatmap(
+    lambda width: st.lists(
+        st.tuples(*[st.integers(0, 4).map(float)] * width), min_size=1, max_size=40
+    )
+)
+
+
+Place = SimpleNamespace
+Law = Callable[[Place], Any]
+
+
+def grid(
+    axes: Mapping[str, Sequence[Value]], feasible: Law = lambda _: True, **measures: Law
+) -> Sweep:
+    """Return the sweep of a full grid; measures are functions of the axes' values."""
+    points = list(itertools.product(*axes.values()))
+    places = [Place(**dict(zip(axes, point, strict=True))) for point in points]
+    columns = []
+    for place, (name, levels) in enumerate(axes.items()):
+        codes = np.array([levels.index(point[place]) for point in points])
+        columns.append(
+            AxisColumn(name=name, label=name, unit=None, levels=tuple(levels), codes=codes)
+        )
+    fits = np.array([bool(feasible(place)) for place in places])
+    found = {
+        name: np.array(
+            [float(law(p)) if fit else np.nan for p, fit in zip(places, fits, strict=True)]
+        )
+        for name, law in measures.items()
+    }
+    return Sweep(axes=tuple(columns), measures=found, feasible=fits)
+
+
+@given(tables)
+def test_a_front_is_what_pairwise_comparison_leaves(rows: list[tuple[float, ...]]) -> None:
+    """The quick sweep and the definition agree, ties included."""
+    costs = np.array(rows)
+    slow = [
+        i
+        for i, mine in enumerate(rows)
+        if not any(
+            all(a <= b for a, b in zip(other, mine, strict=True)) and (other != mine or j < i)
+            for j, other in enumerate(rows)
+            if j != i
+        )
+    ]
+    found = undominated(costs)
+    assert sorted(found.tolist()) == slow
+    assert (np.diff(costs[found, 0]) >= 0).all()
+
+
+def test_a_front_leaves_out_what_is_infeasible_or_unknown_and_names_equals() -> None:
+    """A reader must see that other clusters do exactly as well."""
+    sweep = Sweep(
+        axes=(),
+        measures={
+            "time_s": np.array([1.0, 1.0, 2.0, 0.5, np.nan, 3.0]),
+            "energy_j": np.array([2.0, 2.0, 1.0, np.nan, 1.0, 3.0]),
+        },
+        feasible=np.array([True, True, True, True, False, True]),
+    )
+    front = pareto(sweep, ["time_s", "energy_j"])
+    assert not isinstance(front, NoAnswer)
+    assert front.points.tolist() == [0, 2]
+    assert front.equals == {0: (1,)}
+    assert front.unknown == 1
+
+
+def test_one_point_is_its_own_front() -> None:
+    """The smallest study has an answer."""
+    sweep = grid({"n": [8]}, time_s=lambda p: p.n)
+    front = pareto(sweep, ["time_s"])
+    assert not isinstance(front, NoAnswer)
+    assert front.points.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda s: pareto(s, ["tme_s"]), "did you mean 'time_s'"),
+        (lambda s: pareto(s, ["time_s", "time_s"]), "each once"),
+        (lambda s: tornado(s, "energy_j"), "no measure 'energy_j'"),
+        (lambda s: main_effects(s, "flat"), "the same at every"),
+        (lambda s: spend(s, "time_s"), "have no price"),
+        (lambda s: budgets(s, "time_s", "time_s"), "both what is limited"),
+        (lambda s: worth(s, "link", "time_s"), "no axis 'link'"),
+        (lambda s: break_even_with(s, "time_s", along="kind", reference="a"), "no number"),
+        (
+            lambda s: break_even(s, "time_s", alternative="n", first=1, second=2, along="kind"),
+            "no order",
+        ),
+        (
+            lambda s: break_even(s, "time_s", alternative="kind", first="a", second="z", along="n"),
+            "never 'z'",
+        ),
+    ],
+)
+def test_what_cannot_be_answered_says_why(answer: object, reason: str) -> None:
+    """No number is better than one without meaning."""
+    sweep = grid({"n": [1, 2, 4], "kind": ["a", "b"]}, time_s=lambda p: 1 / p.n, flat=lambda _: 3)
+    found = answer(sweep)
+    assert isinstance(found, NoAnswer)
+    assert reason in found.reason
+
+
+def test_a_study_of_which_nothing_fits_has_no_answers() -> None:
+    """All of them say that, rather than failing."""
+    sweep = grid({"n": [1, 2]}, feasible=lambda _: False, time_s=lambda p: p.n)
+    for answer in (
+        pareto(sweep, ["time_s"]),
+        tornado(sweep, "time_s"),
+        main_effects(sweep, "time_s"),
+        bottleneck(sweep, "time_s"),
+        worth(sweep, "n", "time_s"),
+    ):
+        assert answer == NoAnswer("no point of the study is feasible")
+
+
+@given(st.lists(st.floats(-2, 2), min_size=2, max_size=3), st.integers(0, 26))
+def test_elasticities_of_a_power_law_are_its_exponents(powers: list[float], base: int) -> None:
+    """The closed form: y = product of x_i^p_i has elasticity p_i everywhere."""
+    axes: dict[str, list[Value]] = {f"x{i}": [1.0, 2.0, 8.0] for i in range(len(powers))}
+    sweep = grid(
+        axes, time_s=lambda p: math.prod(getattr(p, f"x{i}") ** q for i, q in enumerate(powers))
+    )
+    found = bottleneck(sweep, "time_s", base % len(sweep))
+    assert not isinstance(found, NoAnswer)
+    slopes = {one.axis: one.slope for one in found.ranked}
+    for i, power in enumerate(powers):
+        assert slopes[f"x{i}"] == pytest.approx(power, abs=1e-9)
+    least = min(powers)
+    assert (
+        found.axis is None if least >= -0.015 else slopes[str(found.axis)] == min(slopes.values())
+    )
+
+
+def test_a_resource_below_which_nothing_fits_is_said_to_be_needed() -> None:
+    """At an edge there is no slope, but that is worth knowing."""
+    sweep = grid(
+        {"memory": [1, 2, 4]}, feasible=lambda p: p.memory >= 2, time_s=lambda p: 1 / p.memory
+    )
+    found = bottleneck(sweep, "time_s", 1)
+    assert not isinstance(found, NoAnswer)
+    assert found.ranked[0].needed
+    assert found.ranked[0].below is None
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=25)
+def test_main_effects_do_not_see_axes_without_one(seed: int) -> None:
+    """An axis that does everything has all of the variance, one that does nothing about none."""
+    rng = np.random.default_rng(seed)
+    levels = tuple(np.sort(rng.uniform(1, 10, 200)).tolist())
+    n = len(levels)
+    acting = AxisColumn(name="acting", label="", unit=None, levels=levels, codes=rng.permutation(n))
+    idle = AxisColumn(name="idle", label="", unit=None, levels=levels, codes=rng.permutation(n))
+    time_s = acting.numbers[acting.codes] ** 2
+    sweep = Sweep(axes=(idle, acting), measures={"time_s": time_s}, feasible=np.ones(n, dtype=bool))
+    found = main_effects(sweep, "time_s")
+    assert not isinstance(found, NoAnswer)
+    share = {effect.axis: effect.share for effect in found}
+    assert share["acting"] > 0.95
+    assert share["idle"] < 0.25
+    assert found[0].axis == "acting"
+
+
+@given(
+    st.integers(0, 11),
+    st.lists(st.floats(0.5, 2), min_size=4, max_size=4),
+)
+def test_a_tornado_spans_what_one_axis_alone_does(base: int, factors: list[float]) -> None:
+    """Against the measure itself, which is a product of what each axis does."""
+    sweep = grid(
+        {"a": [1, 2, 3, 4], "b": [1, 2, 3]}, time_s=lambda p: factors[p.a - 1] * (1 + p.b) ** 2
+    )
+    found = tornado(sweep, "time_s", base)
+    assert not isinstance(found, NoAnswer)
+    bars = {bar.axis: bar for bar in found.bars}
+    a, b = base // 3, base % 3
+    assert bars["a"].lowest == pytest.approx(min(factors) / factors[a])
+    assert bars["a"].highest == pytest.approx(max(factors) / factors[a])
+    assert bars["b"].at_lowest == 1
+    assert bars["b"].highest == pytest.approx((4 / (2 + b)) ** 2)
+
+
+def test_a_random_sample_has_no_tornado_but_main_effects() -> None:
+    """No two points differ in one axis alone, and the tornado says so."""
+    n = 50
+    rng = np.random.default_rng(1)
+    axes = tuple(
+        AxisColumn(
+            name=name,
+            label=name,
+            unit=None,
+            levels=tuple(np.sort(rng.uniform(1, 2, n)).tolist()),
+            codes=rng.permutation(n),
+        )
+        for name in "ab"
+    )
+    time_s = axes[0].numbers[axes[0].codes]
+    sweep = Sweep(axes=axes, measures={"time_s": time_s}, feasible=np.ones(n, dtype=bool))
+    found = tornado(sweep, "time_s")
+    assert not isinstance(found, NoAnswer)
+    assert found.bars == ()
+    assert set(found.without) == {"a", "b"}
+    assert not isinstance(main_effects(sweep, "time_s"), NoAnswer)
+
+
+curves = st.lists(
+    st.tuples(
+        st.one_of(st.just(math.nan), st.floats(0.1, 10)),
+        st.one_of(st.just(math.nan), st.floats(0.1, 10)),
+    ),
+    min_size=2,
+    max_size=12,
+)
+
+
+@given(curves)
+def test_crossings_alternate_lie_in_their_bounds_and_mirror(
+    rows: list[tuple[float, float]],
+) -> None:
+    """Whichever is called the first, the changes are the same."""
+    x = np.arange(1.0, len(rows) + 1)
+    a, b = np.array(rows).T
+    found = crossings(x, a, b)
+    mirrored = crossings(x, b, a)
+    assert [c.bounds for c in found] == [c.bounds for c in mirrored]
+    for one, other in zip(found, mirrored, strict=True):
+        assert one.first_wins_after is not other.first_wins_after
+        low, high = one.bounds
+        assert one.at is None or low <= one.at <= high
+    assert all(p.first_wins_after is not q.first_wins_after for p, q in itertools.pairwise(found))
+    assert all(p.bounds[1] <= q.bounds[0] for p, q in itertools.pairwise(found))
+
+
+@given(st.floats(0.2, 3), st.floats(1.5, 60))
+def test_the_break_even_of_a_power_law_is_exact(power: float, at: float) -> None:
+    """A curve (x/at)^-p meets 1 at x = at, and interpolation in logarithms is exact there."""
+    levels: list[Value] = [1, 2, 4, 8, 16, 32, 64]
+    sweep = grid(
+        {"memory": ["near", "both"], "bandwidth": levels},
+        time_s=lambda p: 1 if p.memory == "near" else (p.bandwidth / at) ** -power,
+    )
+    found = break_even(
+        sweep, "time_s", alternative="memory", first="both", second="near", along="bandwidth"
+    )
+    assert not isinstance(found, NoAnswer)
+    if at not in levels:
+        assert found.first_wins_at_start is False
+        (crossing,) = found.crossings
+        assert crossing.at == pytest.approx(at)
+        assert crossing.bounds[0] <= at <= crossing.bounds[1]
+        assert crossing.first_wins_after
+
+
+def test_none_of_a_resource_can_be_the_alternative() -> None:
+    """Zero stands in no logarithm; values above it are compared with it."""
+    sweep = grid(
+        {"expanded": [0, 1, 2, 4, 8]}, time_s=lambda p: 3 if p.expanded == 0 else 1 + 4 / p.expanded
+    )
+    found = break_even_with(sweep, "time_s", along="expanded", reference=0)
+    assert not isinstance(found, NoAnswer)
+    (crossing,) = found.crossings
+    assert crossing.at == 2
+    assert crossing.bounds == (1, 4)
+    assert found.gains.tolist() == pytest.approx([1 - 5 / 3, 0, 1 - 2 / 3, 1 - 1.5 / 3])
+
+
+def test_becoming_feasible_overtakes_without_a_place() -> None:
+    """Between a value at which nothing fits and the next, nobody knows where it begins to."""
+    sweep = grid(
+        {"kind": ["a", "b"], "memory": [1, 2, 4]},
+        feasible=lambda p: p.kind == "b" or p.memory >= 4,
+        time_s=lambda p: 1 if p.kind == "a" else 2,
+    )
+    found = break_even(sweep, "time_s", alternative="kind", first="a", second="b", along="memory")
+    assert not isinstance(found, NoAnswer)
+    (crossing,) = found.crossings
+    assert (crossing.at, crossing.bounds) == (None, (2, 4))
+
+
+def test_break_even_like_for_like_keeps_all_other_axes() -> None:
+    """With the rest chosen anew more devices would hide what the memory does."""
+    sweep = grid(
+        {"n": [1, 2], "kind": ["a", "b"], "x": [1, 2, 4]},
+        time_s=lambda p: 3 / p.x if p.kind == "a" else 1 / p.n,
+    )
+    pair = {"alternative": "kind", "first": "a", "second": "b", "along": "x"}
+    anew = break_even(sweep, "time_s", **pair)
+    alike = break_even(sweep, "time_s", **pair, base=0)
+    assert not isinstance(anew, NoAnswer)
+    assert not isinstance(alike, NoAnswer)
+    assert (anew.crossings, anew.first_wins_at_start) == ((), False)
+    assert alike.crossings[0].at == pytest.approx(3)
+
+
+def test_worth_compares_with_the_lowest_value_that_fits() -> None:
+    """The change of every measure is that of the point that is best in one of them."""
+    sweep = grid(
+        {"memory": [0, 1, 2], "n": [1, 2]},
+        feasible=lambda p: p.memory > 0,
+        time_s=lambda p: 1 / (p.memory * p.n),
+        cost_usd=lambda p: (1 + p.memory) * p.n,
+    )
+    found = worth(sweep, "memory", "time_s")
+    assert not isinstance(found, NoAnswer)
+    assert found.reference == 1
+    assert [level.point for level in found.levels] == [None, 3, 5]
+    assert found.levels[2].change == pytest.approx({"time_s": -0.5, "cost_usd": 0.5})
+    assert [level.feasible for level in found.levels] == [0, 2, 2]
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=30))
+def test_budgets_are_the_best_of_all_that_is_affordable(rows: list[tuple[int, int]]) -> None:
+    """Against looking through all points for every budget."""
+    table = np.array(rows, dtype=float)
+    sweep = Sweep(
+        axes=(),
+        measures={"capital_usd": table[:, 0], "time_s": table[:, 1]},
+        feasible=np.ones(len(rows), dtype=bool),
+    )
+    for limit in range(11):
+        affordable = table[table[:, 0] <= limit]
+        found = best_within(sweep, "time_s", "capital_usd", limit)
+        if len(affordable):
+            assert not isinstance(found, NoAnswer)
+            assert table[found, 1] == affordable[:, 1].min()
+            assert table[found, 0] <= limit
+        else:
+            assert isinstance(found, NoAnswer)
+
+
+def test_spending_ranks_steps_by_what_a_sum_gains() -> None:
+    """What the sum pays for comes first; what it does not is compared by its rate."""
+    sweep = grid(
+        {"link": [1, 2], "memory": [1, 2], "colour": ["red", "blue"]},
+        time_s=lambda p: (1.0 if p.memory == 1 else 0.9) / p.link,
+        capital_usd=lambda p: 1e6 + 2e6 * (p.link - 1) + 1e5 * (p.memory - 1),
+    )
+    found = spend(sweep, "time_s", sum_usd=1e6)
+    assert not isinstance(found, NoAnswer)
+    assert [step.axis for step in found.steps] == ["memory", "link"]
+    memory, link = found.steps
+    assert memory.gain_per_sum == pytest.approx(0.1)
+    assert link.gain_per_sum == pytest.approx(1 - 0.5**0.5)
+    assert (memory.affordable, link.affordable) == (True, False)
+    assert found.gain == pytest.approx(0.1)
+    assert found.without == {"colour": "no other value of it is better"}
+
+
+def test_what_gains_and_costs_nothing_is_named_apart() -> None:
+    """Dividing by a price of nothing would rank it by accident."""
+    sweep = grid({"a": [1, 2]}, time_s=lambda p: 1 / p.a, capital_usd=lambda _: 5)
+    found = spend(sweep, "time_s", base=0)
+    assert not isinstance(found, NoAnswer)
+    assert found.steps == ()
+    assert [(step.axis, step.value, step.gain) for step in found.free] == [("a", 2, 0.5)]

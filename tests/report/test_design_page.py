@@ -1,0 +1,328 @@
+"""The page of a study in a real browser: it opens from disk, is linked, reads and saves."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.design.synthetic import NASTY, axis, expansion_results, large_results, outcome, study
+from wattree.design import Outcome, Results
+from wattree.design.answers import NoAnswer, pareto, sweep_of
+from wattree.design.points import point_of
+from wattree.design.results import Results as AllResults
+from wattree.design.study import Change
+from wattree.report.design import page as page_module
+from wattree.report.design.page import design_page, write_design_page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+
+Opened = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Return the system's Chromium, driven from here."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
+    """Return a function that opens the page of results; what goes wrong in it fails the test."""
+    wrong: list[str] = []
+    pages = []
+
+    def open_page(results: Results, **context: Any) -> Any:
+        path = tmp_path / "report.html"
+        write_design_page(results, path)
+        found = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **context})
+        pages.append(found)
+        found.on("pageerror", lambda error: wrong.append(str(error)))
+        found.on("console", lambda line: line.type == "error" and wrong.append(line.text))
+        found.on("dialog", lambda dialog: wrong.append(dialog.message))
+        found.on(
+            "request",
+            lambda request: (
+                request.url.startswith(("file:", "data:", "blob:")) or wrong.append(request.url)
+            ),
+        )
+        found.goto(path.as_uri())
+        found.wait_for_selector("html[data-ready=yes]")
+        return found
+
+    yield open_page
+    for one in pages:
+        one.close()
+    assert wrong == []
+
+
+def drawn(page: Any, figure: str) -> None:
+    """Scroll to a figure and wait until it is drawn."""
+    page.locator(f"#{figure}").scroll_into_view_if_needed()
+    page.wait_for_selector(f"#{figure} .canvas .main-svg")
+
+
+def traces(page: Any, figure: str) -> Any:
+    """Return the traces of a plot as the library has them."""
+    return page.evaluate(
+        f"document.querySelector('#{figure} .canvas').data"
+        ".map(t => ({name: t.name, points: [...(t.customdata || [])]}))"
+    )
+
+
+def nasty_results() -> Results:
+    """Return results whose every text tries to leave its place."""
+    axes = (axis(NASTY, (NASTY, "plain")), axis("n", (1, 2)))
+    outcomes = [
+        outcome(
+            {NASTY: kind, "n": n},
+            step_s=float(n),
+            power_w=1e3,
+            capital_usd=1e6,
+            workloads=(NASTY,),
+            strategy=f"<img src=x onerror=harmed=1> {NASTY} %{{x}} {n}",
+            reason=NASTY if (kind, n) == ("plain", 2) else None,
+        )
+        for kind in axes[0].values
+        for n in axes[1].values
+    ]
+    about = study(
+        axes,
+        (NASTY,),
+        title=NASTY,
+        notes=(NASTY,),
+        changes=(Change(path=NASTY, value=NASTY, source=NASTY),),
+    )
+    return Results(study=about, outcomes=tuple(outcomes), points=4)
+
+
+@needs_chromium
+def test_it_opens_from_disk_and_draws_every_plot(opened: Opened) -> None:
+    """Without any request, any violation of its policy and any error."""
+    page = opened(expansion_results())
+    names = page.eval_on_selector_all("figure.plot", "nodes => nodes.map(node => node.id)")
+    for name in names:
+        drawn(page, name)
+    policy = page.get_attribute("meta[http-equiv=Content-Security-Policy]", "content")
+    assert "default-src 'none'" in policy
+    assert "unsafe-eval" not in policy
+    assert len(names) == 8
+
+
+@needs_chromium
+def test_texts_from_files_are_texts(opened: Opened) -> None:
+    """A workload named `<script>` is a name, in HTML, in data and in labels of plots."""
+    page = opened(nasty_results())
+    for name in page.eval_on_selector_all("figure.plot", "nodes => nodes.map(node => node.id)"):
+        drawn(page, name)
+    page.check("#points-infeasible")
+    box = page.locator("#heat .canvas .nsewdrag").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + box["height"] / 4)
+    page.wait_for_timeout(150)
+    assert page.evaluate("typeof harmed") == "undefined"
+    assert page.inner_text("h1") == NASTY
+    assert page.locator("img, object, iframe").count() == 0
+    assert page.locator("script").count() == 3
+
+
+@needs_chromium
+def test_a_selection_is_seen_in_all_plots(opened: Opened) -> None:
+    """Selected by keyboard in the table: ringed, outlined, and divided into bars."""
+    page = opened(expansion_results())
+    for name in ("scatter", "heat", "time-bars", "energy-bars"):
+        drawn(page, name)
+    page.locator("#points").scroll_into_view_if_needed()
+    page.wait_for_selector("#points tbody tr")
+    page.focus("#points [data-point='15']")
+    page.keyboard.press("Space")
+    page.wait_for_function("document.querySelector('#status').textContent.includes('1 selected')")
+    for name in ("scatter", "heat", "time-bars", "energy-bars"):
+        drawn(page, name)
+    page.wait_for_timeout(200)
+    ringed = next(trace for trace in traces(page, "scatter") if trace["name"] == "selected")
+    assert ringed["points"] == [15]
+    assert all(trace["points"] == [15] for trace in traces(page, "time-bars"))
+    assert all(trace["points"] == [15] for trace in traces(page, "energy-bars"))
+    outlines = "document.querySelector('#heat .canvas').layout.shapes.length"
+    assert page.evaluate(outlines) == 1
+    assert page.evaluate("document.activeElement.dataset.point") == "15"
+
+
+@needs_chromium
+def test_clicking_a_cell_selects_its_points(opened: Opened) -> None:
+    """And clicking it again lets them go."""
+    page = opened(expansion_results())
+    drawn(page, "heat")
+    box = page.locator("#heat .canvas .nsewdrag").bounding_box()
+    corner = (box["x"] + box["width"] / 6, box["y"] + box["height"] / 4)
+    for expected in ("4 selected", "0 selected"):
+        page.mouse.move(*corner)
+        page.wait_for_timeout(100)
+        page.mouse.click(*corner)
+        page.wait_for_timeout(500)  # clicks closer together are one double click
+        assert expected in page.inner_text("#status")
+
+
+@needs_chromium
+def test_filters_leave_what_the_front_is_computed_from(opened: Opened) -> None:
+    """The page's front of what is shown is that of the same points in Python."""
+    results = large_results(800)
+    page = opened(results)
+    page.select_option("#scatter-y", "capital_usd")
+    page.locator("#filters summary").click()
+    nodes = page.locator("#filter-axes fieldset", has_text="nodes")
+    nodes.locator("label", has_text="32").locator("input").uncheck()
+    drawn(page, "scatter")
+    page.wait_for_timeout(300)
+    shown = [
+        place
+        for place, one in enumerate(results.outcomes)
+        if one.point.values["nodes"] != 32 and one.feasible
+    ]
+    front = pareto(sweep_of(results.where(shown)), ["time_s", "capital_usd"])
+    assert not isinstance(front, NoAnswer)
+    found = {trace["name"]: trace["points"] for trace in traces(page, "scatter")}
+    assert found["points"] == shown
+    assert found["front"] == np.array(shown)[front.points].tolist()
+    page.click("#filter-reset")
+    page.wait_for_timeout(300)
+    fit = int(results.feasible.sum())
+    assert page.inner_text("#status").startswith(f"{fit} of {fit} ")
+
+
+@needs_chromium
+@pytest.mark.parametrize(("format_", "begins"), [("svg", b"<svg"), ("png", b"\x89PNG")])
+def test_plots_are_saved_for_a_paper(
+    opened: Opened, tmp_path: Path, format_: str, begins: bytes
+) -> None:
+    """Black on white, from the dark page too."""
+    page = opened(expansion_results(), color_scheme="dark")
+    drawn(page, "tornado")
+    with page.expect_download() as download:
+        page.click(f"#tornado [data-save={format_}]")
+    download.value.save_as(tmp_path / "plot")
+    content = (tmp_path / "plot").read_bytes()
+    assert download.value.suggested_filename == f"tornado.{format_}"
+    assert content.startswith(begins)
+    assert format_ != "svg" or b"rgb(255, 255, 255)" in content
+
+
+@needs_chromium
+def test_every_plot_has_a_table_that_says_the_same(opened: Opened) -> None:
+    """Who cannot see a plot reads it."""
+    page = opened(expansion_results())
+    for name in page.eval_on_selector_all("figure.plot", "nodes => nodes.map(node => node.id)"):
+        drawn(page, name)
+        page.locator(f"#{name} details summary").click()
+        page.wait_for_selector(f"#{name} details table tbody tr")
+    assert "16.000 ×" in page.inner_text("#tornado details table")
+    assert "1.00 ×" in page.inner_text("#heat details table")
+
+
+@needs_chromium
+def test_it_is_used_with_a_keyboard_and_read_aloud(opened: Opened) -> None:
+    """Headings in order, names on all controls, the skip link first."""
+    page = opened(expansion_results(), reduced_motion="reduce")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    headings = page.eval_on_selector_all("h1, h2, h3", "all => all.map(h => +h.tagName[1])")
+    assert headings[0] == 1
+    assert max(np.diff(headings)) <= 1
+    nameless = page.eval_on_selector_all(
+        "button, select, input, [role=img], [role=region]",
+        """all => all.filter(one => !(one.textContent.trim() && one.tagName === "BUTTON")
+          && !one.labels?.length && !one.getAttribute("aria-label")
+          && !one.getAttribute("aria-labelledby")).map(one => one.outerHTML)""",
+    )
+    assert nameless == []
+    assert page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [400, 1280])
+def test_it_fits_the_window(opened: Opened, width: int) -> None:
+    """Tables scroll in their boxes, the page only down."""
+    page = opened(large_results(300), viewport={"width": width, "height": 800})
+    for name in ("scatter", "heat", "tornado"):
+        drawn(page, name)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@needs_chromium
+@pytest.mark.parametrize("kind", ["empty", "infeasible", "one", "no axes"])
+def test_small_and_hopeless_studies_have_a_page_too(opened: Opened, kind: str) -> None:
+    """What cannot be said is said to be so."""
+    axes = () if kind == "no axes" else (axis("n", (1, 2)),)
+    values = {} if kind == "no axes" else {"n": 1}
+    fits = outcome(values, step_s=1, power_w=1, capital_usd=1)
+    bad = Outcome(point=point_of(values), feasible=False, reason="no such node")
+    outcomes = {"empty": (), "infeasible": (bad, bad), "one": (fits,), "no axes": (fits,)}[kind]
+    page = opened(Results(study=study(axes), outcomes=outcomes, points=2))
+    said = page.inner_text("main")
+    expected = "no point of the study is feasible" if kind in {"empty", "infeasible"} else "#1"
+    assert expected in said
+
+
+def test_the_page_says_whether_expansion_is_worth_it() -> None:
+    """The break-even with its bounds, and the gain at 1,000 GB/s, in one section."""
+    text = design_page(expansion_results())
+    section = text[text.index(">expanded bandwidth</h3>") :]
+    section = section[: section.index("</section>")]
+    assert "480 GB from 258.8 GB/s (between 200 GB/s and 400 GB/s)" in section
+    assert "at 1,000 GB/s 480 GB has 28.1 % less time" in section
+
+
+def test_ten_thousand_points_stay_below_ten_megabytes() -> None:
+    """All of them, with both workloads."""
+    results = large_results(10_000)
+    assert len(results) == 10_000
+    assert len(design_page(results).encode()) <= 10e6
+
+
+def test_marks_say_what_the_figures_rest_on() -> None:
+    """A reconstruction must not be taken for a datasheet."""
+    plain = expansion_results()
+    marked = AllResults(
+        study=study(plain.study.axes, notes=("Two of the clusters are a Reconstruction.",)),
+        outcomes=plain.outcomes,
+        points=30,
+    )
+    text = design_page(marked)
+    assert "<strong>Reconstruction</strong>" in text
+    assert "6 points are still to be evaluated" in text
+    assert "<strong>Reconstruction</strong>" not in design_page(plain)
+
+
+@pytest.mark.parametrize("theme", [":root {", ':root[data-theme="dark"] {'])
+def test_texts_stand_out_from_the_page(theme: str) -> None:
+    """Contrast of 4.5 for text (WCAG 2.2, 1.4.3) and 3 for what is drawn (1.4.11)."""
+    style = (Path(page_module.__file__).with_name("page") / "style.css").read_text("utf-8")
+    rule = style[style.index(theme) :].split("}")[0]
+    colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", rule))
+    for name, least in {"ink": 7, "quiet": 4.5, "accent": 4.5, "warn": 4.5, "mark": 3}.items():
+        for page in ("page", "raised"):
+            assert contrast(colours[name], colours[page]) >= least, name
+    assert contrast(colours["neutral"], colours["page"]) >= 3
+
+
+def contrast(first: str, second: str) -> float:
+    """Return the contrast ratio of two colours (WCAG 2.2)."""
+    lightness = sorted(_luminance(colour) for colour in (first, second))
+    return (lightness[1] + 0.05) / (lightness[0] + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
