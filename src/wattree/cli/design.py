@@ -97,9 +97,9 @@ def design(  # noqa: PLR0917 - typer passes options by name
     simulated. Finished points are kept as they finish: an interrupted study goes on where it was.
     Exit code 2 if no point is feasible.
 
-    Example: wattree design examples/design/transformer-1t.yaml --report study.html
+    Example: wattree design examples/design/transformer-1t-expansion.yaml --report study.html
     """
-    from wattree.design import load_study, results_json, run_study
+    from wattree.design import default_store, load_study, results_json, run_study
     from wattree.design.export import check_parquet, write_csv, write_parquet
     from wattree.report.design.page import check_report, write_design_page
     from wattree.report.design_table import show_points
@@ -111,16 +111,21 @@ def design(  # noqa: PLR0917 - typer passes options by name
             check()
     loaded = load_study(study)
     announce_compilation()
-    with _progress() as progress:
-        results = run_study(
-            loaded,
-            store=store,
-            on=on,
-            workers=workers,
-            resume=resume,
-            fresh=fresh,
-            progress=progress,
-        )
+    try:
+        with _progress() as progress:
+            results = run_study(
+                loaded,
+                store=store,
+                on=on,
+                workers=workers,
+                resume=resume,
+                fresh=fresh,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        kept = store or default_store(loaded)
+        typer.echo(f"wattree: finished points are kept in {kept}; run again to go on", err=True)
+        raise
     writers = ((report, write_design_page), (csv, write_csv), (parquet, write_parquet))
     for path, write in writers:
         if path is not None:

@@ -184,7 +184,9 @@ def best_strategy(
         candidates=len(screened),
         feasible=int(feasible.sum()),
         simulated=found.simulated if found else 0,
-        reason=None if is_found else _reason(setting, screened, constraints, counts),
+        reason=None
+        if is_found
+        else _reason(setting, screened, constraints, counts, found.missed if found else {}),
     )
 
 
@@ -234,6 +236,7 @@ def _reason(
     screened: Screened,
     constraints: Constraints,
     counts: Mapping[str, int],
+    missed: Mapping[str, int],
 ) -> str:
     """Return in one line why nothing is left, with what comes nearest."""
     if not len(screened):
@@ -244,6 +247,9 @@ def _reason(
             f"splits over no mesh of {setting.job.cluster.devices} devices that is searched{why}"
         )
     turned = ", ".join(f"{count:,} {why}" for why, count in counts.items() if count)
+    if missed:
+        why = max(missed, key=lambda reason: missed[reason])
+        return f"{why} when simulated, within it in closed form ({turned})"
     return f"{_nearest(screened, constraints)} ({turned})"
 
 
@@ -280,4 +286,4 @@ def _nearest(screened: Screened, constraints: Constraints) -> str:
                 f"over the budget: a step costs at least {least_usd:.4g} USD, more than "
                 f"{constraints.cost_usd:.4g} USD"
             )
-    return "what fits by the closed form does not when it is simulated"
+    return "no strategy meets all constraints at once"

@@ -127,7 +127,7 @@ class Rays:
             if isinstance(cause, OutputError):
                 raise OutputError(str(cause)) from error
             raise RuntimeError(f"a worker failed:\n{error}") from error
-        except (failures.RayError, ConnectionError, TimeoutError, OSError, RuntimeError) as error:
+        except (failures.RayError, OSError, RuntimeError, ValueError) as error:
             where = f"at {self.address}" if self.address else "on this machine"
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise OutputError(
@@ -155,6 +155,8 @@ def _imported() -> Any:
             [str(_INSTEAD_OF_AMDSMI), *([old] if old else [])]
         )
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the way of later versions
+    # A cluster that is gone is not to be replaced by a new one of this machine.
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
     try:
         import ray
     except ImportError as error:
