@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from benchmarks import design_shape, design_tiers
+from benchmarks import design_rate, design_report, design_shape, design_tiers
 from benchmarks.energy_frame import Options, Section, print_sections
 from wattree.cost import load_calibration
 
@@ -21,12 +21,17 @@ __all__ = ["SECTIONS", "main"]
 
 #: Name → section; one that returns None lacks what it reads.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
+    "rate": design_rate.rate,
+    "optimum": design_rate.optimum,
     "tiers": design_tiers.section,
     "time": design_shape.complete,
     "shape": design_shape.transformer,
     "dlrm": design_shape.dlrm,
     "energy": design_shape.energy,
     "options": design_shape.options,
+    "ray": design_rate.ray,
+    "kills": design_rate.kills,
+    "page": design_report.section,
 }
 
 
