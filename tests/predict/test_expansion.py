@@ -18,6 +18,7 @@ from wattree.errors import HardwareError, JobError, StrategyError
 from wattree.hardware import MemoryTier, load_node
 from wattree.job import job_from_mapping
 from wattree.predict import Degrees, Setting, estimate, predicted, simulate
+from wattree.search.fixes import memory_fixes
 from wattree.search.screen import Constraints, screen
 from wattree.search.space import Limits, enumerate_space
 from wattree.strategy import Offload, StrategyOptions, Traffic
@@ -372,3 +373,25 @@ def test_jobs_say_it_and_results_tell_it() -> None:
     assert found["tiers"][0]["traffic_bytes"] > 0
     assert "tiers" not in simulate(job_from_mapping(given | {"strategy": "ddp"})).result.as_json()
     assert small_job().cluster.node.cxl is None
+
+
+def test_what_does_not_fit_may_overflow(large: Setting) -> None:
+    """Where devices reach expanded memory, that is among the changes that make a job fit."""
+    fixes = {fix.change: fix for fix in memory_fixes(expanded(large), placing(Offload()), most=8)}
+    tight = memory_fixes(expanded(large, memory_bytes=1e9), placing(Offload()), most=8)
+
+    found = fixes["overflow to expanded memory"]
+    assert found.peak_bytes == large.job.cluster.node.device.memory_bytes
+    assert not any(fix.change == "overflow to expanded memory" for fix in tight)
+
+
+def test_copies_that_nobody_makes_are_warned_of(large: Setting) -> None:
+    """A prefetch is of copies."""
+    offload = Offload(activations="cxl", layers=80, prefetch=2)
+
+    def told(access: str) -> tuple[str, ...]:
+        job = replace(expanded(large, access=access).job, strategy=placing(offload))
+        return simulate(job).warnings
+
+    assert any("activations.prefetch: 2 has no effect" in line for line in told("serial"))
+    assert not any("prefetch" in line for line in told("copy"))

@@ -26,7 +26,7 @@ from wattree.compiler.program import (
     Step,
     StepPhase,
 )
-from wattree.compiler.reach import far_share, kept_accesses, kept_rows
+from wattree.compiler.reach import far_share, kept_accesses, kept_rows, stored_whole
 from wattree.compiler.ring import Ring, buffered_blocks, rings_of
 from wattree.cost import (
     GroupShape,
@@ -184,12 +184,14 @@ def block_costs(
     saved_bytes = _saved_bytes(program, scale, rates, software)
     far: Floats | None = None
     moved: tuple[Mapping[int, Floats], ...] = ({}, {}, {})
+    whole = np.ones(1)
     if rates.expanded is not None:
         far = kept_rows(program, saved_bytes, rates.expanded)
         saved_bytes, moved = saved_bytes - far, kept_accesses(program, far)
+        whole = stored_whole(program, scale)
     phases = program.forward, program.recomputation, program.backward
     (forward, far_forward), (again, far_again), (backward, far_backward) = (
-        _phase(steps, scale, placement, rates, software, kept=kept)
+        _phase(steps, scale, placement, rates, software, kept=kept, whole=whole)
         for steps, kept in zip(phases, moved, strict=True)
     )
     # Threads of one interpreter launch forwards in turn; backward has a thread of C++ by device.
@@ -315,10 +317,12 @@ def _phase(
     software: Software,
     *,
     kept: Mapping[int, Floats],
+    whole: Floats,
 ) -> tuple[PhaseCosts, Floats]:
     """Return the costs of steps, and what they move to and from expanded memory. [B]
 
-    Of kept activations they move there what `kept` says, by step.
+    Of kept activations they move there what `kept` says, by step; weights are read there where
+    `whole` says that they are used where they are stored.
     """
     count = len(scale.micro_batch)
     far_bytes = np.zeros(count)
@@ -346,7 +350,7 @@ def _phase(
             work, flop, traffic = _compute(step, scale, rates, software, blocks)
             own = rates
             if rates.expanded is not None:
-                share = far_share(step, traffic, kept.get(index), scale, rates)
+                share = far_share(step, traffic, (kept.get(index), whole), scale, rates)
                 if share.any():
                     own = rates.reaching(share)
                     work, *_ = _compute(step, scale, own, software, blocks)

@@ -14,9 +14,19 @@ from wattree.graph import OperatorKind
 from wattree.hardware import Node
 from wattree.strategy import Offload
 
-__all__ = ["expanded_memory", "far_share", "kept_accesses", "kept_rows", "reached_offload"]
+__all__ = [
+    "expanded_memory",
+    "far_share",
+    "kept_accesses",
+    "kept_rows",
+    "reached_offload",
+    "stored_whole",
+]
 
 Floats = NDArray[np.float64]
+
+#: Of one step: kept activations in expanded memory [B], and where weights are not gathered.
+Moved = tuple[Floats | None, Floats]
 
 #: Of what a lookup in a table moves, the rows read; the rest is written where they are used.
 _TABLE_SHARE = 0.5
@@ -119,20 +129,33 @@ def _add(found: dict[int, Floats], step: int, size: Floats) -> None:
     found[step] = found[step] + size if step in found else size
 
 
+def stored_whole(program: BlockProgram, scale: Scale) -> Floats:
+    """Return 1 where a block computes with its parameters where they are stored, `(n,)`.
+
+    0 where they are gathered from shards first: what is gathered is on the device.
+    """
+    whole = np.ones_like(scale.micro_batch)
+    for group in program.parameters:
+        whole = whole * (scale.degree(group.parameter_axes) <= 1)
+    return whole
+
+
 def far_share(
-    step: ComputeStep, traffic: Floats, kept: Floats | None, scale: Scale, rates: Rates
+    step: ComputeStep, traffic: Floats, moved_bytes: Moved, scale: Scale, rates: Rates
 ) -> Floats:
     """Return the share of a step's memory traffic that goes to expanded memory, `(n,)`.
 
     Args:
         step: The step.
         traffic: All that it moves. [B]
-        kept: What it moves of kept activations that lie there; None for nothing. [B]
+        moved_bytes: What it moves of kept activations that lie there, None for nothing, and where
+            its weights are used where they are stored.
         scale: Values of symbols.
         rates: What the device reaches.
     """
     tier = rates.expanded
     assert tier is not None
+    kept, whole = moved_bytes
     moved = np.maximum(traffic, 1.0)
     placed = np.zeros_like(traffic)  # of what has a tier of its own
     far = np.zeros_like(traffic)
@@ -141,12 +164,12 @@ def far_share(
     reads_weights = step.phase is not StepPhase.WEIGHT_GRADIENT and step.weights
     if reads_weights and step.kind is OperatorKind.EMBEDDING:
         is_table = not any(size.seq for size in step.traffic)
-        misses = tier.table_misses if is_table else float(tier.parameters)
-        if misses > 0:
-            own = np.minimum(_TABLE_SHARE, 1.0 - placed)
+        misses = tier.table_misses if is_table else tier.parameters * whole
+        if np.any(misses > 0):
+            own = np.minimum(_TABLE_SHARE, 1.0 - placed) * (1.0 if is_table else whole)
             placed, far = placed + own, far + own * misses
     elif reads_weights and tier.parameters:
         size = sum((scale.value(w) for w in step.weights), 0.0) * rates.element_bytes
-        own = np.minimum(size * step.share / moved, 1.0 - placed)
+        own = np.minimum(size * step.share / moved, 1.0 - placed) * whole
         placed, far = placed + own, far + own
     return np.asarray(far + (1.0 - placed) * tier.spilled)

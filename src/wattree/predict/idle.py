@@ -10,7 +10,7 @@ from typing import Final
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
 from wattree.hardware import Precision
 from wattree.job import Job
-from wattree.strategy import SPATIAL, Strategy, StrategyOptions
+from wattree.strategy import SPATIAL, Offload, Strategy, StrategyOptions
 from wattree.strategy.parts import has_roles, is_sample_table
 from wattree.strategy.presets.spatial import spatial_dim
 
@@ -28,6 +28,7 @@ _SPLIT_BY_TENSOR: Final = (
     TensorRole.VOCABULARY,
     TensorRole.EITHER,
 )
+_HABIT: Final = Offload()
 #: Precisions of linear layers alone: everything else stays at 16 bit.
 _OF_LINEAR_LAYERS: Final = (Precision.FP8, Precision.MXFP8, Precision.NVFP4)
 
@@ -38,6 +39,7 @@ def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
     if isinstance(options, str):
         return ()
     found = [*_idle_statistics(options, model), *_idle_splits(options, model)]
+    found += _idle_prefetch(job, options)
     if has_experts(model):
         return tuple(found)
     if (load := options.expert_load) is not None:
@@ -67,6 +69,19 @@ def _of_single_experts(model: ModelGraph) -> str:
         ", or hold the weights of all experts in one tensor (experts, in, out) that one bmm or "
         "einsum multiplies with: experts that are called one by one cannot be spread"
     )
+
+
+def _idle_prefetch(job: Job, strategy: Strategy | StrategyOptions) -> list[str]:
+    """Copies of activations that are to run ahead, where nothing is copied."""
+    offload, cluster = strategy.traffic.offload, job.cluster
+    if offload.activations != "cxl" or offload.prefetch == _HABIT.prefetch or cluster.is_mixed:
+        return []
+    if cluster.node.cxl is None or not cluster.node.cxl.is_reached:
+        return []
+    return [
+        f"strategy.offload.activations.prefetch: {offload.prefetch} has no effect: devices of "
+        f"{cluster.node.name} read expanded memory as they work, and copy nothing; leave it out"
+    ]
 
 
 def _idle_statistics(strategy: Strategy | StrategyOptions, model: ModelGraph) -> list[str]:

@@ -22,6 +22,7 @@ from wattree.predict import (
 from wattree.predict.hidden import is_expressible
 from wattree.predict.memory_use import process_bytes
 from wattree.search.balance import balanced_cuts
+from wattree.search.placements import reaches_expanded_memory
 from wattree.strategy import StrategyOptions
 from wattree.trace import MemoryFix
 
@@ -104,8 +105,7 @@ def _changes(  # noqa: C901 - one entry per kind of change
         yield f"micro-batch {half}", replace(options, micro_batch=half)
         if half > 1:
             yield "micro-batch 1", replace(options, micro_batch=1)
-    if (host := _to_host(setting, options)) is not None:
-        yield "optimiser state in host memory", host
+    yield from _elsewhere(setting, options)
     yield from _cuts(setting, options)
     # Phantom layers over more ranks are again another function.
     for axis in ("pp", "cp") if options.phantom else ("tp", "pp", "cp"):
@@ -113,6 +113,16 @@ def _changes(  # noqa: C901 - one entry per kind of change
             wider = _wider(options, axis, factor)
             if wider is not None:
                 yield f"{axis} {getattr(wider, axis)}", wider
+
+
+def _elsewhere(setting: Setting, options: StrategyOptions) -> Iterator[Change]:
+    """Yield what other memory can hold."""
+    if (host := _to_host(setting, options)) is not None:
+        yield "optimiser state in host memory", host
+    offload = options.traffic.offload
+    if reaches_expanded_memory(setting.job.cluster) and offload.overflow is None:
+        traffic = replace(options.traffic, offload=replace(offload, overflow="cxl"))
+        yield "overflow to expanded memory", replace(options, traffic=traffic)
 
 
 def _to_host(setting: Setting, options: StrategyOptions) -> StrategyOptions | None:
@@ -171,7 +181,9 @@ def _may_fit(setting: Setting, options: StrategyOptions) -> bool:
         return False
     device = setting.job.cluster.pools[found.pool[0]].node.device
     need = process_bytes(found.tensor_bytes, setting.calibration, device)
-    return bool(need[0] <= 1.01 * device.memory_bytes)  # simulation decides close calls
+    left = need[0] * (1.0 - found.spilled[0])
+    # Simulation decides close calls.
+    return bool(left <= 1.01 * device.memory_bytes and found.tier_fits[0])
 
 
 def _estimated_s(setting: Setting, options: StrategyOptions) -> float:
