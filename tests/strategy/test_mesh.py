@@ -98,7 +98,10 @@ def test_every_preset_makes_a_strategy_of_the_ranks_asked_for(name: str) -> None
     degrees = {"dp": 2, "fsdp": 2, "tp": 2, "micro_batch": 2}
     if name == "data_parallel":  # one process knows replicas alone, and one micro-batch
         degrees = {"dp": 8, "micro_batch": 4}
-    changes: dict[str, Any] = {**degrees, **({"ghosts": 4} if name in {"phantom", "low_rank"} else {})}
+    changes: dict[str, Any] = {
+        **degrees,
+        **({"ghosts": 4} if name in {"phantom", "low_rank"} else {}),
+    }
     options = options_of_preset(name, changes)
 
     found = strategy_of(options, model=STACK if options.phantom else NO_MODEL, global_batch=32)
