@@ -1,7 +1,7 @@
 """What `wattree launch` costs beside the plain command: time of training, start-up apart.
 
 A section for `benchmarks.colocation`; `python -m benchmarks.colocation_launch [SECONDS]` prints it
-alone. Both train the same thing at the same time of day: turn by turn, the order of a pair by turns.
+alone. Both train the same thing in turns, each one first as often as the other.
 """
 
 from __future__ import annotations
