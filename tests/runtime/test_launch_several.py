@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.runtime.fake_nvidia import CONNECT, DEVICE, install
 from wattree.runtime.colocation.clean import clear_orphans
 from wattree.runtime.colocation.processes import end
 from wattree.runtime.colocation.state import state_root, states_in
@@ -24,12 +25,13 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 10.0
 #: Says what it was told, waits as long as it is told to, and ends as it is told to.
-RANK = """
-import os, pathlib, sys, time
+RANK = f"""
+{CONNECT}
+import sys, time
 names = sys.argv[3:]
 said = " ".join(os.environ.get(name, "-") for name in names)
 place = pathlib.Path(os.environ["PLACE"], "rank" + os.environ["RANK"])
-place.with_suffix(".part").write_text(f"{os.getpid()} {said}")
+place.with_suffix(".part").write_text(f"{{os.getpid()}} {{said}}")
 place.with_suffix(".part").rename(place)
 time.sleep(float(sys.argv[1]))
 sys.exit(int(sys.argv[2]) if os.environ["RANK"] == "3" else 0)
@@ -169,6 +171,24 @@ def test_an_exit_code_of_a_rank_is_told_by_its_launcher(home: dict[str, str]) ->
     codes, said = _ended(_launchers(home, [["-q", "2"]] * 2, ["0.5", "7"]))
     assert codes == [1, 1]
     assert said.count("wattree: rank 3 ended with exit code 7") == 1
+
+
+def test_launchers_of_a_host_share_one_daemon(home: dict[str, str], tmp_path: Path) -> None:
+    """The first starts it, for all devices; each sees to it that its own ranks are clients."""
+    other = {**DEVICE, "uuid": DEVICE["uuid"].replace("0000aaaa", "2222cccc")}
+    told = home | install(tmp_path / "bin", devices=[DEVICE, other])
+    names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "WATTREE_DEVICE")
+    launchers = _launchers(told, [["-q", "2", "--device", "cuda"]] * 2, ["2", "0", *names])
+    codes, said = _ended(launchers)
+    assert codes == [0, 0], said
+    assert said.count("which they share by MPS (daemon ") == 1
+    assert said.count("all 2 processes here are clients of the MPS daemon") == 2
+    ranks = [words[1:] for words in _said(told, 4)]
+    assert len({words[0] for words in ranks}) == 1
+    uuids = [DEVICE["uuid"]] * 2 + [other["uuid"]] * 2
+    assert [words[1:] for words in ranks] == [
+        [uuid, "0", str(rank // 2)] for rank, uuid in enumerate(uuids)
+    ]
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs Open MPI")
