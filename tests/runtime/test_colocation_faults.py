@@ -238,6 +238,19 @@ def test_what_an_earlier_run_left_is_cleared_and_told(home: dict[str, str]) -> N
     assert not state.folder.exists()
 
 
+def test_a_folder_that_was_emptied_under_a_job_changes_nothing(home: dict[str, str]) -> None:
+    """Temporary folders are, after some days: the launcher is killed, and nothing is left."""
+    launcher = _launch(home, "-q", "2", "--device", "cpu")
+    _ranks(launcher, home, 2)
+    state = _state(home)
+    everything = _everything(state, launcher.pid)
+    state.remove()
+    since_s = time.monotonic()
+    launcher.kill()
+    launcher.communicate(timeout=LIMIT_S)
+    assert _gone(everything, state, since_s)
+
+
 def test_a_run_that_is_asked_to_stop_leaves_nothing(home: dict[str, str]) -> None:
     """Ctrl-C, or the batch system."""
     launcher = _launch(home, "-q", "2", "--device", "cpu")
