@@ -46,7 +46,8 @@ for _ in range(steps):
     step()
     times.append(time.perf_counter() - begin)
 with open(out, "w") as file:
-    json.dump({"times": times, "threads": torch.get_num_threads(), "cpu": time.process_time()}, file)
+    threads, cpu_s = torch.get_num_threads(), time.process_time()
+    json.dump({"times": times, "threads": threads, "cpu_s": cpu_s}, file)
 """
 
 
@@ -59,7 +60,7 @@ def overhead(seconds: float = _RUN_S) -> Section:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         (folder / "train.py").write_text(_SCRIPT, encoding="utf-8")
-        steps = max(int(seconds / _PAIRS / _run(folder, 200, launched=False).median_s), 1)
+        steps = max(int(seconds / _PAIRS / _run(folder, 50, launched=False).median_s), 1)
         start_s = _run(folder, 1, launched=True).other_cpu_s
         pairs = []
         for pair in range(_PAIRS):
@@ -118,7 +119,7 @@ def _run(folder: Path, steps: int, *, launched: bool) -> _Run:
     return _Run(
         median_s=statistics.median(told["times"]),
         total_s=sum(told["times"]),
-        other_cpu_s=_children_cpu_s() - before_s - told["cpu"],
+        other_cpu_s=_children_cpu_s() - before_s - told["cpu_s"],
         threads=told["threads"],
     )
 
