@@ -83,7 +83,8 @@ class Reduction:
         traffic: Traffic,
         device: Any,
     ) -> None:
-        self.method, self.traffic, self.failure = method, traffic, _NONE
+        self.method, self.traffic = method, traffic
+        self.failure: Exception | None = None
         self._average, self._samples, self._rank = average, samples, rank
         self._device = device
         self._stream = None if device.type == "cpu" else torch.cuda.Stream(device)
@@ -150,9 +151,6 @@ class Reduction:
             return
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             yield self._stream
-
-
-_NONE: Exception | None = None
 
 
 def _mean(done: Any) -> Tensor:
