@@ -65,7 +65,7 @@ def launch_script(
         RunError: It cannot be started: devices, MPS, memory, launchers that disagree.
     """
     if PROCESSES_PER_DEVICE in environment:
-        raise RunError("wattree launch", ["this is a process of wattree launch already"])
+        raise RunError("launch", ["this is a process of wattree launch already"])
     outer = launch_from(environment) or _ALONE
     meeting = meet(outer, timeout_s=options.timeout_s)
     try:
