@@ -155,10 +155,13 @@ class Screened:
                 continue
             held = self._held(index[0], cluster)
             time_s[index] = screen.step_time_s(index, held)
-            memory[index], pools[index] = screen.fullest(index, held)
             dynamic_j[index] = screen.dynamic_j(index, held)
+            if spilled is not None:
+                continue  # what is held where depends on no bandwidth, and is known
+            kinds = screen.tensor_bytes(index, held)
+            memory[index], pools[index] = screen.fullest(kinds, index, held)
             if has_tier:
-                over[index], room[index] = _overflow(setting, screen, index, held)
+                over[index], room[index] = _overflow(setting, screen, kinds, index, held)
         energy_j = screen.energy_j(time_s, dynamic_j)
         return Estimates(
             step_time_s=time_s,
@@ -188,12 +191,15 @@ class Screened:
 
 
 def _overflow(
-    setting: Setting, screen: Formulas, index: Integers, held: Held
+    setting: Setting, screen: Formulas, kinds: Floats, index: Integers, held: Held
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return the share of what is on devices that overflows, and whether there is room for it."""
+    """Return the share of what is on devices that overflows, and whether there is room for it.
+
+    `kinds` are the live tensors of each kind of stage, `(kinds, n)`. [B]
+    """
     cluster = setting.job.cluster
     node, offload = cluster.node, screen.tables.switches.traffic.offload
-    footprint = process_bytes(screen.tensor_bytes(index, held), setting.calibration, node.device)
+    footprint = process_bytes(kinds, setting.calibration, node.device)
     over = spilled_share(footprint.max(axis=0), node.device.memory_bytes, offload)
     if "cxl" not in offload.tiers:
         return over, np.ones(len(over), dtype=bool)

@@ -258,9 +258,14 @@ class Formulas:
             placed = placed + np.take(kept, self.tables.block_of[index], axis=1) * count
         return np.asarray(placed)
 
-    def fullest(self, index: Integers, held: Held) -> tuple[Floats, Integers]:
-        """Return the live tensors of the fullest rank, and the pool of its device. [B]"""
-        kinds = self.tensor_bytes(index, held)
+    def fullest(self, kinds: Floats, index: Integers, held: Held) -> tuple[Floats, Integers]:
+        """Return the live tensors of the fullest rank, and the pool of its device. [B]
+
+        Args:
+            kinds: Live tensors of each kind of stage, `tensor_bytes` of the others. [B]
+            index: Of strategies.
+            held: What their stages hold.
+        """
         if len(self.by_pool) == 1:
             return kinds.max(axis=0), np.zeros(len(index), dtype=np.int64)
         setting = self.tables.setting
