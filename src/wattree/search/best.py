@@ -30,6 +30,8 @@ __all__ = ["Best", "Estimate", "Known", "best_strategy"]
 
 #: Spaces, and estimates of spaces, that are kept; a million strategies take some 100 MB.
 _MOST_SPACES = 4
+#: Simulated however far the second is behind: two estimates are rarely wrong in one way.
+_FEWEST = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +153,8 @@ def best_strategy(
         constraints: What it must keep to.
         ranks: Numbers of ranks to try.
         limits: Part of the space to search.
-        simulate: How many of the most promising strategies are simulated; with 0 the closed form
-            decides.
+        simulate: How many strategies that fit are simulated at most, as long as the closed form's
+            error leaves any that may be better; with 0 the closed form decides.
         known: Kept from call to call for the same model, software and batch.
     """
     known = known or Known()
@@ -171,7 +173,7 @@ def best_strategy(
             feasible,
             constraints,
             objectives=(objective,),
-            fewest=1,
+            fewest=min(_FEWEST, simulate),
             enough=simulate,
             detail=False,
         )
