@@ -39,7 +39,9 @@ from wattree.search.space import enumerate_space
 __all__ = ["SECTIONS", "kills", "optimum", "rate", "ray"]
 
 _RATE = 100_000.0
-_OPTIMUM, _SPACES, _PLAYED = 0.02, 24, 40
+_OPTIMUM, _SPACES, _PLAYED = 0.02, 20, 180
+#: Strategies whose memory is above the room by more in closed form never fit when played.
+_NEAR = 1.1
 _RAY, _POINTS = 0.15, 64
 _KILLS = 20
 _SEED = 2026
@@ -106,10 +108,14 @@ def optimum(options: Options) -> Section:
     while len(losses) < _SPACES:
         setting, limits = _small(draw, options)
         space = enumerate_space(setting, limits=limits)
-        fits = np.flatnonzero(screen(setting, space).fits(Constraints()))
-        if not 4 <= len(fits) <= _PLAYED:
+        screened = screen(setting, space)
+        near = np.flatnonzero(screened.memory_bytes <= _NEAR * screened.room_bytes)
+        if not 4 <= len(near) <= _PLAYED or not screened.fits(Constraints()).any():
             continue
-        every = [predicted(setting, s, detail=False).result for s in space]
+        every = [
+            predicted(setting, screened.options(index), detail=False).result
+            for index in near.tolist()
+        ]
         best = min(r.step_time_s for r in every if r.memory.fits)
         found = best_strategy(
             setting,

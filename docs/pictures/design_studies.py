@@ -1,9 +1,9 @@
 """Draw the pictures of docs/design-studies.md: plots of studies that ship, as pages save them.
 
-    .venv/bin/python docs/pictures/design_studies.py [--on WHERE]
+    .venv/bin/python docs/pictures/design_studies.py [--on WHERE] [--stores DIR]
 
-Runs the studies first (minutes), or takes finished points from the files beside them. Needs
-Chromium, which saves the plots.
+Runs the studies first (minutes); with DIR, finished points are kept there and taken from there.
+Needs Chromium, which saves the plots.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ PICTURES: dict[str, tuple[str, str, dict[str, str]]] = {
 }
 
 
-def draw(name: str, *, on: str) -> None:
+def draw(name: str, *, on: str, stores: Path) -> None:
     """Run the study of a picture and save the plot."""
     file, plot, chosen = PICTURES[name]
-    results = run_study(load_study(STUDIES / file), on=on)
+    results = run_study(load_study(STUDIES / file), on=on, store=stores / f"{file}.sqlite")
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         path = Path(folder) / "report.html"
@@ -58,10 +58,12 @@ def main() -> None:
     """Draw all of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--on", default="processes", help="where points are evaluated")
+    parser.add_argument("--stores", type=Path, help="folder of finished points")
     given = parser.parse_args()
-    for name in PICTURES:
-        draw(name, on=given.on)
-        print(name)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in PICTURES:
+            draw(name, on=given.on, stores=given.stores or Path(folder))
+            print(name)
 
 
 if __name__ == "__main__":

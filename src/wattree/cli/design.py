@@ -97,7 +97,7 @@ def design(  # noqa: PLR0917 - typer passes options by name
     simulated. Finished points are kept as they finish: an interrupted study goes on where it was.
     Exit code 2 if no point is feasible.
 
-    Example: wattree design examples/design/transformer-1t.yaml --report study.html
+    Example: wattree design examples/design/transformer-1t-expansion.yaml --report study.html
     """
     from wattree.design import default_store, load_study, results_json, run_study
     from wattree.design.export import check_parquet, write_csv, write_parquet

@@ -61,12 +61,14 @@ def run_study(
         source.enter()
         done, _, total = kept.count()
         report = progress or (lambda *_: None)
-        report(done, total, done)
+        # Of a guided search only the points that were chosen so far are known.
+        least = (study.sampler.points or 0) if study.sampler.kind == GUIDED else 0
+        report(done, max(total, least), done)
         if source.is_open():
             work = Work(study=study, models=models_of(study))
             backend = backend_of(on, work, workers=workers, points=total - done)
             try:
-                _drive(kept, source, backend, lambda d, t: report(d, t, done))
+                _drive(kept, source, backend, lambda d, t: report(d, max(t, least), done))
             finally:
                 backend.close()
                 kept.release()

@@ -108,11 +108,12 @@ class SearchSpec(_Section):
         default=False, description="true or false, whether strategies may leave devices idle"
     )
     simulate: int = Field(
-        2,
+        8,
         ge=0,
         le=64,
         description="a whole number from 0, how many of the most promising strategies are "
-        "simulated; 0 leaves figures to the closed form",
+        "simulated at most, as long as any may still be the best; 0 leaves figures to the closed "
+        "form",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -12,16 +14,21 @@ from wattree.units import format_quantity, format_time
 
 __all__ = ["show_points", "shown_value"]
 
+
+def _money(value: float) -> str:
+    return f"{value:,.0f} USD" if value >= 1000 else f"{value:.3g} USD"
+
+
 #: Points of a table that a terminal shows; files have them all.
 _MOST_ROWS = 12
 #: Total → its head and how a number of it is written.
 _TOTALS = {
     "time_s": ("time", format_time),
     "energy_j": ("energy", lambda value: format_quantity(value / 3600.0, "Wh")),
-    "cost_usd": ("cost", lambda value: f"{value:,.0f} USD"),
+    "cost_usd": ("cost", _money),
     "carbon_gco2e": ("carbon", lambda value: format_quantity(value, "gCO2e")),
     "power_w": ("power", lambda value: format_quantity(value, "W")),
-    "capital_usd": ("capital", lambda value: f"{value:,.0f} USD"),
+    "capital_usd": ("capital", _money),
 }
 
 
@@ -47,15 +54,17 @@ def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -
     order = order[feasible[order]] if len(order) else order
     totals = [name for name in _TOTALS if not np.isnan(results.total(name)).all()]
     table = Table(box=None, pad_edge=False)
+    table.add_column("#", justify="right")
     for axis in study.axes:
         table.add_column(Text(axis.label))
     for name in totals:
         table.add_column(_TOTALS[name][0], justify="right")
-    table.add_column("strategy", overflow="fold")
-    for index in order[:rows].tolist():
-        table.add_row(*map(Text, _cells(results.outcomes[index], results, totals)))
+    for number, index in enumerate(order[:rows].tolist(), start=1):
+        cells = _cells(results.outcomes[index], results, totals)
+        table.add_row(str(number), *map(Text, cells))
     if len(order):
         console.print(table)
+        _show_strategies([results.outcomes[index] for index in order[:rows].tolist()], console)
     finished, there = len(results), results.points or len(results)
     console.print(
         f"{finished:,} of {there:,} points finished, {int(feasible.sum()):,} feasible"
@@ -69,12 +78,20 @@ def _cells(outcome: Outcome, results: Results, totals: list[str]) -> list[str]:
     numbers = [
         _TOTALS[name][1](outcome.totals[name]) if name in outcome.totals else "-" for name in totals
     ]
-    named = len(outcome.workloads) > 1
-    strategies = [
-        f"{entry.workload}: {entry.strategy}" if named else entry.strategy
-        for entry in outcome.workloads
-    ]
-    return [*values, *numbers, "; ".join(strategies)]
+    return [*values, *numbers]
+
+
+def _show_strategies(outcomes: Sequence[Outcome], console: Console) -> None:
+    """Print under which strategies the points of the table are trained, each once."""
+    points: dict[str, list[str]] = {}
+    for number, outcome in enumerate(outcomes, start=1):
+        named = len(outcome.workloads) > 1
+        for entry in outcome.workloads:
+            notes = "".join(f" ({note})" for note in entry.notes)
+            words = f"{entry.workload}: {entry.strategy}" if named else entry.strategy
+            points.setdefault(f"{words}{notes}", []).append(str(number))
+    for words, numbers in points.items():
+        console.print(f"{', '.join(numbers)}: {words}", markup=False)
 
 
 def _show_reasons(results: Results, console: Console) -> None:
@@ -82,6 +99,8 @@ def _show_reasons(results: Results, console: Console) -> None:
     kinds: dict[str, list[Outcome]] = {}
     for outcome in results.outcomes:
         if not outcome.feasible:
-            kinds.setdefault(str(outcome.reason).partition(":")[0], []).append(outcome)
+            refused = next((e.reason for e in outcome.workloads if not e.feasible), None)
+            kind = str(refused or outcome.reason).partition(":")[0]
+            kinds.setdefault(kind, []).append(outcome)
     for kind, outcomes in sorted(kinds.items(), key=lambda item: -len(item[1])):
         console.print(f"{len(outcomes):,} x {kind}; for one: {outcomes[0].reason}", markup=False)

@@ -30,6 +30,8 @@ __all__ = ["Best", "Estimate", "Known", "best_strategy"]
 
 #: Spaces, and estimates of spaces, that are kept; a million strategies take some 100 MB.
 _MOST_SPACES = 4
+#: Simulated however far the second is behind: two estimates are rarely wrong in one way.
+_FEWEST = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +153,8 @@ def best_strategy(
         constraints: What it must keep to.
         ranks: Numbers of ranks to try.
         limits: Part of the space to search.
-        simulate: How many of the most promising strategies are simulated; with 0 the closed form
-            decides.
+        simulate: How many strategies that fit are simulated at most, as long as the closed form's
+            error leaves any that may be better; with 0 the closed form decides.
         known: Kept from call to call for the same model, software and batch.
     """
     known = known or Known()
@@ -171,7 +173,7 @@ def best_strategy(
             feasible,
             constraints,
             objectives=(objective,),
-            fewest=1,
+            fewest=min(_FEWEST, simulate),
             enough=simulate,
             detail=False,
         )
@@ -184,7 +186,9 @@ def best_strategy(
         candidates=len(screened),
         feasible=int(feasible.sum()),
         simulated=found.simulated if found else 0,
-        reason=None if is_found else _reason(setting, screened, constraints, counts),
+        reason=None
+        if is_found
+        else _reason(setting, screened, constraints, counts, found.missed if found else {}),
     )
 
 
@@ -234,6 +238,7 @@ def _reason(
     screened: Screened,
     constraints: Constraints,
     counts: Mapping[str, int],
+    missed: Mapping[str, int],
 ) -> str:
     """Return in one line why nothing is left, with what comes nearest."""
     if not len(screened):
@@ -244,6 +249,9 @@ def _reason(
             f"splits over no mesh of {setting.job.cluster.devices} devices that is searched{why}"
         )
     turned = ", ".join(f"{count:,} {why}" for why, count in counts.items() if count)
+    if missed:
+        why = max(missed, key=lambda reason: missed[reason])
+        return f"{why} when simulated, within it in closed form ({turned})"
     return f"{_nearest(screened, constraints)} ({turned})"
 
 
@@ -280,4 +288,4 @@ def _nearest(screened: Screened, constraints: Constraints) -> str:
                 f"over the budget: a step costs at least {least_usd:.4g} USD, more than "
                 f"{constraints.cost_usd:.4g} USD"
             )
-    return "what fits by the closed form does not when it is simulated"
+    return "no strategy meets all constraints at once"

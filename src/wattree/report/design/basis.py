@@ -8,7 +8,7 @@ from wattree.design import Axis, Results, Study, Workload
 from wattree.design.answers import Sweep
 from wattree.report.design.words import level
 
-__all__ = ["axis_rows", "identity", "marks", "source_rows", "workload_rows"]
+__all__ = ["axis_rows", "identity", "is_reconstruction", "marks", "source_rows", "workload_rows"]
 
 _RECONSTRUCTION = "reconstruction"
 
@@ -18,7 +18,7 @@ def marks(results: Results) -> list[dict[str, Any]]:
     found = [entry for one in results.outcomes for entry in one.workloads if entry.feasible]
     played = sum(entry.simulated for entry in found)
     marked: list[dict[str, Any]] = []
-    if any(_RECONSTRUCTION in note.lower() for note in results.study.notes):
+    if is_reconstruction(results.study):
         marked.append(
             _mark("Reconstruction", "parts of this study are; see “What it rests on”.", warn=True)
         )
@@ -44,6 +44,11 @@ def marks(results: Results) -> list[dict[str, Any]]:
     if len(ranked) > 8:
         marked.append(_mark("Note", f"{len(ranked) - 8} more kinds of notes are in the table."))
     return marked
+
+
+def is_reconstruction(study: Study) -> bool:
+    """Whether a note of the study says that something in it is a reconstruction."""
+    return any(_RECONSTRUCTION in note.lower() for note in study.notes)
 
 
 def _mark(name: str, text: str, *, warn: bool = False) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from wattree.design import Results, WorkloadOutcome
 from wattree.design.answers import AxisColumn, NoAnswer, Summary, Tornado, Worth
+from wattree.report.design.basis import is_reconstruction
 from wattree.report.design.words import MEASURES, SHORT, level
 
 __all__ = ["payload", "script_json"]
@@ -47,6 +48,7 @@ def payload(results: Results, summary: Summary) -> dict[str, Any]:
     sweep = summary.sweep
     return {
         "points": len(sweep),
+        "marked": "reconstruction" if is_reconstruction(results.study) else "",
         "axes": [_axis(axis) for axis in sweep.axes],
         "feasible": _packed(sweep.feasible, np.uint8),
         "reason": _texts([one.reason or "" for one in results.outcomes]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from wattree.design import Results
+from wattree.design import Results, WorkloadOutcome
 from wattree.design.answers import (
     CAPITAL,
     Budgets,
@@ -60,9 +60,13 @@ def strategies_at(results: Results, point: int) -> str:
     found = results.outcomes[point].workloads
     several = len(results.study.workloads) > 1
     return "; ".join(
-        f"{f'{one.workload}: ' if several else ''}{one.strategy}{'' if one.simulated else ' ≈'}"
-        for one in found
+        f"{one.workload}: {_strategy(one)}" if several else _strategy(one) for one in found
     )
+
+
+def _strategy(one: WorkloadOutcome) -> str:
+    notes = f" ({', '.join(one.notes)})" if one.notes else ""
+    return f"{one.strategy}{'' if one.simulated else ' ≈'}{notes}"
 
 
 def best_section(results: Results, summary: Summary) -> Section:

@@ -152,8 +152,15 @@ def _from_where(axis: AxisColumn, worth: Worth) -> str:
     found = worth.break_even
     if isinstance(found, NoAnswer):
         return ""
+    reference = level(axis, worth.reference)
     if not found.crossings:
-        return f"Every other value is better than {level(axis, worth.reference)}."
+        gaining = np.flatnonzero(found.gains > _SAME)
+        if not len(gaining) or len(gaining) == len(found.gains):
+            return f"Every other value is better than {reference}." if len(gaining) else ""
+        if gaining[0] == 0:
+            return f"No other value is worse than {reference}."
+        last, first = (level(axis, found.values[gaining[0] - back]) for back in (1, 0))
+        return f"As good as {reference} up to {last}, better from {first} on."
     return f"Worth it {_crossed(axis, found.crossings, first='', second='no longer')}."
 
 

@@ -18,6 +18,7 @@ const byName = (list, name) => list.find((one) => one.name === name);
 const measure = (name) => byName(study.measures, name);
 const workloadNamed = (name) => byName(study.workloads, name) || study.workloads[0];
 const strategyAt = (workload, point) => workload.strategy.texts[column(workload.strategy.codes)[point]];
+const notesAt = (workload, point) => workload.notes.texts[column(workload.notes.codes)[point]];
 const reasonAt = (point) => study.reason.texts[column(study.reason.codes)[point]];
 const levelAt = (axis, point) => axis.levels[column(axis.codes)[point]];
 const varied = study.axes.filter((axis) => axis.levels.length > 1);
@@ -64,8 +65,9 @@ function hoverText(point) {
   const strategies = study.workloads.map((one) => {
     const mark = column(one.simulated)[point] ? "" : " (closed form)";
     const name = study.workloads.length > 1 ? `${one.name}: ` : "";
-    return `${name}${strategyAt(one, point)}${mark}`;
+    const notes = notesAt(one, point);
+    return `${name}${strategyAt(one, point)}${mark}${notes ? `; ${notes}` : ""}`;
   });
   const lines = [`Point ${pointName(point)}`, ...strategies, ...valuesAt(point)];
-  return lines.map((line) => plain(short(line, 90))).join("<br>");
+  return lines.map((line) => plain(short(line, 120))).join("<br>");
 }

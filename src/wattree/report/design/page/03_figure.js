@@ -14,7 +14,7 @@ function colours() {
 function themed(layout, theme) {
   const axis = { gridcolor: theme.line, zerolinecolor: theme.line, linecolor: theme.neutral, automargin: true };
   const found = {
-    paper_bgcolor: theme.page, plot_bgcolor: theme.page, font: { color: theme.ink, size: 13 },
+    paper_bgcolor: theme.page, plot_bgcolor: theme.page, font: { color: theme.ink, size: innerWidth < 600 ? 11 : 13 },
     margin: { l: 60, r: 15, t: 15, b: 50 }, height: 420, hoverlabel: { align: "left" },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 }, ...layout,
   };
@@ -73,7 +73,12 @@ class Figure {
     if (this.stale) this.render();
     const said = this.draw(PAPER);
     const size = { width: 900, height: Math.max(450, said.layout.height || 0), format, scale: format === "png" ? 2 : 1 };
-    const url = await Plotly.toImage({ data: said.data, layout: themed(said.layout, PAPER) }, size);
+    const layout = themed(said.layout, PAPER);
+    if (study.marked) {
+      layout.margin = { ...layout.margin, t: layout.margin.t + 20 };
+      layout.annotations = [{ text: plain(study.marked), showarrow: false, xref: "paper", yref: "paper", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom", font: { size: 11 } }];
+    }
+    const url = await Plotly.toImage({ data: said.data, layout }, size);
     const link = document.createElement("a");
     link.href = url;
     link.download = `${this.id}.${format}`;

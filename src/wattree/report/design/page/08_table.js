@@ -33,7 +33,7 @@ function pointsTable() {
     line.append(first);
     varied.forEach((axis) => line.append(element("td", levelAt(axis, p))));
     study.measures.forEach((one) => line.append(element("td", figureText(column(one.values)[p], one.unit))));
-    const said = study.workloads.map((one) => [study.workloads.length > 1 ? `${one.name}: ` : "", strategyAt(one, p), column(one.simulated)[p] ? "" : " ≈"].join(""));
+    const said = study.workloads.map((one) => [study.workloads.length > 1 ? `${one.name}: ` : "", strategyAt(one, p), column(one.simulated)[p] ? "" : " ≈", notesAt(one, p) ? ` (${notesAt(one, p)})` : ""].join(""));
     line.append(element("td", feasible[p] ? said.join("; ") : `does not fit: ${reasonAt(p)}`, { class: "long" }));
     return line;
   };

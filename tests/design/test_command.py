@@ -1,0 +1,59 @@
+"""`wattree design` writes what it is asked for, and refuses before it works."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.design.studies import small_study
+from wattree.cli.main import run
+from wattree.design import export
+
+
+@pytest.fixture
+def study_file(tmp_path: Path) -> Path:
+    """Return a study of eight points on disk; JSON is YAML."""
+    path = tmp_path / "small.yaml"
+    path.write_text(json.dumps(small_study(search={"simulate": 0})), encoding="utf-8")
+    return path
+
+
+def test_page_and_tables_are_written(
+    study_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One run, all of them, and the answers on the terminal."""
+    paths = {kind: tmp_path / f"out.{kind}" for kind in ("html", "csv", "parquet")}
+    options = [
+        *("--report", str(paths["html"])),
+        *("--csv", str(paths["csv"])),
+        *("--parquet", str(paths["parquet"])),
+    ]
+    code = run(["design", str(study_file), "--on", "here", *options])
+    assert code == 0
+    assert paths["html"].read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert len(paths["csv"].read_text(encoding="utf-8").splitlines()) == 9
+    assert pq.read_table(paths["parquet"]).num_rows == 8
+    assert "Is it worth it" in capsys.readouterr().out
+
+
+def test_a_missing_package_is_said_before_the_study_runs(
+    study_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not after an hour."""
+    monkeypatch.setattr(export.importlib.util, "find_spec", lambda _: None)
+    code = run(["design", str(study_file), "--parquet", str(study_file.with_suffix(".parquet"))])
+    assert code == 2
+    assert "pip install 'wattree[report]'" in capsys.readouterr().err
+    assert not study_file.with_suffix(".results.sqlite").exists()
+
+
+def test_a_page_is_not_written_over_the_study(
+    study_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A slip of completion must not cost the file."""
+    code = run(["design", str(study_file), "--report", str(study_file)])
+    assert code == 2
+    assert "name another file to write" in capsys.readouterr().err

@@ -1,0 +1,41 @@
+"""The points of a study in a terminal: the best first, texts of files as they are."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich.console import Console
+
+from tests.design.studies import small_study
+from wattree.design import Outcome, Results, WorkloadOutcome, study_from_mapping
+from wattree.design.samplers import points_of
+from wattree.report.design_table import show_points
+
+
+def test_points_are_shown_best_first_in_the_units_of_the_study() -> None:
+    """Infeasible points are counted with a reason; markup in a file's texts does nothing."""
+    study = study_from_mapping(small_study(title="[red]which[/red]?", notes="[b]invented"))
+    points = points_of(study)
+    fits = [
+        WorkloadOutcome(workload="llama", feasible=True, strategy=words)
+        for words in ("tp 8", "dp 8")
+    ]
+    outcomes = (
+        Outcome(point=points[0], feasible=False, reason="out of memory: by 3 GB"),
+        Outcome(point=points[4], feasible=True, workloads=(fits[0],), totals={"time_s": 20.0}),
+        Outcome(point=points[7], feasible=True, workloads=(fits[1],), totals={"time_s": 10.0}),
+    )
+    text = StringIO()
+    show_points(Results(study=study, outcomes=outcomes, points=8), Console(file=text, width=78))
+    lines = [" ".join(line.split()) for line in text.getvalue().splitlines()]
+    assert lines == [
+        "[red]which[/red]?",
+        "note: [b]invented",
+        "# memory bandwidth time",
+        "1 80 GB 400 GB/s 10 s",
+        "2 80 GB 100 GB/s 20 s",
+        "1: dp 8",
+        "2: tp 8",
+        "3 of 8 points finished, 2 feasible",
+        "1 x out of memory; for one: out of memory: by 3 GB",
+    ]

@@ -1,0 +1,45 @@
+"""What the terminal says of a study, in full."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from tests.design.synthetic import NASTY, axis, expansion_results, outcome, study
+from wattree.design import Outcome, Results
+from wattree.design.points import point_of
+from wattree.report.design_text import show_answers
+
+
+def printed(results: Results) -> str:
+    """Return the answers as a terminal of 100 columns shows them."""
+    console = Console(file=io.StringIO(), width=100, no_color=True)
+    show_answers(results, console)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def test_answers_read_as_printed(golden: Any) -> None:
+    """Best points, limits, worth, break-even and the next million."""
+    golden.check("design_answers.txt", printed(expansion_results()))
+
+
+def test_a_study_of_which_nothing_fits_says_so() -> None:
+    """Every question gets the same answer, once for each objective."""
+    bad = Outcome(point=point_of({"n": 1}), feasible=False, reason="no such node")
+    text = printed(Results(study=study((axis("n", (1,)),)), outcomes=(bad,)))
+    assert text.count("no point of the study is feasible") == 3
+
+
+def test_names_of_files_are_no_markup() -> None:
+    """`[red]` in a name is a name."""
+    axes = (axis("kind", ("[red]plain", NASTY)),)
+    outcomes = tuple(
+        outcome({"kind": kind}, step_s=step_s, power_w=1, capital_usd=1)
+        for kind, step_s in zip(axes[0].values, (1, 2), strict=True)
+    )
+    text = printed(Results(study=study(axes), outcomes=outcomes))
+    assert "kind [red]plain" in text
