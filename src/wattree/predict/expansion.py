@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from wattree.compiler.reach import expanded_memory, reached_offload
 from wattree.compiler.tier_use import TierTraffic
 from wattree.cost import Calibration
+from wattree.cost.expanded import ExpandedMemory, bandwidth_factor
 from wattree.cost.rates import Rates
 from wattree.graph import ModelGraph
 from wattree.hardware import Cluster, Node
@@ -25,9 +26,8 @@ from wattree.trace import MemoryUse, TierUse, Trace
 
 __all__ = ["Expansion", "spilled_share", "tier_notes", "tier_room", "tier_uses", "with_spill"]
 
-#: Steps in which the closed form tells shares that overflow apart: more cost time, and at a second
-#: tier ten times as slow they err by half a per cent of what memory takes.
-_STEPS = 1024.0
+#: Strategies whose memory is slower by the same within one part in so many share their costs.
+_APART = 256.0
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -80,7 +80,11 @@ class Expansion:
 
     def told(self, stages: Floats) -> tuple[Floats, ...]:
         """Return columns of whole numbers that tell strategies of other bandwidth apart."""
-        columns = () if self.spilled is None else (np.round(self.spilled * _STEPS),)
+        columns: tuple[Floats, ...] = ()
+        if self.spilled is not None and (tier := self._tier(np.zeros(1), np.ones(1))) is not None:
+            factor = bandwidth_factor(self.spilled, tier.ratio, concurrent=False)
+            slower = np.round(_APART * np.log(factor))
+            columns = (slower - slower.min(initial=0.0),)
         return (*columns, stages) if self.reached.activations else columns
 
     def rates(self, rates: Rates, model: ModelGraph, chosen: Integers, stages: Floats) -> Rates:
@@ -92,18 +96,22 @@ class Expansion:
             chosen: Which strategies.
             stages: Pipeline degree of all, `(n,)`.
         """
-        if not self.reached.tiers:
+        if self.spilled is None and not replace(self.reached, overflow=None).tiers:
             return rates
-        zero = np.zeros(len(chosen))
-        over = zero if self.spilled is None else self.spilled[chosen]
-        tier = expanded_memory(
+        over = np.zeros(len(chosen)) if self.spilled is None else self.spilled[chosen]
+        tier = self._tier(over, max(model.layers, 1) / stages[chosen])
+        return rates if tier is None else replace(rates, expanded=tier)
+
+    def _tier(self, spilled: Floats, stage_layers: Floats) -> ExpandedMemory | None:
+        if not self.reached.tiers:
+            return None
+        return expanded_memory(
             self.reached,
             self.cluster.node,
             devices=self.cluster.devices,
-            spilled=np.round(over * _STEPS) / _STEPS,
-            stage_layers=max(model.layers, 1) / stages[chosen],
+            spilled=spilled,
+            stage_layers=stage_layers,
         )
-        return replace(rates, expanded=tier)
 
 
 def tier_uses(
