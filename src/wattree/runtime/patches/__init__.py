@@ -10,13 +10,6 @@
 Each can be left out by name: `WATTREE_UNPATCHED=batch,workers`. Loads no torch.
 """
 
-from pathlib import Path
+from wattree.runtime.patches.names import FOLDER, PARTS, UNPATCHED
 
 __all__ = ["FOLDER", "PARTS", "UNPATCHED"]
-
-#: Goes to the front of PYTHONPATH; it holds a `sitecustomize` and nothing else.
-FOLDER = Path(__file__).resolve().parents[1] / "patched"
-#: What a script gains.
-PARTS = ("hook", "backend", "batch", "workers", "learning-rate")
-#: Names of `PARTS`, separated by commas, that are left out.
-UNPATCHED = "WATTREE_UNPATCHED"
