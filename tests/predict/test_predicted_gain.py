@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cost.shared_device import SharedDevice, mean_step_s
+from wattree.cost import load_calibration
 from wattree.errors import WattreeError
 from wattree.predict.colocation import MeasuredStep, predicted_gain
 
@@ -84,7 +85,7 @@ def test_a_cpu_job_is_what_an_event_by_event_play_makes_of_it(
 def test_waiting_for_data_that_shrinks_with_the_batch_is_gained() -> None:
     """Two processes wait for half as many samples each, at the same time."""
     alone = MeasuredStep(samples=32, waiting_s=0.8, device_s=0.2)
-    found = predicted_gain(alone, 2, cores=2)
+    found = predicted_gain(alone, 2, cores=2, contention=0.0)
 
     assert found.samples == 32
     assert found.gain == pytest.approx(2.0)
@@ -95,7 +96,8 @@ def test_a_process_that_uses_all_cores_leaves_none() -> None:
     """Two take as long for two steps as one after the other, or longer."""
     alone = MeasuredStep(samples=1, device_s=1.0, cores_used=2.0)
 
-    assert predicted_gain(alone, 2, cores=2, **PER_PROCESS).gain == pytest.approx(1.0)
+    free = predicted_gain(alone, 2, cores=2, contention=0.0, **PER_PROCESS)
+    assert free.gain == pytest.approx(1.0)
     assert predicted_gain(alone, 2, cores=2, contention=0.1, **PER_PROCESS).gain < 0.95
 
 
@@ -120,3 +122,13 @@ def test_nonsense_is_refused(processes: int, rule: str, said: str) -> None:
         predicted_gain(MeasuredStep(samples=1, device_s=1.0), processes, rule=rule)
     with pytest.raises(WattreeError, match="expected one that takes time"):
         predicted_gain(MeasuredStep(samples=1, device_s=0.0), 2)
+
+
+def test_contention_is_the_shipped_constant_unless_it_was_measured() -> None:
+    """That of CPUs where the device is one."""
+    alone = MeasuredStep(samples=1, device_s=1.0)
+    shipped = load_calibration().general("colocation_contention_cpu")
+    found = predicted_gain(alone, 2, cores=2, **PER_PROCESS)
+
+    assert found.step_s == pytest.approx(1.0 + shipped)
+    assert predicted_gain(alone, 2, **PER_PROCESS).step_s == pytest.approx(2.0)

@@ -14,7 +14,17 @@ from wattree.cli.output import quantity_option
 if TYPE_CHECKING:
     from wattree.runtime.launch import Finished
 
-__all__ = ["LaunchDevice", "Reduce", "Rule", "finish", "launch", "note"]
+__all__ = [
+    "LaunchDevice",
+    "MemoryLimit",
+    "Reduce",
+    "Rule",
+    "ThreadPercentage",
+    "WithMps",
+    "finish",
+    "launch",
+    "note",
+]
 
 
 class LaunchDevice(StrEnum):
@@ -39,6 +49,32 @@ class Rule(StrEnum):
 
     FIXED_GLOBAL = "fixed-global"
     FIXED_PER_PROCESS = "fixed-per-process"
+
+
+WithMps = Annotated[
+    bool | None,
+    typer.Option(
+        "--with-mps/--without-mps",
+        help="Share accelerators by a private MPS daemon, or by time slices.",
+        show_default="by MPS where it is installed",
+    ),
+]
+ThreadPercentage = Annotated[
+    float | None,
+    typer.Option(
+        metavar="P",
+        help="Most of a device's multiprocessors that a process may fill under MPS, in %.",
+        show_default="all",
+    ),
+]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Most device memory that a process may take under MPS.",
+        show_default="no limit",
+    ),
+]
 
 
 def launch(  # noqa: PLR0917 - typer passes options by name
@@ -80,30 +116,9 @@ def launch(  # noqa: PLR0917 - typer passes options by name
             "learning rate scaled to it."
         ),
     ] = Rule.FIXED_GLOBAL,
-    with_mps: Annotated[
-        bool | None,
-        typer.Option(
-            "--with-mps/--without-mps",
-            help="Share accelerators by a private MPS daemon, or by time slices.",
-            show_default="by MPS where it is installed",
-        ),
-    ] = None,
-    thread_percentage: Annotated[
-        float | None,
-        typer.Option(
-            metavar="P",
-            help="Most of a device's multiprocessors that a process may fill under MPS, in %.",
-            show_default="all",
-        ),
-    ] = None,
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Most device memory that a process may take under MPS.",
-            show_default="no limit",
-        ),
-    ] = None,
+    with_mps: WithMps = None,
+    thread_percentage: ThreadPercentage = None,
+    memory_limit: MemoryLimit = None,
     memory_per_process: Annotated[
         str | None,
         typer.Option(

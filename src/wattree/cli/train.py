@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattree.cli.job_file import read_job
+from wattree.cli.launch import MemoryLimit, Rule, ThreadPercentage, WithMps
 from wattree.cli.output import (
     Calibration,
     JobPath,
@@ -24,6 +25,7 @@ from wattree.cli.output import (
     quantity_option,
     trace_option,
 )
+from wattree.cli.train_colocated import launch_processes, share_asked
 from wattree.errors import MissingExtraError, OutputError, RunError, WattreeError
 
 if TYPE_CHECKING:
@@ -112,6 +114,27 @@ def train(  # noqa: PLR0917 - typer passes options by name
             show_default=False,
         ),
     ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes-per-device",
+            "-q",
+            metavar="Q",
+            help="Replicas on each device, which share it.",
+            show_default="the job's strategy.processes_per_device",
+        ),
+    ] = None,
+    batch_rule: Annotated[
+        Rule | None,
+        typer.Option(
+            help="Whether the processes of a device divide its batch, or have one each and a "
+            "learning rate scaled to it.",
+            show_default="the job's strategy.batch_rule",
+        ),
+    ] = None,
+    with_mps: WithMps = None,
+    thread_percentage: ThreadPercentage = None,
+    memory_limit: MemoryLimit = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     silent: Annotated[bool, typer.Option("--silent", hidden=True)] = False,
 ) -> None:
@@ -119,26 +142,32 @@ def train(  # noqa: PLR0917 - typer passes options by name
 
     Under torchrun, srun or mpirun this is one rank of the job. Otherwise the ranks of the job are
     started here. Runs presets ddp, tensor, megatron and phantom, each also with dp. Exit code 130
-    if it was interrupted, after a checkpoint was written.
+    if it was interrupted, after a checkpoint was written. With several processes per device a
+    launcher's rank starts those of its device, as wattree launch does.
 
     Example: wattree train examples/phantom-laptop.yaml --compare
     """
     check_outputs(json_path, trace_path, source=job)
     check_trace_path(trace_path)
     _need_torch()
+    from wattree.runtime.colocation import colocation_from
+    from wattree.runtime.colocation.training import colocated, planned
     from wattree.runtime.launch import Launch, launch_from
     from wattree.runtime.recipe import recipe_of, with_preset
     from wattree.runtime.train import TrainSettings
     from wattree.runtime.train.guard import guarded
 
     launch = launch_from(os.environ)
-    is_first = launch is None or (launch.rank == 0 and not launch.store)
+    inner = colocation_from(os.environ)
+    is_first = launch is None or (launch.rank == 0 and not launch.store and inner is None)
     loaded = _read(job, warn=is_first)
     if silent:  # one of several runs: checkpoints would be of all of them
         loaded = replace(loaded, training=replace(loaded.training, checkpoint=None))
     if preset is not None:
         loaded = with_preset(loaded, preset)
-    recipe = recipe_of(loaded)
+    share = share_asked(loaded, processes, batch_rule)
+    plan, (loaded, recipe) = loaded, colocated(loaded, recipe_of(loaded), *share)
+    plan = planned(plan, recipe, share[1])
     _check_calibration(calibration, compare=compare, warn=is_first)
     timeout_s = quantity_option("--timeout", timeout, "s")
     assert timeout_s is not None
@@ -155,11 +184,25 @@ def train(  # noqa: PLR0917 - typer passes options by name
         _make_folder(out)
     arguments = list(context.obj or sys.argv[1:])
     if against:
-        _check_alone(launch, json_path, trace_path)
+        _check_alone(launch, recipe, json_path, trace_path)
         rivals = {str(recipe.kind): preset} | {rival: rival for rival in against}
         for rival in against:
             recipe_of(with_preset(loaded, rival))  # refused before anything is trained
         _side_by_side(arguments, rivals, recipe.ranks)
+        return
+    if recipe.processes_per_device > 1 and inner is None:
+        launch_processes(
+            arguments,
+            plan,
+            recipe,
+            share[1],
+            device=device.value,
+            launchers=1 if launch is None else launch.world,
+            with_mps=with_mps,
+            thread_percentage=thread_percentage,
+            memory_limit=memory_limit,
+            timeout_s=timeout_s,
+        )
         return
     if launch is None and recipe.ranks > 1:
         _start_ranks(recipe.ranks, arguments)
@@ -174,7 +217,7 @@ def train(  # noqa: PLR0917 - typer passes options by name
             launch,
             settings,
             lambda found: _deliver(
-                found,
+                replace(found, job=plan),
                 job,
                 calibration,
                 compare=compare,
@@ -252,7 +295,7 @@ def _start_ranks(ranks: int, arguments: Sequence[str]) -> None:
         raise typer.Exit(finished.code)
 
 
-def _check_alone(launch: Launch | None, *outputs: Path | None) -> None:
+def _check_alone(launch: Launch | None, recipe: Recipe, *outputs: Path | None) -> None:
     """Refuse `--against` where it cannot start the runs itself, or has one place for several.
 
     Raises:
@@ -262,6 +305,8 @@ def _check_alone(launch: Launch | None, *outputs: Path | None) -> None:
         raise RunError(
             "--against", [f"starts several runs itself; leave it out under {launch.launcher}"]
         )
+    if recipe.processes_per_device > 1:
+        raise RunError("--against", ["compares strategies with one process per device"])
     if any(output is not None for output in outputs):
         raise RunError("--against", ["shows several runs; --json and --trace are of one"])
 

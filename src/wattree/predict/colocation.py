@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wattree.cost import load_calibration
 from wattree.cost.colocation import alternating, barrier_s, together_s
 from wattree.errors import WattreeError
 from wattree.strategy import BATCH_RULES, FIXED_GLOBAL
@@ -95,7 +96,7 @@ def predicted_gain(
     cores: int | None = None,
     host_cores: int | None = None,
     capacity: float = 1.0,
-    contention: float = 0.0,
+    contention: float | None = None,
     reduction_s: float = 0.0,
     workers: int | None = None,
 ) -> PredictedGain:
@@ -116,7 +117,8 @@ def predicted_gain(
             None for enough.
         capacity: Of an accelerator: processes whose kernels run at once as if each were alone (1
             under time slicing).
-        contention: Slowdown that each further process at the device brings.
+        contention: Slowdown that each further process at the device brings; None for the constant
+            of the shipped calibration, which is that of CPUs or of accelerators.
         reduction_s: Averaging gradients between the processes, exposed. [s]
         workers: Loader processes of all processes together; None: as many as measured.
 
@@ -124,6 +126,9 @@ def predicted_gain(
         WattreeError: The rule or a number makes no sense.
     """
     _check(alone, processes, rule)
+    if contention is None:
+        kind = "gpu" if cores is None else "cpu"
+        contention = load_calibration().general(f"colocation_contention_{kind}")
     share = 1.0 / processes if rule == FIXED_GLOBAL else 1.0
     device_s = alone.device_s * (alone.fixed_share + (1.0 - alone.fixed_share) * share)
     once = alone.fixed_waiting + (1.0 - alone.fixed_waiting) * share

@@ -162,9 +162,9 @@ def _process_bytes(setting: Setting, tensor_bytes: Floats, pool: Integers) -> Fl
 
 def _processes(space: Space) -> Floats:
     """Return how many processes of each strategy share a device."""
-    groups = space.groups
-    count = [float(group.switches.processes_per_device) for group in groups]
-    return np.repeat(np.array(count), [len(group) for group in groups])
+    count = [float(group.switches.processes_per_device) for group in space.groups]
+    sizes = np.array([len(group) for group in space.groups], dtype=np.int64)
+    return np.repeat(np.array(count), sizes)
 
 
 def _rooms(cluster: Cluster) -> Floats:

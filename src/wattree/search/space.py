@@ -439,7 +439,7 @@ def _with_choices(
     """Return (row, choice) for every row and each of the choices that its value has."""
     known = np.array(sorted(choices))
     lists = [np.array(choices[int(value)], dtype=np.int64) for value in known]
-    lengths = np.array([len(entries) for entries in lists])
+    lengths = np.array([len(entries) for entries in lists], dtype=np.int64)
     starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
     which = np.searchsorted(known, values)
     counts = lengths[which]

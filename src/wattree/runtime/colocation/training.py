@@ -8,8 +8,9 @@ from wattree.errors import StrategyError
 from wattree.job import Job
 from wattree.runtime.colocation.batch import batch_share
 from wattree.runtime.recipe import Kind, Recipe
+from wattree.strategy import StrategyOptions
 
-__all__ = ["colocated"]
+__all__ = ["colocated", "planned"]
 
 
 def colocated(job: Job, recipe: Recipe, processes: int, rule: str) -> tuple[Job, Recipe]:
@@ -64,8 +65,39 @@ def colocated(job: Job, recipe: Recipe, processes: int, rule: str) -> tuple[Job,
     )
 
 
+def planned(job: Job, recipe: Recipe, rule: str) -> Job:
+    """Return a job as a prediction of it has it: with processes per device in its strategy.
+
+    Args:
+        job: As it is with one process on each device.
+        recipe: As `colocated` has it.
+        rule: One of `BATCH_RULES`.
+
+    Raises:
+        StrategyError: The strategy does not go with several processes on a device.
+    """
+    options = job.strategy
+    if recipe.processes_per_device == 1 or not isinstance(options, StrategyOptions):
+        return job
+    try:
+        options = replace(
+            options,
+            processes_per_device=recipe.processes_per_device,
+            batch_rule=rule,
+            micro_batch=recipe.micro_batch,
+        )
+    except StrategyError as error:
+        raise StrategyError(error.misfits, source=job.source) from error
+    return replace(job, strategy=options)
+
+
 def _micro_batches(samples: int, recipe: Recipe) -> int:
-    """Return the job's own number if it divides, else the next that has none larger."""
+    """Return the number with the job's own micro-batch, else the next that has none larger.
+
+    A micro-batch is what a process computes at a time: predictions have the same.
+    """
+    if samples % recipe.micro_batch == 0:
+        return samples // recipe.micro_batch
     for count in range(recipe.micro_batches, samples + 1):
         if samples % count == 0 and samples // count <= recipe.micro_batch:
             return count

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wattree.errors import RunError
+from wattree.runtime.colocation.environment import PROCESSES_PER_DEVICE
 
 __all__ = ["LAUNCHERS", "OWN", "STORE", "Launch", "first_host", "launch_from"]
 
@@ -166,7 +167,7 @@ def _launch(launcher: _Launcher, environment: Mapping[str, str]) -> Launch:
         address="" if store else address,
         port=port,
         store=store,
-        launcher=OWN if store else launcher.name,
+        launcher=OWN if store or PROCESSES_PER_DEVICE in environment else launcher.name,
     )
 
 

@@ -1,0 +1,97 @@
+"""`wattree train` with several processes on each device: what was asked for, and their launch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from wattree.cli.launch import Rule, finish, note
+from wattree.cli.output import quantity_option
+from wattree.errors import RunError, WattreeError
+
+if TYPE_CHECKING:
+    from wattree.job import Job
+    from wattree.runtime.recipe import Recipe
+
+__all__ = ["launch_processes", "share_asked"]
+
+
+def share_asked(job: Job, processes: int | None, rule: Rule | None) -> tuple[int, str]:
+    """Return processes per device and their batch rule: as options say, else as the job does.
+
+    Raises:
+        RunError: There is no such number.
+    """
+    from wattree.strategy import StrategyOptions
+
+    options = job.strategy
+    usual = options if isinstance(options, StrategyOptions) else StrategyOptions()
+    if processes is not None and processes < 1:
+        raise RunError("--processes-per-device", [f"found {processes}, expected 1 or more"])
+    return (
+        usual.processes_per_device if processes is None else processes,
+        usual.batch_rule if rule is None else rule.value,
+    )
+
+
+def launch_processes(
+    arguments: Sequence[str],
+    plan: Job,
+    recipe: Recipe,
+    rule: str,
+    *,
+    device: str,
+    launchers: int,
+    with_mps: bool | None,
+    thread_percentage: float | None,
+    memory_limit: str | None,
+    timeout_s: float,
+) -> None:
+    """Run the processes of all devices, or of those of a launcher's rank.
+
+    Args:
+        arguments: Of this command, which each process runs.
+        plan: The job, as it is predicted.
+        recipe: Of all processes.
+        rule: What becomes of the batch.
+        device: `auto`, `cpu` or `cuda`.
+        launchers: How many commands like this one an outer launcher started.
+        with_mps, thread_percentage, memory_limit: How devices are shared.
+        timeout_s: How long launchers wait for each other. [s]
+
+    Raises:
+        Exit: With the exit code of the processes, unless all went well.
+    """
+    from wattree.runtime.launch import own_command
+    from wattree.runtime.launch.options import LaunchOptions
+    from wattree.runtime.launch.script import launch_script
+
+    if device == "auto":
+        device = "cpu" if plan.cluster.pools[0].node.device.kind == "cpu" else "cuda"
+    devices = recipe.dp // recipe.processes_per_device
+    options = LaunchOptions(
+        processes=recipe.processes_per_device,
+        device=device,
+        devices=max(devices // launchers, 1) if device == "cpu" or launchers == 1 else None,
+        batch_rule=rule,
+        with_mps=with_mps,
+        thread_percentage=thread_percentage,
+        memory_limit_bytes=quantity_option("--memory-limit", memory_limit, "bytes"),
+        memory_per_process_bytes=_memory_bytes(plan) if device == "cuda" else None,
+        patches=False,
+        timeout_s=timeout_s,
+    )
+    finish(launch_script(own_command(arguments), options, environment=os.environ, say=note))
+
+
+def _memory_bytes(plan: Job) -> float | None:
+    """Return what a process takes as predicted; None where the job cannot be predicted. [B]"""
+    import wattree
+
+    try:
+        use = wattree.simulate(plan).result.colocation
+    except WattreeError as error:
+        note(f"the memory of a process is not known: the job cannot be simulated: {error}")
+        return None
+    return None if use is None else use.memory_bytes_per_process
