@@ -23,7 +23,8 @@ from wattree.errors import InfeasibleError, OutputError, StrategyError
 from wattree.hardware.load import device_names, fabric_names, node_names, site_names
 
 COMMANDS = (
-    *("plan", "simulate", "profile", "train", "validate", "measure", "catalog", "export", "replay"),
+    *("plan", "simulate", "profile", "train", "launch"),
+    *("validate", "measure", "catalog", "export", "replay"),
 )
 JOB = "examples/llama-3.1-8b-dgx-h100.yaml"
 

@@ -191,6 +191,7 @@ def train(  # noqa: PLR0917 - typer passes options by name
     share = share_asked(loaded, count, batch_rule)
     plan, (loaded, recipe) = loaded, colocated(loaded, recipe_of(loaded), *share)
     plan = planned(plan, recipe, share[1])
+    loaded = replace(loaded, strategy=plan.strategy)
     _check_calibration(calibration, compare=compare, warn=is_first)
     timeout_s = quantity_option("--timeout", timeout, "s")
     assert timeout_s is not None

@@ -83,6 +83,11 @@ def _facts(result: Result, run: Run, use: TrainingUse) -> list[str]:
         f"{format_time(result.step_time_s)} a step, {result.samples_per_s:,.4g} samples/s; "
         f"{use.measured_steps} steps measured"
     ]
+    if use.processes_per_device > 1:
+        lines.append(
+            f"{use.processes_per_device} processes on each device, {use.batch_rule}: "
+            f"{use.samples:,} samples a step, learning rate × {use.learning_rate_scale:g}"
+        )
     if use.target_loss is not None:
         reached = f"reached after {use.target_step} steps" if use.target_step else "not reached"
         lines.append(f"target loss {use.target_loss:g}: {reached}")

@@ -15,6 +15,9 @@ __all__ = ["job_text"]
 
 _STRATEGY = ("dp", "tp", "micro_batch", "ghosts", "variant", "regather", "sharding")
 
+#: Keys that an option of the command may have set.
+_COLOCATION = ("micro_batch", "processes_per_device", "batch_rule")
+
 
 def job_text(path: Path, job: Job, preset: str | None) -> str:
     """Return a job file as text, its paths made absolute.
@@ -37,6 +40,8 @@ def job_text(path: Path, job: Job, preset: str | None) -> str:
             for name in _STRATEGY
             if (value := getattr(job.strategy, name)) != getattr(usual, name)
         }
+    if isinstance(job.strategy, StrategyOptions) and job.strategy.processes_per_device > 1:
+        mapping["strategy"] |= {name: getattr(job.strategy, name) for name in _COLOCATION}
     text = StringIO()
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style = False

@@ -29,6 +29,11 @@ class TrainingUse:
         collectives: Calls of a rank in a step.
         parameters_per_rank: Elements that a rank holds, the mean over ranks.
         launcher: Who started the ranks.
+        processes_per_device: Ranks that share a device.
+        batch_rule: Whether they divide its batch (`fixed-global`) or have one each
+            (`fixed-per-process`).
+        samples: Of a step of all ranks; 0 where nothing was said.
+        learning_rate_scale: What the job's learning rate was multiplied by.
     """
 
     steps: int
@@ -45,3 +50,7 @@ class TrainingUse:
     collectives: float = 0.0
     parameters_per_rank: float = 0.0
     launcher: str = ""
+    processes_per_device: int = 1
+    batch_rule: str = "fixed-global"
+    samples: int = 0
+    learning_rate_scale: float = 1.0

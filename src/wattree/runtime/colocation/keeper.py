@@ -59,16 +59,17 @@ def main(folder: str) -> None:
     """Wait for the end of the launcher, and clear up where it could not."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    path = Path(folder)
+    # Read now: a temporary folder may be emptied under a job that takes days.
+    states = [state for state in states_in(path.parent) if state.folder == path]
     said = b""
     while part := os.read(0, 64):
         said += part
     if said == _DONE:
         return
-    path = Path(folder)
-    for state in states_in(path.parent):
-        if state.folder == path:
-            clear(state, keeps=frozenset({os.getpid()}))
-            state.remove()
+    for state in states:
+        clear(state, keeps=frozenset({os.getpid()}))
+        state.remove()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ __all__ = ["Clients"]
 
 #: Between two looks at the daemon's list of clients, and at the driver's of processes. [s]
 _CLIENTS_EVERY_S, _DRIVER_EVERY_S = 1.0, 10.0
+#: A program that is no client by then may never be: it is looked at as rarely as the driver. [s]
+_SOON_S = 60.0
 _DRIVER_TIMEOUT_S = 5.0
 
 
@@ -37,13 +39,14 @@ class Clients:
         self._tool = shutil.which("nvidia-smi", path=environment.get("PATH"))
         self._ranks: dict[int, int] = {}
         self._connected: set[int] = set()
-        self._next_s = self._next_driver_s = clock()
+        self._begun_s = self._next_s = self._next_driver_s = clock()
         self._suspects: set[int] = set()
 
     def begin(self, ranks: Mapping[int, int]) -> None:
         """Say which ranks there are: number of the process → rank."""
         self._ranks = dict(ranks)
-        self._next_driver_s = self._clock() + _DRIVER_EVERY_S
+        self._begun_s = self._clock()
+        self._next_driver_s = self._begun_s + _DRIVER_EVERY_S
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -55,7 +58,8 @@ class Clients:
         now_s = self._clock()
         if not self.missing or now_s < self._next_s:
             return "", False
-        self._next_s = now_s + _CLIENTS_EVERY_S
+        is_soon = now_s - self._begun_s < _SOON_S
+        self._next_s = now_s + (_CLIENTS_EVERY_S if is_soon else _DRIVER_EVERY_S)
         self._connected |= self._of_ranks(self._control.clients())
         if not self.missing:
             return "", True

@@ -130,7 +130,7 @@ def agreement(every: Sequence[Facts]) -> Agreement:
             "same number of launchers everywhere"
         )
     if problems:
-        raise RunError("wattree launch", problems)
+        raise RunError("launchers", problems)
     return Agreement(
         nodes=tuple(nodes),
         uuids=tuple(

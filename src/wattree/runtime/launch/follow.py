@@ -15,7 +15,7 @@ from types import TracebackType
 
 from wattree.runtime.launch.spawn import FAILURES, end_soon, leave_failure, watch_parent
 
-__all__ = ["follow"]
+__all__ = ["follow", "tell_launcher"]
 
 #: Set in a rank, so that programs that it starts are not taken for it.
 _FOLLOWS = "WATTREE_FOLLOWS"
@@ -42,12 +42,24 @@ def follow(environment: Mapping[str, str]) -> bool:
             return
         lines = "".join(traceback.format_exception(kind, error, trace))
         message = f"rank {rank}: {kind.__name__}: {error}\n{lines.rstrip()}"
-        if not leave_failure(int(rank), code=1, message=message, is_echo=_is_echo(error)):
+        if not tell_launcher(message, code=1, is_echo=_is_echo(error)):
             before(kind, error, trace)
         end_soon(1)
 
     sys.excepthook = tell
     return True
+
+
+def tell_launcher(message: str, *, code: int, is_echo: bool = False) -> bool:
+    """Leave what this rank failed of where its launcher looks; return whether there is one.
+
+    Args:
+        message: In the user's words.
+        code: The rank's exit code.
+        is_echo: It only noticed that another rank is gone.
+    """
+    rank = os.environ.get("RANK", "")
+    return rank.isdigit() and leave_failure(int(rank), code=code, message=message, is_echo=is_echo)
 
 
 def _is_echo(error: BaseException) -> bool:

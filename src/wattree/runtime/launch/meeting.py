@@ -187,10 +187,10 @@ class Meeting:
         while not is_there():
             failure = self.check()
             if failure is not None:
-                raise RunError("wattree launch", [failure.message])
+                raise RunError("launchers", [failure.message])
             if time.monotonic() > until_s:
                 raise RunError(
-                    "wattree launch", [f"waited {self._timeout_s:g} s for {whom}; did all start?"]
+                    "launchers", [f"waited {self._timeout_s:g} s for {whom}; did all start?"]
                 )
             time.sleep(_LOOK_EVERY_S)
 
@@ -259,7 +259,7 @@ def _gathered(launch: Launch, ports: range, word: str, until_s: float) -> dict[i
                 missing = sorted(set(range(1, launch.world)) - set(peers))
                 shown = ", ".join(map(str, missing[:8])) + (" …" if missing[8:] else "")
                 raise RunError(
-                    "wattree launch",
+                    "launchers",
                     [
                         f"launcher {shown} of {launch.world} did not come to port "
                         f"{listener.getsockname()[1]} in time; is it reached from all hosts?"
@@ -286,7 +286,7 @@ def _listener(address: str, ports: range) -> socket.socket:
                 backlog=1024,
             )
     raise RunError(
-        "wattree launch",
+        "launchers",
         [f"no port from {ports[0]} to {ports[-1]} is free here; set MASTER_PORT to another"],
     )
 
@@ -321,7 +321,7 @@ def _connected(launch: Launch, ports: range, word: str, until_s: float) -> _Peer
                 link.close()
         time.sleep(_LOOK_EVERY_S * 5)
     raise RunError(
-        "wattree launch",
+        "launchers",
         [
             f"launcher {launch.rank} of {launch.world} did not reach the first one at "
             f"{launch.address}, ports {ports[0]} to {ports[-1]}; do all run the same command, and "

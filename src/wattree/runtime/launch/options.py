@@ -70,4 +70,4 @@ class LaunchOptions:
             if found not in known:
                 problems.append(f"{option}: found '{found}', expected one of {', '.join(known)}")
         if problems:
-            raise RunError("wattree launch", problems)
+            raise RunError("options", problems)

@@ -13,10 +13,10 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import wattree
 from wattree.errors import RunError, WattreeError
 from wattree.runtime.colocation.clean import clear, clear_orphans
 from wattree.runtime.colocation.environment import PROCESSES_PER_DEVICE
@@ -65,7 +65,7 @@ def launch_script(
         RunError: It cannot be started: devices, MPS, memory, launchers that disagree.
     """
     if PROCESSES_PER_DEVICE in environment:
-        raise RunError("wattree launch", ["this is a process of wattree launch already"])
+        raise RunError("launch", ["this is a process of wattree launch already"])
     outer = launch_from(environment) or _ALONE
     meeting = meet(outer, timeout_s=options.timeout_s)
     try:
@@ -258,7 +258,7 @@ def _all_but_ranks(state: JobState) -> frozenset[int]:
 def _facts(tools: Equipment, options: LaunchOptions) -> Facts:
     return Facts(
         host=_host(),
-        version=wattree.__version__,
+        version=_version(),
         processes=options.processes,
         device=tools.kind,
         reduce=options.reduce,
@@ -267,6 +267,13 @@ def _facts(tools: Equipment, options: LaunchOptions) -> Facts:
         cores=tuple(device.cores for device in tools.devices),
         numa=tuple(device.numa for device in tools.devices),
     )
+
+
+def _version() -> str:
+    try:
+        return version("wattree")
+    except PackageNotFoundError:  # run from a folder that was never installed
+        return ""
 
 
 def _host() -> str:

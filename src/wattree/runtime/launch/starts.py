@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import wattree.runtime
 from wattree.runtime.colocation.children import Start
 from wattree.runtime.colocation.environment import JOB, Colocation
 from wattree.runtime.colocation.layout import Layout, Place
@@ -17,7 +16,7 @@ from wattree.runtime.launch.options import LaunchOptions
 __all__ = ["Told", "common_environment", "starts_of"]
 
 #: Folder whose `sitecustomize` makes an unmodified script a rank of ours.
-_PATCHED = Path(wattree.runtime.__file__).parent / "patched"
+_PATCHED = Path(__file__).resolve().parents[1] / "patched"
 _MIB = 2**20
 #: torchrun's agent keeps a store for as many ranks as it started, which are not ours.
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from wattree.errors import WattreeError
+from wattree.runtime.launch.follow import tell_launcher
 
 __all__ = ["end_by"]
 
@@ -18,5 +19,6 @@ def end_by(call: Callable[[], _Found]) -> _Found:
     try:
         return call()
     except WattreeError as error:
-        sys.stderr.write(f"error: {error}\n")
+        if not tell_launcher(str(error), code=2):
+            sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from error

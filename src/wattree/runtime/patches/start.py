@@ -12,6 +12,7 @@ from typing import Any
 
 from wattree.errors import RunError, WattreeError
 from wattree.runtime.colocation.environment import Colocation, colocation_from
+from wattree.runtime.launch.follow import follow
 from wattree.runtime.patches import PARTS, UNPATCHED
 from wattree.runtime.tune import Trial, trial_from
 
@@ -22,7 +23,9 @@ def start() -> None:
     """Change torch when this process imports it, if several processes share its device.
 
     Ends the process where the environment says what cannot be: the script would run otherwise.
+    What the script fails of is told by its launcher, once for all ranks.
     """
+    follow(os.environ)
     try:
         told = colocation_from(os.environ)
         left = left_out(os.environ)

@@ -19,7 +19,7 @@ from wattree.runtime.recipe import Recipe
 from wattree.runtime.train.account import RankAccount
 from wattree.runtime.train.loop import TARGET_OVER, Ended
 from wattree.runtime.train.timeline import measured_trace
-from wattree.strategy import StrategyOptions
+from wattree.strategy import FIXED_GLOBAL, StrategyOptions
 from wattree.strategy.presets import strategy_of
 from wattree.trace import (
     STAGES,
@@ -113,6 +113,10 @@ def trained(
             account.parameters + account.copies for account in accounts
         ),
         launcher=launcher,
+        processes_per_device=recipe.processes_per_device,
+        batch_rule=_options(job).batch_rule,
+        samples=job.data.global_batch,
+        learning_rate_scale=recipe.learning_rate_scale,
     )
     return Trained(
         job=job,
@@ -123,14 +127,19 @@ def trained(
     )
 
 
+def _options(job: Job) -> StrategyOptions:
+    assert isinstance(job.strategy, StrategyOptions)
+    return job.strategy
+
+
 def _strategy(setting: Setting, recipe: Recipe) -> Mapping[str, object]:
     """Return the strategy as plain values, also where it can be trained and not be predicted."""
-    job = setting.job
-    assert isinstance(job.strategy, StrategyOptions)
+    job, options = setting.job, _options(setting.job)
+    # Strategies are told the batch of one process on each device, whatever becomes of it.
+    grown = 1 if options.colocation.batch_rule == FIXED_GLOBAL else recipe.processes_per_device
+    batch = job.data.global_batch // grown
     try:
-        strategy = strategy_of(
-            job.strategy, model=setting.model, global_batch=job.data.global_batch
-        )
+        strategy = strategy_of(options, model=setting.model, global_batch=batch)
     except StrategyError:
         schedule = {"name": "1f1b", "micro_batches": recipe.micro_batches, "virtual_stages": 1}
         mesh = {"dp": recipe.dp, "tp": recipe.tp}
