@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -160,9 +162,9 @@ def joined() -> dict[str, Any]:
     return found
 
 
-def traffic() -> dict[str, int]:
-    """Return the bytes that this rank sent over a few steps."""
-    found = {}
+def traffic() -> dict[str, Any]:
+    """Return the bytes that this rank sent over a few steps, and the memory that it shares."""
+    found: dict[str, Any] = {}
     for method, options in (
         ("hierarchical", {}),
         ("flat", {}),
@@ -173,6 +175,7 @@ def traffic() -> dict[str, int]:
         reduction = attach(model, timeout_s=20.0, **told)
         steps_of(model, evenly)
         found[method] = reduction.traffic.total_bytes
+        found[f"{method} shares"] = shared_memory()
     found["parameters"] = sum(p.numel() * 8 for p in model.parameters())
     return found
 
@@ -185,7 +188,7 @@ def everything() -> dict[str, Any]:
         "joined": joined(),
         "traffic": traffic(),
         "misuse": misuse(),
-        "shared memory": shared_memory(),
+        "shared at the end": shared_memory(),
     }
 
 
@@ -218,17 +221,20 @@ def misuse() -> dict[str, str]:
     }
 
 
-def faulty(how: str, victim: int, folder: str, method: str = "hierarchical") -> dict[str, Any]:
-    """Return what a rank says, and when, if another one ends or hangs in the third step."""
+def faulty(how: str, victim: int, folder: str, method: str, seed: int = 0) -> None:
+    """Write what a rank says, and how long after its last step began, if another ends or hangs."""
     model = DistributedDataParallel(model_of(), bucket_cap_mb=0.004)
     reduction = attach(model, method=method, processes_per_device=2, timeout_s=3.0)
     rank = dist.get_rank()
     message, begin_s = "nothing", time.monotonic()
     try:
-        for step in range(5):
+        for step in range(100_000 if how == "is killed at random" else 5):
             x, y = batch(step)
             mine = evenly(step, 0)
             loss = nn.functional.mse_loss(model(x[mine]), y[mine])
+            if rank == victim and how == "is killed at random" and step == 0:
+                delay_s = random.Random(seed).uniform(0.0, 0.3)
+                threading.Timer(delay_s, lambda: os.kill(os.getpid(), 9)).start()
             if rank == victim and step == 2:
                 begin_s = time.monotonic()
                 if how == "ends":

@@ -135,9 +135,14 @@ def test_bf16_sends_a_quarter_of_float64(ranks: list[dict[str, Any]]) -> None:
 
 def test_nothing_of_it_has_a_name_in_shared_memory(ranks: list[dict[str, Any]]) -> None:
     """Files without a name go away with the processes, however those end."""
-    files = [name for each in ranks for name in each["shared memory"]]
+    files = [name for each in ranks for name in each["traffic"]["hierarchical shares"]]
 
     assert {name.split(":")[0] for name in files} == {"/memfd"}
+
+
+def test_memory_is_given_back_with_the_model(ranks: list[dict[str, Any]]) -> None:
+    """A program may make many models."""
+    assert [each["shared at the end"] for each in ranks] == [[]] * 4
 
 
 @pytest.mark.parametrize(
@@ -173,9 +178,11 @@ def test_what_cannot_be_is_refused(ranks: list[dict[str, Any]], case: str, messa
     assert ranks[0]["misuse"][case] == message
 
 
-def failed(folder: Path, how: str, victim: int, method: str) -> dict[int, tuple[float, str]]:
+def failed(
+    folder: Path, how: str, victim: int, method: str, *, seed: int = 0
+) -> dict[int, tuple[float, str]]:
     """Return what every rank said, and how long after its last step began."""
-    told = {"how": how, "victim": victim, "folder": str(folder), "method": method}
+    told = {"how": how, "victim": victim, "folder": str(folder), "method": method, "seed": seed}
     with pytest.raises((RankError, FileNotFoundError)):  # ranks end without a result
         run_ranks(4, f"{CASES}:faulty", told, limit_s=60)
     found = {}
@@ -207,6 +214,19 @@ def test_the_death_of_a_rank_is_noticed_on_its_device(
         "rank 3, averaging bucket 0 of the gradients: rank 2 has ended or failed; see its own "
         "message"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_rank_killed_at_any_moment_ends_all_others(tmp_path: Path, seed: int) -> None:
+    """In the middle of a sum, an exchange or a backward pass."""
+    victim = seed % 4
+
+    found = failed(tmp_path, "is killed at random", victim, "hierarchical", seed=seed)
+
+    assert sorted(found) == [rank for rank in range(4) if rank != victim]
+    assert max(took_s for took_s, _ in found.values()) < 6.0
+    assert all("has ended" in said or "failed" in said for _, said in found.values())
 
 
 @pytest.mark.slow

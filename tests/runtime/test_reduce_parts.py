@@ -364,3 +364,17 @@ def test_nccl_is_refused_where_it_would_refuse(
 ) -> None:
     """Or hang, which is worse."""
     assert multi_rank_problem(version, environment) == problem
+
+
+def test_the_first_failure_is_the_one_that_others_hear_of() -> None:
+    """Those that fail of it say so as well, later."""
+    first, second, _ = members(3)
+    second.fail(12)
+    second.fail(11)
+
+    with pytest.raises(CommunicationError) as caught:
+        first.meet("averaging")
+
+    assert str(caught.value) == (
+        "rank 10, averaging: rank 12 has ended or failed; see its own message"
+    )

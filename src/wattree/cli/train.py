@@ -128,7 +128,7 @@ def train(  # noqa: PLR0917 - typer passes options by name
             "--processes-per-device",
             "-q",
             metavar="Q",
-            help="Replicas on each device, which share it; auto: as many as short trials find best.",
+            help="Replicas on each device, which share it; auto: as many as trials find best.",
             show_default="the job's strategy.processes_per_device",
         ),
     ] = None,

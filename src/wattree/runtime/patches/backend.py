@@ -22,9 +22,12 @@ def change_backend(told: Colocation) -> None:
     if not dist.is_available():
         return
     for name in ("init_process_group", "new_group"):
-        wrapped = _wrapped(getattr(dist, name), told)
-        setattr(dist, name, wrapped)
-        setattr(dist.distributed_c10d, name, wrapped)
+        original = getattr(dist, name)
+        wrapped = _wrapped(original, told)
+        for module in [*sys.modules.values()]:  # some of torch's have it by its name
+            is_torch = getattr(module, "__name__", "").startswith("torch.distributed")
+            if is_torch and getattr(module, name, None) is original:
+                setattr(module, name, wrapped)
 
 
 def shared_backend(backend: str | None) -> str | None:

@@ -83,7 +83,9 @@ class Reduction:
         traffic: Traffic,
         device: Any,
     ) -> None:
-        self.method, self.traffic, self.failure = method, traffic, _NONE
+        self.method, self.traffic = method, traffic
+        self.failure: Exception | None = None
+        self._is_closed = False
         self._average, self._samples, self._rank = average, samples, rank
         self._device = device
         self._stream = None if device.type == "cpu" else torch.cuda.Stream(device)
@@ -100,6 +102,8 @@ class Reduction:
         if not is_cpu:
             ready = torch.cuda.Event()
             ready.record(torch.cuda.current_stream(self._device))
+        if self._is_closed:
+            raise CommunicationError(f"rank {self._rank}: gradients are averaged no more: closed")
         weight = self._samples.weight(is_first=number == 0, is_last=bucket.is_last())
         self._turns.put(_Turn(tensor, number, weight, done, ready))
         return done.then(_mean)
@@ -109,7 +113,11 @@ class Reduction:
         self._average.compressed = True
 
     def close(self) -> None:
-        """End the thread and give memory back; call it when no backward pass is to come."""
+        """End the thread and give memory back; backward passes fail from now on."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._samples.close()
         self._turns.put(None)
         self._thread.join(_LEAVE_S)
         if not self._thread.is_alive():
@@ -150,9 +158,6 @@ class Reduction:
             return
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             yield self._stream
-
-
-_NONE: Exception | None = None
 
 
 def _mean(done: Any) -> Tensor:

@@ -137,7 +137,8 @@ class Meeting:
 
     def fail(self, rank: int) -> None:
         """Tell all members that a rank, of this device or another, is why there is no result."""
-        self._failed.value = rank + 1
+        if not self._failed.value:  # the first that is named is the cause, later ones its echo
+            self._failed.value = rank + 1
         fence()
         for word in self._words:
             wake_all(word)

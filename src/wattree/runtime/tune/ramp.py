@@ -143,9 +143,8 @@ def ramp(measure: Callable[[Setting], Row], limits: Limits) -> Choice:
     alone = measure(Setting())
     if alone.fault:
         return Choice(rows=(alone,), competitors=(), chosen=Setting(), gain=1.0, why=(alone.fault,))
-    rows, why = [alone], []
-    for row in _more(measure, limits, alone, why):
-        rows.append(row)
+    why: list[str] = []
+    rows = [alone, *_more(measure, limits, alone, why)]
     rows += _refined(measure, limits, max(rows, key=_rate))
     best = max(rows, key=_rate)
     competitors = tuple(_competitors(measure, limits, alone))
