@@ -22,7 +22,7 @@ from wattree.predict.breakdown import (
 )
 from wattree.predict.energy_use import standing_w
 from wattree.predict.simulate import Prediction
-from wattree.trace import Trace
+from wattree.trace import Result, Trace
 from wattree.trace.run import (
     Activity,
     MeterReading,
@@ -146,7 +146,8 @@ def loader_run_of(job: Job, prediction: Prediction, *, steps: int, name: str) ->
     result, node = prediction.result, job.cluster.pool.node
     nodes = max(1, round(result.ranks / node.devices))
     work = _work(job, prediction)
-    micro_batches = job.data.global_batch / (loading.samples * loading.everywhere)
+    at_once = loading.samples * loading.everywhere * loading.loader.processes
+    micro_batches = _samples(job, result) / at_once
     step_s = max(loading.times_s(micro_batches).values())
     above_j = loading_energy_j(
         core_s=np.array([work.core_s]),
@@ -210,12 +211,13 @@ def _work(job: Job, prediction: Prediction) -> Work:
     ]
     from_storage, copied = (each & (stage == StageLabel.MATERIALS) for each in on)
     computes = kind == TaskKind.COMPUTE
+    samples = _samples(job, result)
     return Work(
-        samples=float(job.data.global_batch),
+        samples=samples,
         flop=float((graph.flop[task] * ranks)[computes].sum()),
         memory_bytes=float((graph.memory_traffic_bytes[task] * ranks)[computes].sum()),
         read_bytes=float(sent[from_storage].sum()),
-        core_s=_core_s(prediction, job.data.global_batch),
+        core_s=_core_s(prediction, samples),
         copied_bytes=float(sent[copied].sum()),
         network_bytes=float(sent[stage == StageLabel.COMMUNICATING].sum()),
         gradient_bytes=result.parameters * _GRADIENT_BYTES,
@@ -228,11 +230,18 @@ def _tasks_on(trace: Trace, stream: StreamKind) -> NDArray[np.int64]:
     return np.asarray(task[graph.stream_kind[graph.stream_ids] == stream])
 
 
-def _core_s(prediction: Prediction, global_batch: int) -> float:
-    """Return the core time of loading a global batch. [s]"""
+def _core_s(prediction: Prediction, samples: float) -> float:
+    """Return the core time of loading the samples of a step. [s]"""
     if not prediction.loading:
         return 0.0
-    return prediction.loading[0].loader.core_s * global_batch
+    return prediction.loading[0].loader.core_s * samples
+
+
+def _samples(job: Job, result: Result) -> float:
+    """Return the samples of a step, of all processes of each device."""
+    if (use := result.colocation) is None:
+        return float(job.data.global_batch)
+    return use.samples_per_process * use.processes_per_device * result.ranks
 
 
 def _memory_share(trace: Trace, bytes_per_s: float) -> float:
