@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wattree.cli.job_file import read_job
 from wattree.cli.auto_train import best_processes, without
+from wattree.cli.job_file import read_job
 from wattree.cli.launch import (
     AUTO,
     MemoryLimit,

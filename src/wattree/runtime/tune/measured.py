@@ -180,12 +180,13 @@ class Trials:
             samples = sum(account.samples / account.steps for account in found)
         else:
             samples = self._options.samples(setting)
-        energy = None
+        energy = busy = None
         if window is not None:
             read = window.between(found[0].begin_s, found[0].end_s)
             if origin_of(read.meters) is RunOrigin.MEASURED:
                 joules = sum(reading.energy_j for reading in read.meters)
                 energy = joules / (samples * found[0].steps)
+            busy = read.utilisation.get("accelerator0")
         used = max(account.device_used_bytes for account in found)
         if used:
             taken = min(device.memory_bytes - device.free_bytes for device in before)
@@ -202,6 +203,7 @@ class Trials:
             data_share=sum(account.data_s / account.seconds for account in found) / len(found),
             memory_bytes=memory,
             workers=sum(account.workers for account in found) // devices,
+            busy=busy,
         )
 
 

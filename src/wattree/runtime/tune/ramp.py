@@ -76,6 +76,8 @@ class Row:
         data_share: Share of the time in which processes waited for loaders.
         memory_bytes: Of the device that one process takes. [B]
         workers: Loader workers of a device; 0 where the job has none.
+        busy: Share of the time in which an accelerator had any kernel, as its meter says; None
+            without one.
     """
 
     setting: Setting
@@ -87,6 +89,7 @@ class Row:
     data_share: float = 0.0
     memory_bytes: float = 0.0
     workers: int = 0
+    busy: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
