@@ -196,9 +196,10 @@ def test_mpi_may_start_every_process_itself(home: dict[str, str]) -> None:
     """Programs of MPI have to be ranks of MPI's; the numbers are the same."""
     pytest.importorskip("mpi4py")
     program = (
-        "from mpi4py import MPI; import os; world = MPI.COMM_WORLD\n"
-        "print(world.rank, world.size, os.environ['RANK'], os.environ['WORLD_SIZE'],"
-        " os.environ['WATTREE_DEVICE'], os.environ['WATTREE_DEVICE_RANK'])"
+        "from mpi4py import MPI; import os, sys; world = MPI.COMM_WORLD\n"
+        "names = ('RANK', 'WORLD_SIZE', 'WATTREE_DEVICE', 'WATTREE_DEVICE_RANK')\n"
+        "said = [str(world.rank), str(world.size), *(os.environ[name] for name in names)]\n"
+        "sys.stdout.write(' '.join(said) + '\\n')"  # one piece: ranks write at the same time
     )
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4", sys.executable]
     options = ["-q", "2", "--device", "cpu", "--reduce", "mpi", "--no-patch"]

@@ -1,6 +1,6 @@
 """A small process that outlives its launcher only to clear up after it.
 
-    python -P -m wattree.runtime.colocation.keeper FOLDER
+    python -P -m wattree.runtime.colocation.keeper FOLDER STATE
 
 A launcher that is killed can do nothing any more. Its keeper, in a session of its own, waits until
 the pipe to it closes; where the launcher did not say that all is done, the keeper ends the job's
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from wattree.runtime.colocation.clean import KEEPER, clear
-from wattree.runtime.colocation.state import JobState, states_in
+from wattree.runtime.colocation.state import JobState
 
 __all__ = ["Keeper", "main"]
 
@@ -34,7 +34,7 @@ class Keeper:
     def __init__(self, state: JobState) -> None:
         # Not the job's token: what clears up must not find itself.
         self._process = subprocess.Popen(  # noqa: S603 - this program
-            [sys.executable, "-P", "-m", __name__, str(state.folder)],
+            [sys.executable, "-P", "-m", __name__, str(state.folder), state.text()],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
@@ -55,22 +55,24 @@ class Keeper:
             self._process.wait()
 
 
-def main(folder: str) -> None:
-    """Wait for the end of the launcher, and clear up where it could not."""
+def main(folder: str, text: str) -> None:
+    """Wait for the end of the launcher, and clear up where it could not.
+
+    Args:
+        folder: Of the job.
+        text: The rest of its state; a temporary folder may be emptied under a job that takes days.
+    """
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    path = Path(folder)
-    # Read now: a temporary folder may be emptied under a job that takes days.
-    states = [state for state in states_in(path.parent) if state.folder == path]
+    state = JobState.of(Path(folder), text)
     said = b""
     while part := os.read(0, 64):
         said += part
     if said == _DONE:
         return
-    for state in states:
-        clear(state, keeps=frozenset({os.getpid()}))
-        state.remove()
+    clear(state, keeps=frozenset({os.getpid()}))
+    state.remove()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

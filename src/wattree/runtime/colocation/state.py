@@ -65,6 +65,34 @@ class JobState:
         """Beginning of names of shared memory of this job."""
         return f"wattree-{self.token}-"
 
+    def text(self) -> str:
+        """Return all this but the folder, as `of` reads it."""
+        told = {
+            "token": self.token,
+            "launcher": {"pid": self.launcher.pid, "start": self.launcher.start},
+            "command": list(self.command),
+            "begun_s": self.begun_s,
+            "place": self.place,
+        }
+        return json.dumps(told)
+
+    @classmethod
+    def of(cls, folder: Path, text: str) -> JobState:
+        """Return the state of a job from what `text` returned.
+
+        Raises:
+            KeyError, TypeError, ValueError: It is none.
+        """
+        told: Any = json.loads(text)
+        return cls(
+            folder=folder,
+            token=str(told["token"]),
+            launcher=Process(int(told["launcher"]["pid"]), str(told["launcher"]["start"])),
+            command=tuple(map(str, told["command"])),
+            begun_s=float(told["begun_s"]),
+            place=str(told["place"]),
+        )
+
     def record(self, what: str, pid: int) -> None:
         """Note a process that was started; one that has ended is none."""
         process = process_of(pid)
@@ -151,14 +179,7 @@ def new_state(root: Path, command: Sequence[str]) -> JobState:
         place=_place(),
     )
     state.folder.mkdir(mode=0o700)
-    told = {
-        "token": token,
-        "launcher": {"pid": launcher.pid, "start": launcher.start},
-        "command": list(command),
-        "begun_s": state.begun_s,
-        "place": state.place,
-    }
-    write_atomic(state.folder / _JOB, json.dumps(told))
+    write_atomic(state.folder / _JOB, state.text())
     return state
 
 
@@ -180,16 +201,7 @@ def locked(root: Path) -> Iterator[None]:
 
 def _read(folder: Path) -> JobState | None:
     try:
-        told: Any = json.loads((folder / _JOB).read_text(encoding="utf-8"))
-        launcher = Process(int(told["launcher"]["pid"]), str(told["launcher"]["start"]))
-        return JobState(
-            folder=folder,
-            token=str(told["token"]),
-            launcher=launcher,
-            command=tuple(map(str, told["command"])),
-            begun_s=float(told["begun_s"]),
-            place=str(told["place"]),
-        )
+        return JobState.of(folder, (folder / _JOB).read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # about to be written, or not ours
 
