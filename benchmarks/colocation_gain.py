@@ -103,7 +103,9 @@ def gains(turns: int = _TURNS, seconds: float = _SECONDS) -> Section:
     return Section(title="Gain of two processes", figures=tuple(figures), notes=notes)
 
 
-def profiled(words: Sequence[str], processes: int = 2, steps: int = _PROFILED_STEPS) -> dict[str, float]:
+def profiled(
+    words: Sequence[str], processes: int = 2, steps: int = _PROFILED_STEPS
+) -> dict[str, float]:
     """Return where the step of one process goes: one run of the script with its own clock.
 
     Args:
@@ -137,7 +139,7 @@ def predicted_from(profile: Mapping[str, float], processes: int, rule: str) -> f
         rule: What becomes of the batch.
     """
     cores = len(os.sched_getaffinity(0))
-    # share = whole (h + (1 - h) / q)
+    # Of its time a share `h` stays whatever the batch is, the rest shrinks to 1 / q.
     ratio = min(profile["share_s"] / profile["whole_s"], 1.0)
     fixed = max((ratio - 1 / processes) / (1 - 1 / processes), 0.0)
     alone = MeasuredStep(
@@ -208,7 +210,9 @@ def main() -> int:
     section = gains()
     print(section.title)
     for line in section.figures:
-        print(f"  {line.measure}: {line.found}  {line.wanted}  {'met' if line.reached else 'MISSED'}")
+        print(
+            f"  {line.measure}: {line.found}  {line.wanted}  {'met' if line.reached else 'MISSED'}"
+        )
     for note in section.notes:
         print(f"  {note}")
     return 0

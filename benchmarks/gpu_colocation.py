@@ -334,7 +334,9 @@ def _print_verdict(lines: Sequence[Line]) -> None:
         if (line.model, line.size) == (best.model, best.size) and line.predicted is None
     ]
     close = [
-        abs(line.predicted / line.gain - 1) <= CLOSE for line in several if line.predicted is not None
+        abs(line.predicted / line.gain - 1) <= CLOSE
+        for line in several
+        if line.predicted is not None
     ]
     print(
         f"best: {best.model}, {best.size} pixels, {best.setting} ({best.sharing}): "

@@ -64,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def figures_table(section: Section) -> Table:
+    """Return the figures of a section as a table, with what is wanted and whether it is met."""
     table = Table(title=section.title, title_justify="left")
     for name in ("measure", "wanted", "found", ""):
         table.add_column(name, overflow="fold")

@@ -77,8 +77,8 @@ def measured() -> dict[str, Any]:
         )
         turns: dict[int, list[Any]] = {count: [] for count in told["processes"]}
         for _ in range(told["turns"]):
-            for count in turns:
-                turns[count].append(trials(Setting(processes=count)))
+            for count, found in turns.items():
+                found.append(trials(Setting(processes=count)))
         for count, each in turns.items():
             faults = [row.fault for row in each if row.fault]
             ratios = [

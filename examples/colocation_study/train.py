@@ -3,8 +3,11 @@
 It knows nothing of several processes on a device.
 """
 
+from __future__ import annotations
+
 import argparse
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,16 +16,18 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
-class SlowFiles(Dataset):
+class SlowFiles(Dataset[Any]):
     """Vectors that take `latency` seconds to come and `decodings` sorts to decode."""
 
-    def __init__(self, latency, decodings):
+    def __init__(self, latency: float, decodings: int) -> None:
         self.latency, self.decodings = latency, decodings
 
-    def __len__(self):
+    def __len__(self) -> int:
+        """Return how many there are."""
         return 16384
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> Any:
+        """Return one, and its class."""
         time.sleep(self.latency)
         sample = torch.randn(256, generator=torch.Generator().manual_seed(index))
         for _ in range(self.decodings):
@@ -30,7 +35,8 @@ class SlowFiles(Dataset):
         return sample, index % 10
 
 
-def main():
+def main() -> None:
+    """Train three epochs."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--workers", type=int, default=0)

@@ -1,4 +1,4 @@
-"""How many processes a device is given: the search over made-up machines, and trials of a script."""
+"""How many processes a device is given: the search over made-up machines, trials of a script."""
 
 from __future__ import annotations
 
@@ -106,9 +106,7 @@ def test_a_lucky_trial_is_not_believed() -> None:
     room=st.integers(1, 20),
     clients=st.integers(1, 20),
 )
-def test_trials_stay_within_memory_and_clients(
-    rates: list[float], room: int, clients: int
-) -> None:
+def test_trials_stay_within_memory_and_clients(rates: list[float], room: int, clients: int) -> None:
     """No trial has more processes than there is room for; the choice is no slower than one."""
     machine = Machine(*rates, memory=0.9e9)
     found = ramp(machine, Limits(free_bytes=room * 1e9 + 1, clients=clients))
@@ -188,7 +186,7 @@ def _trials(*words: str) -> Trials:
         lambda _: [sys.executable, str(SCRIPT), *words],
         TrialOptions(launch=LaunchOptions(device="cpu"), seconds=0.3, limit_s=60.0),
         environment=environment,
-        say=lambda line: None,
+        say=[].append,
     )
 
 
@@ -203,7 +201,7 @@ def test_trials_of_an_unmodified_script(tmp_path: Path) -> None:
     assert (one.samples, two.samples, larger.samples) == (8.0, 8.0, 16.0)
     assert one.step_s > 8 * 5e-3
     assert one.data_share > 0.5
-    assert 4 * 5e-3 < two.step_s
+    assert two.step_s > 4 * 5e-3
     assert two.rate > 1.2 * one.rate
     assert one.memory_bytes > 1e7
     assert not ended.exists()  # what follows the training loop is not run

@@ -49,8 +49,7 @@ def test_without_an_accelerator_nothing_is_written(
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs cores to be counted")
 def test_predictions_keep_to_bounds() -> None:
-    """A device that is busy 43 % of the time: the closed queue's gain below 1 / 0.43, with MPS up
-    to what kernels leave free, and never above the number of processes."""
+    """The closed queue's gains in turns; with MPS more, never above the number of processes."""
     profile = {
         "samples": 32.0,
         "step_s": 0.1,
@@ -63,4 +62,6 @@ def test_predictions_keep_to_bounds() -> None:
     assert turns == pytest.approx([1, 1.69, 2.07, 2.25], abs=0.01)  # mean-value analysis
     many = [gpu_colocation.predicted(profile, q, "mps", 0.25) for q in (2, 3, 4)]
     assert all(math.isfinite(gain) for gain in many)
-    assert all(turn < gain <= q + 1e-9 for turn, gain, q in zip(turns[1:], many, (2, 3, 4), strict=True))
+    assert all(
+        turn < gain <= q + 1e-9 for turn, gain, q in zip(turns[1:], many, (2, 3, 4), strict=True)
+    )
