@@ -26,11 +26,13 @@ _ROOT = Path(__file__).resolve().parents[1]
 _MOST, _RUN_S = 0.01, 60.0
 #: Pairs that the time is divided among: a machine's own ups and downs are longer than a pair.
 _PAIRS = 6
-#: A script as a user has it. It times a fixed number of steps after some that do not count.
+#: Runs of no length, for the start-up.
+_STARTS = 3
+#: A script as a user has it. It times steps for so many seconds, after some that do not count.
 _SCRIPT = """
 import json, os, sys, time
 import torch
-steps, out = int(sys.argv[1]), sys.argv[2]
+seconds, out = float(sys.argv[1]), sys.argv[2]
 torch.manual_seed(0)
 model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)])
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -40,8 +42,8 @@ def step():
     model(x).square().mean().backward()
     optimizer.step()
 for _ in range(20): step()
-times = []
-for _ in range(steps):
+times, until = [], time.perf_counter() + seconds
+while not times or time.perf_counter() < until:
     begin = time.perf_counter()
     step()
     times.append(time.perf_counter() - begin)
@@ -60,19 +62,21 @@ def overhead(seconds: float = _RUN_S) -> Section:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         (folder / "train.py").write_text(_SCRIPT, encoding="utf-8")
-        steps = max(int(seconds / _PAIRS / _run(folder, 50, launched=False).median_s), 1)
-        start_s = _run(folder, 1, launched=True).other_cpu_s
+        starts_s = [_run(folder, 0.0, launched=True).other_cpu_s for _ in range(_STARTS)]
         pairs = []
         for pair in range(_PAIRS):
             order = (False, True) if pair % 2 else (True, False)
-            found = {launched: _run(folder, steps, launched=launched) for launched in order}
+            found = {
+                launched: _run(folder, seconds / _PAIRS, launched=launched) for launched in order
+            }
             pairs.append((found[False], found[True]))
     ratios = [launched.median_s / plain.median_s for plain, launched in pairs]
     ratio = statistics.median(ratios)
     total_s = sum(launched.total_s for _, launched in pairs)
+    start_s = statistics.median(starts_s)
     busy = sum(launched.other_cpu_s - start_s for _, launched in pairs) / total_s
     figure = Figure(
-        measure=f"wattree launch, one process, {total_s:.0f} s of steps ({_PAIRS} × {steps:,})",
+        measure=f"wattree launch, one process, {total_s:.0f} s of {_PAIRS} runs",
         wanted=f"<= {1 + _MOST}",
         found=f"{ratio:.4f} × (pairs {min(ratios):.4f} to {max(ratios):.4f})",
         reached=ratio <= 1 + _MOST,
@@ -101,15 +105,15 @@ class _Run:
     threads: int
 
 
-def _run(folder: Path, steps: int, *, launched: bool) -> _Run:
-    """Train so many steps, by the launcher or by the plain command."""
+def _run(folder: Path, seconds: float, *, launched: bool) -> _Run:
+    """Train so long, by the launcher or by the plain command."""
     out = folder / "out.json"
     launcher = [sys.executable, "-m", "wattree", "launch", "--device", "cpu", "--"]
     before_s = _children_cpu_s()
     subprocess.run(
         [
             *(launcher if launched else []),
-            *(sys.executable, str(folder / "train.py"), str(steps), str(out)),
+            *(sys.executable, str(folder / "train.py"), str(seconds), str(out)),
         ],
         env=os.environ | {"PYTHONPATH": str(_ROOT / "src")},
         stderr=subprocess.DEVNULL,
