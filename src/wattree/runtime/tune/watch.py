@@ -212,13 +212,12 @@ def _watch_loaders(watch: Watch, trial: Trial) -> None:
 def _held_bytes() -> float:
     """Return the most that this process held, with what its children hold. [B]"""
     import multiprocessing
-    from pathlib import Path as At
 
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * float(
         1 if sys.platform == "darwin" else _KIB
     )
     return own + sum(
-        _resident_bytes(At(f"/proc/{child.pid}/statm"))
+        _resident_bytes(Path(f"/proc/{child.pid}/statm"))
         for child in multiprocessing.active_children()
     )
 
