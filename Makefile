@@ -9,7 +9,7 @@ MANIFEST := pyproject.toml constraints.txt
 EXAMPLE := examples/llama-3.1-8b-dgx-h100.yaml
 
 .DELETE_ON_ERROR:
-.PHONY: help plan test format-check lint types layers format bench bench-models bench-energy bench-phantom models docs gpu clean
+.PHONY: help plan test format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs gpu clean
 
 help:
 	@echo 'make plan     set up, then plan Llama-3.1-8B on one node of eight H100'
@@ -19,10 +19,11 @@ help:
 	@echo 'make bench-models  compare captured models with known counts'
 	@echo 'make bench-energy  compare predicted power and energy with measured'
 	@echo 'make bench-phantom  compare phantom with tensor parallelism, over links as root'
+	@echo 'make bench-colocation  measure several processes on a device against one'
 	@echo 'make models   record the built-in models of other fields anew'
 	@echo 'make docs     write the reference of the Python functions to build/docs'
-	@echo 'make gpu      run the tests that need an accelerator, train on it for three minutes, and'
-	@echo '              time the kernels of phantom layers'
+	@echo 'make gpu      run the tests that need an accelerator, train on it, time the kernels of'
+	@echo '              phantom layers, and half an hour with several processes on it'
 	@echo 'make clean    remove what make and the tools wrote'
 
 plan: $(VENV)/.base-installed
@@ -65,6 +66,10 @@ bench-energy: $(VENV)/.dev-installed
 bench-phantom: $(VENV)/.test-torch-installed
 	$(BIN)/python -m benchmarks.phantom
 
+# A quarter of an hour on a quiet machine, and root, for bytes between devices.
+bench-colocation: $(VENV)/.test-torch-installed
+	$(BIN)/python -m benchmarks.colocation
+
 # Some minutes. The graphs change when the recorder, the conversion or a module does.
 models: $(VENV)/.test-torch-installed
 	$(BIN)/python -m wattree.capture.zoo
@@ -75,11 +80,13 @@ docs: $(VENV)/.docs-installed
 
 # pytest exits with 5 where no test is marked: nothing to run is no failure here.
 # Where there is an accelerator, three minutes of training and the kernels of phantom layers follow,
-# and their results are written to benchmarks/results; elsewhere nothing is.
+# then half an hour with several processes on it; results are written to benchmarks/results.
+# Elsewhere nothing is.
 gpu: $(VENV)/.test-torch-installed
 	$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS) || { code=$$?; [ $$code -eq 5 ] || exit $$code; }
 	$(BIN)/python -m benchmarks.gpu_energy
 	$(BIN)/python -m benchmarks.gpu_phantom
+	$(BIN)/python -m benchmarks.gpu_colocation
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

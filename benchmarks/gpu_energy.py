@@ -31,7 +31,17 @@ from wattree.job import load_job
 from wattree.predict import run_of
 from wattree.trace import STAGES, Run
 
-__all__ = ["TRAININGS", "Row", "Side", "device_of", "main", "measured", "predicted", "table"]
+__all__ = [
+    "NODE",
+    "TRAININGS",
+    "Row",
+    "Side",
+    "device_of",
+    "main",
+    "measured",
+    "predicted",
+    "table",
+]
 
 #: Batches that fill a data-centre device and leave room in 16 GB.
 TRAININGS = (
@@ -46,7 +56,8 @@ _HINT = "--known-as NAME names the catalogue's entry of the same product, if it 
 
 #: A node around one device. What it says besides does not reach the device's energy and time:
 #: images are made in host memory, so no storage is read.
-_NODE = """
+#: Node of one device, whose name is left open.
+NODE = """
 name: one-device
 title: "One device of this machine"
 device: {device}
@@ -142,7 +153,7 @@ def predicted(training: Training, device: str, *, power_limit_w: float) -> Side:
     limit_w = min(power_limit_w, load_device(device).tdp_w)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        (place / "node.yaml").write_text(_NODE.format(device=device), encoding="utf-8")
+        (place / "node.yaml").write_text(NODE.format(device=device), encoding="utf-8")
         text = _JOB.format(
             model=training.model,
             batch=training.batch,

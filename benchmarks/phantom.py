@@ -26,7 +26,7 @@ from benchmarks import (
 from benchmarks.energy_frame import Options, Section, print_sections
 from wattree.cost import load_calibration
 
-__all__ = ["SECTIONS", "main"]
+__all__ = ["SECTIONS", "figures_table", "main"]
 
 #: Name → section; one that returns None lacks what it reads.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
@@ -57,13 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options,
         only=given.only,
         json_path=given.json_path,
-        table=_table,
+        table=figures_table,
         missing="what it reads is",
     )
     return 0
 
 
-def _table(section: Section) -> Table:
+def figures_table(section: Section) -> Table:
+    """Return the figures of a section as a table, with what is wanted and whether it is met."""
     table = Table(title=section.title, title_justify="left")
     for name in ("measure", "wanted", "found", ""):
         table.add_column(name, overflow="fold")

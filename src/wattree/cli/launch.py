@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattree.cli.output import quantity_option
+from wattree.errors import RunError
 
 if TYPE_CHECKING:
     from wattree.runtime.launch import Finished
 
 __all__ = [
+    "AUTO",
     "LaunchDevice",
     "MemoryLimit",
     "Reduce",
@@ -24,7 +26,11 @@ __all__ = [
     "finish",
     "launch",
     "note",
+    "processes_option",
 ]
+
+#: What is said in place of a number for the one that trials find.
+AUTO = "auto"
 
 
 class LaunchDevice(StrEnum):
@@ -87,9 +93,14 @@ def launch(  # noqa: PLR0917 - typer passes options by name
         ),
     ],
     processes: Annotated[
-        int,
-        typer.Option("--processes-per-device", "-q", metavar="Q", help="Processes on each device."),
-    ] = 1,
+        str,
+        typer.Option(
+            "--processes-per-device",
+            "-q",
+            metavar="Q",
+            help="Processes on each device; auto: as many as short trials of the script find best.",
+        ),
+    ] = "1",
     device: Annotated[
         LaunchDevice,
         typer.Option(help="What they share; auto: accelerators, processors where there are none."),
@@ -167,11 +178,13 @@ def launch(  # noqa: PLR0917 - typer passes options by name
     """
     from wattree.runtime.launch.options import LaunchOptions
     from wattree.runtime.launch.script import launch_script
+    from wattree.runtime.tune.measured import TrialOptions
 
     timeout_s = quantity_option("--timeout", timeout, "s")
     assert timeout_s is not None
+    count = processes_option(processes)
     options = LaunchOptions(
-        processes=processes,
+        processes=count or 1,
         device=device.value,
         devices=devices,
         reduce=reduce.value,
@@ -188,7 +201,24 @@ def launch(  # noqa: PLR0917 - typer passes options by name
         logs=None if logs is None else logs.absolute(),
         timeout_s=timeout_s,
     )
+    if count is None:
+        from wattree.cli.auto import tuned
+
+        options = tuned(lambda _: command, TrialOptions(launch=options))
     finish(launch_script(command, options, environment=os.environ, say=note))
+
+
+def processes_option(text: str) -> int | None:
+    """Return a number of processes; None for `auto`.
+
+    Raises:
+        RunError: It is neither.
+    """
+    if text == AUTO:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise RunError("--processes-per-device", [f"found '{text}', expected 1 or more, or auto"])
+    return int(text)
 
 
 def note(line: str) -> None:

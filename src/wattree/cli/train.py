@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wattree.cli.auto_train import best_processes, without
 from wattree.cli.job_file import read_job
-from wattree.cli.launch import MemoryLimit, Rule, ThreadPercentage, WithMps
+from wattree.cli.launch import (
+    AUTO,
+    MemoryLimit,
+    Rule,
+    ThreadPercentage,
+    WithMps,
+    processes_option,
+)
 from wattree.cli.output import (
     Calibration,
     JobPath,
@@ -115,12 +123,12 @@ def train(  # noqa: PLR0917 - typer passes options by name
         ),
     ] = None,
     processes: Annotated[
-        int | None,
+        str | None,
         typer.Option(
             "--processes-per-device",
             "-q",
             metavar="Q",
-            help="Replicas on each device, which share it.",
+            help="Replicas on each device, which share it; auto: as many as trials find best.",
             show_default="the job's strategy.processes_per_device",
         ),
     ] = None,
@@ -165,7 +173,22 @@ def train(  # noqa: PLR0917 - typer passes options by name
         loaded = replace(loaded, training=replace(loaded.training, checkpoint=None))
     if preset is not None:
         loaded = with_preset(loaded, preset)
-    share = share_asked(loaded, processes, batch_rule)
+    arguments = list(context.obj or sys.argv[1:])
+    if processes == AUTO and inner is None:
+        found = best_processes(
+            job,
+            loaded,
+            arguments,
+            None if batch_rule is None else batch_rule.value,
+            device=device.value,
+            with_mps=with_mps,
+            thread_percentage=thread_percentage,
+        )
+        processes, thread_percentage = str(found.processes), found.thread_percentage
+        with_mps = found.with_mps
+        arguments = [*without(arguments, "--processes-per-device", "-q"), "-q", processes]
+    count = None if processes is None else processes_option(processes)
+    share = share_asked(loaded, count, batch_rule)
     plan, (loaded, recipe) = loaded, colocated(loaded, recipe_of(loaded), *share)
     plan = planned(plan, recipe, share[1])
     loaded = replace(loaded, strategy=plan.strategy)
@@ -183,7 +206,6 @@ def train(  # noqa: PLR0917 - typer passes options by name
     )
     if is_first:
         _make_folder(out)
-    arguments = list(context.obj or sys.argv[1:])
     if against:
         _check_alone(launch, recipe, json_path, trace_path)
         rivals = {str(recipe.kind): preset} | {rival: rival for rival in against}
@@ -319,7 +341,7 @@ def _side_by_side(arguments: list[str], rivals: Mapping[str, str | None], ranks:
 
     from wattree.report.train_text import show_rivals
 
-    plain = _without(arguments, "--against", "--preset", "--out", "--compare")
+    plain = without(arguments, "--against", "--preset", "--out", "--compare")
     found = {}
     with tempfile.TemporaryDirectory(prefix="wattree-against-") as folder:
         for number, (name, rival) in enumerate(rivals.items()):
@@ -330,20 +352,6 @@ def _side_by_side(arguments: list[str], rivals: Mapping[str, str | None], ranks:
             _start_ranks(ranks, [*told, "--silent"])
             found[name] = json.loads((kept / "result.json").read_text(encoding="utf-8"))
     deliver(found, None, lambda console: show_rivals(found, console))
-
-
-def _without(arguments: Sequence[str], *options: str) -> list[str]:
-    """Return arguments without some options and their values."""
-    kept: list[str] = []
-    skip = False
-    for word in arguments:
-        if skip:
-            skip = False
-        elif word in options:
-            skip = word != "--compare"
-        elif not word.startswith(tuple(f"{option}=" for option in options)):
-            kept.append(word)
-    return kept
 
 
 def _check_world(launch: Launch, recipe: Recipe, job: Job) -> None:

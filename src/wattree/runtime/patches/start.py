@@ -14,6 +14,7 @@ from wattree.errors import RunError, WattreeError
 from wattree.runtime.colocation.environment import Colocation, colocation_from
 from wattree.runtime.launch.follow import follow
 from wattree.runtime.patches import PARTS, UNPATCHED
+from wattree.runtime.tune import Trial, trial_from
 
 __all__ = ["left_out", "start"]
 
@@ -28,16 +29,19 @@ def start() -> None:
     try:
         told = colocation_from(os.environ)
         left = left_out(os.environ)
+        trial = trial_from(os.environ)
     except WattreeError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.stderr.flush()
         os._exit(2)
-    if told is None or told.processes == 1:
+    if told is None:
         return
+    if told.processes == 1:  # nothing is shared; loader workers that were named are those
+        left |= frozenset(PARTS) - ({"workers"} if told.loader_workers is not None else set())
     if "torch" in sys.modules:
-        _change(told, left)
-    else:
-        sys.meta_path.insert(0, _Waiting("torch", lambda: _change(told, left)))
+        _change(told, left, trial)
+    elif trial is not None or left < frozenset(PARTS):
+        sys.meta_path.insert(0, _Waiting("torch", lambda: _change(told, left, trial)))
 
 
 def left_out(environment: Mapping[str, str]) -> frozenset[str]:
@@ -56,10 +60,15 @@ def left_out(environment: Mapping[str, str]) -> frozenset[str]:
     return found
 
 
-def _change(told: Colocation, left: frozenset[str]) -> None:
-    from wattree.runtime.patches.apply import apply  # which imports torch
+def _change(told: Colocation, left: frozenset[str], trial: Trial | None) -> None:
+    # What these import imports torch.
+    from wattree.runtime.patches.apply import apply
 
     apply(told, left)
+    if trial is not None:
+        from wattree.runtime.tune.watch import begin
+
+        begin(trial)
 
 
 class _Waiting(MetaPathFinder):

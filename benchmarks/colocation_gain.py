@@ -1,0 +1,222 @@
+"""What two processes on this machine gain over one: measured in turns, and predicted from one run.
+
+A section for `benchmarks.colocation`; `python -m benchmarks.colocation_gain` prints it alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.energy_frame import Section
+from benchmarks.measure import Figure
+from wattree.cost.colocation import local_reduction_bytes
+from wattree.errors import RunError
+from wattree.predict.colocation import MeasuredStep, predicted_gain
+from wattree.runtime.launch.options import LaunchOptions
+from wattree.runtime.launch.script import launch_script
+from wattree.runtime.tune import Setting
+from wattree.runtime.tune.measured import TrialOptions, Trials
+
+__all__ = ["CASES", "Case", "Gain", "gains", "measured_gain", "predicted_from", "profiled"]
+
+_SCRIPT = Path(__file__).parent / "colocation_job.py"
+#: Most that predicted and measured gain may be apart, by the issue of this part.
+_MOST = 0.10
+_TURNS, _SECONDS, _PROFILED_STEPS = 5, 2.0, 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A job: name, words for the script, and what becomes of its batch."""
+
+    name: str
+    words: tuple[str, ...]
+    rule: str = "fixed-global"
+
+
+#: A slow disk, one that shares its time with computing, and computing alone.
+CASES = (
+    Case(name="samples wait 1 ms each, perceptron", words=("--latency", "1e-3", "--batch", "16")),
+    Case(
+        name="the same, a batch for each",
+        words=("--latency", "1e-3", "--batch", "16"),
+        rule="fixed-per-process",
+    ),
+    Case(
+        name="samples wait 0.3 ms each, convolutions",
+        words=("--latency", "3e-4", "--batch", "32", "--model", "convolutions"),
+    ),
+    Case(name="computing alone, convolutions", words=("--batch", "32", "--model", "convolutions")),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """Samples per second of `q` processes over those of one.
+
+    Attributes:
+        median: Over turns.
+        least, most: Of them.
+        rates: Median samples per second of one and of `q`.
+    """
+
+    median: float
+    least: float
+    most: float
+    rates: tuple[float, float]
+
+
+def gains(turns: int = _TURNS, seconds: float = _SECONDS) -> Section:
+    """Return measured beside predicted gain of two processes, case by case.
+
+    Args:
+        turns: Times that one and two processes are measured in turn.
+        seconds: Length of each measurement. [s]
+    """
+    figures = []
+    for case in CASES:
+        profile = profiled(case.words)
+        found = measured_gain(case, 2, turns=turns, seconds=seconds)
+        predicted = predicted_from(profile, 2, case.rule)
+        error = predicted / found.median - 1
+        figures.append(
+            Figure(
+                measure=f"{case.name} ({case.rule})",
+                wanted=f"within {_MOST:.0%}",
+                found=f"predicted {predicted:.2f} x, measured {found.median:.2f} x "
+                f"({found.least:.2f} to {found.most:.2f}): {error:+.1%}",
+                reached=abs(error) <= _MOST,
+            )
+        )
+    notes = (
+        f"Two processes under wattree launch against one; medians of ratios over {turns} turns; "
+        f"{len(os.sched_getaffinity(0))} cores. Predicted by wattree.predict.colocation from one "
+        "run of one process, with the shipped contention of CPUs.",
+    )
+    return Section(title="Gain of two processes", figures=tuple(figures), notes=notes)
+
+
+def profiled(
+    words: Sequence[str], processes: int = 2, steps: int = _PROFILED_STEPS
+) -> dict[str, float]:
+    """Return where the step of one process goes: one run of the script with its own clock.
+
+    Args:
+        words: For the script.
+        processes: For which a prediction is to be made.
+        steps: Of the run.
+
+    Raises:
+        RunError: It failed.
+    """
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "profile.json"
+        command = [
+            *(sys.executable, str(_SCRIPT), *words, "--steps", str(steps)),
+            *("--profile", str(path), "--shares", str(processes)),
+        ]
+        options = LaunchOptions(device="cpu", logs=Path(made) / "logs")
+        finished = launch_script(command, options, environment=os.environ, say=_nothing)
+        if finished.code:
+            raise RunError(str(_SCRIPT), [f"found exit code {finished.code}, expected 0"])
+        told: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
+    return told
+
+
+def predicted_from(profile: Mapping[str, float], processes: int, rule: str) -> float:
+    """Return the gain that a prediction makes of a profile.
+
+    Args:
+        profile: Of `profiled`, for that number of processes.
+        processes: On the processor.
+        rule: What becomes of the batch.
+    """
+    cores = len(os.sched_getaffinity(0))
+    # Of its time a share `h` stays whatever the batch is, the rest shrinks to 1 / q.
+    ratio = min(profile["share_s"] / profile["whole_s"], 1.0)
+    fixed = max((ratio - 1 / processes) / (1 - 1 / processes), 0.0)
+    alone = MeasuredStep(
+        samples=profile["samples"],
+        device_s=profile["whole_s"],
+        waiting_s=profile["waiting_s"],
+        host_s=profile["host_s"],
+        fixed_share=fixed,
+        cores_used=max(profile["cores"], 1.0),
+    )
+    moved = float(local_reduction_bytes(profile["gradient_bytes"], processes=processes))  # type: ignore[arg-type]
+    found = predicted_gain(
+        alone,
+        processes,
+        rule=rule,
+        cores=cores,
+        reduction_s=moved / profile["memory_bytes_per_s"],
+    )
+    return found.samples / found.step_s / (profile["samples"] / profile["step_s"])
+
+
+def measured_gain(
+    case: Case, processes: int, *, turns: int = _TURNS, seconds: float = _SECONDS
+) -> Gain:
+    """Return what `q` processes gain over one, measured in turns.
+
+    Args:
+        case: The job.
+        processes: `q`.
+        turns, seconds: How often, and how long each time. [s]
+
+    Raises:
+        RunError: A run failed.
+    """
+    launch = LaunchOptions(device="cpu", batch_rule=case.rule)
+    trials = Trials(
+        lambda _: (sys.executable, str(_SCRIPT), *case.words),
+        TrialOptions(launch=launch, seconds=seconds),
+        environment=os.environ,
+        say=_nothing,
+    )
+    pairs = []
+    for turn in range(turns):
+        order = (1, processes) if turn % 2 == 0 else (processes, 1)
+        rows = {count: trials(Setting(processes=count)) for count in order}
+        fault = rows[1].fault or rows[processes].fault
+        if fault:
+            raise RunError(str(_SCRIPT), [fault])
+        pairs.append((rows[1].rate, rows[processes].rate))
+    ratios = [several / one for one, several in pairs]
+    return Gain(
+        median=statistics.median(ratios),
+        least=min(ratios),
+        most=max(ratios),
+        rates=(
+            statistics.median(one for one, _ in pairs),
+            statistics.median(several for _, several in pairs),
+        ),
+    )
+
+
+def _nothing(line: str) -> None:
+    del line
+
+
+def main() -> int:
+    """Print the section."""
+    section = gains()
+    print(section.title)
+    for line in section.figures:
+        print(
+            f"  {line.measure}: {line.found}  {line.wanted}  {'met' if line.reached else 'MISSED'}"
+        )
+    for note in section.notes:
+        print(f"  {note}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,351 @@
+"""Several processes on one accelerator: throughput, utilisation, energy, beside the prediction.
+
+    python -m benchmarks.gpu_colocation [--seconds S] [--only MODEL] [--out FILE]
+
+`make gpu` runs it. Trains ResNet-18, a ShuffleNet and a perceptron on images of 32 and 224 pixels
+with 1, 2, 3, 4 and 6 processes on the first device, under MPS and in turns, each with the batch
+that one has and the same loader workers in all, and beside that one process with a larger batch and
+a compiled model. The result goes to benchmarks/results and names device, driver and software.
+`--device cpu` tries the program itself, where nothing is written unless `--out` says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import wattree
+from benchmarks.gpu_colocation_job import MODELS
+from benchmarks.gpu_energy import NODE, RESULTS, device_of
+from benchmarks.gpu_training import environment
+from wattree.cost.colocation import capacity_of_fill
+from wattree.errors import RunError, UnknownNameError, WattreeError
+from wattree.files import write_atomic
+from wattree.job import job_from_mapping
+from wattree.predict.colocation import MeasuredStep, predicted_gain
+from wattree.runtime.launch.options import LaunchOptions
+from wattree.runtime.launch.script import launch_script
+from wattree.runtime.tune import Setting
+from wattree.runtime.tune.measured import TrialOptions, Trials
+
+__all__ = ["Line", "lines_of", "main", "predicted", "table"]
+
+_SCRIPT = Path(__file__).parent / "gpu_colocation_job.py"
+_RULE = "fixed-per-process"
+PROCESSES = (1, 2, 3, 4, 6)
+SIZES = (32, 224)
+#: Samples of a process, loader workers of the device.
+BATCH, WORKERS = 32, 12
+#: The published gain on one device (AccDP, HiPC 2022), and how far predictions may be off.
+GOAL, CLOSE = 1.58, 0.10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of the table.
+
+    Attributes:
+        model, size, sharing: What, of how many pixels, and how the device is shared.
+        setting: In words.
+        processes: On the device.
+        rate: Samples per second; 0 where it could not be measured, for which `fault` says why.
+        gain: Over one process with the same batch.
+        predicted: The same as predicted from a profile of one process; None of a competitor.
+        busy: Share of the time in which the device had a kernel.
+        energy_j: By sample.
+    """
+
+    model: str
+    size: int
+    sharing: str
+    setting: str
+    processes: int
+    rate: float
+    gain: float
+    predicted: float | None
+    busy: float | None
+    energy_j: float | None
+    fault: str = ""
+
+
+def lines_of(
+    model: str,
+    size: int,
+    *,
+    device: str,
+    known_as: str | None,
+    seconds: float,
+    batch: int = BATCH,
+    workers: int = WORKERS,
+    processes: Sequence[int] = PROCESSES,
+) -> Iterator[Line]:
+    """Measure one network at one size in every way.
+
+    Args:
+        model: One of `MODELS`.
+        size: Of an image's side. [pixels]
+        device: `cuda` or `cpu`.
+        known_as: The device's name in the catalogue; None: what MPS fills is not predicted.
+        seconds: Length of each measurement. [s]
+        batch, workers, processes: See the constants.
+
+    Raises:
+        RunError: One process alone cannot train.
+    """
+    words = ("--model", model, "--size", str(size), "--batch", str(batch))
+    profile = _profiled((*words, "--workers", str(workers)), device)
+    alone: Any = None
+    for sharing in ("mps", "time-sliced") if device == "cuda" else ("processor",):
+        trials = _trials(words, sharing, device, seconds, workers)
+        settings = [Setting(processes=count) for count in processes if count > 1]
+        if alone is None:
+            most = max(processes)
+            others = [Setting(batch_factor=factor) for factor in sorted({2, most})]
+            settings = [Setting(), *settings, *others, Setting(compiles=True)]
+        for setting in settings:
+            row = trials(setting)
+            if alone is None:
+                alone = row
+                if row.fault:
+                    raise RunError(str(_SCRIPT), [row.fault])
+            is_plain = setting.batch_factor == 1 and not setting.compiles
+            yield Line(
+                model=model,
+                size=size,
+                sharing=sharing if setting.processes > 1 else "alone",
+                setting=setting.words(),
+                processes=setting.processes,
+                rate=row.rate,
+                gain=row.rate / alone.rate,
+                predicted=predicted(
+                    profile, setting.processes, sharing, _fill(model, size, batch, known_as)
+                )
+                if is_plain
+                else None,
+                busy=row.busy,
+                energy_j=row.energy_j,
+                fault=row.fault,
+            )
+
+
+def predicted(
+    profile: Mapping[str, float], processes: int, sharing: str, fill: float | None
+) -> float:
+    """Return the gain of processes with a batch each, from a profile of one.
+
+    Args:
+        profile: Times of a step, and its kernels.
+        processes: On the device.
+        sharing: `mps`, `time-sliced` or `processor`.
+        fill: Share of the device's units that kernels fill; None: all of them.
+    """
+    gaps = max(profile["step_s"] - profile["waiting_s"] - profile["device_s"], 0.0)
+    overlaps = sharing == "mps" and fill is not None
+    alone = MeasuredStep(
+        samples=profile["samples"],
+        device_s=profile["device_s"],
+        waiting_s=profile["waiting_s"],
+        gaps_s=gaps,
+        alternations=max(int(profile["kernels"]), 1),
+    )
+    found = predicted_gain(
+        alone,
+        processes,
+        rule=_RULE,
+        cores=len(os.sched_getaffinity(0)) if sharing == "processor" else None,
+        capacity=float(capacity_of_fill(fill)) if overlaps and fill is not None else 1.0,
+    )
+    return found.gain
+
+
+def table(lines: Sequence[Line], title: str) -> Table:
+    """Return what was measured, as a table."""
+    found = Table(title=title, title_justify="left")
+    for name in ("model", "pixels", "shared by", "setting"):
+        found.add_column(name)
+    for name in ("samples/s", "gain", "predicted", "error", "busy", "J/sample"):
+        found.add_column(name, justify="right")
+    for line in lines:
+        head = (line.model, str(line.size), line.sharing, line.setting)
+        if line.fault:
+            found.add_row(*head, f"cannot: {line.fault[:60]}")
+            continue
+        error = "" if line.predicted is None else f"{line.predicted / line.gain - 1:+.0%}"
+        found.add_row(
+            *head,
+            f"{line.rate:,.0f}",
+            f"{line.gain:.2f}",
+            "" if line.predicted is None else f"{line.predicted:.2f}",
+            error,
+            "" if line.busy is None else f"{line.busy:.0%}",
+            "no meter" if line.energy_j is None else f"{line.energy_j:.3g}",
+        )
+    return found
+
+
+def _fill(model: str, size: int, batch: int, known_as: str | None) -> float | None:
+    """Return the share of the device that kernels fill, as simulated; None where it cannot be."""
+    if known_as is None:
+        return None
+    network: Any = {"name": MODELS[model], "arguments": {"image_size": size}}
+    if model == "mlp":
+        network = {"ffn": {"width": 512, "depth": 4, "inputs": 3 * size * size, "outputs": 10}}
+    try:
+        with tempfile.TemporaryDirectory() as made:
+            node = Path(made) / "node.yaml"
+            node.write_text(NODE.format(device=known_as), encoding="utf-8")
+            strategy = {"preset": "ddp", "processes_per_device": 2, "batch_rule": _RULE}
+            job = job_from_mapping(
+                {
+                    "model": network,
+                    "data": {"global_batch": batch},
+                    "precision": "bf16",
+                    "optimizer": "sgd",
+                    "software": "pytorch",
+                    "cluster": {"node": str(node)},
+                    "strategy": strategy,
+                }
+            )
+            use = wattree.simulate(job).result.colocation
+    except WattreeError as error:
+        print(f"{model}: what its kernels fill is not known: {error}", file=sys.stderr)
+        return None
+    return None if use is None else use.fill
+
+
+def _profiled(words: Sequence[str], device: str) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made) / "profile.json"
+        command = [sys.executable, str(_SCRIPT), *words, "--steps", "60", "--profile", str(path)]
+        options = LaunchOptions(device=device, devices=1, logs=Path(made) / "logs")
+        finished = launch_script(command, options, environment=os.environ, say=_nothing)
+        if finished.code:
+            raise RunError(str(_SCRIPT), [f"found exit code {finished.code}, expected 0"])
+        told: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
+    return told
+
+
+def _trials(
+    words: Sequence[str], sharing: str, device: str, seconds: float, workers: int
+) -> Trials:
+    launch = LaunchOptions(
+        device=device,
+        devices=1,
+        batch_rule=_RULE,
+        with_mps={"mps": True, "time-sliced": False}.get(sharing),
+        loader_workers=workers,
+    )
+    command = [sys.executable, str(_SCRIPT), *words, "--workers", str(workers)]
+    return Trials(
+        lambda _: command,
+        TrialOptions(launch=launch, seconds=seconds, limit_s=300.0),
+        environment=os.environ,
+        say=lambda line: print(line, file=sys.stderr),
+    )
+
+
+def _nothing(line: str) -> None:
+    del line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the table and write the result; say so where there is no accelerator."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--only", choices=sorted(MODELS), help="one network")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="pixels")
+    parser.add_argument("--processes", type=int, nargs="+", default=PROCESSES)
+    parser.add_argument("--batch", type=int, default=BATCH)
+    parser.add_argument("--workers", type=int, default=WORKERS)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--known-as", help="the device's name in the catalogue")
+    parser.add_argument("--out", type=Path, help="file to write, instead of one in results/")
+    given = parser.parse_args(arguments)
+    import torch
+
+    found: dict[str, Any] = {"device": "CPU", "torch": str(torch.__version__)}
+    known_as = None
+    if given.device == "cuda":
+        if not torch.cuda.is_available() or torch.version.cuda is None:
+            print(
+                f"torch {torch.__version__} sees no NVIDIA device: nothing is measured or written",
+                file=sys.stderr,
+            )
+            return 0
+        import pynvml
+
+        found = environment(0, pynvml)
+        try:
+            known_as = device_of(given.known_as or found["device"])
+        except UnknownNameError as error:
+            print(f"benchmarks.gpu_colocation: {error}: no prediction of MPS", file=sys.stderr)
+    lines: list[Line] = []
+    for model, size in product([given.only] if given.only else MODELS, given.sizes):
+        lines += lines_of(
+            model,
+            size,
+            device=given.device,
+            known_as=known_as,
+            seconds=given.seconds,
+            batch=given.batch,
+            workers=given.workers,
+            processes=given.processes,
+        )
+    Console(width=130).print(table(lines, f"{found['device']}, torch {found['torch']}"))
+    _print_verdict(lines)
+    name = f"gpu_colocation_{known_as or 'device'}.json"
+    out = given.out or (RESULTS / name if given.device == "cuda" else None)
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        result = {
+            "schema": "wattree-gpu-colocation/1",
+            "origin": "measured",
+            **found,
+            "known_as": known_as,
+            "wattree": wattree.__version__,
+            "seconds": given.seconds,
+            "lines": [asdict(line) for line in lines],
+        }
+        write_atomic(out, json.dumps(result, indent=1) + "\n")
+        print(f"written to {out}")
+    return 0
+
+
+def _print_verdict(lines: Sequence[Line]) -> None:
+    several = [line for line in lines if line.processes > 1 and not line.fault]
+    if not several:
+        print("nothing was measured with several processes")
+        return
+    best = max(several, key=lambda line: line.gain)
+    rivals = [
+        line
+        for line in lines
+        if (line.model, line.size) == (best.model, best.size) and line.predicted is None
+    ]
+    close = [
+        abs(line.predicted / line.gain - 1) <= CLOSE
+        for line in several
+        if line.predicted is not None
+    ]
+    print(
+        f"best: {best.model}, {best.size} pixels, {best.setting} ({best.sharing}): "
+        f"{best.gain:.2f} x, goal {GOAL} x: {'met' if best.gain >= GOAL else 'MISSED'}"
+    )
+    for line in rivals:
+        print(f"  one process, {line.setting}: {line.fault or f'{line.gain:.2f} x'}")
+    print(f"predictions within {CLOSE:.0%}: {sum(close)} of {len(close)}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

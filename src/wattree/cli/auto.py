@@ -1,0 +1,60 @@
+"""`--processes-per-device auto`: trials, their table, and what is launched after them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from wattree.cli.launch import note
+
+if TYPE_CHECKING:
+    from wattree.runtime.launch.options import LaunchOptions
+    from wattree.runtime.tune import Setting
+    from wattree.runtime.tune.measured import TrialOptions
+
+__all__ = ["tuned"]
+
+
+def tuned(
+    command: Callable[[Setting], Sequence[str]],
+    options: TrialOptions,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> LaunchOptions:
+    """Return the options of a launch with what trials chose; print what they found.
+
+    Args:
+        command: Setting → program and arguments of a trial.
+        options: How trials run.
+        environment: Of trials, beside that of this process.
+
+    Raises:
+        RunError: The first trial fails, or there can be none here.
+    """
+    from rich.console import Console
+
+    from wattree.errors import RunError
+    from wattree.report.tune_text import show_choice
+    from wattree.runtime.tune import ramp
+    from wattree.runtime.tune.measured import Trials
+
+    trials = Trials(command, options, environment={**os.environ, **(environment or {})}, say=note)
+    note("looking for the best number of processes per device by short trials")
+    found = ramp(trials, trials.limits)
+    if found.rows[0].fault:
+        raise RunError(
+            "--processes-per-device auto",
+            [f"the trial of one process failed: {found.rows[0].fault}"],
+        )
+    show_choice(found, Console(stderr=True))  # standard output is that of the job
+    chosen, given = found.chosen, options.launch
+    workers, share = chosen.loader_workers, chosen.thread_percentage
+    return replace(
+        given,
+        processes=chosen.processes,
+        loader_workers=given.loader_workers if workers is None else workers,
+        thread_percentage=given.thread_percentage if share is None else share,
+        with_mps=None if chosen.processes == 1 else given.with_mps,
+    )

@@ -1,0 +1,131 @@
+"""`wattree train --processes-per-device auto`: trials are short runs of the same command."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wattree.cli.auto import tuned
+from wattree.cli.train_colocated import share_asked
+
+if TYPE_CHECKING:
+    from wattree.job import Job
+    from wattree.runtime.launch.options import LaunchOptions
+    from wattree.runtime.tune import Setting
+
+__all__ = ["best_processes", "without"]
+
+#: Options of a run that its trials do not have: files, and what is done after it.
+_OF_RUNS = ("--processes-per-device", "-q", "--out", "--json", "--trace", "--calibration")
+_FLAGS = ("--compare", "--fresh", "--quiet")
+
+
+def best_processes(
+    path: Path,
+    job: Job,
+    arguments: Sequence[str],
+    rule: str | None,
+    *,
+    device: str,
+    with_mps: bool | None,
+    thread_percentage: float | None,
+) -> LaunchOptions:
+    """Return how to launch a job, as short trials of it found best; print what they found.
+
+    Args:
+        path: Of the job file.
+        job: As it is trained.
+        arguments: Of this command.
+        rule: What becomes of the batch; None: as the job says.
+        device: `auto`, `cpu` or `cuda`.
+        with_mps, thread_percentage: How devices are shared.
+
+    Raises:
+        RunError: The first trial fails, or there can be none here.
+        StrategyError: Replicas of the job are several devices.
+    """
+    from wattree.runtime.colocation.training import colocated
+    from wattree.runtime.launch import own_command
+    from wattree.runtime.launch.options import LaunchOptions
+    from wattree.runtime.patches import PARTS, UNPATCHED
+    from wattree.runtime.recipe import recipe_of
+    from wattree.runtime.tune.measured import TrialOptions
+
+    recipe = recipe_of(job)
+    _, of_job = share_asked(job, 1, None)
+    rule = of_job if rule is None else rule
+    batch = job.data.global_batch
+    # Whether there can be several at all; fixed-per-process asks nothing of the batch.
+    colocated(job, recipe, 2, "fixed-per-process")
+    if device == "auto":
+        device = "cpu" if job.cluster.pools[0].node.device.kind == "cpu" else "cuda"
+    launch = LaunchOptions(
+        device=device,
+        devices=recipe.dp,
+        batch_rule=rule,
+        with_mps=with_mps,
+        thread_percentage=thread_percentage,
+    )
+    kept = without(without(arguments, *_OF_RUNS), *_FLAGS, has_value=False)
+    with tempfile.TemporaryDirectory(prefix="wattree-auto-") as folder:
+
+        def command(setting: Setting) -> list[str]:
+            words = list(kept)
+            if setting.batch_factor > 1:
+                larger = Path(folder) / f"batch-{setting.batch_factor}.yaml"
+                larger.write_text(_larger(path, job, setting.batch_factor), encoding="utf-8")
+                words[words.index(str(path))] = str(larger)
+            told = ["-q", str(setting.processes), "--silent", "--quiet", "--fresh"]
+            return own_command([*words, *told])
+
+        def samples(setting: Setting) -> float:
+            own = setting.processes if rule == "fixed-per-process" else 1
+            return float(batch * setting.batch_factor * own)
+
+        return tuned(
+            command,
+            TrialOptions(launch=launch, samples=samples),
+            # `wattree train` shares the batch and averages gradients itself.
+            environment={UNPATCHED: ",".join(PARTS)},
+        )
+
+
+def without(arguments: Sequence[str], *options: str, has_value: bool = True) -> list[str]:
+    """Return arguments without some options and their values; `--compare` never has one.
+
+    Args:
+        arguments: Words of a command line.
+        options: As they are written in full, or by their letter.
+        has_value: Whether a word that belongs to it follows each.
+    """
+    kept: list[str] = []
+    skip = False
+    for word in arguments:
+        if skip:
+            skip = False
+        elif word in options:
+            skip = has_value and word != "--compare"
+        elif not word.startswith(tuple(f"{option}=" for option in options)):
+            kept.append(word)
+    return kept
+
+
+def _larger(path: Path, job: Job, factor: int) -> str:
+    """Return a job file with so many times the batch, in micro-batches so much larger."""
+    from io import StringIO
+
+    from ruamel.yaml import YAML
+
+    from wattree.runtime.kept_job import job_text
+
+    yaml = YAML(typ="safe", pure=True)
+    mapping: dict[str, Any] = yaml.load(job_text(path, job, None))
+    mapping["data"]["global_batch"] = job.data.global_batch * factor
+    strategy = mapping.get("strategy")
+    if isinstance(strategy, dict) and isinstance(strategy.get("micro_batch"), int):
+        strategy["micro_batch"] *= factor
+    text = StringIO()
+    yaml.dump(mapping, text)
+    return text.getvalue()

@@ -1,0 +1,60 @@
+"""What trials of several processes on a device found, as text."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from wattree.report.words import percent
+from wattree.runtime.tune import Choice, Row, Setting
+from wattree.units import format_bytes, format_time
+
+__all__ = ["show_choice"]
+
+_NO_METER = "no meter"
+
+
+def show_choice(choice: Choice, console: Console) -> None:
+    """Print a table of what was tried, what one process can do otherwise, and the choice.
+
+    Args:
+        choice: What came of the trials.
+        console: Where to.
+    """
+    table = Table(box=None)
+    table.add_column("trial", no_wrap=True)
+    for name in ("step", "samples/s", "to q = 1", "energy/sample", "data", "memory"):
+        table.add_column(name, justify="right")
+    alone = choice.rows[0]
+    for row in choice.rows:
+        _add(table, row, alone, choice.chosen)
+    if choice.competitors:
+        table.add_section()
+        for row in choice.competitors:
+            _add(table, row, alone, choice.chosen)
+    console.print(table)
+    console.print("  data: waits for loaders; *: chosen; memory: of one process", highlight=False)
+    for row in (*choice.rows, *choice.competitors):
+        if row.fault:
+            console.print(
+                f"  {row.setting.words()}: cannot: {row.fault}", soft_wrap=True, markup=False
+            )
+    for sentence in choice.why:
+        console.print(f"  {sentence}", soft_wrap=True, highlight=False)
+    console.print(f"chosen: {choice.chosen.words()}", soft_wrap=True, highlight=False)
+
+
+def _add(table: Table, row: Row, alone: Row, chosen: Setting) -> None:
+    name = row.setting.words() + (" *" if row.setting == chosen else "")
+    if row.fault:
+        table.add_row(name, "–")
+        return
+    table.add_row(
+        name,
+        format_time(row.step_s),
+        f"{row.rate:,.4g}",
+        f"{row.rate / alone.rate:.2f} x",
+        _NO_METER if row.energy_j is None else f"{row.energy_j:.3g} J",
+        percent(row.data_share),
+        format_bytes(row.memory_bytes),
+    )

@@ -1,0 +1,279 @@
+"""Which number of processes a device is given: the search, over whatever measures a setting.
+
+More processes are tried until they no longer help, then loader workers and MPS's share of a
+device's multiprocessors for the best number. What one process can do without any of this (a larger
+batch, more workers, a compiled model) is measured beside it. The best is measured again in turns
+with one process, and chosen only if it is ahead by more than the margin.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+__all__ = ["Choice", "Limits", "Row", "Setting", "ramp"]
+
+#: Numbers of processes that are tried, in order.
+_PROCESSES = (2, 3, 4, 6, 8, 12, 16)
+#: Share by which a setting must be ahead to be preferred: below, short trials do not tell.
+_MARGIN = 0.03
+#: A number of processes that is so far behind the best ends the ramp; so do two in a row behind.
+_FAR_BEHIND = 0.10
+#: Times that the best and one process are measured once more, in turns.
+_TURNS = 2
+#: Share of the free memory that may be used: a run may take a little more later on.
+_ROOM = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a trial is run with.
+
+    Attributes:
+        processes: On each device, `q`.
+        loader_workers: Of a device; None: those of the script.
+        thread_percentage: MPS's share of a device for each process; None: all. [%]
+        batch_factor: What the batch is multiplied by.
+        compiles: Whether the model is compiled.
+        threads: Of a process, on a CPU; None: what it takes by itself.
+    """
+
+    processes: int = 1
+    loader_workers: int | None = None
+    thread_percentage: float | None = None
+    batch_factor: int = 1
+    compiles: bool = False
+    threads: int | None = None
+
+    def words(self) -> str:
+        """Return it in words."""
+        parts = [f"q = {self.processes}"]
+        if self.batch_factor > 1:
+            parts.append(f"batch x {self.batch_factor}")
+        if self.loader_workers is not None:
+            parts.append(f"{self.loader_workers} loader workers")
+        if self.thread_percentage is not None:
+            parts.append(f"{self.thread_percentage:.0f}% of threads each")
+        if self.compiles:
+            parts.append("torch.compile")
+        if self.threads is not None:
+            parts.append(f"{self.threads} thread")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What a trial found.
+
+    Attributes:
+        setting: What it ran with.
+        fault: Why there are no figures; empty where there are.
+        step_s: Of an update. [s]
+        rate: Samples per second over all processes. [1/s]
+        samples: Of an update, over all processes.
+        energy_j: By sample; None where no meter read it. [J]
+        data_share: Share of the time in which processes waited for loaders.
+        memory_bytes: Of the device that one process takes. [B]
+        workers: Loader workers of a device; 0 where the job has none.
+        busy: Share of the time in which an accelerator had any kernel, as its meter says; None
+            without one.
+    """
+
+    setting: Setting
+    fault: str = ""
+    step_s: float = 0.0
+    rate: float = 0.0
+    samples: float = 0.0
+    energy_j: float | None = None
+    data_share: float = 0.0
+    memory_bytes: float = 0.0
+    workers: int = 0
+    busy: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What bounds the search.
+
+    Attributes:
+        free_bytes: Memory of the fullest device before any trial. [B]
+        clients: Most processes that a device takes.
+        cores: Of the host near a device: most loader workers that are tried.
+        shares_threads: Whether MPS's share of threads can be set.
+        switches: Whether batch and model of the job can be switched by a trial.
+        sets_threads: Whether a process computes by threads of which a trial may set the number.
+    """
+
+    free_bytes: float
+    clients: int = 16
+    cores: int = 1
+    shares_threads: bool = False
+    switches: bool = True
+    sets_threads: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What came of the search.
+
+    Attributes:
+        rows: Ramp first, in the order in which they were measured.
+        competitors: One process, by other means.
+        chosen: The setting.
+        gain: Its rate over that of one process, as they were measured in turns; 1 for one process.
+        why: Sentences.
+    """
+
+    rows: tuple[Row, ...]
+    competitors: tuple[Row, ...]
+    chosen: Setting
+    gain: float
+    why: tuple[str, ...]
+
+
+def ramp(measure: Callable[[Setting], Row], limits: Limits) -> Choice:
+    """Search for the best number of processes on a device.
+
+    Args:
+        measure: Runs a trial; a fault of the trial is a row with it.
+        limits: What bounds the search.
+
+    Returns:
+        The choice: one process where more are not ahead by more than the margin, or where the first
+        trial has a fault, which is the reason then.
+    """
+    alone = measure(Setting())
+    if alone.fault:
+        return Choice(rows=(alone,), competitors=(), chosen=Setting(), gain=1.0, why=(alone.fault,))
+    why: list[str] = []
+    rows = [alone, *_more(measure, limits, alone, why)]
+    rows += _refined(measure, limits, max(rows, key=_rate))
+    best = max(rows, key=_rate)
+    competitors = tuple(_competitors(measure, limits, alone))
+    gain = 1.0
+    if best.setting == alone.setting:
+        why.append("no other number of processes was faster than one")
+    else:
+        gain = _gain(measure, best, alone)
+        if gain <= 1.0 + _MARGIN:
+            why.append(
+                f"{best.setting.words()} against q = 1, measured again in turns: {gain:.2f} x, "
+                f"not more than the margin of {_MARGIN:.0%}: one process is kept"
+            )
+            best, gain = alone, 1.0
+        else:
+            why.append(
+                f"{best.setting.words()} is {gain:.2f} x as fast as q = 1, measured again in turns"
+            )
+    why += _of_competitors(competitors, best)
+    return Choice(
+        rows=tuple(rows), competitors=competitors, chosen=best.setting, gain=gain, why=tuple(why)
+    )
+
+
+def _rate(row: Row) -> float:
+    return row.rate
+
+
+def _more(
+    measure: Callable[[Setting], Row], limits: Limits, alone: Row, why: list[str]
+) -> Iterator[Row]:
+    """Try more processes until they no longer help, or there is no room for them."""
+    best, behind = alone.rate, 0
+    # Each takes what one does with the whole batch: never less than what it takes.
+    fits = _room(limits, alone.memory_bytes)
+    for processes in _PROCESSES:
+        if processes > limits.clients:
+            why.append(f"a device takes {limits.clients} processes at most")
+            return
+        if processes > fits:
+            why.append(f"memory has room for {fits} process(es)")
+            return
+        row = measure(Setting(processes=processes))
+        yield row
+        if row.fault:  # this number does not go: its batch does not divide, say
+            behind += 1
+        elif row.rate > best * (1 + _MARGIN):
+            best, behind = row.rate, 0
+        else:
+            behind += 1
+            if row.rate < best * (1 - _FAR_BEHIND):
+                behind += 1
+        fits = min(fits, _room(limits, row.memory_bytes))
+        if behind >= 2:
+            why.append(f"the ramp ended at q = {processes}: more processes no longer helped")
+            return
+
+
+def _room(limits: Limits, of_one_bytes: float) -> int:
+    if of_one_bytes <= 0:
+        return limits.clients
+    return int(_ROOM * limits.free_bytes // of_one_bytes)
+
+
+def _refined(measure: Callable[[Setting], Row], limits: Limits, best: Row) -> Iterator[Row]:
+    """Try other loader workers, then other shares of threads, for the best number of processes."""
+    processes = best.setting.processes
+    if best.workers:
+        for workers in (2 * best.workers, best.workers // 2):
+            if processes <= workers <= max(limits.cores, best.workers):
+                row = measure(replace(best.setting, loader_workers=workers))
+                yield row
+                best = max(best, row, key=_rate)
+    if limits.shares_threads and processes > 1:
+        # NVIDIA's steps: room for overlap first, then an equal share of each.
+        for share in sorted({min(200.0 / processes, 100.0), 100.0 / processes}, reverse=True):
+            if share < 100.0:
+                yield measure(replace(best.setting, thread_percentage=share))
+
+
+def _competitors(measure: Callable[[Setting], Row], limits: Limits, alone: Row) -> Iterator[Row]:
+    """Measure what one process does with a larger batch, more workers, a compiled model."""
+    if alone.workers and 2 * alone.workers <= limits.cores:
+        yield measure(Setting(loader_workers=2 * alone.workers))
+    if limits.sets_threads:
+        # What processes with a core each gain is often what threads lost by waiting for each other.
+        yield measure(Setting(threads=1))
+    if not limits.switches:
+        return
+    best = alone.rate
+    for factor in (2, 4):
+        row = measure(Setting(batch_factor=factor))
+        if not row.fault and row.samples < 1.5 * alone.samples:
+            row = replace(row, fault="no DataLoader sets the batch of this job", rate=0.0)
+        yield row
+        if row.rate <= best * (1 + _MARGIN):
+            break
+        best = row.rate
+    yield measure(Setting(compiles=True))
+
+
+def _gain(measure: Callable[[Setting], Row], best: Row, alone: Row) -> float:
+    """Return the median over turns of the ratio of both rates."""
+    ratios = [best.rate / alone.rate]
+    for _ in range(_TURNS):
+        one, other = measure(alone.setting), measure(best.setting)
+        if not one.fault and not other.fault:
+            ratios.append(other.rate / one.rate)
+    return statistics.median(ratios)
+
+
+def _of_competitors(competitors: Sequence[Row], best: Row) -> Iterator[str]:
+    """Say which of them is ahead of the choice: not taken, as it is the job's to change."""
+    for row in competitors:
+        if row.rate > best.rate * (1 + _MARGIN):
+            what = _means(row.setting)
+            yield (
+                f"one process with {row.setting.words().partition(', ')[2]} is "
+                f"{row.rate / best.rate:.2f} x as fast as the choice ({what})"
+            )
+
+
+def _means(setting: Setting) -> str:
+    """Return by what a user gets a setting of one process."""
+    if setting.batch_factor > 1:
+        return "another batch: another path of training"
+    if setting.compiles:
+        return "a change to the script"
+    return "OMP_NUM_THREADS" if setting.threads is not None else "--loader-workers"

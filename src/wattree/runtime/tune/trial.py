@@ -1,0 +1,109 @@
+"""What the processes of a trial are told, and what they leave behind: no torch here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from wattree.errors import RunError
+
+__all__ = ["TRIAL", "Account", "Trial", "accounts", "trial_from"]
+
+#: Says to a process that it is one of a trial, and how long; absent in all other runs. A script may
+#: look for it, to keep no checkpoint of a trial.
+TRIAL = "WATTREE_TRIAL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """How a trial runs.
+
+    Attributes:
+        folder: Where processes leave their accounts, and find when to stop.
+        warm_up_steps, warm_up_s: What is left out at the start: the longer one.
+        seconds, least_steps: How long it is measured: the longer one. [s]
+        limit_s: Time from the import of torch after which the trial is given up. [s]
+        batch_factor: What the batch of every `DataLoader` is multiplied by.
+        compiles: Whether models that DDP wraps are compiled by `torch.compile`.
+    """
+
+    folder: Path
+    warm_up_steps: int = 5
+    warm_up_s: float = 1.0
+    seconds: float = 3.0
+    least_steps: int = 10
+    limit_s: float = 120.0
+    batch_factor: int = 1
+    compiles: bool = False
+
+    def as_text(self) -> str:
+        """Return the value of the variable."""
+        return json.dumps(asdict(self) | {"folder": str(self.folder)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What one process of a trial measured, from the end of one step to that of another.
+
+    Attributes:
+        rank: Of the process.
+        steps: Updates of an optimiser that were measured.
+        seen: All updates, those of the warm-up among them.
+        seconds: How long they took. [s]
+        begin_s, end_s: Of the host's monotonic clock. [s]
+        samples: Rows that went forward through models that DDP wraps, while they trained.
+        data_s: Time in which the process waited for a `DataLoader`. [s]
+        cpu_s: Processor time of the process and all its threads. [s]
+        memory_bytes: Most that it and its loader workers held of the host. [B]
+        device_used_bytes: In use on its accelerator at the end, by all processes; 0 on a CPU. [B]
+        workers: Most loader workers of a `DataLoader` of it.
+        wraps: Models that DDP wrapped.
+    """
+
+    rank: int
+    steps: int
+    seen: int
+    seconds: float
+    begin_s: float
+    end_s: float
+    samples: int
+    data_s: float
+    cpu_s: float
+    memory_bytes: float
+    device_used_bytes: float
+    workers: int
+    wraps: int
+
+    def as_text(self) -> str:
+        """Return what is written."""
+        return json.dumps(asdict(self))
+
+
+def trial_from(environment: Mapping[str, str]) -> Trial | None:
+    """Return the trial that this process is one of; None in all other runs.
+
+    Raises:
+        RunError: The variable is none of ours.
+    """
+    text = environment.get(TRIAL)
+    if text is None:
+        return None
+    try:
+        told: dict[str, Any] = json.loads(text)
+        return Trial(**(told | {"folder": Path(told["folder"])}))
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunError(
+            TRIAL, [f"found {text[:80]!r}, expected what wattree --processes-per-device auto sets"]
+        ) from error
+
+
+def accounts(folder: Path) -> tuple[Account, ...]:
+    """Return what the processes of a trial left, by rank."""
+    found = [
+        Account(**json.loads(path.read_text(encoding="utf-8")))
+        for path in folder.glob("account*.json")
+    ]
+    return tuple(sorted(found, key=lambda account: account.rank))

@@ -1,0 +1,215 @@
+"""How many processes a device is given: the search over made-up machines, trials of a script."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from wattree.errors import RunError
+from wattree.report.tune_text import show_choice
+from wattree.runtime.launch.options import LaunchOptions
+from wattree.runtime.tune import (
+    TRIAL,
+    Choice,
+    Limits,
+    Row,
+    Setting,
+    Trial,
+    ramp,
+    trial_from,
+)
+from wattree.runtime.tune.measured import TrialOptions, Trials
+
+ROOMY = Limits(free_bytes=1e15, clients=16, cores=8)
+SCRIPT = Path(__file__).parent / "scripts" / "waits.py"
+
+
+class Machine:
+    """Rates by number of processes, with a factor for other settings.
+
+    Args:
+        rates: From one process on; the last holds for all beyond.
+        workers: Loader workers of the job.
+        compiled: What compiling gains.
+        memory: Of a process. [B]
+    """
+
+    def __init__(
+        self, *rates: float, workers: int = 0, compiled: float = 1.0, memory: float = 1e9
+    ) -> None:
+        self._rates, self._workers, self._compiled = rates, workers, compiled
+        self._memory = memory
+        self.asked: list[Setting] = []
+
+    def __call__(self, setting: Setting) -> Row:
+        """Return the row of a setting."""
+        self.asked.append(setting)
+        rate = self._rates[min(setting.processes, len(self._rates)) - 1]
+        rate *= self._compiled if setting.compiles else 1.0
+        workers = self._workers if setting.loader_workers is None else setting.loader_workers
+        if self._workers:
+            rate *= workers / self._workers
+        return Row(
+            setting=setting,
+            step_s=32 * setting.batch_factor / rate,
+            rate=rate,
+            samples=32.0 * setting.batch_factor,
+            memory_bytes=self._memory,
+            workers=workers,
+        )
+
+
+def test_the_fastest_number_is_chosen() -> None:
+    """Up to where more no longer helps, and not a trial further than two."""
+    machine = Machine(100, 150, 170, 160, 150, 140)
+    found = ramp(machine, ROOMY)
+    assert found.chosen == Setting(processes=3)
+    assert found.gain == pytest.approx(1.7)
+    assert max(setting.processes for setting in machine.asked) == 6
+    assert machine.asked[0] == Setting()
+
+
+def test_one_process_is_kept_where_it_is_best() -> None:
+    """Slower, as fast, and faster by less than short trials tell."""
+    for second in (60.0, 100.0, 102.0):
+        found = ramp(Machine(100, second), ROOMY)
+        assert found.chosen == Setting()
+        assert found.gain == 1.0
+        assert found.why
+
+
+def test_a_lucky_trial_is_not_believed() -> None:
+    """What only the first trial says does not stand when measured again in turns."""
+    lucky = {1: [100.0], 2: [130.0, 99.0, 101.0]}
+
+    def measure(setting: Setting) -> Row:
+        rates = lucky.get(setting.processes, [50.0])
+        rate = rates.pop(0) if len(rates) > 1 else rates[0]
+        return Row(setting=setting, step_s=1.0, rate=rate, samples=rate, memory_bytes=1.0)
+
+    found = ramp(measure, replace(ROOMY, switches=False))
+    assert found.chosen == Setting()
+    assert "again in turns" in " ".join(found.why)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rates=st.lists(st.floats(1, 1e4), min_size=1, max_size=16),
+    room=st.integers(1, 20),
+    clients=st.integers(1, 20),
+)
+def test_trials_stay_within_memory_and_clients(rates: list[float], room: int, clients: int) -> None:
+    """No trial has more processes than there is room for; the choice is no slower than one."""
+    machine = Machine(*rates, memory=0.9e9)
+    found = ramp(machine, Limits(free_bytes=room * 1e9 + 1, clients=clients))
+    assert max(setting.processes for setting in machine.asked) <= max(1, min(room, clients))
+    rate = next(row.rate for row in found.rows if row.setting == found.chosen)
+    assert rate >= found.rows[0].rate
+    assert found.gain >= 1.0
+
+
+def test_loader_workers_and_threads_are_tried_for_the_best_number() -> None:
+    """Twice and half the workers; MPS's shares with room for overlap, then equal ones."""
+    machine = Machine(100, 190, 150, 120, workers=2)
+    found = ramp(machine, Limits(free_bytes=1e15, cores=4, shares_threads=True))
+    assert found.chosen == Setting(processes=2, loader_workers=4)
+    assert replace(found.chosen, thread_percentage=50.0) in machine.asked
+    assert Setting(loader_workers=4) in [row.setting for row in found.competitors]
+
+
+def test_what_one_process_can_do_otherwise_is_said() -> None:
+    """A compiled model ahead of the choice is told, not taken."""
+    found = ramp(Machine(100, 120, 90, compiled=1.5), ROOMY)
+    assert found.chosen == Setting(processes=2)
+    assert "torch.compile is 1.25 x" in " ".join(found.why)
+
+
+def test_numbers_that_do_not_go_are_passed_over() -> None:
+    """A batch that does not divide is a row with its reason, and the ramp goes on."""
+    machine = Machine(100, 150, 160, 200, 100)
+
+    def measure(setting: Setting) -> Row:
+        row = machine(setting)
+        return replace(row, fault="32 does not divide", rate=0.0) if setting.processes == 3 else row
+
+    found = ramp(measure, ROOMY)
+    assert found.chosen == Setting(processes=4)
+    written = StringIO()
+    show_choice(found, Console(width=110, file=written))
+    text = written.getvalue()
+    assert "q = 3: cannot: 32 does not divide" in text
+    assert "no meter" in text
+    assert "chosen: q = 4" in text
+
+
+def test_a_first_trial_that_fails_ends_the_search() -> None:
+    """There is nothing to compare with."""
+    broken = Row(setting=Setting(), fault="no step")
+    found: Choice = ramp(lambda _: broken, ROOMY)
+    assert found.rows == (broken,)
+    assert found.why == ("no step",)
+
+
+def test_a_trial_is_told_by_a_variable(tmp_path: Path) -> None:
+    """What is written is read; anything else is refused."""
+    trial = Trial(folder=tmp_path, seconds=0.5, batch_factor=2, compiles=True)
+    assert trial_from({TRIAL: trial.as_text()}) == trial
+    assert trial_from({}) is None
+    with pytest.raises(RunError, match="WATTREE_TRIAL"):
+        trial_from({TRIAL: "yes"})
+
+
+def test_trials_need_a_host_by_itself() -> None:
+    """Under a launcher of several ranks there is nobody to try for all of them."""
+    environment = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "here"}
+    environment |= {"MASTER_PORT": "1", "LOCAL_WORLD_SIZE": "2"}
+    with pytest.raises(RunError, match="2 ranks of torchrun; expected none"):
+        Trials(
+            lambda _: ["true"],
+            TrialOptions(launch=LaunchOptions(device="cpu")),
+            environment=environment,
+            say=print,
+        )
+
+
+def _trials(*words: str) -> Trials:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return Trials(
+        lambda _: [sys.executable, str(SCRIPT), *words],
+        TrialOptions(launch=LaunchOptions(device="cpu"), seconds=0.3, limit_s=60.0),
+        environment=environment,
+        say=[].append,
+    )
+
+
+def test_trials_of_an_unmodified_script(tmp_path: Path) -> None:
+    """A script that waits 5 ms for each sample: two processes wait side by side."""
+    pytest.importorskip("torch")
+    ended = tmp_path / "ended"
+    trials = _trials(str(ended))
+    one, two = trials(Setting()), trials(Setting(processes=2))
+    larger = trials(Setting(batch_factor=2))
+    assert not one.fault + two.fault + larger.fault
+    assert (one.samples, two.samples, larger.samples) == (8.0, 8.0, 16.0)
+    assert one.step_s > 8 * 5e-3
+    assert one.data_share > 0.5
+    assert two.step_s > 4 * 5e-3
+    assert two.rate > 1.2 * one.rate
+    assert one.memory_bytes > 1e7
+    assert not ended.exists()  # what follows the training loop is not run
+    assert (tmp_path / "ended.finally").exists()  # the stack is unwound
+
+
+def test_a_script_without_ddp_is_refused() -> None:
+    """Its processes would know nothing of each other."""
+    pytest.importorskip("torch")
+    row = _trials("-", "plain")(Setting())
+    assert "wraps no model in DistributedDataParallel" in row.fault
