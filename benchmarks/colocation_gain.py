@@ -41,7 +41,7 @@ class Case:
     rule: str = "fixed-global"
 
 
-#: A slow disk, one that shares its time with computing, and computing alone.
+#: A slow disk, one that shares its time with computing, computing alone, and overheads.
 CASES = (
     Case(name="samples wait 1 ms each, perceptron", words=("--latency", "1e-3", "--batch", "16")),
     Case(
@@ -54,6 +54,7 @@ CASES = (
         words=("--latency", "3e-4", "--batch", "32", "--model", "convolutions"),
     ),
     Case(name="computing alone, convolutions", words=("--batch", "32", "--model", "convolutions")),
+    Case(name="few samples, convolutions", words=("--batch", "4", "--model", "convolutions")),
 )
 
 
