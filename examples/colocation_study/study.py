@@ -159,8 +159,7 @@ def tables(found: Mapping[str, Any], rows: list[dict[str, Any]]) -> str:
     lines = [
         f"### Measured: train.py on {found['cores']} processor cores",
         "",
-        "| batch | loader workers | rule | setting | samples/s | to the better q = 1 | waits for data "
-        "|",
+        "| batch | loader workers | rule | setting | samples/s | to best q = 1 | for data |",
         "|---|---|---|---|---|---|---|",
     ]
     lines += [
