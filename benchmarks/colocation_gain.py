@@ -10,7 +10,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,14 +34,29 @@ _TURNS, _SECONDS, _PROFILED_STEPS = 5, 2.0, 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A job: name, words for the script, and what becomes of its batch."""
+    """A job.
+
+    Attributes:
+        name: For readers.
+        words: For the script.
+        rule: What becomes of the batch.
+        threads: Of each process. One: two processes have a core each, and one process with two
+            threads is slower than with one in all of these but the last, several times so on a busy
+            machine, where threads wait for each other. None: what a process takes by itself.
+    """
 
     name: str
     words: tuple[str, ...]
     rule: str = "fixed-global"
+    threads: int | None = 1
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of its runs."""
+        told = {} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)}
+        return {**os.environ, **told}
 
 
-#: A slow disk, one that shares its time with computing, and computing alone.
+#: A slow disk, one that shares its time with computing, computing alone, and overheads.
 CASES = (
     Case(name="samples wait 1 ms each, perceptron", words=("--latency", "1e-3", "--batch", "16")),
     Case(
@@ -53,7 +68,12 @@ CASES = (
         name="samples wait 0.3 ms each, convolutions",
         words=("--latency", "3e-4", "--batch", "32", "--model", "convolutions"),
     ),
-    Case(name="computing alone, convolutions", words=("--batch", "32", "--model", "convolutions")),
+    Case(name="computing alone, 4 samples", words=("--batch", "4", "--model", "convolutions")),
+    Case(
+        name="computing alone, 32 samples, against a process on all cores",
+        words=("--batch", "32", "--model", "convolutions"),
+        threads=None,
+    ),
 )
 
 
@@ -82,7 +102,7 @@ def gains(turns: int = _TURNS, seconds: float = _SECONDS) -> Section:
     """
     figures = []
     for case in CASES:
-        profile = profiled(case.words)
+        profile = profiled(case)
         found = measured_gain(case, 2, turns=turns, seconds=seconds)
         predicted = predicted_from(profile, 2, case.rule)
         error = predicted / found.median - 1
@@ -103,13 +123,11 @@ def gains(turns: int = _TURNS, seconds: float = _SECONDS) -> Section:
     return Section(title="Gain of two processes", figures=tuple(figures), notes=notes)
 
 
-def profiled(
-    words: Sequence[str], processes: int = 2, steps: int = _PROFILED_STEPS
-) -> dict[str, float]:
+def profiled(case: Case, processes: int = 2, steps: int = _PROFILED_STEPS) -> dict[str, float]:
     """Return where the step of one process goes: one run of the script with its own clock.
 
     Args:
-        words: For the script.
+        case: The job.
         processes: For which a prediction is to be made.
         steps: Of the run.
 
@@ -119,11 +137,11 @@ def profiled(
     with tempfile.TemporaryDirectory() as made:
         path = Path(made) / "profile.json"
         command = [
-            *(sys.executable, str(_SCRIPT), *words, "--steps", str(steps)),
+            *(sys.executable, str(_SCRIPT), *case.words, "--steps", str(steps)),
             *("--profile", str(path), "--shares", str(processes)),
         ]
         options = LaunchOptions(device="cpu", logs=Path(made) / "logs")
-        finished = launch_script(command, options, environment=os.environ, say=_nothing)
+        finished = launch_script(command, options, environment=case.environment(), say=_nothing)
         if finished.code:
             raise RunError(str(_SCRIPT), [f"found exit code {finished.code}, expected 0"])
         told: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
@@ -178,7 +196,7 @@ def measured_gain(
     trials = Trials(
         lambda _: (sys.executable, str(_SCRIPT), *case.words),
         TrialOptions(launch=launch, seconds=seconds),
-        environment=os.environ,
+        environment=case.environment(),
         say=_nothing,
     )
     pairs = []

@@ -139,12 +139,9 @@ class _Clock:
         self._note("step_s", self._loading_s + time.perf_counter() - self._at)
         torch.set_num_threads(self._few)
         for name, rows in (("whole_s", len(inputs)), ("share_s", len(inputs) // self._shares)):
-            began_s, cpu_s = time.perf_counter(), time.process_time()
+            began_s = time.perf_counter()
             _step(self._model, self._optimizer, inputs[:rows], targets[:rows])
-            took_s = time.perf_counter() - began_s
-            self._note(name, took_s)
-            if name == "whole_s":
-                self._note("cores", (time.process_time() - cpu_s) / took_s)
+            self._note(name, time.perf_counter() - began_s)
         torch.set_num_threads(self._threads)
 
     def summary(self, batch: int) -> dict[str, float]:
@@ -158,6 +155,8 @@ class _Clock:
         medians = {name: statistics.median(times[5:]) for name, times in self._times.items()}
         return medians | {
             "samples": float(batch),
+            # Not from CPU time, which counts idle threads that spin, too.
+            "cores": float(self._few),
             "gradient_bytes": float(gradient_bytes),
             "memory_bytes_per_s": 8 * whole.numel() / statistics.median(copy_s),
         }

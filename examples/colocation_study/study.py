@@ -75,29 +75,33 @@ def measured() -> dict[str, Any]:
             environment=os.environ,
             say=lambda line: print(line, file=sys.stderr),
         )
-        turns: dict[int, list[Any]] = {count: [] for count in told["processes"]}
+        turns: dict[Setting, list[Any]] = {
+            Setting(): [],
+            Setting(threads=1): [],  # two processes have a thread each
+            **{Setting(processes=count): [] for count in told["processes"] if count > 1},
+        }
         for _ in range(told["turns"]):
-            for count, found in turns.items():
-                found.append(trials(Setting(processes=count)))
-        for count, each in turns.items():
-            faults = [row.fault for row in each if row.fault]
-            ratios = [
-                row.rate / one.rate
-                for row, one in zip(each, turns[1], strict=True)
-                if not row.fault + one.fault
-            ]
+            for setting, found in turns.items():
+                found.append(trials(setting))
+        faults = [row.fault for each in turns.values() for row in each if row.fault]
+        if faults:
+            raise SystemExit(f"batch {batch}, {workers} workers, {rule}: {faults[0]}")
+        singles = zip(turns[Setting()], turns[Setting(threads=1)], strict=True)
+        best = [max(pair, key=lambda row: row.rate) for pair in singles]
+        for setting, each in turns.items():
+            ratios = [row.rate / one.rate for row, one in zip(each, best, strict=True)]
             rows.append(
                 {
                     "batch": batch,
                     "workers": workers,
                     "rule": rule,
-                    "processes": count,
+                    "processes": setting.processes,
+                    "setting": setting.words(),
                     "rate": statistics.median(row.rate for row in each),
-                    "gain": statistics.median(ratios) if ratios else None,
+                    "gain": statistics.median(ratios),
                     "data_share": statistics.median(row.data_share for row in each),
                     "energy_j": each[0].energy_j,
                     "memory_bytes": max(row.memory_bytes for row in each),
-                    "fault": faults[0] if faults else "",
                 }
             )
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
@@ -155,11 +159,11 @@ def tables(found: Mapping[str, Any], rows: list[dict[str, Any]]) -> str:
     lines = [
         f"### Measured: train.py on {found['cores']} processor cores",
         "",
-        "| batch | loader workers | rule | q | samples/s | to q = 1 | waits for data |",
+        "| batch | loader workers | rule | setting | samples/s | to best q = 1 | for data |",
         "|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {row['batch']} | {row['workers']} | {row['rule']} | {row['processes']} | "
+        f"| {row['batch']} | {row['workers']} | {row['rule']} | {row['setting']} | "
         f"{row['rate']:,.0f} | {row['gain']:.2f} | {row['data_share']:.0%} |"
         for row in found["rows"]
     ]

@@ -116,6 +116,20 @@ def test_trials_stay_within_memory_and_clients(rates: list[float], room: int, cl
     assert found.gain >= 1.0
 
 
+def test_processes_are_told_from_threads_that_wait_for_each_other() -> None:
+    """Two processes four times as fast as one with two threads, no faster than one with one."""
+
+    def measure(setting: Setting) -> Row:
+        rate = {1: 100.0 if setting.threads is None else 400.0, 2: 405.0}[setting.processes]
+        return Row(setting=setting, step_s=32 / rate, rate=rate, samples=32.0, memory_bytes=1e9)
+
+    limits = Limits(free_bytes=1e15, clients=2, switches=False, sets_threads=True)
+    found = ramp(measure, limits)
+    assert found.chosen == Setting(threads=1)
+    assert found.gain == pytest.approx(4.0)
+    assert "q = 2 against q = 1, 1 thread, measured again in turns: 1.01 x" in found.why[-2]
+
+
 def test_loader_workers_and_threads_are_tried_for_the_best_number() -> None:
     """Twice and half the workers; MPS's shares with room for overlap, then equal ones."""
     machine = Machine(100, 190, 150, 120, workers=2)

@@ -50,6 +50,8 @@ def tuned(
         )
     show_choice(found, Console(stderr=True))  # standard output is that of the job
     chosen, given = found.chosen, options.launch
+    if chosen.threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(chosen.threads)
     workers, share = chosen.loader_workers, chosen.thread_percentage
     return replace(
         given,

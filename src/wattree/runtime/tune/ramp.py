@@ -1,9 +1,10 @@
 """Which number of processes a device is given: the search, over whatever measures a setting.
 
-More processes are tried until they no longer help, then loader workers and MPS's share of a
-device's multiprocessors for the best number. What one process can do without any of this (a larger
+One process is tried first, on a CPU with one thread as well: processes are told from threads that
+wait for each other. Then more processes until they no longer help, then loader workers and MPS's
+share of a device's multiprocessors for the best number. What one process can do otherwise (a larger
 batch, more workers, a compiled model) is measured beside it. The best is measured again in turns
-with one process, and chosen only if it is ahead by more than the margin.
+with the best of one process, and chosen only if it is ahead by more than the margin.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ class Choice:
         rows: Ramp first, in the order in which they were measured.
         competitors: One process, by other means.
         chosen: The setting.
-        gain: Its rate over that of one process, as they were measured in turns; 1 for one process.
+        gain: Its rate over that of one process (on a CPU with its usual threads or with one,
+            whichever is faster), as they were measured in turns; 1 for one process as it is.
         why: Sentences.
     """
 
@@ -147,29 +149,42 @@ def ramp(measure: Callable[[Setting], Row], limits: Limits) -> Choice:
     if alone.fault:
         return Choice(rows=(alone,), competitors=(), chosen=Setting(), gain=1.0, why=(alone.fault,))
     why: list[str] = []
-    rows = [alone, *_more(measure, limits, alone, why)]
+    singles = [alone]
+    if limits.sets_threads:
+        # Processes with a core each are told from threads that wait for each other.
+        singles.append(measure(Setting(threads=1)))
+    single = _ahead(singles)
+    rows = [*singles, *_more(measure, limits, single, why)]
     rows += _refined(measure, limits, max(rows, key=_rate))
-    best = max(rows, key=_rate)
     competitors = tuple(_competitors(measure, limits, alone))
-    gain = 1.0
-    if best.setting == alone.setting:
-        why.append("no other number of processes was faster than one")
-    else:
-        gain = _gain(measure, best, alone)
-        if gain <= 1.0 + _MARGIN:
-            why.append(
-                f"{best.setting.words()} against q = 1, measured again in turns: {gain:.2f} x, "
-                f"not more than the margin of {_MARGIN:.0%}: one process is kept"
-            )
-            best, gain = alone, 1.0
-        else:
-            why.append(
-                f"{best.setting.words()} is {gain:.2f} x as fast as q = 1, measured again in turns"
-            )
+    best, gain = _confirmed(measure, max([single, *rows], key=_rate), single, alone, why)
     why += _of_competitors(competitors, best)
     return Choice(
         rows=tuple(rows), competitors=competitors, chosen=best.setting, gain=gain, why=tuple(why)
     )
+
+
+def _ahead(rows: Sequence[Row]) -> Row:
+    """Return the first one, or another that is ahead of it by more than the margin."""
+    best = max(rows, key=_rate)
+    return best if best.rate > rows[0].rate * (1 + _MARGIN) else rows[0]
+
+
+def _confirmed(
+    measure: Callable[[Setting], Row], best: Row, single: Row, alone: Row, why: list[str]
+) -> tuple[Row, float]:
+    """Return the best setting and its gain if it is ahead again; otherwise what it was against."""
+    while best.setting != alone.setting:
+        other = alone if best.setting == single.setting else single
+        gain, words = _gain(measure, best, other), other.setting.words()
+        told = f"{best.setting.words()} against {words}, measured again in turns: {gain:.2f} x"
+        if gain > 1.0 + _MARGIN:
+            why.append(told)
+            return best, gain
+        why.append(f"{told}, not more than the margin of {_MARGIN:.0%}")
+        best = other
+    why.append("one process as it is was not slower than others by more than the margin")
+    return alone, 1.0
 
 
 def _rate(row: Row) -> float:
@@ -232,9 +247,6 @@ def _competitors(measure: Callable[[Setting], Row], limits: Limits, alone: Row) 
     """Measure what one process does with a larger batch, more workers, a compiled model."""
     if alone.workers and 2 * alone.workers <= limits.cores:
         yield measure(Setting(loader_workers=2 * alone.workers))
-    if limits.sets_threads:
-        # What processes with a core each gain is often what threads lost by waiting for each other.
-        yield measure(Setting(threads=1))
     if not limits.switches:
         return
     best = alone.rate
@@ -276,4 +288,4 @@ def _means(setting: Setting) -> str:
         return "another batch: another path of training"
     if setting.compiles:
         return "a change to the script"
-    return "OMP_NUM_THREADS" if setting.threads is not None else "--loader-workers"
+    return "--loader-workers"
