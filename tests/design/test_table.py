@@ -31,11 +31,11 @@ def test_points_are_shown_best_first_in_the_units_of_the_study() -> None:
     assert lines == [
         "[red]which[/red]?",
         "note: [b]invented",
-        "# memory bandwidth time",
-        "1 80 GB 400 GB/s 10 s",
-        "2 80 GB 100 GB/s 20 s",
-        "1: dp 8",
-        "2: tp 8",
+        "point memory bandwidth time",
+        "#3 80 GB 400 GB/s 10 s",
+        "#2 80 GB 100 GB/s 20 s",
+        "#3: dp 8",
+        "#2: tp 8",
         "3 of 8 points finished, 2 feasible",
         "1 x out of memory; for one: out of memory: by 3 GB",
     ]
@@ -59,10 +59,10 @@ def test_the_best_by_every_objective_is_in_the_table_in_one_unit() -> None:
     lines = [" ".join(line.split()) for line in text.getvalue().splitlines()]
     assert lines == [
         "small",
-        "# memory bandwidth time energy carbon",
-        "1 80 GB 100 GB/s 1 s 1 kWh 2 tCO2e",
-        "4 80 GB 400 GB/s 4 s 250 Wh 2 tCO2e",
-        "1, 4: dp 8",
-        "least time to target at 1, energy to target at 4",
+        "point memory bandwidth time energy carbon",
+        "#1 80 GB 100 GB/s 1 s 1 kWh 2 tCO2e",
+        "#4 80 GB 400 GB/s 4 s 250 Wh 2 tCO2e",
+        "#1, #4: dp 8",
+        "least time to target at #1, energy to target at #4",
         "4 of 4 points finished, 4 feasible, 2 shown",
     ]

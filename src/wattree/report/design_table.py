@@ -29,24 +29,22 @@ def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -
     order = np.argsort(results.objective(study.objectives[0]), kind="stable")
     order = order[feasible[order]] if len(order) else order
     totals = [name for name in SHORT if not np.isnan(results.total(name)).all()]
-    ranks = {index: number for number, index in enumerate(order.tolist(), start=1)}
-    least = {
-        name: ranks[best] for name in study.objectives if (best := results.best(name)) in ranks
-    }
-    shown = sorted({*range(1, min(rows, len(order)) + 1), *least.values()})
+    least = {o: best for o in study.objectives if (best := results.best(o)) is not None}
+    listed = {*order[:rows].tolist(), *least.values()}
+    shown = [index for index in order.tolist() if index in listed]
     table = Table(box=None, pad_edge=False)
-    table.add_column("#", justify="right")
+    table.add_column("point", justify="right")
     for axis in study.axes:
         table.add_column(Text(axis.label))
     for name in totals:
         table.add_column(SHORT[name], justify="right")
-    for number in shown:
-        table.add_row(str(number), *map(Text, _cells(sweep, int(order[number - 1]), totals)))
+    for index in shown:  # numbered as on the page
+        table.add_row(f"#{index + 1}", *map(Text, _cells(sweep, index, totals)))
     if len(order):
         console.print(table)
-        _show_strategies({n: results.outcomes[order[n - 1]] for n in shown}, console)
+        _show_strategies({n: results.outcomes[n] for n in shown}, console)
     if len(least) > 1:
-        named = (f"{MEASURES[OBJECTIVE_TOTALS[name]]} at {n}" for name, n in least.items())
+        named = (f"{MEASURES[OBJECTIVE_TOTALS[o]]} at #{n + 1}" for o, n in least.items())
         console.print(f"least {', '.join(named)}", markup=False)
     finished, there = len(results), results.points or len(results)
     console.print(
@@ -64,12 +62,12 @@ def _cells(sweep: Sweep, point: int, totals: list[str]) -> list[str]:
 def _show_strategies(outcomes: Mapping[int, Outcome], console: Console) -> None:
     """Print under which strategies the points of the table are trained, each once."""
     points: dict[str, list[str]] = {}
-    for number, outcome in outcomes.items():
+    for index, outcome in outcomes.items():
         named = len(outcome.workloads) > 1
         for entry in outcome.workloads:
             notes = "".join(f" ({note})" for note in entry.notes)
             words = f"{entry.workload}: {entry.strategy}" if named else entry.strategy
-            points.setdefault(f"{words}{notes}", []).append(str(number))
+            points.setdefault(f"{words}{notes}", []).append(f"#{index + 1}")
     for words, numbers in points.items():
         console.print(f"{', '.join(numbers)}: {words}", markup=False)
 
