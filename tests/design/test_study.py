@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -203,8 +204,6 @@ def test_a_study_that_cannot_be_is_refused(change: dict[str, Any], told: str) ->
 )
 def test_the_schema_takes_what_is_read(path: Path) -> None:
     """Editors find no fault with the studies that ship."""
-    jsonschema = pytest.importorskip("jsonschema")
-
     jsonschema.Draft202012Validator(study_schema()).validate(read_yaml(path))
 
 
@@ -222,7 +221,6 @@ def test_the_schema_takes_what_is_read(path: Path) -> None:
 )
 def test_the_schema_refuses_at_the_place(change: dict[str, Any], at: list[Any]) -> None:
     """Unknown keys, values of other kinds, and keys that are missing, in all sections."""
-    jsonschema = pytest.importorskip("jsonschema")
     check = jsonschema.Draft202012Validator(study_schema())
 
     assert [list(e.absolute_path) for e in check.iter_errors(small_study(**change))] == [at]
