@@ -219,17 +219,19 @@ def energy(_: Options) -> Section:
 
 
 def options(_: Options) -> Section:
-    """Return what phantom layers are worth."""
-    found = _times("options", "layers", "between")
+    """Return what phantom layers and co-located processes are worth."""
+    found = _times("options", "way", "between")
     lines = [
         _told(
-            f"Phantom layers at {bandwidth * 8 / 1e9:.0f} Gbit/s an adapter",
-            f"{found['exact', bandwidth] / t:.2f} × as fast; another function is trained",
+            f"{str(way).capitalize()} at {bandwidth * 8 / 1e9:.0f} Gbit/s an adapter",
+            f"{found['as they are', bandwidth] / t:.2f} × as fast"
+            + ("" if way == "co-located" else "; another function is trained"),
         )
-        for (layers, bandwidth), t in found.items()
-        if layers == "phantom" and isinstance(bandwidth, float)
+        for (way, bandwidth), t in found.items()
+        if way != "as they are" and isinstance(bandwidth, float)
     ]
-    return Section(title="Study (4), options for Llama-3.1-8B", figures=tuple(lines))
+    title = "Study (4), ways to train Llama-3.1-8B and ResNet-18"
+    return Section(title=title, figures=tuple(lines))
 
 
 # ---------------------------------------------------------------- helpers

@@ -232,11 +232,17 @@ def test_the_fastest_cluster_is_not_the_thriftiest() -> None:
     assert totals[fastest]["energy_j"] > 1.05 * totals[thriftiest]["energy_j"]
 
 
-def test_phantom_layers_are_an_option_and_say_what_they_are() -> None:
-    """Where links are slow they are faster, and a note says that another function is trained."""
+def test_phantom_layers_and_processes_are_options_and_say_what_they_are() -> None:
+    """Each gains for the workload that it is for, both for both; notes tell phantom layers."""
     found = outcomes("options", simulate=1, between=(6.25e9,))
-    by_layers = {o.point.values["layers"]: o.workloads[0] for o in found}
+    llama, resnet = ({o.point.values["way"]: o.workloads[n] for o in found} for n in (0, 1))
+    changed = "another function is trained"
 
-    assert by_layers["phantom"].step_time_s < by_layers["exact"].step_time_s
-    assert "another function is trained" in by_layers["phantom"].notes
-    assert "another function is trained" not in by_layers["exact"].notes
+    assert llama["phantom"].step_time_s < llama["as they are"].step_time_s
+    assert resnet["co-located"].step_time_s < 0.8 * resnet["as they are"].step_time_s
+    assert llama["both"] == llama["phantom"]
+    assert resnet["both"] == resnet["co-located"]
+    assert llama["co-located"] == llama["as they are"]
+    assert resnet["co-located"].strategy_json["processes_per_device"] > 1
+    assert changed in llama["phantom"].notes
+    assert not any(changed in one.notes for one in (*resnet.values(), llama["co-located"]))

@@ -5,18 +5,25 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.design.studies import small_study
-from wattree.design import study_from_mapping
+from wattree.design import study_from_mapping, study_schema
 from wattree.design.assign import drafted
+from wattree.design.evaluate import steps_of
 from wattree.design.samplers import points_of
+from wattree.design.study import Target
 from wattree.errors import JobError
+from wattree.files import read_yaml
 from wattree.hardware import Cluster
+from wattree.job import job_from_mapping
 
 
 def with_axis(**axis: Any) -> dict[str, Any]:
@@ -183,12 +190,62 @@ def test_an_axis_that_is_written_wrongly_is_refused(axis: dict[str, Any], told: 
         ({"changes": {"node.cxl.bandwidth": "1 GB/s"}}, "cxl.memory"),
         ({"clster": {}}, "did you mean 'cluster'"),
         ({"search": {"memory": "gone"}}, "'enforced', or 'ignored'"),
+        ({"search": {"processes_per_device": [0]}}, "processes_per_device"),
     ],
 )
 def test_a_study_that_cannot_be_is_refused(change: dict[str, Any], told: str) -> None:
     """Each with what was found and what to do."""
     with pytest.raises(JobError, match=told):
         study_from_mapping(small_study(**change))
+
+
+@pytest.mark.parametrize(
+    "path", sorted(Path("examples/design").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_the_schema_takes_what_is_read(path: Path) -> None:
+    """Editors find no fault with the studies that ship."""
+    jsonschema.Draft202012Validator(study_schema()).validate(read_yaml(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "at"),
+    [
+        ({"serch": {}}, []),
+        ({"search": {"tp": 0}}, ["search", "tp"]),
+        ({"search": {"simulate": "few"}}, ["search", "simulate"]),
+        ({"constraints": {"budget": 5}}, ["constraints", "budget"]),
+        ({"axes": {"a": {"pth": "x"}}}, ["axes", "a"]),
+        ({"workloads": [{"name": "a"}]}, ["workloads", 0]),
+        ({"sampler": {"kind": "all"}}, ["sampler", "kind"]),
+    ],
+)
+def test_the_schema_refuses_at_the_place(change: dict[str, Any], at: list[Any]) -> None:
+    """Unknown keys, values of other kinds, and keys that are missing, in all sections."""
+    check = jsonschema.Draft202012Validator(study_schema())
+
+    assert [list(e.absolute_path) for e in check.iter_errors(small_study(**change))] == [at]
+
+
+def test_steps_of_processes_with_a_batch_each_take_as_many_times_the_samples() -> None:
+    """A target in samples is reached in as many fewer steps; one in steps is not."""
+    mapping = {
+        "model": "resnet18",
+        "data": {"global_batch": 100},
+        "cluster": {"node": "dgx-a100"},
+        "strategy": {
+            "preset": "ddp",
+            "processes_per_device": 4,
+            "batch_rule": "fixed-per-process",
+        },
+    }
+    each = job_from_mapping(mapping)
+    alone = job_from_mapping(mapping | {"strategy": "ddp"})
+    workload = study_from_mapping(small_study()).workloads[0]
+    target = replace(workload, target=Target(samples=4000))
+
+    assert steps_of(target, alone) == 40
+    assert steps_of(target, each) == 10
+    assert steps_of(workload, each) == steps_of(workload, alone) == 10
 
 
 def test_a_space_too_large_says_how_large_and_what_to_do() -> None:

@@ -31,11 +31,38 @@ def test_points_are_shown_best_first_in_the_units_of_the_study() -> None:
     assert lines == [
         "[red]which[/red]?",
         "note: [b]invented",
-        "# memory bandwidth time",
-        "1 80 GB 400 GB/s 10 s",
-        "2 80 GB 100 GB/s 20 s",
-        "1: dp 8",
-        "2: tp 8",
+        "point memory bandwidth time",
+        "#3 80 GB 400 GB/s 10 s",
+        "#2 80 GB 100 GB/s 20 s",
+        "#3: dp 8",
+        "#2: tp 8",
         "3 of 8 points finished, 2 feasible",
         "1 x out of memory; for one: out of memory: by 3 GB",
+    ]
+
+
+def test_the_best_by_every_objective_is_in_the_table_in_one_unit() -> None:
+    """However far behind it is by the first; units are those of answers and page."""
+    study = study_from_mapping(small_study())
+    fits = (WorkloadOutcome(workload="llama", feasible=True, strategy="dp 8"),)
+    outcomes = tuple(
+        Outcome(
+            point=point,
+            feasible=True,
+            workloads=fits,
+            totals={"time_s": time_s, "energy_j": 3.6e6 / time_s, "carbon_gco2e": 2e6},
+        )
+        for point, time_s in zip(points_of(study)[4:], (1.0, 2.0, 3.0, 4.0), strict=True)
+    )
+    text = StringIO()
+    show_points(Results(study=study, outcomes=outcomes), Console(file=text, width=78), rows=1)
+    lines = [" ".join(line.split()) for line in text.getvalue().splitlines()]
+    assert lines == [
+        "small",
+        "point memory bandwidth time energy carbon",
+        "#1 80 GB 100 GB/s 1 s 1 kWh 2 tCO2e",
+        "#4 80 GB 400 GB/s 4 s 250 Wh 2 tCO2e",
+        "#1, #4: dp 8",
+        "least time to target at #1, energy to target at #4",
+        "4 of 4 points finished, 4 feasible, 2 shown",
     ]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from wattree.cost import load_calibration
+from wattree.hardware import MemoryTier
 from wattree.job import Job, job_from_mapping
 from wattree.predict import setting_of, simulate
 from wattree.predict.colocated import busy_share
@@ -46,6 +47,42 @@ def test_a_space_of_processes_is_one_of_whole_replicas() -> None:
     assert all(options.ranks == options.dp == 8 for options in space)
     for options in space:
         assert 96 % (8 * options.processes_per_device * options.micro_batch) == 0
+
+
+@pytest.mark.parametrize(
+    ("placements", "listed"),
+    [
+        (None, True),
+        (["device"], True),
+        (["overflow", "optimizer"], True),
+        (["optimizer"], False),
+        (["optimizer+overflow", "parameters"], False),
+    ],
+)
+def test_processes_never_meet_expanded_memory(
+    placements: list[str] | None, *, listed: bool
+) -> None:
+    """Such pairs are refused as strategies, so no space has them: each process is listed once."""
+    with_tier = job(batch=96)
+    node = with_tier.cluster.node
+    tier = MemoryTier(
+        memory_bytes=1e12,
+        bandwidth_bytes_per_s=1e11,
+        latency_s=0.0,
+        pooled=False,
+        access="serial",
+    )
+    pool = replace(with_tier.cluster.pool, node=replace(node, cxl=tier))
+    cluster = replace(with_tier.cluster, pools=(pool,))
+    found = setting_of(replace(with_tier, cluster=cluster), load_calibration())
+    limits = Limits(processes=(1, 2, 3), placements=placements)
+    space = list(enumerate_space(found, limits=limits))
+    several = [options for options in space if options.processes_per_device > 1]
+
+    assert len(several) < len(space)
+    assert bool(several) == listed
+    assert len(several) == len(set(several))
+    assert not any(options.traffic.offload.tiers for options in several)
 
 
 def test_processes_need_as_many_times_the_memory_when_screened() -> None:

@@ -5,6 +5,7 @@ from wattree.design.outcome import TOTALS, Outcome, WorkloadOutcome
 from wattree.design.points import Point
 from wattree.design.results import OBJECTIVE_TOTALS, Results, results_json
 from wattree.design.run import Progress, run_study, stored_results
+from wattree.design.schema import study_schema
 from wattree.design.store import default_store
 from wattree.design.study import OBJECTIVES, Axis, Study, Workload
 
@@ -26,4 +27,5 @@ __all__ = [
     "run_study",
     "stored_results",
     "study_from_mapping",
+    "study_schema",
 ]

@@ -195,6 +195,8 @@ def steps_of(workload: Workload, job: Job) -> float:
     target, batch = workload.target, job.data.global_batch
     if target.steps is not None:
         return target.steps
+    if not isinstance(job.strategy, str):  # processes with a batch each take more in a step
+        batch = job.strategy.colocation.samples(batch)
     samples = target.samples
     if target.tokens is not None:
         samples = target.tokens / job.data.sequence_length
@@ -216,8 +218,16 @@ def limits_of(asked: SearchSpec) -> tuple[Limits, ...]:
     }
     given = {key: tuple(value) for key, value in named.items() if value is not None}
     exact = Limits(axes=axes, **given)
-    # Apart, so that strategies of the model itself are simulated however far behind they are.
-    return (exact, replace(exact, phantom=True)) if asked.phantom else (exact,)
+    counts = tuple(dict.fromkeys(asked.processes_per_device))
+    several = tuple(count for count in counts if count > 1)
+    # Apart, so that strategies of the model itself, and those with one process on each device,
+    # are simulated however far behind they are.
+    parts = [exact] if 1 in counts else []
+    if asked.phantom:
+        parts.append(replace(exact, phantom=True))
+    if several:
+        parts.append(replace(exact, processes=several))
+    return tuple(parts)
 
 
 def _ranks(cluster: Cluster, asked: SearchSpec) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from wattree.errors import UnitError
 from wattree.units import parse_quantity
@@ -19,6 +19,7 @@ __all__ = [
     "StudyFile",
     "TargetSpec",
     "WorkloadSpec",
+    "study_schema",
 ]
 
 #: Points of one study that are worth starting; more are refused with what to do.
@@ -56,9 +57,19 @@ def _listed(value: object) -> object:
     return value if isinstance(value, list) else [value]
 
 
+def _one_or_list(item: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item}]})
+
+
 Count = Annotated[float, BeforeValidator(_count)]
-_Degrees = Annotated[list[Annotated[int, Field(ge=1, le=10**9)]], BeforeValidator(_listed)]
-_Names = Annotated[list[str], BeforeValidator(_listed)]
+_Degrees = Annotated[
+    list[Annotated[int, Field(ge=1, le=10**9)]],
+    BeforeValidator(_listed),
+    _one_or_list({"type": "integer", "minimum": 1, "maximum": 10**9}),
+]
+_Names = Annotated[list[str], BeforeValidator(_listed), _one_or_list({"type": "string"})]
+#: An amount is written with its unit.
+_WRITTEN = WithJsonSchema({"type": "string"})
 
 
 class TargetSpec(_Section):
@@ -97,6 +108,11 @@ class SearchSpec(_Section):
     )
     phantom: bool = Field(
         default=False, description="true or false, whether phantom layers are tried as well"
+    )
+    processes_per_device: _Degrees = Field(
+        [1],
+        description="a whole number, or a list of them: training processes on each device; "
+        "several are whole replicas, which share the batch",
     )
     memory: Literal["enforced", "ignored"] = Field(
         "enforced", description="'enforced', or 'ignored': any strategy fits, and results say so"
@@ -174,16 +190,16 @@ class LinkSpec(_Section):
 class ConstraintsSpec(_Section):
     """What every point must keep to."""
 
-    budget: Annotated[float, _of("usd", "what training all targets may cost")] | None = Field(
-        None, description="an amount such as '2 MUSD', for training all targets"
+    budget: Annotated[float, _of("usd", "what training all targets may cost"), _WRITTEN] | None = (
+        Field(None, description="an amount such as '2 MUSD', for training all targets")
     )
-    capital: Annotated[float, _of("usd", "what the cluster may cost to buy")] | None = Field(
-        None, description="an amount such as '20 MUSD', for buying the cluster"
+    capital: Annotated[float, _of("usd", "what the cluster may cost to buy"), _WRITTEN] | None = (
+        Field(None, description="an amount such as '20 MUSD', for buying the cluster")
     )
-    power: Annotated[float, _of("w", "of the site, PUE included")] | None = Field(
+    power: Annotated[float, _of("w", "of the site, PUE included"), _WRITTEN] | None = Field(
         None, description="a power such as '5 MW', of the site, PUE included"
     )
-    deadline: Annotated[float, _of("s", "for all targets")] | None = Field(
+    deadline: Annotated[float, _of("s", "for all targets"), _WRITTEN] | None = Field(
         None, description="a time such as '30 d', for all targets"
     )
 
@@ -213,7 +229,7 @@ class StudyFile(_Section):
 
     name: str | None = Field(None, description="a name; the file's by default")
     title: str = Field("", description="a text, for people")
-    notes: Annotated[list[str], BeforeValidator(_listed)] = Field(
+    notes: _Names = Field(
         default_factory=list, description="a text or a list of texts that every result shows"
     )
     workloads: list[dict[str, Any]] = Field(description="a list of workloads")
@@ -230,7 +246,7 @@ class StudyFile(_Section):
     constraints: dict[str, Any] = Field(
         default_factory=dict, description="a mapping with budget, capital, power and deadline"
     )
-    objectives: Annotated[list[str], BeforeValidator(_listed)] = Field(
+    objectives: _Names = Field(
         default_factory=lambda: ["time"],
         description="a list of time, energy, cost, carbon, power and capital",
     )
@@ -238,3 +254,34 @@ class StudyFile(_Section):
         default_factory=dict, description="a mapping of what strategies are tried"
     )
     sampler: dict[str, Any] = Field(default_factory=dict, description="a mapping with kind")
+
+
+#: Sections that a file's reader takes one by one, so that all of their faults are told at once.
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "workloads": WorkloadSpec,
+    "axes": AxisSpec,
+    "links": LinkSpec,
+    "constraints": ConstraintsSpec,
+    "search": SearchSpec,
+    "sampler": SamplerSpec,
+}
+
+
+def study_schema() -> dict[str, Any]:
+    """Return the JSON schema of a study file (draft 2020-12)."""
+    schema = StudyFile.model_json_schema()
+    parts = schema.setdefault("$defs", {})
+    for name, section in _SECTIONS.items():
+        inner = section.model_json_schema(ref_template="#/$defs/{model}")
+        parts |= inner.pop("$defs", {})
+        parts[section.__name__] = inner
+        reference = {"$ref": f"#/$defs/{section.__name__}"}
+        held = schema["properties"][name]
+        if name == "workloads":
+            held["items"] = reference
+        elif name in {"axes", "links"}:
+            held["additionalProperties"] = reference
+        else:
+            schema["properties"][name] = {**reference, "description": held["description"]}
+    parts["WorkloadSpec"]["properties"]["search"] = {"$ref": "#/$defs/SearchSpec"}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -2,94 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wattree.design import Axis, Outcome, Results
-from wattree.units import format_quantity, format_time
+from wattree.design import Outcome, Results
+from wattree.design.answers import Sweep, sweep_of
+from wattree.design.results import OBJECTIVE_TOTALS
+from wattree.report.design.words import MEASURES, SHORT, amount, level
 
-__all__ = ["show_points", "shown_value"]
-
-
-def _money(value: float) -> str:
-    return f"{value:,.0f} USD" if value >= 1000 else f"{value:.3g} USD"
-
+__all__ = ["show_points"]
 
 #: Points of a table that a terminal shows; files have them all.
 _MOST_ROWS = 12
-#: Total → its head and how a number of it is written.
-_TOTALS = {
-    "time_s": ("time", format_time),
-    "energy_j": ("energy", lambda value: format_quantity(value / 3600.0, "Wh")),
-    "cost_usd": ("cost", _money),
-    "carbon_gco2e": ("carbon", lambda value: format_quantity(value, "gCO2e")),
-    "power_w": ("power", lambda value: format_quantity(value, "W")),
-    "capital_usd": ("capital", _money),
-}
-
-
-def shown_value(axis: Axis, value: float | str) -> str:
-    """Return a value of an axis in its unit."""
-    if isinstance(value, str):
-        return value
-    if axis.scales:
-        return f"x{value:g}"
-    if isinstance(value, bool):
-        return str(value).lower()
-    number = f"{value / axis.factor:.6g}" if axis.unit else f"{value:.10g}"
-    return f"{number} {axis.unit}" if axis.unit else number
 
 
 def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -> None:
-    """Print the best points of a study by its first objective."""
-    study, feasible = results.study, results.feasible
+    """Print the best points of a study by its first objective, and the best by each other one."""
+    study, feasible, sweep = results.study, results.feasible, sweep_of(results)
     console.print(study.title or study.name, markup=False)
     for note in study.notes:
         console.print(f"note: {note}", markup=False)
     order = np.argsort(results.objective(study.objectives[0]), kind="stable")
     order = order[feasible[order]] if len(order) else order
-    totals = [name for name in _TOTALS if not np.isnan(results.total(name)).all()]
+    totals = [name for name in SHORT if not np.isnan(results.total(name)).all()]
+    least = {o: best for o in study.objectives if (best := results.best(o)) is not None}
+    listed = {*order[:rows].tolist(), *least.values()}
+    shown = [index for index in order.tolist() if index in listed]
     table = Table(box=None, pad_edge=False)
-    table.add_column("#", justify="right")
+    table.add_column("point", justify="right")
     for axis in study.axes:
         table.add_column(Text(axis.label))
     for name in totals:
-        table.add_column(_TOTALS[name][0], justify="right")
-    for number, index in enumerate(order[:rows].tolist(), start=1):
-        cells = _cells(results.outcomes[index], results, totals)
-        table.add_row(str(number), *map(Text, cells))
+        table.add_column(SHORT[name], justify="right")
+    for index in shown:  # numbered as on the page
+        table.add_row(f"#{index + 1}", *map(Text, _cells(sweep, index, totals)))
     if len(order):
         console.print(table)
-        _show_strategies([results.outcomes[index] for index in order[:rows].tolist()], console)
+        _show_strategies({n: results.outcomes[n] for n in shown}, console)
+    if len(least) > 1:
+        named = (f"{MEASURES[OBJECTIVE_TOTALS[o]]} at #{n + 1}" for o, n in least.items())
+        console.print(f"least {', '.join(named)}", markup=False)
     finished, there = len(results), results.points or len(results)
     console.print(
         f"{finished:,} of {there:,} points finished, {int(feasible.sum()):,} feasible"
-        + (f", the best {rows} shown" if len(order) > rows else "")
+        + (f", {len(shown)} shown" if len(order) > len(shown) else "")
     )
     _show_reasons(results, console)
 
 
-def _cells(outcome: Outcome, results: Results, totals: list[str]) -> list[str]:
-    values = [shown_value(axis, outcome.point.values[axis.name]) for axis in results.study.axes]
-    numbers = [
-        _TOTALS[name][1](outcome.totals[name]) if name in outcome.totals else "-" for name in totals
-    ]
-    return [*values, *numbers]
+def _cells(sweep: Sweep, point: int, totals: list[str]) -> list[str]:
+    values = [level(axis, axis.value(point)) for axis in sweep.axes]
+    return [*values, *(amount(name, float(sweep.measures[name][point])) for name in totals)]
 
 
-def _show_strategies(outcomes: Sequence[Outcome], console: Console) -> None:
+def _show_strategies(outcomes: Mapping[int, Outcome], console: Console) -> None:
     """Print under which strategies the points of the table are trained, each once."""
     points: dict[str, list[str]] = {}
-    for number, outcome in enumerate(outcomes, start=1):
+    for index, outcome in outcomes.items():
         named = len(outcome.workloads) > 1
         for entry in outcome.workloads:
             notes = "".join(f" ({note})" for note in entry.notes)
             words = f"{entry.workload}: {entry.strategy}" if named else entry.strategy
-            points.setdefault(f"{words}{notes}", []).append(str(number))
+            points.setdefault(f"{words}{notes}", []).append(f"#{index + 1}")
     for words, numbers in points.items():
         console.print(f"{', '.join(numbers)}: {words}", markup=False)
 

@@ -11,7 +11,6 @@ from wattree.design.answers import NoAnswer, Summary, summarise
 from wattree.design.results import OBJECTIVE_TOTALS
 from wattree.report.design.words import (
     MEASURES,
-    amount,
     at_point,
     bottleneck_sentence,
     break_even_sentence,
@@ -27,18 +26,12 @@ _MOST_LINES = 6
 
 
 def show_answers(results: Results, console: Console) -> None:
-    """Print the answers of a study; what cannot be answered says why."""
+    """Print what follows from the points of a study; what cannot be answered says why."""
     summary = summarise(results)
     if not summary.best:
         for name, why in summary.missing.items():
             console.print(f"least {MEASURES[name]}: cannot be told: {why.reason}", markup=False)
         return
-    _heading(console, "Best")
-    table = _table()
-    for name, point in summary.best.items():
-        value = amount(name, float(summary.sweep.measures[name][point]))
-        table.add_row(f"least {MEASURES[name]}", value, escape(at_point(summary.sweep, point)))
-    console.print(table)
     _front(summary, console)
     _heading(console, "What limits")
     _pairs(
@@ -106,13 +99,6 @@ def _money(summary: Summary, console: Console) -> None:
 def _heading(console: Console, text: str) -> None:
     console.print()
     console.print(text, style="bold", markup=False)
-
-
-def _table() -> Table:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for _ in range(3):
-        table.add_column(overflow="fold")
-    return table
 
 
 def _pairs(console: Console, pairs: list[tuple[str, str]]) -> None:

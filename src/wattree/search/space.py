@@ -62,6 +62,10 @@ _CONTEXTS_UNFUSED = ("gather", ULYSSES)
 #: Switches that decide what is split.
 _Kind = tuple[bool, ...]
 
+#: Placements that leave on the device what has room there: several processes on a device know no
+#: other memory, and are listed once, beside any of these.
+_NOTHING_MOVED = (Offload(), Offload(overflow="cxl"))
+
 #: Told apart by virtual stages alone, so they share switches.
 _SHARED_SWITCHES = ("1f1b", "interleaved")
 
@@ -80,7 +84,8 @@ class Limits:
         cuts: Whether pipelines over pools of different devices are also cut by their speed.
         phantom: Only strategies with phantom layers, which train another function, instead of those
             without.
-        processes: Processes on each device to try, beside which all devices hold whole replicas.
+        processes: Processes on each device to try, beside which all devices hold whole replicas;
+            several only where placements leave everything on the device.
         in_turn: Processes of a device take turns there (time slicing) instead of sharing it (MPS).
         placements: What lies in expanded memory that devices reach: `device` for nothing, or some
             of `placements.PLACED` joined by `+`; None for those that make sense on the cluster.
@@ -193,7 +198,7 @@ def enumerate_space(
     rejected: Counter[str] = Counter()
     meshes = _meshes(ranks, _axis_limits(model, setting.job.data.sequence_length, limits))
     meshes = _kept(meshes, _batch_splits(meshes, setting), rejected, "mesh: batch does not split")
-    every_switches = [*_switches(setting, limits), *_sharing_switches(setting, limits)]
+    every_switches = list(_switches(setting, limits))
     if limits.phantom:
         every_switches = list(
             phantom_switches(
@@ -209,6 +214,8 @@ def enumerate_space(
         for offload in placements
         for switches in every_switches
     ]
+    if any(offload in _NOTHING_MOVED for offload in placements) and not limits.phantom:
+        every_switches += _sharing_switches(setting, limits)
     legal = _legal_by_kind(meshes, every_switches, setting, rejected)
     groups = []
     shared = Shared()
