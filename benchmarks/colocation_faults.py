@@ -18,6 +18,7 @@ from pathlib import Path
 
 from benchmarks.energy_frame import Section
 from benchmarks.measure import Figure
+from wattree.runtime.colocation.environment import PARENT
 from wattree.runtime.colocation.processes import is_alive, marked
 from wattree.runtime.colocation.state import JobState, state_root, states_in
 
@@ -61,6 +62,7 @@ def _killed(victim: str, moment: random.Random) -> tuple[float, str]:
     """Return the time from a kill to the end of all [s], and what the launcher said."""
     with tempfile.TemporaryDirectory() as base:
         environment = os.environ | {"XDG_RUNTIME_DIR": base, "OMP_NUM_THREADS": "1"}
+        environment[PARENT] = str(os.getpid())  # no launcher goes on when this is ended
         launcher = subprocess.Popen(
             [
                 *(sys.executable, "-m", "wattree", "launch", "-q", str(_PROCESSES)),

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from benchmarks.energy_frame import Section
 from benchmarks.measure import Figure
+from wattree.runtime.colocation.environment import PARENT
 
 __all__ = ["overhead"]
 
@@ -113,7 +114,7 @@ def _run(folder: Path, seconds: float, *, launched: bool) -> _Run:
             *(launcher if launched else []),
             *(sys.executable, str(folder / "train.py"), str(seconds), str(out)),
         ],
-        env=os.environ | {"PYTHONPATH": str(_ROOT / "src")},
+        env=os.environ | {"PYTHONPATH": str(_ROOT / "src"), PARENT: str(os.getpid())},
         stderr=subprocess.DEVNULL,
         preexec_fn=_keep_to_one_core,
         check=True,

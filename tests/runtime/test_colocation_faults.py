@@ -15,6 +15,7 @@ import pytest
 
 from tests.runtime.fake_nvidia import CONNECT, DEVICE, install
 from wattree.runtime.colocation.clean import clear_orphans
+from wattree.runtime.colocation.environment import PARENT
 from wattree.runtime.colocation.processes import Process, end, is_alive, marked, process_of
 from wattree.runtime.colocation.state import JobState, state_root, states_in
 
@@ -263,3 +264,46 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing(home: dict[str, str]) -> Non
     assert launcher.returncode == 130
     assert said.strip().endswith("wattree: interrupted")
     assert _gone(everything, state, since_s)
+
+
+def test_a_launcher_ends_with_the_process_that_it_was_told(home: dict[str, str]) -> None:
+    """A benchmark that is ended leaves no job behind, which nobody would look for."""
+    starter = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(300)"])
+    launcher = _launch(home | {PARENT: str(starter.pid)}, "-q", "2", "--device", "cpu")
+    _ranks(launcher, home, 2)
+    state = _state(home)
+    everything = _everything(state, launcher.pid)
+    since_s = time.monotonic()
+    starter.kill()
+    starter.wait()
+    _, said = launcher.communicate(timeout=LIMIT_S)
+    assert launcher.returncode == 1
+    assert f"process {starter.pid} (WATTREE_PARENT) is gone, which started this" in said
+    assert _gone(everything, state, since_s)
+
+
+def test_a_rank_of_torchrun_ends_with_torchrun(home: dict[str, str]) -> None:
+    """Killed, it can end nobody; a command of a shell goes on without the shell."""
+    program = [sys.executable, "-m", "wattree", "launch", "-q", "2", "--device", "cpu", "--"]
+    program += [sys.executable, "-S", "-c", RANK]
+    code = "import subprocess, sys; sys.exit(subprocess.Popen(sys.argv[1:]).wait())"
+    outer = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    outer |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29876"}
+    for told, ends in ((outer, True), ({}, False)):
+        starter = subprocess.Popen(
+            [sys.executable, "-S", "-c", code, *program], env=home | told, stderr=subprocess.DEVNULL
+        )
+        _ranks(starter, home, 2)
+        state = _state(home)
+        everything = _everything(state, state.launcher.pid)
+        since_s = time.monotonic()
+        starter.kill()
+        starter.wait()
+        if not ends:
+            time.sleep(1.0)
+            assert all(map(is_alive, everything))
+            end([state.launcher])
+            since_s = time.monotonic()
+        assert _gone(everything, state, since_s)
+        for path in Path(home["PLACE"]).glob("rank*"):
+            path.unlink()

@@ -184,6 +184,16 @@ def test_without_a_device_processes_share_the_processor_and_the_user_is_told(
     assert equipment(LaunchOptions(processes=2, device="cpu"), told).notes == ()
 
 
+def test_a_number_that_takes_the_host_down_is_refused() -> None:
+    """Of processes, and of shares of the processor."""
+    cores = len(processors(1)[0].cores)
+    assert equipment(LaunchOptions(processes=32 * cores, device="cpu"), {}).kind == "cpu"
+    with pytest.raises(RunError, match=rf"found {32 * cores + 1}, expected at most {32 * cores} "):
+        equipment(LaunchOptions(processes=32 * cores + 1, device="cpu"), {})
+    with pytest.raises(RunError, match=r"found 2 on each of 10000 shares of the processor"):
+        equipment(LaunchOptions(processes=2, devices=10000, device="cpu"), {})
+
+
 def test_a_host_without_room_says_for_how_many_there_is() -> None:
     """Of a processor, too."""
     device = processors(1)[0]

@@ -28,6 +28,7 @@ __all__ = [
     "JOB",
     "LOADER_WORKERS",
     "LOCAL_RANK",
+    "PARENT",
     "PROCESSES_PER_DEVICE",
     "REDUCE",
     "REDUCTIONS",
@@ -54,6 +55,8 @@ SHARED = "WATTREE_SHARED"
 LOADER_WORKERS = "WATTREE_LOADER_WORKERS"
 #: Token of the job, by which its launcher finds what it started, however deep.
 JOB = "WATTREE_JOB"
+#: Number of a process with which a launcher ends: set by programs that start launchers.
+PARENT = "WATTREE_PARENT"
 
 #: The first is the default.
 REDUCTIONS = ("hierarchical", "flat", "nccl", "mpi")

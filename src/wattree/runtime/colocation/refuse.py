@@ -12,12 +12,15 @@ from wattree.runtime.colocation.processes import words_of
 from wattree.runtime.colocation.state import states_in
 from wattree.units import format_bytes
 
-__all__ = ["check_devices", "check_memory", "foreign_daemons"]
+__all__ = ["check_devices", "check_memory", "check_processors", "foreign_daemons"]
 
 _SOURCE = "--processes-per-device"
 #: The name by which the kernel knows both: fifteen characters of it.
 _COMMAND = "nvidia-cuda-mps"
 _PROGRAMS = {"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"}
+#: Processes on a share of the processor for each of its cores. Past it they only wait for each
+#: other, and a slip of the keyboard takes the host down; MPS takes no more than 60 of a device.
+_PER_CORE = 32
 #: MPS needs devices from here on.
 _OLDEST = (3, 5)
 
@@ -68,6 +71,27 @@ def check_devices(
             )
     if problems:
         raise RunError(_SOURCE, problems)
+
+
+def check_processors(devices: Sequence[Device], processes: int) -> None:
+    """Refuse more processes than can be meant on the cores of a host.
+
+    Args:
+        devices: Shares of its processor.
+        processes: On each.
+
+    Raises:
+        RunError: They are too many; how many are taken.
+    """
+    cores = set().union(*(device.cores for device in devices))
+    most = _PER_CORE * max(len(cores), 1)
+    found = processes * len(devices)
+    if found > most:
+        told = "" if len(devices) == 1 else f" on each of {len(devices)} shares of the processor"
+        raise RunError(
+            _SOURCE,
+            [f"found {processes}{told}, expected at most {most} in all, {_PER_CORE} for each core"],
+        )
 
 
 def check_memory(devices: Sequence[Device], processes: int, per_process_bytes: float) -> None:

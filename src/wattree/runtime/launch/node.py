@@ -9,7 +9,7 @@ from pathlib import Path
 from wattree.errors import RunError
 from wattree.runtime.colocation.devices import Device, accelerators, processors
 from wattree.runtime.colocation.mps import CONTROL, control_program
-from wattree.runtime.colocation.refuse import check_devices, check_memory
+from wattree.runtime.colocation.refuse import check_devices, check_memory, check_processors
 from wattree.runtime.launch.options import LaunchOptions
 
 __all__ = ["Equipment", "equipment"]
@@ -55,6 +55,7 @@ def equipment(options: LaunchOptions, environment: Mapping[str, str]) -> Equipme
         )
     if found is None or not found.devices:
         devices = processors(options.devices or 1)
+        check_processors(devices, options.processes)
         if found is not None:
             notes.append(f"no accelerator here ({found.fault}): processes share the processor")
         notes += _without_effect(options)

@@ -32,7 +32,7 @@ from wattree.runtime.launch.node import Equipment, equipment
 from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.spawn import Failure, Finished, Watch, run_ranks
 from wattree.runtime.launch.starts import Told, common_environment, starts_of
-from wattree.runtime.launch.watches import DaemonWatch
+from wattree.runtime.launch.watches import DaemonWatch, starter_watch
 
 __all__ = ["launch_script"]
 
@@ -96,6 +96,7 @@ class _Job:
         self._command, self._options, self._environment = command, options, environment
         self._say, self._outer, self._meeting = say, outer, meeting
         self._is_first = meeting.number == 0
+        self._starter = starter_watch(environment, None if outer is _ALONE else outer.launcher)
 
     def run(self) -> Finished:
         """Run the processes of this launcher to the end of the job."""
@@ -132,6 +133,8 @@ class _Job:
         self, places: Sequence[Place], told: Told, state: JobState, watched: DaemonWatch | None
     ) -> Finished:
         watches: list[Watch] = [self._meeting]
+        if self._starter is not None:
+            watches.append(self._starter)
         if watched is not None:
             watches.append(watched)
 

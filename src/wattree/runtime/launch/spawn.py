@@ -234,7 +234,7 @@ def _first_failure(children: Sequence[Child], folder: Path, noticed: Sequence[Fa
 
 def _silent(rank: int, code: int) -> str:
     if code >= 0:
-        return f"rank {rank} ended with exit code {code} and said nothing"
+        return f"rank {rank} ended with exit code {code}"
     name = signal.Signals(-code).name
     why = (
         ": whoever did that said nothing; the kernel does it where memory runs out"

@@ -1,15 +1,22 @@
-"""Ends a job whose MPS daemon is gone, or whose ranks run without it."""
+"""Ends a job whose MPS daemon is gone, whose ranks run without it, or whose starter is gone."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 
+from wattree.errors import RunError
+from wattree.runtime.colocation.environment import PARENT
 from wattree.runtime.colocation.mps import MpsControl, MpsDaemon
 from wattree.runtime.colocation.mps_watch import Clients
+from wattree.runtime.colocation.processes import is_alive, process_of
 from wattree.runtime.launch.spawn import Failure
 
-__all__ = ["DaemonWatch"]
+__all__ = ["DaemonWatch", "StarterWatch", "starter_watch"]
+
+#: Who a job ends with is looked for this often. [s]
+_LOOK_EVERY_S = 0.2
 
 
 class DaemonWatch:
@@ -59,3 +66,54 @@ class DaemonWatch:
         if missing:
             told = ", ".join(map(str, missing))
             self._say(f"warning: rank {told} was never a client of the MPS daemon")
+
+
+class StarterWatch:
+    """Ends a job with the process that started its launcher.
+
+    Args:
+        is_there: Says whether that process still runs.
+        name: What the user knows it by.
+    """
+
+    def __init__(self, is_there: Callable[[], bool], name: str) -> None:
+        self._is_there, self._name = is_there, name
+        self._next_s = 0.0
+
+    def check(self) -> Failure | None:
+        """Return that it is gone."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return None
+        self._next_s = now_s + _LOOK_EVERY_S
+        if self._is_there():
+            return None
+        message = f"{self._name} is gone, which started this: all processes are ended"
+        return Failure(rank=-1, code=1, message=message, at_s=time.time())
+
+
+def starter_watch(environment: Mapping[str, str], outer: str | None) -> StarterWatch | None:
+    """Return a watch for the process that a launcher ends with; None where it may outlive all.
+
+    A rank of torchrun, srun or mpirun is nothing without them. A command of a shell goes on when
+    the shell ends, as under nohup.
+
+    Args:
+        environment: Of the launcher, in which a program may have said with whom it ends.
+        outer: Name of the launcher that started this one as a rank of its own; None without one.
+
+    Raises:
+        RunError: What the program said is no number of a process.
+    """
+    said = environment.get(PARENT)
+    if said is not None:
+        if not said.isdecimal():
+            raise RunError(PARENT, [f"found {said!r}, expected the number of a process"])
+        found = process_of(int(said))
+        return StarterWatch(
+            lambda: found is not None and is_alive(found), f"process {said} ({PARENT})"
+        )
+    if outer is None:
+        return None
+    parent = os.getppid()
+    return StarterWatch(lambda: os.getppid() == parent, f"{outer} (process {parent})")
