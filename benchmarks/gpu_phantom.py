@@ -19,6 +19,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from rich.table import Table
 import wattree
 from benchmarks.gpu_phantom_kernels import Kernel, Sizes, kernels_of, median_s
 from benchmarks.gpu_training import environment
-from wattree.errors import UnknownNameError, WattreeError
+from wattree.errors import MissingExtraError, UnknownNameError, WattreeError
 from wattree.files import write_atomic
 from wattree.hardware import Device, Precision, canonical_name, load_device
 
@@ -153,6 +154,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         layers = _layers(given)
     except ValueError as error:
         print(f"benchmarks.gpu_phantom: {error}", file=sys.stderr)
+        return 2
+    if find_spec("torch") is None:
+        missing = MissingExtraError(
+            needed_for="benchmarks.gpu_phantom", package="torch", extra="torch"
+        )
+        print(missing, file=sys.stderr)
         return 2
     import torch
 

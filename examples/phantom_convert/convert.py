@@ -6,13 +6,23 @@ A dense network learns to read the bundled digits. Its three linear layers becom
 over the ranks, with k ghosts of each; then they learn on for a few steps, still over the ranks.
 """
 
+from __future__ import annotations
+
 import argparse
 import copy
+import os
+import sys
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from wattree.errors import MissingExtraError
+
+try:
+    import torch
+    import torch.distributed as dist
+    from torch import Tensor, nn
+    from torch.nn.functional import cross_entropy
+except ModuleNotFoundError:
+    missing = MissingExtraError(needed_for="phantom_convert", package="torch", extra="torch")
+    sys.exit(f"error: {missing}")
 
 from wattree.runtime import conversion_of, phantomize
 from wattree.runtime.data import Wanted, WantedKind, sample_set
@@ -44,6 +54,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help="of the dense model")
     parser.add_argument("--tune", type=int, default=30, help="steps of the converted ones")
     asked = parser.parse_args()
+    if "RANK" not in os.environ:
+        parser.error("needs its ranks: start it by torchrun --nproc-per-node 4")
     dist.init_process_group("gloo")
     say = print if dist.get_rank() == 0 else lambda *_: None
     torch.manual_seed(0)

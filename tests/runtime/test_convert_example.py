@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,13 +13,14 @@ import pytest
 pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = "examples/phantom_convert/convert.py"
 
 
 @pytest.mark.slow
 def test_more_ghosts_lose_less_and_tuning_wins_back() -> None:
     """Block-diagonal is worst; calibration and a few steps help at every number of ghosts."""
     program = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    example = ["examples/phantom_convert/convert.py", "--ghosts", "0", "2", "32", "--steps", "150"]
+    example = [EXAMPLE, "--ghosts", "0", "2", "32", "--steps", "150"]
     done = subprocess.run(
         [sys.executable, *program, *example, "--tune", "20"],
         cwd=ROOT,
@@ -42,3 +44,28 @@ def test_more_ghosts_lose_less_and_tuning_wins_back() -> None:
         assert tuned < converted + 2e-3
     assert losses[0][0] > losses[2][0] > losses[32][0]
     assert losses[32][1] == pytest.approx(dense, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ("sys.modules['torch'] = None; ", "error: phantom_convert needs the package 'torch'"),
+        ("", "needs its ranks: start it by torchrun"),
+    ],
+)
+def test_what_it_lacks_is_said_without_a_traceback(before: str, said: str) -> None:
+    """PyTorch, or a launcher."""
+    program = f"import runpy, sys; {before}runpy.run_path({EXAMPLE!r}, run_name='__main__')"
+    alone = {key: value for key, value in os.environ.items() if key != "RANK"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=alone,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

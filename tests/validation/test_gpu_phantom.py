@@ -100,6 +100,17 @@ def test_without_a_device_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_without_torch_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In place of a traceback."""
+    monkeypatch.setattr(gpu_phantom, "RESULTS", tmp_path)
+    monkeypatch.setattr(gpu_phantom, "find_spec", lambda _: None)
+    assert main([]) == 2
+    assert "pip install 'wattree[torch]'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.gpu
 def test_an_accelerator_reaches_no_more_than_its_roofline(tmp_path: Path) -> None:
     """And large products a good part of it."""
