@@ -156,7 +156,7 @@ def ramp(measure: Callable[[Setting], Row], limits: Limits) -> Choice:
     single = _ahead(singles)
     rows = [*singles, *_more(measure, limits, single, why)]
     rows += _refined(measure, limits, max(rows, key=_rate))
-    competitors = tuple(_competitors(measure, limits, alone))
+    competitors = tuple(_competitors(measure, limits, single))
     best, gain = _confirmed(measure, max([single, *rows], key=_rate), single, alone, why)
     why += _of_competitors(competitors, best)
     return Choice(
@@ -200,7 +200,7 @@ def _more(
     fits = _room(limits, alone.memory_bytes)
     for processes in _PROCESSES:
         if processes > limits.clients:
-            why.append(f"a device takes {limits.clients} processes at most")
+            why.append(f"no more than {limits.clients} processes go on a device here")
             return
         if processes > fits:
             why.append(f"memory has room for {fits} process(es)")
@@ -243,22 +243,22 @@ def _refined(measure: Callable[[Setting], Row], limits: Limits, best: Row) -> It
                 yield measure(replace(best.setting, thread_percentage=share))
 
 
-def _competitors(measure: Callable[[Setting], Row], limits: Limits, alone: Row) -> Iterator[Row]:
+def _competitors(measure: Callable[[Setting], Row], limits: Limits, single: Row) -> Iterator[Row]:
     """Measure what one process does with a larger batch, more workers, a compiled model."""
-    if alone.workers and 2 * alone.workers <= limits.cores:
-        yield measure(Setting(loader_workers=2 * alone.workers))
+    if single.workers and 2 * single.workers <= limits.cores:
+        yield measure(replace(single.setting, loader_workers=2 * single.workers))
     if not limits.switches:
         return
-    best = alone.rate
+    best = single.rate
     for factor in (2, 4):
-        row = measure(Setting(batch_factor=factor))
-        if not row.fault and row.samples < 1.5 * alone.samples:
+        row = measure(replace(single.setting, batch_factor=factor))
+        if not row.fault and row.samples < 1.5 * single.samples:
             row = replace(row, fault="no DataLoader sets the batch of this job", rate=0.0)
         yield row
         if row.rate <= best * (1 + _MARGIN):
             break
         best = row.rate
-    yield measure(Setting(compiles=True))
+    yield measure(replace(single.setting, compiles=True))
 
 
 def _gain(measure: Callable[[Setting], Row], best: Row, alone: Row) -> float:
