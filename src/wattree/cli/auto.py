@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wattree.cli.launch import note
+from wattree.cli.launch import finish, note
 
 if TYPE_CHECKING:
     from wattree.runtime.launch.options import LaunchOptions
@@ -32,17 +32,23 @@ def tuned(
 
     Raises:
         RunError: The first trial fails, or there can be none here.
+        Exit: It was interrupted.
     """
     from rich.console import Console
 
     from wattree.errors import RunError
     from wattree.report.tune_text import show_choice
+    from wattree.runtime.launch import INTERRUPTED, Finished
     from wattree.runtime.tune import ramp
     from wattree.runtime.tune.measured import Trials
 
     trials = Trials(command, options, environment={**os.environ, **(environment or {})}, say=note)
     note("looking for the best number of processes per device by short trials")
-    found = ramp(trials, trials.limits)
+    try:
+        found = ramp(trials, trials.limits)
+    except KeyboardInterrupt:
+        finish(Finished(code=INTERRUPTED, interrupted=True))
+        raise
     if found.rows[0].fault:
         raise RunError(
             "--processes-per-device auto",
