@@ -102,4 +102,8 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("interrupted: no file is half written", file=sys.stderr)
+        sys.exit(130)

@@ -160,4 +160,7 @@ def _row(result: Any, targets: Sequence[float]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    _rank(Path(sys.argv[1]), Path(sys.argv[2]))
+    try:
+        _rank(Path(sys.argv[1]), Path(sys.argv[2]))
+    except KeyboardInterrupt:  # ahead of the first step; from then on training ends by itself
+        sys.exit(130)

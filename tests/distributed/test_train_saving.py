@@ -123,6 +123,7 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
     assert first["nan"] == second["nan"]
     assert "the loss of step" in first["nan"]
     assert "layer 'layers.0', whose weight holds numbers that are not finite" in first["nan"]
+    assert "no checkpoint holds it" in first["nan"]
     for number, told in enumerate((first, second)):
         assert told["memory"].startswith(f"rank {number}: out of memory while the model")
         assert "'digits' has classes; expected model.ffn.loss: cross_entropy" in told["classes"]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -94,3 +97,27 @@ def test_the_page_has_what_the_program_prints_of_what_was_measured(study: Module
 
     assert study.tables.steps_table(kept, study.STUDY["trained"]["targets"]) in page
     assert study.tables.timed_table(kept) in page
+
+
+def test_an_interrupt_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    """With the exit code of the command, and files as they were."""
+    pytest.importorskip("torch")
+    folder = tmp_path / "phantom_study"
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__", "*.png"))
+    # A process started in the background may have been told to ignore the signal.
+    program = (
+        "import runpy, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "sys.argv = ['study.py']; runpy.run_path('study.py', run_name='__main__')"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=folder, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stderr is not None
+        assert "training" in child.stderr.readline()
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "interrupted" in said
+    assert 'study.py", line' not in said  # a rank that still imports may end in one of its own
+    for name in ("measured.json", "README.md"):
+        assert (folder / name).read_bytes() == (FOLDER / name).read_bytes()

@@ -102,8 +102,7 @@ def broken_loss(
         f"rank {rank}",
         [
             f"the loss of step {first + at + 1} is {losses[at]}{where}; a smaller "
-            "training.learning_rate, other data or another precision helps. The last checkpoint is "
-            "of before"
+            "training.learning_rate, other data or another precision helps; no checkpoint holds it"
         ],
     )
 
