@@ -40,20 +40,20 @@ class Case:
         name: For readers.
         words: For the script.
         rule: What becomes of the batch.
-        threads: Of each process. One: two processes have a core each, and one process with two
-            threads is slower than with one in all of these but the last, several times so on a busy
-            machine, where threads wait for each other. None: what a process takes by itself.
     """
 
     name: str
     words: tuple[str, ...]
     rule: str = "fixed-global"
-    threads: int | None = 1
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of its runs."""
-        told = {} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)}
-        return {**os.environ, **told}
+        """Return the environment of its runs: a thread for each process.
+
+        Two processes have a core each. One with a thread on each core may be several times slower
+        on a machine with other work, as threads wait for each other: that would be no gain of a
+        second process.
+        """
+        return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 #: A slow disk, one that shares its time with computing, computing alone, and overheads.
@@ -69,11 +69,7 @@ CASES = (
         words=("--latency", "3e-4", "--batch", "32", "--model", "convolutions"),
     ),
     Case(name="computing alone, 4 samples", words=("--batch", "4", "--model", "convolutions")),
-    Case(
-        name="computing alone, 32 samples, against a process on all cores",
-        words=("--batch", "32", "--model", "convolutions"),
-        threads=None,
-    ),
+    Case(name="computing alone, 32 samples", words=("--batch", "32", "--model", "convolutions")),
 )
 
 

@@ -167,7 +167,8 @@ def tables(found: Mapping[str, Any], rows: list[dict[str, Any]]) -> str:
         f"{row['rate']:,.0f} | {row['gain']:.2f} | {row['data_share']:.0%} |"
         for row in found["rows"]
     ]
-    lines += ["", "No meter of this machine can be read: no energies.", ""]
+    load = "unknown" if found["load_at_end"] is None else f"{found['load_at_end']:.0f}"
+    lines += ["", f"Load of the machine at the end {load}; no meter can be read: no energies.", ""]
     lines += [verdict("measured", found["rows"]), ""]
     lines += [
         "### Simulated: one of eight A100 (not measured)",
