@@ -1,7 +1,8 @@
 """What `wattree launch` costs beside the plain command: time of training, start-up apart.
 
 A section for `benchmarks.colocation`; `python -m benchmarks.colocation_launch [SECONDS]` prints it
-alone. Both train the same thing in turns, each one first as often as the other.
+alone. Both train the same thing in turns, each one first as often as the other, and all that either
+starts has one core: what the launcher does is not done beside the training but instead of it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _STARTS = 3
 _SCRIPT = """
 import json, os, sys, time
 import torch
+torch.set_num_threads(1)
 seconds, out = float(sys.argv[1]), sys.argv[2]
 torch.manual_seed(0)
 model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)])
@@ -48,8 +50,7 @@ while not times or time.perf_counter() < until:
     step()
     times.append(time.perf_counter() - begin)
 with open(out, "w") as file:
-    threads, cpu_s = torch.get_num_threads(), time.process_time()
-    json.dump({"times": times, "threads": threads, "cpu_s": cpu_s}, file)
+    json.dump({"times": times, "cpu_s": time.process_time()}, file)
 """
 
 
@@ -82,9 +83,8 @@ def overhead(seconds: float = _RUN_S) -> Section:
         reached=ratio <= 1 + _MOST,
     )
     notes = (
-        "Median over pairs of the median step with and without, start-up apart; "
-        f"{pairs[0][0].threads} thread(s). The launcher itself, and what it keeps beside it, "
-        f"used {busy:.2%} of a core meanwhile.",
+        "Median over pairs of the median step with and without, start-up apart, all on one core. "
+        f"The launcher, and what it keeps beside it, used {busy:.2%} of it.",
     )
     return Section(title="Overhead of the launcher", figures=(figure,), notes=notes)
 
@@ -96,13 +96,11 @@ class _Run:
     Attributes:
         median_s, total_s: Of a step, and of all. [s]
         other_cpu_s: Processor time of all but the script: the launcher's. [s]
-        threads: Of the script.
     """
 
     median_s: float
     total_s: float
     other_cpu_s: float
-    threads: int
 
 
 def _run(folder: Path, seconds: float, *, launched: bool) -> _Run:
@@ -117,6 +115,7 @@ def _run(folder: Path, seconds: float, *, launched: bool) -> _Run:
         ],
         env=os.environ | {"PYTHONPATH": str(_ROOT / "src")},
         stderr=subprocess.DEVNULL,
+        preexec_fn=_keep_to_one_core,
         check=True,
     )
     told = json.loads(out.read_text(encoding="utf-8"))
@@ -124,8 +123,12 @@ def _run(folder: Path, seconds: float, *, launched: bool) -> _Run:
         median_s=statistics.median(told["times"]),
         total_s=sum(told["times"]),
         other_cpu_s=_children_cpu_s() - before_s - told["cpu_s"],
-        threads=told["threads"],
     )
+
+
+def _keep_to_one_core() -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 def _children_cpu_s() -> float:

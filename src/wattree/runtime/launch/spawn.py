@@ -46,7 +46,8 @@ _PARENT = "WATTREE_TRAIN_PARENT"
 _SETTLE_S = 0.3
 #: Ranks that were asked to stop have so long to write a checkpoint. [s]
 _GRACE_S = 60.0
-_LOOK_EVERY_S = 0.02
+#: Between two looks at the ranks: often at first, when most goes wrong, then at little cost. [s]
+_LOOK_EVERY_S, _LOOK_LATER_S, _FIRST_S = 0.02, 0.1, 10.0
 #: What is left of a rank that failed ends then at the latest. [s]
 _GONE_AFTER_S = 5.0
 #: Exit code of what was asked to stop, and did.
@@ -191,6 +192,7 @@ def _watched(
 ) -> Finished:
     """Wait for all; end the rest when one fails, or when they do not stop as asked."""
     asked_s: float | None = None
+    begin_s = time.monotonic()
     while True:
         codes = [child.code() for child in children]
         if asked and -signal.SIGTERM in codes:  # asked before it could say that it heard
@@ -211,7 +213,8 @@ def _watched(
         if asked_s is not None and (len(asked) > 1 or time.monotonic() - asked_s > grace_s):
             end_children(children)
             return Finished(code=INTERRUPTED, interrupted=True)
-        time.sleep(_LOOK_EVERY_S)
+        is_young = time.monotonic() - begin_s < _FIRST_S
+        time.sleep(_LOOK_EVERY_S if is_young or asked else _LOOK_LATER_S)
 
 
 def _first_failure(children: Sequence[Child], folder: Path, noticed: Sequence[Failure]) -> Failure:
