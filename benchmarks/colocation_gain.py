@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.energy_frame import Section
 from benchmarks.measure import Figure
-from wattree.cost.colocation import local_reduction_bytes
+from tests.distributed.ranks import run_ranks
 from wattree.errors import RunError
 from wattree.predict.colocation import MeasuredStep, predicted_gain
 from wattree.runtime.launch.options import LaunchOptions
@@ -24,12 +26,21 @@ from wattree.runtime.launch.script import launch_script
 from wattree.runtime.tune import Setting
 from wattree.runtime.tune.measured import TrialOptions, Trials
 
-__all__ = ["CASES", "Case", "Gain", "gains", "measured_gain", "predicted_from", "profiled"]
+__all__ = [
+    "CASES",
+    "Case",
+    "Gain",
+    "averaging_s",
+    "gains",
+    "measured_gain",
+    "predicted_from",
+    "profiled",
+]
 
 _SCRIPT = Path(__file__).parent / "colocation_job.py"
 #: Most that predicted and measured gain may be apart, by the issue of this part.
 _MOST = 0.10
-_TURNS, _SECONDS, _PROFILED_STEPS = 5, 2.0, 120
+_TURNS, _SECONDS, _PROFILED_STEPS, _AVERAGES = 5, 2.0, 120, 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +111,8 @@ def gains(turns: int = _TURNS, seconds: float = _SECONDS) -> Section:
     for case in CASES:
         profile = profiled(case)
         found = measured_gain(case, 2, turns=turns, seconds=seconds)
-        predicted = predicted_from(profile, 2, case.rule)
+        averaging = averaging_s(2, profile["gradient_bytes"])
+        predicted = predicted_from(profile, 2, case.rule, averaging)
         error = predicted / found.median - 1
         figures.append(
             Figure(
@@ -114,7 +126,8 @@ def gains(turns: int = _TURNS, seconds: float = _SECONDS) -> Section:
     notes = (
         f"Two processes under wattree launch against one; medians of ratios over {turns} turns; "
         f"{len(os.sched_getaffinity(0))} cores. Predicted by wattree.predict.colocation from one "
-        "run of one process, with the shipped contention of CPUs.",
+        "run of one process, with the shipped contention of CPUs, and the time that averaging "
+        "gradients of that size takes processes which do nothing else.",
     )
     return Section(title="Gain of two processes", figures=tuple(figures), notes=notes)
 
@@ -144,13 +157,32 @@ def profiled(case: Case, processes: int = 2, steps: int = _PROFILED_STEPS) -> di
     return told
 
 
-def predicted_from(profile: Mapping[str, float], processes: int, rule: str) -> float:
+def averaging_s(processes: int, gradient_bytes: float) -> float:
+    """Return what averaging gradients of a size takes on this machine, beside a barrier. [s]
+
+    Of processes that do nothing else: it hangs on the machine and the size, not on the job.
+    """
+    every = run_ranks(
+        processes,
+        "benchmarks/colocation_gain_ranks.py:averaged",
+        {"gradient_bytes": int(gradient_bytes), "turns": _AVERAGES},
+        limit_s=120,
+    )
+    # A pass has ended when its last process has.
+    ends = {name: np.max([each[name] for each in every], axis=0) for name in every[0]}
+    return max(float(np.median(ends["with"]) - np.median(ends["without"])), 0.0)
+
+
+def predicted_from(
+    profile: Mapping[str, float], processes: int, rule: str, averaging: float
+) -> float:
     """Return the gain that a prediction makes of a profile.
 
     Args:
         profile: Of `profiled`, for that number of processes.
         processes: On the processor.
         rule: What becomes of the batch.
+        averaging: What averaging the gradients takes. [s]
     """
     cores = len(os.sched_getaffinity(0))
     # Of its time a share `h` stays whatever the batch is, the rest shrinks to 1 / q.
@@ -164,13 +196,12 @@ def predicted_from(profile: Mapping[str, float], processes: int, rule: str) -> f
         fixed_share=fixed,
         cores_used=max(profile["cores"], 1.0),
     )
-    moved = float(local_reduction_bytes(profile["gradient_bytes"], processes=processes))  # type: ignore[arg-type]
     found = predicted_gain(
         alone,
         processes,
         rule=rule,
         cores=cores,
-        reduction_s=moved / profile["memory_bytes_per_s"],
+        reduction_s=averaging,
     )
     return found.samples / found.step_s / (profile["samples"] / profile["step_s"])
 

@@ -146,19 +146,12 @@ class _Clock:
 
     def summary(self, batch: int) -> dict[str, float]:
         gradient_bytes = sum(p.numel() * p.element_size() for p in self._model.parameters())
-        whole = torch.zeros(max(gradient_bytes // 4, 2**20))
-        copy_s = []
-        for _ in range(20):
-            began_s = time.perf_counter()
-            whole.clone()
-            copy_s.append(time.perf_counter() - began_s)
         medians = {name: statistics.median(times[5:]) for name, times in self._times.items()}
         return medians | {
             "samples": float(batch),
             # Not from CPU time, which counts idle threads that spin, too.
             "cores": float(self._few),
             "gradient_bytes": float(gradient_bytes),
-            "memory_bytes_per_s": 8 * whole.numel() / statistics.median(copy_s),
         }
 
     def _note(self, name: str, value: float) -> None:
