@@ -77,8 +77,8 @@ def payload_bytes(contestant: Contestant, size: int) -> float:
         case "shared":
             return 4 * depth * ghosts * sample_bytes / size
         case "low-rank":  # compressors travel with activations
-            rows = contestant.batch + ghosts
-            return 2 * depth * (size - 1) * (n / size) * rows * _BYTES
+            rows = 2 * depth * (contestant.batch + ghosts) - skipped * contestant.batch
+            return (size - 1) * (n / size) * rows * _BYTES
         case "rows" | "sequence":
             return (2 * depth - skipped) * (n / size) * sample_bytes
         case "megatron":  # an all-reduce for each pair and direction
