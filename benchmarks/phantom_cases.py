@@ -12,6 +12,7 @@ __all__ = [
     "RATE_MBIT_PER_S",
     "SIZE",
     "STEPS_CASE",
+    "WIDE_CASE",
     "iso_case_width",
     "like",
     "step_contestants",
@@ -27,6 +28,8 @@ BYTES_CASE = Contestant(
 )
 #: A rank's ghosts of 0.8 MB take 32 ms on a link; the product with its own block takes longer.
 LONG_CASE = Contestant(kind="phantom", width=8192, depth=2, batch=256, ghosts=256)
+#: Here a product takes about as long as the all-reduce of what it makes.
+WIDE_CASE = replace(LONG_CASE, width=16384, batch=64)
 
 
 def like(case: Contestant, kind: str) -> Contestant:
