@@ -89,7 +89,7 @@ def overlap(options: Options) -> Section | None:
         notes=(
             f"{told(LONG_CASE)}: a product with an own block takes longer than ghosts do on a "
             f"link. Megatron's pairs: width {WIDE_CASE.width}, batch {WIDE_CASE.batch}; in "
-            "narrower ones an all-reduce takes more than twice as long as the product that makes it.",
+            "narrower ones an all-reduce takes more than twice as long as the product behind it.",
             quiet(found),
         ),
     )
