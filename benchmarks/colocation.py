@@ -17,9 +17,8 @@ from benchmarks import (
     colocation_gain,
     colocation_launch,
     colocation_reduce,
-    phantom,
 )
-from benchmarks.energy_frame import Options, Section, print_sections
+from benchmarks.energy_frame import Options, Section, figures_table, print_sections
 from wattree.cost import load_calibration
 
 __all__ = ["SECTIONS", "main"]
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Options(shared=Path(), calibration=load_calibration()),
         only=given.only,
         json_path=given.json_path,
-        table=phantom.figures_table,
+        table=figures_table,
         missing="what it needs is",
     )
     return 0

@@ -11,10 +11,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.table import Table
-
 from benchmarks import design_rate, design_report, design_shape, design_tiers
-from benchmarks.energy_frame import Options, Section, print_sections
+from benchmarks.energy_frame import Options, Section, figures_table, print_sections
 from wattree.cost import load_calibration
 
 __all__ = ["SECTIONS", "main"]
@@ -46,20 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Options(shared=Path(), calibration=load_calibration()),
         only=given.only,
         json_path=given.json_path,
-        table=_table,
+        table=figures_table,
         missing="what it reads is",
     )
     return 0
-
-
-def _table(section: Section) -> Table:
-    table = Table(title=section.title, title_justify="left")
-    for name in ("measure", "wanted", "found", ""):
-        table.add_column(name, overflow="fold")
-    for line in section.figures:
-        verdict = ("met" if line.reached else "MISSED") if line.wanted else ""
-        table.add_row(line.measure, line.wanted, line.found, verdict)
-    return table
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 """How fast, how good and how safe studies are: screening, the screened optimum, Ray, kills.
 
-python -m benchmarks.design_rate [--only SECTION] [--json P]
+python -m benchmarks.design --only rate|optimum|ray|kills [--json P]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -15,16 +14,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
-from benchmarks.energy_frame import Options, Section, print_sections
+from benchmarks.energy_frame import Options, Section
 from benchmarks.measure import ROOT, Figure
-from wattree.cost import load_calibration
 from wattree.design import Outcome, Study, run_study, study_from_mapping
 from wattree.design.assign import drafted
 from wattree.design.backends import Backend, Work, backend_of
@@ -36,7 +33,7 @@ from wattree.search import Constraints, Known, Limits, best_strategy
 from wattree.search.screen import screen
 from wattree.search.space import enumerate_space
 
-__all__ = ["SECTIONS", "kills", "optimum", "rate", "ray"]
+__all__ = ["kills", "optimum", "rate", "ray"]
 
 _RATE = 100_000.0
 _OPTIMUM, _SPACES, _PLAYED = 0.02, 20, 180
@@ -324,42 +321,3 @@ def _looked_at(path: Path) -> tuple[bool, int]:
         rows = file.execute("SELECT outcome FROM points WHERE outcome NOT NULL").fetchall()
     file.close()
     return sound == "ok" and all(json.loads(text) for (text,) in rows), len(rows)
-
-
-#: Name → section; one that returns None lacks what it needs.
-SECTIONS: dict[str, Callable[[Options], Section | None]] = {
-    "rate": rate,
-    "optimum": optimum,
-    "ray": ray,
-    "kills": kills,
-}
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; write JSON on request."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=sorted(SECTIONS), help="one section")
-    parser.add_argument("--json", type=Path, dest="json_path")
-    given = parser.parse_args(arguments)
-    print_sections(
-        SECTIONS,
-        Options(shared=Path(), calibration=load_calibration()),
-        only=given.only,
-        json_path=given.json_path,
-        table=_table,
-        missing="what it needs is",
-    )
-    return 0
-
-
-def _table(section: Section) -> Table:
-    table = Table(title=section.title, title_justify="left")
-    for name in ("measure", "wanted", "found", ""):
-        table.add_column(name, overflow="fold")
-    for line in section.figures:
-        table.add_row(line.measure, line.wanted, line.found, "met" if line.reached else "MISSED")
-    return table
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -19,7 +19,7 @@ from wattree.cost import Calibration
 from wattree.energy.scores import score
 from wattree.files import write_atomic
 
-__all__ = ["Measure", "Options", "Section", "print_sections"]
+__all__ = ["Measure", "Options", "Section", "figures_table", "print_sections"]
 
 Floats = NDArray[np.float64]
 #: Rows up to which figures get an interval.
@@ -127,6 +127,17 @@ class Section:
             "beside": [asdict(m) for m in self.beside],
             "notes": list(self.notes),
         }
+
+
+def figures_table(section: Section) -> Table:
+    """Return the figures of a section as a table, with what is wanted and whether it is met."""
+    table = Table(title=section.title, title_justify="left")
+    for name in ("measure", "wanted", "found", ""):
+        table.add_column(name, overflow="fold")
+    for line in section.figures:
+        verdict = ("met" if line.reached else "MISSED") if line.wanted else ""
+        table.add_row(line.measure, line.wanted, line.found, verdict)
+    return table
 
 
 def print_sections(

@@ -13,8 +13,6 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.table import Table
-
 from benchmarks import (
     phantom_exactness,
     phantom_links,
@@ -23,10 +21,10 @@ from benchmarks import (
     phantom_predicted,
     phantom_steps,
 )
-from benchmarks.energy_frame import Options, Section, print_sections
+from benchmarks.energy_frame import Options, Section, figures_table, print_sections
 from wattree.cost import load_calibration
 
-__all__ = ["SECTIONS", "figures_table", "main"]
+__all__ = ["SECTIONS", "main"]
 
 #: Name → section; one that returns None lacks what it reads.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
@@ -61,17 +59,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         missing="what it reads is",
     )
     return 0
-
-
-def figures_table(section: Section) -> Table:
-    """Return the figures of a section as a table, with what is wanted and whether it is met."""
-    table = Table(title=section.title, title_justify="left")
-    for name in ("measure", "wanted", "found", ""):
-        table.add_column(name, overflow="fold")
-    for line in section.figures:
-        verdict = ("met" if line.reached else "MISSED") if line.wanted else ""
-        table.add_row(line.measure, line.wanted, line.found, verdict)
-    return table
 
 
 if __name__ == "__main__":
