@@ -14,7 +14,8 @@ from wattree.runtime.reduce import attach
 
 __all__ = ["averaged"]
 
-_WARM_UP = 10
+#: Backward passes in a row.
+_PASSES = 20
 
 
 class _Sum(nn.Module):
@@ -30,30 +31,34 @@ class _Sum(nn.Module):
 
 
 def averaged(gradient_bytes: int, turns: int) -> dict[str, list[float]]:
-    """Return times of backward passes with and without an average, turn by turn. [s]
+    """Return times of backward passes that average among all and alone, turn by turn. [s]
+
+    Alone a process averages with nobody, as DDP does in the run that a prediction is made of: that
+    run knows what hooks and buckets take, and only what comes to it with others is asked here.
 
     Args:
         gradient_bytes: Of float32 gradients. [B]
         turns: That are timed.
     """
     torch.set_num_threads(1)
-    model = DistributedDataParallel(_Sum(gradient_bytes // 4))
-    attach(model, processes_per_device=dist.get_world_size())
-    found: dict[str, list[float]] = {"with": [], "without": []}
+    size, rank = dist.get_world_size(), dist.get_rank()
+    groups = [dist.new_group([each]) for each in range(size)]
+    sums = [_Sum(gradient_bytes // 4) for _ in ("together", "alone")]
+    models = {
+        "together": DistributedDataParallel(sums[0]),
+        "alone": DistributedDataParallel(sums[1], process_group=groups[rank]),
+    }
+    attach(models["together"], processes_per_device=size)
+    found: dict[str, list[float]] = {name: [] for name in models}
     scale = torch.ones(())
-    for turn in range(_WARM_UP + turns):
-        times = {}
-        for name in found:
-            model.zero_grad(set_to_none=True)
+    for turn in range(1 + turns):  # the first warms up
+        for name, model in models.items():
             dist.barrier()
             began_s = time.perf_counter()
-            if name == "with":
+            # In a row: what ranks are apart after a barrier is no part of an average.
+            for _ in range(_PASSES):
+                model.zero_grad(set_to_none=True)
                 model(scale).backward()
-            else:
-                with model.no_sync():
-                    model(scale).backward()
-            times[name] = time.perf_counter() - began_s
-        if turn >= _WARM_UP:
-            for name, taken_s in times.items():
-                found[name].append(taken_s)
+            if turn:
+                found[name].append((time.perf_counter() - began_s) / _PASSES)
     return found

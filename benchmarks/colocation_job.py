@@ -21,9 +21,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
 
 __all__ = ["main", "model_of"]
+
+#: Batches that are loaded to time a worker.
+_LOADED = 20
 
 
 class Samples(Dataset[Any]):
@@ -87,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sampler: DistributedSampler[Any] = DistributedSampler(data)
     loader = DataLoader(data, batch_size=given.batch, sampler=sampler, num_workers=given.workers)
     clock = _Clock(given.shares, model, optimizer) if given.profile else None
+    if clock is not None and given.workers:
+        clock.load(data, given.batch, given.workers)
     done = 0
     while done < given.steps:
         sampler.set_epoch(done)
@@ -124,6 +129,16 @@ class _Clock:
         self._few = max(1, len(os.sched_getaffinity(0)) // shares)
         self._times: dict[str, list[float]] = {}
         self._at = self._cpu = 0.0
+        self._workers = 0
+
+    def load(self, data: Dataset[Any], batch: int, workers: int) -> None:
+        """Time what a worker does for a batch, in this process."""
+        self._workers = workers
+        for _ in range(_LOADED):
+            began_s, began_cpu_s = time.perf_counter(), time.thread_time()
+            default_collate([data[index] for index in range(batch)])
+            self._note("loader_s", time.perf_counter() - began_s)
+            self._note("loader_core_s", time.thread_time() - began_cpu_s)
 
     def begin(self) -> None:
         self._at, self._cpu = time.perf_counter(), time.thread_time()
@@ -131,7 +146,9 @@ class _Clock:
     def loaded(self) -> None:
         now = time.perf_counter()
         busy_s = time.thread_time() - self._cpu
-        self._note("waiting_s", max(now - self._at - busy_s, 0.0))
+        # What it waits for workers is their time, not its own.
+        waited_s = 0.0 if self._workers else max(now - self._at - busy_s, 0.0)
+        self._note("waiting_s", waited_s)
         self._note("host_s", busy_s)
         self._loading_s, self._at = now - self._at, now
 
@@ -151,6 +168,7 @@ class _Clock:
             "samples": float(batch),
             # Not from CPU time, which counts idle threads that spin, too.
             "cores": float(self._few),
+            "workers": float(self._workers),
             "gradient_bytes": float(gradient_bytes),
         }
 

