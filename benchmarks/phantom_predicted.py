@@ -34,11 +34,12 @@ _MINUTES = 1.25
 #: (so many), and how many beside products, which take so many times as long.
 _PROBED = ((4096, 60, 60), (65536, 20, 12), (131072, 12, 8), (524288, 5, 3))
 _BETWEEN, _BESIDE = 4, 2.0
-#: Kind → strategy. The others have no preset: one is a made-up control, one cuts samples.
+#: Kind → strategy; that of pairs cut by samples is a tree of its own, as no preset cuts stacks so.
 _STRATEGIES: dict[str, dict[str, Any]] = {
     "block": {"preset": "phantom", "ghosts": 0},
     "phantom": {"preset": "phantom", "variant": "pair"},
     "shared": {"preset": "phantom", "variant": "shared"},
+    "low-rank": {"preset": "low_rank"},
     "rows": {"preset": "tensor", "overlap_tensor": True, "tensor_pieces": SIZE},
     "megatron": {
         "preset": "tensor",
@@ -46,6 +47,7 @@ _STRATEGIES: dict[str, dict[str, Any]] = {
         "overlap_tensor": True,
         "tensor_pieces": SIZE,
     },
+    "sequence": {"overlap_tensor": True, "tensor_pieces": SIZE},
 }
 
 
@@ -83,7 +85,6 @@ def section(options: Options) -> Section | None:
         figures = [
             _compared(contestant, measured[name].step_s, predicted_s(contestant, *files))
             for name, contestant in step_contestants().items()
-            if contestant.kind in _STRATEGIES
         ]
     return Section(
         title="Predicted times of a step over links",
@@ -235,7 +236,11 @@ def predicted_s(contestant: Contestant, node: Path, calibration: Path) -> float:
 
 def job_of(contestant: Contestant, node: Path) -> Mapping[str, Any]:
     """Return the job file of a contestant."""
-    strategy = {"tp": SIZE, **_STRATEGIES[contestant.kind]}
+    strategy = dict(_STRATEGIES[contestant.kind])
+    if contestant.kind == "sequence":
+        strategy |= {"mesh": {"tp": SIZE}, "tree": _pairs_cut_by_samples(contestant.depth)}
+    else:
+        strategy["tp"] = SIZE
     if contestant.ghosts:
         strategy["ghosts"] = contestant.ghosts
     if not contestant.overlap:
@@ -250,6 +255,18 @@ def job_of(contestant: Contestant, node: Path) -> Mapping[str, Any]:
         "cluster": {"node": f"./{node.name}", "nodes": SIZE},
         "strategy": strategy,
     }
+
+
+def _pairs_cut_by_samples(depth: int) -> dict[str, Any]:
+    """Return the tree of column and row layers in turn, samples split ahead of each pair."""
+    tree: dict[str, Any] = {"": {"memory": {"gathered": "keep"}}}
+    for number in range(depth):
+        layer, ahead = f"layers.{number}", "activation" if number else "fed"
+        is_row = number % 2
+        tree[f"{layer}.{ahead}"] = {"compute": {"hidden" if is_row else "batch": "tp"}}
+        split = {"in": "tp"} if is_row else {"batch": [], "out": "tp"}
+        tree[f"{layer}.linear"] = {"compute": split}
+    return tree | {f"layers.{depth - 1}.loss": {"compute": {"batch": "tp"}}}
 
 
 def _compared(contestant: Contestant, measured_s: float, predicted: float) -> Figure:
