@@ -47,7 +47,8 @@ _STRATEGIES: dict[str, dict[str, Any]] = {
         "overlap_tensor": True,
         "tensor_pieces": SIZE,
     },
-    "sequence": {"overlap_tensor": True, "tensor_pieces": SIZE},
+    # Blocks of 16 samples are too few to be multiplied one by one (runtime/layers).
+    "sequence": {"overlap_tensor": True, "tensor_pieces": 1},
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wattree.runtime.layers.operator import Operator, Parameters
+from wattree.runtime.layers.operator import Operator, Parameters, transposed_into
 from wattree.runtime.shards import shard_offsets
 
 __all__ = ["LowRankOperator"]
@@ -108,7 +108,7 @@ class LowRankOperator(Operator):
             block = scattering.block(rank)
             if rank == self.group.rank:
                 if inputs:
-                    torch.mm(weight.t(), delta.t(), out=block[:, :rows])
+                    transposed_into(block[:, :rows], delta, weight)
                 block[:, -self.ghosts :].zero_()
             else:
                 begin = 0 if self.is_shared else places[rank]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wattree.runtime.layers.operator import Operator, Parameters
+from wattree.runtime.layers.operator import Operator, Parameters, transposed_into
 from wattree.runtime.shards import shard_offsets
 
 __all__ = ["GatherRowsOperator"]
@@ -66,11 +66,10 @@ class GatherRowsOperator(Operator):
             shape = (weight.shape[1], delta.shape[0])
             scattering = self.group.scattering(delta, shape, self.in_widths, self.place)
             if not self.overlap:  # one product is faster than those with slices of the weight
-                torch.mm(weight.t(), delta.t(), out=scattering.room)
+                transposed_into(scattering.room, delta, weight)
             for rank in scattering.order:  # each block is on its way during the next product
                 if self.overlap:
-                    block = scattering.block(rank)
-                    torch.mm(weight[:, self._columns[rank]].t(), delta.t(), out=block)
+                    transposed_into(scattering.block(rank), delta, weight[:, self._columns[rank]])
                 scattering.send(rank)
             scattering.unless(self.overlap)
         d_weight = torch.mm(delta.t(), whole.t()) if needs_weight else None
