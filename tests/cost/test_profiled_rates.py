@@ -56,6 +56,19 @@ def rates(*, profiled: bool, family: str = "pytorch", nodes: int = 1) -> Rates:
 sizes = st.integers(1, 10_000)
 
 
+def test_rows_that_share_sets_of_a_cache_slow_a_product() -> None:
+    """A result of 8,192 columns, but none of one more, nor of short rows; by its own rows."""
+    found = rates(profiled=True).convolution
+    slowed = replace(found, kernels=replace(found.kernels, aliased=0.8))
+    one = np.ones(4)
+    n, row = np.array([8192.0, 8193.0, 2048.0, 2048.0]), np.array([8192.0, 8193.0, 2048.0, 8192.0])
+    sizes = {"m": 64.0 * one, "n": n, "k": 512.0 * one, "groups": one, "row": row}
+
+    ratio = product_time_s(**sizes, rates=found) / product_time_s(**sizes, rates=slowed)
+
+    assert ratio == pytest.approx([0.8, 1.0, 1.0, 0.8])
+
+
 @given(m=sizes, n=sizes, k=sizes)
 def test_a_product_is_the_sum_of_its_roofs(m: int, n: int, k: int) -> None:
     """`2 m n (k + k0) (1 + m0 / m) / rate + bytes / bandwidth + new pages`, written out."""

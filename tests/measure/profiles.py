@@ -14,7 +14,7 @@ from wattree.measure.profile.journal import Journal, Measurement
 from wattree.measure.profile.machine import Machine
 from wattree.measure.profile.points import Kind, Point, element_bytes, points_for
 
-RATE, RAMP, ROWS, PRODUCT_MEMORY = 9e10, 6.0, 8.0, 2e10
+RATE, RAMP, ROWS, PRODUCT_MEMORY, ALIASED = 9e10, 6.0, 8.0, 2e10, 0.9
 STREAM, CACHED, FRESH = 3e10, 9e10, 4e-10
 SUM_RATE, UPDATE_RATE = 4e10, 7e10
 STEP_S, LAYER_S = 6e-5, 3e-5
@@ -54,11 +54,13 @@ def true_s(point: Point) -> float:  # noqa: C901, PLR0911 - a formula for each k
             m, n, k = (float(x) for x in point.product)
             width = element_bytes(point.precision)
             result = m * n * width
-            return (
+            row = n * width
+            product_s = (
                 2 * m * n * (k + RAMP) * (1 + ROWS / m) / RATE
                 + (m * k + k * n + m * n) * width / PRODUCT_MEMORY
-                + (result * FRESH if result >= 32 << 20 else 0.0)
             )
+            aliased = ALIASED if row % 4096 == 0 and row >= 24 << 10 else 1.0
+            return product_s / aliased + (result * FRESH if result >= 32 << 20 else 0.0)
         case Kind.STREAM:
             moved = (2.0 if point.name == "relu" else 3.0) * size
             if point.name == "add_in_place":

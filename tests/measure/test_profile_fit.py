@@ -41,6 +41,7 @@ def test_exact_times_give_back_what_made_them(findings: Findings) -> None:
     assert found["product_ramp"] == pytest.approx(profiles.RAMP, rel=0.05)
     assert found["product_row_ramp"] == pytest.approx(profiles.ROWS, rel=0.05)
     assert found["product_bandwidth"] * memory == pytest.approx(profiles.PRODUCT_MEMORY, rel=0.02)
+    assert found["product_aliased"] == pytest.approx(profiles.ALIASED, rel=0.01)
     assert found["library_bandwidth"] * memory == pytest.approx(profiles.STREAM, rel=0.01)
     assert found["cached_bandwidth"] * memory == pytest.approx(profiles.CACHED, rel=0.01)
     assert found["fresh_s_per_byte"] == pytest.approx(profiles.FRESH, rel=0.01)

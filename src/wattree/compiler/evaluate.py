@@ -490,6 +490,8 @@ def _product(
             k=k,
             groups=groups,
             rates=rates.convolution,
+            # Gradients of weights lie as the weights do, inputs along rows.
+            row=m if step.phase is StepPhase.WEIGHT_GRADIENT else n,
             kept=step.phase is StepPhase.WEIGHT_GRADIENT,
         )
     else:

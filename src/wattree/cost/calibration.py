@@ -26,6 +26,7 @@ PROFILED_ITEMS = (
     "exchange_s",
     "exchange_s_per_byte",
     "fresh_s_per_byte",
+    "product_aliased",
     "product_bandwidth",
     "product_ramp",
     "product_row_ramp",

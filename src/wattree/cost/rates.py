@@ -337,6 +337,7 @@ def _profiled_kernels(device: Device, calibration: Calibration) -> Kernels | Non
         matrix=False,
         profiled=True,
         row_ramp=calibration.own(device, "product_row_ramp", 0.0),
+        aliased=calibration.own(device, "product_aliased", 1.0),
     )
 
 

@@ -196,7 +196,7 @@ class _Reading:
         }
         start = {f"share.{each}": 0.8 for each in precisions}
         if not self.machine.accelerator:
-            start |= {"ramp": 4.0, "rows": 4.0, "memory": 0.5}
+            start |= {"ramp": 4.0, "rows": 4.0, "memory": 0.5, "aliased": 0.95}
 
         def product_s(p: Parameters, times: Sequence[Times]) -> Floats:
             found = np.empty(len(times))
@@ -220,6 +220,7 @@ class _Reading:
             self._keep("product_ramp", fit, "ramp", fit.values["ramp"])
             self._keep("product_row_ramp", fit, "rows", fit.values["rows"])
             self._keep("product_bandwidth", fit, "memory", fit.values["memory"])
+            self._keep("product_aliased", fit, "aliased", min(fit.values["aliased"], 1.0))
 
     def _exchanges(self) -> tuple[float, float]:
         """Return the port's best bandwidth and the latency, and keep what exchanges reach."""
@@ -361,7 +362,10 @@ def _tried(
     )
     if "ramp" not in p:
         return found
-    kernels = replace(rates.kernels, ramp=p["ramp"], row_ramp=p["rows"])
+    # Above 1 nothing is aliased: the fit is to feel no edge there.
+    kernels = replace(
+        rates.kernels, ramp=p["ramp"], row_ramp=p["rows"], aliased=min(p["aliased"], 1.0)
+    )
     return replace(found, kernels=kernels, memory_bytes_per_s=p["memory"] * bandwidth)
 
 

@@ -86,10 +86,12 @@ def element_bytes(precision: str) -> int:
 
 
 #: Layers by batch, input and output width: square and skinny ones, weights of 64 KiB to 64 MiB,
-#: one of a width that is no multiple of anything.
+#: one of a width that is no multiple of anything, some whose results' rows share sets of a cache.
 _LAYERS = (
     (64, 2048, 2048),
     (64, 8192, 2048),
+    (64, 1024, 8192),
+    (64, 12288, 512),
     (64, 2048, 64),
     (64, 192, 2048),
     (64, 4344, 1086),
