@@ -39,6 +39,9 @@ while True:
     time.sleep(0.01)
 """
 
+#: Makes a program take no notice when it is asked to stop.
+IGNORE = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[dict[str, str]]:
@@ -53,10 +56,10 @@ def home(tmp_path: Path) -> Iterator[dict[str, str]]:
         clear_orphans(root)
 
 
-def _launch(home: Mapping[str, str], *options: str) -> subprocess.Popen[str]:
-    program = [sys.executable, "-m", "wattree", "launch", *options]
+def _launch(home: Mapping[str, str], *options: str, program: str = RANK) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "wattree", "launch", *options]
     return subprocess.Popen(
-        [*program, "--", sys.executable, "-S", "-c", RANK],
+        [*command, "--", sys.executable, "-S", "-c", program],
         env=dict(home),
         stderr=subprocess.PIPE,
         text=True,
@@ -264,6 +267,30 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing(home: dict[str, str]) -> Non
     assert launcher.returncode == 130
     assert said.strip().endswith("wattree: interrupted")
     assert _gone(everything, state, since_s)
+
+
+def test_who_waits_for_processes_is_told_and_may_end_them(home: dict[str, str]) -> None:
+    """A script that ignores the signal: the first one says for what it waits, a second ends it."""
+    launcher = _launch(home, "-q", "2", "--device", "cpu", program=f"{IGNORE}{RANK}")
+    _ranks(launcher, home, 2)
+    state = _state(home)
+    everything = _everything(state, launcher.pid)
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.stderr is not None
+    lines = iter(launcher.stderr.readline, "")
+    told = next(line for line in lines if "asked to stop" in line)  # said while it waits
+    assert told == (
+        "wattree: asked to stop: waits up to 60 s for 2 process(es) to end by themselves; a second "
+        "signal (Ctrl-C) ends them now\n"
+    )
+    assert all(map(is_alive, everything))
+    since_s = time.monotonic()
+    launcher.send_signal(signal.SIGINT)
+    _, said = launcher.communicate(timeout=LIMIT_S)
+    assert launcher.returncode == 130
+    assert said == "wattree: interrupted\n"
+    assert _gone(everything, state, since_s)
+    assert time.monotonic() - since_s < LIMIT_S / 2
 
 
 def test_a_launcher_ends_with_the_process_that_it_was_told(home: dict[str, str]) -> None:

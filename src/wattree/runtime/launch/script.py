@@ -149,9 +149,11 @@ class _Job:
             self._command,
             len(places),
             environment=common_environment(self._environment, told),
+            grace_s=self._options.grace_s,
             starts=starts_of(places, self._environment, told),
             watches=watches,
             begun=begun,
+            say=self._say,
         )
         if watched is not None and finished.failure is None:
             watched.end()
