@@ -112,10 +112,13 @@ def _control(
 def _no_accelerator(found: Driver | None) -> str:
     """Return why there is nothing to share by MPS, and what to do."""
     if found is None:
-        return "found --device cpu, but MPS shares accelerators; leave one of them out"
+        return (
+            "found a processor (--device cpu, or the job's own device), but MPS shares "
+            "accelerators; leave --with-mps out"
+        )
     return (
-        f"found no accelerator ({found.fault}), which MPS shares; leave it out to share the "
-        "processor"
+        f"found no accelerator ({found.fault}), which MPS shares; leave --with-mps out to "
+        "share the processor"
     )
 
 
