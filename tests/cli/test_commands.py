@@ -336,6 +336,22 @@ def test_a_quantity_that_cannot_be_read_names_its_option(
     assert (code, capsys.readouterr().err) == (2, message)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["launch", "-q", "2", "--with-mps", "--without-mps", "--", "true"],
+        ["train", "--without-mps", "--with-mps", "examples/phantom-laptop.yaml"],
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In either order; the last one does not win in silence."""
+    code = run(words)
+    said = "--with-mps: found --without-mps as well, expected one of them"
+    assert (code, said in capsys.readouterr().err) == (2, True)
+
+
 def test_a_result_that_cannot_be_written_is_the_users_mistake(
     fake: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,21 @@ while True:
     time.sleep(0.01)
 """
 
+#: Makes a program take no notice when it is asked to stop.
+IGNORE = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+
+#: Makes a program write where ranks meet, and end well once it is told to.
+RANK_UNTIL = """
+import os, pathlib, threading, time
+_place = pathlib.Path(os.environ["PLACE"])
+(_place / ("port" + os.environ["RANK"])).write_text(os.environ["MASTER_PORT"])
+def _until():
+    while not (_place / "end").exists():
+        time.sleep(0.01)
+    os._exit(0)
+threading.Thread(target=_until, daemon=True).start()
+"""
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[dict[str, str]]:
@@ -53,10 +68,10 @@ def home(tmp_path: Path) -> Iterator[dict[str, str]]:
         clear_orphans(root)
 
 
-def _launch(home: Mapping[str, str], *options: str) -> subprocess.Popen[str]:
-    program = [sys.executable, "-m", "wattree", "launch", *options]
+def _launch(home: Mapping[str, str], *options: str, program: str = RANK) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "wattree", "launch", *options]
     return subprocess.Popen(
-        [*program, "--", sys.executable, "-S", "-c", RANK],
+        [*command, "--", sys.executable, "-S", "-c", program],
         env=dict(home),
         stderr=subprocess.PIPE,
         text=True,
@@ -264,6 +279,61 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing(home: dict[str, str]) -> Non
     assert launcher.returncode == 130
     assert said.strip().endswith("wattree: interrupted")
     assert _gone(everything, state, since_s)
+
+
+def test_who_waits_for_processes_is_told_and_may_end_them(home: dict[str, str]) -> None:
+    """A script that ignores the signal: the first one says for what it waits, a second ends it."""
+    launcher = _launch(home, "-q", "2", "--device", "cpu", program=f"{IGNORE}{RANK}")
+    _ranks(launcher, home, 2)
+    state = _state(home)
+    everything = _everything(state, launcher.pid)
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.stderr is not None
+    lines = iter(launcher.stderr.readline, "")
+    told = next(line for line in lines if "asked to stop" in line)  # said while it waits
+    assert told == (
+        "wattree: asked to stop: waits up to 60 s for 2 process(es) to end by themselves; a second "
+        "signal (Ctrl-C) ends them now\n"
+    )
+    assert all(map(is_alive, everything))
+    since_s = time.monotonic()
+    launcher.send_signal(signal.SIGINT)
+    _, said = launcher.communicate(timeout=LIMIT_S)
+    assert launcher.returncode == 130
+    assert said == "wattree: interrupted\n"
+    assert _gone(everything, state, since_s)
+    assert time.monotonic() - since_s < LIMIT_S / 2
+
+
+def test_two_jobs_at_once_share_nothing(home: dict[str, str], tmp_path: Path) -> None:
+    """One is killed and cleared away; the other does not notice, and goes on to its end."""
+    jobs = []
+    for name in ("killed", "whole"):
+        place = tmp_path / name
+        place.mkdir()
+        told = home | {"PLACE": str(place)}
+        program = f"{RANK_UNTIL}{RANK}"
+        jobs.append((_launch(told, "-q", "2", "--device", "cpu", program=program), told))
+    for launcher, told in jobs:
+        _ranks(launcher, told, 2)
+    (killed, of_killed), (whole, of_whole) = jobs
+    state_of = {state.launcher.pid: state for state in states_in(state_root(home))}
+    left = _everything(state_of[whole.pid], whole.pid)
+    ended = _everything(state_of[killed.pid], killed.pid)
+    ports = [Path(told["PLACE"], "port0").read_text() for told in (of_killed, of_whole)]
+    assert len(set(ports)) == 2
+    since_s = time.monotonic()
+    killed.kill()
+    killed.communicate(timeout=LIMIT_S)
+    assert _gone(ended, state_of[killed.pid], since_s)
+    assert all(map(is_alive, left))
+    assert len(state_of[whole.pid].segments()) == 2
+    since_s = time.monotonic()
+    Path(of_whole["PLACE"], "end").touch()
+    _, said = whole.communicate(timeout=LIMIT_S)
+    assert whole.returncode == 0, said
+    assert "earlier run" not in said
+    assert _gone(left, state_of[whole.pid], since_s)
 
 
 def test_a_launcher_ends_with_the_process_that_it_was_told(home: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,18 @@ def test_without_a_device_processes_share_the_processor_and_the_user_is_told(
     with pytest.raises(RunError, match=r"--device: found no accelerator \(nvidia-smi lists none"):
         equipment(LaunchOptions(processes=2, device="cuda"), told)
     assert equipment(LaunchOptions(processes=2, device="cpu"), told).notes == ()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_who_asked_for_mps_is_refused_without_a_device(tmp_path: Path, processes: int) -> None:
+    """Never a run without what was asked for; the message says what to leave out."""
+    told = install(tmp_path / "bin", fault="No devices were found")
+    asked = LaunchOptions(processes=processes, with_mps=True)
+    with pytest.raises(RunError, match=r"--with-mps: found no accelerator \(nvidia-smi lists none"):
+        equipment(asked, told)
+    with pytest.raises(RunError, match=r"found a processor \(--device cpu.*leave --with-mps out"):
+        equipment(replace(asked, device="cpu"), told)
+    assert equipment(replace(asked, with_mps=False), told).kind == "cpu"
 
 
 def test_a_number_that_takes_the_host_down_is_refused() -> None:

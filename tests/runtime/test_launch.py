@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from wattree.errors import RunError
 from wattree.runtime.launch import INTERRUPTED, launch_from, run_ranks
 from wattree.runtime.launch.environment import first_host
+from wattree.runtime.launch.port import kept_port
 
 TORCHRUN = {
     "RANK": "3",
@@ -35,6 +38,8 @@ SRUN = {
     "SLURM_JOB_ID": "1234",
     "SLURM_STEP_ID": "0",
 }
+#: `IP_LOCAL_PORT_RANGE` of `ip(7)`: the ports that a socket may be given.
+_PORT_RANGE = 51
 MPIRUN = {
     "OMPI_COMM_WORLD_RANK": "1",
     "OMPI_COMM_WORLD_SIZE": "2",
@@ -140,6 +145,29 @@ def test_numbers_keep_their_zeros(head: str, numbers: list[int], width: int) -> 
     """`node[003-…]` begins with `node003`."""
     text = [str(number).zfill(width) for number in numbers]
     assert first_host(f"{head}[{','.join(text)}],other[1-2]") == head + text[0]
+
+
+# ---------------------------------------------------------------- ports
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the port is only found free")
+def test_a_port_is_kept_for_the_ranks() -> None:
+    """Who names no port never gets it; who names it, and allows its reuse, listens there."""
+    with kept_port() as port:
+        only = struct.pack("I", port << 16 | port)
+        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")):
+            with socket.socket(family) as other:
+                try:
+                    other.setsockopt(socket.IPPROTO_IP, _PORT_RANGE, only)
+                except OSError:
+                    pytest.skip("the kernel is older than 6.3")
+                with pytest.raises(OSError, match="in use"):
+                    other.bind((host, 0))
+        with (
+            socket.create_server(("", port)) as store,
+            socket.create_connection(("127.0.0.1", port)),
+        ):
+            store.accept()[0].close()
 
 
 # ---------------------------------------------------------------- children

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from wattree.runtime.data import Wanted, WantedKind, batch_samples, given_set, s
 from wattree.runtime.kept_job import job_text
 from wattree.runtime.models.start import normal_block
 from wattree.runtime.recipe import Kind, recipe_of, with_preset
+from wattree.runtime.train import learner
 
 
 def _mapping(**changes: Any) -> dict[str, Any]:
@@ -257,3 +259,26 @@ def test_runtime_is_imported_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------- replicas
+
+
+@pytest.mark.parametrize(
+    ("replicas", "of_a_device", "keeps"), [(2, 1, False), (3, 1, True), (4, 2, False), (6, 2, True)]
+)
+def test_buckets_are_kept_only_where_sums_depend_on_them(
+    monkeypatch: pytest.MonkeyPatch, replicas: int, of_a_device: int, *, keeps: bool
+) -> None:
+    """In a ring of more than two; of replicas that share a device only one is in it."""
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(
+        learner, "DistributedDataParallel", lambda module, **given: seen.update(given) or module
+    )
+    session = SimpleNamespace(
+        recipe=SimpleNamespace(dp=replicas, processes_per_device=of_a_device),
+        device=torch.device("cpu"),
+        data_group=None,
+    )
+    learner._replicated(torch.nn.Linear(2, 2), session)
+    assert seen["find_unused_parameters"] is keeps

@@ -130,6 +130,27 @@ def test_processes_are_told_from_threads_that_wait_for_each_other() -> None:
     assert "q = 2 against q = 1, 1 thread, measured again in turns: 1.01 x" in found.why[-2]
 
 
+def test_one_process_with_more_loader_workers_is_chosen_where_it_is_best() -> None:
+    """The launcher sets them without a change to the script; a larger batch is only told."""
+    found = ramp(Machine(100, 150, 170, 160, 150, workers=1), replace(ROOMY, cores=2))
+    assert max(found.rows, key=lambda row: row.rate).setting == Setting(processes=3)
+    assert found.chosen == Setting(loader_workers=2)
+    assert found.gain == pytest.approx(2.0)
+    assert "q = 1, 2 loader workers against q = 1, measured again in turns" in " ".join(found.why)
+
+
+def test_figures_are_whole_on_a_narrow_console() -> None:
+    """A log has 80 columns: none of the table is cut."""
+    found = ramp(Machine(100, 150, 120, 110, workers=1), ROOMY)
+    console = Console(file=StringIO(), width=60)
+    show_choice(found, console)
+    assert isinstance(console.file, StringIO)
+    said = console.file.getvalue()
+    assert "energy/sample" in said
+    assert "953.67 MiB" in said
+    assert "…" not in said
+
+
 def test_loader_workers_and_threads_are_tried_for_the_best_number() -> None:
     """Twice and half the workers; MPS's shares with room for overlap, then equal ones."""
     machine = Machine(100, 190, 150, 120, workers=2)

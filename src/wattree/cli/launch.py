@@ -23,8 +23,10 @@ __all__ = [
     "Rule",
     "ThreadPercentage",
     "WithMps",
+    "WithoutMps",
     "finish",
     "launch",
+    "mps_option",
     "note",
     "processes_option",
 ]
@@ -58,12 +60,15 @@ class Rule(StrEnum):
 
 
 WithMps = Annotated[
-    bool | None,
+    bool,
     typer.Option(
-        "--with-mps/--without-mps",
-        help="Share accelerators by a private MPS daemon, or by time slices.",
-        show_default="by MPS where it is installed",
+        "--with-mps",
+        help="Share accelerators by a private MPS daemon; refused where there can be none.",
+        show_default="where it is installed",
     ),
+]
+WithoutMps = Annotated[
+    bool, typer.Option("--without-mps", help="Share accelerators by time slices.")
 ]
 ThreadPercentage = Annotated[
     float | None,
@@ -127,7 +132,8 @@ def launch(  # noqa: PLR0917 - typer passes options by name
             "learning rate scaled to it."
         ),
     ] = Rule.FIXED_GLOBAL,
-    with_mps: WithMps = None,
+    with_mps: WithMps = False,
+    without_mps: WithoutMps = False,
     thread_percentage: ThreadPercentage = None,
     memory_limit: MemoryLimit = None,
     memory_per_process: Annotated[
@@ -189,7 +195,7 @@ def launch(  # noqa: PLR0917 - typer passes options by name
         devices=devices,
         reduce=reduce.value,
         batch_rule=batch_rule.value,
-        with_mps=with_mps,
+        with_mps=mps_option(with_mps=with_mps, without_mps=without_mps),
         thread_percentage=thread_percentage,
         memory_limit_bytes=quantity_option("--memory-limit", memory_limit, "bytes"),
         memory_per_process_bytes=quantity_option(
@@ -208,17 +214,28 @@ def launch(  # noqa: PLR0917 - typer passes options by name
     finish(launch_script(command, options, environment=os.environ, say=note))
 
 
-def processes_option(text: str) -> int | None:
-    """Return a number of processes; None for `auto`.
+def processes_option(text: str | None) -> int | None:
+    """Return a number of processes; None for `auto`, and where nothing was said.
 
     Raises:
         RunError: It is neither.
     """
-    if text == AUTO:
+    if text is None or text == AUTO:
         return None
     if not text.isdecimal() or int(text) < 1:
         raise RunError("--processes-per-device", [f"found '{text}', expected 1 or more, or auto"])
     return int(text)
+
+
+def mps_option(*, with_mps: bool, without_mps: bool) -> bool | None:
+    """Return whether processes are to share devices by MPS; None where nothing was said.
+
+    Raises:
+        RunError: Both were said.
+    """
+    if with_mps and without_mps:
+        raise RunError("--with-mps", ["found --without-mps as well, expected one of them"])
+    return with_mps or (False if without_mps else None)
 
 
 def note(line: str) -> None:

@@ -21,6 +21,10 @@ from wattree.cli.launch import (
     Rule,
     ThreadPercentage,
     WithMps,
+    WithoutMps,
+    finish,
+    mps_option,
+    note,
     processes_option,
 )
 from wattree.cli.output import (
@@ -33,7 +37,7 @@ from wattree.cli.output import (
     quantity_option,
     trace_option,
 )
-from wattree.cli.train_colocated import launch_processes, share_asked
+from wattree.cli.train_colocated import launch_processes, say_of_mps, share_asked
 from wattree.cli.train_result import deliver_trained
 from wattree.errors import MissingExtraError, OutputError, RunError
 
@@ -140,7 +144,8 @@ def train(  # noqa: PLR0917 - typer passes options by name
             show_default="the job's strategy.batch_rule",
         ),
     ] = None,
-    with_mps: WithMps = None,
+    with_mps: WithMps = False,
+    without_mps: WithoutMps = False,
     thread_percentage: ThreadPercentage = None,
     memory_limit: MemoryLimit = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
@@ -157,6 +162,7 @@ def train(  # noqa: PLR0917 - typer passes options by name
     """
     check_outputs(json_path, trace_path, source=job)
     check_trace_path(trace_path)
+    by_mps = mps_option(with_mps=with_mps, without_mps=without_mps)
     _need_torch()
     from wattree.runtime.colocation import colocation_from
     from wattree.runtime.colocation.training import colocated, planned
@@ -181,14 +187,13 @@ def train(  # noqa: PLR0917 - typer passes options by name
             arguments,
             None if batch_rule is None else batch_rule.value,
             device=device.value,
-            with_mps=with_mps,
+            with_mps=by_mps,
             thread_percentage=thread_percentage,
         )
         processes, thread_percentage = str(found.processes), found.thread_percentage
-        with_mps = found.with_mps
+        by_mps = found.with_mps
         arguments = [*without(arguments, "--processes-per-device", "-q"), "-q", processes]
-    count = None if processes is None else processes_option(processes)
-    share = share_asked(loaded, count, batch_rule)
+    share = share_asked(loaded, processes_option(processes), batch_rule)
     plan, (loaded, recipe) = loaded, colocated(loaded, recipe_of(loaded), *share)
     plan = planned(plan, recipe, share[1])
     loaded = replace(loaded, strategy=plan.strategy)
@@ -206,6 +211,7 @@ def train(  # noqa: PLR0917 - typer passes options by name
     )
     if is_first:
         _make_folder(out)
+        say_of_mps(recipe.processes_per_device, by_mps, thread_percentage, memory_limit)
     if against:
         _check_alone(launch, recipe, json_path, trace_path)
         rivals = {str(recipe.kind): preset} | {rival: rival for rival in against}
@@ -221,7 +227,7 @@ def train(  # noqa: PLR0917 - typer passes options by name
             share[1],
             device=device.value,
             launchers=1 if launch is None else launch.world,
-            with_mps=with_mps,
+            with_mps=by_mps,
             thread_percentage=thread_percentage,
             memory_limit=memory_limit,
             timeout_s=timeout_s,
@@ -309,13 +315,7 @@ def _start_ranks(ranks: int, arguments: Sequence[str]) -> None:
     """
     from wattree.runtime.launch import own_command, run_ranks
 
-    finished = run_ranks(own_command(arguments), ranks, environment=os.environ)
-    if finished.failure is not None:
-        typer.echo(f"wattree: {finished.failure.message}", err=True)
-    if finished.code == INTERRUPTED:
-        typer.echo("wattree: interrupted", err=True)
-    if finished.code:
-        raise typer.Exit(finished.code)
+    finish(run_ranks(own_command(arguments), ranks, environment=os.environ, say=note))
 
 
 def _check_alone(launch: Launch | None, recipe: Recipe, *outputs: Path | None) -> None:

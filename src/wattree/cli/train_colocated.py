@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from wattree.job import Job
     from wattree.runtime.recipe import Recipe
 
-__all__ = ["launch_processes", "share_asked"]
+__all__ = ["launch_processes", "say_of_mps", "share_asked"]
 
 
 def share_asked(job: Job, processes: int | None, rule: Rule | None) -> tuple[int, str]:
@@ -33,6 +33,17 @@ def share_asked(job: Job, processes: int | None, rule: Rule | None) -> tuple[int
         usual.processes_per_device if processes is None else processes,
         usual.batch_rule if rule is None else rule.value,
     )
+
+
+def say_of_mps(processes: int, *given: object) -> None:
+    """Warn of options of MPS where each device has one process: nothing is shared there.
+
+    Args:
+        processes: On each device.
+        given: What options say; None and False are nothing.
+    """
+    if processes == 1 and any(option not in {None, False} for option in given):
+        note("warning: options of MPS have no effect with one process per device")
 
 
 def launch_processes(

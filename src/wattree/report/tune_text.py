@@ -12,6 +12,8 @@ from wattree.units import format_bytes, format_time
 __all__ = ["show_choice"]
 
 _NO_METER = "no meter"
+#: No table is as wide: what it is measured within, in columns.
+_WIDEST = 1000
 
 
 def show_choice(choice: Choice, console: Console) -> None:
@@ -24,7 +26,7 @@ def show_choice(choice: Choice, console: Console) -> None:
     table = Table(box=None)
     table.add_column("trial", no_wrap=True)
     for name in ("step", "samples/s", "to q = 1", "energy/sample", "data", "memory"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     alone = choice.rows[0]
     for row in choice.rows:
         _add(table, row, alone, choice.chosen)
@@ -32,6 +34,9 @@ def show_choice(choice: Choice, console: Console) -> None:
         table.add_section()
         for row in choice.competitors:
             _add(table, row, alone, choice.chosen)
+    # Figures are whole on a narrow console, too: logs have 80 columns, and its lines may wrap.
+    whole = console.measure(table, options=console.options.update(width=_WIDEST)).maximum
+    console.width = max(console.width, whole)
     console.print(table)
     console.print("  data: waits for loaders; *: chosen; memory: of one process", highlight=False)
     for row in (*choice.rows, *choice.competitors):

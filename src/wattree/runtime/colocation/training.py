@@ -47,7 +47,8 @@ def colocated(job: Job, recipe: Recipe, processes: int, rule: str) -> tuple[Job,
         raise StrategyError(
             {
                 "data.global_batch": f"{job.data.global_batch} samples do not split over "
-                f"{recipe.dp} devices of {processes} processes; use a multiple of {step}"
+                f"{recipe.dp} devices of {processes} processes; use a multiple of {step}, "
+                "another number of processes, or --batch-rule fixed-per-process"
             },
             source=job.source,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattree.errors import RunError
-from wattree.runtime.colocation.devices import Device, accelerators, processors
+from wattree.runtime.colocation.devices import Device, Driver, accelerators, processors
 from wattree.runtime.colocation.mps import CONTROL, control_program
 from wattree.runtime.colocation.refuse import check_devices, check_memory, check_processors
 from wattree.runtime.launch.options import LaunchOptions
@@ -56,6 +56,8 @@ def equipment(options: LaunchOptions, environment: Mapping[str, str]) -> Equipme
     if found is None or not found.devices:
         devices = processors(options.devices or 1)
         check_processors(devices, options.processes)
+        if options.with_mps:
+            raise RunError("--with-mps", [_no_accelerator(found)])
         if found is not None:
             notes.append(f"no accelerator here ({found.fault}): processes share the processor")
         notes += _without_effect(options)
@@ -107,10 +109,22 @@ def _control(
     return control
 
 
+def _no_accelerator(found: Driver | None) -> str:
+    """Return why there is nothing to share by MPS, and what to do."""
+    if found is None:
+        return (
+            "found a processor (--device cpu, or the job's own device), but MPS shares "
+            "accelerators; leave --with-mps out"
+        )
+    return (
+        f"found no accelerator ({found.fault}), which MPS shares; leave --with-mps out to "
+        "share the processor"
+    )
+
+
 def _without_effect(options: LaunchOptions) -> list[str]:
     """Return a warning of options that a processor does not heed."""
     given = {
-        "--with-mps": options.with_mps,
         "--thread-percentage": options.thread_percentage is not None,
         "--memory-limit": options.memory_limit_bytes is not None,
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from wattree.errors import RunError
 from wattree.runtime.colocation.environment import BATCH_RULES, REDUCTIONS
+from wattree.runtime.launch.spawn import GRACE_S
 
 __all__ = ["LaunchOptions"]
 
@@ -31,6 +32,7 @@ class LaunchOptions:
         patches: Whether an unmodified DDP script gains the reduction.
         logs: Folder for what each rank prints; None: they print where the launcher does.
         timeout_s: How long launchers wait for each other. [s]
+        grace_s: How long processes have to end by themselves once they are asked to stop. [s]
 
     Raises:
         RunError: Numbers or names that cannot be; all of them.
@@ -50,6 +52,7 @@ class LaunchOptions:
     patches: bool = True
     logs: Path | None = None
     timeout_s: float = 180.0
+    grace_s: float = GRACE_S
 
     def __post_init__(self) -> None:
         problems = []

@@ -30,6 +30,7 @@ from wattree.runtime.launch.environment import Launch, launch_from
 from wattree.runtime.launch.meeting import Meeting, meet
 from wattree.runtime.launch.node import Equipment, equipment
 from wattree.runtime.launch.options import LaunchOptions
+from wattree.runtime.launch.port import kept_port
 from wattree.runtime.launch.spawn import Failure, Finished, Watch, run_ranks
 from wattree.runtime.launch.starts import Told, common_environment, starts_of
 from wattree.runtime.launch.watches import DaemonWatch, starter_watch
@@ -119,8 +120,12 @@ class _Job:
         number = self._meeting.number
         here = whole.on_node(agreed.node_of[number])
         places = tuple(here[local] for local in agreed.owned[number])
-        with self._state(root) as state, self._daemon(root, state, tools, agreed) as daemon:
-            told = self._told(tools, agreed, whole, state, daemon)
+        with (
+            kept_port() as port,
+            self._state(root) as state,
+            self._daemon(root, state, tools, agreed) as daemon,
+        ):
+            told = self._told(tools, agreed, whole, state, daemon, port=port)
             state.share(told.shared)
             self._tell_user(tools, whole, daemon)
             watched = None
@@ -149,9 +154,11 @@ class _Job:
             self._command,
             len(places),
             environment=common_environment(self._environment, told),
+            grace_s=self._options.grace_s,
             starts=starts_of(places, self._environment, told),
             watches=watches,
             begun=begun,
+            say=self._say,
         )
         if watched is not None and finished.failure is None:
             watched.end()
@@ -175,9 +182,11 @@ class _Job:
         whole: Layout,
         state: JobState,
         daemon: MpsDaemon | None,
+        *,
+        port: int,
     ) -> Told:
         """Return what processes are told, after launchers told each other what they found."""
-        mine: dict[str, Any] = {"shared": state.shared_prefix, "mps": {}, "port": _free_port()}
+        mine: dict[str, Any] = {"shared": state.shared_prefix, "mps": {}, "port": port}
         if daemon is not None:
             mine["mps"] = daemon.variables()
         elif tools.kind == "cuda" and whole.processes_per_device > 1:
@@ -286,9 +295,3 @@ def _host() -> str:
     except OSError:
         boot = ""
     return f"{socket.gethostname()} {boot}"
-
-
-def _free_port() -> int:
-    """Return a port that is free now; ranks meet there a moment later."""
-    with socket.create_server(("", 0)) as listener:
-        return int(listener.getsockname()[1])

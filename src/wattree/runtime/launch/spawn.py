@@ -27,6 +27,7 @@ from wattree.runtime.launch.environment import STORE
 
 __all__ = [
     "FAILURES",
+    "GRACE_S",
     "INTERRUPTED",
     "Failure",
     "Finished",
@@ -45,7 +46,7 @@ _PARENT = "WATTREE_TRAIN_PARENT"
 #: Once a rank has failed, others may be about to say why, too; the earliest counts. [s]
 _SETTLE_S = 0.3
 #: Ranks that were asked to stop have so long to write a checkpoint. [s]
-_GRACE_S = 60.0
+GRACE_S = 60.0
 #: Between two looks at the ranks: often at first, when most goes wrong, then at little cost. [s]
 _LOOK_EVERY_S, _LOOK_LATER_S, _FIRST_S = 0.02, 0.1, 10.0
 #: What is left of a rank that failed ends then at the latest. [s]
@@ -106,10 +107,11 @@ def run_ranks(
     ranks: int,
     *,
     environment: Mapping[str, str],
-    grace_s: float = _GRACE_S,
+    grace_s: float = GRACE_S,
     starts: Sequence[Start] | None = None,
     watches: Sequence[Watch] = (),
     begun: Callable[[Sequence[int]], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Finished:
     """Run `ranks` processes of a command to their end.
 
@@ -123,6 +125,8 @@ def run_ranks(
             watch their parent themselves, and rank 0 alone writes to standard output.
         watches: Look after what ranks need; the job ends when one finds something wrong.
         begun: Told the numbers of the processes once all have started.
+        say: Takes a line for the user, who asked ranks to stop and has to wait for them; None:
+            nothing is said.
 
     Raises:
         RunError: They cannot be started.
@@ -136,7 +140,8 @@ def run_ranks(
                 with _forwarding(children, passes_on=starts is not None) as asked:
                     if begun is not None:
                         begun([child.process.pid for child in children])
-                    return _watched(children, Path(folder), asked, grace_s, watches)
+                    grace = _Grace(asked, grace_s, say)
+                    return _watched(children, Path(folder), grace, watches)
             finally:
                 end_children(children)  # whatever went wrong here
         finally:
@@ -183,19 +188,49 @@ def _started(  # noqa: PLR0917 - what `run_ranks` was told, and what it made
     return children
 
 
+class _Grace:
+    """The time that ranks have once they are asked to stop.
+
+    Args:
+        asked: Signals that came, as they come.
+        seconds: How long they have. [s]
+        say: Takes a line for the user.
+    """
+
+    def __init__(
+        self, asked: Sequence[int], seconds: float, say: Callable[[str], None] | None
+    ) -> None:
+        self._asked, self._seconds, self._say = asked, seconds, say
+        self._until_s: float | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether they are asked to stop."""
+        return bool(self._asked)
+
+    def is_over(self, running: int) -> bool:
+        """Return whether those that still run are to be ended; say so when they get their time."""
+        if not self._asked:
+            return False
+        now_s = time.monotonic()
+        if self._until_s is None:
+            self._until_s = now_s + self._seconds
+            if self._say is not None and len(self._asked) == 1:
+                self._say(
+                    f"asked to stop: waits up to {self._seconds:g} s for {running} process(es) to "
+                    "end by themselves; a second signal (Ctrl-C) ends them now"
+                )
+        return len(self._asked) > 1 or now_s > self._until_s
+
+
 def _watched(
-    children: Sequence[Child],
-    folder: Path,
-    asked: list[int],
-    grace_s: float,
-    watches: Sequence[Watch],
+    children: Sequence[Child], folder: Path, grace: _Grace, watches: Sequence[Watch]
 ) -> Finished:
     """Wait for all; end the rest when one fails, or when they do not stop as asked."""
-    asked_s: float | None = None
     begin_s = time.monotonic()
     while True:
         codes = [child.code() for child in children]
-        if asked and -signal.SIGTERM in codes:  # asked before it could say that it heard
+        if grace.is_asked and -signal.SIGTERM in codes:  # asked before it could say that it heard
             end_children(children)
             return Finished(code=INTERRUPTED, interrupted=True)
         noticed = [found for watch in watches if (found := watch.check()) is not None]
@@ -208,13 +243,11 @@ def _watched(
         if None not in codes:
             interrupted = INTERRUPTED in codes
             return Finished(code=INTERRUPTED if interrupted else 0, interrupted=interrupted)
-        if asked and asked_s is None:
-            asked_s = time.monotonic()
-        if asked_s is not None and (len(asked) > 1 or time.monotonic() - asked_s > grace_s):
+        if grace.is_over(codes.count(None)):
             end_children(children)
             return Finished(code=INTERRUPTED, interrupted=True)
         is_young = time.monotonic() - begin_s < _FIRST_S
-        time.sleep(_LOOK_EVERY_S if is_young or asked else _LOOK_LATER_S)
+        time.sleep(_LOOK_EVERY_S if is_young or grace.is_asked else _LOOK_LATER_S)
 
 
 def _first_failure(children: Sequence[Child], folder: Path, noticed: Sequence[Failure]) -> Failure:

@@ -67,7 +67,8 @@ def _batch(values: dict[str, Any], told: Colocation) -> int:
             _SOURCE,
             [
                 f"found {size}, expected a multiple of {told.processes}: the processes of a device "
-                "would take different numbers of steps"
+                "would take different numbers of steps; use such a batch, another number of "
+                "processes, or --batch-rule fixed-per-process"
             ],
         )
     return share.samples

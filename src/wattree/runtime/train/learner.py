@@ -132,10 +132,11 @@ def _shared(model: nn.Module, session: Session) -> Reduction | None:
 def _replicated(module: nn.Module, session: Session) -> nn.Module:
     if not any(parameter.requires_grad for parameter in module.parameters()):
         return module
-    # Buckets are laid out anew after the first step unless parameters may be unused. With more
-    # than two replicas that changes in which order gradients are added, so that a run that was
-    # resumed would differ in the last bits.
-    keep_buckets = session.recipe.dp > 2
+    # Buckets are laid out anew after the first step unless parameters may be unused. Where more
+    # than two add up their gradients in a ring that changes the order in which they do, so that a
+    # run that was resumed would differ in the last bits. Replicas that share a device add up in
+    # the order of ranks, whatever the buckets are, and one of them goes to the ring.
+    keep_buckets = session.recipe.dp // session.recipe.processes_per_device > 2
     warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
     return DistributedDataParallel(
         module,

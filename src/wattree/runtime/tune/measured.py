@@ -24,6 +24,8 @@ from wattree.trace import RunOrigin
 __all__ = ["TrialOptions", "Trials"]
 
 _SOURCE = "--processes-per-device auto"
+#: Time to end once asked to stop: what a trial did is thrown away. [s]
+_GRACE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,7 @@ class Trials:
             memory_per_process_bytes=None,
             patches=True,
             logs=logs,
+            grace_s=_GRACE_S,
         )
         environment = {**self._environment, TRIAL: trial.as_text()}
         if setting.threads is not None:

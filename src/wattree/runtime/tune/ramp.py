@@ -4,7 +4,8 @@ One process is tried first, on a CPU with one thread as well: processes are told
 wait for each other. Then more processes until they no longer help, then loader workers and MPS's
 share of a device's multiprocessors for the best number. What one process can do otherwise (a larger
 batch, more workers, a compiled model) is measured beside it. The best is measured again in turns
-with the best of one process, and chosen only if it is ahead by more than the margin.
+with the best of one process, and chosen only if it is ahead by more than the margin; one process
+with more loader workers is a choice as well.
 """
 
 from __future__ import annotations
@@ -157,7 +158,10 @@ def ramp(measure: Callable[[Setting], Row], limits: Limits) -> Choice:
     rows = [*singles, *_more(measure, limits, single, why)]
     rows += _refined(measure, limits, max(rows, key=_rate))
     competitors = tuple(_competitors(measure, limits, single))
-    best, gain = _confirmed(measure, max([single, *rows], key=_rate), single, alone, why)
+    # Loader workers of one process are the launcher's to set, as more processes are; a batch and a
+    # compiled model are the script's.
+    launched = [row for row in competitors if _is_launched(row.setting)]
+    best, gain = _confirmed(measure, max([single, *rows, *launched], key=_rate), single, alone, why)
     why += _of_competitors(competitors, best)
     return Choice(
         rows=tuple(rows), competitors=competitors, chosen=best.setting, gain=gain, why=tuple(why)
@@ -200,7 +204,10 @@ def _more(
     fits = _room(limits, alone.memory_bytes)
     for processes in _PROCESSES:
         if processes > limits.clients:
-            why.append(f"no more than {limits.clients} processes go on a device here")
+            why.append(
+                f"no more than {limits.clients} processes are tried on a device here: one for each "
+                "core of a processor, or as many as MPS takes"
+            )
             return
         if processes > fits:
             why.append(f"memory has room for {fits} process(es)")
@@ -280,6 +287,11 @@ def _of_competitors(competitors: Sequence[Row], best: Row) -> Iterator[str]:
                 f"one process with {row.setting.words().partition(', ')[2]} is "
                 f"{row.rate / best.rate:.2f} x as fast as the choice ({what})"
             )
+
+
+def _is_launched(setting: Setting) -> bool:
+    """Return whether a launcher can run the job with it: the script stays as it is."""
+    return setting.batch_factor == 1 and not setting.compiles
 
 
 def _means(setting: Setting) -> str:

@@ -1,0 +1,32 @@
+"""A port for ranks to meet at, which no other program gets before they do.
+
+References:
+    `socket(7)`, `SO_REUSEADDR`: on Linux sockets that both allow it may have one port while none of
+    them listens; `ip(7)`: a port that is not named is one that no socket has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from collections.abc import Iterator
+
+__all__ = ["kept_port"]
+
+
+@contextlib.contextmanager
+def kept_port() -> Iterator[int]:
+    """Keep a port while the block runs; yield its number.
+
+    Ranks need seconds until one of them listens there. A port that was only found free may be given
+    to another job by then, or to a connection. This one is taken, by a socket that does not listen:
+    whoever names the port and allows its reuse, as stores of torch do, may listen beside it.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("", 0))
+        port = int(holder.getsockname()[1])
+        if sys.platform != "linux":  # others let nobody listen beside it
+            holder.close()
+        yield port
