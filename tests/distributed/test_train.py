@@ -91,6 +91,15 @@ JOBS: dict[str, dict[str, Any]] = {
             "layer_ghosts": {"layers.1": 5},
         }
     },
+    "attending-all": _own(*ATTENDING, {**PHANTOM_OF_TWO, "phantom_layers": ["*"]}),
+    "attending-shared": _own(
+        *ATTENDING, {**PHANTOM_OF_TWO, "variant": "shared", "phantom_layers": ["*_proj"]}
+    ),
+    "attending-qkvo": _own(
+        *ATTENDING, {**PHANTOM_OF_TWO, "phantom_layers": ["self_attn.*"], "regather": True}
+    ),
+    "attending-q": _own(*ATTENDING, {**PHANTOM_OF_TWO, "phantom_layers": ["*.q_proj"]}),
+    "attending-o": _own(*ATTENDING, {**PHANTOM_OF_TWO, "phantom_layers": ["*.o_proj"]}),
     "attending-counted": _own(*ATTENDING, {**PHANTOM_OF_TWO, "layer_ghosts": {"*.down_proj": 5}}),
     "block": {"strategy": {"preset": "phantom", "tp": 2, "ghosts": 0}},
     "classes-ddp": {**CLASSES, "strategy": "ddp"},
@@ -338,6 +347,7 @@ def test_the_control_trains_the_function_of_phantom_layers(
         *((name, 0) for name in ("ddp", "tensor", "megatron", "phantom", "shared", "low-rank")),
         *((name, 0) for name in ("block", "classes-tensor", "own-ddp")),
         *((name, 0) for name in ("attending-tensor", "attending-phantom", "attending-counted")),
+        *((f"attending-{named}", 0) for named in ("all", "shared", "qkvo", "q", "o")),
         ("counted", 0),
         # One number more of each position, of what ranks tell each other of the loss.
         *((name, 4 * 8 * 16) for name in ("decoder-tensor", "decoder-phantom", "plain-megatron")),
