@@ -15,7 +15,14 @@ from dataclasses import replace
 
 from wattree.compiler.passes.phantom_layer import PhantomLayer
 from wattree.errors import StrategyError
-from wattree.graph import Block, BlockInstance, ModelGraph, Operator, OperatorKind
+from wattree.graph import (
+    Block,
+    BlockInstance,
+    ModelGraph,
+    Operator,
+    OperatorKind,
+    joined_parts,
+)
 from wattree.strategy import RANK, Choices, PhantomLayers, StrategyTree
 from wattree.strategy.parts import column_dim, column_dims, is_linear, row_dim, row_dims
 
@@ -108,13 +115,28 @@ def _changed(
             operators.append(operator)
             continue
         ranks = degrees.get(how.axis, 1)
-        reason = _axis_misfit(how, degrees) or _misfit(operator, how, ranks)
-        if reason is None:
-            operators += PhantomLayer.of(operator, how, ranks, counted=counted).operators()
-        else:
-            misfits[f"{instance.path}.{operator.path}"] = reason
+        parts = joined_parts(operator)  # each exchanges ghosts of its own
+        reasons = {
+            part.path: reason
+            for part in parts
+            if (reason := _axis_misfit(how, degrees) or _misfit(part, how, ranks)) is not None
+        }
+        if reasons:
+            misfits.update({f"{instance.path}.{path}": why for path, why in reasons.items()})
             operators.append(operator)
+            continue
+        for part in parts:
+            dense = part if part is operator else replace(part, path=_below(operator, part))
+            operators += PhantomLayer.of(dense, how, ranks, counted=counted).operators()
     return replace(block, operators=tuple(operators))
+
+
+def _below(operator: Operator, part: Operator) -> str:
+    """Return a path for a projection of a joined product, below it: there its choices hold."""
+    whole, own = operator.path.split("."), part.path.split(".")
+    while own[1:] and own[0] == whole[0]:
+        whole, own = whole[1:], own[1:]
+    return ".".join((operator.path, *own))
 
 
 # ---------------------------------------------------------------- what cannot be one

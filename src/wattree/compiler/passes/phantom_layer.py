@@ -16,9 +16,9 @@ gathered ahead of it, and their gradients reduce-scattered. For `shared` it adds
 
 Names of dims are not those of the linear layer, so no split of it applies to them.
 
-Products of captured models may have several dims of features, such as heads and what a head has. Then
-`rank` stands where the heads do and the others keep their places, the first of them times the heads
-of a rank, so that what reads the output goes on as it lies.
+Products of captured models may have several dims of features, such as heads and what a head has.
+Then `rank` stands where the heads do and the others keep their places, the first of them times the
+heads of a rank, so that what reads the output goes on as it lies.
 """
 
 from __future__ import annotations
