@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -62,6 +63,8 @@ STACK = ("stack", "float32[batch, 24]")
 ATTENDING = ("attending", "float32[batch, 6, 16]")
 TENSOR_OF_TWO = {"preset": "tensor", "tp": 2}
 PHANTOM_OF_TWO = {"preset": "phantom", "tp": 2, "ghosts": GHOSTS}
+#: Jobs whose projections of attention are phantom layers: all of them, or some.
+NAMED = ("all", "shared", "qkvo", "q", "o")
 
 JOBS: dict[str, dict[str, Any]] = {
     "own-ddp": _own(*STACK, {"preset": "ddp", "micro_batch": 2}),
@@ -91,6 +94,15 @@ JOBS: dict[str, dict[str, Any]] = {
             "layer_ghosts": {"layers.1": 5},
         }
     },
+    "attending-all": _own(*ATTENDING, {**PHANTOM_OF_TWO, "phantom_layers": ["*"]}),
+    "attending-shared": _own(
+        *ATTENDING, {**PHANTOM_OF_TWO, "variant": "shared", "phantom_layers": ["*_proj"]}
+    ),
+    "attending-qkvo": _own(
+        *ATTENDING, {**PHANTOM_OF_TWO, "phantom_layers": ["self_attn.*"], "regather": True}
+    ),
+    "attending-q": _own(*ATTENDING, {**PHANTOM_OF_TWO, "phantom_layers": ["*.q_proj"]}),
+    "attending-o": _own(*ATTENDING, {**PHANTOM_OF_TWO, "phantom_layers": ["*.o_proj"]}),
     "attending-counted": _own(*ATTENDING, {**PHANTOM_OF_TWO, "layer_ghosts": {"*.down_proj": 5}}),
     "block": {"strategy": {"preset": "phantom", "tp": 2, "ghosts": 0}},
     "classes-ddp": {**CLASSES, "strategy": "ddp"},
@@ -117,12 +129,26 @@ JOBS: dict[str, dict[str, Any]] = {
 }
 
 
+#: Of which both ranks' products are counted.
+COUNTED = ("attending-phantom", *(f"attending-{named}" for named in NAMED))
+
+
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def trained(together: Mapping[str, Any]) -> Any:
     """What came of all jobs; both ranks go through them one after the other."""
+    return together["train_jobs"]
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What two ranks did, one thing after the other: processes take long to start."""
     folder = tmp_path_factory.mktemp("trained")
+    calls = {
+        "train_jobs": {"jobs": JOBS},
+        "product_flop": {"jobs": {name: JOBS[name] for name in COUNTED}},
+    }
     found: dict[str, Any] = run_ranks(
-        2, f"{CASES}:train_jobs", {"folder": str(folder), "jobs": JOBS}, start=False
+        2, f"{CASES}:several", {"folder": str(folder), "calls": calls}, start=False
     )[0]
     return found
 
@@ -338,6 +364,7 @@ def test_the_control_trains_the_function_of_phantom_layers(
         *((name, 0) for name in ("ddp", "tensor", "megatron", "phantom", "shared", "low-rank")),
         *((name, 0) for name in ("block", "classes-tensor", "own-ddp")),
         *((name, 0) for name in ("attending-tensor", "attending-phantom", "attending-counted")),
+        *((f"attending-{named}", 0) for named in NAMED),
         ("counted", 0),
         # One number more of each position, of what ranks tell each other of the loss.
         *((name, 4 * 8 * 16) for name in ("decoder-tensor", "decoder-phantom", "plain-megatron")),
@@ -353,6 +380,24 @@ def test_simulations_send_what_is_sent(trained: Mapping[str, Any], name: str, mo
     run = run_of(job, prediction, steps=1, name=name)
     sent = (run.work.network_bytes or 0.0) / prediction.result.ranks
     assert trained[name]["sent_bytes"] - more == pytest.approx(sent, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_named_layers_compute_and_hold_what_simulations_count(
+    together: Mapping[str, Any], trained: Mapping[str, Any], name: str
+) -> None:
+    """FLOP of all products of a rank, forward and backward, and parameters of the whole."""
+    from tests.distributed.train_cases import _job
+    from wattree.graph import TaskKind
+    from wattree.predict import simulate
+
+    prediction = simulate(_job(JOBS[name]))
+    graph = prediction.trace.graph
+    names = np.array(graph.names)[graph.name_ids]
+    attention = np.char.endswith(names, "scaled_dot_product_attention")
+    products = (graph.kind == TaskKind.COMPUTE) & ~attention
+    assert together["product_flop"][name] == graph.flop[products].sum()
+    assert trained[name]["parameters"] == prediction.result.parameters
 
 
 def test_replicas_send_their_gradients_round_a_ring(trained: Mapping[str, Any]) -> None:

@@ -32,6 +32,7 @@ __all__ = [
     "failing",
     "killed_while_writing",
     "out_of_memory",
+    "product_flop",
     "resumed",
     "several",
     "train_jobs",
@@ -102,6 +103,43 @@ def train_jobs(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, 
                 "steps": use.steps,
             }
     return found
+
+
+def product_flop(folder: str, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Return the FLOP of the matrix products that a rank computes in a step of each job."""
+    import torch
+    import torch.distributed as dist
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from wattree.runtime.group import Group
+    from wattree.runtime.models import Linears, build_trainable
+
+    store = dist.FileStore(str(Path(folder) / "store"), TOLD["size"])
+    dist.init_process_group("gloo", store=store, rank=TOLD["rank"], world_size=TOLD["size"])
+    in_place = {torch.ops.aten.addmm_: _added_flop}  # which the counter does not know
+    found = {}
+    for name, mapping in jobs.items():
+        job = _job(mapping)
+        recipe = recipe_of(job)
+        linears = Linears(recipe=recipe, group=Group.of(None), seed=0, device=torch.device("cpu"))
+        trainable = build_trainable(job, linears)
+        make = trainable.wanted.make
+        assert make is not None
+        inputs = make(recipe.micro_batch)
+        with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
+            trainable.module(*inputs).square().mean().backward()
+        counts = counter.get_flop_counts()["Global"]
+        products = ("aten.mm", "aten.addmm", "aten.addmm_", "aten.bmm")
+        flop = sum(count for each, count in counts.items() if str(each) in products)
+        found[name] = float(flop * recipe.micro_batches)
+    dist.destroy_process_group()
+    return found
+
+
+def _added_flop(total: Any, a: Sequence[int], b: Sequence[int], **_: Any) -> int:
+    """Return the FLOP of `total += a b`, of shapes."""
+    del total
+    return 2 * a[0] * a[1] * b[1]
 
 
 def resumed(folder: str, mapping: Mapping[str, Any]) -> dict[str, Any]:

@@ -156,6 +156,30 @@ def test_closed_form_and_play_mean_the_same(options: StrategyOptions, model: Any
     assert guessed.energy_j[0] == pytest.approx(played.result.energy_j.total, rel=0.05)
 
 
+@pytest.mark.parametrize("more", [{}, {"variant": "shared"}, {"exchange": "activations"}], ids=str)
+def test_heads_of_captured_models_mean_the_same_in_closed_form(more: dict[str, Any]) -> None:
+    """Projections of attention whose features have several dims."""
+    mapping = {
+        "model": "deit-tiny",
+        "data": {"global_batch": 96},
+        "cluster": {"node": "dgx-a100"},
+        "place": {"devices": "0-5"},
+    }
+    setting = setting_of(job_from_mapping(mapping), load_calibration(None))
+    free = tuple(replace(rates, step_overhead_s=0.0) for rates in setting.pool_rates)
+    setting = replace(setting, pool_rates=free)
+    named = ("attn.*", "mlp.*")
+    options = StrategyOptions(
+        tp=3, dp=2, phantom=True, ghosts=8, phantom_layers=named, micro_batch=24, **more
+    )
+    guessed = estimate(setting, options, Degrees.of([options], 96))
+    played = predicted(setting, options)
+
+    assert guessed.step_time_s[0] == pytest.approx(played.result.step_time_s, rel=0.06)
+    assert guessed.tensor_bytes[0] == pytest.approx(played.peak.tensors, rel=0.08)
+    assert guessed.energy_j[0] == pytest.approx(played.result.energy_j.total, rel=0.05)
+
+
 def test_fewer_ghosts_are_never_slower_nor_larger() -> None:
     """Time, memory and energy grow with them."""
     results = [simulate(job({**PHANTOM, "ghosts": k})).result for k in (16, 64, 256, 512)]

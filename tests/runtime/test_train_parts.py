@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -245,6 +246,30 @@ def test_a_users_samples_are_checked(tmp_path: Path, body: str, words: str) -> N
     with pytest.raises(JobError) as caught:
         given_set(source, wanted)
     assert words in str(caught.value)
+
+
+# ---------------------------------------------------------------- comparisons
+
+
+def test_comparisons_on_machines_nobody_timed_say_so() -> None:
+    """Until the device has a latency of its own; accelerators have what ships."""
+    from wattree.cost import Constant, load_calibration
+    from wattree.runtime.train.compare import advice_of
+
+    shipped = load_calibration()
+    told = advice_of(_job(), shipped, ranks=4)
+    assert told is not None
+    assert told.startswith("epyc-7742 is not calibrated: communication is predicted as between")
+    assert "wattree profile --out calibration.yaml" in told
+    assert "--calibration calibration.yaml" in told
+    assert "\n" not in told
+
+    assert advice_of(_job(), shipped, ranks=1) is None
+    accelerators = _job(cluster={"node": "dgx-a100"}, strategy={"preset": "ddp"})
+    assert advice_of(accelerators, shipped, ranks=8) is None
+    timed = Constant(value=3e-4, evidence="measured", source="a profile")
+    own = {**shipped.constants, "device.epyc-7742.alpha_s": timed}
+    assert advice_of(_job(), replace(shipped, constants=own), ranks=4) is None
 
 
 def test_runtime_is_imported_without_torch() -> None:

@@ -8,6 +8,7 @@ from wattree.graph.execution_graph import (
     TaskKind,
 )
 from wattree.graph.handed import Handed, Made
+from wattree.graph.joined import joined_parts, joined_path
 from wattree.graph.model_graph import Block, BlockInstance, ModelGraph, Tensor
 from wattree.graph.operator_class import OperatorClass, class_of_kind
 from wattree.graph.operators import (
@@ -58,6 +59,8 @@ __all__ = [
     "TensorRole",
     "Window",
     "class_of_kind",
+    "joined_parts",
+    "joined_path",
     "part_of",
     "repeated",
     "tasks_of_jobs",

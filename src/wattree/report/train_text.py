@@ -33,6 +33,8 @@ def show_trained(result: Result, run: Run, comparison: Any, console: Console) ->
         console.print(_stages(result, use))
     else:
         console.print(_compared(comparison, use))
+        if comparison.advice is not None:
+            console.print(f"note: {comparison.advice}", soft_wrap=True)
     for note in result.assumptions:
         console.print(f"note: {note}", soft_wrap=True)
 

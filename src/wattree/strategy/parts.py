@@ -18,10 +18,12 @@ from wattree.graph import (
 __all__ = [
     "EmbeddingTable",
     "column_dim",
+    "column_dims",
     "dims_by_pattern",
     "has_roles",
     "has_stack",
     "has_whole_states",
+    "is_linear",
     "is_plain_linear",
     "is_positionwise",
     "is_sample_table",
@@ -30,6 +32,7 @@ __all__ = [
     "looked_up",
     "operator_patterns",
     "row_dim",
+    "row_dims",
     "tables_of",
     "weighted_products",
 ]
@@ -137,6 +140,22 @@ def row_dim(operator: Operator) -> str | None:
     return _first(operator, "in", inside=False)
 
 
+def column_dims(operator: Operator) -> tuple[str, ...]:
+    """Return all dims of a product's output features: heads and what each has, or one alone."""
+    written = {name for operand in operator.outputs for name in operand.dims}
+    return tuple(name for name in _weight_dims(operator) if name in written)
+
+
+def row_dims(operator: Operator) -> tuple[str, ...]:
+    """Return all dims that a product sums over: heads and what each has, or one alone."""
+    written = {name for operand in operator.outputs for name in operand.dims}
+    return tuple(name for name in _weight_dims(operator) if name not in written)
+
+
+def _weight_dims(operator: Operator) -> tuple[str, ...]:
+    return operator.parameters[0].dims if operator.parameters else ()
+
+
 def _first(operator: Operator, wanted: str, *, inside: bool) -> str | None:
     if not operator.parameters:
         return None
@@ -147,6 +166,28 @@ def _first(operator: Operator, wanted: str, *, inside: bool) -> str | None:
         if operator.dim(name).role is not DimRole.OPAQUE and (name in indexed) is inside
     ]
     return wanted if wanted in found else next(iter(found), None)
+
+
+def is_linear(operator: Operator) -> bool:
+    """Return whether a product is that of one input's features with a weight of features alone.
+
+    Features may have several dims, as captured models have heads and what each head has.
+    """
+    rows, columns = set(row_dims(operator)), set(column_dims(operator))
+    read, written = operator.inputs[:1], operator.outputs
+    return (
+        operator.kind is OperatorKind.MATMUL
+        and operator.weight is not None
+        and row_dim(operator) is not None
+        and column_dim(operator) is not None
+        and len(operator.inputs) == 1
+        and rows <= set(read[0].dims)
+        and not columns & set(read[0].dims)
+        and all(set(each.dims) - columns == set(read[0].dims) - rows for each in written)
+        and all(columns <= set(each.dims) for each in written)
+        and all(set(parameter.dims) == columns for parameter in operator.parameters[1:])
+        and operator.in_turn is None
+    )
 
 
 def is_plain_linear(operator: Operator) -> bool:

@@ -20,6 +20,7 @@ from wattree.graph import (
     OperatorKind,
     Parameter,
     TensorRole,
+    joined_path,
 )
 
 __all__ = ["with_joined_projections"]
@@ -93,7 +94,7 @@ def _joined(group: Sequence[Operator]) -> Operator:
     )
     return replace(
         first,
-        path=_path([operator.path for operator in group]),
+        path=joined_path([operator.path for operator in group]),
         dims=dims,
         outputs=tuple(
             _output(operator, share, sum(shares))
@@ -133,17 +134,7 @@ def _parameter(parameters: Sequence[Parameter]) -> Parameter:
     kept = tuple(name for name in parameters[0].dims if not name.startswith("out"))
     return replace(
         parameters[0],
-        name=_path([parameter.name for parameter in parameters]),
+        name=joined_path([parameter.name for parameter in parameters]),
         dims=("out", "out_1", *kept),
         elements=sum(parameter.elements for parameter in parameters),
     )
-
-
-def _path(paths: Sequence[str]) -> str:
-    """Return one path for several: what they share in front once, the rest side by side."""
-    parts = [path.split(".") for path in paths]
-    shared = 0
-    while all(shared < len(part) - 1 and part[shared] == parts[0][shared] for part in parts):
-        shared += 1
-    front = "".join(f"{name}." for name in parts[0][:shared])
-    return front + "+".join(path[len(front) :] for path in paths)

@@ -9,14 +9,22 @@ the same in what is compiled: then each is as wide as the widest, which bounds t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from wattree.compiler.passes.phantom_layer import PhantomLayer
 from wattree.errors import StrategyError
-from wattree.graph import Block, BlockInstance, ModelGraph, Operator, OperatorKind
+from wattree.graph import (
+    Block,
+    BlockInstance,
+    ModelGraph,
+    Operator,
+    OperatorKind,
+    joined_parts,
+)
 from wattree.strategy import RANK, Choices, PhantomLayers, StrategyTree
-from wattree.strategy.parts import column_dim, is_plain_linear, row_dim
+from wattree.strategy.parts import column_dim, column_dims, is_linear, row_dim, row_dims
 
 __all__ = ["has_phantoms", "with_phantoms"]
 
@@ -107,13 +115,28 @@ def _changed(
             operators.append(operator)
             continue
         ranks = degrees.get(how.axis, 1)
-        reason = _axis_misfit(how, degrees) or _misfit(operator, how, ranks)
-        if reason is None:
-            operators += PhantomLayer.of(operator, how, ranks, counted=counted).operators()
-        else:
-            misfits[f"{instance.path}.{operator.path}"] = reason
+        parts = joined_parts(operator)  # each exchanges ghosts of its own
+        reasons = {
+            part.path: reason
+            for part in parts
+            if (reason := _axis_misfit(how, degrees) or _misfit(part, how, ranks)) is not None
+        }
+        if reasons:
+            misfits.update({f"{instance.path}.{path}": why for path, why in reasons.items()})
             operators.append(operator)
+            continue
+        for part in parts:
+            dense = part if part is operator else replace(part, path=_below(operator, part))
+            operators += PhantomLayer.of(dense, how, ranks, counted=counted).operators()
     return replace(block, operators=tuple(operators))
+
+
+def _below(operator: Operator, part: Operator) -> str:
+    """Return a path for a projection of a joined product, below it: there its choices hold."""
+    whole, own = operator.path.split("."), part.path.split(".")
+    while own[1:] and own[0] == whole[0]:
+        whole, own = whole[1:], own[1:]
+    return ".".join((operator.path, *own))
 
 
 # ---------------------------------------------------------------- what cannot be one
@@ -137,17 +160,18 @@ def _misfit(operator: Operator, how: PhantomLayers, ranks: int) -> str | None:
     if any(parameter.tied_to is not None for parameter in operator.parameters):
         return "shares its weight with another layer, so it cannot be a phantom layer"
     row, column = row_dim(operator), column_dim(operator)
-    if not is_plain_linear(operator):
+    if not is_linear(operator):
         return (
-            "is no plain linear layer (one input whose last dim is summed over, a weight of "
-            "outputs by inputs), so it cannot be a phantom layer"
+            "is no linear layer (one input whose features are summed over, a weight of output by "
+            "input features), so it cannot be a phantom layer"
         )
     assert row is not None
     assert column is not None
-    for name in (row, column):
-        if reason := _width_misfit(operator, name, how, ranks):
+    rows = row_dims(operator)
+    for name, features in ((row, rows), (column, column_dims(operator))):
+        if reason := _width_misfit(operator, name, how, ranks, is_alone=len(features) == 1):
             return reason
-    shard = round(operator.dim(row).extent.coefficient) // ranks
+    shard = round(math.prod(operator.dim(name).extent.coefficient for name in rows)) // ranks
     if how.ghosts > shard:
         return (
             f"{how.ghosts} ghosts are more than the {shard} features of its input that a rank "
@@ -156,14 +180,20 @@ def _misfit(operator: Operator, how: PhantomLayers, ranks: int) -> str | None:
     return None
 
 
-def _width_misfit(operator: Operator, name: str, how: PhantomLayers, ranks: int) -> str | None:
-    """Return why a dim cannot be cut into blocks; None if it can."""
+def _width_misfit(
+    operator: Operator, name: str, how: PhantomLayers, ranks: int, *, is_alone: bool
+) -> str | None:
+    """Return why a dim cannot be cut into blocks; None if it can.
+
+    Beside other dims of features (not `is_alone`) each of its indices is a head.
+    """
     loop = operator.dim(name)
     features = round(loop.extent.coefficient)
-    if loop.units is not None and loop.units % ranks:
+    heads = loop.units if is_alone or loop.units is not None else features
+    if heads is not None and heads % ranks:
         return (
-            f"{loop.units} heads of '{name}' do not divide over {ranks} ranks of '{how.axis}'; use "
-            f"a degree that divides {loop.units}"
+            f"{heads} heads of '{name}' do not divide over {ranks} ranks of '{how.axis}'; use "
+            f"a degree that divides {heads}"
         )
     if features < ranks:
         return (

@@ -15,10 +15,15 @@ the input of all ranks: `compress` makes the ghosts of all others on each rank, 
 gathered ahead of it, and their gradients reduce-scattered. For `shared` it adds them up (`sum`).
 
 Names of dims are not those of the linear layer, so no split of it applies to them.
+
+Products of captured models may have several dims of features, such as heads and what a head has.
+Then `rank` stands where the heads do and the others keep their places, the first of them times the
+heads of a rank, so that what reads the output goes on as it lies.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -33,7 +38,7 @@ from wattree.graph import (
     TensorRole,
 )
 from wattree.strategy import ACTIVATIONS, GHOSTS, RANK, SHARED, PhantomLayers
-from wattree.strategy.parts import column_dim, row_dim
+from wattree.strategy.parts import column_dim, column_dims, row_dim, row_dims
 
 __all__ = ["PhantomLayer"]
 
@@ -49,6 +54,42 @@ def _parts(features: float, ranks: int) -> list[float]:
     return [float(fewest + (rank < rest)) for rank in range(ranks)]
 
 
+def _others(dense: Operator, features: Sequence[str], whose: str | None) -> tuple[float, ...]:
+    """Return the lengths of all features dims but that in whose place the ranks stand."""
+    return tuple(dense.dim(name).extent.coefficient for name in features if name != whose)
+
+
+def _own(name: str, features: float, others: Sequence[float]) -> tuple[IterationDim, ...]:
+    """Return the dims of a rank's features: as many as there are others, or the only one."""
+    rest = others[1:]
+    lengths = (features / math.prod(rest), *rest)
+    return tuple(
+        _features(name if place == 0 else f"{name}_{place}", length)
+        for place, length in enumerate(lengths)
+    )
+
+
+def _names(dims: Sequence[IterationDim]) -> tuple[str, ...]:
+    return tuple(dim.name for dim in dims)
+
+
+def _placed(
+    dims: Sequence[str], features: Sequence[str], whose: str | None, lead: str, own: Sequence[str]
+) -> tuple[str, ...]:
+    """Return a tensor's dims with `lead` in the place of the dim `whose`, and own ones of others.
+
+    Where there is no other, the own dim stands behind `lead`.
+    """
+    rest = iter(own)
+    found: list[str] = []
+    for name in dims:
+        if name == whose:
+            found += [lead, *(own if len(features) == 1 else ())]
+        else:
+            found.append(next(rest) if name in features else name)
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhantomLayer:
     """A phantom layer in the making.
@@ -57,24 +98,24 @@ class PhantomLayer:
         dense: The linear layer in whose place it stands.
         how: Ghosts and variant.
         ranks: That have a block each.
-        rows, columns: Inputs and outputs of a rank as it is compiled.
-        blocks: The same of each rank, as far as parameters are counted.
+        rows, columns: Dims of the inputs and outputs of a rank as it is compiled.
+        blocks: How many these are of each rank, as far as parameters are counted.
     """
 
     dense: Operator
     how: PhantomLayers
     ranks: int
-    rows: float
-    columns: float
+    rows: tuple[IterationDim, ...]
+    columns: tuple[IterationDim, ...]
     blocks: tuple[tuple[float, float], ...]
 
     @classmethod
     def of(cls, dense: Operator, how: PhantomLayers, ranks: int, *, counted: bool) -> PhantomLayer:
         """Return the layer in the place of `dense`; `counted` as of `with_phantoms`."""
-        row, column = row_dim(dense), column_dim(dense)
-        assert row is not None
-        assert column is not None
-        inputs, outputs = (dense.dim(name).extent.coefficient for name in (row, column))
+        inputs, outputs = (
+            math.prod(dense.dim(name).extent.coefficient for name in names)
+            for names in (row_dims(dense), column_dims(dense))
+        )
         parts = tuple(zip(_parts(inputs, ranks), _parts(outputs, ranks), strict=True))
         mean = (inputs / ranks, outputs / ranks)
         rows, columns = mean if counted else parts[0]
@@ -82,16 +123,16 @@ class PhantomLayer:
             dense=dense,
             how=replace(how, exchange=GHOSTS) if counted else how,
             ranks=ranks,
-            rows=rows,
-            columns=columns,
+            rows=_own("own_in", rows, _others(dense, row_dims(dense), row_dim(dense))),
+            columns=_own("own_out", columns, _others(dense, column_dims(dense), column_dim(dense))),
             blocks=parts if counted else (parts[0],) * ranks,
         )
 
     def operators(self) -> list[Operator]:
         """Return its operators, in an order in which they can run."""
         if self.how.ghosts == 0:
-            return [self._local(self.dense.outputs)]
-        own = (Operand(tensor=self._name("own"), dims=(*self._lead, RANK, "own_out")),)
+            return [self._local(self._writes)]
+        own = (self._own_part,)
         shared = self.how.variant == SHARED
         if self.how.exchange == ACTIVATIONS:
             ahead = [self._hand_out(), self._compress_all()]
@@ -111,7 +152,8 @@ class PhantomLayer:
     @property
     def _lead(self) -> tuple[str, ...]:
         """Names of the dims that count positions and samples."""
-        return self.dense.inputs[0].dims[:-1]
+        features = row_dims(self.dense)
+        return tuple(name for name in self.dense.inputs[0].dims if name not in features)
 
     @property
     def _loops(self) -> tuple[IterationDim, ...]:
@@ -122,12 +164,28 @@ class PhantomLayer:
 
     @property
     def _reads(self) -> Operand:
-        given = self.dense.inputs[0]
-        return replace(given, dims=(*self._lead, RANK, "own_in"))
+        return self._read_by(RANK)
+
+    def _read_by(self, rank: str) -> Operand:
+        """Return the input with ranks under that name."""
+        dense, given = self.dense, self.dense.inputs[0]
+        own = _names(self.rows)
+        dims = _placed(given.dims, row_dims(dense), row_dim(dense), rank, own)
+        return replace(given, dims=dims)
 
     @property
     def _writes(self) -> tuple[Operand, ...]:
-        return tuple(replace(o, dims=(*self._lead, RANK, "own_out")) for o in self.dense.outputs)
+        return tuple(replace(o, dims=self._written(o)) for o in self.dense.outputs)
+
+    def _written(self, output: Operand) -> tuple[str, ...]:
+        """Return the dims of an output."""
+        dense, own = self.dense, _names(self.columns)
+        return _placed(output.dims, column_dims(dense), column_dim(dense), RANK, own)
+
+    @property
+    def _own_part(self) -> Operand:
+        """What the local product writes where more is added to it."""
+        return Operand(tensor=self._name("own"), dims=self._written(self.dense.outputs[0]))
 
     def _ghosts(self, part: str, *, whole: bool = False) -> Operand:
         dims = (*self._lead, *(() if whole else (RANK,)), "ghost")
@@ -143,13 +201,13 @@ class PhantomLayer:
     def _compress(self) -> Operator:
         ghosts = float(self.how.ghosts)
         weight = self._parameter(
-            "compressor", "ghost", "own_in", of_rank=lambda rows, _: ghosts * rows
+            "compressor", "ghost", *_names(self.rows), of_rank=lambda rows, _: ghosts * rows
         )
         return Operator(
             path=self._name("compress"),
             kind=OperatorKind.MATMUL,
             function="compress",
-            dims=(*self._loops, _features("ghost", ghosts), _features("own_in", self.rows)),
+            dims=(*self._loops, _features("ghost", ghosts), *self.rows),
             inputs=(self._reads,),
             outputs=(self._ghosts("ghosts"),),
             parameters=(weight,),
@@ -160,25 +218,23 @@ class PhantomLayer:
         dense = self.dense
         weight, *biases = dense.parameters
         own = self._parameter(
-            "weight", "own_out", "own_in", of_rank=lambda rows, columns: rows * columns
+            "weight",
+            *_names((*self.columns, *self.rows)),
+            of_rank=lambda rows, columns: rows * columns,
         )
         return Operator(
             path=self._name("local"),
             kind=OperatorKind.MATMUL,
             function=dense.function,
-            dims=(
-                *self._loops,
-                _features("own_out", self.columns),
-                _features("own_in", self.rows),
-            ),
+            dims=(*self._loops, *self.columns, *self.rows),
             inputs=(self._reads,),
-            outputs=tuple(replace(o, dims=(*self._lead, RANK, "own_out")) for o in outputs),
+            outputs=tuple(outputs),
             parameters=(
                 replace(own, name=weight.name),
                 *(
                     replace(
                         bias,
-                        dims=(RANK, "own_out"),
+                        dims=(RANK, *_names(self.columns)),
                         elements=round(sum(columns for _, columns in self.blocks)),
                     )
                     for bias in biases
@@ -205,7 +261,7 @@ class PhantomLayer:
         others, k = self.ranks - 1, float(self.how.ghosts)
         weight = self._parameter(
             "decompressor",
-            *("own_out", "source", "ghost"),
+            *(*_names(self.columns), "source", "ghost"),
             of_rank=lambda _, columns: columns * others * k,
         )
         loops = (_features("source", float(others)), _features("ghost", k))
@@ -214,7 +270,9 @@ class PhantomLayer:
     def _decompress_sum(self) -> Operator:
         ghosts = float(self.how.ghosts)
         weight = self._parameter(
-            "decompressor", "own_out", "ghost", of_rank=lambda _, columns: columns * ghosts
+            "decompressor",
+            *(*_names(self.columns), "ghost"),
+            of_rank=lambda _, columns: columns * ghosts,
         )
         found = self._decompress(self._ghosts("others"), weight, (_features("ghost", ghosts),))
         is_sent = self.how.exchange != ACTIVATIONS
@@ -224,13 +282,12 @@ class PhantomLayer:
         self, ghosts: Operand, weight: Parameter, summed: tuple[IterationDim, ...]
     ) -> Operator:
         """Return the product that adds to the local one."""
-        own = Operand(tensor=self._name("own"), dims=(*self._lead, RANK, "own_out"))
         return Operator(
             path=self._name("decompress"),
             kind=OperatorKind.MATMUL,
             function="decompress",
-            dims=(*self._loops, _features("own_out", self.columns), *summed),
-            inputs=(ghosts, own),
+            dims=(*self._loops, *self.columns, *summed),
+            inputs=(ghosts, self._own_part),
             outputs=self._writes,
             parameters=(weight,),
             saved=(ghosts.tensor,),
@@ -263,26 +320,23 @@ class PhantomLayer:
         """Return what makes of a rank's compressor something that others can have: a copy."""
         ghosts = float(self.how.ghosts)
         weight = self._parameter(
-            "compressor", "ghost", "own_in", of_rank=lambda rows, _: ghosts * rows
+            "compressor", "ghost", *_names(self.rows), of_rank=lambda rows, _: ghosts * rows
         )
         rank = self._loops[-1]
         return Operator(
             path=self._name("hand_out"),
             kind=OperatorKind.COPY,
             function="copy",
-            dims=(rank, _features("ghost", ghosts), _features("own_in", self.rows)),
-            outputs=(Operand(tensor=self._name("compressors"), dims=(RANK, "ghost", "own_in")),),
+            dims=(rank, _features("ghost", ghosts), *self.rows),
+            outputs=(self._compressors(RANK),),
             parameters=(weight,),
         )
 
     def _compress_all(self) -> Operator:
         """Return the products of the others' inputs and compressors, on every rank."""
-        given = self.dense.inputs[0]
         share = self._with_own
-        inputs = replace(given, dims=(*self._lead, "source", "own_in"), fraction=share)
-        compressors = Operand(
-            tensor=self._name("compressors"), dims=("source", "ghost", "own_in"), fraction=share
-        )
+        inputs = replace(self._read_by("source"), fraction=share)
+        compressors = replace(self._compressors("source"), fraction=share)
         return Operator(
             path=self._name("compress"),
             kind=OperatorKind.MATMUL,
@@ -291,12 +345,16 @@ class PhantomLayer:
                 *self._loops,
                 _features("source", float(self.ranks - 1)),
                 _features("ghost", float(self.how.ghosts)),
-                _features("own_in", self.rows),
+                *self.rows,
             ),
             inputs=(inputs, compressors),
             outputs=(self._of_sources(),),
             saved=(inputs.tensor, compressors.tensor),
         )
+
+    def _compressors(self, whose: str) -> Operand:
+        dims = (whose, "ghost", *_names(self.rows))
+        return Operand(tensor=self._name("compressors"), dims=dims)
 
     def _of_sources(self) -> Operand:
         dims = (*self._lead, RANK, "source", "ghost")

@@ -71,7 +71,7 @@ def shared_module(module: nn.Module, linears: Linears, source: str) -> nn.Module
 def _plan(module: nn.Module, recipe: Recipe, size: int) -> Plan:
     """Return the plan of the named layers, or the first shipped one that fits the module."""
     if recipe.phantom_layers is not None:
-        return _named(module, recipe.phantom_layers)
+        return _named(module, recipe.phantom_layers, size)
     reasons: dict[str, str] = {}
     for name in ("mlp", "ffn"):  # a transformer may look like a stack, and is none
         try:
@@ -110,19 +110,28 @@ def _counted(module: nn.Module, plan: Plan, recipe: Recipe) -> Plan:
 
 def _with_attention(module: nn.Module, plan: Plan, size: int) -> Plan:
     """Add exact layers of attention by heads, as simulations have them, where that fits."""
+    whole = _by_heads(module, plan, size)
+    attention = tuple(rule for rule in whole.rules if rule not in plan.rules)
+    # Of both, the exact rules go first: those of feed-forward parts may match more.
+    return replace(whole, rules=(*_exact(attention), *plan.rules))
+
+
+def _by_heads(module: nn.Module, plan: Plan, size: int) -> Plan:
+    """Return the plan of feed-forward parts and of attention; without attention if it is unfit."""
     try:
         whole = shipped_plan(module, "all")
-        attention = tuple(rule for rule in whole.rules if rule not in plan.rules)
-        # Of both, the exact rules go first: those of feed-forward parts may match more.
-        both = replace(whole, rules=(*_exact(attention), *plan.rules))
-        planned(module, both, size=size, ghosts=0, variant=PAIR)
+        planned(module, whole, size=size, ghosts=0, variant=PAIR)
     except StrategyError:  # unknown attention, or heads that do not divide: it stays whole
         return plan
-    return both
+    return whole
 
 
-def _named(module: nn.Module, patterns: Iterable[str]) -> Plan:
-    """Return a plan of whole inputs and outputs, which does whatever stands between layers.
+def _named(module: nn.Module, patterns: Iterable[str], size: int) -> Plan:
+    """Return a plan in which the named layers are phantom layers.
+
+    Of a transformer that is known they lie as simulations have them: hidden features and heads in
+    shards, with exact layers beside those that are not named. Elsewhere they have whole inputs and
+    outputs, which does whatever stands between layers.
 
     Patterns are of names of modules, or of their ends, as `simulate` names layers of a block.
     """
@@ -136,12 +145,30 @@ def _named(module: nn.Module, patterns: Iterable[str]) -> Plan:
         chosen |= dict.fromkeys(found)
     if misfits:
         raise StrategyError(misfits)
-    return Plan(
-        rules=tuple(
-            Rule(pattern=_exactly(name), input=Side.WHOLE, output=Side.WHOLE) for name in chosen
-        ),
-        name="strategy.phantom_layers",
-    )
+    known = _transformer(module, size)
+    rules = (_rule_of(name, known, is_named=name in chosen) for name in names)
+    found_rules = tuple(rule for rule in rules if rule is not None)
+    return replace(known, rules=found_rules, name="strategy.phantom_layers")
+
+
+def _transformer(module: nn.Module, size: int) -> Plan:
+    """Return the plan of a transformer that is known; one without rules for any other module."""
+    try:
+        return _by_heads(module, shipped_plan(module, "mlp"), size)
+    except StrategyError:
+        return Plan(rules=())
+
+
+def _rule_of(name: str, known: Plan, *, is_named: bool) -> Rule | None:
+    """Return the rule of one layer; None where it stays."""
+    rule = known.rule(name)
+    if rule is not None and rule.kind is CutKind.KEEP:
+        rule = None
+    if not is_named:
+        return None if rule is None else _exact([replace(rule, pattern=_exactly(name))])[0]
+    if rule is None:
+        return Rule(pattern=_exactly(name), input=Side.WHOLE, output=Side.WHOLE)
+    return replace(rule, pattern=_exactly(name))
 
 
 def _exact(rules: Iterable[Rule]) -> tuple[Rule, ...]:

@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from wattree.cost import Calibration, load_calibration
+from wattree.job import Job
 from wattree.predict import run_of, simulate
 from wattree.runtime.train.outcome import Trained
 from wattree.trace import STAGES, Run
 
-__all__ = ["ComparedFigure", "Comparison", "compared"]
+__all__ = ["ComparedFigure", "Comparison", "advice_of", "compared"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,7 @@ class Comparison:
         predicted_sent_bytes, measured_sent_bytes: Payload that a rank sends in a step. [B]
         calibration: File of constants; None for those that ship.
         warnings: Of the prediction.
+        advice: What makes the prediction one of this machine; None where nothing is known to.
     """
 
     figures: tuple[ComparedFigure, ...]
@@ -50,6 +53,7 @@ class Comparison:
     measured_sent_bytes: float
     calibration: str | None
     warnings: tuple[str, ...] = ()
+    advice: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return plain dictionaries and lists, ready for JSON."""
@@ -91,6 +95,36 @@ def compared(found: Trained, *, calibration: Path | None) -> Comparison:
         measured_sent_bytes=use.sent_bytes,
         calibration=None if calibration is None else str(calibration),
         warnings=prediction.warnings,
+        advice=advice_of(job, load_calibration(calibration), ranks=ranks),
+    )
+
+
+def advice_of(job: Job, calibration: Calibration, *, ranks: int) -> str | None:
+    """Return a line for CPUs on which nobody timed what processes exchange; None for all else.
+
+    The latency that ships is that of NCCL between accelerators (`pooled.alpha_s`), far below that
+    of gloo between processes.
+
+    Args:
+        job: What was trained.
+        calibration: What it was predicted with.
+        ranks: Of the job; one sends nothing.
+    """
+    if ranks == 1:
+        return None
+    devices = {pool.node.device.name: pool.node.device for pool in job.cluster.pools}
+    unknown = [
+        name
+        for name, device in devices.items()
+        if device.kind == "cpu" and calibration.own(device, "alpha_s", 0.0) == 0.0
+    ]
+    if not unknown:
+        return None
+    return (
+        f"{', '.join(unknown)} is not calibrated: communication is predicted as between "
+        "accelerators, far too short; measure this machine with 'wattree profile --out "
+        "calibration.yaml', name calibration.node.yaml in cluster.node, and compare again with "
+        "--calibration calibration.yaml"
     )
 
 

@@ -9,9 +9,10 @@ split over the same ranks as under tensor parallelism.
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Sequence
 
 from wattree.errors import StrategyError
-from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
+from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole, joined_parts
 from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import (
     column_dim,
@@ -61,10 +62,18 @@ def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
 
 def _ghosts_of(path: str, operator: Operator, options: StrategyOptions) -> int | None:
     """Return the ghosts of a layer: those of the first pattern that names it, or of all."""
-    for pattern, ghosts in options.layer_ghosts:
-        if _matches(path, operator, pattern):
-            return ghosts
-    return options.ghosts
+    return next(iter(_ghosts_of_parts(path, operator, options)))
+
+
+def _ghosts_of_parts(
+    path: str, operator: Operator, options: StrategyOptions
+) -> dict[int | None, None]:
+    """Return the ghosts of the projections that are one product, each count once."""
+    found: dict[int | None, None] = {}
+    for names in _names(path, operator):
+        told = (k for pattern, k in options.layer_ghosts if _is_one_of(names, pattern))
+        found[next(told, options.ghosts)] = None
+    return found
 
 
 def _whole_states(model: ModelGraph) -> dict[str, str]:
@@ -111,6 +120,7 @@ def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
             misfits[f"strategy.layer_ghosts.{pattern}"] = (
                 f"matches no linear layer of {model.name}; it has {', '.join(known) or 'none'}"
             )
+    misfits |= _misfits_of_joined(linear, options)
     is_any = any(
         _may_be_chosen(operator, options, model) and _is_named(path, operator, options)
         for path, operator in linear
@@ -124,26 +134,68 @@ def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
         raise StrategyError(misfits)
 
 
+def _misfits_of_joined(
+    linear: Sequence[tuple[str, Operator]], options: StrategyOptions
+) -> dict[str, str]:
+    """Return which products of several projections are asked to be phantom layers in part."""
+    misfits = {}
+    for path, operator in linear:
+        if len(joined_parts(operator)) == 1:
+            continue
+        named = _named_parts(path, operator, options.phantom_layers or ("*",))
+        if any(named) and not all(named):
+            misfits[f"strategy.phantom_layers.{path}"] = (
+                "is one product, of which some projections are named; name all of them or none"
+            )
+        counts = _ghosts_of_parts(path, operator, options)
+        if all(named) and len(counts) > 1:
+            misfits[f"strategy.layer_ghosts.{path}"] = (
+                f"is one product, whose projections are given {', '.join(map(str, counts))} "
+                "ghosts; give all of them as many"
+            )
+    return misfits
+
+
 def _may_be_chosen(operator: Operator, options: StrategyOptions, model: ModelGraph) -> bool:
     if not _is_linear(operator) or options.phantom_layers is not None:
         return _is_linear(operator)
     if model.own_family:
         return operator.path in _OWN
-    return operator.role in _ROLES and is_plain_linear(operator)
+    return operator.role in _ROLES and all(map(is_plain_linear, joined_parts(operator)))
 
 
 def _is_named(path: str, operator: Operator, options: StrategyOptions) -> bool:
     patterns = options.phantom_layers
-    return patterns is None or any(_matches(path, operator, each) for each in patterns)
+    return patterns is None or all(_named_parts(path, operator, patterns))
+
+
+def _named_parts(path: str, operator: Operator, patterns: Sequence[str]) -> list[bool]:
+    """Return whether patterns name each of the projections that are one product."""
+    parts = _names(path, operator)
+    return [any(_is_one_of(names, pattern) for pattern in patterns) for names in parts]
 
 
 def _matches(path: str, operator: Operator, pattern: str) -> bool:
-    """Return whether a pattern names an operator: by its path in a block, or in the model.
+    """Return whether a pattern names an operator, or a projection that it was joined of."""
+    return any(_is_one_of(names, pattern) for names in _names(path, operator))
 
-    A captured linear layer that is a block of its own has the name of its module, too.
-    """
-    names = (operator.path, path, path.removesuffix(_ALONE))
+
+def _is_one_of(names: Sequence[str], pattern: str) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for name in names)
+
+
+def _names(path: str, operator: Operator) -> list[tuple[str, ...]]:
+    """Return what an operator is called: by its path in a block, or in the model.
+
+    A captured linear layer that is a block of its own has the name of its module, too. Of a joined
+    product the names of each projection, which also has those of the whole.
+    """
+    own = (operator.path, path, path.removesuffix(_ALONE))
+    parts = joined_parts(operator)
+    if len(parts) == 1:
+        return [own]
+    block = path.removesuffix(operator.path)
+    return [(part.path, f"{block}{part.path}", *own) for part in parts]
 
 
 def _known_as(path: str, operator: Operator, model: ModelGraph) -> str:
