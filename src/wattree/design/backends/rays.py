@@ -33,6 +33,8 @@ _RETRIES = 3
 _CONNECT_S = 10.0
 #: Where a cluster listens to clients unless it was started otherwise.
 _CLIENT_PORT = 10001
+#: What a cluster cannot be without, by Ray's names.
+_DAEMONS = ("gcs_server", "raylet")
 _UNREACHED = "cannot be reached"
 _INSTEAD_OF_AMDSMI = Path(__file__).parent / "without_amdsmi"
 
@@ -115,6 +117,7 @@ class Rays:
             RuntimeError: A worker met a defect of ours.
         """
         with self._errors("is gone"):
+            self._check_daemons()
             ready, waiting = self._ray.wait(list(self._points), num_returns=1, timeout=timeout_s)
             if ready and waiting:
                 more, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=0)
@@ -132,6 +135,22 @@ class Rays:
         with contextlib.suppress(Exception):
             self._ray.shutdown()
         self._logger.setLevel(self._level)
+
+    def _check_daemons(self) -> None:
+        """Look whether the processes of a cluster that was started here are alive.
+
+        Without them Ray waits for a minute, and then ends the whole program, results unsaid.
+
+        Raises:
+            RuntimeError: One has ended.
+        """
+        workers = self._ray._private.worker  # noqa: SLF001 - Ray tells it nowhere else
+        node = getattr(workers, "_global_node", None)
+        if self.address is not None or node is None:
+            return
+        dead = [name for name, _ in node.dead_processes() if name in _DAEMONS]
+        if dead:
+            raise RuntimeError(f"{', '.join(dead)} ended")
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
