@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -191,6 +192,22 @@ def test_a_guided_search_is_the_same_after_an_interruption(tmp_path: Path, batch
     parts = plain(run(tmp_path / "parts", mapping))
     assert len(whole["outcomes"]) == 9
     assert parts == whole
+
+
+def test_a_run_ends_when_its_minutes_are_over(
+    tmp_path: Path, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was finished is kept, results say why there is no more, and a later run goes on."""
+    mapping, now = small_study(sampler={"minutes": 5}), [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep)
+    monkeypatch.setattr("wattree.design.run.time", clock)
+
+    def wait(done: int, *_: int) -> None:
+        now[0] += 400.0 * (done == 3)
+
+    first = run(tmp_path, mapping, progress=wait)
+    assert (len(first), first.points, first.out_of_time) == (3, 8, True)
+    assert plain(run(tmp_path, mapping)) == expected
 
 
 def test_an_unknown_backend_is_refused(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ __all__ = ["digest_of"]
 #: Goes with every change of what is stored, or of what the same study means.
 _FORM = 1
 #: What changes how results are shown or found, but none of them.
-_IDLE = frozenset({"title", "notes", "source", "folder", "digest", "label", "points", "listed"})
+_IDLE = frozenset(
+    {"title", "notes", "source", "folder", "digest", "label", "points", "listed", "minutes"}
+)
 _DIGITS = 24
 
 

@@ -68,7 +68,7 @@ def _link(
             varied = own or "numbers"
             problems.add(
                 f"{where}.units.{axis}",
-                f"found {shown(unit)}, expected a unit of what the axis varies ({varied})",
+                f"found {shown(unit)}, but axes.{axis} is in {varied}; expected units of one kind",
             )
         units[axis] = (unit, size)
     numeric = {n for n, axis in axes.items() if not axis.choices and _has_numbers(axis)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,11 +36,13 @@ class Results:
         study: The study.
         outcomes: Of the points that are finished, in the order of the study.
         points: How many the study has; None while a search has not said yet.
+        out_of_time: The run ended because its minutes (`sampler.minutes`) were over.
     """
 
     study: Study
     outcomes: tuple[Outcome, ...]
     points: int | None = None
+    out_of_time: bool = False
 
     def __len__(self) -> int:
         return len(self.outcomes)
@@ -91,7 +93,7 @@ class Results:
     def where(self, indices: Sequence[int]) -> Results:
         """Return the same of some points alone."""
         chosen = tuple(self.outcomes[index] for index in indices)
-        return Results(study=self.study, outcomes=chosen, points=self.points)
+        return replace(self, outcomes=chosen)
 
 
 def results_json(results: Results) -> dict[str, Any]:
@@ -116,6 +118,7 @@ def results_json(results: Results) -> dict[str, Any]:
         ],
         "points": results.points,
         "finished": len(results),
+        "out_of_time": results.out_of_time,
         "best": None if best is None else results.outcomes[best].point.key,
         "outcomes": [outcome_json(outcome) for outcome in results.outcomes],
     }

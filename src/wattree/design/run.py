@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,7 +54,9 @@ def run_study(
         OutputError: The file cannot be used or written; what is in it stays.
         WattreeError: A model cannot be built, or the backend cannot be used.
     """
-    path = store or default_store(study)
+    path, in_time, until = store or default_store(study), True, math.inf
+    if study.sampler.minutes is not None:
+        until = time.monotonic() + 60 * study.sampler.minutes
     if resume and not path.exists():
         raise OutputError(f"{path}: there is nothing to resume: no such file")
     with Store(path, study, fresh=fresh) as kept:
@@ -68,11 +71,16 @@ def run_study(
             work = Work(study=study, models=models_of(study))
             backend = backend_of(on, work, workers=workers, points=total - done)
             try:
-                _drive(kept, source, backend, lambda d, t: report(d, max(t, least), done))
+                in_time = _drive(
+                    kept, source, backend, lambda d, t: report(d, max(t, least), done), until
+                )
             finally:
                 backend.close()
                 kept.release()
-        return Results(study=study, outcomes=kept.outcomes(), points=kept.count()[2])
+        points = max(kept.count()[2], 0 if in_time else least)
+        return Results(
+            study=study, outcomes=kept.outcomes(), points=points, out_of_time=not in_time
+        )
 
 
 def stored_results(study: Study, store: Path | None = None) -> Results:
@@ -110,13 +118,24 @@ class _Source:
 
 
 def _drive(
-    kept: Store, source: _Source, backend: Backend, report: Callable[[int, int], None]
-) -> None:
-    """Keep the backend busy until every point is finished, here or by others."""
+    kept: Store,
+    source: _Source,
+    backend: Backend,
+    report: Callable[[int, int], None],
+    until: float,
+) -> bool:
+    """Keep the backend busy until every point is finished, here or by others.
+
+    After `until`, of the monotonic clock, points that were begun are finished, and no others.
+    Returns whether that was not needed.
+    """
     kept.renew()
     renewed, in_flight = time.monotonic(), 0
     while source.is_open():
-        if backend.room and (points := kept.claim(backend.room)):
+        is_over = time.monotonic() >= until
+        if is_over and not in_flight:
+            return False
+        if not is_over and backend.room and (points := kept.claim(backend.room)):
             backend.submit(points)
             in_flight += len(points)
         outcomes = backend.completed(_LOOK_S) if in_flight else []
@@ -131,3 +150,4 @@ def _drive(
         if time.monotonic() - renewed > LEASE_S / 6 or not in_flight:
             kept.renew()
             renewed = time.monotonic()
+    return True

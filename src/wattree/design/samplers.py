@@ -49,6 +49,7 @@ def sampler_of(value: Mapping[str, Any], axes: Sequence[Axis], *, problems: Prob
     return Sampler(
         kind=spec.kind,
         points=spec.points,
+        minutes=spec.minutes,
         seed=spec.seed,
         batch=spec.batch,
         listed=listed,

@@ -213,6 +213,9 @@ class SamplerSpec(_Section):
     points: Annotated[int, Field(ge=1, le=MOST_POINTS)] | None = Field(
         None, description="a whole number, points that random and guided samplers try"
     )
+    minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="a number above 0, minutes after which a run begins no more points"
+    )
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = Field(
         0, description="a whole number from 0, the seed of what is drawn"
     )

@@ -58,7 +58,8 @@ _WORDS = {
     "SQLITE_READONLY": _READ_ONLY,
     "SQLITE_CANTOPEN": _READ_ONLY,
     "SQLITE_PERM": _READ_ONLY,
-    "SQLITE_IOERR": "cannot be read or written ({error}); finished points are kept: check the disk",
+    "SQLITE_IOERR": "cannot be read or written ({error}); finished points are kept: check the "
+    "disk, its quota, and what a file may take (ulimit -f)",
 }
 
 

@@ -157,6 +157,7 @@ class Sampler:
     Attributes:
         kind: `grid` (every combination), `list`, `random` or `guided`.
         points: How many; None of a grid and a list.
+        minutes: After which a run begins no more points; None for no limit.
         seed: Of what is drawn.
         batch: Points of a guided search that are chosen at once, before any of them is known.
         listed: The points of a list: axis → value each.
@@ -164,6 +165,7 @@ class Sampler:
 
     kind: str = "grid"
     points: int | None = None
+    minutes: float | None = None
     seed: int = 0
     batch: int = 16
     listed: tuple[Mapping[str, Value], ...] = ()

@@ -177,11 +177,12 @@ class Screened:
         """Return what the stages of one strategy hold, and where they lie."""
         degrees = self.degrees
         stages, virtual = int(degrees.axes["pp"][at]), int(degrees.virtual_stages[at])
-        ranks = int(np.prod([values[at] for values in degrees.axes.values()]))
+        ranks = 0  # the same wherever nodes are alike
+        if cluster.is_mixed:
+            ranks = int(np.prod([values[at] for values in degrees.axes.values()]))
         name = known_schedule(self.switches, virtual)
         cut = self.switches.stage_layers
-        mixed_ranks = ranks if cluster.is_mixed else 0
-        key = self.program.instances, name, stages, virtual, cut, mixed_ranks
+        key = self.program.instances, name, stages, virtual, cut, ranks
         held = self.shared.held.get(key)
         if held is None:
             pools = stage_pools(cluster, ranks, stages) if cluster.is_mixed else None

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from wattree.cost.colocation import barrier_s
 from wattree.cost.update import update_bytes_per_s
 from wattree.predict.beside import Beside
+from wattree.predict.borders import Borders
 from wattree.predict.energy_use import standing_w
 from wattree.predict.hidden import gathered_copies, hidden_traffic
 from wattree.predict.inputs import Inputs
@@ -17,12 +18,25 @@ from wattree.predict.memory_use import process_bytes
 from wattree.predict.pipeline import FOLLOWING, SPLIT, Held, in_flight, split_bubble_s
 from wattree.predict.stragglers import Stragglers, slowed_stages
 from wattree.predict.tables import Tables
-from wattree.strategy import AXES
 
 __all__ = ["Formulas"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+#: Tables of parameters that are zero unless something is sharded, reduced or offloaded.
+_OFTEN_NOTHING = (
+    "gather",
+    "every",
+    "once",
+    "update",
+    "gathered",
+    "staged",
+    "often_j",
+    "far_resident",
+    "far_kept",
+    "far_updated",
+)
 
 
 class Formulas:
@@ -35,15 +49,29 @@ class Formulas:
         self.by_pool = tables
         self.tables = tables[0]  # what depends on no device
         self._copies = gathered_copies(self.tables.switches)
+        self._hidden = hidden_traffic(self.tables.switches, self.tables.setting.software)
+        self._borders = Borders(tables, hidden=self._hidden.transfers)
         self._inputs = Inputs(tables)
+        software, state_bytes = self.tables.setting.software, self.tables.state_bytes
+        self._update_rates = [
+            update_bytes_per_s(state_bytes, software, self.tables.update_rates, far=far)
+            for far in (False, True)
+        ]
+        self._spans = [each.forward + each.backward for each in tables]
+        # Much is nothing under most switches; pipelines are many, and each would add it up again.
+        self._nothing = frozenset(
+            name for name in _OFTEN_NOTHING if not any(getattr(each, name).any() for each in tables)
+        )
 
     def _of_blocks(self, held: Held, name: str, index: Integers) -> Floats:
         """Return a table of blocks summed over those of each kind of stage, `(kinds, n)`."""
-        return np.take(self._slowest(held, name), self.tables.block_of[index], axis=1)
+        return self._slowest(held, name).take(self.tables.block_of[index], axis=1)
 
     def _of_storage(self, held: Held, name: str, index: Integers) -> Floats:
         """Return a table of parameters summed over the blocks of each kind of stage."""
-        return np.take(self._slowest(held, name), self.tables.storage_of[index], axis=1)
+        if name in self._nothing:
+            return np.zeros((len(held.first), len(index)))
+        return self._slowest(held, name).take(self.tables.storage_of[index], axis=1)
 
     def _slowest(self, held: Held, name: str) -> Floats:
         """Return `table` of the slowest pool of each kind of stage, `(kinds, distinct)`."""
@@ -52,22 +80,21 @@ class Formulas:
 
     def _over_pools(self, held: Held, name: str) -> Floats:
         """Return `table` averaged over the ranks of each kind of stage, `(kinds, distinct)`."""
-        shares = held.pools[:, held.first, None]
         sums = [held.counts @ getattr(tables, name) for tables in self.by_pool]
+        if len(sums) == 1:
+            return np.asarray(sums[0])
+        shares = held.pools[:, held.first, None]
         return np.asarray(sum(share * part for share, part in zip(shares, sums, strict=True)))
 
     def step_time_s(self, index: Integers, held: Held) -> Floats:
         """Return the step time of the strategies at `index`, whose stages hold `held`. [s]"""
-        rates, software = self.tables.rates, self.tables.setting.software
+        rates, hidden = self.tables.rates, self._hidden
         behind = self._behind(held, index)
         slow = self.tables.slowdown[index] * (1.0 if behind is None else behind.slowest)
         forward, backward = (
             self._span_s(held, name, index, behind) for name in ("forward", "backward")
         )
-        gather, every, once, update = (
-            self._of_storage(held, name, index) for name in ("gather", "every", "once", "update")
-        )
-        hidden = hidden_traffic(self.tables.switches, software)
+        gather, every = (self._of_storage(held, name, index) for name in ("gather", "every"))
         again = gather if self.tables.switches.traffic.reshard_after_forward else 0.0 * gather
         in_line = 0.0 * gather  # traffic that nothing hides
         if not hidden.forward_gathers:
@@ -116,11 +143,30 @@ class Formulas:
             time_s = np.where(micro_batches < stages, alone, time_s)
         time_s = time_s + ends.max(axis=0)
         if stages > 1:
-            time_s = time_s + self._transfers(index, held, virtual, micro_batches)
-        time_s = time_s + beside.added_s(once, backward, overlap=hidden.gradients).max(axis=0)
-        time_s = time_s + beside.added_s(update, forward, overlap=hidden.updates).max(axis=0)
+            time_s = time_s + self._borders.time_s(index, held, virtual, micro_batches)
+        time_s = self._with_once(time_s, index, held, (backward, forward))
         time_s = time_s + self._ends_s(index, held, behind) + rates.step_overhead_s
         return np.asarray(np.maximum(time_s, self._inputs.period_s(index, held)))
+
+    def _with_once(
+        self, time_s: Floats, index: Integers, held: Held, passes: tuple[Floats, Floats]
+    ) -> Floats:
+        """Return the time with reductions and gathers that come once in a step. [s]
+
+        Args:
+            time_s: Without them. [s]
+            index: Of strategies.
+            held: What their stages hold.
+            passes: The last backward and the first forward, which may hide them. [s]
+        """
+        rates, hidden = self.tables.rates, self._hidden
+        beside = Beside(rates.overlap_compute_rate, rates.overlap_communication_rate)
+        names, overlaps = ("once", "update"), (hidden.gradients, hidden.updates)
+        for name, span, overlap in zip(names, passes, overlaps, strict=True):
+            if name not in self._nothing:
+                moved_s = self._of_storage(held, name, index)
+                time_s = time_s + beside.added_s(moved_s, span, overlap=overlap).max(axis=0)
+        return time_s
 
     def _behind(self, held: Held, index: Integers) -> Stragglers | None:
         ranks = self.tables.ranks[index]
@@ -146,12 +192,12 @@ class Formulas:
         state_bytes = self.tables.state_bytes
         if len(self.by_pool) == 1:
             traffic = self.tables.update_bytes(updated.max(axis=0))
-            software, rates = self.tables.setting.software, self.tables.update_rates
-            if rates.expanded is None:
-                return np.asarray(traffic / rates.update_bytes_per_s(state_bytes))
-            column = self.tables.storage_of[index]
-            near = np.asarray(update_bytes_per_s(state_bytes, software, rates))[column]
-            far = np.asarray(update_bytes_per_s(state_bytes, software, rates, far=True))
+            near, far = self._update_rates
+            if self.tables.update_rates.expanded is None:
+                return np.asarray(traffic / near)
+            near = np.asarray(near)[self.tables.storage_of[index]]
+            if "far_updated" in self._nothing:
+                return np.asarray(traffic / near)
             elements = self._of_storage(held, "far_updated", index).max(axis=0)
             rows = self.tables.update_bytes(elements)
             return np.asarray(traffic / near + rows / far)
@@ -171,8 +217,10 @@ class Formulas:
 
     def _first_gather(self, index: Integers, held: Held) -> Floats:
         """The first block's parameters arrive before anything hides them."""
-        used = zip(self.by_pool, held.pools[:, 0] > 0, strict=True)
         column = self.tables.storage_of[index]
+        if len(self.by_pool) == 1:
+            return np.asarray(self.tables.gather[0, column])
+        used = zip(self.by_pool, held.pools[:, 0] > 0, strict=True)
         return np.asarray(np.max([t.gather[0, column] for t, is_used in used if is_used], axis=0))
 
     def _uneven_s(self, index: Integers, held: Held) -> Floats:
@@ -182,45 +230,12 @@ class Formulas:
         """
         if held.virtual == 1:
             return np.zeros(len(index))
-        spans = [tables.forward + tables.backward for tables in self.by_pool]
-        parts, wholes = [held.chunks @ span for span in spans], [held.counts @ s for s in spans]
+        parts = [held.chunks @ span for span in self._spans]
+        wholes = [held.counts @ span for span in self._spans]
         part = parts[0] if len(parts) == 1 else _most(parts, held.pools[:, None])
         whole = wholes[0] if len(wholes) == 1 else _most(wholes, held.pools[:, held.first])
         chunks = part.max(axis=1).sum(axis=0)
         return np.asarray((chunks - whole.max(axis=0))[self.tables.block_of[index]])
-
-    def _transfers(
-        self, index: Integers, held: Held, virtual: int, micro_batches: Floats
-    ) -> Floats:
-        used = zip(self.by_pool, held.pools.sum(axis=1) > 0, strict=True)
-        tables = [each for each, is_used in used if is_used]
-        # Two transfers over each border, of what differs from border to border.
-        sizes = (held.crossing @ self.tables.handed).sum(axis=0) / 2
-        block = self.tables.block_of[index]
-        mean, most = (
-            np.max([self._transfer_s(t, index, size[block]) for t in tables], axis=0)
-            for size in (sizes.mean(axis=0), sizes.max(axis=0))
-        )
-        fill = 2 * (held.stages - 1) * mean
-        if hidden_traffic(self.tables.switches, self.tables.setting.software).transfers:
-            return np.asarray(fill)
-        return np.asarray(fill + 2 * most * micro_batches * virtual)
-
-    def _transfer_s(self, tables: Tables, index: Integers, size: Floats) -> Floats:
-        """Return the time of one transfer between stages on the devices of a pool. [s]"""
-        links = tables.rates.links
-        stride = np.prod(
-            [self.tables.degrees.axes[axis][index] for axis in AXES if axis != "pp"], axis=0
-        )
-        crosses = stride >= tables.pool.domain_devices
-        stretch = tables.rates.collectives.transfer_stretch(
-            stride, np.minimum(self.tables.ranks[index], tables.pool.domain_devices)
-        )
-        inside = size * stretch / links.scale_up_bytes_per_s
-        one = np.where(crosses, size / links.adapter_bytes_per_s, inside)
-        beyond = stride >= tables.leaf_devices
-        one = np.maximum(one, np.where(beyond, size / links.uplink_bytes_per_s, 0.0))
-        return np.asarray(one + links.alpha_s / 2 + np.where(crosses, links.alpha_network_s, 0.0))
 
     def tensor_bytes(self, index: Integers, held: Held) -> Floats:
         """Return the peak of live tensors of each kind of stage, `(kinds, n)`. [B]"""
@@ -229,18 +244,22 @@ class Formulas:
         block, storage = self.tables.block_of[index], self.tables.storage_of[index]
         saved = np.zeros_like(resident)
         for part, copies, count in zip(held.parts, held.received, alive, strict=True):
+            if isinstance(count, float) and not count:
+                continue  # a stage with one chunk has only a last one
             kept = part @ self.tables.kept + copies @ self.tables.handed
-            saved += np.take(kept, block, axis=1) * count
+            saved += kept.take(block, axis=1) * count
         working = np.full_like(saved, -np.inf)
         for kind, program in zip(*np.nonzero(held.counts), strict=True):
             need = (self.tables.moment[program] - held.later[kind, program] @ self.tables.kept)[
                 block
             ]
-            need = need + min(self._copies, 2.0) * self.tables.gathered[program][storage]
+            if self._copies and "gathered" not in self._nothing:
+                need = need + min(self._copies, 2.0) * self.tables.gathered[program][storage]
             if self._copies > 2.0:  # those farther ahead are of the blocks that there are most of
                 common = int(np.argmax(held.counts[kind]))
                 need = need + (self._copies - 2.0) * self.tables.gathered[common][storage]
-            need = need + self._staged(held.later[kind, program])[storage]
+            if (staged := self._staged(held.later[kind, program])) is not None:
+                need = need + staged[storage]
             working[kind] = np.maximum(working[kind], need)
         if not self.tables.switches.traffic.reshard_after_forward:
             working = working + self._of_storage(held, "gathered", index)
@@ -252,10 +271,12 @@ class Formulas:
     def placed_bytes(self, index: Integers, held: Held) -> Floats:
         """Return what each kind of stage has in expanded memory by class, `(kinds, n)`. [B]"""
         placed = self._of_storage(held, "far_resident", index)
+        if "far_kept" in self._nothing:
+            return np.asarray(placed)
         alive = in_flight(held.schedule, held, self.tables.degrees.micro_batches[index])
         for part, count in zip(held.parts, alive, strict=True):
             kept = part @ self.tables.far_kept
-            placed = placed + np.take(kept, self.tables.block_of[index], axis=1) * count
+            placed = placed + kept.take(self.tables.block_of[index], axis=1) * count
         return np.asarray(placed)
 
     def fullest(self, kinds: Floats, index: Integers, held: Held) -> tuple[Floats, Integers]:
@@ -278,24 +299,24 @@ class Formulas:
         pool, kind = np.divmod(which, len(kinds))
         return kinds[kind, np.arange(len(index))], pool
 
-    def _staged(self, later: Floats) -> Floats:
+    def _staged(self, later: Floats) -> Floats | None:
         """Return the gradients under reduction while blocks go backward after those of `later`."""
-        hidden = hidden_traffic(self.tables.switches, self.tables.setting.software)
-        if not hidden.gradients or not later.any():
-            return np.zeros(self.tables.staged.shape[1])
+        if not self._hidden.gradients or "staged" in self._nothing or not later.any():
+            return None
         return np.asarray(self.tables.staged[later > 0].max(axis=0))
 
     def dynamic_j(self, index: Integers, held: Held) -> Floats:
         """Return the energy above rest of a step on all devices, before PUE. [J]"""
         micro_batches = self.tables.degrees.micro_batches[index] / held.copies
         block, storage = self.tables.block_of[index], self.tables.storage_of[index]
-        stage = np.take(self._over_pools(held, "block_j"), block, axis=1)
-        stage = stage + np.take(self._over_pools(held, "often_j"), storage, axis=1)
-        rarely = np.take(self._over_pools(held, "rarely_j"), storage, axis=1)
+        stage = self._over_pools(held, "block_j").take(block, axis=1)
+        if "often_j" not in self._nothing:
+            stage = stage + self._over_pools(held, "often_j").take(storage, axis=1)
+        rarely = self._over_pools(held, "rarely_j").take(storage, axis=1)
         stage = micro_batches * stage + rarely
         if (behind := self._behind(held, index)) is not None:
             names = ("forward_alone", "backward_alone")
-            alone = sum(np.take(self._over_pools(held, n), block, axis=1) for n in names)
+            alone = sum(self._over_pools(held, n).take(block, axis=1) for n in names)
             added_w = behind.added_w(self.tables.rates.power) * self.tables.pool.node.host.behind
             stage = stage + micro_batches * alone * added_w
         all_j = held.stages_of_kind @ stage * self.tables.ranks[index] / held.stages

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from wattree.compiler.received import chunk_stages, entering
 from wattree.compiler.split import deferred_steps
 from wattree.compiler.stages import cut_chunks
 from wattree.strategy import CUSTOM, Schedule, StrategyOptions
-from wattree.strategy.presets import schedule_name
+from wattree.strategy.presets import schedule_of_chunks
 from wattree.strategy.schedules import (
     PIPELINE_SCHEDULES,
     ChunkPlacement,
@@ -90,8 +90,8 @@ class Held:
 
 def known_schedule(switches: StrategyOptions, virtual: int) -> str:
     """Return the schedule whose formulas hold; an order of the user's own counts as 1F1B."""
-    known = switches if switches.schedule != CUSTOM else replace(switches, schedule="1f1b")
-    return schedule_name(replace(known, virtual_stages=virtual, order=None))
+    known = "1f1b" if switches.schedule == CUSTOM else switches.schedule
+    return schedule_of_chunks(known, virtual)
 
 
 def held_by_stages(

@@ -51,6 +51,9 @@ def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -
         f"{finished:,} of {there:,} points finished, {int(feasible.sum()):,} feasible"
         + (f", {len(shown)} shown" if len(order) > len(shown) else "")
     )
+    if results.out_of_time:
+        minutes = results.study.sampler.minutes
+        console.print(f"the study's {minutes:g} minutes were over: run again to go on")
     _show_reasons(results, console)
 
 

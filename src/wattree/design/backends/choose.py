@@ -16,7 +16,7 @@ def backend_of(on: str, work: Work, *, workers: int | None, points: int) -> Back
 
     Args:
         on: `processes`, `here`, `ray` for a Ray cluster on this machine, or the address of one
-            (`ray://HOST:PORT`, or `auto`).
+            (`ray://HOST:PORT`).
         work: What workers must know.
         workers: Points at once; as many as there are cores if None.
         points: How many are to be evaluated.

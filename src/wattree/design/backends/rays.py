@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import io
+import logging
 import os
+import socket
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import wattree
 from wattree.design.backends.backend import Work
@@ -23,8 +29,13 @@ __all__ = ["Rays"]
 _EACH = 2
 #: Times that Ray starts a point again after its worker or machine was lost.
 _RETRIES = 3
-#: How long a cluster may take to answer. [s]
-_CONNECT_S = 30
+#: How long a host may take to take a connection; Ray itself tries one that refuses for 30 s. [s]
+_CONNECT_S = 10.0
+#: Where a cluster listens to clients unless it was started otherwise.
+_CLIENT_PORT = 10001
+#: What a cluster cannot be without, by Ray's names.
+_DAEMONS = ("gcs_server", "raylet")
+_UNREACHED = "cannot be reached"
 _INSTEAD_OF_AMDSMI = Path(__file__).parent / "without_amdsmi"
 
 #: Of this worker process: the digest of a study, and what evaluates its points.
@@ -66,9 +77,16 @@ class Rays:
         """
         self.address, self._ray = address, _imported()
         self._points: dict[Any, Point] = {}
+        # Ray logs each attempt to reach a cluster that is gone; that it is gone is told here, once.
+        self._logger = logging.getLogger("ray")
+        self._level = self._logger.level
+        self._logger.setLevel(logging.CRITICAL)
         named: dict[str, Any] = {"address": address} if address else {"num_cpus": workers}
         environment = {"PYTHONPATH": _python_path()} if address is None else {}
-        with self._errors("cannot be reached"):
+        if address is not None:
+            _check_answers(address)
+        with self._errors(_UNREACHED), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it warns of is in the error that follows
             self._ray.init(
                 **named,
                 configure_logging=False,
@@ -99,6 +117,7 @@ class Rays:
             RuntimeError: A worker met a defect of ours.
         """
         with self._errors("is gone"):
+            self._check_daemons()
             ready, waiting = self._ray.wait(list(self._points), num_returns=1, timeout=timeout_s)
             if ready and waiting:
                 more, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=0)
@@ -115,6 +134,23 @@ class Rays:
                 self._ray.cancel(task, force=True)
         with contextlib.suppress(Exception):
             self._ray.shutdown()
+        self._logger.setLevel(self._level)
+
+    def _check_daemons(self) -> None:
+        """Look whether the processes of a cluster that was started here are alive.
+
+        Without them Ray waits for a minute, and then ends the whole program, results unsaid.
+
+        Raises:
+            RuntimeError: One has ended.
+        """
+        workers = self._ray._private.worker  # noqa: SLF001 - Ray tells it nowhere else
+        node = getattr(workers, "_global_node", None)
+        if self.address is not None or node is None:
+            return
+        dead = [name for name, _ in node.dead_processes() if name in _DAEMONS]
+        if dead:
+            raise RuntimeError(f"{', '.join(dead)} ended")
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
@@ -130,10 +166,48 @@ class Rays:
         except (failures.RayError, OSError, RuntimeError, ValueError) as error:
             where = f"at {self.address}" if self.address else "on this machine"
             first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            hint = ""
+            if isinstance(error, ConnectionError) and what == _UNREACHED:
+                hint = (
+                    ". Something listens there but does not answer as a Ray cluster does; one with "
+                    "tokens wants RAY_AUTH_MODE=token here, too"
+                )
             raise OutputError(
-                f"--on: the Ray cluster {where} {what} ({first[:300]}); finished points are kept: "
-                "run again to go on"
+                f"--on: the Ray cluster {where} {what} ({first[:300]}){hint}; finished points are "
+                "kept: run again to go on"
             ) from error
+
+
+def _check_answers(address: str) -> None:
+    """Refuse the address of a cluster at which nobody listens, or whose client Ray lacks.
+
+    Raises:
+        OutputError: It is no address, or nobody listens there.
+        MissingExtraError: Ray was installed without its client.
+    """
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port or _CLIENT_PORT
+    except ValueError:
+        host, port = None, 0
+    if not host:
+        raise OutputError(f"--on: found '{address}', expected ray://HOST:PORT")
+    try:
+        socket.create_connection((host, port), _CONNECT_S).close()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise OutputError(
+            f"--on: the Ray cluster at {address} cannot be reached (port {port} of {host}: {why}); "
+            "expected the address at which its head node listens to clients, as "
+            f"ray://HOST:{_CLIENT_PORT}; finished points are kept"
+        ) from error
+    if not _has_client():
+        raise MissingExtraError(needed_for=f"--on {address}", package="ray[client]", extra="ray")
+
+
+def _has_client() -> bool:
+    """Return whether Ray can speak to clusters elsewhere: its client is an extra of its own."""
+    return importlib.util.find_spec("grpc") is not None
 
 
 def _imported() -> Any:
@@ -143,7 +217,9 @@ def _imported() -> Any:
         MissingExtraError: It is not installed.
     """
     try:
-        import amdsmi  # noqa: F401
+        # It tells standard output, where results may go, that AMD's driver is not there.
+        with contextlib.redirect_stdout(io.StringIO()):
+            import amdsmi  # noqa: F401
     except ImportError:
         pass
     except Exception:  # noqa: BLE001 - see `without_amdsmi`

@@ -32,7 +32,11 @@ def marks(results: Results) -> list[dict[str, Any]]:
         )
     if results.points is not None and len(results) < results.points:
         left = results.points - len(results)
-        marked.append(_mark("Unfinished", f"{left:,} points are still to be evaluated.", warn=True))
+        why = ""
+        if results.out_of_time:
+            why = f"The study's {results.study.sampler.minutes:g} minutes were over: "
+        text = f"{why}{left:,} points are still to be evaluated."
+        marked.append(_mark("Unfinished", text, warn=True))
     noted: dict[str, int] = {}
     for entry in found:
         for note in entry.notes:

@@ -5,6 +5,7 @@ from wattree.strategy.presets.combine import (
     options_of_preset,
     preset_names,
     schedule_name,
+    schedule_of_chunks,
     strategy_of,
     tree_of,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "options_of_preset",
     "preset_names",
     "schedule_name",
+    "schedule_of_chunks",
     "strategy_of",
     "tree_of",
 ]

@@ -33,6 +33,7 @@ __all__ = [
     "options_of_preset",
     "preset_names",
     "schedule_name",
+    "schedule_of_chunks",
     "strategy_of",
     "tree_of",
 ]
@@ -101,8 +102,12 @@ def tree_of(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
 
 def schedule_name(options: StrategyOptions) -> str:
     """Return the schedule that is meant: several chunks under 1F1B are interleaved."""
-    several = options.virtual_stages > 1
-    return "interleaved" if several and options.schedule in _ONE_CHUNK else options.schedule
+    return schedule_of_chunks(options.schedule, options.virtual_stages)
+
+
+def schedule_of_chunks(schedule: str, virtual_stages: int) -> str:
+    """Return the same of a schedule and the chunks of a stage."""
+    return "interleaved" if virtual_stages > 1 and schedule in _ONE_CHUNK else schedule
 
 
 def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: int) -> Strategy:
