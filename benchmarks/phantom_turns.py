@@ -75,7 +75,7 @@ def take_turns(
         rounds: Turns of each. The order moves on by one from round to round.
         patience_s: Time that may go into waiting for others to rest, and into turns that are taken
             again because they did not. [s]
-        steps: Of a turn; None for about a second of them.
+        steps: Of a turn that count, after one that does not; None for about a second of them.
     """
     parameters, lengths = {}, {}
     for name, contestant in contestants.items():
@@ -86,6 +86,7 @@ def take_turns(
     names = list(contestants)
     for number in range(rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
+            ranks.run(name, 1)  # has back the memory and caches that others had meanwhile
             turn = ranks.run(name, lengths[name])
             while turn.foreign > BUSY and patience_s > 0:
                 begin = time.monotonic()
