@@ -27,7 +27,7 @@ data: {{global_batch: {batch}}}
 precision: fp32
 software: pytorch
 cluster: {{node: {node}, nodes: 2}}
-strategy: {{preset: ddp, dp: 4}}
+strategy: {{preset: {preset}, tp: {tp}, dp: {dp}}}
 """
 
 
@@ -35,7 +35,9 @@ def trained(folder: Path, *, batch: int, scales: Mapping[str, float], **changes:
     """Return the folder of a run on a machine whose times are scaled. `host` is in seconds."""
     folder.mkdir()
     node = changes.pop("node", "2x-xeon-8480c")
-    write_atomic(folder / JOB_FILE, JOB.format(batch=batch, node=node, model="ffn"))
+    tp = changes.pop("tp", 1)
+    split = {"preset": "tensor" if tp > 1 else "ddp", "tp": tp, "dp": 4 // tp}
+    write_atomic(folder / JOB_FILE, JOB.format(batch=batch, node=node, model="ffn", **split))
     job, shipped = load_job(folder / JOB_FILE), load_calibration()
     compute, move = scales["computing"], scales["communicating"]
     values = {
@@ -81,6 +83,23 @@ def test_scales_of_one_run_are_found(tmp_path: Path) -> None:
     assert any("runs of one size" in line for line in found.warnings)
     for row in found.runs[0].rows:
         assert row.after_s == pytest.approx(row.measured_s, rel=0.02, abs=1e-6)
+
+
+def test_exchanges_inside_layers_are_stretched_as_computing_is(tmp_path: Path) -> None:
+    """Where processors bear them, a run's stages are not a prediction's: the step alone tells."""
+    own = "device.xeon-8480c.exchange_s"
+    first = tmp_path / "first.yaml"
+    told = "{value: 1e-3, evidence: measured, source: test}"
+    first.write_text(f"base: shipped\nconstants:\n  {own}: {told}\n")
+    folder = trained(
+        tmp_path / "run", batch=256, scales={"computing": 1.7, "communicating": 1.7}, tp=2
+    )
+    found = refit_from_runs([folder], out=tmp_path / "cal.yaml", calibration=first)
+    factors = {scale.name: scale.factor for scale in found.scales}
+
+    assert factors["computing"] == factors["communicating"] != 1.0
+    assert found.error_after < 0.01 < found.error_before
+    assert any("both are stretched alike" in line for line in found.warnings)
 
 
 def test_runs_of_several_sizes_tell_the_host_s_time(tmp_path: Path) -> None:

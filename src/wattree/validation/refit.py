@@ -9,7 +9,9 @@ A run tells how long steps waited for computing, communicating and materials. Th
 - *host* is the time of a step that belongs to no operator, in seconds, which takes what computing
   on its own cannot explain where runs of several sizes are given.
 
-Single constants keep their proportions: a run of whole steps cannot tell them apart.
+Single constants keep their proportions: a run of whole steps cannot tell them apart. Nor can it
+tell computing from exchanges inside layers where these take the processors' time, as on CPUs: a
+prediction charges it to what is computed, a run clocks it as waiting. Both then get one scale.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from wattree.cost.calibration import device_names
 from wattree.errors import RunError
 from wattree.files import write_atomic
 from wattree.predict import predicted, run_of, setting_of
+from wattree.strategy import StrategyOptions
 from wattree.validation.trained import RUN_STAGES, TrainedRun, refuse_mixed
 
 __all__ = ["Refit", "RefitRow", "RunFit", "Scale", "refit_from_runs"]
@@ -146,6 +149,9 @@ class _Fitting:
         self.family = self.settings[cases[0].folder].software.name
         self.overhead = f"family.{self.family}.step_overhead_s"
         self.before_s = self.first.family(self.family, "step_overhead_s")
+        self.is_shared = self.first.own(self.device, "exchange_s", 0.0) > 0 and any(
+            _is_split(case) for case in cases
+        )
 
     def fitted(self, out: Path) -> Refit:
         before = [self._times(case, self.first) for case in self.cases]
@@ -191,6 +197,13 @@ class _Fitting:
     ) -> tuple[dict[str, float], float]:
         """Return scales under which predicted exposed times come closer to the measured ones."""
         found = dict(scales)
+        if self.is_shared:
+            ratios = [
+                max(case.step_s - overhead_s, 0.05 * case.step_s) / (each.step_s - overhead_s)
+                for case, each in zip(self.cases, times, strict=True)
+            ]
+            factor = float(np.exp(np.mean(np.log(ratios))))
+            return {name: scale * factor for name, scale in scales.items()}, overhead_s
         if ratio := self._moving(times):
             found["communicating"] *= ratio
         measured = np.array([case.stages_s.get("computing", 0.0) for case in self.cases])
@@ -284,11 +297,21 @@ class _Fitting:
 
     def _warnings(self) -> list[str]:
         told = []
+        if self.is_shared:
+            told.append(
+                "exchanges inside layers take processors' time, which predictions charge to "
+                "computing and runs clock as communicating: both are stretched alike, by the step"
+            )
         if all(not case.stages_s.get("communicating") for case in self.cases):
             told.append("no run communicates: the scale of communicating stays as it was")
         if len({round(case.step_s, 9) for case in self.cases}) < 2:
             told.append("runs of one size: the step overhead stays as it was")
         return told
+
+
+def _is_split(case: TrainedRun) -> bool:
+    strategy = case.strategy
+    return isinstance(strategy, StrategyOptions) and strategy.tp > 1
 
 
 def _line(

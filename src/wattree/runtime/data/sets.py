@@ -36,6 +36,15 @@ class WantedKind(StrEnum):
     OWN = "own"  # what the user's module declares
 
 
+#: In messages.
+_TAKEN = {
+    WantedKind.VECTORS: "vectors",
+    WantedKind.TOKENS: "tokens and classes",
+    WantedKind.TEXT: "tokens, and the same as labels",
+    WantedKind.OWN: "what your module declares (digits fit the built-in models alone)",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What a model takes.
@@ -117,7 +126,7 @@ def sample_set(source: str, wanted: Wanted, *, seed: int, samples: int | None = 
             "data.source",
             [
                 f"found '{source}', expected {' or '.join(fitting)} or file.py:dataset: "
-                f"the model takes {wanted.kind}"
+                f"the model takes {_TAKEN[wanted.kind]}"
             ],
         )
     return make(source, wanted, count, generator)

@@ -133,9 +133,10 @@ class Saving:
             if key != "step" and told.get(key) != mine.get(key)
         ]
         if problems:
+            *others, last = problems
             raise RunError(
                 str(self._folder / f"step-{step}"),
-                [*problems, "go on with the job that wrote it, or begin anew: --fresh"],
+                [*others, f"{last}; go on with the job that wrote it, or begin anew: --fresh"],
             )
 
 
