@@ -513,7 +513,7 @@ def test_outputs_never_overwrite_the_job_or_each_other(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     check_outputs(tmp_path / "a.json", tmp_path / "b.json", None, source=job)
 
-    with pytest.raises(OutputError, match=r"job\.yaml: is the job that is read"):
+    with pytest.raises(OutputError, match=r"job\.yaml: is the file that is read"):
         check_outputs(job, source=job)
     with pytest.raises(OutputError, match=r"a\.json: is named for two results"):
         check_outputs(tmp_path / "a.json", tmp_path / "a.json", source=job)

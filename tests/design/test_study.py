@@ -315,3 +315,35 @@ def test_a_range_has_its_ends_and_even_steps(count: int, spacing: str) -> None:
     ]
     assert (values[0], values[-1], len(values)) == (10e9, 80e9, count)
     assert steps == pytest.approx([steps[0]] * len(steps), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, None),
+        ({"capital.node": "300 kUSD"}, "prices under 'capital' count in capital alone"),
+        ({"capital.node": "300 kUSD", "capital.lifetime": "1460 d"}, "no electricity in it"),
+        (
+            {
+                "capital.node": "300 kUSD",
+                "capital.lifetime": "1460 d",
+                "site.energy_price": "0.2 USD/kWh",
+            },
+            None,
+        ),
+        ({"site.energy_price": "0.2 USD/kWh"}, "has no effect on cost"),
+    ],
+)
+def test_what_costs_leave_out_is_said(changes: dict[str, str], told: str | None) -> None:
+    """Prices that are not in the cost, and electricity that nobody pays, are notes of the study."""
+    found = {name: {"value": value, "source": "test"} for name, value in changes.items()}
+    study = {
+        "workloads": [{"name": "one", "job": {"model": "gpt2", "data": {"global_batch": 8}}}],
+        "cluster": {"node": "dgx-h100", "nodes": 1, "site": "france"},
+        "changes": found,
+        "axes": {"nodes": {"path": "cluster.nodes", "values": [1, 2]}},
+    }
+    notes = study_from_mapping(study).notes
+
+    assert len(notes) == (told is not None)
+    assert told is None or told in notes[0]

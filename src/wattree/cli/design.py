@@ -110,6 +110,9 @@ def design(  # noqa: PLR0917 - typer passes options by name
         if path is not None:
             check()
     loaded = load_study(study)
+    # Nor over the points that are kept, or the study beside them.
+    kept = store or default_store(loaded)
+    check_outputs(json_path, report, csv, parquet, source=kept)
     announce_compilation()
     try:
         with _progress() as progress:

@@ -175,7 +175,7 @@ def check_outputs(*outputs: Path | None, source: Path) -> None:
                 f"{path}: cannot be written: its folder does not exist; make it, or name another"
             )
         if path.absolute() == source.absolute():
-            raise OutputError(f"{path}: is the job that is read; name another file to write")
+            raise OutputError(f"{path}: is the file that is read; name another file to write")
         if path.absolute() in {other.absolute() for other in named[:index]}:
             raise OutputError(f"{path}: is named for two results; name a file for each")
 

@@ -12,6 +12,7 @@ from wattree.design.check import check_fields
 from wattree.design.digest import digest_of
 from wattree.design.draft import ALIASES, CLUSTER, check_path
 from wattree.design.links import links_of
+from wattree.design.money import money_notes
 from wattree.design.samplers import sampler_of
 from wattree.design.schema import ConstraintsSpec, SearchSpec, StudyFile, TargetSpec, WorkloadSpec
 from wattree.design.study import (
@@ -101,7 +102,8 @@ def study_from_mapping(
     _unlike_paths(study.axes, problems=problems)
     problems.check()
     hardware = check_fields(study)
-    study = replace(study, hardware=hardware)
+    notes = (*study.notes, *money_notes(study, dict(hardware)))
+    study = replace(study, hardware=hardware, notes=notes)
     return replace(study, digest=digest_of(study))
 
 

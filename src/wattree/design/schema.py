@@ -163,7 +163,7 @@ class AxisSpec(_Section):
         None, description="a list of the two ends with their units, such as [50 GB/s, 900 GB/s]"
     )
     points: Annotated[int, Field(ge=2, le=10_000)] | None = Field(
-        None, description="a whole number from 2, values in the range, its ends included"
+        None, description="a whole number from 2 to 10000, values in the range, its ends included"
     )
     spacing: Literal["linear", "log"] = Field("linear", description="'linear' or 'log'")
     choices: dict[str, dict[str, Any]] | None = Field(

@@ -36,10 +36,13 @@ def show_points(results: Results, console: Console, *, rows: int = _MOST_ROWS) -
     table.add_column("point", justify="right")
     for axis in study.axes:
         table.add_column(Text(axis.label))
-    for name in totals:
-        table.add_column(SHORT[name], justify="right")
-    for index in shown:  # numbered as on the page
-        table.add_row(f"#{index + 1}", *map(Text, _cells(sweep, index, totals)))
+    cells = {index: _cells(sweep, index, totals) for index in shown}
+    for place, name in enumerate(totals, start=len(study.axes)):
+        # A figure is never cut, whatever has to go.
+        width = max((len(row[place]) for row in cells.values()), default=0)
+        table.add_column(SHORT[name], justify="right", min_width=width)
+    for index, row in cells.items():  # numbered as on the page
+        table.add_row(f"#{index + 1}", *map(Text, row))
     if len(order):
         console.print(table)
         _show_strategies({n: results.outcomes[n] for n in shown}, console)

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from wattree.report.words import NOT_APPLICABLE
+from wattree.report.words import NOT_APPLICABLE, significant
 from wattree.trace import STAGES, Result, Run, TrainingUse
 from wattree.units import format_bytes, format_time
 
@@ -53,7 +53,7 @@ def show_rivals(found: Mapping[str, Mapping[str, Any]], console: Console) -> Non
         "steps": lambda result: str(result["training"]["steps"]),
         "step": lambda result: format_time(result["step_time_s"]),
         **{f"  {stage}": _stage_cell(stage) for stage in STAGES},
-        "samples/s": lambda result: f"{result['samples_per_s']:,.4g}",
+        "samples/s": lambda result: significant(result["samples_per_s"]),
         "sent by a rank": lambda result: format_bytes(result["training"]["sent_bytes"]),
         "collectives": lambda result: f"{result['training']['collectives']:.3g}",
         "parameters": lambda result: f"{result['parameters']:,}",
@@ -82,7 +82,7 @@ def _headline(result: Result, use: TrainingUse) -> str:
 
 def _facts(result: Result, run: Run, use: TrainingUse) -> list[str]:
     lines = [
-        f"{format_time(result.step_time_s)} a step, {result.samples_per_s:,.4g} samples/s; "
+        f"{format_time(result.step_time_s)} a step, {significant(result.samples_per_s)} samples/s; "
         f"{use.measured_steps} steps measured"
     ]
     if use.processes_per_device > 1:

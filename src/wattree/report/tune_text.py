@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from wattree.report.words import percent
+from wattree.report.words import percent, significant
 from wattree.runtime.tune import Choice, Row, Setting
 from wattree.units import format_bytes, format_time
 
@@ -57,7 +57,7 @@ def _add(table: Table, row: Row, alone: Row, chosen: Setting) -> None:
     table.add_row(
         name,
         format_time(row.step_s),
-        f"{row.rate:,.4g}",
+        significant(row.rate),
         f"{row.rate / alone.rate:.2f} x",
         _NO_METER if row.energy_j is None else f"{row.energy_j:.3g} J",
         percent(row.data_share),

@@ -263,7 +263,8 @@ def _first_failure(children: Sequence[Child], folder: Path, noticed: Sequence[Fa
         if child.rank not in said and code not in {None, 0, INTERRUPTED}:
             message = _silent(child.rank, code)
             at_s = child.gone_s or time.time()
-            found.append(Failure(rank=child.rank, code=1, message=message, at_s=at_s))
+            passed = max(code or 0, 0) or 1  # ends by signals are below 0
+            found.append(Failure(rank=child.rank, code=passed, message=message, at_s=at_s))
     found = found or [Failure(rank=0, code=1, message="the ranks were killed")]
     return min(found, key=lambda failure: (failure.is_echo, failure.at_s))
 

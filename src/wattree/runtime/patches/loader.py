@@ -12,6 +12,7 @@ from wattree.errors import JobError
 from wattree.runtime.colocation.batch import batch_share
 from wattree.runtime.colocation.environment import Colocation
 from wattree.runtime.colocation.layout import share_of
+from wattree.runtime.patches import UNPATCHED
 from wattree.runtime.patches.ending import end_by
 
 __all__ = ["change_loader"]
@@ -68,7 +69,8 @@ def _batch(values: dict[str, Any], told: Colocation) -> int:
             [
                 f"found {size}, expected a multiple of {told.processes}: the processes of a device "
                 "would take different numbers of steps; use such a batch, another number of "
-                "processes, or --batch-rule fixed-per-process"
+                f"processes, or --batch-rule fixed-per-process; {UNPATCHED}=batch leaves batches "
+                "to the script, as of an evaluation in which each process takes all samples"
             ],
         )
     return share.samples

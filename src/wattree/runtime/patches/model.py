@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from wattree.errors import RunError
 from wattree.runtime.colocation.environment import Colocation
@@ -28,6 +29,8 @@ def change_model(told: Colocation) -> None:
     # Beside the models, which scripts may copy and save.
     reductions: WeakKeyDictionary[Any, Reduction] = WeakKeyDictionary()
     begin, register = model.__init__, model.register_comm_hook
+    if told.device == 0 and told.is_leader:
+        _say_of_no_model(reductions)
 
     @functools.wraps(begin)
     def wrap(self: Any, *given: Any, **named: Any) -> None:
@@ -44,6 +47,21 @@ def change_model(told: Colocation) -> None:
             end_by(lambda: _follow(reduction, hook))
 
     model.__init__, model.register_comm_hook = wrap, register_own
+
+
+def _say_of_no_model(reductions: WeakKeyDictionary[Any, Reduction]) -> None:
+    """Say so at the first step of an optimiser if no model is wrapped: processes train apart."""
+
+    def look(*_: Any) -> None:
+        handle.remove()
+        if not reductions:
+            sys.stderr.write(
+                "wattree: warning: no model is wrapped with DistributedDataParallel, so nothing "
+                "here averages gradients: unless the script does, its processes train models of "
+                "their own\n"
+            )
+
+    handle = register_optimizer_step_pre_hook(look)
 
 
 def _follow(reduction: Reduction, hook: Any) -> None:

@@ -91,12 +91,19 @@ def compared(found: Trained, *, calibration: Path | None) -> Comparison:
     assert use is not None
     return Comparison(
         figures=tuple(figures),
-        predicted_sent_bytes=(run.work.network_bytes or 0.0) / ranks,
+        # As measured: of a process, be it one that sends for others of its device or not.
+        predicted_sent_bytes=(run.work.network_bytes or 0.0) / (ranks * _processes(job)),
         measured_sent_bytes=use.sent_bytes,
         calibration=None if calibration is None else str(calibration),
         warnings=prediction.warnings,
         advice=advice_of(job, load_calibration(calibration), ranks=ranks),
     )
+
+
+def _processes(job: Job) -> int:
+    """Return the training processes on each device."""
+    strategy = job.strategy
+    return 1 if isinstance(strategy, str) else strategy.processes_per_device
 
 
 def advice_of(job: Job, calibration: Calibration, *, ranks: int) -> str | None:

@@ -163,6 +163,12 @@ def ramp(measure: Callable[[Setting], Row], limits: Limits) -> Choice:
     launched = [row for row in competitors if _is_launched(row.setting)]
     best, gain = _confirmed(measure, max([single, *rows, *launched], key=_rate), single, alone, why)
     why += _of_competitors(competitors, best)
+    several = [row for row in rows if row.setting.processes > 1]
+    if several and all(row.fault for row in several):
+        why.append(
+            "no trial of several processes came to a figure, so they were compared with nothing: "
+            "give the script more to do (epochs, samples), or mend what stopped them"
+        )
     return Choice(
         rows=tuple(rows), competitors=competitors, chosen=best.setting, gain=gain, why=tuple(why)
     )

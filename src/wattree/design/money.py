@@ -1,0 +1,55 @@
+"""What a study's money is, in words, where it is not what its prices suggest."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from wattree.design.assign import drafted
+from wattree.design.study import Study
+from wattree.errors import JobError
+from wattree.hardware import Description
+
+__all__ = ["money_notes"]
+
+_LIFETIME, _ENERGY = "capital.lifetime", "site.energy_price"
+
+
+def money_notes(study: Study, hardware: MutableMapping[str, Description]) -> tuple[str, ...]:
+    """Return what readers of its costs must know.
+
+    Args:
+        study: The study.
+        hardware: What the files hold that it names.
+    """
+    paths = {change.path for change in study.changes} | {link.path for link in study.links}
+    for axis in study.axes:
+        paths |= {axis.path, *(path for given in axis.choices.values() for path in given)}
+    is_bought = any(path.startswith("capital.") and path != _LIFETIME for path in paths)
+    told = []
+    if is_bought and _LIFETIME not in paths:
+        told.append(
+            "cost is the rent of the nodes at list price, electricity in it: prices under "
+            f"'capital' count in capital alone; {_LIFETIME} makes them the cost"
+        )
+    if _LIFETIME not in paths and _ENERGY in paths:
+        told.append(
+            f"{_ENERGY} has no effect on cost: rents have electricity in them; with "
+            f"{_LIFETIME} and prices under 'capital' energy is paid for besides"
+        )
+    if (
+        is_bought
+        and _LIFETIME in paths
+        and _ENERGY not in paths
+        and not _is_priced(study, hardware)
+    ):
+        told.append(f"cost has no electricity in it: the site has no energy price; set {_ENERGY}")
+    return tuple(told)
+
+
+def _is_priced(study: Study, hardware: MutableMapping[str, Description]) -> bool:
+    """Return whether the first point's site has a price of energy."""
+    try:
+        site = drafted(study, {a.name: a.values[0] for a in study.axes}, hardware).cluster().site
+    except JobError:  # not at this point: nothing is known
+        return True
+    return site.energy_price_usd_per_j is not None
