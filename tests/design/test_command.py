@@ -50,6 +50,18 @@ def test_a_missing_package_is_said_before_the_study_runs(
     assert not study_file.with_suffix(".results.sqlite").exists()
 
 
+@pytest.mark.parametrize("option", ["--csv", "--report", "--parquet", "--json"])
+def test_nothing_is_written_over_the_points(
+    option: str, study_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are kept beside the study; finished work is never lost."""
+    kept = tmp_path / "small.results.sqlite"
+    kept.write_text("points", encoding="utf-8")
+    assert run(["design", str(study_file), option, str(kept)]) == 2
+    assert kept.read_text(encoding="utf-8") == "points"
+    assert "small.results.sqlite: is the file that is read" in capsys.readouterr().err
+
+
 def test_a_page_is_not_written_over_the_study(
     study_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

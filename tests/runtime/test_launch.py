@@ -217,17 +217,17 @@ def test_the_first_failure_is_told_and_others_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "message"),
+    ("end", "code", "message"),
     [
-        ("os.kill(os.getpid(), 9)", "rank 1 was killed by signal 9 (SIGKILL)"),
-        ("sys.exit(7)", "rank 1 ended with exit code 7"),
+        ("os.kill(os.getpid(), 9)", 1, "rank 1 was killed by signal 9 (SIGKILL)"),
+        ("sys.exit(7)", 7, "rank 1 ended with exit code 7"),
     ],
 )
-def test_a_rank_that_says_nothing_is_named(end: str, message: str) -> None:
-    """Whoever ended it, and however."""
+def test_a_rank_that_says_nothing_is_named(end: str, code: int, message: str) -> None:
+    """Whoever ended it, and however; its code is passed on."""
     program = f"import os, sys, time\nif os.environ['RANK'] == '1': {end}\ntime.sleep(60)"
     finished = _run(program, 2)
-    assert finished.code == 1
+    assert finished.code == code
     assert finished.failure.message.startswith(message)
 
 

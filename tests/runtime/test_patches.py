@@ -152,7 +152,8 @@ def test_a_batch_for_each_process_has_a_learning_rate_to_match(tmp_path: Path) -
             {},
             "error: DataLoader(batch_size=…): found 7, expected a multiple of 2: the processes of "
             "a device would take different numbers of steps; use such a batch, another number of "
-            "processes, or --batch-rule fixed-per-process\n",
+            "processes, or --batch-rule fixed-per-process; WATTREE_UNPATCHED=batch leaves batches to "
+            "the script, as of an evaluation in which each process takes all samples\n",
         ),
         (
             ["--own-hook"],
@@ -235,6 +236,26 @@ def test_a_python_without_wattree_is_told(tmp_path: Path) -> None:
 def test_only_nccl_is_replaced(asked: str | None, given: str | None) -> None:
     """As it alone refuses a second rank of a device."""
     assert shared_backend(asked) == given
+
+
+def test_a_script_that_wraps_no_model_is_told_once() -> None:
+    """At the first step of its optimiser: its processes train apart."""
+    script = """
+import torch
+from wattree.runtime.colocation import Colocation
+from wattree.runtime.patches.model import change_model
+change_model(Colocation(processes=2, device=0, device_rank=0, local_rank=0))
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert ended.stderr.count("no model is wrapped with DistributedDataParallel") == 1
 
 
 def test_parts_can_be_left_out_by_name() -> None:
