@@ -152,8 +152,8 @@ def test_a_batch_for_each_process_has_a_learning_rate_to_match(tmp_path: Path) -
             {},
             "error: DataLoader(batch_size=…): found 7, expected a multiple of 2: the processes of "
             "a device would take different numbers of steps; use such a batch, another number of "
-            "processes, or --batch-rule fixed-per-process; WATTREE_UNPATCHED=batch leaves batches to "
-            "the script, as of an evaluation in which each process takes all samples\n",
+            "processes, or --batch-rule fixed-per-process; WATTREE_UNPATCHED=batch leaves batches "
+            "to the script, as of an evaluation in which each process takes all samples\n",
         ),
         (
             ["--own-hook"],
