@@ -2,15 +2,13 @@
 
     python -m benchmarks.colocation [--only SECTION] [--json P]
 
-Twelve minutes of a quiet machine with two cores; bytes between devices need root. A section that
-lacks what it needs is left out and named. A missed target is no failure.
+Some twenty minutes of a quiet machine with two cores; bytes between devices need root. A section
+that lacks what it needs is left out and named. A missed target is no failure.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from benchmarks import (
     colocation_faults,
@@ -18,8 +16,7 @@ from benchmarks import (
     colocation_launch,
     colocation_reduce,
 )
-from benchmarks.energy_frame import Options, Section, figures_table, print_sections
-from wattree.cost import load_calibration
+from benchmarks.energy_frame import Options, Section, print_alone
 
 __all__ = ["SECTIONS", "main"]
 
@@ -36,19 +33,7 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; write JSON on request."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", choices=sorted(SECTIONS), help="one section")
-    parser.add_argument("--json", type=Path, dest="json_path")
-    given = parser.parse_args(arguments)
-    print_sections(
-        SECTIONS,
-        Options(shared=Path(), calibration=load_calibration()),
-        only=given.only,
-        json_path=given.json_path,
-        table=figures_table,
-        missing="what it needs is",
-    )
-    return 0
+    return print_alone(__doc__, SECTIONS, arguments, missing="what it needs is")
 
 
 if __name__ == "__main__":

@@ -7,13 +7,10 @@ A section that lacks what it reads is left out and named. A missed target is no 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from benchmarks import design_rate, design_report, design_shape, design_tiers
-from benchmarks.energy_frame import Options, Section, figures_table, print_sections
-from wattree.cost import load_calibration
+from benchmarks.energy_frame import Options, Section, print_alone
 
 __all__ = ["SECTIONS", "main"]
 
@@ -35,19 +32,7 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; write JSON on request."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=sorted(SECTIONS), help="one section")
-    parser.add_argument("--json", type=Path, dest="json_path")
-    given = parser.parse_args(arguments)
-    print_sections(
-        SECTIONS,
-        Options(shared=Path(), calibration=load_calibration()),
-        only=given.only,
-        json_path=given.json_path,
-        table=figures_table,
-        missing="what it reads is",
-    )
-    return 0
+    return print_alone(__doc__, SECTIONS, arguments, missing="what it reads is")
 
 
 if __name__ == "__main__":

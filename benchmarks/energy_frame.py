@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import Figure
-from wattree.cost import Calibration
+from wattree.cost import Calibration, load_calibration
 from wattree.energy.scores import score
 from wattree.files import write_atomic
 
-__all__ = ["Measure", "Options", "Section", "figures_table", "print_sections"]
+__all__ = ["Measure", "Options", "Section", "figures_table", "print_alone", "print_sections"]
 
 Floats = NDArray[np.float64]
 #: Rows up to which figures get an interval.
@@ -138,6 +139,35 @@ def figures_table(section: Section) -> Table:
         verdict = ("met" if line.reached else "MISSED") if line.wanted else ""
         table.add_row(line.measure, line.wanted, line.found, verdict)
     return table
+
+
+def print_alone(
+    doc: str | None,
+    sections: Mapping[str, Callable[[Options], Section | None]],
+    arguments: Sequence[str] | None,
+    *,
+    missing: str,
+) -> int:
+    """Print sections that read no tables, for a command with `--only` and `--json`; return 0.
+
+    Args:
+        doc: Of the command; its first line is told by `--help`.
+        sections, missing: As of `print_sections`.
+        arguments: Of the command; those of the process if None.
+    """
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--only", choices=sorted(sections), help="one section")
+    parser.add_argument("--json", type=Path, dest="json_path")
+    given = parser.parse_args(arguments)
+    print_sections(
+        sections,
+        Options(shared=Path(), calibration=load_calibration()),
+        only=given.only,
+        json_path=given.json_path,
+        table=figures_table,
+        missing=missing,
+    )
+    return 0
 
 
 def print_sections(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pytest
 
 from wattree.capture.transformer import TransformerShape, build_transformer
 from wattree.compiler import Compilation, ModelProgram, Scale, compile_job, compile_model
@@ -16,12 +17,14 @@ from wattree.cost import Software, load_calibration, software_family
 from wattree.cost.rates import Rates, pool_rates
 from wattree.graph import ExecutionGraph, ModelGraph, TaskKind
 from wattree.hardware import Cluster, Node, Pool, Precision, load_fabric, load_node, load_site
+from wattree.sim import play, play_reference
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 
 __all__ = [
     "Collective",
     "Job",
+    "check_plays",
     "counted",
     "cut_node",
     "dense",
@@ -238,3 +241,20 @@ def moved_bytes(graph: ExecutionGraph, *names: str) -> float:
     """Return the bytes that one rank of the only class sends in the tasks with these names."""
     chosen = np.isin(graph.name_ids, [graph.names.index(name) for name in names])
     return float(graph.link_traffic_bytes[chosen & (graph.kind != TaskKind.COMPUTE)].sum())
+
+
+def check_plays(job: Job) -> None:
+    """Check that folded, whole, merged and reference plays agree, and that memory balances."""
+    folded = job.compiled().graph
+    traces = {
+        "folded": play(folded),
+        "reference": play_reference(folded),
+        "whole": play(job.compiled(fold=False).graph),
+        "merged": play(job.compiled(detail=False).graph),
+    }
+    times = [trace.makespan_s for trace in traces.values()]
+
+    assert times == pytest.approx([times[0]] * 4, rel=1e-9)
+    peaks = [float(traces[kind].peak_bytes.max()) for kind in ("folded", "reference", "whole")]
+    assert peaks == pytest.approx([peaks[0]] * 3, rel=1e-9)
+    assert folded.alloc_bytes.sum() == pytest.approx(folded.free_bytes.sum(), rel=1e-9)

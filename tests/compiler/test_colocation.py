@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.compiler.jobs import Job, dense, moved_bytes, small_cluster
+from tests.compiler.jobs import Job, check_plays, dense, moved_bytes, small_cluster
 from wattree.compiler.colocation import colocation_misfits
 from wattree.cost.sharing import DeviceSharing, element_fill, product_fill
 from wattree.errors import StrategyError
 from wattree.graph import TaskKind
-from wattree.sim import play, play_reference
 from wattree.strategy import (
     FIXED_PER_PROCESS,
     TIME_SLICED,
@@ -43,20 +42,7 @@ def of(options: dict[str, Any]) -> Job:
 @pytest.mark.parametrize("name", ALIKE)
 def test_plays_agree_and_memory_balances(name: str) -> None:
     """Folded and whole, merged and task by task, compiled and in plain Python."""
-    job = of(ALIKE[name])
-    folded = job.compiled().graph
-    traces = {
-        "folded": play(folded),
-        "reference": play_reference(folded),
-        "whole": play(job.compiled(fold=False).graph),
-        "merged": play(job.compiled(detail=False).graph),
-    }
-    times = [trace.makespan_s for trace in traces.values()]
-
-    assert times == pytest.approx([times[0]] * 4, rel=1e-9)
-    peaks = [float(traces[kind].peak_bytes.max()) for kind in ("folded", "reference", "whole")]
-    assert peaks == pytest.approx([peaks[0]] * 3, rel=1e-9)
-    assert folded.alloc_bytes.sum() == pytest.approx(folded.free_bytes.sum(), rel=1e-9)
+    check_plays(of(ALIKE[name]))
 
 
 def test_messages_are_those_of_one_process_on_each_device() -> None:

@@ -20,14 +20,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compiler.jobs import Job, dense, small_cluster
+from tests.compiler.jobs import Job, check_plays, dense, small_cluster
 from wattree.capture import build_ffn
 from wattree.compiler.passes.phantom import with_phantoms
 from wattree.compiler.passes.widest import with_widest_parts
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph, Phase, TaskKind
 from wattree.job import Ffn
-from wattree.sim import play, play_reference
+from wattree.sim import play
 from wattree.strategy import PhantomLayers, StrategyOptions, StrategyTree, TreeNode
 
 #: Bytes of an element at bf16.
@@ -313,20 +313,7 @@ MODELS = {"stack": stack(64, 4, activation="gelu"), "transformer": dense(4)}
 @pytest.mark.parametrize("name", ALIKE)
 def test_plays_agree_and_memory_balances(name: str, model: str) -> None:
     """Folded and whole, merged and task by task, compiled and in plain Python."""
-    job = Job.of(MODELS[model], ALIKE[name])
-    folded = job.compiled().graph
-    traces = {
-        "folded": play(folded),
-        "reference": play_reference(folded),
-        "whole": play(job.compiled(fold=False).graph),
-        "merged": play(job.compiled(detail=False).graph),
-    }
-    times = [trace.makespan_s for trace in traces.values()]
-
-    assert times == pytest.approx([times[0]] * 4, rel=1e-9)
-    peaks = [float(traces[kind].peak_bytes.max()) for kind in ("folded", "reference", "whole")]
-    assert peaks == pytest.approx([peaks[0]] * 3, rel=1e-9)
-    assert folded.alloc_bytes.sum() == pytest.approx(folded.free_bytes.sum(), rel=1e-9)
+    check_plays(Job.of(MODELS[model], ALIKE[name]))
 
 
 # ---------------------------------------------------------------- which layers, and which cannot

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.compiler.jobs import Job
+from tests.compiler.jobs import Job, check_plays
 from wattree.capture import load_model
 from wattree.capture.convert.siblings import with_joined_projections
 from wattree.compiler.passes.phantom import with_phantoms
@@ -31,7 +31,6 @@ from wattree.graph import (
     TensorRole,
     joined_parts,
 )
-from wattree.sim import play, play_reference
 from wattree.strategy import PhantomLayers, StrategyOptions, StrategyTree, TreeNode
 
 #: A captured vision transformer: 3 heads of 64, all projections with biases; tokens of an image.
@@ -103,19 +102,7 @@ ALIKE = {
 @pytest.mark.parametrize("name", ALIKE)
 def test_plays_agree_and_memory_balances(name: str) -> None:
     """Folded and whole, merged and task by task, compiled and in plain Python."""
-    job = _job(**ALIKE[name])
-    folded = job.compiled().graph
-    traces = {
-        "folded": play(folded),
-        "reference": play_reference(folded),
-        "whole": play(job.compiled(fold=False).graph),
-        "merged": play(job.compiled(detail=False).graph),
-    }
-    times = [trace.makespan_s for trace in traces.values()]
-    assert times == pytest.approx([times[0]] * 4, rel=1e-9)
-    peaks = [float(traces[kind].peak_bytes.max()) for kind in ("folded", "reference", "whole")]
-    assert peaks == pytest.approx([peaks[0]] * 3, rel=1e-9)
-    assert folded.alloc_bytes.sum() == pytest.approx(folded.free_bytes.sum(), rel=1e-9)
+    check_plays(_job(**ALIKE[name]))
 
 
 @pytest.mark.parametrize("pattern", ["blocks.*.attn.qkv", "blocks.*.attn.proj"])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattree.design.answers.sweep import AxisColumn, Floats, NoAnswer, Sweep
+from wattree.design.answers.sweep import AxisColumn, Floats, NoAnswer, Sweep, answered_by_axis
 
 __all__ = ["Bottleneck", "Elasticity", "bottleneck", "elasticities"]
 
@@ -68,14 +68,7 @@ def elasticities(
     base = int(np.nanargmin(values)) if base is None else base
     if not values[base] > 0:
         return NoAnswer(f"{measure} is not known, or not above zero, at the point asked about")
-    found, without = [], {}
-    for axis in sweep.axes:
-        one = _elasticity(sweep, axis, values, base)
-        if isinstance(one, Elasticity):
-            found.append(one)
-        else:
-            without[axis.name] = one.reason
-    return tuple(found), without
+    return answered_by_axis(sweep, lambda axis: _elasticity(sweep, axis, values, base))
 
 
 def bottleneck(sweep: Sweep, measure: str, base: int | None = None) -> Bottleneck | NoAnswer:

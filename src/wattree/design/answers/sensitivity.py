@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattree.design.answers.sweep import AxisColumn, Floats, NoAnswer, Sweep, Value
+from wattree.design.answers.sweep import (
+    AxisColumn,
+    Floats,
+    NoAnswer,
+    Sweep,
+    Value,
+    answered_by_axis,
+)
 
 __all__ = ["Bar", "Effect", "Tornado", "main_effects", "tornado"]
 
@@ -85,15 +92,9 @@ def tornado(sweep: Sweep, measure: str, base: int | None = None) -> Tornado | No
     base = int(np.nanargmin(values)) if base is None else base
     if not values[base] > 0:
         return NoAnswer(f"{measure} is not above zero at the point that is to be compared with")
-    bars, without = [], {}
-    for axis in sweep.axes:
-        bar = _bar(sweep, axis, values, base)
-        if isinstance(bar, Bar):
-            bars.append(bar)
-        else:
-            without[axis.name] = bar.reason
-    bars.sort(key=lambda bar: -bar.span)
-    return Tornado(measure=measure, base=base, bars=tuple(bars), without=without)
+    bars, without = answered_by_axis(sweep, lambda axis: _bar(sweep, axis, values, base))
+    ordered = tuple(sorted(bars, key=lambda bar: -bar.span))
+    return Tornado(measure=measure, base=base, bars=ordered, without=without)
 
 
 def _bar(sweep: Sweep, axis: AxisColumn, values: Floats, base: int) -> Bar | NoAnswer:

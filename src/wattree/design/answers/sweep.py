@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ __all__ = [
     "NoAnswer",
     "Sweep",
     "Value",
+    "answered_by_axis",
     "is_number",
     "sweep_of",
 ]
@@ -29,6 +31,7 @@ __all__ = [
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,20 @@ def sweep_of(results: Results) -> Sweep:
         measures={name: values for name, values in totals.items() if np.isfinite(values).any()},
         feasible=results.feasible,
     )
+
+
+def answered_by_axis(
+    sweep: Sweep, answer: Callable[[AxisColumn], _Answer | NoAnswer]
+) -> tuple[tuple[_Answer, ...], dict[str, str]]:
+    """Return what is answered of each axis, and of which there is no answer, with the reason."""
+    found, without = [], {}
+    for axis in sweep.axes:
+        one = answer(axis)
+        if isinstance(one, NoAnswer):
+            without[axis.name] = one.reason
+        else:
+            found.append(one)
+    return tuple(found), without
 
 
 def is_number(value: Value) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,6 +54,31 @@ class _Border(Operator):
         del parameters
         return [(*x.shape[:-1], self.own if self.whole_input else self.features)]
 
+    def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
+        """Return what is on the other side; nothing is kept."""
+        del parameters
+        return self._crossed(x), []
+
+    def backward(
+        self,
+        delta: Tensor,
+        x: Any,
+        parameters: Parameters,
+        made: Sequence[Tensor],
+        needs: Sequence[bool],
+    ) -> list[Tensor | None]:
+        """Return the gradient on this side."""
+        del x, parameters, made
+        return [self._back(delta) if needs[0] else None]
+
+    @abstractmethod
+    def _crossed(self, x: Tensor) -> Tensor:
+        """Return what ranks go on with."""
+
+    @abstractmethod
+    def _back(self, delta: Tensor) -> Tensor:
+        """Return the gradient of what they came with."""
+
     def _part(self, x: Tensor) -> Tensor:
         # Never a view: what an operator returns must not be what it was given.
         return own_part(x, self.group).clone()
@@ -67,46 +93,22 @@ class CopyOperator(_Border):
     Not for compiled graphs: what it returns is a view.
     """
 
-    def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
-        """Return the same."""
-        del parameters
-        return x.view_as(x), []
+    def _crossed(self, x: Tensor) -> Tensor:
+        return x.view_as(x)
 
-    def backward(
-        self,
-        delta: Tensor,
-        x: Any,
-        parameters: Parameters,
-        made: Sequence[Tensor],
-        needs: Sequence[bool],
-    ) -> list[Tensor | None]:
-        """Return the sum over ranks."""
-        del x, parameters, made
-        if not needs[0]:
-            return [None]
+    def _back(self, delta: Tensor) -> Tensor:
         own = delta.clone(memory_format=torch.contiguous_format)
-        return [self.group.all_reduce(own, self.place).wait()]
+        return self.group.all_reduce(own, self.place).wait()
 
 
 class SplitOperator(_Border):
     """Each rank takes its shard; gradients of shards are gathered."""
 
-    def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
-        """Return the shard."""
-        del parameters
-        return self._part(x), []
+    def _crossed(self, x: Tensor) -> Tensor:
+        return self._part(x)
 
-    def backward(
-        self,
-        delta: Tensor,
-        x: Any,
-        parameters: Parameters,
-        made: Sequence[Tensor],
-        needs: Sequence[bool],
-    ) -> list[Tensor | None]:
-        """Return the whole gradient."""
-        del x, parameters, made
-        return [self._whole(delta) if needs[0] else None]
+    def _back(self, delta: Tensor) -> Tensor:
+        return self._whole(delta)
 
 
 class JoinOperator(_Border):
@@ -114,19 +116,8 @@ class JoinOperator(_Border):
 
     whole_input = False
 
-    def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
-        """Return the whole."""
-        del parameters
-        return self._whole(x), []
+    def _crossed(self, x: Tensor) -> Tensor:
+        return self._whole(x)
 
-    def backward(
-        self,
-        delta: Tensor,
-        x: Any,
-        parameters: Parameters,
-        made: Sequence[Tensor],
-        needs: Sequence[bool],
-    ) -> list[Tensor | None]:
-        """Return the part of the gradient."""
-        del x, parameters, made
-        return [self._part(delta) if needs[0] else None]
+    def _back(self, delta: Tensor) -> Tensor:
+        return self._part(delta)
