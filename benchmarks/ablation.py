@@ -25,14 +25,14 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.netlab import ablation as netlab_ablation
+from wattree.accounts.exposure import exposure
 from wattree.cost import load_calibration
 from wattree.errors import WattreeError
 from wattree.files import write_atomic
 from wattree.graph import ModelGraph
 from wattree.job import Job
+from wattree.lowering.model import model_of
 from wattree.predict import setting_of
-from wattree.predict.exposure import exposure
-from wattree.predict.model import model_of
 from wattree.predict.simulate import compilation_of
 from wattree.sim import play
 from wattree.strategy import StrategyOptions
@@ -57,7 +57,7 @@ NETLAB_RULES: dict[str, dict[str, Any]] = {
     "neither": {"share_links": False, "mutual_slowdown": False},
     "Proteus' rules": {"sharing": "proteus"},
 }
-#: The two ends of overlap, as `wattree.predict.exposure` defines them.
+#: The two ends of overlap, as `wattree.accounts.exposure` defines them.
 HIDDEN, EXPOSED = "communication wholly hidden", "communication wholly exposed"
 #: A row that ours misses by more is printed, whoever else misses it.
 BAD_ERROR = 0.15

@@ -27,13 +27,13 @@ from benchmarks.energy_nodes import kind_of, read_runs
 from benchmarks.energy_zeus import rows_under_limits
 from benchmarks.mlperf_runs import NODE
 from benchmarks.node_power import Run, conversion_of, fitted, node_w, shipped
+from wattree.accounts.energy_use import step_energy
 from wattree.cost import Calibration
 from wattree.cost.device_power import pool_powers
 from wattree.energy import DevicePower
 from wattree.hardware import Cluster, load_node
 from wattree.job import Job, job_from_mapping
 from wattree.predict import predicted, setting_of
-from wattree.predict.energy_use import step_energy
 from wattree.trace import Trace
 from wattree.validation.anchored import anchored_device, anchors_of
 from wattree.validation.rows import MeasuredRow

@@ -25,10 +25,10 @@ from rich.console import Console
 from rich.table import Table
 from scipy.optimize import lsq_linear
 
+from wattree.accounts.reserved import reserved_for
 from wattree.cost import load_calibration
 from wattree.errors import WattreeError
 from wattree.predict import predicted, setting_of
-from wattree.predict.reserved import reserved_for
 from wattree.validation.express import express
 from wattree.validation.measurement import measurement
 from wattree.validation.rows import MeasuredRow, bundled_rows, read_rows

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import wattree
+from wattree.accounts.energy_use import step_energy
 from wattree.cost import load_calibration
 from wattree.cost.device_power import pool_powers
 from wattree.hardware import load_node
 from wattree.job import Job, job_from_mapping
 from wattree.predict import run_of
-from wattree.predict.energy_use import step_energy
 from wattree.validation.rows import MeasuredRow, read_rows
 
 __all__ = [

@@ -12,7 +12,19 @@ import pytest
 #: Packages (folders) and modules of the skeleton on which breaches are tried.
 PACKAGES = (
     *("hardware", "graph", "trace", "energy", "cost", "strategy", "job", "capture", "compiler"),
-    *("sim", "measure", "predict", "runtime", "validation", "search", "interchange", "design"),
+    *(
+        "lowering",
+        "sim",
+        "accounts",
+        "closed_form",
+        "measure",
+        "predict",
+        "runtime",
+        "validation",
+        "search",
+        "interchange",
+        "design",
+    ),
     "report",
     "cli",
 )

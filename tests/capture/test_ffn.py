@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from wattree.capture import build_ffn, dense_forward_flop, module_graph
-from wattree.compiler import compile_model
-from wattree.compiler.program import CollectiveKind, CollectiveStep
 from wattree.errors import JobError
 from wattree.graph import ModelGraph
 from wattree.job import Ffn, job_from_mapping, module_source
-from wattree.predict.model import model_of
+from wattree.lowering import compile_model
+from wattree.lowering.model import model_of
+from wattree.lowering.program import CollectiveKind, CollectiveStep
 from wattree.strategy.presets import options_of_preset, tree_of
 
 STACK = """

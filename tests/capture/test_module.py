@@ -21,7 +21,7 @@ from wattree.capture import (
 from wattree.errors import JobError, MissingExtraError, ModelError, UnknownNameError, WattreeError
 from wattree.graph import DimRole
 from wattree.job import job_from_mapping, module_source
-from wattree.predict.model import model_of
+from wattree.lowering.model import model_of
 
 MODULE = """
 import torch

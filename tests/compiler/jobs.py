@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from wattree.capture.transformer import TransformerShape, build_transformer
-from wattree.compiler import Compilation, ModelProgram, Scale, compile_job, compile_model
-from wattree.compiler.program import CollectiveStep
-from wattree.compiler.storage import SyncGroup, block_storage, optimizer_state_bytes
+from wattree.compiler import Compilation, compile_job
 from wattree.cost import Software, load_calibration, software_family
 from wattree.cost.rates import Rates, pool_rates
 from wattree.graph import ExecutionGraph, ModelGraph, TaskKind
 from wattree.hardware import Cluster, Node, Pool, Precision, load_fabric, load_node, load_site
+from wattree.lowering import ModelProgram, Scale, compile_model
+from wattree.lowering.program import CollectiveStep
+from wattree.lowering.storage import SyncGroup, block_storage, optimizer_state_bytes
 from wattree.sim import play, play_reference
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of

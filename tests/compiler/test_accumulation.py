@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.compiler.jobs import Job, dense, mixture, moved_bytes
-from wattree.compiler.tasks import CATEGORIES
 from wattree.cost import load_calibration, software_family
 from wattree.cost.rates import rates_of
 from wattree.graph import ExecutionGraph, ModelGraph, TaskKind
 from wattree.hardware import Precision
+from wattree.lowering.streams import CATEGORIES
 from wattree.sim import play
 from wattree.strategy import StrategyOptions
 

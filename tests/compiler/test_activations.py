@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.compiler.jobs import HEADS, HIDDEN, SEQUENCE, WIDTH, Job, dense, mixture
-from wattree.predict.block_memory import block_memory
+from wattree.closed_form.block_memory import block_memory
 from wattree.strategy import StrategyOptions
 
 SBH = SEQUENCE * HIDDEN

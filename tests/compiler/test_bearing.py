@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wattree.closed_form.strategies import Degrees, estimate
 from wattree.cost import Calibration, Constant, load_calibration
 from wattree.graph import TaskKind
 from wattree.job import Job, job_from_mapping
 from wattree.predict import Prediction, predicted, setting_of, simulate
-from wattree.predict.estimate import Degrees, estimate
 from wattree.strategy import StrategyOptions
 
 NODE, DEVICE = "2x-xeon-8480c", "xeon-8480c"

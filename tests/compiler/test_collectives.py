@@ -13,18 +13,18 @@ from tests.compiler.test_links import shared_adapters
 from tests.cost.test_alone import cluster
 from tests.cost.test_collective_model import SIZE, asked, together_s
 from tests.search.jobs import setting
-from wattree.compiler.chunk import ChunkContext, sync_tasks
-from wattree.compiler.ledger import Items
-from wattree.compiler.links import alone_s, rank_rates, share_of_one_group
-from wattree.compiler.movement import movement_of
-from wattree.compiler.program import CollectiveKind
-from wattree.compiler.topology import MeshTopology
+from wattree.compiler.tasks.chunk import ChunkContext, sync_tasks
+from wattree.compiler.tasks.ledger import Items
 from wattree.cost import load_calibration, software_family
 from wattree.cost.rates import Rates, rates_of
 from wattree.cost.requests import CollectiveRequests, Request
 from wattree.errors import StrategyError
 from wattree.graph import TaskKind
 from wattree.hardware import Cluster, Precision
+from wattree.lowering.links import alone_s, rank_rates, share_of_one_group
+from wattree.lowering.movement import movement_of
+from wattree.lowering.program import CollectiveKind
+from wattree.lowering.topology import MeshTopology
 from wattree.predict import Degrees, estimate, predicted
 from wattree.sim import play
 from wattree.strategy import Mesh, Schedule, Strategy, StrategyOptions, StrategyTree

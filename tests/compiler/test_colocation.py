@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, check_plays, dense, moved_bytes, small_cluster
-from wattree.compiler.colocation import colocation_misfits
 from wattree.cost.sharing import DeviceSharing, element_fill, product_fill
 from wattree.errors import StrategyError
 from wattree.graph import TaskKind
+from wattree.lowering.colocation import colocation_misfits
 from wattree.strategy import (
     FIXED_PER_PROCESS,
     TIME_SLICED,

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.compiler.jobs import HEADS, HIDDEN, SEQUENCE, WIDTH, Job, dense
-from wattree.compiler.evaluate import PhaseCosts
-from wattree.compiler.program import (
+from wattree.errors import StrategyError
+from wattree.graph import OperatorKind
+from wattree.lowering.costs import PhaseCosts
+from wattree.lowering.program import (
     CollectiveKind,
     CollectiveStep,
     ComputeStep,
@@ -21,12 +23,10 @@ from wattree.compiler.program import (
     Step,
     StepPhase,
 )
-from wattree.compiler.ring import Ring, rings_of
-from wattree.compiler.ring_rows import ring_rows, ring_span_s
-from wattree.compiler.rows import Row
-from wattree.compiler.tasks import Stream
-from wattree.errors import StrategyError
-from wattree.graph import OperatorKind
+from wattree.lowering.ring import Ring, rings_of
+from wattree.lowering.ring_rows import ring_rows, ring_span_s
+from wattree.lowering.rows import Row
+from wattree.lowering.streams import Stream
 from wattree.sim import play, reference_events
 from wattree.strategy import (
     ContextExchange,

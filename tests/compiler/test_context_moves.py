@@ -13,11 +13,11 @@ from tests.compiler.test_fold import check_equal
 from tests.compiler.test_links import shared_adapters
 from tests.cost.test_alone import cluster
 from tests.search.jobs import setting
-from wattree.compiler.evaluate import collective_costs
-from wattree.compiler.program import CollectiveKind
-from wattree.compiler.topology import MeshTopology
+from wattree.accounts.alive import alive_tensors
+from wattree.lowering.costs import collective_costs
+from wattree.lowering.program import CollectiveKind
+from wattree.lowering.topology import MeshTopology
 from wattree.predict import Degrees, estimate, predicted
-from wattree.predict.alive import alive_tensors
 from wattree.sim import play
 from wattree.strategy import ExpertLoad, Mesh, StrategyOptions, Traffic
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tests.compiler.jobs import Job, dense, mixture
-from wattree.compiler.merge import merged
-from wattree.compiler.tasks import TASK, Stream, TaskTable
+from wattree.compiler.tasks.merge import merged
+from wattree.compiler.tasks.table import TASK, TaskTable
+from wattree.lowering.streams import Stream
 from wattree.sim import play
 from wattree.strategy import ExpertLoad, StrategyOptions
 from wattree.trace import Trace

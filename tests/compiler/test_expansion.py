@@ -10,10 +10,10 @@ import pytest
 
 from tests.compiler.jobs import Job, dense, mixture, small_cluster
 from wattree.compiler import compile as compiling
-from wattree.compiler.arrays import StageClasses, execution_graph
-from wattree.compiler.stage import StageProgram
-from wattree.compiler.tasks import STREAMS
+from wattree.compiler.folding.arrays import StageClasses, execution_graph
+from wattree.compiler.tasks.stage import StageProgram
 from wattree.graph import ExecutionGraph, TaskKind
+from wattree.lowering.streams import STREAMS
 from wattree.strategy import StrategyOptions
 
 JOBS = {

@@ -8,9 +8,9 @@ import pytest
 
 from tests.compiler.jobs import Job, dense, mixture, small_cluster
 from wattree.capture import load_model
-from wattree.compiler.fits import misfits
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
+from wattree.lowering.legality import misfits
 from wattree.strategy import (
     MemoryChoice,
     Mesh,

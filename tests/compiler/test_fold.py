@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, cut_node, dense, mixed_cluster, mixture, small_cluster
-from wattree.compiler.fold import folded_classes
+from wattree.accounts.energy_use import step_energy
+from wattree.compiler.folding.fold import folded_classes
 from wattree.cost import load_calibration
 from wattree.cost.device_power import pool_powers
 from wattree.graph import ExecutionGraph
 from wattree.hardware import Cluster, Precision
-from wattree.predict.energy_use import step_energy
 from wattree.sim import play
 from wattree.strategy import ExpertLoad, Mesh, StrategyOptions
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattree.compiler.layout import PARTIAL, Layout, conversions
-from wattree.compiler.program import LocalSize, Scale
+from wattree.lowering.layout import PARTIAL, Layout, conversions
+from wattree.lowering.program import LocalSize, Scale
 
 WHOLE = 840.0
 #: Axes with different degrees, so that a wrong one shows.

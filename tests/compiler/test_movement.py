@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, dense, mixture, small_cluster
 from tests.compiler.test_fold import check_equal
+from wattree.accounts.alive import alive_tensors
 from wattree.graph import ExecutionGraph
 from wattree.hardware import ACCESS, Cluster, MemoryTier
-from wattree.predict.alive import alive_tensors
 from wattree.sim import play, play_reference
 from wattree.strategy import (
     CONTEXTS,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.compiler.jobs import Job, dense, small_cluster
 from tests.compiler.test_movement import with_tiers
 from tests.compiler.test_pipeline import free_links, layers_only
-from wattree.compiler.offload import kept_bytes
+from wattree.compiler.tasks.offload import kept_bytes
 from wattree.cost.rates import Rates
 from wattree.errors import StrategyError
 from wattree.graph import Phase, TaskKind

@@ -8,14 +8,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from wattree.compiler.evaluate import _product
-from wattree.compiler.operator_costs import (
-    convolution_costs,
-    library_passes,
-    memory_bound_costs,
-    weight_casts,
-)
-from wattree.compiler.program import ComputeStep, LocalSize, Matmul, Scale, StepPhase
 from wattree.cost import Software, at_precision, load_calibration, matrix_precision, software_family
 from wattree.cost.rates import Rates, rates_of
 from wattree.graph import OperatorKind, Window
@@ -28,6 +20,14 @@ from wattree.hardware import (
     load_site,
     site_names,
 )
+from wattree.lowering.costs import _product
+from wattree.lowering.operator_costs import (
+    convolution_costs,
+    library_passes,
+    memory_bound_costs,
+    weight_casts,
+)
+from wattree.lowering.program import ComputeStep, LocalSize, Matmul, Scale, StepPhase
 
 SCALE = Scale(micro_batch=np.array([64.0]), sequence=1.0, degrees={}, batch_axes=())
 PHASES = (StepPhase.FORWARD, StepPhase.INPUT_GRADIENT, StepPhase.WEIGHT_GRADIENT)

@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, check_plays, dense, small_cluster
 from wattree.capture import build_ffn
-from wattree.compiler.passes.phantom import with_phantoms
-from wattree.compiler.passes.widest import with_widest_parts
 from wattree.errors import StrategyError
 from wattree.graph import ModelGraph, Phase, TaskKind
 from wattree.job import Ffn
+from wattree.lowering.passes.phantom import with_phantoms
+from wattree.lowering.passes.widest import with_widest_parts
 from wattree.sim import play
 from wattree.strategy import PhantomLayers, StrategyOptions, StrategyTree, TreeNode
 

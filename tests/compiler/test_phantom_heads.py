@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tests.compiler.jobs import Job, check_plays
 from wattree.capture import load_model
 from wattree.capture.convert.siblings import with_joined_projections
-from wattree.compiler.passes.phantom import with_phantoms
 from wattree.errors import StrategyError
 from wattree.graph import (
     Block,
@@ -31,6 +30,7 @@ from wattree.graph import (
     TensorRole,
     joined_parts,
 )
+from wattree.lowering.passes.phantom import with_phantoms
 from wattree.strategy import PhantomLayers, StrategyOptions, StrategyTree, TreeNode
 
 #: A captured vision transformer: 3 heads of 64, all projections with biases; tokens of an image.

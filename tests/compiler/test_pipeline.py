@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, dense, small_cluster
-from wattree.compiler.stages import chunk_layers
 from wattree.cost import LinkRates, load_calibration, software_family
 from wattree.cost.rates import Rates, rates_of
 from wattree.graph import ModelGraph, TaskKind
 from wattree.hardware import Precision
+from wattree.lowering.stages import chunk_layers
 from wattree.sim import play
 from wattree.strategy import StrategyOptions
 

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from tests.compiler.jobs import Job, dense, mixture
 from wattree.graph import ModelGraph
 from wattree.job import load_job
-from wattree.predict.model import model_of
+from wattree.lowering.model import model_of
 from wattree.strategy import (
     ActivationStore,
     GatheredStore,

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.compiler.jobs import Job, dense, mixture, small_cluster
 from tests.compiler.test_pipeline import free_links, layers_only, step_s
 from tests.strategy.abstract_play import play
+from wattree.accounts.breakdown import time_parts
 from wattree.compiler import Compilation
-from wattree.compiler.split import deferred_steps
 from wattree.errors import StrategyError
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.predict.breakdown import time_parts
+from wattree.lowering.split import deferred_steps
 from wattree.sim import play as simulate
 from wattree.strategy import Schedule, StrategyOptions
 from wattree.strategy.schedules import PIPELINE_SCHEDULES, Work, read_slot

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, dense, small_cluster
 from tests.compiler.test_links import SLOW_BYTES_PER_S, oversubscribed, shared_adapters
-from wattree.compiler import JobToCompile, compile_jobs, link_kind
+from wattree.compiler import compile_jobs, link_kind
 from wattree.cost import load_calibration
 from wattree.cost.rates import rates_of
 from wattree.errors import StrategyError
@@ -27,6 +27,7 @@ from wattree.graph import (
     with_links_apart,
 )
 from wattree.hardware import Cluster, Precision
+from wattree.lowering import JobToCompile
 from wattree.sim import play, play_events, reference_events
 from wattree.strategy import StrategyOptions
 from wattree.trace import Trace

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.interchange.traces import collective, compute, job, written
+from wattree.accounts.energy_use import standing_w
 from wattree.cost import load_calibration
 from wattree.cost.device_power import device_power
 from wattree.hardware import Cluster, Precision, load_fabric, load_node, load_site
 from wattree.interchange import Platform, export_chakra, replay
 from wattree.predict import simulate
-from wattree.predict.energy_use import standing_w
 
 
 def platform(nodes: int = 1) -> Platform:

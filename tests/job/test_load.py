@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from wattree.compiler.storage import optimizer_state_bytes
 from wattree.cost.software import Software
 from wattree.errors import JobError
 from wattree.job import AUTO, CheckpointOptions, Job, Lora, job_from_mapping, job_schema, load_job
 from wattree.job.optimizers import OPTIMIZERS
+from wattree.lowering.storage import optimizer_state_bytes
 from wattree.strategy import (
     ActivationStore,
     ExpertLoad,

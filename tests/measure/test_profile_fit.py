@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.measure import profiles
+from wattree.closed_form.strategies import Degrees, estimate
 from wattree.cost import load_calibration
 from wattree.cost.convolution import product_time_s
 from wattree.cost.rates import convolution_rates
@@ -20,7 +21,6 @@ from wattree.measure.profile.journal import Journal
 from wattree.measure.profile.points import Kind, Pass, Point, points_for
 from wattree.measure.profile.write import files_of, write_profile
 from wattree.predict import predicted, setting_of
-from wattree.predict.estimate import Degrees, estimate
 from wattree.strategy import StrategyOptions
 
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, dense, mixture
-from wattree.predict.alive import alive_tensors
-from wattree.predict.breakdown import tasks_of
-from wattree.predict.reserved import reserved_for
+from wattree.accounts.alive import alive_tensors
+from wattree.accounts.breakdown import tasks_of
+from wattree.accounts.reserved import reserved_for
 from wattree.sim import play
 from wattree.sim.allocator import ALLOCATORS
 from wattree.strategy import (

@@ -13,8 +13,8 @@ pytest.importorskip("torch")
 from wattree.capture import dense_forward_flop, module_rows, record_source
 from wattree.errors import ModelError
 from wattree.job import job_from_mapping, module_source, read_declaration
+from wattree.lowering.model import model_of
 from wattree.predict import simulate
-from wattree.predict.model import model_of
 from wattree.strategy.presets.spatial import spatial_parallel
 
 MODULE = """

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wattree.accounts.bill import run_bill, schedule_shift
 from wattree.cost import load_calibration
 from wattree.energy.hourly import HOUR_S, HourlySeries, windows
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
 from wattree.predict import Prediction, Setting, predicted, setting_of, simulate
-from wattree.predict.bill import run_bill, schedule_shift
 from wattree.search import plan
 from wattree.trace import COMPONENTS, EnergyUse, Result
 

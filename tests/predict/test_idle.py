@@ -8,9 +8,9 @@ import pytest
 
 from wattree.errors import JobError
 from wattree.job import job_from_mapping
+from wattree.lowering.idle import idle_choices
+from wattree.lowering.model import model_of
 from wattree.predict import simulate
-from wattree.predict.idle import idle_choices
-from wattree.predict.model import model_of
 
 TREE = {"": {"compute": {"batch": "dp"}}}
 

@@ -10,7 +10,7 @@ import pytest
 
 from wattree.capture import load_model
 from wattree.job import job_from_mapping, load_job
-from wattree.predict.model import model_of
+from wattree.lowering.model import model_of
 
 CONFIG = Path("examples/small-llama/config.json").resolve()
 REST = {

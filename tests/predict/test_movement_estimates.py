@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.search.jobs import setting
+from wattree.closed_form.hidden import is_expressible
 from wattree.predict import Degrees, estimate, predicted
-from wattree.predict.hidden import is_expressible
 from wattree.strategy import Offload, Prefetch, StrategyOptions, Traffic
 
 FSDP = {"dp": 8, "sharding": "zero3"}

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from wattree.accounts.neighbours import PHASES, occupied_nodes
 from wattree.cli.main import run
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping, load_job
 from wattree.predict import Prediction, simulate
-from wattree.predict.neighbours import PHASES, occupied_nodes
 from wattree.report import show_result
 from wattree.search import plan
 from wattree.trace import NeighbourEffect

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from wattree.closed_form.strategies import Degrees, estimate
 from wattree.errors import HardwareError
 from wattree.hardware import load_node
 from wattree.job import Job, job_from_mapping
 from wattree.predict import power_sweep, setting_of, simulate, usual_limits_w
-from wattree.predict.estimate import Degrees, estimate
 from wattree.strategy import StrategyOptions
 
 MODEL = {

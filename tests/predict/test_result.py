@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.samples import sample_trace
+from wattree.accounts.breakdown import slowest_class, time_parts
 from wattree.job import job_from_mapping
 from wattree.predict import Prediction, simulate
-from wattree.predict.breakdown import slowest_class, time_parts
 from wattree.trace import Result
 
 LAYERS, HIDDEN, HEADS, FFN, VOCABULARY = 4, 512, 8, 2048, 32_000

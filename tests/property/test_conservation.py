@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.compiler.jobs import Job, dense, small_cluster
 from tests.strategies import TaskSpec, execution_graphs, graph_of
+from wattree.accounts.exposure import exposure
+from wattree.closed_form.overlap_slowdown import Beside
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.predict.beside import Beside
-from wattree.predict.exposure import exposure
 from wattree.sim import play
 from wattree.sim.reference import _Player
 from wattree.strategy import StrategyOptions

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from wattree.closed_form.busy_share import busy_share
 from wattree.cost import load_calibration
 from wattree.hardware import MemoryTier
 from wattree.job import Job, job_from_mapping
 from wattree.predict import setting_of, simulate
-from wattree.predict.colocated import busy_share
 from wattree.search import plan
 from wattree.search.colocation import sharing_limits
 from wattree.search.screen import screen

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.search.jobs import job, setting
+from wattree.closed_form.strategies import stage_pools
 from wattree.cost import load_calibration
 from wattree.hardware import Pool
 from wattree.job import Job
 from wattree.predict import predicted, setting_of
-from wattree.predict.estimate import stage_pools
 from wattree.search import plan
 from wattree.search.balance import even_stage_layers
 from wattree.search.fixes import memory_fixes

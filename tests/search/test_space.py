@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.search.jobs import setting
-from wattree.compiler.fits import misfits
+from wattree.lowering.legality import misfits
 from wattree.predict import Setting, predicted
 from wattree.search.space import Limits, device_counts, enumerate_space
 from wattree.strategy import StrategyOptions

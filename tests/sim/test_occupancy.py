@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.strategies import TaskSpec, execution_graphs, graph_of
+from wattree.accounts.breakdown import starved_span, tasks_of, time_parts
 from wattree.graph import ExecutionGraph, OperatorClass, Phase, StageLabel, TaskKind
-from wattree.predict.breakdown import starved_span, tasks_of, time_parts
 from wattree.sim import play
 from wattree.sim.occupancy import CLASSES, Occupancy, Wait, occupancy
 from wattree.trace import Trace

@@ -10,7 +10,7 @@ import pytest
 
 from wattree.errors import RowError
 from wattree.job import Job
-from wattree.predict.model import model_of
+from wattree.lowering.model import model_of
 from wattree.strategy import StrategyOptions
 from wattree.validation import Expressed, MeasuredRow, bundled_rows, express, measurement, read_rows
 

@@ -43,7 +43,7 @@ class AskedOfRun:
         Raises:
             JobError: The job has no tokens, or no series that the run fits into.
         """
-        from wattree.predict.bill import run_bill, schedule_shift
+        from wattree.accounts.bill import run_bill, schedule_shift
 
         if self.tokens is not None or self.samples is not None:
             found = run_bill(result, tokens=self.tokens, samples=self.samples)

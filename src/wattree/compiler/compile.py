@@ -8,24 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler.arrays import execution_graph
-from wattree.compiler.block import ModelProgram
-from wattree.compiler.colocation import SharedWork
-from wattree.compiler.evaluate import BlockCosts
-from wattree.compiler.ledger import Items, MemoryLedger, StageLedger
-from wattree.compiler.loading import Loading
-from wattree.compiler.offload import (
-    check_shared_tiers,
-)
-from wattree.compiler.rank_classes import RanksOfJob, rank_classes
-from wattree.compiler.stage import (
+from wattree.compiler.folding.arrays import execution_graph
+from wattree.compiler.folding.rank_classes import RanksOfJob, rank_classes
+from wattree.compiler.tasks.ledger import Items, MemoryLedger, StageLedger
+from wattree.compiler.tasks.stage import (
     StageProgram,
 )
-from wattree.compiler.step import JobToCompile, Steps, steps_of
-from wattree.compiler.step_tasks import BuiltStage, stages_and_ranks, with_levels
-from wattree.compiler.tasks import Names
-from wattree.compiler.tier_use import TierTraffic, tier_traffic
-from wattree.compiler.topology import MeshTopology
+from wattree.compiler.tasks.step_tasks import BuiltStage, stages_and_ranks, with_levels
+from wattree.compiler.tasks.table import Names
+from wattree.compiler.tasks.tier_use import TierTraffic, tier_traffic
 from wattree.cost import Software
 from wattree.cost.loading import Loader
 from wattree.cost.rates import Rates
@@ -37,9 +28,18 @@ from wattree.graph import (
     tasks_of_jobs,
 )
 from wattree.hardware import Cluster
+from wattree.lowering.block import ModelProgram
+from wattree.lowering.colocation import SharedWork
+from wattree.lowering.costs import BlockCosts
+from wattree.lowering.loading import Loading
+from wattree.lowering.offload import (
+    check_shared_tiers,
+)
+from wattree.lowering.step import JobToCompile, Steps, steps_of
+from wattree.lowering.topology import MeshTopology
 from wattree.strategy import Strategy
 
-__all__ = ["Compilation", "JobToCompile", "compile_job", "compile_jobs"]
+__all__ = ["Compilation", "compile_job", "compile_jobs"]
 
 Floats = NDArray[np.float64]
 

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler import Compilation
-from wattree.compiler.program import CollectiveStep
 from wattree.cost.collective import volume_factor
 from wattree.graph import ExecutionGraph, Phase, TaskKind
 from wattree.interchange.schema import CollectiveType
+from wattree.lowering.program import CollectiveStep
 
 __all__ = ["chakra_size_bytes", "collective_types", "members_of", "sent_bytes"]
 
@@ -34,7 +34,7 @@ _AROUND = {
     "ring_gather": CollectiveType.ALL_GATHER,
     "ring_reduce": CollectiveType.REDUCE_SCATTER,
 }
-#: Names of traffic between replicas (wattree.compiler.chunk).
+#: Names of traffic between replicas (wattree.compiler.tasks.chunk).
 _GATHERS = ("parameters.gather", "parameters.update")
 _REDUCTION = "gradients.reduce"
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from wattree.accounts.breakdown import membership_class
+from wattree.accounts.energy_use import StepEnergy, step_energy
 from wattree.cost import Calibration
 from wattree.cost.device_power import pool_powers
 from wattree.energy import DevicePower
 from wattree.graph import TaskKind
 from wattree.hardware import Cluster, Precision
-from wattree.predict.breakdown import membership_class
-from wattree.predict.energy_use import StepEnergy, step_energy
 from wattree.trace import EnergyUse, Evidence, Trace
 from wattree.units import format_bytes
 

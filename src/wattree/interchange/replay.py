@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from wattree.accounts.breakdown import slowest_class, time_parts
 from wattree.cost import at_precision, load_calibration, software_family
 from wattree.cost.rates import rates_of
 from wattree.errors import CostError, JobError, SimulationError, UnknownNameError
@@ -25,7 +26,6 @@ from wattree.interchange.ordering import taken_order
 from wattree.interchange.own import is_own, own_assembly
 from wattree.interchange.reading import read_traces
 from wattree.interchange.timing import ClusterTiming, Cost, RecordedTiming, Timing, check_fits
-from wattree.predict.breakdown import slowest_class, time_parts
 from wattree.sim import play
 from wattree.trace import TimeParts, Trace
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from wattree.graph import ModelGraph
 from wattree.job import AUTO
-from wattree.predict.setting import Setting
+from wattree.lowering.setting import Setting
 from wattree.strategy.parts import is_sample_table
 
 __all__ = ["missing_strategy"]

@@ -10,17 +10,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.energy import loading_energy_j
-from wattree.graph import StageLabel, StreamKind, TaskKind
-from wattree.job import Job
-from wattree.predict.breakdown import (
+from wattree.accounts.breakdown import (
     busy_spans,
     membership_class,
     starved_span,
     tasks_by_class,
     time_parts,
 )
-from wattree.predict.energy_use import standing_w
+from wattree.accounts.energy_use import standing_w
+from wattree.energy import loading_energy_j
+from wattree.graph import StageLabel, StreamKind, TaskKind
+from wattree.job import Job
 from wattree.predict.simulate import Prediction
 from wattree.trace import Result, Trace
 from wattree.trace.run import (

@@ -10,37 +10,37 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler import Compilation, MemoryLedger, compile_job
-from wattree.compiler.loading import Loading
-from wattree.cost import load_calibration
-from wattree.errors import JobError, StrategyError
-from wattree.graph import TaskKind
-from wattree.hardware import Cluster
-from wattree.job import Job, naming
-from wattree.predict.alive import with_alive
-from wattree.predict.bill import cost_usd, embodied_gco2e, with_bill
-from wattree.predict.breakdown import (
+from wattree.accounts.alive import with_alive
+from wattree.accounts.bill import cost_usd, embodied_gco2e, with_bill
+from wattree.accounts.breakdown import (
     slowest_class,
     starved_span,
     tasks_by_class,
     time_parts,
 )
-from wattree.predict.changed import changed_line, changed_setting
-from wattree.predict.colocated import colocation_notes, with_colocation
+from wattree.accounts.colocation import colocation_notes, with_colocation
+from wattree.accounts.energy_use import StepEnergy, step_energy
+from wattree.accounts.evidence import provenance_of
+from wattree.accounts.expansion import spilled_share, tier_notes, tier_uses, with_spill
+from wattree.accounts.fabric import Rules
+from wattree.accounts.materials import core_times_s, materials_use, notes_of_loading
+from wattree.accounts.memory_use import PeakMemory, memory_use, peak_memory, process_bytes
+from wattree.accounts.neighbours import Beside, beside, occupied_nodes
+from wattree.accounts.overhead import communicators
+from wattree.accounts.pool_use import peak_flop_per_s, pool_uses
+from wattree.compiler import Compilation, MemoryLedger, compile_job
+from wattree.cost import load_calibration
+from wattree.errors import JobError, StrategyError
+from wattree.graph import TaskKind
+from wattree.hardware import Cluster
+from wattree.job import Job, naming
+from wattree.lowering.changed import changed_line, changed_setting
+from wattree.lowering.idle import has_experts, idle_choices
+from wattree.lowering.loading import Loading
+from wattree.lowering.model import check_recomputation
+from wattree.lowering.setting import Setting, setting_of
 from wattree.predict.described import describe
-from wattree.predict.energy_use import StepEnergy, step_energy
-from wattree.predict.evidence import provenance_of
 from wattree.predict.example import missing_strategy
-from wattree.predict.expansion import spilled_share, tier_notes, tier_uses, with_spill
-from wattree.predict.fabric import Rules
-from wattree.predict.idle import has_experts, idle_choices
-from wattree.predict.materials import core_times_s, materials_use, notes_of_loading
-from wattree.predict.memory_use import PeakMemory, memory_use, peak_memory, process_bytes
-from wattree.predict.model import check_recomputation
-from wattree.predict.neighbours import Beside, beside, occupied_nodes
-from wattree.predict.overhead import communicators
-from wattree.predict.pool_use import peak_flop_per_s, pool_uses
-from wattree.predict.setting import Setting, setting_of
 from wattree.predict.token_notes import token_note
 from wattree.sim import play
 from wattree.strategy import Strategy, StrategyOptions

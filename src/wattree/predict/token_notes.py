@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wattree.compiler import compile_model
 from wattree.cost import Software
 from wattree.graph import ModelGraph
+from wattree.lowering import compile_model
 from wattree.strategy import Strategy
 
 __all__ = ["token_note"]

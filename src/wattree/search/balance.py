@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler.stages import stage_misfits
+from wattree.closed_form.strategies import Shared, screened, stage_pools
+from wattree.closed_form.tables import Tables
+from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting
-from wattree.predict.estimate import Shared, screened, stage_pools
-from wattree.predict.tables import Tables
 from wattree.strategy import AXES, Schedule, StrategyOptions
 
 __all__ = ["balanced_cuts", "even_stage_layers"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from wattree.closed_form.busy_share import busy_share
 from wattree.predict import Setting
-from wattree.predict.colocated import busy_share
 from wattree.search.space import Limits
 from wattree.strategy import StrategyOptions
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
+from wattree.accounts.memory_use import process_bytes
+from wattree.closed_form.hidden import is_expressible
 from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.job import Job
@@ -19,8 +21,6 @@ from wattree.predict import (
     predicted,
     setting_of,
 )
-from wattree.predict.hidden import is_expressible
-from wattree.predict.memory_use import process_bytes
 from wattree.search.balance import balanced_cuts
 from wattree.search.placements import reaches_expanded_memory
 from wattree.strategy import StrategyOptions

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.accounts.bill import energy_usd_per_j
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.hardware import Cluster
 from wattree.job import Job
 from wattree.predict import Setting, predicted, setting_of
-from wattree.predict.bill import energy_usd_per_j
 from wattree.search.colocation import sharing_limits
 from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices

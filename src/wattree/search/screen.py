@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.accounts.bill import energy_usd_per_j
+from wattree.accounts.memory_use import process_bytes
 from wattree.hardware import Cluster
 from wattree.predict import Estimates, Setting, Shared, estimate
-from wattree.predict.bill import energy_usd_per_j
-from wattree.predict.memory_use import process_bytes
 from wattree.search.space import Space
 from wattree.strategy import AXES, StrategyOptions
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler.stages import stage_misfits
 from wattree.graph import ModelGraph
+from wattree.lowering.idle import has_experts
+from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting, Shared
-from wattree.predict.idle import has_experts
 from wattree.search.balance import balanced_cuts
 from wattree.search.legality import has_attention, has_split_positions, illegal_by_rule, split_rules
 from wattree.search.phantom import phantom_switches

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.closed_form.hidden import is_expressible
+from wattree.closed_form.strategies import Screened, screened
 from wattree.cost import Calibration, software_family
 from wattree.predict import Degrees, Setting, predicted
-from wattree.predict.estimate import Screened, screened
-from wattree.predict.hidden import is_expressible
 from wattree.strategy import StrategyOptions
 from wattree.validation.express import Expressed
 from wattree.validation.priors import Prior

@@ -12,8 +12,8 @@ from wattree.cost import Calibration, Constant, load_calibration
 from wattree.errors import JobError, WattreeError
 from wattree.graph import ModelGraph
 from wattree.job import Job
+from wattree.lowering.model import model_of
 from wattree.predict import Prediction, Setting, predicted, setting_of
-from wattree.predict.model import model_of
 from wattree.strategy import StrategyOptions
 from wattree.validation.anchored import ANCHORED_SOURCES, anchored_scores
 from wattree.validation.calibrate import Fit, FitRow, fit, leave_sources_out

@@ -6,9 +6,9 @@ from math import prod
 
 import numpy as np
 
-from wattree.compiler.block import compile_model
-from wattree.compiler.program import ComputeStep, Scale, StepPhase
 from wattree.graph import Block, ModelGraph
+from wattree.lowering.block import compile_model
+from wattree.lowering.program import ComputeStep, Scale, StepPhase
 from wattree.strategy import StrategyTree
 
 __all__ = ["backward_flop", "kept_bytes"]

@@ -14,9 +14,9 @@ from tests.compiler.jobs import Job
 from wattree.cost import load_calibration
 from wattree.graph import ModelGraph
 from wattree.job import job_from_mapping
+from wattree.lowering.idle import has_experts, idle_choices
+from wattree.lowering.model import model_of
 from wattree.predict import Degrees, estimate, setting_of, simulate
-from wattree.predict.idle import has_experts, idle_choices
-from wattree.predict.model import model_of
 from wattree.strategy import StrategyOptions
 
 BATCH, SEQUENCE, WIDTH, EXPERTS, ROOM = 16, 64, 32, 4, 32

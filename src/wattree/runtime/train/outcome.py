@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from wattree.accounts.bill import cost_usd, embodied_gco2e
+from wattree.accounts.pool_use import peak_flop_per_s
 from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.job import Job
 from wattree.predict import Setting, setting_of
-from wattree.predict.bill import cost_usd, embodied_gco2e
 from wattree.predict.described import describe
-from wattree.predict.pool_use import peak_flop_per_s
 from wattree.runtime.recipe import Recipe
 from wattree.runtime.train.account import RankAccount
 from wattree.runtime.train.loop import TARGET_OVER, Ended

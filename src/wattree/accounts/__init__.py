@@ -1,0 +1,1 @@
+"""Accounts of an executed step: breakdown, energy, memory, money, evidence, neighbours."""

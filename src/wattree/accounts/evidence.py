@@ -1,0 +1,141 @@
+"""What each figure of a result rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.accounts.bill import energy_usd_per_j
+from wattree.cost import Calibration, Software, device_names, matrix_precision
+from wattree.cost.precisions import precision_class
+from wattree.graph import StageLabel, TaskKind
+from wattree.job import Job
+from wattree.trace import Evidence, Trace
+
+__all__ = ["provenance_of"]
+
+_ORDER = ("measured", "fitted", "pooled", "datasheet")
+
+
+def provenance_of(
+    trace: Trace,
+    calibration: Calibration,
+    job: Job,
+    software: Software,
+    *,
+    class_pools: NDArray[np.int64],
+) -> Mapping[str, Evidence]:
+    """Return quantity → evidence, weighted by the time of the tasks it rests on."""
+    graph = trace.graph
+    busy = trace.end_s - trace.start_s
+    computing = busy * (graph.kind == TaskKind.COMPUTE)
+    moving = busy * np.isin(graph.kind, (TaskKind.COLLECTIVE, TaskKind.TRANSFER))
+    moving[graph.stage == StageLabel.MATERIALS] = 0.0  # rests on what the job says of loading
+    width = precision_class(matrix_precision(job.precision))
+    family = calibration.evidence(f"family.{software.name}.math", "pooled.math")
+    shares: dict[str, float] = {}
+    notes: dict[str, None] = {}
+    total = max(float((computing + moving).sum()), 1e-30)
+    pool_of_task = _pool_of_task(trace, class_pools)
+    for number, pool in enumerate(job.cluster.pools):
+        device, mine = pool.node.device, pool_of_task == number
+        matmul = calibration.evidence(*device_names(device, f"matmul.{width}"))
+        link = calibration.evidence(*device_names(device, "bus_efficiency"))
+        for kind, seconds in ((matmul, computing), (link, moving)):
+            shares[kind] = shares.get(kind, 0.0) + float(seconds[mine].sum()) / total
+        notes[f"matrix rates of {device.name}: {matmul}; links: {link}"] = None
+    if job.data.loader is not None:
+        notes["loading: figures of the job or its preset, and the node's datasheet"] = None
+    time = Evidence(
+        evidence=_weakest(shares),
+        share=shares,
+        note=f"{'; '.join(notes)}; habits of {software.name}: {family}",
+    )
+    energy = Evidence(
+        evidence="pooled",
+        share={"pooled": 1.0},
+        note="static plus dynamic power scaled from the datasheet by pooled factors",
+    )
+    return {
+        "step_time_s": time,
+        "memory.peak_bytes": Evidence(
+            evidence="fitted",
+            share={"fitted": 1.0},
+            note="tensors counted; allocator overhead fitted",
+        ),
+        "energy_j": energy,
+        "energy_j.by_component": _of_the_hosts(job),
+    } | _of_the_site(job)
+
+
+def _of_the_hosts(job: Job) -> Evidence:
+    """Return what the overhead of the nodes rests on, part by part where a node tells them."""
+    notes: dict[str, None] = {}
+    for pool in job.cluster.pools:
+        node = pool.node
+        estimated = [
+            name
+            for name in node.host.parts
+            if node.sources.get(f"host.parts.{name}", "").startswith("estimate:")
+        ]
+        rated = [name for name in node.host.parts if name not in estimated]
+        told = [f"{', '.join(rated)} as rated"] if rated else []
+        told += [f"{', '.join(estimated)} estimated"] if estimated else []
+        told += ["the rest is left of its power while training"] if told else ["not told apart"]
+        notes[f"host of {node.name}: {'; '.join(told)}"] = None
+    return Evidence(evidence="datasheet", share={"datasheet": 1.0}, note="; ".join(notes))
+
+
+def _pool_of_task(trace: Trace, class_pools: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the pool of the first rank class that takes part in each task."""
+    graph = trace.graph
+    return class_pools[graph.stream_class[graph.stream_ids[graph.stream_offsets[:-1]]]]
+
+
+def _of_the_site(job: Job) -> dict[str, Evidence]:
+    """Money and carbon rest on what is known of node and site, if anything is."""
+    whole = {"datasheet": 1.0}
+    found = {}
+    prices = [pool.node.price_usd_per_s for pool in job.cluster.pools]
+    if None not in prices:
+        note = "list price of the node" if len(prices) == 1 else "list prices of the nodes"
+        if job.terms.device_usd_per_s is not None:
+            note = "the job's price of a device"
+        if energy_usd_per_j(job.cluster) is not None:
+            note = f"{note} and {_energy_price(job)}"
+        found["cost_usd"] = Evidence(evidence="datasheet", share=whole, note=note)
+    elif energy_usd_per_j(job.cluster) is not None:
+        note = f"{_energy_price(job)}; nothing for the hardware"
+        found["cost_usd"] = Evidence(evidence="datasheet", share=whole, note=note)
+    if job.cluster.site.carbon_gco2e_per_j is not None:
+        found["carbon_gco2e"] = Evidence(
+            evidence="datasheet",
+            share=whole,
+            note=f"{_intensity(job)} PUE of {job.cluster.site.name}",
+        )
+    return found
+
+
+def _energy_price(job: Job) -> str:
+    """Return where the price of energy is from, in words."""
+    series = job.terms.series
+    if series is not None and series.price_usd_per_j is not None:
+        return f"average price of energy of {series.name}"
+    if job.terms.price_usd_per_j is not None:
+        return "the job's price of energy"
+    return f"price of energy at {job.cluster.site.name}"
+
+
+def _intensity(job: Job) -> str:
+    """Return where the grid intensity is from, in words."""
+    if job.terms.series is not None:
+        return f"average grid intensity of {job.terms.series.name},"
+    given = job.terms.carbon_gco2e_per_j is not None
+    return "the job's grid intensity," if given else "grid intensity and"
+
+
+def _weakest(shares: Mapping[str, float]) -> str:
+    present = [kind for kind, share in shares.items() if share > 0.01]
+    return max(present, key=_ORDER.index) if present else "datasheet"

@@ -1,0 +1,187 @@
+"""What lies in memory behind the devices in a played step, and what does not fit on them.
+
+What overflows is taken evenly from all that is on a device, of the fullest rank as of all others:
+the share `1 - capacity / footprint` of it lies in expanded memory, and as large a share of the
+accesses goes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.accounts.memory_use import PeakMemory, process_bytes
+from wattree.compiler.tasks.tier_use import TierTraffic
+from wattree.cost import Calibration
+from wattree.cost.expanded import ExpandedMemory, bandwidth_factor
+from wattree.cost.rates import Rates
+from wattree.graph import ModelGraph
+from wattree.hardware import Cluster, Node
+from wattree.lowering.memory_tier_access import expanded_memory, reached_offload
+from wattree.strategy import Offload, StrategyOptions
+from wattree.trace import MemoryUse, TierUse, Trace
+
+__all__ = ["Expansion", "spilled_share", "tier_notes", "tier_room", "tier_uses", "with_spill"]
+
+#: Strategies whose memory is slower by the same within one part in so many share their costs.
+_APART = 256.0
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+def spilled_share(footprint: Floats, capacity: float, offload: Offload) -> Floats:
+    """Return the share of what is on a device that overflows to expanded memory, from 0 to 1.
+
+    Args:
+        footprint: Of the fullest device, as the driver would count it. [B]
+        capacity: Of a device. [B]
+        offload: Whether anything may overflow.
+    """
+    if offload.overflow is None:
+        return np.zeros_like(footprint)
+    return np.maximum(0.0, 1.0 - capacity / np.maximum(footprint, 1.0))
+
+
+def tier_room(node: Node, name: str) -> tuple[float, str]:
+    """Return the room of a memory behind the devices, and whose it is: device, node or pool. [B]"""
+    if name == "host":
+        return node.host.memory_bytes, "node"
+    assert node.cxl is not None
+    whose = "device" if node.cxl.per_device else "node"
+    return node.cxl.memory_bytes, "pool" if node.cxl.pooled else whose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expansion:
+    """Expanded memory of strategies that share their switches.
+
+    Attributes:
+        cluster: On what.
+        reached: What lies there by class.
+        spilled: Share of the rest that overflows, `(n,)`; None: nothing.
+    """
+
+    cluster: Cluster
+    reached: Offload
+    spilled: Floats | None
+
+    @classmethod
+    def of(cls, cluster: Cluster, switches: StrategyOptions, spilled: Floats | None) -> Expansion:
+        """Return what `switches` put there."""
+        offload = switches.traffic.offload
+        reached = Offload()
+        if offload.tiers and not cluster.is_mixed:
+            _, reached = reached_offload(offload, cluster.node)
+        return cls(cluster=cluster, reached=reached, spilled=spilled)
+
+    def told(self, stages: Floats) -> tuple[Floats, ...]:
+        """Return columns of whole numbers that tell strategies of other bandwidth apart."""
+        columns: tuple[Floats, ...] = ()
+        if self.spilled is not None and (tier := self._tier(np.zeros(1), np.ones(1))) is not None:
+            factor = bandwidth_factor(self.spilled, tier.ratio, concurrent=False)
+            slower = np.round(_APART * np.log(factor))
+            columns = (slower - slower.min(initial=0.0),)
+        return (*columns, stages) if self.reached.activations else columns
+
+    def rates(self, rates: Rates, model: ModelGraph, chosen: Integers, stages: Floats) -> Rates:
+        """Return what devices reach under some of the strategies.
+
+        Args:
+            rates: Of what is on the device.
+            model: The model.
+            chosen: Which strategies.
+            stages: Pipeline degree of all, `(n,)`.
+        """
+        if self.spilled is None and not replace(self.reached, overflow=None).tiers:
+            return rates
+        over = np.zeros(len(chosen)) if self.spilled is None else self.spilled[chosen]
+        tier = self._tier(over, max(model.layers, 1) / stages[chosen])
+        return rates if tier is None else replace(rates, expanded=tier)
+
+    def _tier(self, spilled: Floats, stage_layers: Floats) -> ExpandedMemory | None:
+        if not self.reached.tiers:
+            return None
+        return expanded_memory(
+            self.reached,
+            self.cluster.node,
+            devices=self.cluster.devices,
+            spilled=spilled,
+            stage_layers=stage_layers,
+        )
+
+
+def tier_uses(
+    traffic: Sequence[TierTraffic],
+    trace: Trace,
+    *,
+    spilled: float,
+    cluster: Cluster,
+    calibration: Calibration,
+    ranks: int,
+) -> tuple[TierUse, ...]:
+    """Return what a step has and moves in each memory behind the devices that it uses.
+
+    Args:
+        traffic: As it was compiled.
+        trace: As it was played.
+        spilled: Share of what is on the devices that overflows to expanded memory.
+        cluster: On nodes of one kind.
+        calibration: What is held beside tensors.
+        ranks: Of the job.
+    """
+    found = []
+    for each in traffic:
+        node = cluster.node
+        over = np.zeros(len(trace.peak_bytes))
+        if each.name == "cxl":
+            over = spilled * process_bytes(trace.peak_bytes, calibration, node.device)
+        most = each.placed_bytes + float(over.max())
+        every = each.placed_total_bytes + float(over @ trace.graph.class_ranks)
+        room, whose = tier_room(node, each.name)
+        together = {"device": most, "node": most * min(ranks, node.devices), "pool": every}
+        found.append(
+            TierUse(
+                name=each.name,
+                rank_bytes=most,
+                used_bytes=together[whose],
+                capacity_bytes=room,
+                capacity_of=whose,
+                fits=together[whose] <= room,
+                traffic_bytes=each.traffic_bytes,
+            )
+        )
+    return tuple(found)
+
+
+def tier_notes(cluster: Cluster, offload: Offload, spilled: float) -> tuple[str, ...]:
+    """Return what a reader must know of expanded memory that devices reach."""
+    if "cxl" not in offload.tiers or cluster.node.cxl is None or not cluster.node.cxl.is_reached:
+        return ()
+    way = {
+        "serial": "one access after another",
+        "concurrent": "streaming at once with their own memory",
+    }[cluster.node.cxl.access]
+    notes = [f"devices read and write expanded memory as they work, {way}"]
+    if offload.overflow is not None:
+        share = f"{spilled:.1%} of what is on a device overflows, and as much of its accesses"
+        notes.append(share if spilled > 0 else "nothing overflows: all has room on the devices")
+    return tuple(notes)
+
+
+def with_spill(
+    memory: MemoryUse, peak: PeakMemory, spilled: float, tiers: Sequence[TierUse]
+) -> MemoryUse:
+    """Return memory of the fullest device with what overflows taken off it."""
+    if spilled > 0:
+        kept = 1.0 - spilled
+        memory = replace(
+            memory,
+            peak_bytes=min(kept * memory.peak_bytes, peak.capacity),
+            fits=True,
+            by_category={name: kept * size for name, size in memory.by_category.items()},
+        )
+    return replace(memory, fits=memory.fits and all(tier.fits for tier in tiers))

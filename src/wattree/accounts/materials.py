@@ -1,0 +1,137 @@
+"""Which part of the input pipeline bounds a step, and how much more of it the step would need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+from wattree.cost.loading import PARTS, first_batch_s, storage_bytes_per_s
+from wattree.lowering.loading import Loading
+from wattree.trace import MaterialsFix, MaterialsUse
+from wattree.units import format_quantity
+
+__all__ = ["core_times_s", "materials_use", "notes_of_loading"]
+
+#: Waits below this share of a step are rounding.
+_NOTHING = 1e-6
+
+
+def core_times_s(loading: Sequence[Loading]) -> tuple[float, ...]:
+    """Return the core time of loading one micro-batch for one rank, by pool. [s]"""
+    return tuple(each.core_s for each in loading)
+
+
+def materials_use(
+    loading: Sequence[Loading],
+    *,
+    global_batch: int,
+    micro_batches: float,
+    step_s: float,
+    exposed_s: float,
+) -> MaterialsUse | None:
+    """Return what loading does to a step; None where the job says nothing of it.
+
+    Args:
+        loading: By pool.
+        global_batch: Samples per step.
+        micro_batches: That each loading rank takes per step.
+        step_s: The step. [s]
+        exposed_s: What of it the job waits for data. [s]
+    """
+    if not loading:
+        return None
+    slowest: dict[str, tuple[float, Loading]] = {}
+    for each in loading:
+        for part, time_s in each.times_s(micro_batches).items():
+            if time_s > slowest.get(part, (0.0, each))[0]:
+                slowest[part] = time_s, each
+    rates = {part: global_batch / slowest[part][0] for part in PARTS if part in slowest}
+    own_s = max(step_s - exposed_s, 0.0)
+    if own_s > 0:
+        rates["step"] = global_batch / own_s
+    bound = min(slowest, key=lambda part: -slowest[part][0], default="none")
+    waits = exposed_s > _NOTHING * step_s
+    return MaterialsUse(
+        samples_per_s=rates,
+        bound=bound,
+        is_input_bound=waits,
+        exposed_s=exposed_s,
+        first_batch_s=max(
+            first_batch_s(each.loader, each.node, each.samples, on_node=each.on_node)
+            for each in loading
+        ),
+        host_memory_bytes=max(each.on_node * each.host_bytes for each in loading),
+        fixes=_fixes(slowest, own_s) if waits else (),
+    )
+
+
+def _fixes(slowest: Mapping[str, tuple[float, Loading]], own_s: float) -> tuple[MaterialsFix, ...]:
+    """Return what the parts would need that take longer than the step's own work, slowest first."""
+    late = [part for part, (time_s, _) in slowest.items() if time_s > own_s * (1 + _NOTHING)]
+    late.sort(key=lambda part: -slowest[part][0])
+    if not own_s:
+        return ()
+    found = [_fix(part, slowest[part][1], slowest[part][0] / own_s) for part in late]
+    pinned = next(iter(slowest.values()))[1].loader.pinned if slowest else True
+    if not pinned:
+        found.append(
+            MaterialsFix(
+                part="copies", change="pinned: true hides the copies", needed=1.0, found=0.0
+            )
+        )
+    return tuple(found)
+
+
+def _fix(part: str, loading: Loading, factor: float) -> MaterialsFix:
+    loader, node = loading.loader, loading.node
+    cores = loader.cores_of(node)
+    if part == "workers":
+        needed = ceil(loader.workers * factor * (1 - 1e-9))
+        each = "device" if loader.processes == 1 else "process"
+        words = f"{needed} workers per {each}, not {loader.workers}"
+        if loader.core_s > 0 and needed * loader.processes * loading.on_node > cores:
+            words += f" (more than the {cores} cores of a {node.name} run at once)"
+        return MaterialsFix(part=part, change=words, needed=needed, found=loader.workers)
+    if part == "cores":
+        needed = ceil(cores * factor * (1 - 1e-9))
+        words = f"{needed} cores on each {node.name}, not {cores}, or less core time per sample"
+        return MaterialsFix(part=part, change=words, needed=needed, found=cores)
+    if part == "storage":
+        has = storage_bytes_per_s(loader, node)
+        where = "for the cluster" if loader.storage_shared else f"on each {node.name}"
+        return _rate_fix(part, f"of storage {where}", has, factor, "B/s")
+    if part == "copies":
+        rate = node.device.host_link_bytes_per_s
+        return _rate_fix(part, "from host to each device", rate, factor, "B/s")
+    assert loader.device_decode_s is not None
+    return _rate_fix(
+        part, "of each device's decoder", 1 / loader.device_decode_s, factor, "samples/s"
+    )
+
+
+def _rate_fix(part: str, words: str, has: float, factor: float, unit: str) -> MaterialsFix:
+    needed = has * factor
+    change = f"{format_quantity(needed, unit)} {words}, not {format_quantity(has, unit)}"
+    return MaterialsFix(part=part, change=change, needed=needed, found=has)
+
+
+def notes_of_loading(
+    loading: Sequence[Loading], micro_batches: float, *, has_ids: bool
+) -> tuple[str, ...]:
+    """Return what a reader must know of how loading was predicted."""
+    if not loading and not has_ids:
+        return ("samples are on the device in time; data.loader says how they get there",)
+    if not loading:
+        return ("inputs are prefetched; only the first micro-batch waits for its data",)
+    loader = loading[0].loader
+    notes: tuple[str, ...] = (
+        "data is loaded in steady state, by "
+        + ("every rank" if loading[0].ranks == 1 else f"one in {loading[0].ranks} ranks")
+        + " that begins the model; batches made ahead last over the uneven pace of a step",
+    )
+    if loader.batches_ahead < micro_batches:
+        notes += (
+            f"a rank makes {loader.batches_ahead} micro-batches ahead, fewer than the "
+            f"{micro_batches:.0f} of its step: it may wait more than is told",
+        )
+    return notes

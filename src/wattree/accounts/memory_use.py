@@ -1,0 +1,142 @@
+"""Peak memory by category, with what the framework adds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.accounts.breakdown import tasks_of
+from wattree.accounts.moment import moment_of_start
+from wattree.accounts.overhead import overhead_parts
+from wattree.cost import Calibration
+from wattree.cost.communicator import Communicator
+from wattree.hardware import Cluster, Device
+from wattree.trace import MemoryUse, Trace
+
+__all__ = [
+    "PeakMemory",
+    "memory_use",
+    "peak_memory",
+    "process_bytes",
+    "reserved_bytes",
+]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakMemory:
+    """Peak of the fullest rank as three tools would report it. [B]
+
+    Attributes:
+        rank_class: The fullest class: of the least room beside its peak, as a share of its device.
+        capacity: Of its device.
+        tensors: Live tensors as the executor counts them.
+        allocated: Live tensors (`torch.cuda.max_memory_allocated`).
+        reserved: What the caching allocator holds (`max_memory_reserved`).
+        process: What the driver counts (`nvidia-smi`): with context and communicators.
+        by_category: Parts of `process`.
+        processes: That share the device and hold as much each: all but `capacity` is of one.
+    """
+
+    rank_class: int
+    capacity: float
+    tensors: float
+    allocated: float
+    reserved: float
+    process: float
+    by_category: dict[str, float]
+    processes: int = 1
+
+
+def peak_memory(
+    trace: Trace,
+    calibration: Calibration,
+    cluster: Cluster,
+    class_pools: Integers,
+    groups: tuple[Communicator, ...] = (),
+    *,
+    processes: int = 1,
+) -> PeakMemory:
+    """Return the peak of the fullest rank.
+
+    Args:
+        trace: What was played.
+        calibration: What is held beside tensors.
+        cluster: On what.
+        class_pools: Pool of each rank class.
+        groups: Process groups that a rank communicates in.
+        processes: That share each device.
+    """
+    shares = np.zeros(len(trace.peak_bytes))
+    for number, pool in enumerate(cluster.pools):
+        mine, device = class_pools == number, pool.node.device
+        needed = process_bytes(trace.peak_bytes[mine], calibration, device)
+        shares[mine] = needed / device.memory_bytes
+    fullest = int(np.argmax(shares))
+    device = cluster.pools[class_pools[fullest]].node.device
+    parts = _at_peak(trace, fullest)
+    tensors = float(sum(parts.values()))
+    allocated = tensors + calibration.general("memory_allocated_bytes")
+    reserved = float(reserved_bytes(np.array(tensors), calibration))
+    process = float(process_bytes(np.array(tensors), calibration, device))
+    beside = overhead_parts(
+        process - tensors,
+        allocator_bytes=tensors * calibration.general("memory_fragmentation"),
+        groups=groups,
+        device=device,
+    )
+    for category, size in beside.items():
+        parts[category] = parts.get(category, 0.0) + size
+    return PeakMemory(
+        rank_class=fullest,
+        capacity=device.memory_bytes,
+        tensors=tensors,
+        allocated=allocated,
+        reserved=reserved,
+        process=process,
+        by_category=parts,
+        processes=processes,
+    )
+
+
+def reserved_bytes(tensor_bytes: Floats, calibration: Calibration) -> Floats:
+    """Return what the caching allocator holds for a peak of live tensors. [B]"""
+    kept = tensor_bytes * (1 + calibration.general("memory_fragmentation"))
+    return np.asarray(kept + calibration.general("memory_reserved_bytes"))
+
+
+def process_bytes(tensor_bytes: Floats, calibration: Calibration, device: Device) -> Floats:
+    """Return what the driver counts for a peak of live tensors. [B]"""
+    context = calibration.device(device, "memory_context_bytes")
+    return np.asarray(reserved_bytes(tensor_bytes, calibration) + context)
+
+
+def memory_use(peak: PeakMemory) -> MemoryUse:
+    """Return the figures of the result: what the driver would count, against the capacity."""
+    device_bytes = peak.process * peak.processes
+    return MemoryUse(
+        peak_bytes=device_bytes,
+        capacity_bytes=peak.capacity,
+        fits=device_bytes <= peak.capacity,
+        by_category={name: size * peak.processes for name, size in peak.by_category.items()},
+    )
+
+
+def _at_peak(trace: Trace, rank_class: int) -> dict[str, float]:
+    """Return what is held on `rank_class` when its memory peaks, by category. [B]"""
+    graph = trace.graph
+    parts = dict(
+        zip(graph.category_names, graph.resident_by_category[rank_class].tolist(), strict=True)
+    )
+    moment = moment_of_start(trace, int(trace.peak_task[rank_class]))
+    mine = tasks_of(trace, rank_class)
+    started, ended = mine[moment.started[mine]], mine[moment.ended[mine]]
+    for index, name in enumerate(graph.category_names):
+        taken = graph.alloc_bytes[started[graph.memory_category[started] == index]].sum()
+        given = graph.free_bytes[ended[graph.memory_category[ended] == index]].sum()
+        parts[name] = parts.get(name, 0.0) + float(taken - given)
+    return parts

@@ -1,0 +1,301 @@
+"""A job beside others on one fabric: its step alone, beside them, and what makes the difference.
+
+Neighbours repeat their steps without a pause. How their steps lie against the job's is given by
+the job file, or tried: the neighbour's step begins evenly spread parts of its own step earlier.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattree.accounts.breakdown import slowest_class, tasks_of, time_parts
+from wattree.accounts.crowding import crowded_s, shared_links
+from wattree.accounts.energy_use import StepEnergy, step_energy
+from wattree.accounts.fabric import Fabric, Played, Rules
+from wattree.compiler import compile_jobs, link_kind
+from wattree.errors import JobError, StrategyError
+from wattree.graph import TaskKind
+from wattree.job import Job, Neighbour, ranges
+from wattree.lowering import JobToCompile
+from wattree.lowering.model import check_recomputation
+from wattree.lowering.setting import Setting, setting_of
+from wattree.strategy import Strategy, StrategyOptions
+from wattree.strategy.presets import strategy_of
+from wattree.trace import CrowdedLinks, NeighbourEffect, NeighbourJob, NeighbourPlay, Trace
+
+__all__ = ["PHASES", "Beside", "beside", "occupied_nodes"]
+
+#: Phases that are tried where the job file gives none.
+PHASES = 8
+#: Names of communication that are told to take longer.
+_NAMED = 5
+_COMMUNICATION = (TaskKind.COLLECTIVE, TaskKind.TRANSFER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """A job's step beside its neighbours.
+
+    Attributes:
+        effect: The figures.
+        trace: The play whose step is nearest to the mean, of all jobs.
+        power: Power of the job in it: (time, W) pairs. [s, W]
+    """
+
+    effect: NeighbourEffect
+    trace: Trace
+    power: tuple[tuple[float, float], ...]
+
+
+def occupied_nodes(job: Job, ranks: int) -> tuple[float, ...]:
+    """Return the nodes of each pool that a job pays for; of one that jobs share, its devices' part.
+
+    Args:
+        job: The job.
+        ranks: Its ranks.
+    """
+    if job.devices is None:
+        return job.cluster.pool_nodes(ranks)
+    per_node = job.cluster.node.devices
+    others = [device for other in job.neighbours for device in other.job.devices or ()]
+    own, every = (
+        np.bincount(np.array(devices, np.int64) // per_node, minlength=job.cluster.nodes)
+        for devices in (job.devices, [*job.devices, *others])
+    )
+    touched = own > 0
+    return (float((own[touched] / every[touched]).sum()),)
+
+
+def beside(
+    setting: Setting,
+    strategy: Strategy,
+    alone: Trace,
+    *,
+    fold: bool = True,
+    detail: bool = True,
+    rules: Rules | None = None,
+    core_s: Sequence[float] = (),
+) -> Beside:
+    """Return what a job's neighbours do to its step.
+
+    Args:
+        setting: Of the job.
+        strategy: Of the job.
+        alone: Its step without them.
+        fold: Play one rank for all that do the same.
+        detail: As for `predicted`.
+        rules: Of play; the default ones if None.
+        core_s: As for `step_energy`.
+
+    Raises:
+        JobError: A neighbour's strategy does not fit it, or its steps are too many to play.
+    """
+    job, rules = setting.job, rules or Rules()
+    sources = [job.source, *(other.job.source for other in job.neighbours)]
+    labels = _labels(sources)
+    compiled = [_to_compile(setting, strategy, labels[0])]
+    alone_s = [alone.makespan_s]
+    for other, label in zip(job.neighbours, labels[1:], strict=True):
+        try:
+            tenant = _neighbour(setting, other.job, label)
+            graph, _ = compile_jobs([tenant], job.cluster, fold=fold, detail=detail)
+        except StrategyError as error:
+            lines = [f"{place}: {reason}" for place, reason in sorted(error.misfits.items())]
+            raise JobError(other.job.source, lines) from error
+        compiled.append(tenant)
+        alone_s.append(rules.play(graph).makespan_s)
+    graph, jobs = compile_jobs(compiled, job.cluster, fold=fold, detail=detail)
+    fabric = Fabric(graph=graph, jobs=jobs, sources=sources, alone_s=alone_s, rules=rules)
+    plays = [fabric.played(offsets) for offsets in _phases(job.neighbours, alone_s[1:])]
+    return _beside(setting, alone, fabric, plays, core_s)
+
+
+def _labels(sources: Sequence[str]) -> list[str]:
+    """Name jobs by their files, apart where these are called the same."""
+    stems = [source.rsplit("/", 1)[-1].rsplit(".", 1)[0] for source in sources]
+    seen: Counter[str] = Counter()
+    labels = []
+    for stem in stems:
+        seen[stem] += 1
+        number = f" {seen[stem]}" if stems.count(stem) > 1 else ""
+        labels.append(f"{stem}{number}: ")
+    return labels
+
+
+def _neighbour(host: Setting, job: Job, label: str) -> JobToCompile:
+    """Return a neighbour, ready to be compiled."""
+    setting = setting_of(job, host.calibration)
+    strategy = job.strategy
+    assert not isinstance(strategy, str)  # refused where its file was read
+    check_recomputation(strategy, setting.model)
+    if isinstance(strategy, StrategyOptions):
+        strategy = strategy_of(strategy, model=setting.model, global_batch=job.data.global_batch)
+    return _to_compile(setting, strategy, label)
+
+
+def _to_compile(setting: Setting, strategy: Strategy, label: str) -> JobToCompile:
+    job = setting.job
+    return JobToCompile(
+        model=setting.model,
+        strategy=strategy,
+        rates=setting.rates,
+        software=setting.software,
+        optimizer=job.optimizer,
+        sequence=job.data.sequence_length,
+        global_batch=job.data.global_batch,
+        devices=None if job.devices is None else np.array(job.devices, dtype=np.int64),
+        label=label,
+        loader=job.data.loader,
+    )
+
+
+def _phases(neighbours: Sequence[Neighbour], alone_s: Sequence[float]) -> list[tuple[float, ...]]:
+    """Return how long before the job's step each neighbour's begins, play by play. [s]
+
+    Each neighbour is met in evenly spread phases; with odd strides, several go through them in
+    different orders.
+    """
+    plays = 1 if all(other.offset_s is not None for other in neighbours) else PHASES
+    return [
+        tuple(
+            step_s * (number * (2 * index + 1) % PHASES) / PHASES
+            if other.offset_s is None
+            else other.offset_s
+            for index, (other, step_s) in enumerate(zip(neighbours, alone_s, strict=True))
+        )
+        for number in range(plays)
+    ]
+
+
+def _beside(
+    setting: Setting,
+    alone: Trace,
+    fabric: Fabric,
+    plays: Sequence[Played],
+    core_s: Sequence[float],
+) -> Beside:
+    """Return the figures of all plays against the step alone."""
+    job, ranks = setting.job, alone.graph.ranks
+    nodes = occupied_nodes(job, ranks)
+
+    def energy(trace: Trace) -> StepEnergy:
+        return step_energy(trace, job.cluster, setting.powers, ranks, nodes=nodes, core_s=core_s)
+
+    energies = [energy(played.own) for played in plays]
+    results = tuple(_play(played, used) for played, used in zip(plays, energies, strict=True))
+    steps_s = np.array([result.step_time_s for result in results])
+    mean_s = float(steps_s.mean())
+    nearest = int(np.argmin(np.abs(steps_s - mean_s)))
+    effect = NeighbourEffect(
+        alone_s=alone.makespan_s,
+        mean_s=mean_s,
+        least_s=float(steps_s.min()),
+        most_s=float(steps_s.max()),
+        exposed_alone_s=_exposed_s(alone),
+        exposed_mean_s=float(np.mean([r.exposed_communication_s for r in results])),
+        energy_alone_j=energy(alone).use.total,
+        energy_mean_j=float(np.mean([r.energy_j for r in results])),
+        plays=results,
+        links=_links(fabric, plays),
+        longer_s=_longer_s(alone, plays),
+        jobs=tuple(
+            _job(other.job, step_s, [s for played in plays for s in played.whole_steps_s[index]])
+            for index, (other, step_s) in enumerate(
+                zip(job.neighbours, fabric.alone_s[1:], strict=True)
+            )
+        ),
+        phases_given=all(other.offset_s is not None for other in job.neighbours),
+    )
+    curve = energies[nearest].curve
+    return Beside(
+        effect=effect,
+        trace=plays[nearest].trace,
+        power=tuple((at + plays[nearest].begin_s, watts) for at, watts in curve),
+    )
+
+
+def _play(played: Played, energy: StepEnergy) -> NeighbourPlay:
+    return NeighbourPlay(
+        offsets_s=played.offsets_s,
+        step_time_s=played.own.makespan_s,
+        exposed_communication_s=_exposed_s(played.own),
+        energy_j=energy.use.total,
+    )
+
+
+def _exposed_s(trace: Trace) -> float:
+    return time_parts(trace, slowest_class(trace)).exposed_communication
+
+
+def _job(job: Job, alone_s: float, steps_s: Sequence[float]) -> NeighbourJob:
+    devices = job.devices or ()
+    return NeighbourJob(
+        job=job.source,
+        ranks=len(devices),
+        place=_place(devices, job.cluster.node.devices),
+        alone_s=alone_s,
+        beside_s=float(np.mean(steps_s)) if steps_s else None,
+    )
+
+
+def _place(devices: Sequence[int], per_node: int) -> str:
+    """Return devices in words, by nodes where these are whole."""
+    nodes = devices[::per_node]
+    whole = [first + device for first in nodes for device in range(per_node)]
+    if whole == list(devices) and not any(first % per_node for first in nodes):
+        return f"nodes {ranges([first // per_node for first in nodes])}"
+    return f"devices {ranges(devices)}"
+
+
+def _links(fabric: Fabric, plays: Sequence[Played]) -> tuple[CrowdedLinks, ...]:
+    """Return what each kind of link has to do with the delay."""
+    kinds = np.array([link_kind(name) for name in fabric.graph.link_names])
+    shared = shared_links(plays[0].trace, plays[0].tasks)
+    found = [crowded_s(p.trace, p.tasks, p.begin_s, p.end_s) for p in plays]
+    mean_s = np.mean(found, axis=0)
+    result = []
+    for kind in dict.fromkeys(kinds.tolist()):
+        of_kind = kinds == kind
+        delay_s = 0.0
+        if mean_s[of_kind].any():
+            there = fabric.apart(of_kind)
+            without = [there.played(p.offsets_s).own.makespan_s for p in plays]
+            delay_s = float(np.mean([p.own.makespan_s for p in plays]) - np.mean(without))
+        result.append(
+            CrowdedLinks(
+                kind=kind,
+                shared=bool(shared[of_kind].any()),
+                crowded_s=float(mean_s[of_kind].max()),
+                delay_s=delay_s,
+            )
+        )
+    return tuple(result)
+
+
+def _longer_s(alone: Trace, plays: Sequence[Played]) -> dict[str, float]:
+    """Return by how much communication of the slowest rank takes longer, by name. [s]"""
+    before = _communication_s(alone)
+    after: Counter[str] = Counter()
+    for played in plays:
+        after.update(_communication_s(played.own))
+    grown = {name: after[name] / len(plays) - before.get(name, 0.0) for name in after}
+    longest = sorted(grown.items(), key=lambda item: (-item[1], item[0]))
+    return {
+        name: time_s
+        for name, time_s in longest[:_NAMED]
+        if time_s > 1e-9 * alone.makespan_s  # rounding is no delay
+    }
+
+
+def _communication_s(trace: Trace) -> dict[str, float]:
+    """Return how long communication of the slowest rank is under way, by name. [s]"""
+    graph = trace.graph
+    mine = tasks_of(trace, slowest_class(trace))
+    mine = mine[np.isin(graph.kind[mine], _COMMUNICATION)]
+    lasts = (trace.end_s - trace.start_s)[mine]
+    totals = np.bincount(graph.name_ids[mine], weights=lasts, minlength=len(graph.names))
+    return {graph.names[index]: float(totals[index]) for index in np.flatnonzero(totals)}

@@ -1,0 +1,99 @@
+"""What each pool of a mixed cluster does in a step."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.accounts.bill import cost_usd
+from wattree.accounts.breakdown import membership_class
+from wattree.accounts.energy_use import StepEnergy
+from wattree.accounts.memory_use import process_bytes
+from wattree.cost import Calibration
+from wattree.graph import TaskKind
+from wattree.hardware import Cluster, Precision
+from wattree.trace import PoolUse, Trace
+
+__all__ = ["peak_flop_per_s", "pool_uses"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+def pool_uses(
+    trace: Trace,
+    cluster: Cluster,
+    ranks: int,
+    *,
+    class_pools: Integers,
+    energy: StepEnergy,
+    calibration: Calibration,
+) -> tuple[PoolUse, ...]:
+    """Return what the pools of a mixed cluster do; nothing where all nodes are alike.
+
+    Args:
+        trace: What was played.
+        cluster: On what.
+        ranks: Of the job.
+        class_pools: Pool of each rank class.
+        energy: Of the step.
+        calibration: What frameworks add to memory.
+    """
+    if not cluster.is_mixed:
+        return ()
+    graph, step_s = trace.graph, trace.makespan_s
+    computing_s = _computing_s(trace)
+    found = []
+    for number, pool in enumerate(cluster.pools):
+        mine = np.flatnonzero(class_pools == number)
+        own = graph.class_ranks[mine]
+        device, nodes = pool.node.device, cluster.pool_nodes(ranks)[number]
+        peaks = process_bytes(trace.peak_bytes[mine], calibration, device)
+        peak = float(peaks.max(initial=0.0))
+        found.append(
+            PoolUse(
+                node=pool.node.name,
+                device=device.name,
+                nodes=nodes,
+                ranks=int(own.sum()),
+                rank_classes=tuple(graph.class_names[each] for each in mine.tolist()),
+                fullest=graph.class_names[mine[np.argmax(peaks)]] if len(mine) else None,
+                peak_memory_bytes=peak,
+                memory_capacity_bytes=device.memory_bytes,
+                memory_fits=peak <= device.memory_bytes,
+                computing=_mean(computing_s[mine], own) / step_s if step_s > 0 else 0.0,
+                energy_j=energy.by_pool[number],
+                cost_usd=_cost_usd(cluster, number, nodes, step_s, energy.by_pool[number]),
+            )
+        )
+    return tuple(found)
+
+
+def _cost_usd(
+    cluster: Cluster, pool: int, nodes: float, time_s: float, energy_j: float
+) -> float | None:
+    used = [0.0] * len(cluster.pools)
+    used[pool] = nodes or 1.0  # an idle pool has a price, of which it costs nothing
+    found = cost_usd(cluster, used, time_s, energy_j)
+    return found if nodes or found is None else 0.0
+
+
+def peak_flop_per_s(cluster: Cluster, ranks: int, precision: Precision) -> float:
+    """Return the dense matrix peak of the first `ranks` devices together. [FLOP/s]"""
+    used = zip(cluster.pools, cluster.pool_devices(ranks), strict=True)
+    return sum(
+        devices * pool.node.device.matrix_peak_flop_per_s(precision) for pool, devices in used
+    )
+
+
+def _computing_s(trace: Trace) -> Floats:
+    """Return how long a rank of each class computes. [s]"""
+    task, owner = membership_class(trace)
+    computes = trace.graph.kind[task] == TaskKind.COMPUTE
+    busy_s = (trace.end_s - trace.start_s)[task[computes]]
+    classes = len(trace.graph.class_ranks)
+    return np.asarray(np.bincount(owner[computes], weights=busy_s, minlength=classes), np.float64)
+
+
+def _mean(values: Floats, weights: Integers) -> float:
+    return float((values * weights).sum() / max(weights.sum(), 1))

@@ -1,0 +1,1 @@
+"""Steps in closed form, for one strategy or for arrays of them."""

@@ -1,0 +1,130 @@
+"""The input pipeline in closed form, for arrays of strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.closed_form.pipeline import Held
+from wattree.closed_form.tables import Tables
+from wattree.cost.loading import Loader, part_times_s
+from wattree.energy import dynamic_energy_j, loading_energy_j
+from wattree.lowering.loading import BUFFERS
+
+__all__ = ["Inputs"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_NOTHING = np.zeros(())
+
+
+class Inputs:
+    """What loading data adds to strategies; a plain 0 where the job does not say how it is done.
+
+    Args:
+        by_pool: Costs of blocks, by pool.
+    """
+
+    def __init__(self, by_pool: Sequence[Tables]) -> None:
+        self.by_pool = by_pool
+        # Nothing: no bytes, and no time of any core.
+        loader = by_pool[0].setting.job.data.loader or Loader(workers=1)
+        self.loader = loader.shared(by_pool[0].switches.processes_per_device)
+        self.is_known = by_pool[0].setting.job.data.loader is not None
+
+    def period_s(self, index: Integers, held: Held) -> Floats:
+        """Return how long a step's data takes the slowest part beside the step. [s]"""
+        if not self.is_known:
+            return _NOTHING
+        return self._slowest(
+            index, held, micro_batches=self._micro_batches(index, held), ahead=True
+        )
+
+    def waited_s(self, index: Integers, held: Held) -> Floats:
+        """Return what a micro-batch waits for its copy on each kind of stage, `(kinds, n)`. [s]"""
+        begins = (held.first == 0)[:, None]
+        if self.loader.pinned or not self.is_known:
+            return _NOTHING
+        one = np.ones(len(index))
+        return np.asarray(begins * self._slowest(index, held, micro_batches=one, ahead=False))
+
+    def device_bytes(self, index: Integers, held: Held) -> Floats:
+        """Return what input batches take on a device of each kind of stage, `(kinds, n)`. [B]"""
+        if not self.is_known:
+            return _NOTHING
+        micro_batch = self.by_pool[0].degrees.micro_batch[index]
+        size = BUFFERS[self.loader.pinned] * micro_batch * self.loader.tensor_bytes
+        return np.asarray((held.first == 0)[:, None] * size)
+
+    def energy_j(self, index: Integers, held: Held) -> Floats:
+        """Return what hosts, storage and copies draw above rest for the data of a step. [J]"""
+        if not self.is_known:
+            return _NOTHING
+        samples = self._micro_batches(index, held) * self.by_pool[0].degrees.micro_batch[index]
+        samples = samples * self._loaders(index, held) * self.loader.processes
+        copied = samples * self.loader.copied_bytes
+        hosts_j = loading_energy_j(
+            core_s=samples * self.loader.core_s,
+            read_bytes=samples * self.loader.sample_bytes,
+            copied_bytes=copied,
+        )
+        none, whole_j = np.zeros(len(index)), np.zeros(len(index))
+        for tables, share in zip(self.by_pool, held.pools[:, 0], strict=True):
+            copies_j = dynamic_energy_j(  # bytes that their memory takes in
+                tables.rates.power,
+                flop=none,
+                traffic_bytes=share * copied * self._served(index),
+                busy_s=none,
+                communicates=none > 0,
+                copies=none == 0,
+            )
+            whole_j = whole_j + tables.pool.node.host.behind * (share * hosts_j + copies_j)
+        return whole_j
+
+    def _micro_batches(self, index: Integers, held: Held) -> Floats:
+        return np.asarray(self.by_pool[0].degrees.micro_batches[index] / held.copies)
+
+    def _served(self, index: Integers) -> Floats:
+        """Return the ranks that one loader serves."""
+        tables = self.by_pool[0]
+        if not tables.setting.software.broadcasts_data:
+            return np.ones(len(index))
+        return np.asarray(tables.degrees.axes["tp"][index].astype(np.float64))
+
+    def _loaders(self, index: Integers, held: Held) -> Floats:
+        """Return the loaders of ranks that begin the model: a stage, or both ends of two ways."""
+        ranks = self.by_pool[0].ranks[index] * min(held.copies, held.stages) / held.stages
+        return np.asarray(ranks / self._served(index))
+
+    def _slowest(
+        self, index: Integers, held: Held, *, micro_batches: Floats, ahead: bool
+    ) -> Floats:
+        """Return the time of the slowest part, of those beside the step or the others. [s]"""
+        samples = micro_batches * self.by_pool[0].degrees.micro_batch[index]
+        everywhere, slowest = self._loaders(index, held), np.zeros(len(index))
+        served = self._served(index)
+        stage = self.by_pool[0].ranks[index] / held.stages / served
+        loading = held.pools[:, 0] > 0
+        if held.copies > 1:
+            loading = loading | (held.pools[:, -1] > 0)
+        for tables, used in zip(self.by_pool, loading, strict=True):
+            if not used:
+                continue
+            devices = float(tables.pool.node.devices)
+            # Stages are neighbouring ranks; of small ones, both ends may lie on one node.
+            near = np.where(self.by_pool[0].ranks[index] <= devices, everywhere, stage)
+            parts = part_times_s(
+                self.loader,
+                tables.pool.node,
+                samples,
+                on_node=np.maximum(np.minimum(near, devices // served), 1.0),
+                everywhere=everywhere,
+                serves=served,
+            )
+            for name, time_s in parts.items():
+                if ahead == (self.loader.pinned or name != "copies"):
+                    slowest = np.maximum(slowest, time_s)
+        return slowest

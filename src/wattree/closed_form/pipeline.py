@@ -1,0 +1,274 @@
+"""What the stages of a pipeline hold, what is in flight on them, and what filling them adds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.lowering.block import ModelProgram
+from wattree.lowering.costs import (
+    BlockCosts,
+)
+from wattree.lowering.dataflow import chunk_stages, entering
+from wattree.lowering.program import ComputeStep
+from wattree.lowering.split import deferred_steps
+from wattree.lowering.stages import cut_chunks
+from wattree.strategy import CUSTOM, Schedule, StrategyOptions
+from wattree.strategy.presets import schedule_of_chunks
+from wattree.strategy.schedules import (
+    PIPELINE_SCHEDULES,
+    ChunkPlacement,
+    alive_by_chunk,
+    stage_orders,
+)
+
+__all__ = [
+    "FOLLOWING",
+    "SPLIT",
+    "Held",
+    "deferred_s",
+    "held_by_stages",
+    "in_flight",
+    "known_schedule",
+    "split_bubble_s",
+]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+#: Schedules in which stages take turns at the same chunk.
+FOLLOWING = ("interleaved", "breadth-first")
+
+
+#: Schedules that run weight gradients apart.
+SPLIT = tuple(name for name, known in PIPELINE_SCHEDULES.items() if known.splits_backward)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What pipeline stages hold; stages that hold the same programs are one kind.
+
+    Attributes:
+        schedule, stages, virtual: Of the pipeline.
+        copies: How often each chunk is held; each copy sees its share of the micro-batches.
+        counts: How often each kind of stage holds each program, `(kinds, programs)`.
+        chunks: The same by virtual stage and stage, `(virtual, stages, programs)`.
+        parts: The same for its first chunk, the chunks between and its last chunk (a stage with
+            one chunk has only a last one), `(3, kinds, programs)`.
+        later: What follows the last instance of each program in a stage, by program: backward
+            has dropped it when it reaches that instance, `(kinds, programs, programs)`.
+        stages_of_kind: Stages of each kind, `(kinds,)`.
+        kind_of_stage: Of each stage, `(stages,)`.
+        first: First stage of each kind: under most schedules it has most in flight, `(kinds,)`.
+        pools: Share of each stage's ranks in each pool, `(pools, stages)`; stages of one kind have
+            the same.
+        crossing: How often each tensor that a program hands on goes over each border of chunks in
+            forward, and its gradient in backward, `(2, borders, tensors)`; tensors of one program
+            after those of another.
+        received: How many copies of each are held beside what programs keep, as `parts`, `(3,
+            kinds, tensors)`.
+    """
+
+    schedule: str
+    copies: int
+    stages: int
+    virtual: int
+    counts: Floats
+    chunks: Floats
+    parts: Floats
+    later: Floats
+    stages_of_kind: Floats
+    kind_of_stage: Integers
+    first: Integers
+    pools: Floats
+    crossing: Floats
+    received: Floats
+
+
+def known_schedule(switches: StrategyOptions, virtual: int) -> str:
+    """Return the schedule whose formulas hold; an order of the user's own counts as 1F1B."""
+    known = "1f1b" if switches.schedule == CUSTOM else switches.schedule
+    return schedule_of_chunks(known, virtual)
+
+
+def held_by_stages(
+    program: ModelProgram,
+    stages: int,
+    virtual: int,
+    switches: StrategyOptions,
+    *,
+    pools: Floats | None = None,
+) -> Held:
+    """Return what the stages of a pipeline hold.
+
+    Args:
+        program: Blocks of the model.
+        stages: Pipeline degree.
+        virtual: Chunks of a stage.
+        switches: Schedule and, if given, layers of chunks.
+        pools: Share of each stage's ranks in each pool, `(pools, stages)`; one pool if None.
+    """
+    schedule = Schedule(
+        name=known_schedule(switches, virtual),
+        virtual_stages=virtual,
+        stage_layers=switches.stage_layers,
+    )
+    chunks = cut_chunks(program, stages, schedule)
+    placement = schedule.placed(stages)
+    on_stage = np.array(
+        [
+            [placement.model_chunk(stage, chunk) for stage in range(stages)]
+            for chunk in range(placement.chunks)
+        ]
+    )
+    held = np.zeros((len(program.instances) + 1, len(program.programs)))
+    held[np.arange(1, len(held)), program.instances] = 1.0
+    held = np.cumsum(held, axis=0)
+    ends = np.cumsum([len(chunk) for chunk in chunks])
+    per_chunk = np.diff(held[np.concatenate(([0], ends))], axis=0)
+    per_chunk = per_chunk[on_stage]
+    virtual = placement.chunks
+    begin = per_chunk[0] if virtual > 1 else np.zeros_like(per_chunk[0])
+    parts = np.stack([begin, per_chunk[1:-1].sum(axis=0), per_chunk[-1]], axis=1)
+    pools = np.ones((1, stages)) if pools is None else pools
+    crossing, copies = _handed(program, chunks, placement)
+    copies = copies[on_stage]
+    begin = copies[0] if virtual > 1 else np.zeros_like(copies[0])
+    received = np.stack([begin, copies[1:-1].sum(axis=0), copies[-1]], axis=1)
+    # Stages on other pools are of other kinds, whatever they hold.
+    rows = [parts.reshape(stages, -1), received.reshape(stages, -1), pools.T]
+    told = np.concatenate(rows, axis=1)
+    _, first, kind_of_stage, many = np.unique(
+        told, axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    kinds = parts[first]
+    return Held(
+        schedule=schedule.name,
+        copies=placement.copies,
+        stages=stages,
+        virtual=virtual,
+        counts=kinds.sum(axis=1),
+        chunks=per_chunk,
+        parts=np.ascontiguousarray(kinds.transpose(1, 0, 2)),
+        later=np.stack([_later(program, chunks[on_stage[-1, stage]]) for stage in first]),
+        stages_of_kind=many.astype(np.float64),
+        kind_of_stage=kind_of_stage.ravel(),
+        first=first,
+        pools=pools,
+        crossing=crossing,
+        received=np.ascontiguousarray(received[first].transpose(1, 0, 2)),
+    )
+
+
+def _handed(
+    program: ModelProgram, chunks: Sequence[Sequence[int]], placement: ChunkPlacement
+) -> tuple[Floats, Floats]:
+    """Return which tensors cross each border of chunks, and which each chunk holds copies of."""
+    names = [(n, name) for n, each in enumerate(program.programs) for name, _ in each.handed]
+    row = {key: place for place, key in enumerate(names)}
+    given = entering(program, chunks, chunk_stages(placement))
+    crossing, held = np.zeros((2, len(given), len(row))), np.zeros((len(chunks), len(row)))
+    for border, each in enumerate(given):
+        kinds = (crossing[0, border], each.forward), (crossing[1, border], each.backward)
+        for counts, tensors in (*kinds, (held[border + 1], each.held)):
+            for made in tensors:
+                counts[row[program.instances[made.instance], made.tensor]] += 1.0
+    return crossing, held
+
+
+def _later(program: ModelProgram, chunk: Sequence[int]) -> Floats:
+    """Return for each program how often each program follows its last instance in a chunk."""
+    count = len(program.programs)
+    later, seen = np.zeros((count, count)), np.zeros(count)
+    met: set[int] = set()
+    for instance in reversed(chunk):
+        number = program.instances[instance]
+        if number not in met:
+            later[number] = seen
+            met.add(number)
+        seen[number] += 1
+    return later
+
+
+def deferred_s(costs: BlockCosts) -> Floats:
+    """Return the time of a block's weight products, which can wait. [s]"""
+    steps = costs.program.backward
+    late = [i for i in deferred_steps(steps) if isinstance(steps[i], ComputeStep)]
+    return np.asarray((costs.backward.latency_s + costs.backward.work_s)[late].sum(axis=0))
+
+
+def split_bubble_s(held: Held, forward: Floats, backward: Floats, weight: Floats) -> Floats:
+    """Return what filling and draining add to the work of a stage. [s]
+
+    With `f`, `b` and `w` the times of a stage's forward, input gradient and weight gradient, its
+    `p` stages begin together and the step ends with the last of them. So ZB-H2 and ZB-V, whose
+    stages are never idle between their first and last work [1, 2], keep the fill of `p - 1`
+    forwards. For `w > b` ZB-V's is some 15 % short of what orders played with such times give.
+
+    References:
+        [1] P. Qi et al., "Zero bubble pipeline parallelism", ICLR 2024, Table 1.
+        [2] P. Qi et al., "Pipeline parallelism with controllable memory", NeurIPS 2024.
+        [3] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, Table 2:
+            `(p / 2 - 1) (F&B + B - 3 W)`, with `F&B = f + b + w` and `B = b + w`.
+    """
+    ahead = held.stages - 1.0
+    if held.schedule == "zb-h1":
+        return np.asarray(ahead * (forward + np.maximum(backward - weight, 0.0)))
+    if held.schedule == "zb-h2":
+        return np.asarray(ahead * (forward + np.maximum(backward - 2 * weight, 0.0)))
+    if held.schedule == "zb-v":
+        longest = np.maximum(np.maximum(forward, backward), 2 * (backward - weight))
+        return np.asarray(ahead * longest / 2)
+    # DualPipe and DualPipeV: a stage holds two chunks, so a chunk takes half of its times.
+    of_chunk = (forward + 2 * backward - weight) / 2
+    depth = held.stages / 2 if held.schedule == "dualpipe" else held.stages
+    return np.asarray((depth - 1.0) * of_chunk)
+
+
+def _in_flight_by_order(
+    schedule: str, held: Held, micro_batches: Integers
+) -> tuple[Floats, Floats, Floats]:
+    """Return what `in_flight` does, counted from the orders themselves.
+
+    Twice as many micro-batches as stages and two more keep as many as any larger number does.
+    """
+    stages = held.stages
+    enough = np.minimum(micro_batches, 2 * stages + 2)
+    table = np.zeros((2, len(held.first), len(enough)))
+    for count in np.unique(enough):
+        orders = stage_orders(
+            schedule, stages=stages, chunks=held.virtual, micro_batches=int(count)
+        )
+        for kind, stage in enumerate(held.first):
+            alive = alive_by_chunk(orders[stage], held.virtual)
+            table[0, kind, enough == count] = alive[0] if held.virtual > 1 else 0.0
+            table[1, kind, enough == count] = alive[-1]
+    return table[0], 0.0 * table[0], table[1]
+
+
+def in_flight(
+    schedule: str, held: Held, micro_batches: Integers
+) -> tuple[Floats | float, Floats | float, Floats]:
+    """Return micro-batches whose activations are kept when most are, for each part of `held`.
+
+    Interleaved stages run rounds of as many micro-batches as there are stages through one chunk
+    after another. Backward begins when the last chunk is reached, `2 (stages - stage) - 1`
+    micro-batches into its round; what goes beyond the round enters the first chunk again.
+    """
+    stages, stage = held.stages, held.first[:, None]
+    count = micro_batches[None, :].astype(np.float64)
+    if schedule in {"gpipe", "breadth-first"}:
+        return count, count, count
+    if schedule in SPLIT:
+        return _in_flight_by_order(schedule, held, micro_batches)
+    if held.virtual == 1:
+        return 0.0, 0.0, np.minimum(stages - stage, count)
+    ahead = 2.0 * (stages - stage) - 1.0
+    again = np.clip(ahead - stages, 0.0, np.maximum(count - stages, 0.0))
+    in_round = np.minimum(count, stages)
+    # Too few micro-batches for a steady state: all forwards come first.
+    last = np.where(count <= stages, in_round, np.minimum(ahead, stages))
+    return in_round + again, in_round, last

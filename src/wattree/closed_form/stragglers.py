@@ -1,0 +1,79 @@
+"""What devices that compute slower than others (`cluster.slowdown`) do to screened strategies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.energy import DevicePower
+from wattree.job import Job
+from wattree.lowering.costs import PhaseCosts
+from wattree.lowering.program import CollectiveStep
+
+__all__ = ["Stragglers", "computing_s", "slowed_stages"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stragglers:
+    """Factors on the computation of the ranks of each kind of stage, `(kinds, n)`.
+
+    Attributes:
+        slowest: Of the slowest rank of such stages: whatever synchronises, waits for it.
+        mean: Over their ranks.
+        waits: By how much the ranks of a stage are ahead of its slowest, on average.
+    """
+
+    slowest: Floats
+    mean: Floats
+    waits: Floats
+
+    def added_w(self, power: DevicePower) -> Floats:
+        """Return the energy above rest per second of a rank's even computation, on average. [W]
+
+        A slow rank draws for longer what running kernels draw; meanwhile others of its stage spin.
+        """
+        active_w = min(power.active_share * power.range_w, power.most_dynamic_w)
+        return np.asarray((self.mean - 1.0) * active_w + self.waits * power.spin_w)
+
+
+def slowed_stages(job: Job, ranks: Floats, kind_of_stage: Integers) -> Stragglers | None:
+    """Return the factors of strategies on so many ranks; None where all devices are alike.
+
+    Args:
+        job: With its cluster.
+        ranks: Of each strategy, `(n,)`.
+        kind_of_stage: Of each stage of their pipelines, `(stages,)`; stages of presets are
+            neighbouring ranks.
+    """
+    given = job.cluster.slowdown
+    if not given:
+        return None
+    factors = np.ones(job.cluster.devices)
+    factors[list(given)] = list(given.values())
+    if job.devices is not None:
+        factors = factors[list(job.devices)]
+    stages, kinds = len(kind_of_stage), int(kind_of_stage.max()) + 1
+    counts, which = np.unique(ranks.astype(np.int64), return_inverse=True)
+    found = np.ones((3, kinds, len(counts)))
+    for column, count in enumerate(counts):
+        if count > len(factors):  # such strategies have no devices
+            continue
+        by_stage = factors[:count].reshape(stages, -1)
+        slowest, mean = by_stage.max(axis=1), by_stage.mean(axis=1)
+        for kind in range(kinds):
+            own = kind_of_stage == kind
+            waits = (slowest - mean)[own].mean()
+            found[:, kind, column] = slowest[own].max(), mean[own].mean(), waits
+    slowest, mean, waits = found[:, :, which]
+    return Stragglers(slowest=slowest, mean=mean, waits=waits)
+
+
+def computing_s(phase: PhaseCosts) -> Floats:
+    """Return the time of a block's phase without its collectives. [s]"""
+    works = [not isinstance(step, CollectiveStep) for step in phase.steps]
+    return np.asarray((phase.latency_s + phase.work_s)[works].sum(axis=0))

@@ -1,0 +1,275 @@
+"""Step time and memory in closed form, for arrays of strategies at once.
+
+The same block programs and cost functions as the executor's; only the play of a whole step is
+replaced by formulas: streams of a block in order, the slowest stage times the micro-batches
+plus the pipeline's filling, traffic of replicas against the compute that hides it. Screens
+spaces too large to simulate and serves as the smooth model that calibration linearises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.accounts.expansion import spilled_share, tier_room
+from wattree.accounts.memory_use import process_bytes
+from wattree.closed_form.degrees import MANY, Degrees
+from wattree.closed_form.formulas import Formulas
+from wattree.closed_form.pipeline import Held, held_by_stages, known_schedule
+from wattree.closed_form.tables import Tables
+from wattree.hardware import Cluster
+from wattree.lowering.block import ModelProgram, compile_model
+from wattree.lowering.passes.phantom import with_phantoms
+from wattree.lowering.passes.widest import with_widest_parts
+from wattree.lowering.setting import Setting
+from wattree.strategy import SPATIAL, StrategyOptions, Traffic
+from wattree.strategy.presets import tree_of
+from wattree.strategy.presets.data import REPLICAS
+
+__all__ = [
+    "Degrees",
+    "Estimates",
+    "Screened",
+    "Shared",
+    "estimate",
+    "screened",
+    "stage_pools",
+]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """Figures of a step, `(n,)` each.
+
+    Attributes:
+        step_time_s: Its length. [s]
+        tensor_bytes: Peak of live tensors on the fullest rank. [B]
+        pool: Pool of its device.
+        energy_j: Of the whole job, PUE included. [J]
+        peak_power_w: Of the job's nodes while every rank runs the hungriest layer, before PUE.
+            [W]
+        spilled: Share of what is on the devices that overflows to expanded memory.
+        tier_fits: Whether what lies in expanded memory has room there.
+    """
+
+    step_time_s: Floats
+    tensor_bytes: Floats
+    pool: Integers
+    energy_j: Floats
+    peak_power_w: Floats
+    spilled: Floats
+    tier_fits: NDArray[np.bool_]
+
+
+def estimate(
+    setting: Setting,
+    switches: StrategyOptions,
+    degrees: Degrees,
+    *,
+    shared: Shared | None = None,
+) -> Estimates:
+    """Return estimates for strategies that share `switches` and differ in `degrees`.
+
+    Args:
+        setting: The job.
+        switches: Sharding, recomputation, sequence parallelism, schedule, overlap; its own
+            degrees are ignored.
+        degrees: Arrays of degrees.
+        shared: Kept from call to call, it saves compiling the same programs again.
+    """
+    return screened(setting, switches, degrees, shared=shared).estimates(setting)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What estimates of one job and model can share, filled as they are made.
+
+    Attributes:
+        programs: Switches and axes → block programs.
+        held: Instances, stages, virtual stages, given cut → what stages hold.
+    """
+
+    programs: dict[tuple[StrategyOptions, frozenset[str]], ModelProgram] = field(
+        default_factory=dict
+    )
+    held: dict[tuple[object, ...], Held] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screened:
+    """Strategies whose blocks are compiled, to be estimated under one or more calibrations.
+
+    Attributes:
+        switches: What they share.
+        degrees: What they differ in.
+        program: Their block programs.
+        shared: What was compiled before.
+    """
+
+    switches: StrategyOptions
+    degrees: Degrees
+    program: ModelProgram
+    shared: Shared
+
+    def estimates(self, setting: Setting) -> Estimates:
+        """Return step times and memory under the rates of `setting`."""
+        found = self.under_spill(setting, None)
+        over = np.flatnonzero((found.spilled > 0) & found.tier_fits)
+        if not len(over):
+            return found
+        # What overflows is known now, and with it how slow memory is.
+        own = replace(self, degrees=self.degrees.take(over))
+        slower = own.under_spill(setting, found.spilled[over])
+        for name in ("step_time_s", "energy_j", "peak_power_w"):
+            getattr(found, name)[over] = getattr(slower, name)
+        return found
+
+    def under_spill(self, setting: Setting, spilled: Floats | None) -> Estimates:
+        """Return estimates where a share of what is on devices lies in expanded memory.
+
+        None stands for nothing; how much would have to is told all the same.
+        """
+        degrees, cluster = self.degrees, setting.job.cluster
+        tables = [
+            Tables(setting, self.switches, degrees, self.program, pool=pool, spilled=spilled)
+            for pool in range(len(cluster.pools))
+        ]
+        screen = Formulas(tables)
+        time_s = np.zeros(len(degrees.micro_batch))
+        memory, dynamic_j = np.zeros_like(time_s), np.zeros_like(time_s)
+        pools = np.zeros(len(time_s), dtype=np.int64)
+        over, room = np.zeros_like(time_s), np.ones(len(time_s), dtype=bool)
+        has_tier = bool(self.switches.traffic.offload.tiers)
+        alike = degrees.axes["pp"] * MANY + degrees.virtual_stages
+        if cluster.is_mixed:  # which pools a stage lies on depends on the number of ranks
+            alike = alike * MANY + tables[0].ranks.astype(np.int64)
+        order = np.argsort(alike, kind="stable")
+        for index in np.split(order, np.flatnonzero(np.diff(alike[order])) + 1):
+            if not len(index):
+                continue
+            held = self._held(index[0], cluster)
+            time_s[index] = screen.step_time_s(index, held)
+            dynamic_j[index] = screen.dynamic_j(index, held)
+            if spilled is not None:
+                continue  # what is held where depends on no bandwidth, and is known
+            kinds = screen.tensor_bytes(index, held)
+            memory[index], pools[index] = screen.fullest(kinds, index, held)
+            if has_tier:
+                over[index], room[index] = _overflow(setting, screen, kinds, index, held)
+        energy_j = screen.energy_j(time_s, dynamic_j)
+        return Estimates(
+            step_time_s=time_s,
+            tensor_bytes=memory,
+            pool=pools,
+            energy_j=energy_j,
+            peak_power_w=screen.peak_power_w(),
+            spilled=over,
+            tier_fits=room,
+        )
+
+    def _held(self, at: int, cluster: Cluster) -> Held:
+        """Return what the stages of one strategy hold, and where they lie."""
+        degrees = self.degrees
+        stages, virtual = int(degrees.axes["pp"][at]), int(degrees.virtual_stages[at])
+        ranks = 0  # the same wherever nodes are alike
+        if cluster.is_mixed:
+            ranks = int(np.prod([values[at] for values in degrees.axes.values()]))
+        name = known_schedule(self.switches, virtual)
+        cut = self.switches.stage_layers
+        key = self.program.instances, name, stages, virtual, cut, ranks
+        held = self.shared.held.get(key)
+        if held is None:
+            pools = stage_pools(cluster, ranks, stages) if cluster.is_mixed else None
+            held = held_by_stages(self.program, stages, virtual, self.switches, pools=pools)
+            self.shared.held[key] = held
+        return held
+
+
+def _overflow(
+    setting: Setting, screen: Formulas, kinds: Floats, index: Integers, held: Held
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the share of what is on devices that overflows, and whether there is room for it.
+
+    `kinds` are the live tensors of each kind of stage, `(kinds, n)`. [B]
+    """
+    cluster = setting.job.cluster
+    node, offload = cluster.node, screen.tables.switches.traffic.offload
+    footprint = process_bytes(kinds, setting.calibration, node.device)
+    over = spilled_share(footprint.max(axis=0), node.device.memory_bytes, offload)
+    if "cxl" not in offload.tiers:
+        return over, np.ones(len(over), dtype=bool)
+    used = screen.placed_bytes(index, held) + over * footprint
+    room, whose = tier_room(node, "cxl")
+    ranks = screen.tables.ranks[index]
+    if whose == "pool":
+        taken = held.stages_of_kind @ used * ranks / held.stages
+    else:
+        sharing = 1.0 if whose == "device" else np.minimum(ranks, float(node.devices))
+        taken = used.max(axis=0) * sharing
+    return over, np.asarray(taken <= room)
+
+
+def stage_pools(cluster: Cluster, ranks: int, stages: int) -> Floats:
+    """Return the share of each stage's ranks that lies in each pool, `(pools, stages)`.
+
+    Stages of presets are neighbouring ranks, as `pp` is the outermost axis.
+    """
+    ends = np.cumsum(cluster.pool_devices(ranks))[:, None]
+    edges = np.arange(stages + 1) * (ranks / stages)
+    before = np.minimum(edges, ends)  # ranks of this pool and those ahead of it, by stage
+    upto = np.diff(before, axis=1)
+    return np.asarray(np.diff(upto, axis=0, prepend=0.0) * stages / ranks)
+
+
+def screened(
+    setting: Setting,
+    switches: StrategyOptions,
+    degrees: Degrees,
+    *,
+    shared: Shared | None = None,
+) -> Screened:
+    """Return strategies ready for estimates; arguments as for `estimate`.
+
+    Args:
+        setting: The job.
+        switches: What the strategies share.
+        degrees: What they differ in.
+        shared: Kept from call to call, it saves compiling again what only degrees change.
+    """
+    shared = shared or Shared()
+    active = frozenset(axis for axis, values in degrees.axes.items() if (values > 1).any())
+    # Neither schedules nor degrees (above 1) change a tree, nor does how data moves.
+    wide = replace(_wide(switches, degrees), traffic=Traffic())
+    # Neither do processes on each device, which are all alike.
+    own_tp = wide.tp if wide.phantom else min(wide.tp, 2)
+    key = replace(wide, tp=own_tp, schedule="1f1b", processes_per_device=1), active
+    if key not in shared.programs:
+        tree = tree_of(wide, setting.model)
+        model, tree = with_phantoms(setting.model, tree, {"tp": wide.tp})
+        if wide.phantom:  # of others, even degrees alone are screened
+            model = with_widest_parts(model, tree, {"tp": wide.tp})
+        shared.programs[key] = compile_model(model, tree, active)
+    return Screened(switches=switches, degrees=degrees, program=shared.programs[key], shared=shared)
+
+
+def _wide(switches: StrategyOptions, degrees: Degrees) -> StrategyOptions:
+    """Return the switches with a tensor degree above 1, so that its splits are in the tree.
+
+    Under spatial parallelism the degree of `cp` says which layers are split, the number of replicas
+    says which fully connected layers and tables are, and phantom layers have a block for each rank.
+    """
+    own: dict[str, Any] = {"tp": int(degrees.axes["tp"].max())}
+    told = (("cp",) if switches.context == SPATIAL else ()) + (
+        REPLICAS if switches.op_shard or switches.tables == "auto" else ()
+    )
+    told = (*told, "tp") if switches.phantom else told
+    for axis in told:
+        own[axis] = int(degrees.axes[axis].max())
+        assert (degrees.axes[axis] == own[axis]).all(), "such trees differ with the degree"
+    return replace(switches, **own, virtual_stages=1, stage_layers=None)

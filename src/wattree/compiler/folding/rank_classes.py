@@ -1,0 +1,383 @@
+"""Pass 10b: the rank classes of every stage, with what differs between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.folding.arrays import StageClasses, TransferCosts
+from wattree.compiler.folding.fold import folded_classes, uneven_on_links
+from wattree.cost.rates import Rates
+from wattree.lowering.links import (
+    LinkClasses,
+    capacities,
+    joint_links,
+    largest_runs,
+    link_classes,
+    members_by_link,
+)
+from wattree.lowering.rank_kinds import RankKinds
+from wattree.lowering.topology import LinkUse, MeshTopology
+
+__all__ = ["RanksOfJob", "rank_classes"]
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Places:
+    """What tells ranks apart.
+
+    Attributes:
+        by_stage: Ranks of each stage, `(stages, ranks of a stage)`.
+        ahead, behind: Peer of each rank in the next and the previous stage, itself if none.
+        reach_ahead, reach_behind: How far the peer lies, from `MeshTopology.reach`.
+        slowdown: Factor on each rank's compute time.
+        mirror: Peer of each rank in the stage as far from the other end.
+        reach_mirror: How far that peer lies.
+        pools: Pool of each rank.
+    """
+
+    by_stage: Integers
+    ahead: Integers
+    behind: Integers
+    reach_ahead: Integers
+    reach_behind: Integers
+    slowdown: Floats
+    mirror: Integers
+    reach_mirror: Integers
+    pools: Integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksOfJob:
+    """One job's ranks, before any are folded.
+
+    Attributes:
+        topology: The mesh on the cluster.
+        axes_index: Axes sets that collectives run over → their numbers.
+        residents: Memory held for the whole step, by stage, then level and category. [B]
+        rates: What links reach, by pool.
+        kinds: Kinds of ranks, whose times differ.
+        levels: Level of each rank, by how many tokens its experts get; None: all have the same.
+        mirrored: Whether stages as far from either end hold the same, and exchange gradients.
+        label: What the names of its classes begin with.
+    """
+
+    topology: MeshTopology
+    axes_index: Mapping[tuple[str, ...], int]
+    residents: Sequence[Floats]
+    rates: Sequence[Rates]
+    kinds: RankKinds
+    levels: Integers | None = None
+    mirrored: bool = False
+    label: str = ""
+
+    @property
+    def groups(self) -> dict[int, Integers]:
+        """Axes number → process groups, `(groups, members)`."""
+        mesh = self.topology.mesh
+        return {number: mesh.groups(axes) for axes, number in self.axes_index.items()}
+
+
+def rank_classes(
+    jobs: Sequence[RanksOfJob], *, fold: bool
+) -> tuple[list[StageClasses], tuple[LinkClasses, ...]]:
+    """Return the classes of each stage, job by job, and the link classes that all of them use.
+
+    Args:
+        jobs: On one cluster, each on devices of its own.
+        fold: Whether equal ranks share a class; otherwise every rank is one.
+    """
+    places = [_places(job.topology, job.rates) for job in jobs]
+    uses = joint_links([job.topology.links() for job in jobs])
+    first = np.cumsum([0, *(job.topology.mesh.ranks for job in jobs)])
+    colours = np.arange(first[-1])
+    if fold:
+        colours = _folded(jobs, places, uses, first)
+    result: list[StageClasses] = []
+    numbers = np.empty(first[-1], dtype=np.int64)  # of classes, over all stages
+    links = [each.links for each in jobs[0].rates]  # of one cluster and calibration
+    base = 0
+    for job, place, start in zip(jobs, places, first, strict=False):
+        own = slice(start, start + job.topology.mesh.ranks)
+        twins = [replace(use, of_rank=use.of_rank[own]) for use in uses] if fold else []
+        alone = _alone(job, place)
+        stages, local = _stage_classes(job, place, colours[own], alone, twins)
+        numbers[own] = base + local
+        base += sum(len(stage.ranks) for stage in stages)
+        result += stages
+    return result, link_classes(uses, numbers, links)
+
+
+def _folded(
+    jobs: Sequence[RanksOfJob],
+    places: Sequence[_Places],
+    uses: Sequence[LinkUse],
+    first: Integers,
+) -> Integers:
+    """Return the class of every rank of all jobs, numbered one job after another."""
+    colours, groups, base = [], [], 0
+    peers: list[list[Integers]] = [[], [], []]
+    for job, place, start in zip(jobs, places, first, strict=False):
+        own = _first_colours(place)
+        mirror = place.mirror if job.mirrored else np.arange(len(own))
+        if job.mirrored:
+            own = own * 3 + place.reach_mirror
+        own = own * len(job.kinds.kinds) + job.kinds.of_rank
+        if job.levels is not None:
+            own = own * (job.levels.max() + 1) + job.levels
+        colours.append(base + own)
+        base += int(own.max()) + 1
+        groups += [start + members for members in job.groups.values()]
+        for row, peer in zip(peers, (place.ahead, place.behind, mirror), strict=True):
+            row.append(start + peer)
+    together = np.concatenate(colours)
+    for use in uses:
+        together = _told_apart(together, use, jobs[0].rates)
+    on_links = [members for use in uses if (members := members_by_link(use)) is not None]
+    count = 3 if any(job.mirrored for job in jobs) else 2
+    neighbours = [np.concatenate(row) for row in peers[:count]]
+    mixing = [*groups, *on_links]
+    found = folded_classes(together, mixing, neighbours)
+    while jobs[0].topology.cluster.is_mixed:
+        finer = uneven_on_links(found, on_links)
+        if finer is None:
+            break
+        found = folded_classes(finer, mixing, neighbours)
+    return found
+
+
+def _told_apart(colours: Integers, use: LinkUse, rates: Sequence[Rates]) -> Integers:
+    """Tell ranks apart whose links of one kind differ, or who share an adapter of a pool's.
+
+    Senders of other devices come to an adapter at other times, and its shares are by flow: each
+    rank needs its own for the shares to be those of the ranks.
+    """
+    if use.parts is not None and use.load == "adapter_bytes":
+        order = np.argsort(use.of_rank, kind="stable")
+        counts = np.bincount(use.of_rank)
+        place = np.empty_like(colours)
+        place[order] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        colours = colours * (place.max() + 1) + place
+    for differing in (
+        use.slowdown,
+        None if use.parts is None else capacities(use, [each.links for each in rates]),
+    ):
+        if differing is not None:
+            found = np.unique(differing[use.of_rank], return_inverse=True)[1]
+            colours = colours * (found.max() + 1) + found
+    return colours
+
+
+def _device_labels(topology: MeshTopology) -> tuple[str, ...]:
+    """Return what people call the devices of each pool; nothing where all are alike."""
+    pools = topology.cluster.pools
+    if len(pools) == 1:
+        return ("",)
+    for names in ([p.node.device.name for p in pools], [p.node.name for p in pools]):
+        if len(set(names)) == len(names):
+            return tuple(names)
+    return tuple(f"{pool.node.name} of pool {n}" for n, pool in enumerate(pools, start=1))
+
+
+def _stage_classes(
+    job: RanksOfJob,
+    places: _Places,
+    colours: Integers,
+    alone: _Alone,
+    folded_uses: Sequence[LinkUse],
+) -> tuple[list[StageClasses], Integers]:
+    """Return the classes of each stage of a job, and the class of each rank, over its stages."""
+    shares = any(np.bincount(use.of_rank).max(initial=0) > 1 for use in folded_uses)
+    stages, groups = len(places.by_stage), job.groups
+    devices = _device_labels(job.topology)
+    local = [
+        np.unique(colours[ranks], return_index=True, return_inverse=True)
+        for ranks in places.by_stage
+    ]
+    numbers = np.empty(len(colours), dtype=np.int64)
+    result, base = [], 0
+    for stage, ranks in enumerate(places.by_stage):
+        _, first, inverse = local[stage]
+        numbers[ranks] = base + inverse
+        base += len(first)
+        chosen = ranks[first]  # one rank stands for each class
+        place = np.full(len(colours), -1)
+        place[ranks] = inverse
+
+        of_stage = np.array(job.kinds.of_stage(ranks))
+        level = (
+            np.searchsorted(of_stage, job.kinds.of_rank[chosen])
+            if job.levels is None
+            else job.levels[chosen]
+        )
+
+        def costs(reach: Integers, peers: Integers, chosen: Integers = chosen) -> TransferCosts:
+            return _transfer_costs(chosen, peers, reach, alone)
+
+        result.append(
+            StageClasses(
+                ranks=np.bincount(inverse),
+                slowdown=places.slowdown[chosen],
+                orbits={n: _orbits(members, place, len(chosen)) for n, members in groups.items()},
+                next_class=local[(stage + 1) % stages][2][first],
+                previous_class=local[(stage - 1) % stages][2][first],
+                to_next=costs(places.reach_ahead, places.ahead),
+                to_previous=costs(places.reach_behind, places.behind),
+                resident=job.residents[stage][level],
+                name=job.label + (f"stage {stage}" if stages > 1 else "ranks"),
+                mirror_class=local[stages - 1 - stage][2][first] if job.mirrored else None,
+                to_mirror=costs(places.reach_mirror, places.mirror) if job.mirrored else None,
+                members={
+                    n: _on_one_link(members, place, folded_uses) for n, members in groups.items()
+                }
+                if shares
+                else None,
+                level=level,
+                pool=places.pools[chosen],
+                devices=tuple(devices[pool] for pool in places.pools[chosen].tolist()),
+            )
+        )
+    return result, numbers
+
+
+def _alone(job: RanksOfJob, places: _Places) -> _Alone:
+    """Return what the links of a job's ranks do for a message that has them to itself."""
+    links = [each.links for each in job.rates]
+    adapters = next(use for use in job.topology.links() if use.load == "adapter_bytes")
+    return _Alone(
+        job=job,
+        alpha_s=np.array([each.alpha_s for each in links])[places.pools],
+        alpha_network_s=np.array([each.alpha_network_s for each in links])[places.pools],
+        scale_up_bytes_per_s=np.array([e.scale_up_bytes_per_s for e in links])[places.pools],
+        adapter_bytes_per_s=capacities(adapters, links)[adapters.of_rank],
+        pools=places.pools,
+    )
+
+
+def _stretch(job: RanksOfJob, pools: Integers, senders: Integers, receivers: Integers) -> Floats:
+    """Return how much longer messages inside a domain take than through a port alone."""
+    topology = job.topology
+    distance = (topology.device_of(receivers) - topology.device_of(senders)).astype(np.float64)
+    stretch = np.ones(len(senders))
+    for pool, rates in enumerate(job.rates):
+        mine = np.flatnonzero(pools[senders] == pool)  # domains end with their pool
+        filled = np.repeat(topology.filled_of(pool), len(mine))
+        stretch[mine] = rates.collectives.transfer_stretch(distance[mine], filled)
+    return stretch
+
+
+def _places(topology: MeshTopology, rates: Sequence[Rates]) -> _Places:
+    ranks = topology.mesh.ranks
+    stages = topology.mesh.degree("pp")
+    by_stage = np.stack([topology.stage_ranks(stage) for stage in range(stages)])
+    everyone = np.arange(ranks)
+    ahead, behind, mirror = everyone.copy(), everyone.copy(), everyone.copy()
+    if stages > 1:
+        mirror[by_stage] = by_stage[::-1]
+        ahead[by_stage] = np.roll(by_stage, -1, axis=0)
+        behind[by_stage] = np.roll(by_stage, 1, axis=0)
+    in_pools = zip(topology.cluster.pool_devices(ranks), topology.cluster.pools, strict=True)
+    nodes = max(sum(devices / pool.node.devices for devices, pool in in_pools), 1.0)
+    pools = topology.pool_of(everyone)
+    straggling = np.array([each.straggling for each in rates])
+    slowdown = 1.0 + straggling[pools] * np.log2(nodes)
+    if given := topology.cluster.slowdown:
+        factors = np.ones(topology.cluster.devices)
+        factors[list(given)] = list(given.values())
+        slowdown *= factors[topology.device_of(everyone)]
+    return _Places(
+        by_stage=by_stage,
+        ahead=ahead,
+        behind=behind,
+        reach_ahead=topology.reach(everyone, ahead),
+        reach_behind=topology.reach(everyone, behind),
+        slowdown=slowdown,
+        mirror=mirror,
+        reach_mirror=topology.reach(everyone, mirror),
+        pools=pools,
+    )
+
+
+def _first_colours(places: _Places) -> Integers:
+    """Number ranks by stage, speed and reach of their transfers."""
+    colour = np.zeros(places.by_stage.size, dtype=np.int64)
+    for stage, ranks in enumerate(places.by_stage):
+        colour[ranks] = stage
+    speeds = np.unique(places.slowdown, return_inverse=True)[1]
+    colour = colour * (speeds.max() + 1) + speeds
+    return np.asarray((colour * 3 + places.reach_ahead) * 3 + places.reach_behind)
+
+
+def _on_one_link(members: Integers, place: Integers, uses: Sequence[LinkUse]) -> Integers:
+    """Return the members of one group on one link, at most, by kind of link and of group."""
+    own = members[place[members[:, 0]] >= 0]
+    _, first = np.unique(np.sort(place[own], axis=1), axis=0, return_index=True)
+    return np.stack([largest_runs(use.of_rank[own[first]]) for use in uses])
+
+
+def _orbits(members: Integers, place: Integers, count: int) -> Integers:
+    """Return for each class the number of the group kind it takes part in."""
+    groups = np.sort(place[members[place[members[:, 0]] >= 0]], axis=1)
+    _, kinds = np.unique(groups, axis=0, return_inverse=True)
+    orbit = np.zeros(count, dtype=np.int64)
+    orbit[groups.ravel()] = np.repeat(kinds.ravel(), groups.shape[1])
+    return orbit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Alone:
+    """What each rank's links do for a message that shares them with nobody, `(ranks,)` each.
+
+    Attributes:
+        job: Whose ranks they are.
+        pools: Pool of each rank.
+        alpha_s, alpha_network_s: Latency of its collectives, and of its network. [s]
+        scale_up_bytes_per_s, adapter_bytes_per_s: Of its port and of its whole adapter. [B/s]
+    """
+
+    job: RanksOfJob
+    pools: Integers
+    alpha_s: Floats
+    alpha_network_s: Floats
+    scale_up_bytes_per_s: Floats
+    adapter_bytes_per_s: Floats
+
+
+def _transfer_costs(
+    senders: Integers, peers: Integers, reach: Integers, links: _Alone
+) -> TransferCosts:
+    """Return what transfers that share no link with another cost per byte.
+
+    The slower end decides; the other's link has room to spare.
+
+    Args:
+        senders: Ranks that send.
+        peers: Rank that each rank sends to.
+        reach: How far that is, by rank, from `MeshTopology.reach`.
+        links: Of all ranks.
+    """
+    receivers, reach = peers[senders], reach[senders]
+    crosses = reach > 0
+
+    def slower(rates: Floats) -> Floats:
+        return np.minimum(rates[senders], rates[receivers])
+
+    # Half: a message, not a collective of several steps.
+    alpha = np.maximum(links.alpha_s[senders], links.alpha_s[receivers]) / 2
+    network = np.maximum(links.alpha_network_s[senders], links.alpha_network_s[receivers])
+    stretch = _stretch(links.job, links.pools, senders, receivers)
+    inside = stretch / slower(links.scale_up_bytes_per_s)
+    outside = 1.0 / slower(links.adapter_bytes_per_s)
+    return TransferCosts(
+        latency_s=np.where(crosses, alpha + network, alpha),
+        work_s=np.where(crosses, outside, inside),
+        scale_up_bytes=np.where(crosses, 0.0, stretch),
+        adapter_bytes=np.where(crosses, 1.0, 0.0),
+        uplink_bytes=np.where(reach > 1, 1.0, 0.0),
+    )

@@ -1,0 +1,401 @@
+"""Pass 5: a block's phase → tasks on streams, with pipelined collectives and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.tasks.ledger import Item, Items, Recorder, shifted
+from wattree.compiler.tasks.table import TASK, Names, TaskTable
+from wattree.graph import Phase, StageLabel, TaskKind
+from wattree.lowering.costs import BlockCosts, PhaseCosts
+from wattree.lowering.operator_classes import class_of_step
+from wattree.lowering.overlap import Pipelining, phase_rows
+from wattree.lowering.program import (
+    BlockProgram,
+    CollectiveStep,
+    ComputeStep,
+    Step,
+    StepPhase,
+)
+from wattree.lowering.ring import rings_of
+from wattree.lowering.rows import Row
+from wattree.lowering.split import split_backward
+from wattree.lowering.streams import Stream
+
+__all__ = [
+    "BlockTasks",
+    "block_tasks",
+]
+
+Floats = NDArray[np.float64]
+_Number = Callable[[str, str], int]
+
+_PHASES = {
+    StepPhase.FORWARD: Phase.FORWARD,
+    StepPhase.RECOMPUTATION: Phase.RECOMPUTATION,
+    StepPhase.INPUT_GRADIENT: Phase.BACKWARD,
+    StepPhase.WEIGHT_GRADIENT: Phase.BACKWARD,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTasks:
+    """Tasks of a block's forward and of its backward (with recomputation).
+
+    Attributes:
+        forward, backward: Each as a whole.
+        input_gradient, weight_gradient: The backward in two pieces, if a schedule asks for them.
+    """
+
+    forward: TaskTable
+    backward: TaskTable
+    input_gradient: TaskTable | None = None
+    weight_gradient: TaskTable | None = None
+
+    def changed(self, change: Callable[[TaskTable], TaskTable]) -> BlockTasks:
+        """Return the tasks with `change` made to every table."""
+        pieces = (self.input_gradient, self.weight_gradient)
+        inputs, weights = (None if piece is None else change(piece) for piece in pieces)
+        return BlockTasks(
+            forward=change(self.forward),
+            backward=change(self.backward),
+            input_gradient=inputs,
+            weight_gradient=weights,
+        )
+
+
+def block_tasks(
+    costs: BlockCosts,
+    pipelining: Pipelining,
+    names: Names,
+    axes_index: dict[tuple[str, ...], int],
+    column: int = 0,
+    *,
+    items: Items,
+    split: bool = False,
+) -> BlockTasks:
+    """Return the tasks of one block for strategy `column` of `costs`.
+
+    Args:
+        costs: Of the block.
+        pipelining: Visible shares of collectives.
+        names: Strings that tasks name by number.
+        axes_index: Axes sets that collectives run over → their numbers.
+        column: Which strategy.
+        items: Tensors that the ledger names by number.
+        split: Also give the backward in two pieces.
+    """
+    program = costs.program
+    saved = costs.saved_bytes[:, column] if program.backward else 0 * costs.saved_bytes[:, column]
+    number = _numbers(items, program.block)
+
+    def table(phase: PhaseCosts, exit_step: int = -1) -> _Phase:
+        return _table(
+            phase, pipelining, names, axes_index, column=column, exit_step=exit_step, number=number
+        )
+
+    forward = table(costs.forward, program.forward_exit)
+    again = table(costs.recomputation)
+    backward = table(costs.backward, program.backward_exit)
+    _release_gathered(forward, forward)
+    _release_gathered(again, backward)
+    _release_gathered(backward, backward)
+    _keep(program, costs.saved_bytes, column, forward)
+    _drop(program, saved, again, backward, None)
+    whole = _joined(again, backward)
+    if not split:
+        return BlockTasks(forward=forward.closed, backward=whole)
+    pieces = split_backward(costs.backward, program.backward_exit)
+    again = table(costs.recomputation)
+    inputs = table(pieces.inputs, pieces.inputs_exit)
+    weights = table(pieces.weights)
+    _hold_gradients(inputs, weights, pieces.held)
+    _release_gathered(again, inputs)
+    _release_gathered(weights, weights)
+    _drop(program, saved, again, inputs, weights)
+    return BlockTasks(
+        forward=forward.closed,
+        backward=whole,
+        input_gradient=_joined(again, inputs),
+        weight_gradient=_waiting(weights),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    table: TaskTable
+    rows: list[Row]
+    steps: tuple[Step, ...]
+    number: _Number
+    ledger: Recorder = field(default_factory=Recorder)
+
+    @property
+    def closed(self) -> TaskTable:
+        """The table with its ledger, to which nothing is added any more."""
+        return replace(self.table, ledger=self.ledger.ledger)
+
+
+def _numbers(items: Items, block: str) -> _Number:
+    """Return kind and name of a tensor of `block` → its number."""
+    return lambda kind, name: items(Item("activations", kind, block, name))
+
+
+def _table(
+    costs: PhaseCosts,
+    pipelining: Pipelining,
+    names: Names,
+    axes_index: dict[tuple[str, ...], int],
+    *,
+    column: int,
+    exit_step: int,
+    number: _Number,
+) -> _Phase:
+    recorder = Recorder()
+    ranks = {at: int(costs.ring_ranks[at, column]) for at in rings_of(costs.steps)}
+    rows = phase_rows(costs.steps, pipelining, ranks)
+    tasks = np.zeros(len(rows), TASK)
+    tasks["axes"] = -1
+    edges, entries = [], []
+    completes = -1
+    first_compute = True
+    for index, row in enumerate(rows):
+        step, task = costs.steps[row.step], tasks[index]
+        at = row.step, column
+        task["stream"] = row.stream
+        task["name"] = names(step.path)
+        task["operator_class"] = class_of_step(step)
+        task["phase"] = _PHASES[step.phase]
+        task["work_s"] = row.work_s(costs.work_s, costs.processor_s)[column]
+        edges += [(before, index) for before in row.depends]
+        if isinstance(step, CollectiveStep):
+            task["kind"] = TaskKind.COLLECTIVE
+            task["axes"] = axes_index.setdefault(step.axes, len(axes_index))
+            task["stage"] = StageLabel.COMMUNICATING
+            task["latency_s"] = row.latency_share * costs.latency_s[at]
+            task["scale_up_bytes"] = row.share * costs.scale_up_bytes[at]
+            task["adapter_bytes"] = row.share * costs.adapter_bytes[at]
+            task["uplink_bytes"] = row.share * costs.uplink_bytes[at]
+            task["in_turn"] = costs.in_turn[at] > 0
+            task["wire_bytes"] = row.share * costs.wire_bytes[at]
+            if not row.hidden:
+                task["alloc_bytes"] = costs.transient_bytes[at]
+                recorder.take(index, number("gathered", step.path), costs.transient_bytes[at])
+        else:
+            task["kind"] = TaskKind.COMPUTE
+            task["stage"] = StageLabel.COMPUTING
+            task["flop"] = row.share * costs.flop[at]
+            task["traffic_bytes"] = row.share * costs.traffic_bytes[at]
+            temporary, size = number("temporary", step.path), float(costs.transient_bytes[at])
+            if row.begins:
+                task["alloc_bytes"] = size
+                recorder.take(index, temporary, size)
+            if row.ends:
+                task["free_bytes"] = size
+                recorder.give(index, temporary, size)
+        waits = step.reads_block_input if row.entry is None else row.entry
+        if waits and (row.stream != Stream.COMPUTE or first_compute):
+            entries.append(index)
+        if row.stream == Stream.COMPUTE:
+            first_compute = False
+        if row.step == exit_step and not row.hidden:
+            completes = index
+    table = TaskTable(
+        tasks=tasks,
+        edges=np.array(edges, dtype=np.int64).reshape(-1, 2),
+        entries=tuple(entries),
+        exit=completes,
+    )
+    return _Phase(table, rows, costs.steps, number, recorder)
+
+
+def _release_gathered(phase: _Phase, until: _Phase) -> None:
+    """Let gathered activations live to the end of the phase that uses them, in place."""
+    moved = phase.table.tasks["kind"] == TaskKind.COLLECTIVE
+    held = phase.table.tasks["alloc_bytes"][moved].sum()
+    last = until if len(until.rows) else phase
+    if held and len(last.rows):
+        last.table.tasks["free_bytes"][-1] += held
+        _give_gathered(phase, last, np.flatnonzero(moved).tolist())
+
+
+def _give_gathered(phase: _Phase, until: _Phase, gathers: Iterable[int]) -> None:
+    """Note that what `gathers` of a phase took goes with the last task of `until`."""
+    for task in gathers:
+        path = phase.steps[phase.rows[task].step].path
+        size = float(phase.table.tasks["alloc_bytes"][task])
+        until.ledger.give(len(until.rows) - 1, phase.number("gathered", path), size)
+
+
+def _keep(program: BlockProgram, saved: Floats, column: int, forward: _Phase) -> None:
+    """Add what forward keeps for backward to its tasks' allocations, in place.
+
+    An uneven exchange is one task for ranks that keep more and ranks that keep less of what it
+    brings: all take with it what the least of them keeps, and the rest with their next computation.
+
+    Args:
+        program: Of the block.
+        saved: Bytes of each tensor kept, `(tensors, columns)`. [B]
+        column: The one to add.
+        forward: Its tasks.
+    """
+    if not program.backward:
+        return
+    made = {row.step: i for i, row in enumerate(forward.rows) if not row.hidden}
+    for tensor, sizes in zip(program.saved, saved, strict=True):
+        size = sizes[column]
+        if size == 0.0:
+            continue
+        kept = 1.0 - tensor.share if tensor.recomputed else 1.0
+        at, item = made.get(tensor.producer, 0), forward.number("saved", tensor.name)
+        shared = size
+        if _is_uneven(forward, at):
+            shared = sizes.min()
+            later = _next_compute(forward, at)
+            forward.table.tasks["alloc_bytes"][later] += kept * (size - shared)
+            forward.ledger.take(later, item, kept * (size - shared), tensors=0)
+        forward.table.tasks["alloc_bytes"][at] += kept * shared
+        forward.ledger.take(at, item, kept * shared)
+
+
+def _is_uneven(phase: _Phase, at: int) -> bool:
+    step = phase.steps[phase.rows[at].step]
+    return isinstance(step, CollectiveStep) and step.uneven
+
+
+def _next_compute(phase: _Phase, at: int) -> int:
+    """Return the first row of computation after row `at`, which an exchange always feeds."""
+    rows = range(at + 1, len(phase.rows))
+    return next(i for i in rows if isinstance(phase.steps[phase.rows[i].step], ComputeStep))
+
+
+def _drop(
+    program: BlockProgram,
+    saved: Floats,
+    again: _Phase,
+    backward: _Phase,
+    weights: _Phase | None,
+) -> None:
+    """Let what was kept, or is made again, go with the last task that needs it, in place.
+
+    Args:
+        program: Of the block.
+        saved: Bytes of each tensor kept. [B]
+        again: Recomputation.
+        backward: The whole backward, or the part of it that goes first.
+        weights: The part that waits, if the backward is split.
+    """
+    last = len(backward.rows) - 1
+    if last < 0:
+        return
+    freed = _compute_rows(backward)
+    late = {} if weights is None else _compute_rows(weights)
+    for tensor, size in zip(program.saved, saved, strict=True):
+        if size == 0.0:
+            continue
+        item = backward.number("saved", tensor.name)
+        if tensor.recomputed:
+            target = again if len(again.rows) else backward
+            target.table.tasks["alloc_bytes"][0] += tensor.share * size
+            target.ledger.take(0, item, tensor.share * size, tensors=int(tensor.share == 1.0))
+        waiting = [late[path] for path in tensor.savers if path in late]
+        until, at = backward, freed.get(tensor.consumer, last)
+        if weights is not None and waiting:
+            until, at = weights, max(waiting)
+        until.table.tasks["free_bytes"][at] += size
+        until.ledger.give(at, item, size)
+
+
+def _compute_rows(phase: _Phase) -> dict[str, int]:
+    """Return operator path → its last compute task of a phase."""
+    return {
+        phase.steps[row.step].path: index
+        for index, row in enumerate(phase.rows)
+        if isinstance(phase.steps[row.step], ComputeStep)
+    }
+
+
+def _hold_gradients(inputs: _Phase, weights: _Phase, held: Mapping[int, tuple[int, ...]]) -> None:
+    """Keep the gradient that reaches a product until its weight's gradient is made, in place.
+
+    In a whole backward it is the temporary of the product. Here it is taken with the input's
+    gradient; where it was gathered for that, the gathered copy is what stays.
+
+    Args:
+        inputs: What goes first.
+        weights: What waits.
+        held: Step of `weights` → collectives of `inputs` whose results it reads.
+    """
+    gathers = {row.step: i for i, row in enumerate(inputs.rows) if not row.hidden}
+    products = _compute_rows(inputs)
+    tasks = inputs.table.tasks
+    kept: set[int] = set()
+    for index, row in enumerate(weights.rows):
+        if not isinstance(weights.steps[row.step], ComputeStep):
+            continue
+        weight = weights.table.tasks[index]
+        size = float(weight["alloc_bytes"])
+        weight["alloc_bytes"] = weight["free_bytes"] = 0.0
+        path = weights.steps[row.step].path
+        weights.ledger.drop(index, weights.number("temporary", path))
+        copies = [gathers[step] for step in held[row.step]]
+        gathered = [at for at in copies if tasks["alloc_bytes"][at] > 0 and at not in kept]
+        if gathered:
+            kept.update(gathered)
+            weight["free_bytes"] += tasks["alloc_bytes"][gathered].sum()
+            for at in gathered:
+                gather = inputs.steps[inputs.rows[at].step].path
+                held_bytes = float(tasks["alloc_bytes"][at])
+                weights.ledger.give(index, inputs.number("gathered", gather), held_bytes)
+        elif not any(at in kept for at in copies):
+            at = products.get(path, 0)
+            tasks["alloc_bytes"][at] += size
+            weight["free_bytes"] += size
+            inputs.ledger.take(at, inputs.number("deferred", path), size)
+            weights.ledger.give(index, inputs.number("deferred", path), size)
+    moved = tasks["kind"] == TaskKind.COLLECTIVE
+    released = tasks["alloc_bytes"][moved].sum() - tasks["alloc_bytes"][list(kept)].sum()
+    if len(tasks):
+        tasks["free_bytes"][-1] += released
+        _give_gathered(
+            inputs, inputs, [at for at in np.flatnonzero(moved).tolist() if at not in kept]
+        )
+
+
+def _waiting(weights: _Phase) -> TaskTable:
+    """Return the table of what waits: its first collectives start when its turn has come."""
+    first = tuple(
+        index
+        for index, row in enumerate(weights.rows)
+        if row.stream != Stream.COMPUTE and not row.depends
+    )
+    table = weights.closed
+    return TaskTable(tasks=table.tasks, edges=table.edges, entries=first, ledger=table.ledger)
+
+
+def _joined(again: _Phase, backward: _Phase) -> TaskTable:
+    """Put recomputation before backward: it starts when the gradient arrives."""
+    shift = len(again.rows)
+    if shift == 0:
+        return backward.closed
+    tasks = np.concatenate([again.table.tasks, backward.table.tasks])
+    edges = [again.table.edges, backward.table.edges + shift]
+    if len(backward.rows):
+        first = next((i for i, row in enumerate(backward.rows) if row.stream == Stream.COMPUTE), 0)
+        ends = {row.stream: i for i, row in enumerate(again.rows)}
+        edges.append(np.array([(end, first + shift) for end in ends.values()], dtype=np.int64))
+    exit_task = backward.table.exit + shift if backward.table.exit >= 0 else -1
+    return TaskTable(
+        tasks=tasks,
+        edges=np.concatenate(edges),
+        entries=(
+            0,
+            *(i for i, row in enumerate(again.rows) if i and row.entry),
+            *(entry + shift for entry in backward.table.entries),
+        ),
+        exit=exit_task,
+        ledger=np.concatenate([again.ledger.ledger, shifted(backward.ledger.ledger, shift)]),
+    )

@@ -1,0 +1,316 @@
+"""What the blocks of a pipeline chunk send and fetch: parameters, gradients, activations → tasks.
+
+In which order, and beside what, is told where micro-batches are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.tasks.blocks import BlockTasks
+from wattree.compiler.tasks.copies import copy_task
+from wattree.compiler.tasks.ledger import Item, Items, Line
+from wattree.compiler.tasks.table import TASK, joined
+from wattree.cost import GroupShape
+from wattree.cost.rates import Rates
+from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
+from wattree.lowering.costs import collective_costs
+from wattree.lowering.movement import Movement
+from wattree.lowering.operator_classes import class_between_replicas
+from wattree.lowering.program import CollectiveKind
+from wattree.lowering.storage import Storage, SyncGroup
+from wattree.lowering.streams import GATHERED, GRADIENTS, Stream
+
+__all__ = [
+    "BlockParts",
+    "ChunkContext",
+    "copy_of_kept",
+    "dropped_gradients",
+    "from_first_rank",
+    "gathers",
+    "gradients_of",
+    "reductions",
+    "release",
+    "rows_of_tables",
+    "staging_lines",
+    "sync_tasks",
+    "update_portions",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockParts:
+    """What one block instance contributes.
+
+    Attributes:
+        tasks: Its forward and backward.
+        storage: Its parameters and their traffic.
+        name: Of the block.
+        stored_bytes: What it keeps for backward in another memory, copied there and back; 0 for
+            nothing. [B]
+        far_bytes: What it keeps in expanded memory that the device reaches; 0 for nothing. [B]
+    """
+
+    tasks: BlockTasks
+    storage: Storage
+    name: str
+    stored_bytes: float = 0.0
+    far_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkContext:
+    """What turning traffic into tasks needs to know.
+
+    Attributes:
+        rates: What links reach.
+        group: Axes → shape of their groups.
+        name: String → number.
+        axes: Axes → number.
+        moves: How data moves in this job.
+        items: Tensors that ledgers name by number.
+    """
+
+    rates: Rates
+    group: Callable[[tuple[str, ...]], GroupShape]
+    name: Callable[[str], int]
+    axes: Callable[[tuple[str, ...]], int]
+    moves: Movement
+    items: Items
+
+
+def sync_tasks(
+    kind: CollectiveKind,
+    axes: tuple[str, ...],
+    size_bytes: float,
+    context: ChunkContext,
+    *,
+    label: str,
+    stream: int,
+    overlaps: bool = True,
+) -> np.ndarray:
+    """Return the task of one collective between replicas; none if the group is one rank."""
+    group = context.group(axes)
+    if size_bytes <= 0 or float(group.ranks[0]) <= 1:
+        return np.zeros(0, TASK)
+    costs = collective_costs(kind, np.array([size_bytes]), group, context.rates)
+    latency, work, wire, scale_up, adapter, uplink, in_turn = (float(v[0]) for v in costs)
+    task = np.zeros(1, TASK)
+    task["kind"] = TaskKind.COLLECTIVE
+    task["stream"], task["axes"] = stream, context.axes(axes)
+    task["overlaps"], task["in_turn"] = overlaps, in_turn > 0
+    task["phase"], task["stage"] = Phase.SYNCHRONIZATION, StageLabel.COMMUNICATING
+    task["name"], task["operator_class"] = context.name(label), class_between_replicas(kind)
+    task["latency_s"], task["work_s"], task["wire_bytes"] = latency, work, wire
+    task["scale_up_bytes"], task["adapter_bytes"] = scale_up, adapter
+    task["uplink_bytes"] = uplink
+    return task
+
+
+def copy_of_kept(block: BlockParts, context: ChunkContext, *, out: bool) -> np.ndarray:
+    """Copy what a block keeps for backward; the device's copy goes with it, or comes."""
+    moves = context.moves
+    assert moves.offload.activations is not None
+    task = copy_task(
+        moves.tiers[moves.offload.activations],
+        block.stored_bytes,
+        out=out,
+        name=context.name("activations.copy out" if out else "activations.copy in"),
+        phase=Phase.FORWARD if out else Phase.BACKWARD,
+        category=0,
+    )
+    task["free_bytes" if out else "alloc_bytes"] = block.stored_bytes
+    return task
+
+
+def gradients_of(block: BlockParts, context: ChunkContext) -> int:
+    """Return the number of the item that a block's gradients are."""
+    return context.items(Item("gradients", "stored", block.name, "gradients"))
+
+
+def release(size_bytes: float, name: Callable[[str], int]) -> np.ndarray:
+    """Return the moment at which a gathered copy is dropped: a task of no time on the host."""
+    task = np.zeros(1, TASK)
+    task["kind"], task["stream"], task["axes"] = TaskKind.HOST, Stream.HOST, -1
+    task["phase"], task["stage"] = Phase.SYNCHRONIZATION, StageLabel.COMPUTING
+    task["category"], task["free_bytes"] = GATHERED, size_bytes
+    task["name"], task["operator_class"] = name("parameters.release"), OperatorClass.HOST
+    return task
+
+
+def gathers(storage: Storage, context: ChunkContext) -> np.ndarray:
+    """What brings parameters to the device for use: a copy in, all-gathers of shards.
+
+    One gather for groups over the same axes.
+    """
+    moves = context.moves
+    sizes: dict[tuple[str, ...], float] = {}
+    for group in storage.sync:
+        if group.gather_axes:
+            sizes[group.gather_axes] = sizes.get(group.gather_axes, 0.0) + group.gather_bytes[0]
+    tasks = [np.zeros(0, TASK)]
+    if moves.offload.parameters is not None and storage.parameters[0] > 0:
+        size = float(storage.parameters[0])
+        copy = copy_task(
+            moves.tiers[moves.offload.parameters],
+            size,
+            out=False,
+            name=context.name("parameters.copy in"),
+            phase=Phase.SYNCHRONIZATION,
+            category=GATHERED,
+        )
+        copy["alloc_bytes"] = size
+        tasks.append(copy)
+    for axes, size in sizes.items():
+        task = sync_tasks(
+            CollectiveKind.ALL_GATHER,
+            axes,
+            size,
+            context,
+            label="parameters.gather",
+            stream=moves.stream("parameters", Stream.GATHER),
+            overlaps=True,
+        )
+        task["alloc_bytes"], task["category"] = size, GATHERED
+        tasks.append(task)
+    return joined(tasks)
+
+
+def rows_of_tables(storage: Storage, context: ChunkContext, *, out: bool) -> np.ndarray:
+    """Copy the rows of tables behind the device that were looked up in, or their gradients out."""
+    moves, size = context.moves, storage.rows_out if out else storage.rows_in
+    if size is None or moves.offload.tables is None:
+        return np.zeros(0, TASK)
+    task = copy_task(
+        moves.tiers[moves.offload.tables],
+        float(size[0]),
+        out=out,
+        name=context.name("tables.gradients out" if out else "tables.rows in"),
+        phase=Phase.BACKWARD if out else Phase.FORWARD,
+        category=GRADIENTS if out else GATHERED,
+    )
+    if not out:
+        task["alloc_bytes"] = float(size[0])
+    return task
+
+
+def from_first_rank(storages: Sequence[Storage], context: ChunkContext) -> np.ndarray:
+    """Return what the process of `nn.DataParallel` sends before each forward.
+
+    Samples from the first device to all (as much through its port as in a gather of all of them),
+    then the parameters.
+    """
+    if not context.moves.single_process:
+        return np.zeros(0, TASK)
+    parameters = float(sum(storage.parameters[0] for storage in storages))
+    sent = (
+        (CollectiveKind.ALL_GATHER, context.moves.sample_bytes, "samples.scatter"),
+        (CollectiveKind.BROADCAST, parameters, "parameters.broadcast"),
+    )
+    return joined(
+        [
+            sync_tasks(kind, ("dp",), size, context, label=label, stream=Stream.GATHER)
+            for kind, size, label in sent
+        ]
+    )
+
+
+def update_portions(storages: Sequence[Storage], context: ChunkContext) -> list[NDArray[np.void]]:
+    """Return all-gathers of what sharded optimisers updated, as many lists as blocks.
+
+    A bucket of several blocks is gathered before the first of them.
+    """
+    bucket_bytes = context.moves.parameter_bucket_bytes
+    if bucket_bytes <= 0:
+        return [_updates(storage.sync, context) for storage in storages]
+    portions = [np.zeros(0, TASK)] * len(storages)
+    sizes: dict[tuple[str, ...], float] = {}
+    first = 0
+    for index, storage in enumerate(storages):
+        for group in storage.sync:
+            if group.update_axes:
+                size = sizes.get(group.update_axes, 0.0) + float(group.gather_bytes[0])
+                sizes[group.update_axes] = size
+        if sum(sizes.values()) >= bucket_bytes or index + 1 == len(storages):
+            portions[first] = joined([_update(axes, size, context) for axes, size in sizes.items()])
+            sizes, first = {}, index + 1
+    return portions
+
+
+def _updates(sync: Sequence[SyncGroup], context: ChunkContext) -> NDArray[np.void]:
+    return joined(
+        [
+            _update(group.update_axes, float(group.gather_bytes[0]), context)
+            for group in sync
+            if group.update_axes
+        ]
+    )
+
+
+def _update(axes: tuple[str, ...], size_bytes: float, context: ChunkContext) -> NDArray[np.void]:
+    return sync_tasks(
+        CollectiveKind.ALL_GATHER,
+        axes,
+        size_bytes,
+        context,
+        label="parameters.update",
+        stream=context.moves.stream("parameters", Stream.GATHER),
+    )
+
+
+def staging_lines(tasks: np.ndarray, first: int, context: ChunkContext) -> list[Line]:
+    """Return the ledger of what reductions stage, the first of which is task `first`."""
+    item = context.items(Item("gradients", "buffer", "", "bucket under reduction"))
+    lines: list[Line] = []
+    for task, size in enumerate(tasks["alloc_bytes"].tolist(), start=first):
+        lines += [(task, False, item, 0, 1, size), (task, True, item, 0, -1, -size)]
+    return lines
+
+
+def dropped_gradients(blocks: Sequence[BlockParts], task: int, context: ChunkContext) -> list[Line]:
+    """Return the ledger of a task at whose end the gradients of blocks go."""
+    return [
+        (task, True, gradients_of(block, context), 0, -1, -float(block.storage.gradients[0]))
+        for block in blocks
+    ]
+
+
+def reductions(bucket: Sequence[SyncGroup], context: ChunkContext) -> np.ndarray:
+    """Return the reductions of a bucket of gradients, groups over the same axes together.
+
+    Gradients that are stored as shards exist as a whole only here: in the buffer from which they
+    are scattered. Those that are stored whole are reduced where they lie.
+    """
+    sizes: dict[tuple[tuple[str, ...], tuple[str, ...]], float] = {}
+    staged: dict[tuple[str, ...], float] = {}
+    for group in bucket:
+        key = group.scatter_axes, group.reduce_axes
+        sizes[key] = sizes.get(key, 0.0) + float(group.reduce_bytes[0])
+        if group.is_staged:
+            staged[group.scatter_axes] = staged.get(group.scatter_axes, 0.0) + float(
+                group.reduce_bytes[0]
+            )
+    tasks = [np.zeros(0, TASK)]
+    for (scatter, rest), size in sizes.items():
+        if scatter:
+            task = _reduction(CollectiveKind.REDUCE_SCATTER, scatter, size, context)
+            task["alloc_bytes"] = task["free_bytes"] = staged.pop(scatter, 0.0)
+            task["category"] = GRADIENTS
+            tasks.append(task)
+        if rest:
+            shard = size / float(context.group(scatter).ranks[0])
+            to_first = context.moves.single_process
+            kind = CollectiveKind.REDUCE if to_first else CollectiveKind.ALL_REDUCE
+            tasks.append(_reduction(kind, rest, shard, context))
+    return joined(tasks)
+
+
+def _reduction(
+    kind: CollectiveKind, axes: tuple[str, ...], size: float, context: ChunkContext
+) -> np.ndarray:
+    stream = context.moves.stream("gradients", Stream.REDUCE)
+    return sync_tasks(kind, axes, size, context, label="gradients.reduce", stream=stream)

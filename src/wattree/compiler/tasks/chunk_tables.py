@@ -1,0 +1,114 @@
+"""The task tables of a chunk, and which of them each slot of a stage's order takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from wattree.compiler.tasks.chunk import BlockParts, ChunkContext
+from wattree.compiler.tasks.micro_batch import (
+    chunk_backward,
+    chunk_forward,
+    chunk_input_gradient,
+    chunk_weight_gradient,
+)
+from wattree.compiler.tasks.table import TaskTable
+from wattree.strategy.schedules import Order, Work
+
+__all__ = ["ChunkTables", "Turn", "turns_of"]
+
+
+class ChunkTables:
+    """Task tables of one chunk, by what the micro-batch calls for.
+
+    Those that every step needs are made at once, the others when a slot first asks for them.
+    """
+
+    def __init__(
+        self, blocks: Sequence[BlockParts], context: ChunkContext, *, split: bool = False
+    ) -> None:
+        self._blocks, self._context = blocks, context
+        self._made: dict[tuple[object, ...], TaskTable] = {}
+        works = [Work.FORWARD, Work.BACKWARD]
+        works += [Work.INPUT_GRADIENT, Work.WEIGHT_GRADIENT] if split else []
+        for work in works:
+            for turn in (True, False):
+                self.of(work, Turn(first=turn and work is Work.FORWARD, last=turn))
+
+    def of(self, work: Work, turn: Turn) -> TaskTable:
+        """Return the table for a piece of work on a micro-batch."""
+        starts_gradients = turn.first and self._context.moves.frees_gradients
+        if work is Work.FORWARD:
+            turn = turn._replace(last=False)
+        elif work is Work.INPUT_GRADIENT:
+            turn = turn._replace(first=False, last=False)
+        elif not starts_gradients:
+            turn = turn._replace(first=False)
+        key = work, turn
+        if key not in self._made:
+            self._made[key] = self._make(work, turn)
+        return self._made[key]
+
+    def _make(self, work: Work, turn: Turn) -> TaskTable:
+        blocks, context = self._blocks, self._context
+        if work is Work.FORWARD:
+            return chunk_forward(
+                blocks, context, first_micro_batch=turn.first, gathered=turn.gathered
+            )
+        if work is Work.INPUT_GRADIENT:
+            return chunk_input_gradient(blocks, context, gathered=turn.gathered)
+        if work is Work.WEIGHT_GRADIENT:
+            return chunk_weight_gradient(
+                blocks, context, last_micro_batch=turn.last, first_micro_batch=turn.first
+            )
+        return chunk_backward(
+            blocks,
+            context,
+            last_micro_batch=turn.last,
+            first_micro_batch=turn.first,
+            gathered=turn.gathered,
+        )
+
+
+class Turn(NamedTuple):
+    """What is special about a micro-batch in a chunk.
+
+    Attributes:
+        first: The first one that the chunk sees in this direction.
+        last: The last one.
+        gathered: Its parameters are there, kept since an earlier forward.
+    """
+
+    first: bool
+    last: bool
+    gathered: bool = False
+
+
+def turns_of(order: Order, *, keeps_gathered: bool) -> list[Turn]:
+    """Return what is special about each slot.
+
+    Gradients begin with the first backward of a chunk, or the first piece of one that makes
+    weight gradients, and are whole after the last. Parameters that are kept after a forward are
+    there until the next backward drops them.
+    """
+    last = {slot.chunk: slot for slot in order if slot.ends}
+    seen: set[tuple[int, Work]] = set()
+    there: set[int] = set()
+    turns = []
+    for slot in order:
+        chunk, key = slot.chunk, (slot.chunk, slot.work)
+        turns.append(
+            Turn(
+                first=key not in seen,
+                last=last.get(chunk) == slot,
+                gathered=chunk in there and slot.work is not Work.WEIGHT_GRADIENT,
+            )
+        )
+        seen.add(key)
+        if slot.ends:
+            seen |= {(chunk, Work.BACKWARD), (chunk, Work.WEIGHT_GRADIENT)}
+        if keeps_gathered and slot.work is Work.FORWARD:
+            there.add(chunk)
+        elif slot.work is not Work.WEIGHT_GRADIENT:
+            there.discard(chunk)
+    return turns

@@ -1,0 +1,374 @@
+"""Pass 8: one micro-batch through a pipeline chunk, forward and backward → tasks.
+
+Here data-parallel traffic meets the layers: gathers of sharded parameters run ahead of compute,
+gradients leave in buckets as backward produces them, and what waits outside of the device is
+copied out behind a block and in ahead of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from wattree.compiler.tasks.builder import TableBuilder
+from wattree.compiler.tasks.chunk import (
+    BlockParts,
+    ChunkContext,
+    copy_of_kept,
+    dropped_gradients,
+    from_first_rank,
+    gathers,
+    gradients_of,
+    reductions,
+    release,
+    rows_of_tables,
+    staging_lines,
+    update_portions,
+)
+from wattree.compiler.tasks.ledger import Item, at_block, shifted, taken_for_later
+from wattree.compiler.tasks.table import TASK, TaskTable, joined
+from wattree.compiler.tasks.update import gradients_out, gradients_taken, update_tasks
+from wattree.lowering.storage import SyncGroup
+from wattree.lowering.streams import Stream
+
+__all__ = [
+    "chunk_backward",
+    "chunk_forward",
+    "chunk_input_gradient",
+    "chunk_weight_gradient",
+]
+
+
+def chunk_forward(
+    blocks: Sequence[BlockParts],
+    context: ChunkContext,
+    *,
+    first_micro_batch: bool,
+    gathered: bool = False,
+) -> TaskTable:
+    """Return the forward tasks of a chunk.
+
+    Args:
+        blocks: In model order.
+        context: How traffic becomes tasks.
+        first_micro_batch: Updated parameters of sharded optimisers arrive now, if overlapped.
+        gathered: Its parameters were gathered before and have been kept.
+    """
+    moves = context.moves
+    builder = TableBuilder(moves.reach)
+    updated = [np.zeros(0, TASK)] * len(blocks)
+    if first_micro_batch and moves.overlap_parameters:
+        updated = update_portions([block.storage for block in blocks], context)
+    stored = moves.offload.prefetch + 1
+    sent = from_first_rank([block.storage for block in blocks], context)
+    for place, (block, update) in enumerate(zip(blocks, updated, strict=True)):
+        gather = np.zeros(0, TASK) if gathered else gathers(block.storage, context)
+        gather = joined([rows_of_tables(block.storage, context, out=False), gather])
+        start = _add_block(
+            builder,
+            block,
+            block.tasks.forward,
+            joined([sent, gather, update] if place == 0 else [gather, update]),
+            context,
+            place=place,
+            ahead=moves.forward_ahead,
+            kept=not moves.reshard_after_forward,
+        )
+        if start >= 0 and len(builder.stored) >= stored:
+            builder.link(builder.stored[-stored], start)  # no more than that is on its way out
+        if block.stored_bytes > 0 and start >= 0:
+            copy = _copy_kept(builder, block, place, context, out=True)
+            builder.link(builder.tails[-1], copy)
+            builder.stored.append(copy)
+    return builder.table()
+
+
+def chunk_backward(
+    blocks: Sequence[BlockParts],
+    context: ChunkContext,
+    *,
+    last_micro_batch: bool,
+    first_micro_batch: bool = False,
+    gathered: bool = False,
+) -> TaskTable:
+    """Return the backward tasks of a chunk.
+
+    Args:
+        blocks: In model order.
+        context: How traffic becomes tasks.
+        last_micro_batch: Accumulated gradients leave now, if overlapped.
+        first_micro_batch: Gradients begin to be kept now, if they are not kept all the time.
+        gathered: Its parameters have been kept since forward, and are dropped now.
+    """
+    builder = TableBuilder(context.moves.reach)
+    leaving = _Leaving(builder, context, last=last_micro_batch)
+    # Frozen blocks before the first trained one do nothing; and equal layers are one object, so
+    # the last to run is told by its place.
+    working = [
+        (place, block) for place, block in enumerate(blocks) if len(block.tasks.backward.tasks)
+    ]
+    for place, block in reversed(working):
+        if first_micro_batch:
+            _take_gradients(builder, block, place, context)
+        _fetch_and_add(
+            builder, block, block.tasks.backward, context, place=place, gathered=gathered
+        )
+        leaving.add(block)
+        if place == working[0][0] or leaving.is_full:
+            leaving.flush()
+    leaving.end()
+    return builder.table()
+
+
+def chunk_input_gradient(
+    blocks: Sequence[BlockParts], context: ChunkContext, *, gathered: bool = False
+) -> TaskTable:
+    """Return the part of a chunk's backward that the stage before waits for.
+
+    Args:
+        blocks: In model order, compiled with their backward in two pieces.
+        context: How traffic becomes tasks.
+        gathered: Its parameters have been kept since forward, and are dropped now.
+    """
+    builder = TableBuilder(context.moves.reach)
+    for place, block in reversed(list(enumerate(blocks))):
+        table = block.tasks.input_gradient
+        assert table is not None
+        if len(table.tasks):
+            _fetch_and_add(builder, block, table, context, place=place, gathered=gathered)
+    return builder.table()
+
+
+def chunk_weight_gradient(
+    blocks: Sequence[BlockParts],
+    context: ChunkContext,
+    *,
+    last_micro_batch: bool,
+    first_micro_batch: bool = False,
+) -> TaskTable:
+    """Return the part of a chunk's backward that nobody waits for but the reductions.
+
+    Products of saved inputs and gradients: no parameter is read, so none is gathered.
+
+    Args:
+        blocks: In model order, compiled with their backward in two pieces.
+        context: How traffic becomes tasks.
+        last_micro_batch: Accumulated gradients leave now, if overlapped.
+        first_micro_batch: Gradients begin to be kept now, if they are not kept all the time.
+    """
+    builder = TableBuilder(context.moves.reach)
+    leaving = _Leaving(builder, context, last=last_micro_batch)
+    for place, block in reversed(list(enumerate(blocks))):
+        table = block.tasks.weight_gradient
+        assert table is not None
+        if first_micro_batch:
+            _take_gradients(builder, block, place, context)
+        if len(table.tasks):
+            _add_block(builder, block, table, np.zeros(0, TASK), context, place=place)
+        leaving.add(block)
+        if leaving.is_full:
+            leaving.flush()
+    leaving.flush()
+    leaving.end()
+    return builder.table()
+
+
+def _fetch_and_add(
+    builder: TableBuilder,
+    block: BlockParts,
+    table: TaskTable,
+    context: ChunkContext,
+    *,
+    place: int,
+    gathered: bool,
+) -> None:
+    """Append a block's backward, with what it gathers and what it stored elsewhere."""
+    moves = context.moves
+    copy = -1
+    if block.stored_bytes > 0:
+        copy = _copy_kept(builder, block, place, context, out=False)
+        builder.wait(copy, moves.offload.prefetch + 1)
+        builder.fetched.append(copy)
+    gather = gathers(block.storage, context)
+    start = _add_block(
+        builder,
+        block,
+        table,
+        np.zeros(0, TASK) if gathered else gather,
+        context,
+        place=place,
+        ahead=moves.backward_ahead,
+        drops=tuple(gather["alloc_bytes"].tolist()) if gathered else (),
+        behind=builder.reduced if moves.after_reductions else -1,
+    )
+    if start >= 0:
+        builder.link(copy, start)
+    if len(rows := rows_of_tables(block.storage, context, out=True)):
+        builder.link(builder.tails[-1], builder.append(rows))
+
+
+def _take_gradients(
+    builder: TableBuilder, block: BlockParts, place: int, context: ChunkContext
+) -> None:
+    if block.storage.gradients[0] > 0:
+        taken = builder.append(gradients_taken(block.storage, context.name))
+        builder.wait(taken, 1)
+        size = float(block.storage.gradients[0])
+        builder.note([(taken, False, gradients_of(block, context), place, 1, size)])
+
+
+def _add_block(
+    builder: TableBuilder,
+    block: BlockParts,
+    table: TaskTable,
+    gather: np.ndarray,
+    context: ChunkContext,
+    *,
+    place: int,
+    ahead: int = 1,
+    kept: bool = False,
+    drops: Sequence[float] = (),
+    behind: int = -1,
+) -> int:
+    """Append a block after what it gathers; return its first task on the compute stream.
+
+    Args:
+        builder: Of the table.
+        block: What to append.
+        table: The block's tasks.
+        gather: What is brought first.
+        context: How traffic becomes tasks.
+        place: Of the block in its chunk.
+        ahead: The gather waits for the block that lies so many before.
+        kept: What is gathered stays.
+        drops: Gathered before and dropped when the block is done, each copy. [B]
+        behind: A task that the gather waits for too, -1 for none.
+    """
+    before = builder.exit
+    sizes = gather["alloc_bytes"].tolist()
+    copies = context.items(Item("gathered", "gathered", block.name, "parameters"))
+    first = _add_gather(builder, gather, ahead=ahead, behind=behind)
+    builder.note([(first + i, False, copies, place, 1, size) for i, size in enumerate(sizes)])
+    start = builder.append(table.tasks, table.edges)
+    builder.ledger.append(at_block(shifted(table.ledger, start), place))
+    for entry in table.entries:
+        if before >= 0:
+            builder.link(before, start + entry)
+        else:
+            builder.entries.append(start + entry)
+    if table.exit >= 0:
+        builder.exit = start + table.exit
+    computes = start + np.flatnonzero(table.tasks["stream"] == Stream.COMPUTE)
+    if not len(computes):
+        return -1
+    builder.link(builder.blocker, int(computes[0]))
+    builder.blocker = -1
+    if len(gather):
+        builder.link(first + len(gather) - 1, int(computes[0]))
+    if dropped := [*drops, *([] if kept else sizes)]:
+        # The gathered copy lives until the block is done.
+        dropping = builder.append(release(sum(dropped), context.name))
+        builder.link(int(computes[-1]), dropping)
+        builder.note([(dropping, True, copies, place, -1, -size) for size in dropped])
+    builder.tails.append(int(computes[-1]))
+    return int(computes[0])
+
+
+def _add_gather(builder: TableBuilder, gather: np.ndarray, *, ahead: int, behind: int) -> int:
+    """Append what brings a block's parameters; return its first task.
+
+    Gathers run beside the blocks before; without prefetch they wait for the one before.
+    """
+    if not len(gather):
+        return builder.count
+    copies = np.flatnonzero(gather["stream"] == Stream.COPY_IN)
+    edges = [(int(copy), int(copy) + 1) for copy in copies if copy + 1 < len(gather)]
+    first = builder.append(gather, edges)
+    builder.link(behind, first)
+    if len(builder.tails) >= ahead:
+        builder.link(builder.tails[-ahead], first)
+    else:
+        builder.prefetch.append(first)
+    return first
+
+
+def _copy_kept(
+    builder: TableBuilder, block: BlockParts, place: int, context: ChunkContext, *, out: bool
+) -> int:
+    """Append the copy of what a block keeps for backward; the device's copy goes, or comes."""
+    copy = builder.append(copy_of_kept(block, context, out=out))
+    sign = -1 if out else 1
+    kept = taken_for_later(block.tasks.forward.ledger)
+    builder.note([(copy, out, item, place, sign, sign * size) for item, size in kept])
+    return copy
+
+
+class _Leaving:
+    """Gradients on their way out of a backward pass: reduced, copied out, used, in buckets."""
+
+    def __init__(self, builder: TableBuilder, context: ChunkContext, *, last: bool) -> None:
+        self._builder, self._context, self._last = builder, context, last
+        self._bucket: list[SyncGroup] = []
+        self._blocks: list[BlockParts] = []
+        self._waiting: tuple[list[BlockParts], int] | None = None  # reduced last, not updated yet
+
+    def add(self, block: BlockParts) -> None:
+        """Add the gradients of a block that has run."""
+        overlaps = self._last and self._context.moves.overlap_gradients
+        self._bucket += [g for g in block.storage.sync if g.every_micro_batch or overlaps]
+        self._blocks.append(block)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the bucket is to be sent."""
+        size = float(sum(group.reduce_bytes[0] for group in self._bucket))
+        return size >= self._context.moves.bucket_bytes
+
+    def flush(self) -> None:
+        """Send the bucket."""
+        builder, moves = self._builder, self._context.moves
+        after = builder.tails[-1] if builder.tails else -1
+        ready = _add_reductions(builder, self._bucket, self._context, after)
+        if self._last and moves.overlap_gradients and self._blocks:
+            if moves.offload.optimizer is not None:
+                storages = [block.storage for block in self._blocks]
+                ready = builder.chain([gradients_out(storages, moves, self._context.name)], ready)
+                builder.note(dropped_gradients(self._blocks, ready, self._context))
+            if moves.early_updates:
+                # The update stands behind the next bucket's compute, which its reduction hides
+                # behind: on a queue it would else hold up that compute until it is reduced.
+                self.end()
+                self._waiting = self._blocks, ready
+        self._bucket, self._blocks = [], []
+
+    def end(self) -> None:
+        """Update what was reduced and has not been updated."""
+        if self._waiting is None:
+            return
+        blocks, ready = self._waiting
+        context, builder = self._context, self._builder
+        storages = [block.storage for block in blocks]
+        first = builder.count
+        builder.chain(update_tasks(storages, context.moves, context.name, frees=True), ready)
+        if context.moves.offload.optimizer is None:
+            builder.note(dropped_gradients(blocks, first, context))
+        self._waiting = None
+
+
+def _add_reductions(
+    builder: TableBuilder, bucket: Sequence[SyncGroup], context: ChunkContext, after: int
+) -> int:
+    """Append the reductions of a bucket; return the last, or `after` if there is none."""
+    tasks = reductions(bucket, context)
+    if not len(tasks):
+        return after
+    first = builder.append(tasks)
+    builder.note(staging_lines(tasks, first, context))
+    builder.link(after, first)
+    if after < 0:
+        builder.entries.append(first)
+    builder.reduced = first + len(tasks) - 1
+    if not context.moves.overlap_gradients:
+        builder.blocker = builder.reduced
+    return builder.reduced

@@ -1,0 +1,97 @@
+"""What waits outside of the devices: which layers, how many bytes, and whether there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.tasks.chunk import BlockParts
+from wattree.errors import StrategyError
+from wattree.graph import ModelGraph
+from wattree.lowering.costs import BlockCosts
+from wattree.lowering.movement import Movement
+from wattree.lowering.tiers import capacity_misfits
+from wattree.lowering.topology import MeshTopology
+from wattree.strategy.schedules import Order, alive_by_chunk
+
+__all__ = ["check_capacity", "kept_bytes", "stored_layers", "waiting_bytes"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+def kept_bytes(costs: BlockCosts, column: int = 0) -> float:
+    """Return what a block keeps from forward to backward for one micro-batch. [B]
+
+    Args:
+        costs: Of the block.
+        column: Which of those that it has costs for.
+    """
+    if not costs.program.backward:
+        return 0.0
+    kept = [1.0 - tensor.share if tensor.recomputed else 1.0 for tensor in costs.program.saved]
+    return float(np.dot(kept, costs.saved_bytes[:, column])) if kept else 0.0
+
+
+def stored_layers(model: ModelGraph, chunks: Sequence[Sequence[int]], count: int) -> frozenset[int]:
+    """Return the block instances of a stage whose activations wait elsewhere: its first layers.
+
+    Args:
+        model: What is trained.
+        chunks: Instances of each chunk of the stage.
+        count: How many layers.
+    """
+    layers = sorted(i for chunk in chunks for i in chunk if model.instances[i].is_layer)
+    return frozenset(layers[:count])
+
+
+def waiting_bytes(
+    moves: Movement, chunks: Sequence[Sequence[BlockParts]], order: Order
+) -> Mapping[str, float]:
+    """Return what one rank of a stage has in each tier at most: tier → bytes. [B]"""
+    held = dict.fromkeys((*moves.offload.tiers, *moves.reached.tiers), 0.0)
+    storages = [block.storage for chunk in chunks for block in chunk]
+    if (tier := moves.offload.optimizer) is not None:  # and with it the gradients it is sent
+        held[tier] += float(sum(s.updated_elements[0] for s in storages)) * moves.gradient_bytes
+    for offload in (moves.offload, moves.reached):
+        if offload.optimizer is not None:
+            held[offload.optimizer] += float(sum(s.optimizer[0] for s in storages))
+        if offload.parameters is not None:
+            held[offload.parameters] += float(sum(s.parameters[0] for s in storages))
+        if offload.tables is not None:
+            held[offload.tables] += float(sum(s.far[0] for s in storages if s.far is not None))
+        if offload.activations is not None:
+            kept = "far_bytes" if offload is moves.reached else "stored_bytes"
+            alive = alive_by_chunk(order, len(chunks))
+            for chunk, count in zip(chunks, alive, strict=True):
+                held[offload.activations] += count * sum(getattr(block, kept) for block in chunk)
+    return held
+
+
+def check_capacity(
+    topology: MeshTopology,
+    by_level: Sequence[Mapping[int, Mapping[str, float]]],
+    levels: Integers | None,
+) -> None:
+    """Raise a StrategyError if a tier cannot hold what all ranks send there.
+
+    Args:
+        topology: Where ranks are.
+        by_level: Tier → bytes of a rank, by level and stage. [B]
+        levels: Level of each rank; None: all are of the first.
+    """
+    held: dict[str, Floats] = {}
+    for level, by_stage in enumerate(by_level):
+        for stage, sizes in by_stage.items():
+            ranks = topology.stage_ranks(stage)
+            if levels is not None:
+                ranks = ranks[levels[ranks] == level]
+            for tier, size in sizes.items():
+                held.setdefault(tier, np.zeros(topology.mesh.ranks))[ranks] = size
+    if not held:
+        return
+    devices = topology.device_of(np.arange(topology.mesh.ranks))
+    if found := capacity_misfits(topology.cluster.node, held, devices):
+        raise StrategyError(found)

@@ -1,0 +1,65 @@
+"""What a stage holds for the whole step: parameters, gradients, optimiser state, buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.tasks.chunk import BlockParts
+from wattree.compiler.tasks.ledger import Holding, Item, Items, summed
+from wattree.cost import Software
+from wattree.lowering.movement import Movement
+from wattree.lowering.storage import buffer_bytes
+from wattree.lowering.streams import CATEGORIES
+
+__all__ = ["resident_bytes", "stage_holdings"]
+
+Floats = NDArray[np.float64]
+
+
+def stage_holdings(
+    blocks: Sequence[BlockParts],
+    moves: Movement,
+    software: Software,
+    stages: int,
+    items: Items,
+    *,
+    input_bytes: float = 0.0,
+) -> tuple[Holding, ...]:
+    """Return what a stage holds for the whole step, by category and block.
+
+    Args:
+        blocks: Of the stage.
+        moves: How data moves in this job.
+        software: Its habits.
+        stages: Of the pipeline.
+        items: Item → number.
+        input_bytes: Of input batches. [B]
+    """
+    sync = [group for block in blocks for group in block.storage.sync]
+    buffers = buffer_bytes(sync, software, stages)
+    held = {items(Item("communication", "buffer", "", "buffers of a sharded optimiser")): [buffers]}
+    if input_bytes:
+        held[items(Item("input", "buffer", "", "input batches"))] = [input_bytes]
+    for block in blocks:
+        storage = block.storage
+        sizes = {"parameters": moves.device_parameters(storage)}
+        if not moves.frees_gradients:
+            sizes["gradients"] = float(storage.gradients[0])
+        if moves.offload.optimizer is None:
+            sizes["optimizer"] = moves.device_optimizer(storage)
+        for category, size in sizes.items():
+            item = items(Item(category, "stored", block.name, category))
+            held.setdefault(item, []).append(size)
+    return summed(held)
+
+
+def resident_bytes(holdings: Sequence[Holding], items: Items) -> Floats:
+    """Return what is held for the whole step by category. [B]"""
+    category = [CATEGORIES.index(item.category) for item in items.index]
+    row = np.zeros(len(CATEGORIES))
+    for holding in holdings:
+        row[category[holding.item]] += holding.bytes
+    return row

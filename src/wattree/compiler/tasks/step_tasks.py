@@ -1,0 +1,326 @@
+"""The programs of a job's stages, at every level of ranks: passes 5 to 9 in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.folding.rank_classes import RanksOfJob
+from wattree.compiler.tasks.blocks import block_tasks
+from wattree.compiler.tasks.chunk import BlockParts, ChunkContext
+from wattree.compiler.tasks.chunk_tables import ChunkTables
+from wattree.compiler.tasks.ledger import Holding, Items
+from wattree.compiler.tasks.merge import merged
+from wattree.compiler.tasks.offload import check_capacity, kept_bytes, stored_layers, waiting_bytes
+from wattree.compiler.tasks.pairs import PairedTables
+from wattree.compiler.tasks.stage import (
+    StageProgram,
+    Update,
+    stage_program,
+)
+from wattree.compiler.tasks.static_memory import resident_bytes, stage_holdings
+from wattree.compiler.tasks.table import TASK, Names
+from wattree.errors import StrategyError
+from wattree.graph import (
+    OperatorClass,
+    StageLabel,
+    TaskKind,
+)
+from wattree.lowering.colocation import step_barrier_s
+from wattree.lowering.dataflow import chunk_stages, entering, entering_bytes
+from wattree.lowering.links import alone_s, rank_rates
+from wattree.lowering.loading import loading_stages
+from wattree.lowering.overlap import Pipelining
+from wattree.lowering.stages import cut_chunks
+from wattree.lowering.step import Step, Steps
+from wattree.lowering.topology import LinkUse
+from wattree.strategy import Strategy
+from wattree.strategy.schedules import Work
+
+__all__ = ["BuiltStage", "stages_and_ranks", "with_levels"]
+
+#: Tasks of one step that are built at most: some 5 GiB of arrays.
+_MOST_TASKS = 20_000_000
+
+Floats = NDArray[np.float64]
+
+
+def stages_and_ranks(
+    steps: Steps, names: Names, items: Items, *, detail: bool
+) -> tuple[list[list[BuiltStage]], RanksOfJob]:
+    """Return the stages of a job, each for every level or kind of ranks in it, and its ranks."""
+    axes_index: dict[tuple[str, ...], int] = {}
+    step, topology = steps.of_kind[0], steps.topology
+    # Orders are long too: what is certainly too much is refused before they are written.
+    _check_count(step, 2 * len(step.program.instances))
+    count, uses = step.strategy.mesh.degree("pp"), topology.links()
+    of_stage = [steps.kinds.of_stage(topology.stage_ranks(stage)) for stage in range(count)]
+    found: list[list[BuiltStage]] = [[] for _ in range(count)]
+    for number, own in enumerate(steps.of_kind):
+        stages = [stage for stage in range(count) if number in of_stage[stage]]
+        for level in range(own.level_count):
+            parts = _parts(own, names, items, axes_index, detail=detail, level=level)
+            made = _stages(own, parts, names, items, axes_index, level=level, wanted=stages)
+            for stage, built in made.items():
+                found[stage].append(built)
+    for own_levels, kinds in zip(found, of_stage, strict=True):
+        for place, built in enumerate(own_levels):
+            own = steps.of_kind[kinds[place]] if len(kinds) > 1 else steps.of_kind[kinds[0]]
+            program = _played_alone(built.program, own, uses, axes_index)
+            own_levels[place] = built._replace(program=program)
+    levels = None if step.levels is None else step.levels.of_rank
+    copied = step.moves.offload.tiers  # what the device reaches overflows, as its own memory does
+    waiting = [
+        {
+            stage: {tier: played[level].waiting[tier] for tier in copied}
+            for stage, played in enumerate(found)
+        }
+        for level in range(step.level_count)
+    ]
+    check_capacity(topology, waiting, levels)
+    ranks = RanksOfJob(
+        topology=topology,
+        axes_index=axes_index,
+        residents=[
+            np.stack([resident_bytes(level.holdings, items) for level in played])
+            for played in found
+        ],
+        rates=steps.rates,
+        kinds=steps.kinds,
+        levels=levels,
+        mirrored=step.strategy.schedule.placed(count).copies > 1,
+        label=steps.label,
+    )
+    return found, ranks
+
+
+def with_levels(levels: Sequence[BuiltStage]) -> StageProgram:
+    """Return the program of a stage with the tasks that ranks of every level or kind play.
+
+    They differ in figures alone, so tasks and edges are those of the first.
+    """
+    first, *others = (played.program for played in levels)
+    for other in others:
+        alike = len(other.tasks) == len(first.tasks) and np.array_equal(other.edges, first.edges)
+        assert alike, "what a rank does depends on no figure"
+    return replace(first, levels=tuple(other.tasks for other in others))
+
+
+class BuiltStage(NamedTuple):
+    """A stage as ranks of one level or kind play it.
+
+    Attributes:
+        program: Its tasks.
+        holdings: What they hold for the whole step.
+        waiting: What they have in each memory behind the devices at most: tier → bytes. [B]
+    """
+
+    program: StageProgram
+    holdings: tuple[Holding, ...]
+    waiting: Mapping[str, float]
+
+
+def _played_alone(
+    program: StageProgram,
+    step: Step,
+    uses: Sequence[LinkUse],
+    axes_index: dict[tuple[str, ...], int],
+) -> StageProgram:
+    """Return a program whose tasks have the work of when no other uses their links.
+
+    Closed forms reckon with all groups at once; the executor shares links by itself.
+    """
+    if not step.kind.shares:
+        return program
+    shares = {number: step.kind.shares[axes] for axes, number in axes_index.items()}
+    tasks = program.tasks.copy()
+    tasks["work_s"] = alone_s(tasks, uses, shares, rank_rates(step.rates.links))
+    return replace(program, tasks=tasks)
+
+
+def _parts(
+    step: Step,
+    names: Names,
+    items: Items,
+    axes_index: dict[tuple[str, ...], int],
+    *,
+    detail: bool,
+    level: int,
+) -> tuple[BlockParts, ...]:
+    """Return tasks and storage of every block program, as ranks of `level` play them."""
+    chosen, habit = step.strategy.overlap_tensor, step.software.overlap_tensor
+    pipelining = Pipelining.of(
+        step.rates,
+        overlap_tensor=habit if chosen is None else chosen,
+        pieces=step.strategy.tensor_pieces,
+        in_line=step.moves.in_line,
+    )
+    split = _splits_backward(step.strategy)
+    parts = []
+    for costs, storage in zip(step.costs, step.storages, strict=True):
+        tasks = block_tasks(costs, pipelining, names, axes_index, level, items=items, split=split)
+        if not detail:
+            tasks = tasks.changed(merged)
+        own = storage.at(level)
+        far = 0.0 if costs.far_kept_bytes is None else float(costs.far_kept_bytes[level])
+        name = costs.program.block
+        parts.append(BlockParts(tasks=tasks, storage=own, name=name, far_bytes=far))
+    return tuple(parts)
+
+
+def _stages(
+    step: Step,
+    parts: Sequence[BlockParts],
+    names: Names,
+    items: Items,
+    axes_index: dict[tuple[str, ...], int],
+    *,
+    level: int,
+    wanted: Sequence[int],
+) -> dict[int, BuiltStage]:
+    """Return each stage that is wanted, as ranks of `level` play it."""
+    strategy, software = step.strategy, step.software
+    context = ChunkContext(
+        rates=step.rates,
+        group=step.group,
+        name=names,
+        axes=lambda axes: axes_index.setdefault(axes, len(axes_index)),
+        moves=step.moves,
+        items=items,
+    )
+    stages, schedule = strategy.mesh.degree("pp"), strategy.schedule
+    chunks = cut_chunks(step.program, stages, schedule)
+    crossing = _crossing(step, chunks)
+    transfer = _transfer(names)
+    _check_size(step, parts)
+    tables: dict[tuple[int, ...], ChunkTables] = {}
+    placement, orders = schedule.placed(stages), schedule.orders(stages)
+    split = _splits_backward(strategy)
+    pairs = PairedTables()
+    found = {}
+    layers = step.moves.offload.layers if step.moves.offload.activations else 0
+    plain = len(parts)
+    parts = [*parts, *_stored(step, parts, level)] if layers else parts
+    for stage in wanted:
+        own = [chunks[placement.model_chunk(stage, chunk)] for chunk in range(placement.chunks)]
+        stored = stored_layers(step.program.model, own, layers) if layers else frozenset()
+        keys = [
+            tuple(step.program.instances[i] + (plain if i in stored else 0) for i in chunk)
+            for chunk in own
+        ]
+        for key in keys:
+            if key not in tables:
+                tables[key] = ChunkTables([parts[i] for i in key], context, split=split)
+        held = [[parts[index] for index in key] for key in keys]
+        blocks = [block for chunk in held for block in chunk]
+        program = stage_program(
+            orders[stage],
+            [tables[key] for key in keys],
+            held,
+            context,
+            _update(step, blocks),
+            stage=stage,
+            placement=placement,
+            transfer=transfer,
+            handed_bytes=[
+                crossing[(number := placement.model_chunk(stage, chunk)) : number + 2]
+                for chunk in range(placement.chunks)
+            ],
+            blocking_transfers=stages > 1 and not step.moves.overlap_pipeline,
+            pairs=pairs,
+        )
+        found[stage] = BuiltStage(
+            program=program,
+            holdings=stage_holdings(
+                blocks,
+                step.moves,
+                software,
+                stages,
+                items,
+                input_bytes=_input_bytes(step, stage),
+            ),
+            waiting=waiting_bytes(step.moves, held, orders[stage]),
+        )
+    return found
+
+
+def _crossing(step: Step, chunks: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
+    """Return what crosses each border of a chunk, forward and back: first, last and all between."""
+    stages, schedule = step.strategy.mesh.degree("pp"), step.strategy.schedule
+    given = entering(step.program, chunks, chunk_stages(schedule.placed(stages)))
+    return [(0.0, 0.0), *entering_bytes(given, step.program, step.costs), (0.0, 0.0)]
+
+
+def _input_bytes(step: Step, stage: int) -> float:
+    """Return what input batches take on a device of a stage. [B]"""
+    strategy = step.strategy
+    begins = loading_stages(strategy.schedule, strategy.mesh.degree("pp"))
+    return 0.0 if step.loading is None or stage not in begins else step.loading.device_bytes
+
+
+def _stored(step: Step, parts: Sequence[BlockParts], level: int) -> list[BlockParts]:
+    """Return the blocks as they are where their activations wait outside of the device."""
+    return [
+        replace(part, stored_bytes=kept_bytes(costs, level))
+        for part, costs in zip(parts, step.costs, strict=True)
+    ]
+
+
+def _splits_backward(strategy: Strategy) -> bool:
+    """Whether some stage makes its weight gradients apart."""
+    orders = strategy.schedule.orders(strategy.mesh.degree("pp"))
+    return any(slot.work is Work.INPUT_GRADIENT for order in orders for slot in order)
+
+
+def _check_size(step: Step, parts: Sequence[BlockParts]) -> None:
+    """Refuse a step of more tasks than memory can hold, before anything is built."""
+    _check_count(
+        step,
+        sum(
+            len(parts[index].tasks.forward.tasks) + len(parts[index].tasks.backward.tasks)
+            for index in step.program.instances
+        ),
+    )
+
+
+def _check_count(step: Step, per_micro_batch: int) -> None:
+    tasks = per_micro_batch * step.strategy.schedule.micro_batches
+    if tasks > _MOST_TASKS:
+        raise StrategyError(
+            {
+                "strategy.schedule.micro_batches": f"{step.strategy.schedule.micro_batches:,} "
+                f"micro-batches make {tasks:,} tasks, more than the {_MOST_TASKS:,} that can be "
+                "played; use a larger micro-batch or a smaller data.global_batch"
+            }
+        )
+
+
+def _update(step: Step, blocks: Sequence[BlockParts]) -> Update:
+    """Return the end of a stage's step, and how its data gets there."""
+    updated = np.array(sum(block.storage.updated_elements[0] for block in blocks))
+    node = step.topology.cluster.pools[step.kind.pool].node
+    read_s = step.input_bytes * node.devices / node.host.storage_read_bytes_per_s
+    shared = step.shared
+    waits_s = 0.0
+    if shared is not None:
+        waits_s = float(step_barrier_s(shared, step.strategy.processes_per_device)[0])
+    return Update(
+        overhead_s=step.rates.step_overhead_s + waits_s,
+        input_s=read_s + step.input_bytes / node.device.host_link_bytes_per_s,
+        gradient_bytes=float(updated) * step.software.reduce_bytes,
+        loading=step.loading,
+    )
+
+
+def _transfer(names: Names) -> np.void:
+    """Return the record of a transfer between stages; its costs depend on the class."""
+    task = np.zeros(1, TASK)
+    task["kind"], task["axes"] = TaskKind.TRANSFER, -1
+    task["stage"] = StageLabel.COMMUNICATING
+    task["name"], task["operator_class"] = names("stage boundary"), OperatorClass.PIPELINE_TRANSFER
+    record: np.void = task[0]
+    return record

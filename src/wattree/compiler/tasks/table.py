@@ -1,0 +1,122 @@
+"""Tables of tasks under construction: one record per task, edges as index pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.tasks.ledger import NO_ENTRIES
+from wattree.lowering.streams import COPY_LOADS
+
+__all__ = [
+    "TASK",
+    "Names",
+    "TaskTable",
+    "concatenated",
+    "joined",
+    "load_bytes",
+]
+
+#: One task of one rank class. `axes`: index of the mesh-axes set a collective runs over, -1: none.
+#: `in_turn`: a collective's ports and network work one after the other, not at the same time.
+TASK = np.dtype(
+    [
+        ("kind", np.int8),
+        ("stream", np.int8),
+        ("axes", np.int16),
+        ("overlaps", np.bool_),
+        ("in_turn", np.bool_),
+        ("phase", np.int8),
+        ("stage", np.int8),
+        ("category", np.int8),
+        ("copy", np.int8),
+        ("operator_class", np.int8),
+        ("name", np.int32),
+        ("micro_batch", np.int32),
+        ("latency_s", np.float64),
+        ("work_s", np.float64),
+        ("scale_up_bytes", np.float64),
+        ("adapter_bytes", np.float64),
+        ("uplink_bytes", np.float64),
+        ("alloc_bytes", np.float64),
+        ("free_bytes", np.float64),
+        ("flop", np.float64),
+        ("traffic_bytes", np.float64),
+        ("wire_bytes", np.float64),
+    ]
+)
+
+
+#: A task as so many bytes: numpy concatenates those at once, but records field by field.
+_BYTES = np.dtype((np.void, TASK.itemsize))
+
+
+@dataclass(slots=True)
+class Names:
+    """Strings numbered in order of appearance."""
+
+    index: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, name: str) -> int:
+        """Return the number of `name`."""
+        return self.index.setdefault(name, len(self.index))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTable:
+    """Tasks in program order with dependencies among them.
+
+    Attributes:
+        tasks: Records of dtype `TASK`.
+        edges: Index pairs (before, after), shape `(E, 2)`.
+        entries: Tasks that wait for what the table is given.
+        exit: Task whose end completes what it hands on; -1 if none.
+        prefetch: First parameter gathers, which wait for earlier compute (see `chunk`).
+        tails: Last compute tasks of the last blocks, the very last one at the end.
+        stored: Copies out of what blocks keep, in the order of the blocks.
+        fetched: Copies in of what was stored; the first one is of the block that was stored last.
+        early: Copies in that wait for compute before the table: (copy, how many blocks back).
+        ledger: What the bytes of its tasks are made of, dtype `ledger.ENTRY`.
+    """
+
+    tasks: NDArray[np.void]
+    edges: NDArray[np.int64]
+    entries: tuple[int, ...] = ()
+    exit: int = -1
+    prefetch: tuple[int, ...] = ()
+    tails: tuple[int, ...] = ()
+    stored: tuple[int, ...] = ()
+    fetched: tuple[int, ...] = ()
+    early: tuple[tuple[int, int], ...] = ()
+    ledger: NDArray[np.void] = field(default_factory=lambda: NO_ENTRIES)
+
+
+def concatenated(
+    tables: Sequence[TaskTable],
+) -> tuple[NDArray[np.void], NDArray[np.int64], NDArray[np.int64]]:
+    """Return all tasks, all edges shifted, and the first index of each table."""
+    counts = np.array([len(table.tasks) for table in tables], dtype=np.int64)
+    offsets = np.concatenate(([0], np.cumsum(counts)))[:-1].astype(np.int64)
+    if not tables:
+        return np.zeros(0, TASK), np.zeros((0, 2), np.int64), offsets
+    tasks = joined([table.tasks for table in tables])
+    edge_counts = [len(table.edges) for table in tables]
+    edges = np.concatenate([table.edges for table in tables])
+    return tasks, edges + np.repeat(offsets, edge_counts)[:, None], offsets
+
+
+def load_bytes(tasks: NDArray[np.void], load: str) -> NDArray[np.float64]:
+    """Return what tasks send over links of a kind: a field of theirs, or one of `COPY_LOADS`."""
+    if load in COPY_LOADS:
+        return np.where(np.isin(tasks["copy"], COPY_LOADS[load]), tasks["wire_bytes"], 0.0)
+    return np.asarray(tasks[load])
+
+
+def joined(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
+    """Return the tasks of all parts, one behind another."""
+    if not parts:
+        return np.zeros(0, TASK)
+    return np.concatenate([np.ascontiguousarray(part).view(_BYTES) for part in parts]).view(TASK)

@@ -1,0 +1,93 @@
+"""What a step keeps in each memory behind the devices, and moves there and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattree.compiler.tasks.copies import COPIES
+from wattree.compiler.tasks.step_tasks import BuiltStage
+from wattree.cost.update import far_update_share
+from wattree.lowering.stages import cut_chunks
+from wattree.lowering.step import Step, Steps
+
+__all__ = ["TierTraffic", "tier_traffic"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierTraffic:
+    """A memory behind the devices in one step.
+
+    Attributes:
+        name: One of `strategy.TIERS`.
+        placed_bytes: What the rank with most there has there by class. [B]
+        placed_total_bytes: The same of all ranks. [B]
+        traffic_bytes: To and from it, of all ranks. [B]
+    """
+
+    name: str
+    placed_bytes: float
+    placed_total_bytes: float
+    traffic_bytes: float
+
+
+def tier_traffic(steps: Steps, built: Sequence[Sequence[BuiltStage]]) -> tuple[TierTraffic, ...]:
+    """Return what one step does with each memory behind the devices that it uses.
+
+    Args:
+        steps: One job's.
+        built: Its stages, each at every level of ranks.
+    """
+    found = []
+    for tier in steps.of_kind[0].strategy.traffic.offload.tiers:
+        most, total, moved = 0.0, 0.0, 0.0
+        for ranks, level, stage, number in _played(steps, built):
+            held = stage.waiting.get(tier, 0.0)
+            most, total = max(most, held), total + ranks * held
+            tasks = stage.program.tasks
+            copies = np.isin(tasks["copy"], COPIES[tier])
+            moved += ranks * float(tasks["wire_bytes"][copies].sum())
+            if tier in steps.of_kind[0].moves.reached.tiers:
+                moved += ranks * _reached_bytes(steps.of_kind[0], number, level)
+        found.append(
+            TierTraffic(name=tier, placed_bytes=most, placed_total_bytes=total, traffic_bytes=moved)
+        )
+    return tuple(found)
+
+
+def _played(
+    steps: Steps, built: Sequence[Sequence[BuiltStage]]
+) -> Iterator[tuple[int, int, BuiltStage, int]]:
+    """Yield ranks of a stage at a level, the level, what they play, and the stage's number."""
+    levels, topology = steps.of_kind[0].levels, steps.topology
+    for number, own in enumerate(built):
+        ranks = topology.stage_ranks(number)
+        for level, stage in enumerate(own):
+            mine = ranks if levels is None else ranks[levels.of_rank[ranks] == level]
+            yield len(mine), level, stage, number
+
+
+def _reached_bytes(step: Step, stage: int, level: int) -> float:
+    """Return what one rank of a stage reads and writes in expanded memory in a step. [B]"""
+    schedule, count = step.strategy.schedule, step.strategy.mesh.degree("pp")
+    chunks, placement = cut_chunks(step.program, count, schedule), schedule.placed(count)
+    own = [chunks[placement.model_chunk(stage, chunk)] for chunk in range(placement.chunks)]
+    programs = [step.program.instances[instance] for chunk in own for instance in chunk]
+    each = sum(_at(step.costs[program].far_traffic_bytes, level) for program in programs)
+    storages = [step.storages[program] for program in programs]
+    near, far = (
+        step.moves.update_traffic_bytes(sum(_at(getattr(s, name), level) for s in storages))
+        for name in ("updated_elements", "far_elements")
+    )
+    far = far if step.moves.reached.tables is not None else 0.0
+    share = far_update_share(step.state_bytes, step.software, step.rates)
+    micro_batches = schedule.micro_batches / placement.copies
+    return float(micro_batches * each + near * share + far)
+
+
+def _at(values: np.ndarray | None, level: int) -> float:
+    if values is None:
+        return 0.0
+    return float(values[level] if len(values) > 1 else values[0])

@@ -1,0 +1,118 @@
+"""Tasks of the optimiser: an update on the device, or on the host with its copies both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.compiler.tasks.copies import copy_task
+from wattree.compiler.tasks.table import TASK
+from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
+from wattree.lowering.movement import Movement
+from wattree.lowering.storage import Storage
+from wattree.lowering.streams import CATEGORIES, GRADIENTS, Stream
+
+__all__ = ["gradients_out", "gradients_taken", "table_updates", "update_tasks"]
+
+_PARAMETERS = CATEGORIES.index("parameters")
+
+Names = Callable[[str], int]
+
+
+def update_tasks(
+    storages: Sequence[Storage], moves: Movement, name: Names, *, frees: bool
+) -> list[NDArray[np.void]]:
+    """Return the update of blocks, one task after another.
+
+    On the device, one pass over memory. On the host, one pass over the memory that holds the
+    state, then a copy of the updated parameters back, unless they wait there too.
+
+    Args:
+        storages: Of the blocks.
+        moves: How data moves in this job.
+        name: String → number.
+        frees: The blocks' gradients are dropped when a device has updated.
+    """
+    elements = float(sum(storage.updated_elements[0] for storage in storages))
+    traffic = moves.update_traffic_bytes(elements)
+    task = np.zeros(1, TASK)
+    task["axes"], task["micro_batch"] = -1, -1
+    task["phase"], task["stage"] = Phase.OPTIMIZER, StageLabel.COMPUTING
+    task["name"], task["operator_class"] = name("optimizer"), OperatorClass.OPTIMIZER
+    tier = moves.offload.optimizer
+    if tier is None:
+        task["kind"], task["stream"] = TaskKind.COMPUTE, Stream.COMPUTE
+        far = 0.0
+        if moves.reached.tables is not None:  # of which the device updates all rows itself
+            rows = sum(float(s.far_elements[0]) for s in storages if s.far_elements is not None)
+            far = moves.update_traffic_bytes(rows)
+        task["work_s"] = traffic / moves.memory_bytes_per_s + far / moves.far_bytes_per_s
+        task["traffic_bytes"] = traffic + far
+        if frees:
+            task["category"], task["free_bytes"] = GRADIENTS, _gradients(storages)
+        return [task]
+    rate = moves.tiers[tier].update_bytes_per_s
+    assert rate is not None
+    task["kind"], task["stream"] = TaskKind.HOST, Stream.HOST_UPDATE
+    task["work_s"] = traffic / rate
+    if moves.offload.parameters is not None or elements == 0:
+        return [task]
+    back = copy_task(
+        moves.tiers[tier],
+        elements * moves.parameter_bytes,
+        out=False,
+        name=name("parameters.copy in"),
+        phase=Phase.OPTIMIZER,
+        category=_PARAMETERS,
+    )
+    return [task, back]
+
+
+def table_updates(
+    storages: Sequence[Storage], moves: Movement, name: Names
+) -> list[NDArray[np.void]]:
+    """Return the host's update of rows of tables that wait behind the device, if any do."""
+    far = [float(s.far_elements[0]) for s in storages if s.far_elements is not None]
+    if not far or moves.offload.tables is None:
+        return []
+    rate = moves.tiers[moves.offload.tables].update_bytes_per_s
+    assert rate is not None
+    task = np.zeros(1, TASK)
+    task["axes"], task["micro_batch"] = -1, -1
+    task["phase"], task["stage"] = Phase.OPTIMIZER, StageLabel.COMPUTING
+    task["name"], task["operator_class"] = name("tables.update"), OperatorClass.OPTIMIZER
+    task["kind"], task["stream"] = TaskKind.HOST, Stream.HOST_UPDATE
+    task["work_s"] = moves.update_traffic_bytes(sum(far)) / rate
+    return [task]
+
+
+def gradients_out(storages: Sequence[Storage], moves: Movement, name: Names) -> NDArray[np.void]:
+    """Return the copy of reduced gradients to where the host updates; it frees the device's."""
+    assert moves.offload.optimizer is not None
+    elements = float(sum(storage.updated_elements[0] for storage in storages))
+    task = copy_task(
+        moves.tiers[moves.offload.optimizer],
+        elements * moves.gradient_bytes,
+        out=True,
+        name=name("gradients.copy out"),
+        phase=Phase.OPTIMIZER,
+        category=GRADIENTS,
+    )
+    task["free_bytes"], task["micro_batch"] = _gradients(storages), -1
+    return task
+
+
+def gradients_taken(storage: Storage, name: Names) -> NDArray[np.void]:
+    """Return the moment at which a block's gradients begin to be kept: a task of no time."""
+    task = np.zeros(1, TASK)
+    task["kind"], task["stream"], task["axes"] = TaskKind.HOST, Stream.HOST, -1
+    task["phase"], task["stage"] = Phase.BACKWARD, StageLabel.COMPUTING
+    task["category"], task["alloc_bytes"] = GRADIENTS, storage.gradients[0]
+    task["name"], task["operator_class"] = name("gradients.take"), OperatorClass.HOST
+    return task
+
+
+def _gradients(storages: Sequence[Storage]) -> float:
+    return float(sum(storage.gradients[0] for storage in storages))

@@ -1,0 +1,18 @@
+"""What a strategy, a model, software and a cluster imply for one step, before anybody runs it."""
+
+from wattree.lowering.block import ModelProgram, compile_model
+from wattree.lowering.costs import BlockCosts, Placement, block_costs
+from wattree.lowering.program import BlockProgram, CollectiveKind, Scale
+from wattree.lowering.step import JobToCompile
+
+__all__ = [
+    "BlockCosts",
+    "BlockProgram",
+    "CollectiveKind",
+    "JobToCompile",
+    "ModelProgram",
+    "Placement",
+    "Scale",
+    "block_costs",
+    "compile_model",
+]

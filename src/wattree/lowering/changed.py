@@ -1,0 +1,32 @@
+"""Strategies under which another function is trained than the job's model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from wattree.graph import ModelGraph
+from wattree.lowering.passes.phantom import with_phantoms
+from wattree.lowering.setting import Setting
+from wattree.strategy import Strategy
+
+__all__ = ["changed_line", "changed_setting"]
+
+
+def changed_setting(setting: Setting, strategy: Strategy) -> Setting:
+    """Return the setting with the model that is trained: the same one if the function is.
+
+    Raises:
+        StrategyError: Layers cannot be what the strategy wants of them.
+    """
+    degrees = dict(strategy.mesh.axes)
+    model, _ = with_phantoms(setting.model, strategy.tree, degrees, counted=True)
+    return setting if model is setting.model else replace(setting, model=model, _known={})
+
+
+def changed_line(dense: ModelGraph, trained: ModelGraph) -> str:
+    """Return the warning that two models are not one, as lines of `Job.warnings` are written."""
+    share = trained.parameters / dense.parameters
+    return (
+        f"strategy.phantom: trains another function than {dense.name}, with {100 * share:.1f} % of "
+        "its parameters; whether it reaches the same loss is not predicted"
+    )

@@ -1,0 +1,69 @@
+"""What collectives take of the processors that compute beside them, on CPUs.
+
+A collective by itself takes the time that was measured of it, in which processors mostly wait.
+Beside computation they do not: what they spend on it is lost to what they compute. So the first
+operator that runs while a collective is under way gives up that time. One that nothing runs beside
+costs no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from wattree.lowering.program import CollectiveKind, CollectiveStep, Step
+from wattree.lowering.rows import Row
+from wattree.lowering.streams import Stream
+
+__all__ = ["borne"]
+
+_AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
+
+
+def borne(rows: Sequence[Row], steps: Sequence[Step]) -> list[Row]:
+    """Return the rows of a phase, each with the collectives whose processors' time it bears.
+
+    Args:
+        rows: In the order in which streams play them.
+        steps: Of the phase.
+    """
+    found = list(rows)
+    before = _computed_before(rows)
+    for index, row in enumerate(rows):
+        step = steps[row.step]
+        if row.stream == Stream.COMPUTE or not isinstance(step, CollectiveStep):
+            continue
+        if step.kind in _AROUND:  # its attention is cut into turns, by the closed form into none
+            continue
+        for at in range(before[index] + 1, len(rows)):
+            if rows[at].stream != Stream.COMPUTE:
+                continue
+            if index not in _ancestors(rows, at):
+                share = (row.step, row.share)
+                found[at] = replace(found[at], bears=(*found[at].bears, share))
+            break
+    return found
+
+
+def _computed_before(rows: Sequence[Row]) -> list[int]:
+    """Return for each row the last row of computation that it waits for, -1 for none."""
+    last: list[int] = []
+    for row in rows:
+        own = [
+            max(before, last[before]) if rows[before].stream == Stream.COMPUTE else last[before]
+            for before in row.depends
+        ]
+        last.append(max(own, default=-1))
+    return last
+
+
+def _ancestors(rows: Sequence[Row], at: int) -> set[int]:
+    """Return the rows that a row waits for, one through another."""
+    found: set[int] = set()
+    left = list(rows[at].depends)
+    while left:
+        index = left.pop()
+        if index not in found:
+            found.add(index)
+            left += rows[index].depends
+    return found

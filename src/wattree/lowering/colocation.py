@@ -1,0 +1,170 @@
+"""Several processes on a device, in the costs of blocks: one process as it is beside the others.
+
+The graph of a step is that of one process on each device. Where others share its device, a block
+takes as long as the closed queue says (`wattree.cost.colocation`): the host's time for its launches
+that no kernel hides is think time, kernels are the demand. FLOP and memory traffic count all
+processes, as they are what the device does; memory and messages stay those of one.
+
+All processes of a device go through a step together, as they end it together, so a block meets the
+same block of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost.colocation import alternating, barrier_s, capacity_of_fill
+from wattree.cost.sharing import DeviceSharing, element_fill, product_fill
+from wattree.graph import OperatorKind
+from wattree.hardware import Cluster
+from wattree.lowering.program import ComputeStep, LocalSize, Scale, StepPhase
+from wattree.strategy import Strategy
+
+__all__ = [
+    "SharedWork",
+    "colocation_misfits",
+    "shared_work",
+    "step_barrier_s",
+    "step_fill",
+]
+
+Floats = NDArray[np.float64]
+
+#: Query positions that a thread block of a fused attention kernel takes (Dao, "FlashAttention-2",
+#: 2023, section 3.2: blocks of 64 or 128).
+_QUERIES = 128.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedWork:
+    """What the device is to one process in a block's phases, `(n,)` each.
+
+    Attributes:
+        think_s: Host time that no kernel of the process hides. [s]
+        demand_s: Its kernels, alone. [s]
+        residence_s: The same beside the other processes: kernels and waits for them. [s]
+        filled_s: Kernels, weighted by the share of the device that they fill. [s]
+        variance_s2: Of its time, which the barrier at the end of a step waits for. [s^2]
+    """
+
+    think_s: Floats
+    demand_s: Floats
+    residence_s: Floats
+    filled_s: Floats
+    variance_s2: Floats
+
+    @property
+    def stretch(self) -> Floats:
+        """What kernels' times are multiplied with to fill the time of the block."""
+        span = self.think_s + self.residence_s
+        return np.asarray(span / np.maximum(self.demand_s, 1e-300))
+
+    def plus(self, other: SharedWork) -> SharedWork:
+        """Return the sum of two."""
+        return SharedWork(
+            think_s=self.think_s + other.think_s,
+            demand_s=self.demand_s + other.demand_s,
+            residence_s=self.residence_s + other.residence_s,
+            filled_s=self.filled_s + other.filled_s,
+            variance_s2=self.variance_s2 + other.variance_s2,
+        )
+
+    def times(self, count: float) -> SharedWork:
+        """Return that of so many micro-batches."""
+        return SharedWork(
+            think_s=self.think_s * count,
+            demand_s=self.demand_s * count,
+            residence_s=self.residence_s * count,
+            filled_s=self.filled_s * count,
+            variance_s2=self.variance_s2 * count,
+        )
+
+
+def shared_work(
+    think_s: Floats, demand_s: Floats, filled_s: Floats, kernels: Floats, sharing: DeviceSharing
+) -> SharedWork:
+    """Return what a device is to one of the processes that share it.
+
+    Args:
+        think_s, demand_s, filled_s: As of `SharedWork`. `(n,)`
+        kernels: That the think time parts. `(n,)`
+        sharing: The device.
+    """
+    fill = filled_s / np.maximum(demand_s, 1e-300)
+    found = alternating(
+        think_s,
+        demand_s,
+        processes=sharing.processes,
+        capacity=capacity_of_fill(fill) if sharing.overlaps else 1.0,
+        contention=sharing.contention,
+    )
+    return SharedWork(
+        think_s=think_s,
+        demand_s=demand_s,
+        residence_s=found.residence_s,
+        filled_s=filled_s,
+        variance_s2=found.variance_s2(think_s, kernels),
+    )
+
+
+def step_fill(step: ComputeStep, scale: Scale, sharing: DeviceSharing) -> Floats:
+    """Return the share of the device's units that the kernels of a step fill, in (0, 1]."""
+    if step.matmul is not None:
+        m, n, k, groups = (
+            scale.value(size)
+            for size in (step.matmul.m, step.matmul.n, step.matmul.k, step.matmul.groups)
+        )
+        if step.phase is StepPhase.INPUT_GRADIENT:
+            n, k = k, n
+        elif step.phase is StepPhase.WEIGHT_GRADIENT:
+            m, k = k, m
+        return product_fill(m, n, k, groups, sharing.units)
+    if step.kind is OperatorKind.ATTENTION:
+        queries = np.ceil(scale.value(step.queries) / _QUERIES)
+        blocks = scale.value(step.batch) * scale.value(step.heads) * queries
+        return np.asarray(np.minimum(blocks / sharing.units, 1.0))
+    return element_fill(_most(step.traffic, scale), sharing)
+
+
+def _most(sizes: Sequence[LocalSize], scale: Scale) -> Floats:
+    found = np.zeros_like(scale.micro_batch)
+    for size in sizes:
+        found = np.maximum(found, scale.value(size))
+    return found
+
+
+def step_barrier_s(work: SharedWork, processes: int) -> Floats:
+    """Return how long a process waits for the last of its device at the end of a step. [s]"""
+    return barrier_s(work.variance_s2, processes=processes)
+
+
+def colocation_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
+    """Return path → why several processes cannot share each device."""
+    colocation = strategy.colocation
+    if not colocation.is_several:
+        return {}
+    several = f"beside processes_per_device {colocation.processes}"
+    whole = f"{several}, whose processes are whole replicas"
+    found = {
+        f"strategy.mesh.{axis}": f"found {degree} {whole}; expected 1: use dp"
+        for axis, degree in strategy.mesh.axes
+        if axis != "dp" and degree > 1
+    }
+    nodes = strategy.tree.nodes.items()
+    for pattern, node in nodes:
+        stored = (node.memory.parameters, node.memory.gradients, node.memory.optimizer)
+        if any(stored):
+            found[f"strategy.tree.{pattern!r}.memory"] = f"found shards {whole}; replicate them"
+        if node.sync_batch_norm:
+            found[f"strategy.tree.{pattern!r}.sync_batch_norm"] = f"found {whole}; leave it out"
+    if strategy.single_process:
+        found["strategy.single_process"] = f"found {whole}; leave one of them out"
+    if strategy.traffic.offload.tiers:
+        found["strategy.offload"] = f"found {whole} that would wait for one host; leave it out"
+    if cluster.is_mixed:
+        found["cluster.pools"] = f"found different nodes {several}; expected nodes of one kind"
+    return found

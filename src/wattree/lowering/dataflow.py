@@ -1,0 +1,144 @@
+"""Pass 7b: what pipeline chunks hand each other, and what they keep of it.
+
+Everything alive at a cut goes to the next chunk, and the gradients of all of it come back. What the
+first block of a chunk takes is kept by whoever saves it there, as anywhere in the model. What is
+carried past is not kept by a block: a chunk that no block of saves it has a copy of its own, from
+when it comes to the end of the chunk's backward, as a runtime that hands it on and waits for its
+gradient does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from wattree.graph import Handed, Made
+from wattree.lowering.block import ModelProgram, is_trained
+from wattree.lowering.costs import BlockCosts
+from wattree.lowering.program import BlockProgram, SavedTensor
+from wattree.strategy.schedules import ChunkPlacement
+
+__all__ = ["Entering", "chunk_stages", "entering", "entering_bytes", "with_received"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entering:
+    """What one chunk is given by the one before.
+
+    Attributes:
+        forward: Tensors that it gets.
+        backward: Those whose gradients it sends back.
+        held: Those of which it keeps a copy beside what its blocks save.
+    """
+
+    forward: tuple[Made, ...]
+    backward: tuple[Made, ...]
+    held: tuple[Made, ...]
+
+
+def chunk_stages(placement: ChunkPlacement) -> tuple[int, ...]:
+    """Return the stage of each chunk, in model order."""
+    return tuple(place.stage for place in placement.routes[0])
+
+
+def entering(
+    program: ModelProgram, chunks: Sequence[Sequence[int]], stages: Sequence[int]
+) -> tuple[Entering, ...]:
+    """Return what each chunk but the first is given.
+
+    Args:
+        program: Of the model.
+        chunks: Block instances of each chunk, in model order.
+        stages: On which stage each lies: what comes from the same one is no copy.
+    """
+    if len(chunks) < 2:
+        return ()
+    model = program.model
+    handed = Handed(model)
+    alive = handed.alive_at([chunk[0] for chunk in chunks[1:]])
+    trained = list(accumulate((is_trained(model.blocks[i.block]) for i in model.instances), max))
+    return tuple(
+        Entering(
+            forward=given,
+            backward=tuple(made for made in given if trained[made.instance]),
+            held=()
+            if stages[number] == stages[number - 1]
+            else _held(program, handed, chunks[number], [m for m in given if trained[m.instance]]),
+        )
+        for number, given in enumerate(alive, start=1)
+    )
+
+
+def _held(
+    program: ModelProgram, handed: Handed, chunk: Sequence[int], given: Sequence[Made]
+) -> tuple[Made, ...]:
+    if len(given) < 2 or not _of(program, chunk[0]).backward:
+        return ()
+    model = program.model
+    own = set(handed.sources[chunk[0]][:1])
+    for number in chunk:
+        saved = {tensor.name for tensor in _of(program, number).saved}
+        inputs = model.blocks[model.instances[number].block].inputs
+        sources = zip(inputs, handed.sources[number], strict=True)
+        own |= {made for tensor, made in sources if tensor.name in saved}
+    return tuple(made for made in given if made not in own)
+
+
+def _of(program: ModelProgram, instance: int) -> BlockProgram:
+    return program.programs[program.instances[instance]]
+
+
+def entering_bytes(
+    given: Sequence[Entering], program: ModelProgram, costs: Sequence[BlockCosts]
+) -> list[tuple[float, float]]:
+    """Return what goes into each chunk but the first and comes back, for one micro-batch. [B]
+
+    Args:
+        given: From `entering`.
+        program: Of the model.
+        costs: Of its programs; their first column counts.
+    """
+
+    def size(tensors: Sequence[Made]) -> float:
+        total = 0.0
+        for made in tensors:
+            number = program.instances[made.instance]
+            row = list(dict(program.programs[number].handed)).index(made.tensor)
+            total += float(costs[number].handed_bytes[row, 0])
+        return total
+
+    return [(size(each.forward), size(each.backward)) for each in given]
+
+
+def with_received(
+    program: ModelProgram, chunks: Sequence[Sequence[int]], stages: Sequence[int]
+) -> ModelProgram:
+    """Return the program with the copies that chunks hold, each kept by its chunk's first block.
+
+    Args:
+        program: Of the model.
+        chunks: Block instances of each chunk, in model order.
+        stages: On which stage each lies.
+    """
+    programs, instances = list(program.programs), list(program.instances)
+    known: dict[tuple[object, ...], int] = {}
+    for chunk, given in zip(chunks[1:], entering(program, chunks, stages), strict=True):
+        if not given.held:
+            continue
+        first = program.instances[chunk[0]]
+        copies = tuple(
+            SavedTensor(
+                name=f"received.{program.model.instances[made.instance].path}.{made.tensor}",
+                size=dict(_of(program, made.instance).handed)[made.tensor],
+                producer=-1,
+                consumer="",
+            )
+            for made in given.held
+        )
+        if (first, copies) not in known:
+            own = program.programs[first]
+            known[first, copies] = len(programs)
+            programs.append(replace(own, saved=(*own.saved, *copies)))
+        instances[chunk[0]] = known[first, copies]
+    return replace(program, programs=tuple(programs), instances=tuple(instances))

@@ -1,0 +1,316 @@
+"""Does the strategy fit the model and the cluster? Every misfit is found, with what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from wattree.cost import Software
+from wattree.errors import StrategyError, nearest
+from wattree.graph import DimRole, IterationDim, ModelGraph, Operator, OperatorKind
+from wattree.hardware import Cluster
+from wattree.lowering.stages import stage_misfits
+from wattree.strategy import (
+    AXES,
+    OWNER,
+    ContextExchange,
+    Strategy,
+    StrategyTree,
+    TreeNode,
+)
+from wattree.strategy.parts import is_sample_table, row_dim
+
+__all__ = ["check_fits", "check_ring", "misfits"]
+
+
+def check_fits(
+    model: ModelGraph,
+    strategy: Strategy,
+    cluster: Cluster,
+    *,
+    global_batch: int,
+    sequence: int,
+    devices: int | None = None,
+) -> None:
+    """Raise a StrategyError that lists every misfit, if there is one.
+
+    Checked: ranks against devices, axes that the tree uses, patterns of a hand-written tree that
+    match nothing, heads, experts, features and positions against the degrees that split them,
+    samples against replicas and micro-batches, positions against the model's longest sequence,
+    layers against pipeline chunks. `devices` are those that the job has, if not the whole cluster.
+    """
+    found = misfits(
+        model, strategy, cluster, global_batch=global_batch, sequence=sequence, devices=devices
+    )
+    if found:
+        raise StrategyError(found)
+
+
+def misfits(
+    model: ModelGraph,
+    strategy: Strategy,
+    cluster: Cluster,
+    *,
+    global_batch: int,
+    sequence: int,
+    devices: int | None = None,
+) -> dict[str, str]:
+    """Return path → what does not fit there. Arguments as of `check_fits`."""
+    found = _rank_misfits(strategy, cluster) if devices is None else _own(strategy, devices)
+    if model.max_sequence_length is not None and sequence > model.max_sequence_length:
+        found["data.sequence_length"] = (
+            f"{sequence} tokens, but {model.name} admits at most {model.max_sequence_length}"
+        )
+    found |= _batch_misfits(strategy, global_batch)
+    found |= stage_misfits(model, strategy.mesh.degree("pp"), strategy.schedule)
+    found |= _axis_misfits(strategy.tree)
+    reached = list(_reached(model, strategy))
+    found |= _dim_misfits(reached, strategy, sequence)
+    found |= _context_misfits(model, strategy.tree, reached)
+    if not strategy.preset:  # presets also name layers that a model may lack
+        found |= _pattern_misfits(model, strategy.tree, reached)
+    return found
+
+
+# ---------------------------------------------------------------- ranks, samples, axes
+
+
+def _rank_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, str]:
+    ranks, devices = strategy.mesh.ranks, cluster.devices
+    product = " x ".join(f"{axis} {degree}" for axis, degree in strategy.mesh.axes) or "1"
+    if ranks > devices:
+        reason = f"but the cluster has {devices} devices; use smaller degrees or more nodes"
+        return {"strategy.mesh": f"{product} = {ranks} ranks, {reason}"}
+    if devices % ranks:
+        reason = f"do not divide the cluster's {devices} devices; use degrees whose product is"
+        return {"strategy.mesh": f"{product} = {ranks} ranks {reason} {devices}"}
+    return {}
+
+
+def _own(strategy: Strategy, devices: int) -> dict[str, str]:
+    """Return what does not fit devices that are the job's own: each holds one rank."""
+    if strategy.mesh.ranks == devices:
+        return {}
+    return {
+        "strategy.mesh": f"found {strategy.mesh.ranks} ranks, expected {devices}, the devices of "
+        "the job; name as many devices as the degrees multiply to"
+    }
+
+
+def _batch_misfits(strategy: Strategy, global_batch: int) -> dict[str, str]:
+    axes = strategy.tree.choices("").compute.get("batch", ())
+    replicas = strategy.mesh.size(axes)
+    share = replicas * strategy.schedule.micro_batches
+    if global_batch % share:
+        return {
+            "data.global_batch": f"{global_batch} samples do not split over {replicas} replicas x "
+            f"{strategy.schedule.micro_batches} micro-batches; use a multiple of {share}"
+        }
+    return {}
+
+
+def _axis_misfits(tree: StrategyTree) -> dict[str, str]:
+    return {
+        f"strategy.tree.{pattern!r}": f"unknown axis '{axis}'; expected one of {', '.join(AXES)}"
+        for pattern, node in tree.nodes.items()
+        for axis in _axes_of(node)
+        if axis not in AXES
+    }
+
+
+def _axes_of(node: TreeNode) -> list[str]:
+    stored = (node.memory.parameters, node.memory.gradients, node.memory.optimizer)
+    return [axis for axes in (*node.compute.values(), *stored) for axis in axes or ()]
+
+
+# ---------------------------------------------------------------- operators and what splits them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reached:
+    """An operator and the patterns that apply to it, weakest first."""
+
+    path: str
+    operator: Operator
+    patterns: tuple[str, ...]
+
+
+def _reached(model: ModelGraph, strategy: Strategy) -> Iterator[_Reached]:
+    """Yield the operators of every block that is met by patterns of its own.
+
+    Presets treat the instances of a block alike, so one of each stands for all.
+    """
+    tree = strategy.tree
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    for instance in model.instances:
+        if strategy.preset and (instance.block, ()) in seen:
+            continue
+        seen.add((instance.block, ()))
+        near = tree.reaching(instance.path)
+        if (instance.block, near) in seen:
+            continue
+        seen.add((instance.block, near))
+        part = StrategyTree(nodes={pattern: tree.nodes[pattern] for pattern in near})
+        for operator in model.blocks[instance.block].operators:
+            path = f"{instance.path}.{operator.path}"
+            yield _Reached(path=path, operator=operator, patterns=part.matching(path))
+
+
+def _dim_misfits(reached: Sequence[_Reached], strategy: Strategy, sequence: int) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for at in reached:
+        compute = strategy.tree.resolve(at.patterns).compute
+        used: dict[str, str] = {}
+        for dim, axes in compute.items():
+            degree = strategy.mesh.size(axes)
+            if degree == 1 or not (dim == OWNER or at.operator.has_dim(dim)):
+                continue
+            owned = dim == OWNER
+            reason = None if owned else _misfit(at.operator, dim, degree, axes, sequence)
+            for axis in axes:
+                if strategy.mesh.degree(axis) > 1 and axis in used:
+                    reason = f"axis '{axis}' splits both '{used[axis]}' and '{dim}'; choose one"
+                used[axis] = dim
+            if reason:
+                found.setdefault(at.path, reason)
+    return _once_each(found)
+
+
+def _once_each(found: Mapping[str, str]) -> dict[str, str]:
+    """Return each cause at the first place where it shows, with the number of the others."""
+    places: dict[str, list[str]] = {}
+    for path, reason in found.items():
+        places.setdefault(reason, []).append(path)
+    return {
+        first: reason if not others else f"{reason} (here and at {len(others)} more operators)"
+        for reason, (first, *others) in places.items()
+    }
+
+
+def _context_misfits(
+    model: ModelGraph, tree: StrategyTree, reached: Sequence[_Reached]
+) -> dict[str, str]:
+    """Return nodes that say how attention reaches other ranks, where no attention is."""
+    asked = [p for p, node in tree.nodes.items() if node.context or node.context_order]
+    met = {
+        pattern
+        for at in reached
+        if at.operator.kind is OperatorKind.ATTENTION
+        for pattern in at.patterns
+    }
+    if not asked or met & set(asked):
+        return {}
+    node = tree.nodes[asked[0]]
+    return {
+        f"strategy.tree.{asked[0]!r}": f"'{node.context or node.context_order}' is about attention "
+        f"over positions that are split, but {model.name} has none there; leave it out"
+    }
+
+
+def check_ring(tree: StrategyTree, software: Software) -> None:
+    """Refuse a ring where the software keeps whole score matrices.
+
+    Raises:
+        StrategyError: Attention in blocks needs a fused kernel.
+    """
+    misfits = {
+        f"strategy.tree.{pattern!r}": f"context 'ring' computes attention block by block, but "
+        f"'{software.name}' keeps the whole score matrix; use gather or ulysses, or "
+        "traits: {fused_attention: true}"
+        for pattern, node in tree.nodes.items()
+        if node.context is ContextExchange.RING
+    }
+    if misfits and not software.fused_attention:
+        raise StrategyError(dict([next(iter(misfits.items()))]))
+
+
+def _misfit(
+    operator: Operator, dim: str, degree: int, axes: tuple[str, ...], sequence: int
+) -> str | None:
+    loop = operator.dim(dim)
+    over = f"axis '{axes[0]}'" if len(axes) == 1 else f"axes {', '.join(axes)}"
+    if loop.role is DimRole.OPAQUE:
+        may = ", ".join(d.name for d in operator.dims if d.role is not DimRole.OPAQUE)
+        return f"dim '{dim}' cannot be split (over {over}, {degree}); dims that can: {may}"
+    if operator.in_turn == dim:
+        return f"runs over '{dim}' step by step, so no axis can split it (found {over}, {degree})"
+    if operator.window is not None and dim == "seq":
+        return f"slides a window over '{dim}', which is not split (found {over}, {degree})"
+    if is_sample_table(operator) and dim == row_dim(operator):
+        return None  # rows of tables are dealt out, the last rank has some fewer
+    units = _units(loop, sequence)
+    if dim == "batch" or units % degree == 0:
+        return None
+    hint = max(d for d in range(1, degree + 1) if units % d == 0)
+    return (
+        f"{units} {_named(operator, loop)} do not divide over {over} ({degree}); "
+        f"use a degree that divides {units}, such as {hint}"
+    )
+
+
+def _units(loop: IterationDim, sequence: int) -> int:
+    if loop.units is not None:
+        return loop.units
+    return round(loop.extent.coefficient * (sequence if loop.extent.seq else 1))
+
+
+def _named(operator: Operator, loop: IterationDim) -> str:
+    """Return what the indivisible units of a dim are, in people's words."""
+    of_attention = operator.kind is OperatorKind.ATTENTION or "attention" in operator.path
+    if of_attention and loop.units is not None and loop.name in {"out", "heads"}:
+        # A rank computes whole key/value heads with their queries (as Megatron-Core, which
+        # refuses more ranks than key/value heads too).
+        return "key/value heads"
+    if of_attention and loop.units is not None and loop.name == "in":
+        return "heads"
+    known = {"seq": "positions", "expert": "experts", "vocab": "rows of the vocabulary"}
+    return known.get(loop.name, f"units of '{loop.name}'")
+
+
+# ---------------------------------------------------------------- patterns of a hand-written tree
+
+
+def _pattern_misfits(
+    model: ModelGraph, tree: StrategyTree, reached: Sequence[_Reached]
+) -> dict[str, str]:
+    matched: dict[str, list[Operator]] = {pattern: [] for pattern in tree.nodes}
+    for at in reached:
+        for pattern in at.patterns:
+            matched[pattern].append(at.operator)
+    found = {}
+    for pattern, operators in matched.items():
+        place = f"strategy.tree.{pattern!r}"
+        if not operators:
+            found[place] = _matches_nothing(model, pattern)
+        elif reason := _unknown_dims(tree.nodes[pattern].compute, operators):
+            found[place] = reason
+    return found
+
+
+def _matches_nothing(model: ModelGraph, pattern: str) -> str:
+    known: dict[str, None] = {}
+    for instance in model.instances:
+        for operator in model.blocks[instance.block].operators:
+            segments = f"{instance.path}.{operator.path}".split(".")
+            general = ["*" if segment.isdigit() else segment for segment in segments]
+            for length in range(1, len(segments) + 1):
+                known[".".join(general[:length])] = None
+    guess = nearest(pattern, known)
+    hint = f"did you mean '{guess}'?" if guess else f"parts: {', '.join(_tops(known))}"
+    return f"matches no operator of {model.name}; {hint}"
+
+
+def _tops(paths: Mapping[str, None]) -> list[str]:
+    return [path for path in paths if path.count(".") == path.count(".*")]
+
+
+def _unknown_dims(
+    compute: Mapping[str, tuple[str, ...]], operators: Sequence[Operator]
+) -> str | None:
+    have = dict.fromkeys(dim.name for operator in operators for dim in operator.dims)
+    for dim in compute:
+        if dim not in have and dim != OWNER:
+            guess = nearest(dim, have)
+            hint = f"did you mean '{guess}'? " if guess else ""
+            return f"no operator here has a dim '{dim}'; {hint}they have {', '.join(have)}"
+    return None

@@ -1,0 +1,172 @@
+"""The input pipeline of the ranks that begin the model: what its reads, workers and copies take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost.loading import Loader, part_times_s, storage_bytes_per_s
+from wattree.errors import StrategyError
+from wattree.hardware import Cluster, Node
+from wattree.lowering.topology import LinkUse, MeshTopology
+from wattree.strategy import Schedule
+from wattree.units import format_bytes
+
+__all__ = [
+    "BUFFERS",
+    "Loading",
+    "check_host_memory",
+    "loading_of",
+    "loading_stages",
+    "storage_links",
+]
+
+Integers = NDArray[np.int64]
+
+#: Input batches on the device: the one in use, and (out of pinned memory) the one that comes.
+BUFFERS = {True: 2, False: 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loading:
+    """What loading is to the ranks of one pool.
+
+    Attributes:
+        loader: How it is done.
+        node: What they sit on.
+        samples: Of one micro-batch and rank, of one process where several share its device.
+        on_node: Loaders on the fullest node of the pool.
+        everywhere: Loaders of the job.
+        ranks: Ranks that one loader serves. Each plays its part of what the loader takes from
+            storage, host and links.
+        plays_links: Its transfers share links with others; else they take the time that they have
+            when all ranks load.
+    """
+
+    loader: Loader
+    node: Node
+    samples: float
+    on_node: int
+    everywhere: int
+    ranks: int = 1
+    plays_links: bool = True
+
+    @property
+    def core_s(self) -> float:
+        """Core time of one micro-batch, one rank's part of it, all processes of its device. [s]"""
+        return self.device_samples * self.loader.core_s / self.ranks
+
+    @property
+    def device_samples(self) -> float:
+        """Samples of one micro-batch of all processes of a device."""
+        return self.samples * self.loader.processes
+
+    def times_s(self, micro_batches: float = 1.0) -> Mapping[str, float]:
+        """Return how long each part takes for so many micro-batches of every loader. [s]"""
+        parts = part_times_s(
+            self.loader,
+            self.node,
+            np.array([self.samples * micro_batches]),
+            on_node=np.array([float(self.on_node)]),
+            everywhere=np.array([float(self.everywhere)]),
+            serves=np.array([float(self.ranks)]),
+        )
+        return {name: float(value[0]) for name, value in parts.items()}
+
+    @property
+    def device_bytes(self) -> float:
+        """What input batches take on a device, those in use included. [B]"""
+        return BUFFERS[self.loader.pinned] * self.samples * self.loader.tensor_bytes
+
+    @property
+    def host_bytes(self) -> float:
+        """What batches made ahead by the loaders of a device take in host memory. [B]"""
+        return self.loader.batches_ahead * self.device_samples * self.loader.held_bytes
+
+
+def loading_stages(schedule: Schedule, stages: int) -> tuple[int, ...]:
+    """Return the pipeline stages whose ranks begin the model."""
+    return tuple(sorted({route[0].stage for route in schedule.placed(stages).routes}))
+
+
+def loading_of(
+    loader: Loader,
+    topology: MeshTopology,
+    schedule: Schedule,
+    samples: float,
+    *,
+    broadcasts: bool = False,
+) -> tuple[Loading, ...]:
+    """Return what loading is to the ranks of each pool.
+
+    Args:
+        loader: How every rank that begins the model gets its data.
+        topology: Where ranks are.
+        schedule: Which stages begin the model.
+        samples: Of one micro-batch and rank.
+        broadcasts: One rank of each tensor-parallel group loads for all of it.
+    """
+    each_serves = topology.mesh.degree("tp") if broadcasts else 1
+    stages = loading_stages(schedule, topology.mesh.degree("pp"))
+    ranks = np.concatenate([topology.stage_ranks(stage) for stage in stages])
+    node, pool = _nodes_of(topology, ranks), topology.pool_of(ranks)
+    found = []
+    for number, each in enumerate(topology.cluster.pools):
+        counts = np.bincount(node[pool == number])
+        found.append(
+            Loading(
+                loader=loader,
+                node=each.node,
+                samples=samples,
+                on_node=max(int(counts.max(initial=0)) // each_serves, 1),
+                everywhere=len(ranks) // each_serves,
+                ranks=each_serves,
+                plays_links=not topology.cluster.is_mixed,
+            )
+        )
+    return tuple(found)
+
+
+def _nodes_of(topology: MeshTopology, ranks: Integers) -> Integers:
+    devices = topology.device_of(ranks)
+    if topology.cluster.is_mixed:
+        return topology.places.node[devices]
+    return devices // topology.cluster.node.devices
+
+
+def storage_links(loader: Loader, cluster: Cluster, devices: Integers) -> tuple[LinkUse, ...]:
+    """Return the links from storage: one into each node, or one that all share.
+
+    Args:
+        loader: How data is loaded.
+        cluster: Of equal nodes.
+        devices: Device of each rank.
+    """
+    node = devices // cluster.node.devices
+    return (
+        LinkUse(
+            name="storage",
+            load="storage_bytes",
+            of_rank=np.zeros_like(node) if loader.storage_shared else node,
+            bandwidth_bytes_per_s=storage_bytes_per_s(loader, cluster.node),
+            one_way=True,
+        ),
+    )
+
+
+def check_host_memory(loading: Sequence[Loading]) -> None:
+    """Raise a StrategyError if batches made ahead find no room in a node's memory."""
+    for each in loading:
+        held, room = each.on_node * each.host_bytes, each.node.host.memory_bytes
+        if held > room:
+            raise StrategyError(
+                {
+                    "data.loader.prefetch": f"{each.loader.workers} workers of {each.on_node} "
+                    f"loaders make {each.loader.prefetch} micro-batches each ahead: "
+                    f"{format_bytes(held)} of host memory on a {each.node.name}, which has "
+                    f"{format_bytes(room)}; use fewer workers or a lower prefetch"
+                }
+            )

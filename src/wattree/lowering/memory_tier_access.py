@@ -1,0 +1,175 @@
+"""Which bytes of a kernel lie in expanded memory that the device reads and writes as it works."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost.expanded import ExpandedMemory
+from wattree.cost.rates import Rates
+from wattree.graph import OperatorKind
+from wattree.hardware import Node
+from wattree.lowering.program import BlockProgram, ComputeStep, Scale, Step, StepPhase
+from wattree.strategy import Offload
+
+__all__ = [
+    "expanded_memory",
+    "far_share",
+    "kept_accesses",
+    "kept_rows",
+    "reached_offload",
+    "stored_whole",
+]
+
+Floats = NDArray[np.float64]
+
+#: Of one step: kept activations in expanded memory [B], and where weights are not gathered.
+Moved = tuple[Floats | None, Floats]
+
+#: Of what a lookup in a table moves, the rows read; the rest is written where they are used.
+_TABLE_SHARE = 0.5
+
+
+def reached_offload(offload: Offload, node: Node) -> tuple[Offload, Offload]:
+    """Return what is copied to other memories, and what lies in memory that the device reaches.
+
+    Args:
+        offload: As the strategy has it.
+        node: Whose expanded memory says how it is used.
+    """
+    if node.cxl is None or not node.cxl.is_reached or "cxl" not in offload.tiers:
+        return offload, Offload()
+    return offload.only("host"), offload.only("cxl")
+
+
+def expanded_memory(
+    offload: Offload, node: Node, *, devices: int, spilled: Floats | float, stage_layers: Floats
+) -> ExpandedMemory | None:
+    """Return the second tier as a device of a node reaches it; None if nothing lies there.
+
+    Devices of a node share its link in equal parts, all devices the pool's, whether they are at
+    work or not.
+
+    Args:
+        offload: What lies there: the second of `reached_offload`.
+        node: Whose memory it is.
+        devices: Of the cluster.
+        spilled: Share of what has no place of its own that does not fit on the device.
+        stage_layers: Layers of a pipeline stage, `(n,)`.
+    """
+    tier = node.cxl
+    if tier is None or not offload.tiers:
+        return None
+    rate = tier.bandwidth_bytes_per_s
+    if not tier.per_device:
+        rate = min(rate / node.devices, node.device.host_link_bytes_per_s)
+    if tier.pool_bytes_per_s is not None:
+        rate = min(rate, tier.pool_bytes_per_s / devices)
+    one = np.ones_like(stage_layers)
+    layers = offload.layers if offload.activations else 0
+    return ExpandedMemory(
+        ratio=node.device.memory_bandwidth_bytes_per_s / rate,
+        latency_s=tier.latency_s,
+        concurrent=tier.access == "concurrent",
+        spilled=np.asarray(spilled) * one,
+        kept=np.minimum(layers / np.maximum(stage_layers, 1.0), 1.0),
+        parameters=offload.parameters is not None,
+        optimizer=offload.optimizer is not None,
+        table_misses=0.0 if offload.tables is None else 1.0 - offload.hits,
+    )
+
+
+def kept_rows(program: BlockProgram, saved_bytes: Floats, tier: ExpandedMemory) -> Floats:
+    """Return what of each kept tensor lies in expanded memory, `(saved tensors, n)`. [B]
+
+    What recomputation makes again stays on the device.
+    """
+    far = np.zeros_like(saved_bytes)
+    for index, tensor in enumerate(program.saved):
+        if program.backward and not tensor.recomputed:
+            far[index] = saved_bytes[index] * tier.kept
+    return far
+
+
+def kept_accesses(
+    program: BlockProgram, far: Floats
+) -> tuple[Mapping[int, Floats], Mapping[int, Floats], Mapping[int, Floats]]:
+    """Return what steps of forward, recomputation and backward move of kept tensors there. [B]
+
+    Who makes a tensor writes it, who keeps it reads it once in forward and once in backward. What
+    the block was given is written with its first step.
+
+    Args:
+        program: Of the block.
+        far: What of each kept tensor lies there, `(saved tensors, n)`. [B]
+    """
+    phases: tuple[dict[int, Floats], dict[int, Floats], dict[int, Floats]] = ({}, {}, {})
+    lists = program.forward, program.recomputation, program.backward
+    for tensor, size in zip(program.saved, far, strict=True):
+        if not size.any():
+            continue
+        _add(phases[0], max(tensor.producer, 0), size)
+        for number, steps in enumerate(lists):
+            for path in tensor.savers or (tensor.consumer,):
+                if (step := _reader(steps, path)) is not None:
+                    _add(phases[number], step, size)
+    return phases
+
+
+def _reader(steps: Sequence[Step], path: str) -> int | None:
+    """Return the step of an operator that reads what it kept: of gradients the weight's."""
+    own = [i for i, s in enumerate(steps) if isinstance(s, ComputeStep) and s.path == path]
+    weight = [i for i in own if steps[i].phase is StepPhase.WEIGHT_GRADIENT]
+    return next(iter((*weight, *own)), None)
+
+
+def _add(found: dict[int, Floats], step: int, size: Floats) -> None:
+    found[step] = found[step] + size if step in found else size
+
+
+def stored_whole(program: BlockProgram, scale: Scale) -> Floats:
+    """Return 1 where a block computes with its parameters where they are stored, `(n,)`.
+
+    0 where they are gathered from shards first: what is gathered is on the device.
+    """
+    whole = np.ones_like(scale.micro_batch)
+    for group in program.parameters:
+        whole = whole * (scale.degree(group.parameter_axes) <= 1)
+    return whole
+
+
+def far_share(
+    step: ComputeStep, traffic: Floats, moved_bytes: Moved, scale: Scale, rates: Rates
+) -> Floats:
+    """Return the share of a step's memory traffic that goes to expanded memory, `(n,)`.
+
+    Args:
+        step: The step.
+        traffic: All that it moves. [B]
+        moved_bytes: What it moves of kept activations that lie there, None for nothing, and where
+            its weights are used where they are stored.
+        scale: Values of symbols.
+        rates: What the device reaches.
+    """
+    tier = rates.expanded
+    assert tier is not None
+    kept, whole = moved_bytes
+    moved = np.maximum(traffic, 1.0)
+    placed = np.zeros_like(traffic)  # of what has a tier of its own
+    far = np.zeros_like(traffic)
+    if kept is not None:
+        placed = far = np.minimum(kept / moved, 1.0)
+    reads_weights = step.phase is not StepPhase.WEIGHT_GRADIENT and step.weights
+    if reads_weights and step.kind is OperatorKind.EMBEDDING:
+        is_table = not any(size.seq for size in step.traffic)
+        misses = tier.table_misses if is_table else tier.parameters * whole
+        if np.any(misses > 0):
+            own = np.minimum(_TABLE_SHARE, 1.0 - placed) * (1.0 if is_table else whole)
+            placed, far = placed + own, far + own * misses
+    elif reads_weights and tier.parameters:
+        size = sum((scale.value(w) for w in step.weights), 0.0) * rates.element_bytes
+        own = np.minimum(size * step.share / moved, 1.0 - placed) * whole
+        placed, far = placed + own, far + own
+    return np.asarray(far + (1.0 - placed) * tier.spilled)

@@ -1,0 +1,155 @@
+"""What a strategy and its software's habits say about moving data, resolved for one job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from wattree.cost import Software
+from wattree.lowering.storage import Storage
+from wattree.lowering.streams import Stream
+from wattree.lowering.tiers import Tier
+from wattree.strategy import Offload, Prefetch, Strategy
+
+__all__ = ["DEFAULT_BUCKET_BYTES", "Movement", "movement_of"]
+
+#: PyTorch DDP's default bucket (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
+DEFAULT_BUCKET_BYTES = 25.0 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Movement:
+    """How data moves beside the computation of one job.
+
+    Attributes:
+        in_line: Kinds of communication on the computation's own stream.
+        overlap_gradients, overlap_parameters: Hide data-parallel traffic behind compute.
+        overlap_pipeline: Compute goes on during transfers between stages.
+        forward_ahead, backward_ahead: A gather starts when all but this many blocks before it
+            are done.
+        after_reductions: In backward also when what the block before reduces is.
+        reshard_after_forward: Gathered parameters are dropped between forward and backward.
+        bucket_bytes: Gradients reduced together. [B]
+        parameter_bucket_bytes: Updated parameters gathered together; 0 for block by block. [B]
+        early_updates: A bucket is updated when it is reduced, not all of them at the end.
+        offload: What waits outside of the devices, and is copied.
+        reached: What lies in expanded memory, which the device reads and writes as it works.
+        tiers: The memories in use.
+        memory_bytes_per_s: Of the device, for updates. [B/s]
+        far_bytes_per_s: The same of what is all in expanded memory. [B/s]
+        update_traffic_bytes: Parameters → what their update moves through memory. [B]
+        gradient_bytes, parameter_bytes: Stored, per element. [B]
+        single_process: Samples and parameters come from the first rank before forward, gradients
+            go there after backward.
+        sample_bytes: Of all replicas together, where one process scatters them. [B]
+    """
+
+    in_line: frozenset[str]
+    overlap_gradients: bool
+    overlap_parameters: bool
+    overlap_pipeline: bool
+    forward_ahead: int
+    backward_ahead: int
+    after_reductions: bool
+    reshard_after_forward: bool
+    bucket_bytes: float
+    parameter_bucket_bytes: float
+    early_updates: bool
+    offload: Offload
+    tiers: Mapping[str, Tier]
+    memory_bytes_per_s: float
+    update_traffic_bytes: Callable[[float], float]
+    gradient_bytes: float
+    parameter_bytes: float
+    reached: Offload
+    far_bytes_per_s: float
+    single_process: bool = False
+    sample_bytes: float = 0.0
+
+    @property
+    def reach(self) -> int:
+        """Over how many blocks something waits at most."""
+        return max(self.forward_ahead, self.backward_ahead, self.offload.prefetch + 1, 2)
+
+    @property
+    def frees_gradients(self) -> bool:
+        """Whether gradients are dropped as soon as nobody needs them."""
+        return self.early_updates or self.offload.optimizer is not None
+
+    def stream(self, kind: str, own: int) -> int:
+        """Return the stream of a kind of `IN_LINE`, which has one of its own unless in line."""
+        return Stream.COMPUTE if kind in self.in_line else own
+
+    def device_parameters(self, storage: Storage) -> float:
+        """Return what the device keeps of a block's parameters all the time. [B]"""
+        elsewhere = self.offload.parameters or self.reached.parameters
+        return 0.0 if elsewhere else float(storage.parameters[0])
+
+    def device_optimizer(self, storage: Storage) -> float:
+        """Return what the device keeps of a block's optimiser state. [B]"""
+        elsewhere = self.offload.optimizer or self.reached.optimizer
+        return 0.0 if elsewhere else float(storage.optimizer[0])
+
+
+def movement_of(
+    strategy: Strategy,
+    software: Software,
+    tiers: Mapping[str, Tier],
+    *,
+    memory_bytes_per_s: float,
+    update_traffic_bytes: Callable[[float], float],
+    sample_bytes: float = 0.0,
+    reached: tuple[Offload, float] | None = None,
+) -> Movement:
+    """Return what holds where the strategy chooses, or else what the software does.
+
+    Args:
+        strategy: What is chosen.
+        software: Its habits.
+        tiers: The memories in use.
+        memory_bytes_per_s: Of updates on the device. [B/s]
+        update_traffic_bytes: Parameters → what their update moves through memory. [B]
+        sample_bytes: Of all replicas together, where one process scatters them. [B]
+        reached: What the device reaches in expanded memory instead of copying, and the bandwidth of
+            updates of what is all there; None for nothing. [B/s]
+    """
+    there, far_bytes_per_s = reached or (Offload(), memory_bytes_per_s)
+    traffic = strategy.traffic
+    in_line = frozenset(traffic.in_line)
+    overlap_parameters = _habit(strategy.overlap_parameters, software.overlap_parameters)
+    prefetch = traffic.prefetch
+    if prefetch is None:
+        depth = 1 if overlap_parameters else 0
+        prefetch = Prefetch(forward=depth, backward=depth)
+    overlap_gradients = _habit(strategy.overlap_gradients, software.overlap_gradients)
+    early = traffic.overlap_optimizer
+    overlap_pipeline = _habit(traffic.overlap_pipeline, software.overlap_pipeline)
+    return Movement(
+        in_line=in_line,
+        # In line, or updated at once, gradients leave where they are made.
+        overlap_gradients=(overlap_gradients or "gradients" in in_line or early)
+        and not strategy.single_process,
+        overlap_parameters=overlap_parameters,
+        overlap_pipeline=overlap_pipeline and "pipeline" not in in_line,
+        forward_ahead=prefetch.ahead(prefetch.forward),
+        backward_ahead=prefetch.ahead(prefetch.backward),
+        after_reductions=prefetch.after_reductions,
+        reshard_after_forward=traffic.reshard_after_forward,
+        bucket_bytes=traffic.gradient_bucket_bytes or DEFAULT_BUCKET_BYTES,
+        parameter_bucket_bytes=traffic.parameter_bucket_bytes or 0.0,
+        early_updates=early,
+        offload=traffic.offload.without(there),
+        reached=there,
+        tiers=tiers,
+        memory_bytes_per_s=memory_bytes_per_s,
+        far_bytes_per_s=far_bytes_per_s,
+        update_traffic_bytes=update_traffic_bytes,
+        gradient_bytes=software.gradient_bytes,
+        parameter_bytes=software.parameter_bytes,
+        single_process=strategy.single_process,
+        sample_bytes=sample_bytes,
+    )
+
+
+def _habit(choice: bool | None, default: bool) -> bool:  # noqa: FBT001 - the switch and its habit
+    return default if choice is None else choice

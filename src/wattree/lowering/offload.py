@@ -1,0 +1,120 @@
+"""Whether what is to wait outside of the devices can: tables, schedules, nodes, neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost import Software
+from wattree.errors import StrategyError
+from wattree.graph import ModelGraph
+from wattree.hardware import Node
+from wattree.lowering.block import ModelProgram
+from wattree.lowering.memory_tier_access import reached_offload
+from wattree.lowering.topology import MeshTopology
+from wattree.strategy import Strategy, Traffic
+
+__all__ = [
+    "check_far_tables",
+    "check_shared_tiers",
+    "offload_misfits",
+]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+def check_shared_tiers(topologies: Sequence[MeshTopology], used: Sequence[str]) -> None:
+    """Refuse jobs that would share memory behind the devices: its room and its host's time.
+
+    Args:
+        topologies: Of jobs on one cluster.
+        used: Tiers that any of them uses.
+
+    Raises:
+        StrategyError: Jobs share a host, or a pool of CXL memory.
+    """
+    if not used or len(topologies) < 2:
+        return
+    node = topologies[0].cluster.node
+    hosts = [np.unique(t.device_of(np.arange(t.mesh.ranks)) // node.devices) for t in topologies]
+    every = np.concatenate(hosts)
+    pooled = "cxl" in used and node.cxl is not None and node.cxl.pooled
+    if pooled or len(np.unique(every)) < len(every):
+        where = "one pool of CXL memory" if pooled else "a host"
+        raise StrategyError(
+            {
+                "strategy.offload": f"found with neighbours that share {where}; expected jobs on "
+                "nodes of their own, as what they keep and update there is not added up"
+            }
+        )
+
+
+def check_far_tables(program: ModelProgram, software: Software, traffic: Traffic) -> None:
+    """Refuse tables behind the device where not just the rows that are looked up would move.
+
+    Raises:
+        StrategyError: There are none, gradients are dense, replicas hold the same tables, or what
+            was brought in is kept for backward.
+    """
+    tables = [g for each in program.programs for g in each.parameters if g.touched is not None]
+    where = "strategy.offload.tables"
+    found = {}
+    if not tables:
+        found[where] = (
+            f"found with {program.model.name}, which has no tables that samples look up in"
+        )
+    elif not software.sparse_gradients:
+        found[where] = (
+            f"'{software.name}' makes gradients of whole tables, which would all cross the link; "
+            "set traits: {sparse_gradients: true}, or leave it out"
+        )
+    elif any(group.partial_axes for group in tables):
+        found[where] = (
+            "found with tables that replicas hold alike; spread them: tables: auto, table-wise, "
+            "row-wise or column-wise"
+        )
+    if not traffic.reshard_after_forward:
+        found["strategy.reshard_after_forward"] = (
+            "found false with offload.tables, whose rows are dropped after forward; leave it out"
+        )
+    if found:
+        raise StrategyError(found)
+
+
+def offload_misfits(strategy: Strategy, model: ModelGraph, node: Node) -> dict[str, str]:
+    """Return path → what the node or the schedule lacks for what moves beside the computation."""
+    found: dict[str, str] = {}
+    traffic, offload = strategy.traffic, strategy.traffic.offload
+    if "cxl" in offload.tiers and node.cxl is None:
+        found["strategy.offload"] = (
+            f"found 'cxl', but a {node.name} has no memory over CXL; describe one under `cxl` in "
+            "the node's file, or use 'host'"
+        )
+    elif offload.overflow is not None and not (node.cxl and node.cxl.is_reached):
+        found["strategy.offload.overflow"] = (
+            f"found '{offload.overflow}', but a {node.name} only copies to and from it; let the "
+            "node's file say `access: serial` or `access: concurrent` under `cxl`, or name what "
+            "waits there"
+        )
+    elif "host" in (offload.optimizer, offload.tables) and node.host.memory_bytes_per_s is None:
+        item = "optimizer" if offload.optimizer == "host" else "tables"
+        found[f"strategy.offload.{item}"] = (
+            f"the update on the host takes its memory bandwidth, which {node.name} does not "
+            "give; add `memory_bandwidth` under `host` in the node's file"
+        )
+    if offload.layers > model.layers:
+        found["strategy.offload.activations.layers"] = (
+            f"found {offload.layers}, but {model.name} has {model.layers} layers"
+        )
+    copies = strategy.schedule.placed(strategy.mesh.degree("pp")).copies
+    copied, _ = reached_offload(offload, node)
+    if copies > 1 and (traffic.overlap_optimizer or copied.optimizer is not None):
+        key = "overlap_optimizer" if traffic.overlap_optimizer else "offload.optimizer"
+        found[f"strategy.{key}"] = (
+            f"the stages of '{strategy.schedule.name}' exchange gradients at the end of the step, "
+            "before any update; use a schedule with one direction"
+        )
+    return found

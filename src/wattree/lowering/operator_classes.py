@@ -1,0 +1,29 @@
+"""Classes of the steps of a block, for the account of energy."""
+
+from __future__ import annotations
+
+from wattree.graph import OperatorClass, class_of_kind
+from wattree.lowering.program import CollectiveKind, ComputeStep, Step
+
+__all__ = ["class_between_replicas", "class_of_step"]
+
+#: Axes of the mesh that an exchange of activations runs over, the telling one first.
+_OF_AXIS = (
+    ("ep", OperatorClass.EXPERT_EXCHANGE),
+    ("cp", OperatorClass.CONTEXT_PARALLEL),
+    ("tp", OperatorClass.TENSOR_PARALLEL),
+)
+_REDUCES = {CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.REDUCE}
+
+
+def class_of_step(step: Step) -> OperatorClass:
+    """Return the class of one step of a block."""
+    if isinstance(step, ComputeStep):
+        return class_of_kind(step.kind)
+    found = (known for axis, known in _OF_AXIS if axis in step.axes)
+    return next(found, OperatorClass.OTHER_EXCHANGE)
+
+
+def class_between_replicas(kind: CollectiveKind) -> OperatorClass:
+    """Return the class of a collective between replicas: gradients are reduced, the rest sent."""
+    return OperatorClass.GRADIENT_SYNC if kind in _REDUCES else OperatorClass.PARAMETER_GATHER

@@ -1,0 +1,217 @@
+"""Time, FLOP and traffic of compute steps that language models written by hand do not have.
+
+Convolutions, and operators that are bound by memory, of captured models. Products, attention and
+the rest stand in `compiler.evaluate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost import Software
+from wattree.cost.convolution import (
+    Convolution,
+    ConvolutionPass,
+    convolution_time_s,
+    fresh_s,
+)
+from wattree.cost.memory_bound import Passes, gathered_bytes, passes_of, plain_function
+from wattree.cost.rates import Rates
+from wattree.graph import OperatorKind
+from wattree.lowering.program import ComputeStep, LocalSize, Scale, StepPhase
+
+__all__ = [
+    "convolution_costs",
+    "is_convolution",
+    "library_passes",
+    "memory_bound_costs",
+    "runs_alone",
+    "weight_casts",
+]
+
+Floats = NDArray[np.float64]
+
+#: Kinds that only captured operators have; the rest is shared with models written by hand.
+_CAPTURED = frozenset(
+    {
+        OperatorKind.POOL,
+        OperatorKind.BATCH_NORM,
+        OperatorKind.REDUCTION,
+        OperatorKind.COPY,
+        OperatorKind.GATHER,
+        OperatorKind.SORT,
+        OperatorKind.FFT,
+        OperatorKind.OTHER,
+    }
+)
+#: Kinds of either whose kernels depend on the software.
+_SHARED = frozenset(
+    {
+        OperatorKind.ELEMENTWISE,
+        OperatorKind.NORM,
+        OperatorKind.SOFTMAX,
+        OperatorKind.EMBEDDING,
+    }
+)
+_TABLES = frozenset({OperatorKind.EMBEDDING})
+_GRADIENTS = {
+    StepPhase.INPUT_GRADIENT: ConvolutionPass.INPUT_GRADIENT,
+    StepPhase.WEIGHT_GRADIENT: ConvolutionPass.WEIGHT_GRADIENT,
+}
+_OPPOSITE = {
+    ConvolutionPass.FORWARD: ConvolutionPass.INPUT_GRADIENT,
+    ConvolutionPass.INPUT_GRADIENT: ConvolutionPass.FORWARD,
+    ConvolutionPass.WEIGHT_GRADIENT: ConvolutionPass.WEIGHT_GRADIENT,
+}
+#: Width of what autocast keeps in fp32, and of a cast between it and 16 bits. [B]
+_FULL_BYTES, _CAST_BYTES = 4.0, 6.0
+#: Functions that autocast runs in fp32 (PyTorch's list, torch.amp: "CUDA Ops that autocast to
+#: float32"). Batch norms take 16-bit activations.
+_FULL_WIDTH = frozenset({"layer_norm", "group_norm", "softmax", "log_softmax", "rms_norm"})
+
+
+def is_convolution(step: ComputeStep) -> bool:
+    """Return whether `convolution_costs` knows the step."""
+    return step.kind is OperatorKind.CONVOLUTION and step.matmul is not None
+
+
+def convolution_costs(
+    step: ComputeStep, scale: Scale, rates: Rates, software: Software
+) -> tuple[Floats, Floats, Floats]:
+    """Return time, FLOP and memory traffic of a convolution or one of its gradients."""
+    assert step.matmul is not None
+    assert step.window is not None
+    m, n, k, groups = (
+        scale.value(size)
+        for size in (step.matmul.m, step.matmul.n, step.matmul.k, step.matmul.groups)
+    )
+    window, which = step.window, _GRADIENTS.get(step.phase, ConvolutionPass.FORWARD)
+    taps = int(np.prod(window.kernel))
+    # A transposed convolution is another's input gradient: its positions are that one's outputs.
+    channels = (n / taps, k) if window.transposed else (k / taps, n)
+    shape = Convolution(
+        positions=m,
+        in_channels=channels[0],
+        out_channels=channels[1],
+        groups=groups,
+        taps=taps,
+        stride_area=float(np.prod(window.stride)),
+        square=len(set(window.kernel)) == 1
+        and len(window.kernel) == 2
+        and set(window.dilation) == {1},
+    )
+    width = rates.convolution.element_bytes
+    activations = _total(step.reads, scale) + _total(step.writes, scale)
+    weights = _total(step.weights, scale)
+    traffic = (activations + weights) * width
+    converted: Floats | float = 0.0
+    if not software.channels_last and rates.convolution.kernels.matrix and width < _FULL_BYTES:
+        # Kernels of 16 bits read NHWC alone; those of TF32 have NCHW forms.
+        converted = 2.0 * activations * width
+    time_s = convolution_time_s(
+        shape,
+        _OPPOSITE[which] if window.transposed else which,
+        rates.convolution,
+        traffic,
+        converted,
+    )
+    cast = weight_casts(step, scale, rates, software)
+    cast = np.zeros_like(m) if cast is None else cast
+    flop = 2.0 * m * n * k * groups * step.share
+    time_s = _at_least(time_s + cast / rates.stream_bytes_per_s, step, rates)
+    return time_s * step.share, flop, np.asarray((traffic + converted + cast) * step.share)
+
+
+def weight_casts(
+    step: ComputeStep, scale: Scale, rates: Rates, software: Software
+) -> Floats | None:
+    """Return what autocast moves to make 16-bit weights, or fp32 gradients of them; None: nothing.
+
+    [B]
+    """
+    if not software.autocast or rates.element_bytes >= _FULL_BYTES:
+        return None
+    if step.phase is StepPhase.INPUT_GRADIENT:
+        return None
+    return _total(step.weights, scale) * _CAST_BYTES
+
+
+def library_passes(step: ComputeStep, software: Software) -> Passes | None:
+    """Return the passes of a memory-bound step; None where other formulas hold."""
+    if step.kind in _CAPTURED or (software.library_kernels and step.kind in _SHARED):
+        return passes_of(step.kind, step.function)
+    return None
+
+
+def runs_alone(step: ComputeStep) -> bool:
+    """Return whether a step takes kernels of its own, no part of another's."""
+    passes = passes_of(step.kind, step.function)
+    return passes is None or passes.runs or step.phase in _GRADIENTS
+
+
+def memory_bound_costs(
+    step: ComputeStep, passes: Passes, scale: Scale, rates: Rates, software: Software
+) -> tuple[Floats, Floats, Floats]:
+    """Return time, FLOP and memory traffic of a step that is bound by memory."""
+    backward = step.phase in _GRADIENTS
+    fixed = sum((scale.value(size) * width for size, width in step.fixed_traffic), 0.0)
+    read, written = _total(step.reads, scale), _total(step.writes, scale)
+    width, cast = rates.element_bytes, 0.0
+    runs_wide = plain_function(step.function) in _FULL_WIDTH
+    if software.autocast and width < _FULL_BYTES and runs_wide:
+        width, cast = _FULL_BYTES, _CAST_BYTES
+    moved = written * cast
+    if step.kind in _TABLES:
+        moved = moved + _table_bytes(step, scale, rates, software)
+    else:
+        over_reads, over_writes = passes.over(backward=backward)
+        moved = moved + (over_reads * read + over_writes * written) * width
+    traffic = np.asarray(moved + fixed)
+    share = passes.backward_share if backward else passes.share
+    time_s = traffic / (streamed_bytes_per_s(traffic, rates) * share)
+    time_s = time_s + fresh_s(np.asarray(written * width), rates.convolution.fresh_s_per_byte)
+    time_s = _at_least(time_s, step, rates)
+    return time_s * step.share, np.zeros_like(traffic), traffic * step.share
+
+
+def _at_least(time_s: Floats, step: ComputeStep, rates: Rates) -> Floats:
+    """Return the time of kernels, none shorter than the shortest there is. [s]
+
+    In a graph what they take to start is added to their work elsewhere.
+    """
+    least_s = step.kernels * rates.kernel_s
+    return np.maximum(time_s, least_s) if rates.start_s is None else time_s
+
+
+def streamed_bytes_per_s(traffic_bytes: Floats, rates: Rates) -> Floats:
+    """Return the bandwidth of a kernel that moves so much: the cache's where that holds it. [B/s]
+
+    What an operator reads was written just before, by the operator that made it.
+    """
+    held = traffic_bytes <= rates.cached_bytes
+    return np.where(held, rates.cached_bytes_per_s, rates.stream_bytes_per_s)
+
+
+def _table_bytes(step: ComputeStep, scale: Scale, rates: Rates, software: Software) -> Floats:
+    """Return what looking up rows of a table moves, or adding gradients to them. [B]
+
+    Dense gradients are cleared first, the whole table's.
+    """
+    result_bytes = _total(step.writes, scale) * rates.element_bytes
+    row_bytes = scale.value(step.row) * rates.element_bytes
+    rows = result_bytes / np.maximum(row_bytes, 1.0)
+    for size, _ in step.fixed_traffic:  # the ids; others tell where bags begin and end
+        rows = np.maximum(rows, scale.value(size))
+    picked = gathered_bytes(rows, row_bytes)
+    if step.phase not in _GRADIENTS:
+        return np.asarray(picked + result_bytes)
+    cleared = 0.0 if software.sparse_gradients else _total(step.weights, scale)
+    # Rows of the gradient are read, and those of the table's read and written.
+    return np.asarray(result_bytes + 2.0 * picked + cleared * software.gradient_bytes)
+
+
+def _total(sizes: Iterable[LocalSize], scale: Scale) -> Floats:
+    return sum((scale.value(size) for size in sizes), np.zeros_like(scale.micro_batch))

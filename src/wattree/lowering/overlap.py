@@ -1,0 +1,226 @@
+"""Which collectives of a block overlap which of its matmuls, and how long a phase takes then.
+
+A collective that overlap hides is cut in two: the visible share stays in line, the rest runs
+beside the product it feeds (gathers) or drains (scatters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost.rates import Rates
+from wattree.lowering.collective_cpu_time import borne
+from wattree.lowering.costs import PhaseCosts
+from wattree.lowering.program import CollectiveKind, CollectiveStep, ComputeStep, Step
+from wattree.lowering.ring import Ring, rings_of
+from wattree.lowering.ring_rows import collapsed_row, ring_rows, ring_span_s
+from wattree.lowering.rows import Row
+from wattree.lowering.streams import Stream
+
+__all__ = ["Pipelining", "hidden_beside", "phase_rows", "phase_span_s"]
+
+Floats = NDArray[np.float64]
+
+#: Collectives that software cuts into pieces, and those that it cuts if it is told into how many.
+_CUT = frozenset({CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER})
+_REDUCED = frozenset({CollectiveKind.ALL_REDUCE})
+_DRAINS = frozenset({CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE})
+#: Kinds of collectives between operators, and the streams that they have of their own.
+_KINDS = (
+    ("experts", Stream.EXPERT),
+    ("context", Stream.CONTEXT),
+    ("tensor", Stream.TENSOR),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipelining:
+    """Visible shares of collectives that can run beside products.
+
+    Attributes:
+        tensor_exposed_share: Of gathers and scatters over `tp`; 1 keeps them whole.
+        context_exposed_share: Of key/value gathers over `cp` that nothing says more about.
+        in_line: Kinds (`tensor`, `context`, `experts`) on the stream of the computation.
+        cuts_reductions: All-reduces are cut like gathers and scatters.
+        slower: Time of a product in pieces over that of the whole.
+        shares_processors: Collectives take time of the processors that compute.
+    """
+
+    tensor_exposed_share: float
+    context_exposed_share: float
+    in_line: frozenset[str] = frozenset()
+    cuts_reductions: bool = False
+    slower: float = 1.0
+    shares_processors: bool = False
+
+    @classmethod
+    def of(
+        cls, rates: Rates, *, overlap_tensor: bool, pieces: int | None, in_line: Iterable[str]
+    ) -> Pipelining:
+        """Return the visible shares and streams.
+
+        A product cut into `k` pieces hides all but one piece of its traffic: the first piece of
+        what is gathered has to be there before it starts, the last of what is scattered leaves
+        when it is done.
+
+        Args:
+            rates: With the share of the pieces that software makes by itself.
+            overlap_tensor: Whether tensor-parallel traffic is hidden at all.
+            pieces: Of each product; None: as `rates` says.
+            in_line: Kinds on the stream of the computation.
+        """
+        share = rates.tensor_exposed_share if pieces is None else 1.0 / pieces
+        return cls(
+            tensor_exposed_share=share if overlap_tensor else 1.0,
+            context_exposed_share=0.0,
+            in_line=frozenset(in_line),
+            cuts_reductions=pieces is not None,
+            slower=1.0 / rates.slice_rate,
+            shares_processors=rates.exchange_s > 0 or rates.exchange_s_per_byte > 0,
+        )
+
+    def share(self, step: CollectiveStep) -> float:
+        """Return the visible share of `step`."""
+        if step.kind not in _CUT and not (self.cuts_reductions and step.kind in _REDUCED):
+            return 1.0
+        if step.exposed or self.stream(step) == Stream.COMPUTE:
+            return 1.0
+        if step.axes == ("tp",):
+            return self.tensor_exposed_share
+        return self.context_exposed_share if step.axes == ("cp",) else 1.0
+
+    def hidden_latencies(self, share: float) -> float:
+        """Return how many latencies the hidden part of a collective has, cut where `share` shows.
+
+        Each piece its own on processors, whose threads have to come to their turn; on accelerators
+        those of pieces in flight are hidden by one another.
+        """
+        return 1.0 / share - 1.0 if self.shares_processors else 0.0
+
+    def stream(self, step: Step) -> int:
+        """Return the stream a step runs on."""
+        if isinstance(step, ComputeStep):
+            return Stream.COMPUTE
+        kind, own = _KINDS[0 if "ep" in step.axes else 1 if "cp" in step.axes else 2]
+        return Stream.COMPUTE if kind in self.in_line else own
+
+
+def phase_rows(
+    steps: Sequence[Step], pipelining: Pipelining, ring_ranks: Mapping[int, int] | None = None
+) -> list[Row]:
+    """Return the tasks of a phase: every step, hidden parts beside their products.
+
+    Args:
+        steps: Of the phase.
+        pipelining: Visible shares of collectives.
+        ring_ranks: Attention in blocks → how many; None: one row for all blocks.
+    """
+    partner = hidden_beside(steps, pipelining)
+    rings = rings_of(steps)
+    passes = {ring.keys: ring for ring in rings.values()}
+    passes |= {ring.gradient: ring for ring in rings.values() if ring.gradient is not None}
+    rows: list[Row] = []
+    at: dict[int, int] = {}  # step → row that completes it
+    waiting: dict[int, list[int]] = {}  # product → hidden gathers its readers must await
+    for index, step in enumerate(steps):
+        if index in passes:
+            # Keys come with their attention's rows, and gradients are home when it is done.
+            if index == passes[index].gradient:
+                last = at[passes[index].attention]
+                at[index] = last if ring_ranks is None else last - 1
+            continue
+        if index in rings:
+            stream = pipelining.stream(steps[rings[index].keys])
+            _add_ring(rings[index], steps, rows, at, ring_ranks, stream=stream)
+            continue
+        depends = tuple(at[d] for d in step.depends)
+        late = tuple(row for d in step.depends for row in waiting.get(d, ()))
+        share = 1.0
+        if isinstance(step, CollectiveStep) and index in partner:
+            share = pipelining.share(step)
+            beside = partner[index]
+            if beside < index:  # drains a product: its hidden part starts with the product
+                starts = rows[at[beside]].depends
+                pieces = pipelining.hidden_latencies(share)
+                rows.append(Row(index, 1 - share, pipelining.stream(step), starts, True, pieces))
+                depends = (*depends, len(rows) - 1)
+        rows.append(Row(index, share, pipelining.stream(step), depends + late, False))
+        at[index] = len(rows) - 1
+        if index in partner and partner[index] > index:
+            pieces = pipelining.hidden_latencies(share)
+            rows.append(Row(index, 1 - share, pipelining.stream(step), depends, True, pieces))
+            waiting.setdefault(partner[index], []).append(len(rows) - 1)
+    if pipelining.slower > 1.0 and partner:
+        cut = set(partner.values())
+        rows = [replace(r, slower=pipelining.slower) if r.step in cut else r for r in rows]
+    return borne(rows, steps) if pipelining.shares_processors else rows
+
+
+def _add_ring(
+    ring: Ring,
+    steps: Sequence[Step],
+    rows: list[Row],
+    at: dict[int, int],
+    ring_ranks: Mapping[int, int] | None,
+    *,
+    stream: int,
+) -> None:
+    """Append the rows of an attention in blocks; `at` tells the one that completes it."""
+    if ring_ranks is not None:
+        ring_rows(ring, steps, rows, at, ring_ranks[ring.attention], stream=stream)
+    else:
+        rows.append(collapsed_row(ring, steps, at))
+    at[ring.attention] = len(rows) - 1
+
+
+def hidden_beside(steps: Sequence[Step], pipelining: Pipelining) -> dict[int, int]:
+    """Return collective → the product it can be pipelined with."""
+    partner: dict[int, int] = {}
+    for index, step in enumerate(steps):
+        if isinstance(step, CollectiveStep):
+            if pipelining.share(step) >= 1.0:
+                continue
+            if step.kind in _DRAINS and step.depends:
+                before = step.depends[0]
+                if isinstance(steps[before], ComputeStep):
+                    partner[index] = before
+        else:
+            for before in step.depends:
+                earlier = steps[before]
+                if (
+                    isinstance(earlier, CollectiveStep)
+                    and earlier.kind is CollectiveKind.ALL_GATHER
+                    and pipelining.share(earlier) < 1.0
+                ):
+                    partner.setdefault(before, index)
+    return partner
+
+
+def phase_span_s(costs: PhaseCosts, pipelining: Pipelining) -> Floats:
+    """Return how long a phase takes alone, shape `(n,)`: its streams in order. [s]"""
+    count = costs.work_s.shape[1]
+    free: dict[int, Floats] = {}
+    ends: list[Floats] = []
+    zero = np.zeros(count)
+    rings = rings_of(costs.steps)
+    for row in phase_rows(costs.steps, pipelining):
+        start = free.get(row.stream, zero)
+        for before in row.depends:
+            start = np.maximum(start, ends[before])
+        latency = row.latency_share * costs.latency_s[row.step]
+        if row.collapsed:
+            ring = rings[row.step]
+            in_line = pipelining.stream(costs.steps[ring.keys]) == Stream.COMPUTE
+            end = start + ring_span_s(ring, costs, in_line=in_line)
+        else:
+            end = start + latency + row.work_s(costs.work_s, costs.processor_s)
+        free[row.stream] = end
+        ends.append(end)
+    span = zero
+    for end in free.values():
+        span = np.maximum(span, end)
+    return span

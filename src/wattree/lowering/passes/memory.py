@@ -1,0 +1,311 @@
+"""Pass 4: what a block keeps: activations for backward, and parameters with their storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from wattree.graph import Block, Operator, OperatorKind, Parameter
+from wattree.lowering.layout import Layout, layout_of
+from wattree.lowering.passes.forward import PRODUCTS, Placed, StepList, together
+from wattree.lowering.passes.propagate import Split
+from wattree.lowering.program import (
+    CollectiveKind,
+    CollectiveStep,
+    LocalSize,
+    ParameterGroup,
+    SavedTensor,
+)
+from wattree.strategy import OWNER, Choices
+from wattree.strategy.parts import is_sample_table, looked_up
+
+__all__ = ["parameter_groups", "saved_tensors"]
+
+_GATHERS = (CollectiveKind.ALL_GATHER, CollectiveKind.RING_GATHER)
+
+
+def saved_tensors(
+    block: Block,
+    splits: Sequence[Split],
+    choices: Sequence[Choices],
+    forward: StepList,
+    inputs: Mapping[str, Placed],
+) -> tuple[SavedTensor, ...]:
+    """Return the activations that backward needs, each once.
+
+    A tensor is made again instead of kept if its producer is recomputed and all who save it lie in
+    the recomputed region; the region's inputs, and what leaves it, are kept.
+    """
+    share_of = {o.path: c.recompute for o, c in zip(block.operators, choices, strict=True)}
+    inside = {o.path: c.inside_region for o, c in zip(block.operators, choices, strict=True)}
+    producer = {out.tensor: o for o in block.operators for out in o.outputs}
+    widths = {
+        operand.tensor: operand.element_bytes
+        for operator in block.operators
+        for operand in operator.outputs
+        if operand.element_bytes is not None
+    }
+    savers: dict[str, list[Operator]] = {}
+    for operator in block.operators:
+        names = list(operator.saved)
+        if share_of[operator.path] > 0:
+            names += [operand.tensor for operand in operator.inputs]
+        for name in dict.fromkeys(names):
+            savers.setdefault(name, []).append(operator)
+    split_of = {o.path: s for o, s in zip(block.operators, splits, strict=True)}
+    found = []
+    for name, operators in savers.items():
+        made_by = producer.get(name)
+        if made_by is None and name not in inputs:
+            continue  # token ids
+        # Made again if its producer is, and everyone who needs it does so inside the region.
+        needed_outside = any(
+            name in operator.saved and not inside[operator.path] for operator in operators
+        )
+        again = share_of[made_by.path] if made_by and not needed_outside else 0.0
+        placed = _kept(name, operators, split_of, forward, inputs)
+        is_logits = operators[0].kind is OperatorKind.CROSS_ENTROPY
+        found.append(
+            SavedTensor(
+                name=name,
+                size=placed.size,
+                producer=placed.step,
+                consumer=operators[0].path,
+                mask_bytes=widths.get(name, 0.0),
+                recomputed=again > 0,
+                share=again if again > 0 else 1.0,
+                kind="logits" if is_logits else "activation",
+                savers=tuple(o.path for o in operators if name in o.saved),
+            )
+        )
+    found += _own_copies(block, found, forward, share_of)
+    found += _edges(block, found, forward)
+    found += [
+        _mask(operator, forward, share_of[operator.path])
+        for operator in block.operators
+        if operator.saved_mask_bytes > 0
+    ]
+    found += [
+        _scores(operator, split_of[operator.path], forward, share_of[operator.path])
+        for operator in block.operators
+        if operator.kind is OperatorKind.ATTENTION
+    ]
+    return tuple(found)
+
+
+def _edges(block: Block, kept: Sequence[SavedTensor], forward: StepList) -> list[SavedTensor]:
+    """Return the rows of neighbours that gradients of windows need, kept with the rank's own."""
+    by_name = {tensor.name: tensor for tensor in kept}
+    found = []
+    for number, ((name, _), placed) in enumerate(forward.edges.items()):
+        tensor = by_name.get(name)
+        savers = tuple(
+            o.path
+            for o in block.operators
+            if o.window is not None and o.inputs[0].tensor == name and name in o.saved
+        )
+        if tensor is None or not savers:
+            continue
+        found.append(
+            replace(
+                tensor,
+                name=f"{name}.edges.{number}",
+                size=placed.size,
+                producer=placed.step,
+                consumer=savers[0],
+                savers=savers,
+            )
+        )
+    return found
+
+
+def _own_copies(
+    block: Block,
+    kept: Sequence[SavedTensor],
+    forward: StepList,
+    share_of: Mapping[str, float],
+) -> list[SavedTensor]:
+    """Return outputs that attention keeps as it made them, where others keep them exchanged.
+
+    Under Ulysses the output lies by heads, and the projection behind it saves it by positions.
+    """
+    by_name = {tensor.name: tensor for tensor in kept}
+    copies = []
+    for operator in block.operators:
+        if operator.kind is not OperatorKind.ATTENTION:
+            continue
+        for output in operator.outputs:
+            other, made = by_name.get(output.tensor), forward.tensors[output.tensor]
+            if other is None or output.tensor not in operator.saved or made.step == other.producer:
+                continue
+            share = share_of[operator.path]
+            copies.append(
+                SavedTensor(
+                    name=f"{output.tensor}.own",
+                    size=made.size,
+                    producer=made.step,
+                    consumer=operator.path,
+                    recomputed=share > 0,
+                    share=share or 1.0,
+                    savers=(operator.path,),
+                )
+            )
+    return copies
+
+
+def _kept(
+    name: str,
+    savers: Sequence[Operator],
+    split_of: Mapping[str, Split],
+    forward: StepList,
+    inputs: Mapping[str, Placed],
+) -> Placed:
+    """Where the kept copy lies: as produced if it was only gathered since, else as converted.
+
+    Where what was gathered is to be kept, it is that, whoever else reads a part.
+    """
+    original = forward.tensors.get(name) or inputs[name]
+    moved = []
+    for operator in savers:
+        for operand in operator.inputs:
+            if operand.tensor != name:
+                continue
+            want = layout_of(operand, split_of[operator.path], partial=False)
+            converted = forward.converted.get((name, tuple(sorted(want.items()))))
+            if converted is None or converted.step < 0:
+                continue
+            step = forward.steps[converted.step]
+            gathered = isinstance(step, CollectiveStep) and step.kind in _GATHERS
+            moved.append((converted, gathered))
+    whole = [placed for placed, gathered in moved if gathered and name in forward.kept]
+    parts = [placed for placed, gathered in moved if not gathered]
+    return next(iter((*whole, *parts)), original)
+
+
+def _mask(operator: Operator, forward: StepList, share: float) -> SavedTensor:
+    output = forward.tensors[operator.outputs[0].tensor]
+    return SavedTensor(
+        name=f"{operator.path}.mask",
+        size=output.size,
+        producer=output.step,
+        consumer=operator.path,
+        mask_bytes=operator.saved_mask_bytes,
+        recomputed=share > 0,
+    )
+
+
+def _scores(operator: Operator, split: Split, forward: StepList, share: float) -> SavedTensor:
+    """Return the score matrix that unfused attention keeps; the cost model drops it if fused."""
+    heads = LocalSize(float(operator.query_heads)).over(split.get("heads", ()))
+    size = heads.times(together(operator, split, "batch", "window", "seq", "kv_seq"))
+    return SavedTensor(
+        name=f"{operator.path}.scores",
+        size=size,
+        producer=forward.tensors[operator.outputs[0].tensor].step,
+        consumer=operator.path,
+        recomputed=share > 0,
+        kind="scores",
+    )
+
+
+def parameter_groups(
+    block: Block,
+    splits: Sequence[Split],
+    choices: Sequence[Choices],
+    handed_on: Mapping[str, Layout],
+) -> tuple[ParameterGroup, ...]:
+    """Return the parameters of a block, those stored and synchronised alike summed up.
+
+    Args:
+        block: Whose operators.
+        splits, choices: One per operator.
+        handed_on: Layouts in which the block's outputs are handed on.
+    """
+    elements: dict[tuple[tuple[str, ...], ParameterGroup, str], float] = {}
+    for operator, split, choice in zip(block.operators, splits, choices, strict=True):
+        whole = _summed_whole(block, splits, operator, split, handed_on)
+        for parameter in operator.parameters:
+            is_added = operator.kind in PRODUCTS and parameter not in operator.factors
+            group = _group(parameter, split, choice, alike=whole if is_added else ())
+            if is_sample_table(operator):
+                group = replace(group, touched=_touched(operator, split))
+            # How much of a table is touched follows from its own size.
+            own = "" if group.touched is None else operator.path
+            key = (group.elements.divisors, group, own)
+            elements[key] = elements.get(key, 0.0) + float(parameter.elements)
+    return tuple(
+        ParameterGroup(
+            elements=LocalSize(count, 0, 0, divisors),
+            partial_axes=group.partial_axes,
+            parameter_axes=group.parameter_axes,
+            gradient_axes=group.gradient_axes,
+            optimizer_axes=group.optimizer_axes,
+            trainable=group.trainable,
+            tied=group.tied,
+            owned=group.owned,
+            touched=group.touched,
+        )
+        for (divisors, group, _), count in elements.items()
+    )
+
+
+def _touched(operator: Operator, split: Split) -> LocalSize:
+    """Return the elements of a table that the samples of a micro-batch read on one rank."""
+    owners = split.get(OWNER, ())
+    size = LocalSize(looked_up(operator), 1, 0, split.get("batch", ()))
+    for name in operator.parameters[0].dims:
+        size = size.over(split.get(name, ()))
+    return size.over(owners).to_experts(routed=bool(owners))
+
+
+def _summed_whole(
+    block: Block,
+    splits: Sequence[Split],
+    operator: Operator,
+    split: Split,
+    handed_on: Mapping[str, Layout],
+) -> tuple[str, ...]:
+    """Return the axes over which an operator's result is summed up, and then whole on each rank.
+
+    What is added to such a result has the same gradient on all of them. Where the sum is scattered
+    over positions instead, each rank has that of its own.
+    """
+    written = {name for output in operator.outputs for name in output.dims}
+    axes = [axis for dim, over in split.items() if dim not in written for axis in over]
+    if not axes or operator.kind not in PRODUCTS:
+        return ()
+    made = {output.tensor for output in operator.outputs}
+    wanted = [layout for name, layout in handed_on.items() if name in made]
+    for reader, its in zip(block.operators, splits, strict=True):
+        wanted += [layout_of(o, its, partial=False) for o in reader.inputs if o.tensor in made]
+    return tuple(axis for axis in axes if not any(axis in layout for layout in wanted))
+
+
+def _group(
+    parameter: Parameter, split: Split, choice: Choices, *, alike: Sequence[str]
+) -> ParameterGroup:
+    """Return how a parameter lies; `alike`: axes over which its gradient is the same at once."""
+    owners = split.get(OWNER, ())
+    over = (*(axis for dim in parameter.dims for axis in split.get(dim, ())), *owners)
+    partial = tuple(
+        axis
+        for dim, axes in split.items()
+        if dim not in parameter.dims and dim != OWNER
+        for axis in axes
+        if axis not in alike
+    )
+
+    def sharded(axes: tuple[str, ...]) -> tuple[str, ...]:
+        # Only what is replicated can be sharded for storage.
+        return tuple(axis for axis in axes if axis in partial)
+
+    return ParameterGroup(
+        elements=LocalSize(1.0, 0, 0, tuple(sorted(over))),
+        partial_axes=tuple(sorted(partial)),
+        parameter_axes=sharded(choice.parameters),
+        gradient_axes=sharded(choice.gradients),
+        optimizer_axes=sharded(choice.optimizer),
+        trainable=parameter.trainable,
+        tied=parameter.tied_to is not None,
+        owned=bool(owners),
+    )

@@ -1,0 +1,168 @@
+"""Pass 6b: kinds of ranks. Ranks of one kind have the same times for the same program.
+
+On a cluster of one kind of node there is one. Where pools differ, ranks differ in kind by their
+device, by how many members of each of their groups lie beside them, and by how much of the links
+under them is theirs. A stage is compiled once for each kind of rank that it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost import GroupShape, LinkRates
+from wattree.lowering.block import ModelProgram
+from wattree.lowering.links import capacities, rates_of_ranks, share_of_one_group
+from wattree.lowering.program import CollectiveStep, Scale
+from wattree.lowering.storage import Storage
+from wattree.lowering.topology import MeshTopology
+
+__all__ = ["RankKind", "RankKinds", "RankPlacement", "axes_sets", "rank_kinds"]
+
+Integers = NDArray[np.int64]
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankKind:
+    """What the times of a rank follow from, besides its program.
+
+    Attributes:
+        pool: Number of the pool that its device is of.
+        shapes: Axes → shape of its groups as it sees them.
+        shares: Axes → part of each kind of link's bandwidth, over that of one rank where all send
+            at once, that its group asks for: how much longer its load takes there alone.
+    """
+
+    pool: int
+    shapes: Mapping[Axes, GroupShape]
+    shares: Mapping[Axes, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankKinds:
+    """Kinds of ranks, and which each rank is of.
+
+    Attributes:
+        kinds: All there are.
+        of_rank: `(ranks,)`.
+    """
+
+    kinds: tuple[RankKind, ...]
+    of_rank: Integers
+
+    def of_stage(self, ranks: Integers) -> tuple[int, ...]:
+        """Return the kinds among some ranks, ascending."""
+        return tuple(np.unique(self.of_rank[ranks]).tolist())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlacement:
+    """Group shapes of one kind of rank, where `evaluate` expects an `evaluate.Placement`."""
+
+    shapes: Mapping[Axes, GroupShape]
+
+    def group(self, axes: Sequence[str], scale: Scale) -> GroupShape:
+        """Return the shape of the groups over `axes`."""
+        del scale
+        return self.shapes[tuple(axes)]
+
+
+def axes_sets(program: ModelProgram, storages: Iterable[Storage]) -> tuple[Axes, ...]:
+    """Return every set of mesh axes that a collective of the program may run over, none too."""
+    found: dict[Axes, None] = {(): None}
+    for block in program.programs:
+        for step in (*block.forward, *block.recomputation, *block.backward):
+            if isinstance(step, CollectiveStep):
+                found[step.axes] = None
+    for storage in storages:
+        for sync in storage.sync:
+            sets = (sync.gather_axes, sync.scatter_axes, sync.reduce_axes, sync.update_axes)
+            found |= dict.fromkeys(axes for axes in sets if axes)
+    return tuple(found)
+
+
+def rank_kinds(
+    topology: MeshTopology, sets: Sequence[Axes], rates: Sequence[LinkRates]
+) -> RankKinds:
+    """Return the kinds of ranks of a mesh.
+
+    Args:
+        topology: The mesh on the cluster.
+        sets: Axes that collectives run over.
+        rates: What links reach, by pool.
+    """
+    if not topology.cluster.is_mixed:
+        return _one_kind(topology, sets)
+    uses = topology.links()
+    everyone = np.arange(topology.mesh.ranks)
+    pool = topology.pool_of(everyone)
+    own = [rates_of_ranks(use, pool, rates) for use in uses]
+    whole = [capacities(use, rates)[use.of_rank] for use in uses]
+    columns = [pool.astype(np.float64)]
+    for axes in sets:
+        groups = topology.mesh.groups(axes)
+        inside, domains = _own_counts(groups, topology.domain_of(groups))
+        in_leaf, _ = _own_counts(groups, topology.leaf_of(groups))
+        columns += [inside, domains, in_leaf]
+        for use, one, all_of_it in zip(uses, own, whole, strict=True):
+            on_link, _ = _own_counts(groups, use.of_rank[groups])
+            columns.append(on_link * one / all_of_it)
+    rows, of_rank = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    kinds = tuple(_kind(row, sets, topology, len(uses)) for row in rows)
+    return RankKinds(kinds=kinds, of_rank=of_rank.ravel())
+
+
+def _one_kind(topology: MeshTopology, sets: Sequence[Axes]) -> RankKinds:
+    """Where all nodes are alike, the most spread group of each axes stands for all."""
+    uses = topology.links()
+    shared = any(use.ranks_per_link > 1 for use in uses)
+    shares = {
+        axes: tuple(share_of_one_group(topology.mesh.groups(axes), use) for use in uses)
+        for axes in (sets if shared else ())
+    }
+    kind = RankKind(pool=0, shapes={axes: topology.group(axes) for axes in sets}, shares=shares)
+    return RankKinds(kinds=(kind,), of_rank=np.zeros(topology.mesh.ranks, dtype=np.int64))
+
+
+def _kind(
+    row: NDArray[np.float64], sets: Sequence[Axes], topology: MeshTopology, uses: int
+) -> RankKind:
+    shapes, shares = {}, {}
+    filled = topology.filled_of(int(row[0])) if topology.has_even_domains else 0.0
+    at = 1
+    for axes in sets:
+        inside, domains, in_leaf = row[at : at + 3]
+        shapes[axes] = GroupShape(
+            ranks=np.array([float(topology.mesh.size(axes))]),
+            inside=np.array([inside]),
+            in_leaf=np.array([in_leaf]),
+            domains=np.array([domains]),
+            spans=topology.spans(axes),
+            filled=np.array([filled]) if filled else None,
+        )
+        shares[axes] = tuple(row[at + 3 : at + 3 + uses].tolist())
+        at += 3 + uses
+    return RankKind(pool=int(row[0]), shapes=shapes, shares=shares)
+
+
+def _own_counts(
+    groups: Integers, places: Integers
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return for each rank how many of its group lie in its place, and in how many places all lie.
+
+    Args:
+        groups: Members by group, `(groups, members)`.
+        places: Where each lies, of the same shape.
+    """
+    width = int(places.max()) + 1
+    keys = np.arange(len(groups))[:, None] * width + places
+    distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    of_group = np.bincount(distinct // width, minlength=len(groups))
+    own, number = np.empty(groups.size), np.empty(groups.size)
+    own[groups.ravel()] = counts[inverse.ravel()]
+    number[groups.ravel()] = np.repeat(of_group, groups.shape[1])
+    return own, number

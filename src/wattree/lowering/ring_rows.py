@@ -1,0 +1,129 @@
+"""Pass 5c: attention in blocks → rows of a phase, and how long they take by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.lowering.costs import PhaseCosts
+from wattree.lowering.program import ComputeStep, Step
+from wattree.lowering.ring import Ring, block_shares
+from wattree.lowering.rows import Row
+from wattree.lowering.streams import Stream
+
+__all__ = ["collapsed_row", "ring_rows", "ring_span_s"]
+
+Floats = NDArray[np.float64]
+
+
+def ring_rows(
+    ring: Ring,
+    steps: Sequence[Step],
+    rows: list[Row],
+    at: Mapping[int, int],
+    ranks: int,
+    *,
+    stream: int,
+) -> None:
+    """Append the blocks of an attention and the transfers between them.
+
+    Args:
+        ring: Which steps.
+        steps: Of the phase.
+        rows: What comes before.
+        at: Step → row that completes it.
+        ranks: Of the ring.
+        stream: Of the transfers; in line with the computation, each comes before its block.
+    """
+    attention = steps[ring.attention]
+    assert isinstance(attention, ComputeStep)
+    ready = _ready(ring, steps, at)
+    entry = attention.reads_block_input or not ready
+    diagonal, other = (
+        float(share)
+        for share in block_shares(np.array(float(ranks)), skewed=bool(attention.skewed_axes))
+    )
+    diagonal_at = ranks - 1 if ring.backward else 0
+    turn = 1.0 / max(ranks - 1, 1)
+    waits = ready
+    for index in range(ranks):
+        moved = []
+        if index < ranks - 1:
+            rows.append(
+                Row(
+                    ring.keys,
+                    turn,
+                    stream,
+                    waits,
+                    hidden=False,
+                    latency_share=turn,
+                    entry=entry and index == 0,
+                )
+            )
+            moved.append(len(rows) - 1)
+        if ring.gradient is not None and index > 0:
+            rows.append(
+                Row(
+                    ring.gradient,
+                    turn,
+                    stream,
+                    waits,
+                    hidden=False,
+                    latency_share=1.0 if index == ranks - 1 else 0.0,
+                )
+            )
+            moved.append(len(rows) - 1)
+        rows.append(
+            Row(
+                ring.attention,
+                diagonal if index == diagonal_at else other,
+                Stream.COMPUTE,
+                waits,
+                hidden=False,
+                begins=index == 0,
+                ends=index == ranks - 1,
+                entry=entry and index == 0,
+            )
+        )
+        waits = (len(rows) - 1, *moved)
+
+
+def collapsed_row(ring: Ring, steps: Sequence[Step], at: Mapping[int, int]) -> Row:
+    """Return one row for all blocks and their transfers, for closed forms."""
+    ready = _ready(ring, steps, at)
+    return Row(ring.attention, 1.0, Stream.COMPUTE, ready, hidden=False, collapsed=True)
+
+
+def _ready(ring: Ring, steps: Sequence[Step], at: Mapping[int, int]) -> tuple[int, ...]:
+    """Return the rows after which the first turn begins."""
+    before = {*steps[ring.attention].depends, *steps[ring.keys].depends} - {ring.keys}
+    return tuple(sorted({at[step] for step in before}))
+
+
+def ring_span_s(ring: Ring, costs: PhaseCosts, *, in_line: bool) -> Floats:
+    """Return how long an attention in blocks takes, `(n,)`. [s]
+
+    Turn by turn the longer of computing and sending; one after the other where both are in line.
+    """
+    if in_line:
+        steps = [s for s in (ring.attention, ring.keys, ring.gradient) if s is not None]
+        return np.asarray(costs.work_s[steps].sum(axis=0) + costs.latency_s[steps].sum(axis=0))
+    step = costs.steps[ring.attention]
+    assert isinstance(step, ComputeStep)
+    ranks, work_s = costs.ring_ranks[ring.attention], costs.work_s
+    shares = block_shares(ranks, skewed=bool(step.skewed_axes))
+    diagonal, other = (share * work_s[ring.attention] for share in shares)
+    turns = np.maximum(ranks - 1.0, 1.0)
+    keys = (costs.latency_s[ring.keys] + work_s[ring.keys]) / turns
+    between = np.maximum(ranks - 2.0, 0.0)
+    if not ring.backward:
+        span = np.maximum(diagonal, keys) + between * np.maximum(other, keys) + other
+    elif ring.gradient is None:
+        span = (between + 1.0) * np.maximum(other, keys) + diagonal
+    else:
+        gradient = work_s[ring.gradient] / turns
+        span = np.maximum(other, keys) + between * np.maximum(other, keys + gradient)
+        span = span + np.maximum(diagonal, gradient + costs.latency_s[ring.gradient])
+    return np.asarray(np.where(ranks > 1, span, work_s[ring.attention]))

@@ -1,0 +1,168 @@
+"""What all strategies of a job share: model, software, rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from wattree.capture import DENSE_TABLES, IDLE_SEQUENCE, fused
+from wattree.cost import (
+    AUTOCAST,
+    Calibration,
+    Software,
+    at_precision,
+    matrix_precision,
+    software_family,
+)
+from wattree.cost.rates import Rates, pool_rates
+from wattree.energy import DevicePower
+from wattree.errors import CostError, JobError, UnknownNameError
+from wattree.graph import ModelGraph
+from wattree.hardware import Precision
+from wattree.job import Job
+from wattree.lowering.idle import idle_precision
+from wattree.lowering.model import model_of
+from wattree.lowering.work import model_flop
+
+__all__ = ["Setting", "setting_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What stays the same for every strategy of a job.
+
+    Attributes:
+        job: The job.
+        model: Its model graph.
+        software: Its software's habits, overrides applied.
+        precision: Number format of matrix work.
+        calibration: Constants.
+        pool_rates: What the devices of each pool reach.
+    """
+
+    job: Job
+    model: ModelGraph
+    software: Software
+    precision: Precision
+    calibration: Calibration
+    pool_rates: tuple[Rates, ...]
+    _known: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def rates(self) -> Rates:
+        """What its devices reach, where all are alike.
+
+        Raises:
+            HardwareError: Pools differ.
+        """
+        only = self.job.cluster.pool
+        return self.pool_rates[self.job.cluster.pools.index(only)]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the job says to no effect under any strategy, and what its model warns of."""
+        told = self.model.warnings
+        if self.software.sparse_gradients:
+            told = tuple(line for line in told if not line.startswith(DENSE_TABLES))
+        return (*idle_precision(self.precision, self.model), *told)
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether samples are sequences, so that tokens can be counted."""
+        told = self.model.warnings
+        return self.job.data.has_sequence and not any(t.startswith(IDLE_SEQUENCE) for t in told)
+
+    @property
+    def powers(self) -> tuple[DevicePower, ...]:
+        """What the devices of each pool draw."""
+        return tuple(rates.power for rates in self.pool_rates)
+
+    @property
+    def model_flop(self) -> float:
+        """Matrix FLOP that one step of the model needs; counted once. [FLOP]"""
+        if "flop" not in self._known:
+            data = self.job.data
+            self._known["flop"] = model_flop(
+                self.model, global_batch=data.global_batch, sequence=data.sequence_length
+            )
+        return self._known["flop"]
+
+
+#: Precisions that training software runs matrix work at; fp64 is none.
+_TRAINED_AT = (*(str(name) for name in Precision if name is not Precision.FP64), AUTOCAST)
+
+
+def setting_of(job: Job, calibration: Calibration, *, model: ModelGraph | None = None) -> Setting:
+    """Return what all strategies of `job` share.
+
+    Args:
+        job: The job.
+        calibration: Constants.
+        model: The job's model graph, where it has been built before.
+
+    Raises:
+        UnknownNameError: Unknown software family, precision, model or optimiser.
+        CostError: The device has no matrix unit for the precision.
+    """
+    model = model_of(job) if model is None else model
+    software = software_family(job.software, own_family=model.own_family).with_traits(job.traits)
+    if job.precision not in _TRAINED_AT:
+        raise UnknownNameError(
+            kind="training precision", name=job.precision, known=_TRAINED_AT, where=job.source
+        )
+    precision = matrix_precision(job.precision)
+    software = at_precision(software, job.precision)
+    model, software = _compiled(model, software, job.source)
+    job = _with_sizes(job, model)
+    try:
+        by_pool = pool_rates(
+            job.cluster, software, precision, calibration, collectives=job.collectives
+        )
+    except CostError as error:
+        raise JobError(job.source, [f"precision: {error}"]) from error
+    return Setting(
+        job=job,
+        model=model,
+        software=software,
+        precision=precision,
+        calibration=calibration,
+        pool_rates=by_pool,
+    )
+
+
+def _with_sizes(job: Job, model: ModelGraph) -> Job:
+    """Return the job with sizes of loaded samples that it does not give, as the model has them."""
+    loader = job.data.loader
+    if loader is None or not loader.assumed:
+        return job
+    if not model.inputs:
+        if job.data.has_sequence:
+            return job  # token ids
+        raise JobError(
+            job.source,
+            [
+                "data.loader.tensor_bytes: is missing, expected a size such as '588 KiB': what the "
+                f"device gets of one sample, as {model.name} does not tell"
+            ],
+        )
+    sized = loader.of_inputs(model.sample_bytes(job.data.sequence_length))
+    return replace(job, data=replace(job.data, loader=sized))
+
+
+def _compiled(model: ModelGraph, software: Software, source: str) -> tuple[ModelGraph, Software]:
+    """Return what a compiler makes of a model of single operators, and the habits left for it.
+
+    The catalogue's transformers have operators of several kernels each; how far a compiler merges
+    those is a fitted factor of the software family.
+    """
+    if software.fused_convolutions and not software.compiled:
+        raise JobError(
+            source,
+            [
+                "traits.fused_convolutions: found true, but nothing is compiled, and only compiled "
+                "kernels are merged with convolutions; add 'compile: true'"
+            ],
+        )
+    if not software.compiled or model.own_family:
+        return model, software
+    merged = fused(model, convolutions=software.fused_convolutions)
+    return merged, replace(software, compiled=False, library_kernels=False)

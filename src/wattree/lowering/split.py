@@ -1,0 +1,126 @@
+"""Pass 5a: a block's backward as two pieces, so that a schedule can put off the weight gradients.
+
+Only matrix products of weights wait, as in zero-bubble training: their operands, the saved input
+and the gradient that arrived, are kept until then. Everything else runs with the gradient of the
+input: small parameters' gradients (norms, biases, tables) come out of the same kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from wattree.graph import OperatorKind
+from wattree.lowering.costs import PhaseCosts
+from wattree.lowering.program import ComputeStep, Step, StepPhase
+
+__all__ = ["SplitBackward", "deferred_steps", "split_backward"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitBackward:
+    """The two pieces.
+
+    Attributes:
+        inputs: Costs of what the stage before waits for, recomputation left out.
+        weights: Costs of what can wait.
+        inputs_exit: Step of `inputs` that completes the gradient of the block's input, or -1.
+        held: Step of `weights` → all-gathers among `inputs` whose result it reads again.
+    """
+
+    inputs: PhaseCosts
+    weights: PhaseCosts
+    inputs_exit: int
+    held: dict[int, tuple[int, ...]]
+
+
+def deferred_steps(steps: Sequence[Step]) -> frozenset[int]:
+    """Return the steps of a backward pass that can wait: weight products, and what only they need.
+
+    A block that has nothing but such steps runs them at once, since nothing would be left.
+    """
+    late = {
+        index
+        for index, step in enumerate(steps)
+        if isinstance(step, ComputeStep)
+        and step.phase is StepPhase.WEIGHT_GRADIENT
+        and step.kind is OperatorKind.MATMUL
+    }
+    soon = {i for i, step in enumerate(steps) if isinstance(step, ComputeStep) and i not in late}
+    if not soon:
+        return frozenset()
+    needed_late, needed_soon = _needed(steps, late), _needed(steps, soon)
+    return frozenset(late | (needed_late - needed_soon))
+
+
+def _needed(steps: Sequence[Step], of: set[int]) -> set[int]:
+    """Return the collectives that `of` wait for, one through another."""
+    found: set[int] = set()
+    open_ends = [before for index in of for before in steps[index].depends]
+    while open_ends:
+        index = open_ends.pop()
+        if index not in found and not isinstance(steps[index], ComputeStep):
+            found.add(index)
+            open_ends += steps[index].depends
+    return found
+
+
+def split_backward(costs: PhaseCosts, exit_step: int) -> SplitBackward:
+    """Return the pieces of a backward pass.
+
+    Args:
+        costs: Of the whole backward.
+        exit_step: Its step that completes the gradient of the block's input, or -1.
+    """
+    late = deferred_steps(costs.steps)
+    if exit_step >= 0:
+        # The gradient of the input may take a collective that no operator here reads.
+        late -= {exit_step} | _needed(costs.steps, {exit_step})
+    soon = [index for index in range(len(costs.steps)) if index not in late]
+    later = sorted(late)
+    place = {index: at for at, index in enumerate(soon)}
+    held = {
+        at: tuple(
+            place[before]
+            for before in costs.steps[index].depends
+            if before in place and not isinstance(costs.steps[before], ComputeStep)
+        )
+        for at, index in enumerate(later)
+        if isinstance(costs.steps[index], ComputeStep)
+    }
+    return SplitBackward(
+        inputs=_taken(costs, soon),
+        weights=_taken(costs, later),
+        inputs_exit=place.get(exit_step, -1),
+        held=held,
+    )
+
+
+def _taken(costs: PhaseCosts, chosen: Sequence[int]) -> PhaseCosts:
+    """Return the steps `chosen`, numbered anew; what they waited for elsewhere is done by then."""
+    place = {index: at for at, index in enumerate(chosen)}
+    steps = tuple(
+        replace(
+            costs.steps[index],
+            depends=tuple(place[b] for b in costs.steps[index].depends if b in place),
+        )
+        for index in chosen
+    )
+    rows = np.array(chosen, dtype=np.int64)
+    return PhaseCosts(
+        steps=steps,
+        latency_s=costs.latency_s[rows],
+        work_s=costs.work_s[rows],
+        flop=costs.flop[rows],
+        traffic_bytes=costs.traffic_bytes[rows],
+        wire_bytes=costs.wire_bytes[rows],
+        scale_up_bytes=costs.scale_up_bytes[rows],
+        adapter_bytes=costs.adapter_bytes[rows],
+        uplink_bytes=costs.uplink_bytes[rows],
+        in_turn=costs.in_turn[rows],
+        transient_bytes=costs.transient_bytes[rows],
+        ring_ranks=costs.ring_ranks[rows],
+        processor_s=costs.processor_s[rows],
+    )

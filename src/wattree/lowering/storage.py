@@ -1,0 +1,235 @@
+"""Pass 6: bytes of parameters, gradients and optimiser state, and what synchronising them takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost import Software
+from wattree.errors import UnknownNameError
+from wattree.job.optimizers import OPTIMIZER_STATE_BYTES
+from wattree.lowering.program import BlockProgram, ParameterGroup, Scale
+from wattree.strategy import Offload
+
+__all__ = [
+    "Storage",
+    "SyncGroup",
+    "block_storage",
+    "buffer_bytes",
+    "optimizer_state_bytes",
+]
+
+Floats = NDArray[np.float64]
+
+
+def optimizer_state_bytes(optimizer: str) -> float:
+    """Return the state of `optimizer` per trained parameter. [B]"""
+    if optimizer not in OPTIMIZER_STATE_BYTES:
+        raise UnknownNameError(kind="optimizer", name=optimizer, known=OPTIMIZER_STATE_BYTES)
+    return OPTIMIZER_STATE_BYTES[optimizer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroup:
+    """Traffic of one parameter group of one block.
+
+    Attributes:
+        gather_axes: Parameters are gathered over these for use (FSDP); empty if whole.
+        gather_bytes: The gathered whole. [B]
+        scatter_axes: Gradients are reduce-scattered over these.
+        reduce_axes: Then (or only) all-reduced over these.
+        reduce_bytes: Gradients before reduction. [B]
+        update_axes: Updated parameters are gathered over these after the step (ZeRO-1, 2).
+        every_micro_batch: Reduced after each micro-batch, not only after the last.
+        kept_as_shards: Gradients are stored as shards, not whole.
+    """
+
+    gather_axes: tuple[str, ...]
+    gather_bytes: Floats
+    scatter_axes: tuple[str, ...]
+    reduce_axes: tuple[str, ...]
+    reduce_bytes: Floats
+    update_axes: tuple[str, ...]
+    every_micro_batch: bool
+    kept_as_shards: bool
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether gradients are kept as shards, so that the whole needs a buffer of its own."""
+        return self.kept_as_shards and bool(self.scatter_axes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """What a block's parameters take on one rank, arrays over `n` strategies. [B]
+
+    Attributes:
+        parameters, gradients, optimizer: Resident bytes.
+        updated_elements: Parameters this rank's optimiser updates.
+        sync: Traffic.
+        far: Parameters and optimiser state of tables that wait behind the device.
+        rows_in, rows_out: Looked-up rows of those that a micro-batch brings in, and their gradients
+            that it sends out.
+        far_elements: Parameters of those that the host updates.
+    """
+
+    parameters: Floats
+    gradients: Floats
+    optimizer: Floats
+    updated_elements: Floats
+    sync: tuple[SyncGroup, ...]
+    far: Floats | None = None
+    rows_in: Floats | None = None
+    rows_out: Floats | None = None
+    far_elements: Floats | None = None
+
+    def at(self, level: int) -> Storage:
+        """Return what it takes on ranks of one level alone."""
+        if len(self.parameters) == 1:
+            return self
+        own = slice(level, level + 1)
+        return Storage(
+            parameters=self.parameters[own],
+            gradients=self.gradients[own],
+            optimizer=self.optimizer[own],
+            updated_elements=self.updated_elements[own],
+            **{
+                name: None if (part := getattr(self, name)) is None else part[own]
+                for name in ("far", "rows_in", "rows_out", "far_elements")
+            },
+            sync=tuple(
+                replace(
+                    group,
+                    gather_bytes=group.gather_bytes[own],
+                    reduce_bytes=group.reduce_bytes[own],
+                )
+                for group in self.sync
+            ),
+        )
+
+
+def block_storage(
+    program: BlockProgram,
+    scale: Scale,
+    software: Software,
+    state_bytes: float,
+    *,
+    reduce_every_micro_batch: bool | None = None,
+    samples: float | None = None,
+    offload: Offload | None = None,
+) -> Storage:
+    """Return what the parameters of one block take and move.
+
+    Args:
+        program: Of the block.
+        offload: Whether tables wait behind the device.
+        scale: Values of its symbols.
+        software: Habits.
+        state_bytes: Optimiser state of a parameter. [B]
+        reduce_every_micro_batch: Gradients leave after each micro-batch, or only after the last,
+            until when each rank sums them up whole (`no_sync` of PyTorch's FSDP); None: after each
+            if they are sharded.
+        samples: Of a step, which touch rows of tables; None: those of a micro-batch.
+    """
+    zero = np.zeros_like(scale.micro_batch)
+    parameters, gradients, optimizer, updated = zero, zero, zero, zero
+    is_far = offload is not None and offload.tables is not None
+    is_far = is_far and any(group.touched is not None for group in program.parameters)
+    far, rows_in, rows_out, far_elements = zero, zero, zero, zero
+    sync = []
+    for group in program.parameters:
+        elements = scale.value(group.elements)
+        if group.owned and scale.load is not None and scale.load.held is not None:
+            elements = elements * scale.load.held
+        near = 1.0
+        if is_far and offload is not None and group.touched is not None:
+            near, missed = offload.cached, 1.0 - offload.hits
+            rows = scale.value(group.touched) * missed
+            state = software.master_bytes + software.master_gradient_bytes + state_bytes
+            width = software.parameter_bytes + (state if group.trainable else 0.0)
+            far = far + (1.0 - near) * elements * width
+            rows_in = rows_in + rows * software.parameter_bytes
+            if group.trainable:
+                rows_out = rows_out + rows * software.gradient_bytes
+        if not group.tied:
+            parameters = parameters + near * software.parameter_bytes * elements / scale.degree(
+                group.parameter_axes
+            )
+        if group.trainable and not group.tied:
+            shards = scale.degree(_optimizer_axes(group))
+            kept_over = group.gradient_axes or group.parameter_axes
+            if reduce_every_micro_batch is False:
+                kept_over = ()
+            touched = elements
+            sparse = software.sparse_gradients and not group.partial_axes
+            if group.touched is not None and sparse:
+                batch = scale.micro_batch * scale.degree(scale.batch_axes)
+                often_each = 1.0 if samples is None else samples / batch
+                touched = np.minimum(elements, often_each * scale.value(group.touched))
+            own = touched / scale.degree(kept_over)
+            if (first := _first(scale)) is not None:
+                own = own * (1.0 + first)  # the sum beside those of its replica
+            gradients = gradients + software.gradient_bytes * own
+            optimizer = (
+                optimizer
+                + near
+                * (software.master_bytes + software.master_gradient_bytes + state_bytes)
+                * elements
+                / shards
+            )
+            here = touched if near == 1.0 or offload is None else touched * offload.hits
+            updated = updated + here / shards
+            far_elements = far_elements + (touched - here) / shards
+        sync.append(_sync(group, elements, software, often=reduce_every_micro_batch))
+    first = _first(scale)
+    return Storage(
+        parameters=parameters,
+        gradients=gradients,
+        optimizer=optimizer if first is None else optimizer * first,
+        updated_elements=updated if first is None else updated * first,
+        sync=tuple(sync),
+        far=far if is_far else None,
+        rows_in=rows_in if is_far else None,
+        rows_out=rows_out if is_far else None,
+        far_elements=far_elements if is_far else None,
+    )
+
+
+def _first(scale: Scale) -> Floats | None:
+    """Return 1 for ranks that update and 0 for others, where the first alone updates."""
+    return None if scale.load is None else scale.load.first
+
+
+def _optimizer_axes(group: ParameterGroup) -> tuple[str, ...]:
+    return group.optimizer_axes or group.gradient_axes or group.parameter_axes
+
+
+def _sync(
+    group: ParameterGroup, elements: Floats, software: Software, *, often: bool | None
+) -> SyncGroup:
+    scatter = _optimizer_axes(group) if group.trainable else ()
+    rest = tuple(axis for axis in group.partial_axes if axis not in scatter)
+    sharded = bool(group.parameter_axes)
+    kept_as_shards = bool(group.gradient_axes) or sharded
+    if often is None:
+        often = kept_as_shards
+    shared = 0.0 * elements if group.owned else elements  # nobody else has what a rank owns
+    return SyncGroup(
+        gather_axes=group.parameter_axes,
+        gather_bytes=shared * software.gather_bytes,
+        scatter_axes=scatter,
+        reduce_axes=rest if group.trainable else (),
+        reduce_bytes=shared * software.reduce_bytes,
+        update_axes=() if sharded or not group.trainable else scatter,
+        every_micro_batch=often,
+        kept_as_shards=kept_as_shards and often,
+    )
+
+
+def buffer_bytes(sync: Sequence[SyncGroup], software: Software, stages: int) -> float:
+    """Return the communication buffers of a sharded optimiser. [B]"""
+    sharded = any(group.update_axes for group in sync)
+    return software.zero_buffer_bytes if sharded and stages == 1 else 0.0

@@ -1,0 +1,61 @@
+"""Model FLOP of a step: what the model needs, whatever the strategy executes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wattree.cost.attention import FORWARD_PRODUCTS
+from wattree.graph import ModelGraph
+from wattree.lowering import Scale, compile_model
+from wattree.lowering.program import ComputeStep, StepPhase
+from wattree.strategy import StrategyTree
+
+__all__ = ["model_flop"]
+
+#: Backward products that the model needs: dV, dP, dQ, dK.
+_BACKWARD_PRODUCTS = 2 * FORWARD_PRODUCTS
+
+
+def model_flop(model: ModelGraph, *, global_batch: int, sequence: int) -> float:
+    """Return the matrix FLOP of one step, recomputation and redundant work left out. [FLOP]
+
+    Counted on the model as one device would run it. Products count 2 per multiply-add in forward
+    and in each gradient. Attention counts visible scores only, two products forward and four
+    backward: the fifth that fused kernels execute is recomputation.
+
+    Args:
+        model: What is trained.
+        global_batch: Samples per step.
+        sequence: Tokens per sample.
+    """
+    program = compile_model(model, StrategyTree(nodes={}), frozenset())
+    scale = Scale(
+        micro_batch=np.array([float(global_batch)]),
+        sequence=float(sequence),
+        degrees={},
+        batch_axes=(),
+    )
+    per_program = [
+        sum(
+            _flop(step, scale)
+            for step in (*block.forward, *block.backward)
+            if isinstance(step, ComputeStep)
+        )
+        for block in program.programs
+    ]
+    return float(sum(per_program[index] for index in program.instances))
+
+
+def _flop(step: ComputeStep, scale: Scale) -> float:
+    if step.matmul is not None:
+        shape = step.matmul
+        sizes = [scale.value(size) for size in (shape.m, shape.n, shape.k, shape.groups)]
+        return 2.0 * float(np.prod(sizes))
+    if step.mask is None:
+        return 0.0
+    forward = step.phase is StepPhase.FORWARD
+    products = FORWARD_PRODUCTS if forward else _BACKWARD_PRODUCTS
+    pairs = [scale.value(size) for size in (step.batch, step.queries, step.heads)]
+    keys = float(scale.value(step.keys)[0])
+    scores = float(np.prod(pairs)) * keys * step.mask.visible_share(keys)
+    return products * 2.0 * scores * (step.head_dim + step.value_head_dim) / 2
