@@ -127,7 +127,7 @@ class Case:
 
 def loads(options: StrategyOptions) -> st.SearchStrategy[ExpertLoad | None]:
     """Return what experts may get that are spread over the ranks of `options`."""
-    most = float(options.ep * (options.tp if options.expert_over_tensor else 1))
+    most = float(options.ep * (options.tp if options.parallelism.expert_over_tensor else 1))
     return st.one_of(
         st.none(),
         st.just(ExpertLoad(imbalance=min(1.5, most))),

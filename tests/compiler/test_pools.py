@@ -242,7 +242,7 @@ def mixed_cases(draw: st.DrawFn) -> Case:
         dp=devices // tp // pp,
         sharding=draw(st.sampled_from(("none", "zero1", "zero3"))),
     )
-    axes = [(axis, getattr(options, axis)) for axis in ("pp", "dp", "tp")]
+    axes = [(axis, options.value(axis)) for axis in ("pp", "dp", "tp")]
     return Case(
         pools=tuple(pools),
         options=options,

@@ -222,7 +222,7 @@ def test_a_tree_is_read_as_written() -> None:
     assert isinstance(found, Strategy)
     assert found.mesh == Mesh(axes=(("pp", 2), ("dp", 2), ("tp", 2)))
     assert found.schedule == Schedule(name="1f1b", micro_batches=32)
-    assert (found.traffic.gradient_bucket_bytes, found.overlap_tensor) == (25 * 2**20, True)
+    assert (found.traffic.gradient_bucket_bytes, found.traffic.overlap_tensor) == (25 * 2**20, True)
     assert found.tree.nodes == {
         "": TreeNode(compute={"batch": ("dp",)}, memory=MemoryChoice(optimizer=("dp",))),
         "layers.*.mlp.up": TreeNode(compute={"out": ("tp",)}),
@@ -311,13 +311,13 @@ def test_all_problems_come_at_once() -> None:
         "strategy.tp: found 0, expected a whole number from 1 to 1,000,000",
         (
             "strategy: unknown key 'fdsp'; did you mean 'fsdp'? known keys: preset, dp, fsdp, tp, "
-            "cp, pp, ep, expert_over_tensor, micro_batch, sharding, sequence_parallel, recompute, "
-            "schedule, virtual_stages, order, placement, stage_layers, context, context_order, "
-            "sync_batch_norm, tensor_pairs, phantom, ghosts, layer_ghosts, variant, exchange, "
-            "regather, phantom_layers, op_shard, tables, single_process, "
+            "cp, pp, ep, sequence_parallel, tensor_pairs, expert_over_tensor, context, "
+            "context_order, sync_batch_norm, op_shard, tables, single_process, micro_batch, "
+            "schedule, virtual_stages, order, placement, stage_layers, sharding, recompute, "
+            "phantom, ghosts, layer_ghosts, variant, exchange, regather, phantom_layers, "
             "expert_imbalance, expert_capacity, overlap_gradients, overlap_parameters, "
             "overlap_tensor, tensor_pieces, overlap_pipeline, overlap_optimizer, "
-            "reduce_every_micro_batch, in_line, prefetch, reshard_after_forward, bucket, offload, "
+            "reduce_every_micro_batch, in_line, prefetch, reshard_after_forward, offload, bucket, "
             "processes_per_device, batch_rule, device_sharing"
         ),
         (

@@ -66,7 +66,7 @@ def test_an_order_is_read_beside_degrees_and_in_a_tree(order: list[Any]) -> None
 
     assert isinstance(options, StrategyOptions)
     assert isinstance(written_out, Strategy)
-    assert options.order == SLOTS
+    assert options.pipeline.order == SLOTS
     assert written_out.schedule == Schedule(name="custom", micro_batches=2, order=SLOTS)
 
 
@@ -77,7 +77,7 @@ def test_an_order_may_have_a_file_of_its_own(tmp_path: Path) -> None:
     options = job({"pp": 2, "schedule": "custom", "order": "own.yaml"}, tmp_path).strategy
 
     assert isinstance(options, StrategyOptions)
-    assert options.order == SLOTS
+    assert options.pipeline.order == SLOTS
 
 
 PIECE = "expected a piece such as F0, B0, I0 or W0, with @1 behind it on the stage's second chunk"

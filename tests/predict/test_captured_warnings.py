@@ -125,7 +125,7 @@ def test_a_length_that_nothing_has_still_sets_a_default(file: Path) -> None:
         for data in ({}, {"sequence_length": 10})
     )
 
-    assert (plain.strategy.micro_batch, idle.strategy.micro_batch) == (8, 1)
+    assert (plain.strategy.pipeline.micro_batch, idle.strategy.pipeline.micro_batch) == (8, 1)
     (told,) = model_of(idle).warnings
     assert "but for the default of strategy.micro_batch (1 with it" in told
 

@@ -43,10 +43,10 @@ def test_a_space_of_processes_is_one_of_whole_replicas() -> None:
     found = setting_of(job(batch=96), load_calibration())
     space = list(enumerate_space(found, limits=Limits(processes=(2, 3, 4, 6, 8))))
 
-    assert {options.processes_per_device for options in space} == {2, 3, 4, 6}
+    assert {options.colocation.processes for options in space} == {2, 3, 4, 6}
     assert all(options.ranks == options.dp == 8 for options in space)
     for options in space:
-        assert 96 % (8 * options.processes_per_device * options.micro_batch) == 0
+        assert 96 % (8 * options.colocation.processes * options.pipeline.micro_batch) == 0
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_processes_never_meet_expanded_memory(
     found = setting_of(replace(with_tier, cluster=cluster), load_calibration())
     limits = Limits(processes=(1, 2, 3), placements=placements)
     space = list(enumerate_space(found, limits=limits))
-    several = [options for options in space if options.processes_per_device > 1]
+    several = [options for options in space if options.colocation.processes > 1]
 
     assert len(several) < len(space)
     assert bool(several) == listed
@@ -94,7 +94,7 @@ def test_processes_need_as_many_times_the_memory_when_screened() -> None:
     need = {
         screened.options(index).processes_per_device: float(screened.memory_bytes[index])
         for index in np.flatnonzero(screened.memory_bytes)
-        if screened.options(int(index)).recompute == "none"
+        if screened.options(int(index)).memory.recompute == "none"
     }
 
     assert need[3] / need[2] == pytest.approx(1.5)
@@ -106,11 +106,11 @@ def test_plan_proposes_processes_where_they_help(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys.modules["wattree.search.plan"], "hand_choices", lambda *_: {})
     found = plan(job(batch=8 * 96), limits=ONE)
 
-    assert found.best.options.processes_per_device > 1
+    assert found.best.options.colocation.processes > 1
     alone = min(
         entry.result.step_time_s
         for entry in found.ranked
-        if entry.options.processes_per_device == 1
+        if entry.options.colocation.processes == 1
     )
     assert found.best.result.step_time_s < 0.8 * alone
 
@@ -119,7 +119,7 @@ def test_plan_keeps_one_process_where_that_is_best() -> None:
     """A whole batch at once leaves nothing for others to take."""
     found = plan(job(batch=512), limits=Limits(recomputations=["none"]))
 
-    assert found.best.options.processes_per_device == 1
+    assert found.best.options.colocation.processes == 1
 
 
 def test_busy_devices_and_language_models_are_not_searched_again() -> None:

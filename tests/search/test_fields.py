@@ -41,7 +41,10 @@ def test_degrees_are_tried_where_something_divides() -> None:
 def test_no_sequence_parallelism_without_positions() -> None:
     """It would be tensor parallelism again."""
     kinds = [
-        {group.switches.sequence_parallel for group in enumerate_space(setting(model)).groups}
+        {
+            group.common.parallelism.sequence_parallel
+            for group in enumerate_space(setting(model)).groups
+        }
         for model in (mlp(), dense())
     ]
     assert kinds == [{False}, {False, True}]
@@ -50,7 +53,7 @@ def test_no_sequence_parallelism_without_positions() -> None:
 def test_no_recomputation_of_layers_without_layers() -> None:
     """It would be the same strategy again."""
     kinds = [
-        {g.switches.recompute for g in enumerate_space(setting(model)).groups}
+        {g.common.memory.recompute for g in enumerate_space(setting(model)).groups}
         for model in (dlrm(), vgg())
     ]
     assert kinds == [{"none"}, {"none", "full"}]
@@ -76,10 +79,10 @@ def test_screening_is_close_to_the_play(options: StrategyOptions) -> None:
     given = replace(given, pool_rates=free)
     played = predicted(given, options).result
     degrees = Degrees(
-        axes={axis: np.array([getattr(options, axis)]) for axis in AXES},
-        micro_batch=np.array([options.micro_batch]),
+        axes={axis: np.array([options.value(axis)]) for axis in AXES},
+        micro_batch=np.array([options.pipeline.micro_batch]),
         virtual_stages=np.array([1]),
-        micro_batches=np.array([64 // (options.replicas * options.micro_batch)]),
+        micro_batches=np.array([64 // (options.replicas * options.pipeline.micro_batch)]),
     )
     screened = estimate(given, options, degrees)
 

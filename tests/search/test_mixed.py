@@ -138,7 +138,7 @@ def test_the_plan_for_a_large_model_cuts_the_pipeline_by_speed() -> None:
     best = plan(wanted, limits=limits).best
 
     assert best is not None
-    cut = best.options.stage_layers
+    cut = best.options.pipeline.stage_layers
     assert cut is not None
     assert cut[0] > cut[-1]
     where = setting_of(wanted, load_calibration())

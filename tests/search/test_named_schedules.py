@@ -16,7 +16,7 @@ NAMED = tuple(n for n in PIPELINE_SCHEDULES if n not in {"1f1b", "gpipe", "inter
 
 def test_the_default_space_has_none_of_them() -> None:
     """Few programs can run them, so a plan would be of no use to most."""
-    found = {options.schedule for options in enumerate_space(setting())}
+    found = {options.pipeline.schedule for options in enumerate_space(setting())}
 
     assert found == {"1f1b", "gpipe", "interleaved"}
 
@@ -28,10 +28,10 @@ def test_a_named_schedule_is_listed_where_it_can_run(name: str) -> None:
 
     found = list(enumerate_space(setting(), limits=limits))
 
-    stages = {options.pp for options in found if options.schedule == name}
+    stages = {options.pp for options in found if options.pipeline.schedule == name}
     # 16 halves of stages are more than 12 layers, the embedding and the head can fill.
     assert stages == ({2, 4} if name in {"zb-v", "dualpipev"} else {2, 4, 8})
-    assert {options.schedule for options in found} == {"1f1b", name}
+    assert {options.pipeline.schedule for options in found} == {"1f1b", name}
 
 
 @pytest.mark.parametrize("name", PIPELINE_SCHEDULES)

@@ -39,7 +39,7 @@ FEW = Limits(axes={"pp": (1,), "fsdp": (1,)}, shardings=("none",), micro_batches
 
 def phantoms(options: StrategyOptions) -> bool:
     """Return whether options have phantom layers."""
-    return options.phantom
+    return options.phantoms.enabled
 
 
 @pytest.fixture(scope="module")
@@ -79,18 +79,18 @@ def test_nothing_is_changed_unless_it_may_be() -> None:
     assert all(map(phantoms, changed))
     assert len(changed) > 50  # of a few counts of ghosts, shardings and micro-batches
     for group in changed.groups:
-        assert set(group.degrees.axes["tp"].tolist()) == {group.switches.tp}
+        assert set(group.degrees.axes["tp"].tolist()) == {group.common.tp}
 
 
 def test_every_strategy_of_another_function_is_marked(approximate: Plan) -> None:
     """In Python, in JSON and in text; others are not."""
-    kinds = {entry.options.phantom for entry in approximate.ranked}
+    kinds = {entry.options.phantoms.enabled for entry in approximate.ranked}
     assert kinds == {True, False}
     for entry in approximate.ranked:
         written = entry.as_json()
-        assert (entry.result.function == "changed") == entry.options.phantom
-        assert ("function" in written) == entry.options.phantom
-        if entry.options.phantom:
+        assert (entry.result.function == "changed") == entry.options.phantoms.enabled
+        assert ("function" in written) == entry.options.phantoms.enabled
+        if entry.options.phantoms.enabled:
             assert written["function"] == "changed"
             assert 0 < written["parameter_ratio"] < 1
     text = StringIO()
@@ -111,7 +111,7 @@ def test_the_best_of_the_model_itself_is_shown_beside_it(approximate: Plan) -> N
     assert approximate.best is not None
     assert approximate.exact is not None
 
-    assert approximate.best.options.phantom
+    assert approximate.best.options.phantoms.enabled
     assert approximate.exact.options == exact.best.options
     assert approximate.as_json()["exact"]["label"] == exact.best.label
     assert approximate.candidates > exact.candidates
@@ -135,7 +135,7 @@ def test_degrees_are_those_that_divide_every_layer() -> None:
     space = enumerate_space(setting(model="gpt2"), limits=Limits(phantom=True))
 
     assert {options.tp for options in space} == {2, 4}
-    assert all(options.phantom for options in space)
+    assert all(options.phantoms.enabled for options in space)
 
 
 def test_what_would_help_keeps_the_function() -> None:

@@ -97,7 +97,7 @@ def test_recomputation_is_a_reason_only_if_one_of_the_two_recomputes(found: Plan
     for sentence in found.explanation[1:]:
         if "recomputes nothing" in sentence:
             assert "recomputation" in sentence
-            assert found.ranked[0].options.recompute == "none" or "the other" in sentence
+            assert found.ranked[0].options.memory.recompute == "none" or "the other" in sentence
 
 
 def test_memory_in_the_summary_is_that_of_the_result(found: Plan) -> None:

@@ -110,7 +110,7 @@ def test_screening_in_groups_equals_one_at_a_time() -> None:
         # With the widest of each axis beside it, so that the same axes are split in both.
         widest = [int(np.argmax(degrees)) for degrees in group.degrees.axes.values()]
         few = group.degrees.take(np.array(row + widest))
-        alone = estimate(job, group.switches, few, shared=shared)
+        alone = estimate(job, group.common, few, shared=shared)
         assert alone.step_time_s[0] == pytest.approx(screened.step_time_s[index], rel=1e-12)
         assert alone.energy_j[0] == pytest.approx(screened.energy_j[index], rel=1e-12)
         # An axis that only others split adds a buffer or two where layouts change for it.
@@ -123,11 +123,11 @@ def tensor_bytes(job: Setting, options: StrategyOptions) -> float:
     return float(estimate(job, options, degrees).tensor_bytes[0])
 
 
-def _holds(switches: object, options: object) -> bool:
-    names = ("sharding", "recompute", "sequence_parallel", "expert_over_tensor", "context")
-    alike = all(getattr(switches, name) == getattr(options, name) for name in names)
-    piped = getattr(options, "schedule") == "gpipe"  # noqa: B009 - typed as object
-    return alike and (getattr(switches, "schedule") == "gpipe") == piped  # noqa: B009
+def _holds(common: StrategyOptions, options: StrategyOptions) -> bool:
+    keys = ("sharding", "recompute", "sequence_parallel", "expert_over_tensor", "context")
+    alike = all(common.value(key) == options.value(key) for key in keys)
+    piped = options.pipeline.schedule == "gpipe"
+    return alike and (common.pipeline.schedule == "gpipe") == piped
 
 
 def test_each_strategy_is_turned_away_for_one_reason_at_most() -> None:

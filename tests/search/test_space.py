@@ -57,13 +57,15 @@ def candidates(ranks: int, micro_batches: tuple[int, ...]) -> Iterator[StrategyO
 def is_distinct(options: StrategyOptions) -> bool:
     """Return whether no simpler strategy means the same."""
     copies = options.replicas * options.cp
-    if options.tp == 1 and (options.sequence_parallel or not options.expert_over_tensor):
+    if options.tp == 1 and (
+        options.parallelism.sequence_parallel or not options.parallelism.expert_over_tensor
+    ):
         return False
-    if options.pp == 1 and options.schedule != "1f1b":
+    if options.pp == 1 and options.pipeline.schedule != "1f1b":
         return False
-    if options.sharding == "hybrid":
+    if options.memory.sharding == "hybrid":
         return options.fsdp > 1 and copies > options.fsdp
-    return options.fsdp == 1 and (options.sharding == "none" or copies > 1)
+    return options.fsdp == 1 and (options.memory.sharding == "none" or copies > 1)
 
 
 def is_legal(job: Setting, options: StrategyOptions) -> bool:
@@ -74,9 +76,9 @@ def is_legal(job: Setting, options: StrategyOptions) -> bool:
         for block in job.model.blocks.values()
         for operator in block.operators
     )
-    if not has_experts and (options.ep > 1 or not options.expert_over_tensor):
+    if not has_experts and (options.ep > 1 or not options.parallelism.expert_over_tensor):
         return False
-    if data.global_batch % (options.replicas * options.micro_batch):
+    if data.global_batch % (options.replicas * options.pipeline.micro_batch):
         return False
     if options.cp > 1 and data.sequence_length % (2 * options.cp):
         return False
@@ -143,8 +145,8 @@ def test_a_mesh_that_no_strategy_can_use_is_counted_with_its_reason() -> None:
 
 def test_selective_recomputation_is_listed_only_where_scores_are_kept() -> None:
     """A fused kernel keeps no scores, so recomputing them would save nothing."""
-    fused = {o.recompute for o in enumerate_space(setting())}
-    unfused = {o.recompute for o in enumerate_space(setting(software="megatron-lm-2021"))}
+    fused = {o.memory.recompute for o in enumerate_space(setting())}
+    unfused = {o.memory.recompute for o in enumerate_space(setting(software="megatron-lm-2021"))}
 
     assert (fused, unfused) == ({"none", "full"}, {"none", "selective", "full"})
 
@@ -177,7 +179,7 @@ def test_images_may_pass_all_at_once_and_sequences_may_not() -> None:
 
     def sizes(**changes: object) -> set[int]:
         space = enumerate_space(setting(**changes), ranks=(1,))
-        return {options.micro_batch for options in space}
+        return {options.pipeline.micro_batch for options in space}
 
     assert {15, 600} <= sizes(model="resnet-18", data={"global_batch": 600})
     assert {512, 1024} <= sizes(model="resnet-18", data={"global_batch": 1024})

@@ -104,7 +104,9 @@ def test_every_preset_makes_a_strategy_of_the_ranks_asked_for(name: str) -> None
     }
     options = options_of_preset(name, changes)
 
-    found = strategy_of(options, model=STACK if options.phantom else NO_MODEL, global_batch=32)
+    found = strategy_of(
+        options, model=STACK if options.phantoms.enabled else NO_MODEL, global_batch=32
+    )
 
     assert found.mesh.ranks == 8
-    assert found.schedule.micro_batches * options.replicas * options.micro_batch == 32
+    assert found.schedule.micro_batches * options.replicas * options.pipeline.micro_batch == 32

@@ -44,12 +44,6 @@ def model_parameters(job: Job) -> int:
 def as_text(expressed: Expressed) -> str:
     """Return a job as lines for a reader; what has its default value is left out."""
     job, row = expressed.job, expressed.row
-    strategy = options(job)
-    chosen = {
-        field.name: getattr(strategy, field.name)
-        for field in fields(strategy)
-        if getattr(strategy, field.name) != field.default
-    }
     assert job.model.transformer is not None
     node = job.cluster.node
     lines = [
@@ -60,7 +54,7 @@ def as_text(expressed: Expressed) -> str:
         f"  cluster: {job.cluster.nodes} x {node.name} with {node.devices} x {node.device.name}",
         f"  network: {node.nics} x {node.nic_bandwidth_bytes_per_s / 1e9:g} GB/s per node",
         f"  scale-up domain: {job.cluster.domain_devices} devices",
-        f"  strategy: {pairs(chosen)}",
+        f"  strategy: {pairs(options(job).chosen())}",
         f"  traits: {pairs(job.traits) or 'none'}",
         *[f"  assumed: {sentence}" for sentence in expressed.assumptions],
     ]
@@ -93,7 +87,7 @@ def test_a_core_row_becomes_a_job_on_exactly_its_devices(row: MeasuredRow) -> No
     job = express(row).job
 
     assert options(job).ranks == job.cluster.devices == row.n_accel
-    assert job.data.global_batch % (options(job).replicas * options(job).micro_batch) == 0
+    assert job.data.global_batch % (options(job).replicas * options(job).pipeline.micro_batch) == 0
 
 
 @pytest.mark.parametrize(
@@ -133,12 +127,12 @@ def test_experts_spread_over_tensor_ranks_too() -> None:
     strategy = options(express(row).job)
 
     assert (row.ep, row.tp, row.dp) == (32, 2, 16)
-    assert (strategy.ep, strategy.dp, strategy.expert_over_tensor) == (16, 1, True)
+    assert (strategy.ep, strategy.dp, strategy.parallelism.expert_over_tensor) == (16, 1, True)
 
 
 def test_embedding_and_loss_take_a_layer_slot_each() -> None:
     """126 layers in 128 chunks: the first and the last hold none."""
-    layers = options(express(ROWS["L0254"]).job).stage_layers
+    layers = options(express(ROWS["L0254"]).job).pipeline.stage_layers
 
     assert layers is not None
     assert (len(layers), sum(layers), layers[0], layers[-1]) == (128, 126, 0, 0)
@@ -149,7 +143,7 @@ def test_maxtext_shards_over_128_devices_and_replicates_beyond() -> None:
     row = replace(ROWS["L0637"], n_accel=512, dp=512, global_batch=1024, fsdp_shard=128)
     strategy = options(express(row).job)
 
-    assert (strategy.sharding, strategy.fsdp, strategy.dp) == ("hybrid", 128, 4)
+    assert (strategy.memory.sharding, strategy.fsdp, strategy.dp) == ("hybrid", 128, 4)
 
 
 @pytest.mark.parametrize(

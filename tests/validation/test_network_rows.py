@@ -30,8 +30,8 @@ def as_text(expressed: Expressed) -> str:
     """Return a job as lines for a reader."""
     job, row = expressed.job, expressed.row
     node, strategy, loader = job.cluster.node, options(job), job.data.loader
-    switches = [f"dp {strategy.dp}", f"tables {strategy.tables}"]
-    switches += ["single process"] if strategy.single_process else []
+    options_used = [f"dp {strategy.dp}", f"tables {strategy.parallelism.tables}"]
+    options_used += ["single process"] if strategy.parallelism.single_process else []
     loading = "none"
     if loader is not None:
         loading = f"{loader.workers} workers, {loader.core_s * 1e3:g} ms a sample"
@@ -42,7 +42,7 @@ def as_text(expressed: Expressed) -> str:
         f"  precision {job.precision}, optimizer {job.optimizer}, software {job.software}",
         f"  cluster: {job.cluster.nodes} x {node.name} with {node.devices} x {node.device.name}, "
         f"{node.scale_up.kind} of {node.scale_up.bandwidth_bytes_per_s / 1e9:g} GB/s",
-        f"  strategy: {', '.join(switches)}",
+        f"  strategy: {', '.join(options_used)}",
         f"  loading: {loading}",
         f"  traits: {', '.join(f'{k} {v}' for k, v in job.traits.items()) or 'none'}",
         *[f"  assumed: {sentence}" for sentence in expressed.assumptions],
@@ -61,7 +61,7 @@ def test_a_row_becomes_a_job_on_exactly_its_devices(row: MeasuredRow) -> None:
     job = express(row).job
 
     assert options(job).ranks == job.cluster.devices == row.n_accel
-    assert job.data.global_batch == options(job).dp * options(job).micro_batch
+    assert job.data.global_batch == options(job).dp * options(job).pipeline.micro_batch
 
 
 @pytest.mark.parametrize(

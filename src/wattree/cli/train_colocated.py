@@ -26,11 +26,11 @@ def share_asked(job: Job, processes: int | None, rule: Rule | None) -> tuple[int
     from wattree.strategy import StrategyOptions
 
     options = job.strategy
-    usual = options if isinstance(options, StrategyOptions) else StrategyOptions()
+    usual = (options if isinstance(options, StrategyOptions) else StrategyOptions()).colocation
     if processes is not None and processes < 1:
         raise RunError("--processes-per-device", [f"found {processes}, expected 1 or more"])
     return (
-        usual.processes_per_device if processes is None else processes,
+        usual.processes if processes is None else processes,
         usual.batch_rule if rule is None else rule.value,
     )
 

@@ -21,9 +21,9 @@ def busy_share(setting: Setting, options: StrategyOptions, step_s: float) -> flo
     # What a device does for one of several processes with as many samples each is what it does
     # for one alone.
     beside = StrategyOptions(
-        recompute=options.recompute, processes_per_device=2, batch_rule=FIXED_PER_PROCESS
+        recompute=options.memory.recompute, processes_per_device=2, batch_rule=FIXED_PER_PROCESS
     )
-    alone = StrategyOptions(dp=options.replicas, micro_batch=options.micro_batch)
+    alone = StrategyOptions(dp=options.replicas, micro_batch=options.pipeline.micro_batch)
     degrees = Degrees.of([alone], setting.job.data.global_batch)
     program = screened(setting, beside, degrees).program
     tables = Tables(setting, beside, degrees, program, pool=0)

@@ -39,9 +39,9 @@ class Degrees:
     def of(cls, options: Sequence[StrategyOptions], global_batch: int) -> Degrees:
         """Return the degrees of `options`."""
         return cls(
-            axes={axis: np.array([getattr(o, axis) for o in options]) for axis in AXES},
-            micro_batch=np.array([o.micro_batch for o in options]),
-            virtual_stages=np.array([o.virtual_stages for o in options]),
+            axes={axis: np.array([o.value(axis) for o in options]) for axis in AXES},
+            micro_batch=np.array([o.pipeline.micro_batch for o in options]),
+            virtual_stages=np.array([o.pipeline.virtual_stages for o in options]),
             micro_batches=np.array([_micro_batches(o, global_batch) for o in options]),
         )
 
@@ -58,4 +58,4 @@ class Degrees:
 def _micro_batches(options: StrategyOptions, global_batch: int) -> int:
     """Return the micro-batches of one process, per step and replica."""
     share = options.colocation.process_batch(global_batch)
-    return share // (options.replicas * options.micro_batch)
+    return share // (options.replicas * options.pipeline.micro_batch)

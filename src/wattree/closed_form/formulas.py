@@ -48,8 +48,8 @@ class Formulas:
     def __init__(self, tables: Sequence[Tables]) -> None:
         self.by_pool = tables
         self.tables = tables[0]  # what depends on no device
-        self._copies = gathered_copies(self.tables.switches)
-        self._hidden = hidden_traffic(self.tables.switches, self.tables.setting.software)
+        self._copies = gathered_copies(self.tables.options)
+        self._hidden = hidden_traffic(self.tables.options, self.tables.setting.software)
         self._borders = Borders(tables, hidden=self._hidden.transfers)
         self._inputs = Inputs(tables)
         software, state_bytes = self.tables.setting.software, self.tables.state_bytes
@@ -58,7 +58,7 @@ class Formulas:
             for far in (False, True)
         ]
         self._spans = [each.forward + each.backward for each in tables]
-        # Much is nothing under most switches; pipelines are many, and each would add it up again.
+        # Much is nothing under most options; pipelines are many, and each would add it up again.
         self._nothing = frozenset(
             name for name in _OFTEN_NOTHING if not any(getattr(each, name).any() for each in tables)
         )
@@ -95,7 +95,7 @@ class Formulas:
             self._span_s(held, name, index, behind) for name in ("forward", "backward")
         )
         gather, every = (self._of_storage(held, name, index) for name in ("gather", "every"))
-        again = gather if self.tables.switches.traffic.reshard_after_forward else 0.0 * gather
+        again = gather if self.tables.options.traffic.reshard_after_forward else 0.0 * gather
         in_line = 0.0 * gather  # traffic that nothing hides
         if not hidden.forward_gathers:
             in_line, gather = in_line + gather, 0.0 * gather
@@ -210,7 +210,7 @@ class Formulas:
 
     def _barrier_s(self, index: Integers, held: Held) -> Floats:
         """Return what a process waits for others of its device at the end of a step. [s]"""
-        if (processes := self.tables.switches.processes_per_device) == 1:
+        if (processes := self.tables.options.colocation.processes) == 1:
             return np.zeros(len(index))
         variance = self._of_blocks(held, "variance_s2", index).max(axis=0)
         return barrier_s(self.tables.degrees.micro_batches[index] * variance, processes=processes)
@@ -261,7 +261,7 @@ class Formulas:
             if (staged := self._staged(held.later[kind, program])) is not None:
                 need = need + staged[storage]
             working[kind] = np.maximum(working[kind], need)
-        if not self.tables.switches.traffic.reshard_after_forward:
+        if not self.tables.options.traffic.reshard_after_forward:
             working = working + self._of_storage(held, "gathered", index)
         if held.stages == 1:
             working = working + self.tables.buffers[held.counts[0] > 0].max(initial=0.0)

@@ -30,16 +30,18 @@ class Hidden:
     transfers: bool
 
 
-def hidden_traffic(switches: StrategyOptions, software: Software) -> Hidden:
+def hidden_traffic(options: StrategyOptions, software: Software) -> Hidden:
     """Return what is hidden where the strategy chooses, or else what the software hides."""
-    traffic = switches.traffic
-    parameters = habit(choice=switches.overlap_parameters, default=software.overlap_parameters)
+    traffic = options.traffic
+    parameters = habit(
+        choice=options.traffic.overlap_parameters, default=software.overlap_parameters
+    )
     forward = backward = parameters
     if (prefetch := traffic.prefetch) is not None:
         forward = prefetch.ahead(prefetch.forward) > 1
         backward = prefetch.ahead(prefetch.backward) > 1
     separate = "parameters" not in traffic.in_line
-    gradients = habit(choice=switches.overlap_gradients, default=software.overlap_gradients)
+    gradients = habit(choice=options.traffic.overlap_gradients, default=software.overlap_gradients)
     transfers = habit(choice=traffic.overlap_pipeline, default=software.overlap_pipeline)
     return Hidden(
         gradients=gradients and "gradients" not in traffic.in_line,
@@ -50,9 +52,9 @@ def hidden_traffic(switches: StrategyOptions, software: Software) -> Hidden:
     )
 
 
-def gathered_copies(switches: StrategyOptions) -> float:
+def gathered_copies(options: StrategyOptions) -> float:
     """Return how many blocks' parameters are gathered at once beside those that are kept."""
-    traffic = switches.traffic
+    traffic = options.traffic
     if not traffic.reshard_after_forward:
         return 0.0
     if "parameters" in traffic.in_line:
@@ -62,22 +64,22 @@ def gathered_copies(switches: StrategyOptions) -> float:
     return float(max(prefetch.ahead(depth) for depth in (prefetch.forward, prefetch.backward)))
 
 
-def is_expressible(switches: StrategyOptions, cluster: Cluster) -> bool:
+def is_expressible(options: StrategyOptions, cluster: Cluster) -> bool:
     """Return whether the closed form knows all settings.
 
     Not what is copied to memory behind the devices or freed early, and not what makes ranks differ:
     owners of tables, or a first device that does more than the others.
 
     Args:
-        switches: The settings.
+        options: The settings.
         cluster: Whose nodes say how memory behind the devices is used.
     """
-    offload = switches.traffic.offload
+    offload = options.traffic.offload
     copied = bool(offload.tiers)
     if copied and not cluster.is_mixed:
         copied = bool(reached_offload(offload, cluster.node)[0].tiers)
-    alike = switches.tables == "data-parallel" and not switches.single_process
-    moves_plainly = not switches.traffic.overlap_optimizer
+    alike = options.parallelism.tables == "data-parallel" and not options.parallelism.single_process
+    moves_plainly = not options.traffic.overlap_optimizer
     return alike and moves_plainly and not copied
 
 

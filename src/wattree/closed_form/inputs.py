@@ -32,7 +32,7 @@ class Inputs:
         self.by_pool = by_pool
         # Nothing: no bytes, and no time of any core.
         loader = by_pool[0].setting.job.data.loader or Loader(workers=1)
-        self.loader = loader.shared(by_pool[0].switches.processes_per_device)
+        self.loader = loader.shared(by_pool[0].options.colocation.processes)
         self.is_known = by_pool[0].setting.job.data.loader is not None
 
     def period_s(self, index: Integers, held: Held) -> Floats:

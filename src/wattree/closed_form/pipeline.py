@@ -88,9 +88,9 @@ class Held:
     received: Floats
 
 
-def known_schedule(switches: StrategyOptions, virtual: int) -> str:
+def known_schedule(options: StrategyOptions, virtual: int) -> str:
     """Return the schedule whose formulas hold; an order of the user's own counts as 1F1B."""
-    known = "1f1b" if switches.schedule == CUSTOM else switches.schedule
+    known = "1f1b" if options.pipeline.schedule == CUSTOM else options.pipeline.schedule
     return schedule_of_chunks(known, virtual)
 
 
@@ -98,7 +98,7 @@ def held_by_stages(
     program: ModelProgram,
     stages: int,
     virtual: int,
-    switches: StrategyOptions,
+    options: StrategyOptions,
     *,
     pools: Floats | None = None,
 ) -> Held:
@@ -108,13 +108,13 @@ def held_by_stages(
         program: Blocks of the model.
         stages: Pipeline degree.
         virtual: Chunks of a stage.
-        switches: Schedule and, if given, layers of chunks.
+        options: Schedule and, if given, layers of chunks.
         pools: Share of each stage's ranks in each pool, `(pools, stages)`; one pool if None.
     """
     schedule = Schedule(
-        name=known_schedule(switches, virtual),
+        name=known_schedule(options, virtual),
         virtual_stages=virtual,
-        stage_layers=switches.stage_layers,
+        stage_layers=options.pipeline.stage_layers,
     )
     chunks = cut_chunks(program, stages, schedule)
     placement = schedule.placed(stages)

@@ -69,21 +69,21 @@ class Estimates:
 
 def estimate(
     setting: Setting,
-    switches: StrategyOptions,
+    options: StrategyOptions,
     degrees: Degrees,
     *,
     shared: Shared | None = None,
 ) -> Estimates:
-    """Return estimates for strategies that share `switches` and differ in `degrees`.
+    """Return estimates for strategies that share `options` and differ in `degrees`.
 
     Args:
         setting: The job.
-        switches: Sharding, recomputation, sequence parallelism, schedule, overlap; its own
+        options: Sharding, recomputation, sequence parallelism, schedule, overlap; its own
             degrees are ignored.
         degrees: Arrays of degrees.
         shared: Kept from call to call, it saves compiling the same programs again.
     """
-    return screened(setting, switches, degrees, shared=shared).estimates(setting)
+    return screened(setting, options, degrees, shared=shared).estimates(setting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +106,13 @@ class Screened:
     """Strategies whose blocks are compiled, to be estimated under one or more calibrations.
 
     Attributes:
-        switches: What they share.
+        options: What they share.
         degrees: What they differ in.
         program: Their block programs.
         shared: What was compiled before.
     """
 
-    switches: StrategyOptions
+    options: StrategyOptions
     degrees: Degrees
     program: ModelProgram
     shared: Shared
@@ -137,7 +137,7 @@ class Screened:
         """
         degrees, cluster = self.degrees, setting.job.cluster
         tables = [
-            Tables(setting, self.switches, degrees, self.program, pool=pool, spilled=spilled)
+            Tables(setting, self.options, degrees, self.program, pool=pool, spilled=spilled)
             for pool in range(len(cluster.pools))
         ]
         screen = Formulas(tables)
@@ -145,7 +145,7 @@ class Screened:
         memory, dynamic_j = np.zeros_like(time_s), np.zeros_like(time_s)
         pools = np.zeros(len(time_s), dtype=np.int64)
         over, room = np.zeros_like(time_s), np.ones(len(time_s), dtype=bool)
-        has_tier = bool(self.switches.traffic.offload.tiers)
+        has_tier = bool(self.options.traffic.offload.tiers)
         alike = degrees.axes["pp"] * MANY + degrees.virtual_stages
         if cluster.is_mixed:  # which pools a stage lies on depends on the number of ranks
             alike = alike * MANY + tables[0].ranks.astype(np.int64)
@@ -180,13 +180,13 @@ class Screened:
         ranks = 0  # the same wherever nodes are alike
         if cluster.is_mixed:
             ranks = int(np.prod([values[at] for values in degrees.axes.values()]))
-        name = known_schedule(self.switches, virtual)
-        cut = self.switches.stage_layers
+        name = known_schedule(self.options, virtual)
+        cut = self.options.pipeline.stage_layers
         key = self.program.instances, name, stages, virtual, cut, ranks
         held = self.shared.held.get(key)
         if held is None:
             pools = stage_pools(cluster, ranks, stages) if cluster.is_mixed else None
-            held = held_by_stages(self.program, stages, virtual, self.switches, pools=pools)
+            held = held_by_stages(self.program, stages, virtual, self.options, pools=pools)
             self.shared.held[key] = held
         return held
 
@@ -199,7 +199,7 @@ def _overflow(
     `kinds` are the live tensors of each kind of stage, `(kinds, n)`. [B]
     """
     cluster = setting.job.cluster
-    node, offload = cluster.node, screen.tables.switches.traffic.offload
+    node, offload = cluster.node, screen.tables.options.traffic.offload
     footprint = process_bytes(kinds, setting.calibration, node.device)
     over = spilled_share(footprint.max(axis=0), node.device.memory_bytes, offload)
     if "cxl" not in offload.tiers:
@@ -229,7 +229,7 @@ def stage_pools(cluster: Cluster, ranks: int, stages: int) -> Floats:
 
 def screened(
     setting: Setting,
-    switches: StrategyOptions,
+    options: StrategyOptions,
     degrees: Degrees,
     *,
     shared: Shared | None = None,
@@ -238,38 +238,38 @@ def screened(
 
     Args:
         setting: The job.
-        switches: What the strategies share.
+        options: What the strategies share.
         degrees: What they differ in.
         shared: Kept from call to call, it saves compiling again what only degrees change.
     """
     shared = shared or Shared()
     active = frozenset(axis for axis, values in degrees.axes.items() if (values > 1).any())
     # Neither schedules nor degrees (above 1) change a tree, nor does how data moves.
-    wide = replace(_wide(switches, degrees), traffic=Traffic())
+    wide = _wide(options, degrees).changed(traffic=Traffic())
     # Neither do processes on each device, which are all alike.
-    own_tp = wide.tp if wide.phantom else min(wide.tp, 2)
-    key = replace(wide, tp=own_tp, schedule="1f1b", processes_per_device=1), active
+    own_tp = wide.tp if wide.phantoms.enabled else min(wide.tp, 2)
+    key = wide.changed(tp=own_tp, schedule="1f1b", processes_per_device=1), active
     if key not in shared.programs:
         tree = tree_of(wide, setting.model)
         model, tree = with_phantoms(setting.model, tree, {"tp": wide.tp})
-        if wide.phantom:  # of others, even degrees alone are screened
+        if wide.phantoms.enabled:  # of others, even degrees alone are screened
             model = with_widest_parts(model, tree, {"tp": wide.tp})
         shared.programs[key] = compile_model(model, tree, active)
-    return Screened(switches=switches, degrees=degrees, program=shared.programs[key], shared=shared)
+    return Screened(options=options, degrees=degrees, program=shared.programs[key], shared=shared)
 
 
-def _wide(switches: StrategyOptions, degrees: Degrees) -> StrategyOptions:
-    """Return the switches with a tensor degree above 1, so that its splits are in the tree.
+def _wide(options: StrategyOptions, degrees: Degrees) -> StrategyOptions:
+    """Return the options with a tensor degree above 1, so that its splits are in the tree.
 
     Under spatial parallelism the degree of `cp` says which layers are split, the number of replicas
     says which fully connected layers and tables are, and phantom layers have a block for each rank.
     """
     own: dict[str, Any] = {"tp": int(degrees.axes["tp"].max())}
-    told = (("cp",) if switches.context == SPATIAL else ()) + (
-        REPLICAS if switches.op_shard or switches.tables == "auto" else ()
+    told = (("cp",) if options.parallelism.context == SPATIAL else ()) + (
+        REPLICAS if options.parallelism.op_shard or options.parallelism.tables == "auto" else ()
     )
-    told = (*told, "tp") if switches.phantom else told
+    told = (*told, "tp") if options.phantoms.enabled else told
     for axis in told:
         own[axis] = int(degrees.axes[axis].max())
         assert (degrees.axes[axis] == own[axis]).all(), "such trees differ with the degree"
-    return replace(switches, **own, virtual_stages=1, stage_layers=None)
+    return options.changed(**own, virtual_stages=1, stage_layers=None)

@@ -48,16 +48,16 @@ class Tables:
     def __init__(
         self,
         setting: Setting,
-        switches: StrategyOptions,
+        options: StrategyOptions,
         degrees: Degrees,
         program: ModelProgram,
         *,
         pool: int,
         spilled: Floats | None = None,
     ) -> None:
-        self.setting, self.switches, self.degrees = setting, switches, degrees
+        self.setting, self.options, self.degrees = setting, options, degrees
         self.program = program
-        colocation = switches.colocation
+        colocation = options.colocation
         self.rates = setting.pool_rates[pool].shared(
             colocation.processes, in_turn=colocation.sharing == TIME_SLICED
         )
@@ -73,7 +73,7 @@ class Tables:
         filled = np.zeros_like(micro_batch)
         if self.rates.collectives.looks_at_any():
             filled = np.minimum(self.ranks, float(domain))
-        tier = Expansion.of(setting.job.cluster, switches, spilled)
+        tier = Expansion.of(setting.job.cluster, options, spilled)
         first, self.block_of = _distinct(
             values["tp"], values["cp"], values["ep"], micro_batch, filled, *tier.told(values["pp"])
         )
@@ -85,11 +85,11 @@ class Tables:
         self.costs = self.mean_costs = [
             block_costs(p, scale, placement, rates, software) for p in program.programs
         ]
-        if switches.expert_load is not None:
+        if options.parallelism.expert_load is not None:
             # All wait for the busiest rank; energy is that of all ranks together.
             self.costs, self.mean_costs = (
                 [block_costs(p, loaded, placement, rates, software) for p in program.programs]
-                for loaded in _loaded(switches.expert_load, scale, setting, program)
+                for loaded in _loaded(options.parallelism.expert_load, scale, setting, program)
             )
         # Storage: the micro-batch does not matter.
         without_stages = (values[axis] for axis in AXES if axis != "pp")
@@ -106,18 +106,18 @@ class Tables:
                 self.storage_scale,
                 software,
                 self.state_bytes,
-                reduce_every_micro_batch=switches.reduce_every_micro_batch,
+                reduce_every_micro_batch=options.traffic.reduce_every_micro_batch,
                 samples=float(colocation.process_batch(setting.job.data.global_batch)),
                 offload=tier.reached,
             )
             for p in program.programs
         ]
-        overlap = habit(choice=switches.overlap_tensor, default=software.overlap_tensor)
+        overlap = habit(choice=options.traffic.overlap_tensor, default=software.overlap_tensor)
         pipelining = Pipelining.of(
             rates,
             overlap_tensor=overlap,
-            pieces=switches.tensor_pieces,
-            in_line=switches.traffic.in_line,
+            pieces=options.traffic.tensor_pieces,
+            in_line=options.traffic.in_line,
         )
         self.forward = np.array([phase_span_s(c.forward, pipelining) for c in self.costs])
         self.backward = np.array(
@@ -145,7 +145,7 @@ class Tables:
 
     def update_bytes(self, elements: Floats) -> Floats:
         """Return the memory traffic of the updates of a device. [B]"""
-        processes = self.switches.processes_per_device
+        processes = self.options.colocation.processes
         software = self.setting.software
         return update_traffic_bytes(elements, self.state_bytes, software, processes=processes)
 

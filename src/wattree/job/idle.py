@@ -8,13 +8,24 @@ What depends on the model is in `predict.idle`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
 from wattree.hardware import Cluster, Fabric, Node, Pool
 from wattree.job.problems import Problems
-from wattree.job.schema import ClusterSpec, TreeSpec
-from wattree.strategy import ULYSSES, ExpertLoad, Schedule, Strategy, StrategyOptions
+from wattree.job.schema import ClusterSpec
+from wattree.job.strategy_schema import TreeSpec
+from wattree.strategy import (
+    KNOBS,
+    ULYSSES,
+    Colocation,
+    ExpertLoad,
+    Knob,
+    Schedule,
+    Strategy,
+    StrategyOptions,
+    Traffic,
+    knobs_of,
+)
 from wattree.units import format_quantity
 
 __all__ = [
@@ -75,106 +86,29 @@ def warn_of_port(node: Node, fabric: Fabric, *, problems: Problems) -> None:
 # ---------------------------------------------------------------- a preset with its degrees
 
 
-def _of_colocation(processes: int, chosen: Mapping[str, Any], *, problems: Problems) -> None:
-    """Warn of how processes share a device that has one."""
-    for key in ("batch_rule", "device_sharing"):
-        if chosen.get(key) is not None and processes == 1:
-            problems.warn(
-                f"strategy.{key}",
-                "has no effect with processes_per_device 1: one process has the device; set it "
-                "above 1",
-            )
-
-
 def warn_of_idle_options(
     options: StrategyOptions, chosen: Mapping[str, Any], *, problems: Problems
 ) -> None:
-    """Warn of switches of the section `strategy` that do nothing at its degrees.
+    """Warn of options of the section `strategy` that do nothing at its degrees.
 
     Args:
         options: All of them, degrees filled in.
         chosen: Those that the file sets.
         problems: Where warnings go.
     """
-    if chosen.get("sequence_parallel") and options.tp == 1:
-        problems.warn(
-            "strategy.sequence_parallel",
-            "true has no effect with tp 1: it splits over tensor-parallel ranks; set tp above 1",
-        )
-    if chosen.get("tensor_pairs") and options.tp == 1:
-        problems.warn(
-            "strategy.tensor_pairs",
-            "true has no effect with tp 1: there are no tensor ranks to split layers over",
-        )
-    if "expert_over_tensor" in chosen and options.tp == 1:
-        problems.warn(
-            "strategy.expert_over_tensor",
-            "has no effect with tp 1: there are no tensor ranks to spread experts over",
-        )
-    holders = options.replicas * options.cp
-    if chosen.get("sharding", "none") != "none" and holders == 1:
-        problems.warn(
-            "strategy.sharding",
-            f"'{options.sharding}' has no effect with one replica: there is nobody to share the "
-            "model's state with; set dp or fsdp above 1",
-        )
-    _of_colocation(options.processes_per_device, chosen, problems=problems)
-    _of_context(options, chosen, problems=problems)
-    _of_replicas(options, chosen, problems=problems)
-    over = options.ep * (options.tp if options.expert_over_tensor else 1)
-    _of_load(options.expert_load, over, problems=problems)
-    _of_pipeline(
-        "strategy", chosen, options.pp, options.virtual_stages, name="schedule", problems=problems
-    )
-    _of_pieces(
-        options.traffic.in_line,
-        chosen,
-        tensor=options.tp,
-        hidden=options.overlap_tensor,
-        problems=problems,
-    )
-    _of_overlap(
-        chosen,
-        tensor=options.tp,
-        reducing=holders * options.tp,
-        sharded=options.sharding != "none" and holders > 1,
-        problems=problems,
-    )
-
-
-def _of_replicas(
-    options: StrategyOptions, chosen: Mapping[str, Any], *, problems: Problems
-) -> None:
-    """Warn of what is spread over replicas where there is one."""
-    if options.replicas > 1:
-        return
-    for key in ("op_shard", "tables", "single_process"):
-        if chosen.get(key, False) not in (False, "data-parallel"):
-            problems.warn(
-                f"strategy.{key}",
-                "has no effect with one replica: there are no others; set dp above 1",
-            )
-    if chosen.get("sync_batch_norm") and options.cp == 1:
-        problems.warn(
-            "strategy.sync_batch_norm",
-            "true has no effect with one replica: its statistics are those of all; set dp above 1",
-        )
-
-
-def _of_context(options: StrategyOptions, chosen: Mapping[str, Any], *, problems: Problems) -> None:
-    for key in ("context", "context_order"):
-        if key in chosen and options.cp == 1:
-            problems.warn(
-                f"strategy.{key}",
-                f"'{chosen[key]}' has no effect with cp 1: each rank holds whole samples; set cp "
-                "above 1",
-            )
-    if "context_order" in chosen and options.cp > 1 and options.context == ULYSSES:
+    _of_knobs(KNOBS, chosen, options.present(), problems=problems)
+    parallelism = options.parallelism
+    if "context_order" in chosen and options.cp > 1 and parallelism.context == ULYSSES:
         problems.warn(
             "strategy.context_order",
-            f"'{options.context_order}' has no effect with context ulysses: attention sees whole "
-            "samples of some heads",
+            f"'{parallelism.context_order}' has no effect with context ulysses: attention sees "
+            "whole samples of some heads",
         )
+    over = options.ep * (options.tp if parallelism.expert_over_tensor else 1)
+    _of_load(options.expert_load, over, problems=problems)
+    virtual_stages = options.pipeline.virtual_stages
+    _of_pipeline("strategy", chosen, options.pp, virtual_stages, name="schedule", problems=problems)
+    _of_pieces(options.traffic, options.tp, problems=problems)
 
 
 # ---------------------------------------------------------------- a tree
@@ -187,8 +121,6 @@ def warn_of_idle_tree(spec: TreeSpec, *, problems: Problems) -> None:
         said = spec.schedule.model_dump(exclude_unset=True)
         chunks = spec.schedule.virtual_stages
         _of_pipeline("strategy.schedule", said, stages, chunks, name="name", problems=problems)
-    said = {key: getattr(spec, key) for key in spec.model_fields_set}
-    _of_colocation(spec.processes_per_device or 1, said, problems=problems)
     _of_axes(spec, problems=problems)
     _of_shares(spec, problems=problems)
     stored = {
@@ -198,24 +130,19 @@ def warn_of_idle_tree(spec: TreeSpec, *, problems: Problems) -> None:
         for axes in (node.memory.parameters, node.memory.optimizer)
         for axis in axes or ()
     }
-    _of_overlap(
-        {key: getattr(spec, key) for key in spec.model_fields_set},
-        tensor=spec.mesh.get("tp", 1),
-        reducing=prod(degree for axis, degree in spec.mesh.items() if axis != "pp"),
-        sharded=any(spec.mesh.get(axis, 1) > 1 for axis in stored),
-        problems=problems,
-    )
-    _of_pieces(
-        spec.in_line or (),
-        {key: getattr(spec, key) for key in spec.model_fields_set},
-        tensor=spec.mesh.get("tp", 1),
-        hidden=spec.overlap_tensor,
-        problems=problems,
-    )
+    has = {
+        "tp": spec.mesh.get("tp", 1) > 1,
+        "reductions": any(degree > 1 for axis, degree in spec.mesh.items() if axis != "pp"),
+        "shards": any(spec.mesh.get(axis, 1) > 1 for axis in stored),
+        "colocation": (spec.processes_per_device or 1) > 1,
+    }
+    both = {**knobs_of(Traffic), **knobs_of(Colocation)}
+    _of_knobs(both, spec.model_dump(exclude_unset=True), has, problems=problems)
 
 
 def warn_of_idle_load(strategy: Strategy, *, problems: Problems) -> None:
-    """Warn of what a tree's strategy says of its experts' tokens to no effect."""
+    """Warn of what a tree's strategy says of its experts' tokens and its traffic to no effect."""
+    _of_pieces(strategy.traffic, strategy.mesh.degree("tp"), problems=problems)
     ranks = [
         strategy.mesh.size(node.compute.get("expert", ()) or ())
         for node in strategy.tree.nodes.values()
@@ -266,6 +193,19 @@ def warn_of_idle_capacity(
         )
 
 
+def _of_knobs(
+    knobs: Mapping[str, Knob],
+    written: Mapping[str, Any],
+    has: Mapping[str, bool],
+    *,
+    problems: Problems,
+) -> None:
+    """Warn of what knobs lack; arguments as of `Knob.idle_line`."""
+    for key, knob in knobs.items():
+        if (line := knob.idle_line(written, has)) is not None:
+            problems.warn(f"strategy.{key}", line)
+
+
 def _of_load(load: ExpertLoad | None, ranks: int, *, problems: Problems) -> None:
     """Warn of uneven experts where all ranks have the same ones.
 
@@ -288,24 +228,17 @@ def _of_load(load: ExpertLoad | None, ranks: int, *, problems: Problems) -> None
         )
 
 
-def _of_pieces(
-    in_line: Sequence[str],
-    said: Mapping[str, Any],
-    *,
-    tensor: int,
-    hidden: bool | None,
-    problems: Problems,
-) -> None:
+def _of_pieces(traffic: Traffic, tensor: int, *, problems: Problems) -> None:
     """Warn of products cut into pieces where no traffic hides behind them."""
-    if said.get("tensor_pieces") is None:
+    if traffic.tensor_pieces is None:
         return
     why = (
         "tp 1"
         if tensor == 1
         else "overlap_tensor: false"
-        if hidden is False
+        if traffic.overlap_tensor is False
         else "in_line: [tensor]"
-        if "tensor" in in_line
+        if "tensor" in traffic.in_line
         else None
     )
     if why is not None:
@@ -335,30 +268,3 @@ def _of_pipeline(
         )
     if stages == 1 and chunks == 1 and said.get("stage_layers") is not None:
         problems.warn(f"{place}.stage_layers", none)
-
-
-def _of_overlap(
-    said: Mapping[str, Any], *, tensor: int, reducing: int, sharded: bool, problems: Problems
-) -> None:
-    """Warn of habits of communication that there is none of.
-
-    Args:
-        said: What the file sets.
-        tensor: Degree of `tp`.
-        reducing: Ranks that may hold parts of one gradient.
-        sharded: Parameters or optimiser state lie on several ranks.
-        problems: Where warnings go.
-    """
-    alone = reducing == 1, "one replica: there are no gradients to reduce"
-    reasons = {
-        "overlap_gradients": alone,
-        "reduce_every_micro_batch": alone,
-        "overlap_parameters": (
-            not sharded,
-            "parameters and optimiser state whole on every rank: there is nothing to gather",
-        ),
-        "overlap_tensor": (tensor == 1, "tp 1: there is no tensor-parallel traffic"),
-    }
-    for key, (idle, why) in reasons.items():
-        if idle and said.get(key) is not None:
-            problems.warn(f"strategy.{key}", f"has no effect with {why}")

@@ -224,9 +224,15 @@ def _with_micro_batch(strategy: StrategyOptions, chosen: object, data: Data) -> 
     is_said = isinstance(chosen, Mapping) and "micro_batch" in chosen
     of_all = strategy.replicas * strategy.colocation.shares_of_batch
     share, rest = divmod(data.global_batch, of_all)
-    if is_said or data.has_sequence or strategy.pp > 1 or rest or strategy.single_process:
+    if (
+        is_said
+        or data.has_sequence
+        or strategy.pp > 1
+        or rest
+        or strategy.parallelism.single_process
+    ):
         return strategy
-    return replace(strategy, micro_batch=share)
+    return strategy.changed(micro_batch=share)
 
 
 def _devices(place: Place, strategy: Strategy | StrategyOptions | str) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from wattree.job.job import AUTO
 from wattree.job.orders import orders_from
 from wattree.job.place import Allotment
 from wattree.job.problems import Problems, seen, shown
-from wattree.job.schema import MemorySpec, NodeSpec, OptionsSpec, TreeSpec
+from wattree.job.strategy_schema import MemorySpec, NodeSpec, OptionsSpec, TreeSpec
 from wattree.job.traffic import MOVEMENT_KEYS, traffic_of, warn_of_idle_traffic
 from wattree.strategy import (
     CUSTOM,
@@ -80,7 +79,9 @@ def chosen_strategy(
 def _options(
     spec: OptionsSpec, *, cluster: Cluster | Allotment | None, folder: Path, problems: Problems
 ) -> StrategyOptions | None:
-    chosen = spec.model_dump(exclude_none=True, exclude={"preset", *MOVEMENT_KEYS})
+    written = spec.model_dump(exclude_none=True)
+    chosen = {key: value for key, value in written.items() if key not in MOVEMENT_KEYS}
+    chosen.pop("preset", None)
     chosen["traffic"] = traffic_of(spec, problems=problems)
     for name in ("stage_layers", "phantom_layers"):
         if name in chosen:
@@ -103,7 +104,7 @@ def _options(
         if not {"dp", "fsdp"} & chosen.keys():
             options = _spread(options, cluster)
         _check_ranks(_degrees(options), cluster=cluster, problems=problems)
-    warn_of_idle_options(options, chosen, problems=problems)
+    warn_of_idle_options(options, written, problems=problems)
     warn_of_idle_traffic(options, spec, problems=problems)
     return options
 
@@ -133,17 +134,17 @@ def _spread(options: StrategyOptions, cluster: Cluster | Allotment) -> StrategyO
     replicas, rest = divmod(cluster.devices, options.ranks)
     if rest or options.dp * options.fsdp != 1:
         return options
-    if options.sharding != "hybrid":
-        return replace(options, dp=replicas)
+    if options.memory.sharding != "hybrid":
+        return options.changed(dp=replicas)
     model_ranks = options.tp * options.cp * options.ep
     nodes = [cluster] if isinstance(cluster, Allotment) else cluster.pools
     node_devices = math.gcd(*(each.node.devices for each in nodes))
     fsdp = math.gcd(replicas, max(1, node_devices // model_ranks))
-    return replace(options, fsdp=fsdp, dp=replicas // fsdp)
+    return options.changed(fsdp=fsdp, dp=replicas // fsdp)
 
 
 def _degrees(options: StrategyOptions) -> dict[str, int]:
-    return {axis: getattr(options, axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
+    return {axis: options.value(axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
 
 
 def _check_ranks(
@@ -193,13 +194,8 @@ def _strategy(
         mesh=mesh,
         schedule=schedule,
         tree=StrategyTree(nodes=nodes),
-        overlap_gradients=spec.overlap_gradients,
-        overlap_parameters=spec.overlap_parameters,
-        overlap_tensor=spec.overlap_tensor,
         traffic=traffic,
         expert_load=_expert_load(spec.expert_imbalance, spec.expert_capacity),
-        reduce_every_micro_batch=spec.reduce_every_micro_batch,
-        tensor_pieces=spec.tensor_pieces,
         single_process=bool(spec.single_process),
         colocation=_colocation(spec),
     )

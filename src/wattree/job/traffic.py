@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattree.job.problems import Problems
-from wattree.job.schema import MovementSpec, OffloadSpec, PrefetchSpec
+from wattree.job.strategy_schema import MovementSpec, OffloadSpec, PrefetchSpec
 from wattree.strategy import (
     IN_LINE,
     Offload,
@@ -16,19 +16,15 @@ from wattree.strategy import (
     StrategyOptions,
     StrategyTree,
     Traffic,
+    knobs_of,
 )
 from wattree.strategy.presets.data import data_parallel
 
 __all__ = ["MOVEMENT_KEYS", "traffic_of", "warn_of_idle_traffic"]
 
-#: Keys of a strategy that make up its `Traffic`.
-MOVEMENT_KEYS = frozenset(MovementSpec.model_fields) - {
-    "overlap_gradients",
-    "overlap_parameters",
-    "overlap_tensor",
-    "reduce_every_micro_batch",
-    "tensor_pieces",
-}
+#: Keys of a strategy that make up its `Traffic`, and those that are read as they are.
+MOVEMENT_KEYS = frozenset(MovementSpec.model_fields)
+_PLAIN = set(knobs_of(Traffic)) - {"in_line", "prefetch", "offload"}
 #: PyTorch's words for prefetch in backward (`BackwardPrefetch`): before the gradients of the
 #: block that computes, after them, or not at all.
 _BACKWARD = {"pre": 1, "post": 0, "none": 0}
@@ -48,11 +44,9 @@ def traffic_of(spec: MovementSpec, *, problems: Problems) -> Traffic:
     _check(spec, problems=problems)
     bucket = spec.bucket
     return Traffic(
+        **spec.model_dump(include=_PLAIN, exclude_none=True),
         in_line=tuple(kind for kind in IN_LINE if kind in (spec.in_line or ())),
-        overlap_pipeline=spec.overlap_pipeline,
-        overlap_optimizer=bool(spec.overlap_optimizer),
         prefetch=None if spec.prefetch is None else _prefetch(spec.prefetch),
-        reshard_after_forward=spec.reshard_after_forward is not False,
         gradient_bucket_bytes=None if bucket is None else bucket.gradients,
         parameter_bucket_bytes=None if bucket is None else bucket.parameters,
         offload=Offload() if spec.offload is None else _offload(spec.offload),
@@ -153,7 +147,7 @@ def _setting(strategy: Strategy | StrategyOptions) -> _Setting:
         tree, degrees = strategy.tree, dict(strategy.mesh.axes)
     else:
         tree = data_parallel(strategy)  # nothing else shards what is stored
-        degrees = {axis: getattr(strategy, axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
+        degrees = {axis: strategy.value(axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
     gathers = _shards(tree, degrees, ("parameters",))
     return _Setting(
         degrees=degrees,

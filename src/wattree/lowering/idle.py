@@ -52,7 +52,7 @@ def idle_choices(job: Job, model: ModelGraph) -> tuple[str, ...]:
             f"strategy.ep: {options.ep} has no effect of its own: {model.name} has no experts, so "
             f"these ranks are replicas like those of dp; use dp{_of_single_experts(model)}"
         )
-    if not options.expert_over_tensor:
+    if not options.parallelism.expert_over_tensor:
         found.append(
             f"strategy.expert_over_tensor: false has no effect: {model.name} has no experts; leave "
             "it out"
@@ -86,7 +86,7 @@ def _idle_prefetch(job: Job, strategy: Strategy | StrategyOptions) -> list[str]:
 
 def _idle_statistics(strategy: Strategy | StrategyOptions, model: ModelGraph) -> list[str]:
     """Statistics of batch norm that are asked for where there is none."""
-    if not isinstance(strategy, StrategyOptions) or not strategy.sync_batch_norm:
+    if not isinstance(strategy, StrategyOptions) or not strategy.parallelism.sync_batch_norm:
         return []
     kinds = {o.kind for block in model.blocks.values() for o in block.operators}
     if OperatorKind.BATCH_NORM in kinds:
@@ -100,8 +100,8 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
         return []
     operators = [o for block in model.blocks.values() for o in block.operators]
     found = []
-    positions = strategy.cp > 1 and strategy.context != SPATIAL
-    if strategy.cp > 1 and strategy.context == SPATIAL:
+    positions = strategy.cp > 1 and strategy.parallelism.context != SPATIAL
+    if strategy.cp > 1 and strategy.parallelism.context == SPATIAL:
         found += _idle_rows(strategy.cp, model)
     if positions and not any(dim.name == "seq" for o in operators for dim in o.dims):
         found.append(
@@ -122,11 +122,11 @@ def _idle_splits(strategy: Strategy | StrategyOptions, model: ModelGraph) -> lis
                 f"strategy.tp: {strategy.tp} splits {shown} of the products of "
                 f"{model.name}; the rest is the same on all {strategy.tp} ranks: use dp"
             )
-    shared = strategy.tables != StrategyOptions().tables
+    shared = strategy.parallelism.tables != StrategyOptions().parallelism.tables
     if shared and not any(is_sample_table(operator) for operator in operators):
         found.append(
-            f"strategy.tables: '{strategy.tables}' has no effect: {model.name} has no tables that "
-            "samples look up in"
+            f"strategy.tables: '{strategy.parallelism.tables}' has no effect: {model.name} has no "
+            "tables that samples look up in"
         )
     return found
 

@@ -46,9 +46,9 @@ def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph)
         StrategyError: Operators of transformers in a model of others, no layers or attention at
             all, or `block_N` without an N-th layer: the first alone is what nobody means.
     """
-    if not isinstance(strategy, StrategyOptions) or strategy.recompute == "none":
+    if not isinstance(strategy, StrategyOptions) or strategy.memory.recompute == "none":
         return
-    layers, kind = model.layers, strategy.recompute
+    layers, kind = model.layers, strategy.memory.recompute
     if kind in _OF_TRANSFORMERS and not model.own_family:
         raise StrategyError(
             {
@@ -74,7 +74,7 @@ def check_recomputation(strategy: Strategy | StrategyOptions, model: ModelGraph)
         return
     every = int(kind.removeprefix("block_"))
     if every > layers:
-        problem = f"found '{strategy.recompute}', every {every}th layer, but the model has {layers}"
+        problem = f"found '{kind}', every {every}th layer, but the model has {layers}"
         raise StrategyError({"strategy.recompute": f"{problem}; use block_1 to block_{layers}"})
 
 

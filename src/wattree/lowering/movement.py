@@ -116,12 +116,12 @@ def movement_of(
     there, far_bytes_per_s = reached or (Offload(), memory_bytes_per_s)
     traffic = strategy.traffic
     in_line = frozenset(traffic.in_line)
-    overlap_parameters = _habit(strategy.overlap_parameters, software.overlap_parameters)
+    overlap_parameters = _habit(strategy.traffic.overlap_parameters, software.overlap_parameters)
     prefetch = traffic.prefetch
     if prefetch is None:
         depth = 1 if overlap_parameters else 0
         prefetch = Prefetch(forward=depth, backward=depth)
-    overlap_gradients = _habit(strategy.overlap_gradients, software.overlap_gradients)
+    overlap_gradients = _habit(strategy.traffic.overlap_gradients, software.overlap_gradients)
     early = traffic.overlap_optimizer
     overlap_pipeline = _habit(traffic.overlap_pipeline, software.overlap_pipeline)
     return Movement(

@@ -214,7 +214,7 @@ def steps_of(
     if strategy.single_process:
         scale = replace(scale, launches=float(strategy.mesh.ranks))
     state = optimizer_state_bytes(job.optimizer)
-    often = strategy.reduce_every_micro_batch
+    often = strategy.traffic.reduce_every_micro_batch
     storages = tuple(
         block_storage(
             p,
@@ -247,7 +247,7 @@ def steps_of(
             reached=(reached, float(update_bytes_per_s(state, software, rates, far=True))),
             update_traffic_bytes=lambda elements: float(
                 update_traffic_bytes(
-                    np.array(elements), state, software, processes=strategy.processes_per_device
+                    np.array(elements), state, software, processes=strategy.colocation.processes
                 )
             ),
             # Only one process scatters what its devices are given.

@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from wattree.graph import ModelGraph
-from wattree.strategy import CUSTOM, ExpertLoad, Offload, Schedule, Strategy, Traffic, TreeNode
+from wattree.strategy import (
+    CUSTOM,
+    Colocation,
+    ExpertLoad,
+    Offload,
+    Prefetch,
+    Schedule,
+    Strategy,
+    Traffic,
+    TreeNode,
+    knobs_of,
+)
 
 __all__ = ["describe"]
 
@@ -36,7 +47,7 @@ def describe(strategy: Strategy, model: ModelGraph) -> Mapping[str, object]:
             for pattern, node in strategy.tree.nodes.items()
             if pattern in used and (described := _node(node, axes, split))
         },
-        **_overlap(strategy),
+        **_chosen(strategy),
     }
 
 
@@ -54,25 +65,15 @@ def _schedule(schedule: Schedule) -> dict[str, object]:
     return found
 
 
-def _overlap(strategy: Strategy) -> dict[str, object]:
-    """Return the switches that were set instead of left to the software's habit."""
-    names = (
-        "overlap_gradients",
-        "overlap_parameters",
-        "overlap_tensor",
-        "reduce_every_micro_batch",
-        "tensor_pieces",
-    )
-    found: dict[str, object] = {
-        name: value for name in names if (value := getattr(strategy, name)) is not None
-    }
+def _chosen(strategy: Strategy) -> dict[str, object]:
+    """Return the options that were set instead of left to the software's default."""
+    found: dict[str, object] = {}
     if strategy.single_process:
         found["single_process"] = True
     if strategy.colocation.is_several:
         found |= {
-            "processes_per_device": strategy.colocation.processes,
-            "batch_rule": strategy.colocation.batch_rule,
-            "device_sharing": strategy.colocation.sharing,
+            knob.key: getattr(strategy.colocation, knob.name)
+            for knob in knobs_of(Colocation).values()
         }
     return found | _tokens(strategy.expert_load) | _traffic(strategy.traffic)
 
@@ -89,31 +90,36 @@ def _tokens(load: ExpertLoad | None) -> dict[str, object]:
 
 
 def _traffic(traffic: Traffic) -> dict[str, object]:
-    """Return what was chosen about moving data beside the computation."""
-    found: dict[str, object] = {}
-    if traffic.in_line:
-        found["in_line"] = list(traffic.in_line)
-    if traffic.overlap_pipeline is not None:
-        found["overlap_pipeline"] = traffic.overlap_pipeline
-    if traffic.overlap_optimizer:
-        found["overlap_optimizer"] = True
-    if (prefetch := traffic.prefetch) is not None:
-        backward = "none" if prefetch.after_reductions else prefetch.backward
-        depths: dict[str, object] = {"forward": prefetch.forward, "backward": backward}
-        if prefetch.gathers_in_flight is not None:
-            depths["gathers_in_flight"] = prefetch.gathers_in_flight
-        found["prefetch"] = depths
-    if not traffic.reshard_after_forward:
-        found["reshard_after_forward"] = False
+    """Return what was chosen about moving data while ranks compute."""
+    found = {
+        knob.key: _written(value)
+        for knob in knobs_of(Traffic).values()
+        if (value := getattr(traffic, knob.name)) != knob.default
+    }
     sizes = {
         "gradients": traffic.gradient_bucket_bytes,
         "parameters": traffic.parameter_bucket_bytes,
     }
     if bucket := {name: f"{size:.17g} B" for name, size in sizes.items() if size is not None}:
         found["bucket"] = bucket["gradients"] if list(bucket) == ["gradients"] else bucket
-    if offload := _offload(traffic.offload):
-        found["offload"] = offload
     return found
+
+
+def _written(value: object) -> object:
+    """Return a value as a job file has it."""
+    if isinstance(value, Prefetch):
+        return _prefetch(value)
+    if isinstance(value, Offload):
+        return _offload(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _prefetch(prefetch: Prefetch) -> dict[str, object]:
+    backward = "none" if prefetch.after_reductions else prefetch.backward
+    depths: dict[str, object] = {"forward": prefetch.forward, "backward": backward}
+    if prefetch.gathers_in_flight is not None:
+        depths["gathers_in_flight"] = prefetch.gathers_in_flight
+    return depths
 
 
 def _offload(offload: Offload) -> dict[str, object]:

@@ -67,7 +67,7 @@ def forecast_job(
 def _check_replicas(job: Job) -> None:
     strategy = job.strategy
     if isinstance(strategy, StrategyOptions):
-        degrees = {axis: getattr(strategy, axis) for axis in AXES}
+        degrees = {axis: strategy.value(axis) for axis in AXES}
     elif isinstance(strategy, Strategy):
         degrees = {axis: strategy.mesh.degree(axis) for axis in AXES}
     else:

@@ -33,17 +33,15 @@ def job_text(path: Path, job: Job, preset: str | None) -> str:
     saved = job.training.checkpoint
     if saved is not None:
         mapping["training"]["checkpoint"]["dir"] = str(saved.folder.absolute())
-    if preset is not None and isinstance(job.strategy, StrategyOptions):
-        usual = StrategyOptions()
+    options = job.strategy
+    if preset is not None and isinstance(options, StrategyOptions):
         mapping["strategy"] = {"preset": preset} | {
-            name: value
-            for name in _STRATEGY
-            if (value := getattr(job.strategy, name)) != getattr(usual, name)
+            key: value for key, value in options.chosen().items() if key in _STRATEGY
         }
-        if job.strategy.layer_ghosts:
-            mapping["strategy"]["layer_ghosts"] = dict(job.strategy.layer_ghosts)
-    if isinstance(job.strategy, StrategyOptions) and job.strategy.processes_per_device > 1:
-        mapping["strategy"] |= {name: getattr(job.strategy, name) for name in _COLOCATION}
+        if options.phantoms.layer_ghosts:
+            mapping["strategy"]["layer_ghosts"] = dict(options.phantoms.layer_ghosts)
+    if isinstance(options, StrategyOptions) and options.colocation.is_several:
+        mapping["strategy"] |= {key: options.value(key) for key in _COLOCATION}
     text = StringIO()
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style = False

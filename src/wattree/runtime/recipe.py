@@ -110,34 +110,38 @@ def recipe_of(job: Job) -> Recipe:
             source=job.source,
         )
     misfits = _misfits(options) | _misfits_of_model(job, options)
-    share = options.dp * options.micro_batch
+    share = options.dp * options.pipeline.micro_batch
     if job.data.global_batch % share:
         misfits["data.global_batch"] = (
             f"{job.data.global_batch} samples do not split into micro-batches of "
-            f"{options.micro_batch} on {options.dp} replicas; use a multiple of {share}"
+            f"{options.pipeline.micro_batch} on {options.dp} replicas; use a multiple of {share}"
         )
     if misfits:
         raise StrategyError(misfits, source=job.source)
     if options.tp == 1:
         kind = Kind.DDP
-    elif options.phantom:
-        kind = Kind.LOW_RANK if options.exchange == ACTIVATIONS else Kind.PHANTOM
+    elif options.phantoms.enabled:
+        kind = Kind.LOW_RANK if options.phantoms.exchange == ACTIVATIONS else Kind.PHANTOM
     else:
-        kind = Kind.MEGATRON if options.tensor_pairs or options.sequence_parallel else Kind.TENSOR
+        kind = (
+            Kind.MEGATRON
+            if options.parallelism.tensor_pairs or options.parallelism.sequence_parallel
+            else Kind.TENSOR
+        )
     return Recipe(
         kind=kind,
         dp=options.dp,
         tp=options.tp,
-        micro_batch=options.micro_batch,
+        micro_batch=options.pipeline.micro_batch,
         micro_batches=job.data.global_batch // share,
-        sequence_parallel=options.sequence_parallel and options.tp > 1,
-        ghosts=options.ghosts or 0,
-        layer_ghosts=options.layer_ghosts,
-        variant=options.variant,
-        phantom_layers=options.phantom_layers,
-        regather=options.regather,
-        overlap=options.overlap_tensor is not False,
-        sharded_optimizer=options.sharding == "zero1" and options.dp > 1,
+        sequence_parallel=options.parallelism.sequence_parallel and options.tp > 1,
+        ghosts=options.phantoms.ghosts or 0,
+        layer_ghosts=options.phantoms.layer_ghosts,
+        variant=options.phantoms.variant,
+        phantom_layers=options.phantoms.layers,
+        regather=options.phantoms.regather,
+        overlap=options.traffic.overlap_tensor is not False,
+        sharded_optimizer=options.memory.sharding == "zero1" and options.dp > 1,
     )
 
 
@@ -153,17 +157,21 @@ def with_preset(job: Job, preset: str) -> Job:
         raise StrategyError(
             {"strategy": f"expected a preset with degrees: {RUNNABLE}"}, source=job.source
         )
-    degrees = {"dp": options.dp, "tp": options.tp, "micro_batch": options.micro_batch}
+    degrees = {"dp": options.dp, "tp": options.tp, "micro_batch": options.pipeline.micro_batch}
     if preset == Kind.DDP:
         share = max(1, job.data.global_batch // options.ranks)
-        degrees = {"dp": options.ranks, "tp": 1, "micro_batch": min(options.micro_batch, share)}
+        degrees = {
+            "dp": options.ranks,
+            "tp": 1,
+            "micro_batch": min(options.pipeline.micro_batch, share),
+        }
     if preset in {Kind.PHANTOM, Kind.LOW_RANK}:
         layers = {
-            "ghosts": options.ghosts,
-            "layer_ghosts": options.layer_ghosts,
-            "variant": options.variant,
-            "regather": options.regather and preset == Kind.PHANTOM,
-            **({"phantom_layers": options.phantom_layers} if options.phantom_layers else {}),
+            "ghosts": options.phantoms.ghosts,
+            "layer_ghosts": options.phantoms.layer_ghosts,
+            "variant": options.phantoms.variant,
+            "regather": options.phantoms.regather and preset == Kind.PHANTOM,
+            **({"phantom_layers": options.phantoms.layers} if options.phantoms.layers else {}),
         }
         return replace(job, strategy=options_of_preset(preset, {**degrees, **layers}))
     return replace(job, strategy=options_of_preset(preset, degrees))
@@ -172,18 +180,22 @@ def with_preset(job: Job, preset: str) -> Job:
 def _misfits(options: StrategyOptions) -> dict[str, str]:
     """Return what of a strategy is not run, by key of the job."""
     misfits = {
-        f"strategy.{axis}": f"found {getattr(options, axis)}, expected 1: {RUNNABLE}"
+        f"strategy.{axis}": f"found {options.value(axis)}, expected 1: {RUNNABLE}"
         for axis in ("fsdp", "cp", "pp", "ep")
-        if getattr(options, axis) != 1
+        if options.value(axis) != 1
     }
-    if options.sharding not in {"none", "zero1"}:
-        misfits["strategy.sharding"] = f"found '{options.sharding}', expected none: {RUNNABLE}"
-    if options.recompute != "none":
-        misfits["strategy.recompute"] = f"found '{options.recompute}', expected none: {RUNNABLE}"
-    if options.phantom and options.tp == 1:
+    if options.memory.sharding not in {"none", "zero1"}:
+        misfits["strategy.sharding"] = (
+            f"found '{options.memory.sharding}', expected none: {RUNNABLE}"
+        )
+    if options.memory.recompute != "none":
+        misfits["strategy.recompute"] = (
+            f"found '{options.memory.recompute}', expected none: {RUNNABLE}"
+        )
+    if options.phantoms.enabled and options.tp == 1:
         misfits["strategy.tp"] = "found 1 with phantom layers; set tp above 1, or use ddp"
     for name in ("single_process", "op_shard", "sync_batch_norm"):
-        if getattr(options, name):
+        if options.value(name):
             misfits[f"strategy.{name}"] = f"found true, expected false: {RUNNABLE}"
     return misfits
 
@@ -192,29 +204,33 @@ def _misfits_of_model(job: Job, options: StrategyOptions) -> dict[str, str]:
     """Return what is run of some models, and not of this one."""
     source = job.model
     is_built_in = source.ffn is not None or source.transformer is not None
-    if is_built_in and options.phantom_layers is not None:
+    if is_built_in and options.phantoms.layers is not None:
         return {
             "strategy.phantom_layers": "found a list; train makes phantom layers of all layers of "
             "ffn, and of the feed-forward parts of transformer: leave it out"
         }
-    if is_built_in and options.layer_ghosts:
+    if is_built_in and options.phantoms.layer_ghosts:
         names = _phantom_names(job)
         known = ", ".join(names)
         unmet = [
             pattern
-            for pattern, _ in options.layer_ghosts
+            for pattern, _ in options.phantoms.layer_ghosts
             if not any(names_layer(pattern, name) for name in names)
         ]
         return {
             f"strategy.layer_ghosts.{pattern}": f"names no phantom layer; there are {known}"
             for pattern in unmet
         }
-    if not is_built_in and options.exchange == ACTIVATIONS:
+    if not is_built_in and options.phantoms.exchange == ACTIVATIONS:
         return {
             "strategy.exchange": "found activations, which layers of model.ffn and "
             "model.transformer can send; other models are trained with ddp, tensor and phantom"
         }
-    if not is_built_in and options.tp > 1 and (options.tensor_pairs or options.sequence_parallel):
+    if (
+        not is_built_in
+        and options.tp > 1
+        and (options.parallelism.tensor_pairs or options.parallelism.sequence_parallel)
+    ):
         return {
             "strategy": "megatron shares layers of model.ffn and model.transformer; other models "
             "are trained with ddp, tensor and phantom"

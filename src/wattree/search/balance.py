@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,23 +29,23 @@ _ONE_CHUNK = ("1f1b", "gpipe", "zb-h1", "zb-h2")
 
 
 def balanced_cuts(
-    setting: Setting, switches: StrategyOptions, degrees: Degrees, shared: Shared
+    setting: Setting, options: StrategyOptions, degrees: Degrees, shared: Shared
 ) -> Iterator[tuple[StrategyOptions, Degrees]]:
-    """Yield switches with a cut for pools, and the strategies that it is for.
+    """Yield options with a cut for pools, and the strategies that it is for.
 
     Args:
         setting: The job, on a mixed cluster.
-        switches: What the strategies share.
+        options: What the strategies share.
         degrees: What they differ in.
         shared: Keeps block programs from call to call.
     """
-    if switches.schedule not in _ONE_CHUNK:
+    if options.pipeline.schedule not in _ONE_CHUNK:
         return
     several = np.flatnonzero((degrees.axes["pp"] > 1) & (degrees.virtual_stages == 1))
     if not len(several):
         return
     chosen = degrees.take(several)
-    layer_s, first_s, last_s = _times_s(setting, switches, chosen, shared)
+    layer_s, first_s, last_s = _times_s(setting, options, chosen, shared)
     ranks = np.prod([chosen.axes[axis] for axis in AXES], axis=0)
     stages = chosen.axes["pp"]
     layers = setting.model.layers
@@ -61,9 +60,9 @@ def balanced_cuts(
         extra[-1] += np.where(pools[:, -1:], last_s[:, mine], 0.0).max(axis=0)
         cuts = Counter(map(tuple, even_stage_layers(slowest, extra, layers).T.tolist()))
         cut = cuts.most_common(1)[0][0]
-        schedule = Schedule(name=switches.schedule, stage_layers=cut)
+        schedule = Schedule(name=options.pipeline.schedule, stage_layers=cut)
         if not stage_misfits(setting.model, depth, schedule):
-            yield replace(switches, stage_layers=cut), chosen.take(mine)
+            yield options.changed(stage_layers=cut), chosen.take(mine)
 
 
 def even_stage_layers(layer_s: Floats, extra_s: Floats, layers: int) -> Integers:
@@ -86,10 +85,10 @@ def even_stage_layers(layer_s: Floats, extra_s: Floats, layers: int) -> Integers
 
 
 def _times_s(
-    setting: Setting, switches: StrategyOptions, degrees: Degrees, shared: Shared
+    setting: Setting, options: StrategyOptions, degrees: Degrees, shared: Shared
 ) -> tuple[Floats, Floats, Floats]:
     """Return the time of a layer, of what comes before layers and behind, `(pools, n)` each. [s]"""
-    program = screened(setting, switches, degrees, shared=shared).program
+    program = screened(setting, options, degrees, shared=shared).program
     is_layer = [instance.is_layer for instance in program.model.instances]
     inner = [at for at, layer in enumerate(is_layer) if layer]
     numbers = np.array(program.instances)
@@ -99,7 +98,7 @@ def _times_s(
     np.add.at(weights[2], numbers[inner[-1] + 1 :], 1.0)
     rows = []
     for pool in range(len(setting.pool_rates)):
-        tables = Tables(setting, switches, degrees, program, pool=pool)
+        tables = Tables(setting, options, degrees, program, pool=pool)
         rows.append(np.take(weights @ (tables.forward + tables.backward), tables.block_of, axis=1))
     layer_s, first_s, last_s = np.stack(rows, axis=1)
     return layer_s, first_s, last_s

@@ -39,7 +39,7 @@ class Estimate:
     """A strategy by the closed form alone.
 
     Attributes:
-        options: Degrees and switches.
+        options: Degrees and options.
         step_time_s, energy_j, memory_bytes: Of a step; of the fullest device. [s, J, B]
         average_power_w, peak_power_w: Of the nodes, before PUE. [W]
         cost_usd: Of a step. [USD]

@@ -34,7 +34,7 @@ def sharing_limits(
     if limits.processes != (1,) or setting.model.own_family or job.cluster.is_mixed:
         return None
     is_shared = device.kind == "cpu" or (device.kind == "gpu" and device.vendor == "nvidia")
-    if not is_shared or best.ranks != best.replicas or best.single_process:
+    if not is_shared or best.ranks != best.replicas or best.parallelism.single_process:
         return None
     if busy_share(setting, best, simulated_s) > _BUSY:
         return None

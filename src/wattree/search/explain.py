@@ -201,14 +201,18 @@ def _recomputation(
     better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
 ) -> Iterator[str]:
     del result, setting
-    if better.recompute == "none" != worse.recompute:
+    if better.memory.recompute == "none" != worse.memory.recompute:
         yield "recomputes nothing"
-    elif better.recompute != worse.recompute:
+    elif better.memory.recompute != worse.memory.recompute:
         yield f"recomputes {_scope(better)}, not {_scope(worse)}"
 
 
 def _scope(options: StrategyOptions) -> str:
-    return "every layer" if options.recompute == "full" else f"the '{options.recompute}' part"
+    return (
+        "every layer"
+        if options.memory.recompute == "full"
+        else f"the '{options.memory.recompute}' part"
+    )
 
 
 def _bubble(
@@ -221,15 +225,19 @@ def _bubble(
         yield "has no pipeline to fill"
     elif better.pp < worse.pp:
         yield f"fills a pipeline of {better.pp} stages, not {worse.pp}"
-    count, other = (batch // (o.replicas * o.micro_batch) for o in (better, worse))
+    count, other = (batch // (o.replicas * o.pipeline.micro_batch) for o in (better, worse))
     if better.pp > 1 and count > other:
         yield f"keeps it busy with {count} micro-batches, not {other}"
-    if better.virtual_stages > worse.virtual_stages and better.pp > 1:
-        yield f"interleaves {better.virtual_stages} chunks per stage"
+    if better.pipeline.virtual_stages > worse.pipeline.virtual_stages and better.pp > 1:
+        yield f"interleaves {better.pipeline.virtual_stages} chunks per stage"
 
 
 def _cut_by_speed(better: StrategyOptions, worse: StrategyOptions) -> Iterator[str]:
-    if better.stage_layers is not None and worse.pp > 1 and worse.stage_layers is None:
+    if (
+        better.pipeline.stage_layers is not None
+        and worse.pp > 1
+        and worse.pipeline.stage_layers is None
+    ):
         yield "gives slower devices fewer layers"
 
 
@@ -238,24 +246,32 @@ def _communication(  # noqa: C901 - one sentence per kind of traffic
 ) -> Iterator[str]:
     del result
     domain = min(pool.domain_devices for pool in setting.job.cluster.pools)
-    if better.phantom and not worse.phantom and worse.tp > 1:
-        yield f"exchanges {better.ghosts} ghosts of a rank and layer, not activations"
+    if better.phantoms.enabled and not worse.phantoms.enabled and worse.tp > 1:
+        yield f"exchanges {better.phantoms.ghosts} ghosts of a rank and layer, not activations"
     if better.tp == 1 < worse.tp:
         yield "exchanges no activations between tensor-parallel ranks"
     elif better.tp <= domain < worse.tp:
         yield f"keeps tensor-parallel traffic inside a domain of {domain} devices"
     elif better.tp < worse.tp:
         yield f"exchanges activations among {better.tp} tensor-parallel ranks, not {worse.tp}"
-    if worse.sharding in _GATHERING and better.sharding not in _GATHERING:
+    if worse.memory.sharding in _GATHERING and better.memory.sharding not in _GATHERING:
         yield "gathers no parameters for use"
-    elif worse.sharding == "zero3" and better.sharding == "hybrid":
+    elif worse.memory.sharding == "zero3" and better.memory.sharding == "hybrid":
         yield f"gathers parameters over {better.fsdp} ranks only"
     every_time = {"zero2", "zero3", "hybrid"}
     batch = setting.job.data.global_batch
-    count, other = (batch // (o.replicas * o.micro_batch) for o in (better, worse))
-    if worse.sharding in every_time and better.sharding not in every_time and other > 1:
+    count, other = (batch // (o.replicas * o.pipeline.micro_batch) for o in (better, worse))
+    if (
+        worse.memory.sharding in every_time
+        and better.memory.sharding not in every_time
+        and other > 1
+    ):
         yield f"reduces gradients once, not after each of {other} micro-batches"
-    elif better.sharding in every_time and count < other and worse.sharding in every_time:
+    elif (
+        better.memory.sharding in every_time
+        and count < other
+        and worse.memory.sharding in every_time
+    ):
         yield f"moves parameters and gradients for {count} micro-batches, not {other}"
     if better.cp == 1 < worse.cp:
         yield "gathers no keys and values over context-parallel ranks"
@@ -270,22 +286,27 @@ def _compute(
 ) -> Iterator[str]:
     del result
     yield from _cut_by_speed(better, worse)
-    if better.phantom and not worse.phantom:
+    if better.phantoms.enabled and not worse.phantoms.enabled:
         yield "has fewer weights, as phantom layers have"
-    if better.micro_batch > worse.micro_batch:
-        yield f"works on micro-batches of {better.micro_batch}, not {worse.micro_batch}"
+    if better.pipeline.micro_batch > worse.pipeline.micro_batch:
+        sizes = f"{better.pipeline.micro_batch}, not {worse.pipeline.micro_batch}"
+        yield f"works on micro-batches of {sizes}"
     if better.tp == 1 < worse.tp:
         yield f"keeps products whole instead of splitting them over {worse.tp} ranks"
     elif better.tp < worse.tp:
         yield f"splits products over {better.tp} ranks, not {worse.tp}"
-    if better.sequence_parallel and not worse.sequence_parallel:
+    if better.parallelism.sequence_parallel and not worse.parallelism.sequence_parallel:
         yield "splits norms and residuals over tensor-parallel ranks too"
     if better.pp == 1 < worse.pp:
         yield "has no stage that holds more than others"
     elif better.pp < worse.pp:
         yield f"cuts the layers into {better.pp} stages, not {worse.pp}, and the fullest decides"
     beside = max(rates.overlap_compute_rate for rates in setting.pool_rates)
-    if worse.sharding in _GATHERING and better.sharding not in _GATHERING and beside < 1:
+    if (
+        worse.memory.sharding in _GATHERING
+        and better.memory.sharding not in _GATHERING
+        and beside < 1
+    ):
         yield "has fewer gathers beside its products, which slow them down"
 
 
@@ -293,9 +314,9 @@ def _optimizer(
     better: StrategyOptions, worse: StrategyOptions, result: Result, setting: Setting
 ) -> Iterator[str]:
     del result, setting
-    if better.phantom and not worse.phantom:
+    if better.phantoms.enabled and not worse.phantoms.enabled:
         yield "has fewer weights to update"
-    if worse.sharding == "none" != better.sharding:
+    if worse.memory.sharding == "none" != better.memory.sharding:
         yield "updates only its shard of the parameters"
 
 

@@ -69,7 +69,7 @@ def with_memory_fixes(
     """Return `prediction` with fixes if its memory does not fit.
 
     Unchanged if it fits, or if the job's strategy is a tree written by hand, which has no
-    switches to change.
+    options to change.
 
     Args:
         job: What was predicted.
@@ -88,31 +88,37 @@ def _changes(  # noqa: C901 - one entry per kind of change
     setting: Setting, options: StrategyOptions
 ) -> Iterator[Change]:
     """Yield every single change that can save memory."""
-    if options.recompute == "none":
+    if options.memory.recompute == "none":
         if not setting.software.fused_attention:
-            yield "recompute attention", replace(options, recompute="selective")
-        yield "recompute every layer", replace(options, recompute="full")
-    elif options.recompute != "full":
-        yield "recompute every layer", replace(options, recompute="full")
-    if options.tp > 1 and not options.sequence_parallel and not options.phantom:
-        yield "sequence parallelism", replace(options, sequence_parallel=True)
-    if options.replicas * options.cp > 1 and options.sharding != "hybrid":
-        known = _DEEPER.index(options.sharding) + 1 if options.sharding in _DEEPER else 0
+            yield "recompute attention", options.changed(recompute="selective")
+        yield "recompute every layer", options.changed(recompute="full")
+    elif options.memory.recompute != "full":
+        yield "recompute every layer", options.changed(recompute="full")
+    if (
+        options.tp > 1
+        and not options.parallelism.sequence_parallel
+        and not options.phantoms.enabled
+    ):
+        yield "sequence parallelism", options.changed(sequence_parallel=True)
+    if options.replicas * options.cp > 1 and options.memory.sharding != "hybrid":
+        known = (
+            _DEEPER.index(options.memory.sharding) + 1 if options.memory.sharding in _DEEPER else 0
+        )
         for sharding in _DEEPER[known:]:
-            yield sharding, replace(options, sharding=sharding)
-    if options.micro_batch > 1 and options.micro_batch % 2 == 0:
-        half = options.micro_batch // 2
-        yield f"micro-batch {half}", replace(options, micro_batch=half)
+            yield sharding, options.changed(sharding=sharding)
+    if options.pipeline.micro_batch > 1 and options.pipeline.micro_batch % 2 == 0:
+        half = options.pipeline.micro_batch // 2
+        yield f"micro-batch {half}", options.changed(micro_batch=half)
         if half > 1:
-            yield "micro-batch 1", replace(options, micro_batch=1)
+            yield "micro-batch 1", options.changed(micro_batch=1)
     yield from _elsewhere(setting, options)
     yield from _cuts(setting, options)
     # Phantom layers over more ranks are again another function.
-    for axis in ("pp", "cp") if options.phantom else ("tp", "pp", "cp"):
+    for axis in ("pp", "cp") if options.phantoms.enabled else ("tp", "pp", "cp"):
         for factor in (2, 4):
             wider = _wider(options, axis, factor)
             if wider is not None:
-                yield f"{axis} {getattr(wider, axis)}", wider
+                yield f"{axis} {wider.value(axis)}", wider
 
 
 def _elsewhere(setting: Setting, options: StrategyOptions) -> Iterator[Change]:
@@ -122,7 +128,7 @@ def _elsewhere(setting: Setting, options: StrategyOptions) -> Iterator[Change]:
     offload = options.traffic.offload
     if reaches_expanded_memory(setting.job.cluster) and offload.overflow is None:
         traffic = replace(options.traffic, offload=replace(offload, overflow="cxl"))
-        yield "overflow to expanded memory", replace(options, traffic=traffic)
+        yield "overflow to expanded memory", options.changed(traffic=traffic)
 
 
 def _to_host(setting: Setting, options: StrategyOptions) -> StrategyOptions | None:
@@ -131,26 +137,26 @@ def _to_host(setting: Setting, options: StrategyOptions) -> StrategyOptions | No
     if offload.optimizer or cluster.is_mixed or cluster.node.host.memory_bytes_per_s is None:
         return None
     traffic = replace(options.traffic, offload=replace(offload, optimizer="host"))
-    return replace(options, traffic=traffic)
+    return options.changed(traffic=traffic)
 
 
 def _cuts(setting: Setting, options: StrategyOptions) -> Iterator[Change]:
     """Yield the cut of a pipeline over pools that suits their speed, if it has none."""
-    if setting.job.cluster.is_mixed and options.stage_layers is None:
+    if setting.job.cluster.is_mixed and options.pipeline.stage_layers is None:
         for cut, _ in balanced_cuts(setting, options, _alone(setting, options), Shared()):
-            yield f"stage_layers {list(cut.stage_layers or ())}", cut
+            yield f"stage_layers {list(cut.pipeline.stage_layers or ())}", cut
 
 
 def _wider(options: StrategyOptions, axis: str, factor: int) -> StrategyOptions | None:
     """Return `options` with a wider axis and so many fewer replicas."""
     for replicas in _REPLICAS:
-        have = getattr(options, replicas)
+        have = options.value(replicas)
         if have % factor == 0:
-            wider = {axis: getattr(options, axis) * factor, replicas: have // factor}
+            wider = {axis: options.value(axis) * factor, replicas: have // factor}
             if axis == "pp":
                 wider["virtual_stages"] = 1
-            changed = replace(options, **wider)
-            return replace(changed, sequence_parallel=True) if axis == "tp" else changed
+            changed = options.changed(**wider)
+            return changed.changed(sequence_parallel=True) if axis == "tp" else changed
     return None
 
 
@@ -168,7 +174,7 @@ def _legal(setting: Setting, changes: Iterable[Change]) -> Iterator[Change]:
     """Yield the changes whose batch splits; other misfits show when they are compiled."""
     batch = setting.job.data.global_batch
     for name, options in changes:
-        share = options.replicas * options.micro_batch * options.colocation.shares_of_batch
+        share = options.replicas * options.pipeline.micro_batch * options.colocation.shares_of_batch
         if batch % share == 0:
             yield name, options
 
@@ -182,7 +188,7 @@ def _may_fit(setting: Setting, options: StrategyOptions) -> bool:
         return False
     device = setting.job.cluster.pools[found.pool[0]].node.device
     need = process_bytes(found.tensor_bytes, setting.calibration, device)
-    need = need * options.processes_per_device
+    need = need * options.colocation.processes
     left = need[0] * (1.0 - found.spilled[0])
     # Simulation decides close calls.
     return bool(left <= 1.01 * device.memory_bytes and found.tier_fits[0])

@@ -71,16 +71,16 @@ def _operators(model: ModelGraph) -> Iterator[Operator]:
 
 
 def split_rules(
-    model: ModelGraph, switches: StrategyOptions, sequence: int
+    model: ModelGraph, options: StrategyOptions, sequence: int
 ) -> tuple[SplitRule, ...]:
     """Return the rules that the presets' splits of `model` impose, each once.
 
     Args:
         model: What is split.
-        switches: Sequence and expert parallelism; its degrees say which axes split at all.
+        options: Sequence and expert parallelism; its degrees say which axes split at all.
         sequence: Tokens per sample.
     """
-    tree = tree_of(switches, model)
+    tree = tree_of(options, model)
     found: set[SplitRule] = set()
     for path, name in {instance.block: instance.path for instance in model.instances}.items():
         near = StrategyTree(nodes={pattern: tree.nodes[pattern] for pattern in tree.reaching(name)})

@@ -17,7 +17,7 @@ from wattree.strategy import StrategyOptions, StrategyTree
 from wattree.strategy.parts import row_dim
 from wattree.strategy.presets.phantom import phantom_parallel
 
-__all__ = ["ghost_counts", "phantom_switches"]
+__all__ = ["ghost_counts", "phantom_options"]
 
 #: Of data-parallel state: what ZeRO-2 and hybrids save between these is not worth their number.
 _SHARDINGS = ("none", "zero1", "zero3")
@@ -26,10 +26,10 @@ _RECOMPUTATIONS = ("none", "full")
 _ROUND = 8
 
 
-def phantom_switches(
+def phantom_options(
     model: ModelGraph, ranks: Sequence[int], shardings: Sequence[str], recomputations: Sequence[str]
 ) -> Iterator[StrategyOptions]:
-    """Yield switches with phantom layers, each for the degree of `tp` that it says.
+    """Yield options with phantom layers, each for the degree of `tp` that it says.
 
     Args:
         model: What is trained.

@@ -17,7 +17,7 @@ class RankedStrategy:
     """One strategy that was simulated.
 
     Attributes:
-        options: Degrees and switches.
+        options: Degrees and options.
         label: The same in a few words.
         result: What it would do.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,7 +134,7 @@ def _play_best(
 
 def _family(options: StrategyOptions) -> StrategyOptions:
     """Return what strategies share that differ in the number of virtual stages alone."""
-    return replace(options, virtual_stages=min(options.virtual_stages, 2))
+    return options.changed(virtual_stages=min(options.pipeline.virtual_stages, 2))
 
 
 def _less_hungry(order: NDArray[np.int64], played: _Played, index: int) -> NDArray[np.int64]:

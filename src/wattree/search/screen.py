@@ -164,7 +164,7 @@ def screen(
         for first in range(0, len(group), _CHUNK):
             index = np.arange(first, min(first + _CHUNK, len(group)))
             degrees = group.degrees.take(index)
-            found.append(estimate(setting, group.switches, degrees, shared=shared))
+            found.append(estimate(setting, group.common, degrees, shared=shared))
             ranks = np.prod([degrees.axes[axis] for axis in AXES], axis=0)
             rent.append(_rent(setting.job.cluster, ranks))
             done += len(index)
@@ -206,7 +206,7 @@ def _process_bytes(setting: Setting, tensor_bytes: Floats, pool: Integers) -> Fl
 
 def _processes(space: Space) -> Floats:
     """Return how many processes of each strategy share a device."""
-    count = [float(group.switches.processes_per_device) for group in space.groups]
+    count = [float(group.common.colocation.processes) for group in space.groups]
     sizes = np.array([len(group) for group in space.groups], dtype=np.int64)
     return np.repeat(np.array(count), sizes)
 

@@ -1,6 +1,6 @@
 """Every legal strategy of a job as arrays: no object per strategy, however many there are.
 
-A space is cut into groups of strategies that share their switches (sharding, recomputation,
+A space is cut into groups of strategies that share their options (sharding, recomputation,
 sequence parallelism, schedule) and differ in degrees, which is how the closed form takes them.
 Strategies that mean the same are listed once: no sequence parallelism without tensor
 parallelism or without hidden states of positions, no sharding over one replica, no pipeline
@@ -15,7 +15,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting, Shared
 from wattree.search.balance import balanced_cuts
 from wattree.search.legality import has_attention, has_split_positions, illegal_by_rule, split_rules
-from wattree.search.phantom import phantom_switches
+from wattree.search.phantom import phantom_options
 from wattree.search.placements import placements_of
 from wattree.strategy import (
     AXES,
@@ -53,7 +53,7 @@ _EVERY_DIVISOR_UP_TO = 16
 _POWERS_OF_TWO_UP_TO = 256
 
 #: Meshes without context parallelism are listed with this, which is what is not chosen.
-_NO_CONTEXT = StrategyOptions().context
+_NO_CONTEXT = StrategyOptions().parallelism.context
 #: Ways of context parallelism that software has; `overlapped` is the limit of none. Attention in
 #: blocks needs a fused kernel.
 _CONTEXTS = ("ring", "gather", ULYSSES)
@@ -66,8 +66,8 @@ _Kind = tuple[bool, ...]
 #: other memory, and are listed once, beside any of these.
 _NOTHING_MOVED = (Offload(), Offload(overflow="cxl"))
 
-#: Told apart by virtual stages alone, so they share switches.
-_SHARED_SWITCHES = ("1f1b", "interleaved")
+#: Told apart by virtual stages alone, so they share options.
+_WITHOUT_NAME = ("1f1b", "interleaved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,14 +107,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Strategies that share their switches.
+    """Strategies that share their options.
 
     Attributes:
-        switches: What they share; its own degrees are 1, but `tp` where there are phantom layers.
+        common: What they share; its own degrees are 1, but `tp` where there are phantom layers.
         degrees: What they differ in.
     """
 
-    switches: StrategyOptions
+    common: StrategyOptions
     degrees: Degrees
 
     def __len__(self) -> int:
@@ -125,17 +125,11 @@ class Group:
         degrees = self.degrees
         virtual = int(degrees.virtual_stages[index])
         of_axis = {axis: int(degrees.axes[axis][index]) for axis in AXES}
-        return replace(
-            self.switches,
-            dp=of_axis["dp"],
-            fsdp=of_axis["fsdp"],
-            tp=of_axis["tp"],
-            cp=of_axis["cp"],
-            pp=of_axis["pp"],
-            ep=of_axis["ep"],
+        return self.common.changed(
+            **of_axis,
             micro_batch=int(degrees.micro_batch[index]),
             virtual_stages=virtual,
-            schedule=schedule_name(replace(self.switches, virtual_stages=virtual)),
+            schedule=schedule_name(self.common.changed(virtual_stages=virtual)),
         )
 
 
@@ -144,7 +138,7 @@ class Space:
     """All legal strategies.
 
     Attributes:
-        groups: By switches.
+        groups: By options.
         rejected: Reason → meshes that no strategy can use.
     """
 
@@ -198,10 +192,10 @@ def enumerate_space(
     rejected: Counter[str] = Counter()
     meshes = _meshes(ranks, _axis_limits(model, setting.job.data.sequence_length, limits))
     meshes = _kept(meshes, _batch_splits(meshes, setting), rejected, "mesh: batch does not split")
-    every_switches = list(_switches(setting, limits))
+    every_options = list(_plain_options(setting, limits))
     if limits.phantom:
-        every_switches = list(
-            phantom_switches(
+        every_options = list(
+            phantom_options(
                 model,
                 np.unique(_column(meshes, "tp")).tolist(),
                 limits.shardings,
@@ -209,26 +203,26 @@ def enumerate_space(
             )
         )
     placements = placements_of(limits.placements, setting.job.cluster, model)
-    every_switches = [
-        switches if offload == Offload() else replace(switches, traffic=Traffic(offload=offload))
+    every_options = [
+        options if offload == Offload() else options.changed(traffic=Traffic(offload=offload))
         for offload in placements
-        for switches in every_switches
+        for options in every_options
     ]
     if any(offload in _NOTHING_MOVED for offload in placements) and not limits.phantom:
-        every_switches += _sharing_switches(setting, limits)
-    legal = _legal_by_kind(meshes, every_switches, setting, rejected)
+        every_options += _sharing_options(setting, limits)
+    legal = _legal_by_kind(meshes, every_options, setting, rejected)
     groups = []
     shared = Shared()
-    for switches in every_switches:
-        chosen = _distinct(meshes[legal[_kind(switches)]], switches, limits)
-        parts = switches.colocation.shares_of_batch
+    for options in every_options:
+        chosen = _distinct(meshes[legal[_kind(options)]], options, limits)
+        parts = options.colocation.shares_of_batch
         if parts > 1:
             chosen = chosen[setting.job.data.global_batch % (_replicas(chosen) * parts) == 0]
         if len(chosen):
-            groups.append(_expanded(chosen, switches, setting, limits))
+            groups.append(_expanded(chosen, options, setting, limits))
             if setting.job.cluster.is_mixed and limits.cuts and not limits.phantom:
-                cuts = balanced_cuts(setting, switches, groups[-1].degrees, shared)
-                groups += [Group(switches=cut, degrees=degrees) for cut, degrees in cuts]
+                cuts = balanced_cuts(setting, options, groups[-1].degrees, shared)
+                groups += [Group(common=cut, degrees=degrees) for cut, degrees in cuts]
     return Space(groups=tuple(g for g in groups if len(g)), rejected=dict(rejected))
 
 
@@ -298,38 +292,38 @@ def _kept(
     return meshes[legal]
 
 
-def _kind(switches: StrategyOptions) -> _Kind:
-    """Return the switches that decide what is split."""
-    by_heads = switches.context == ULYSSES
+def _kind(options: StrategyOptions) -> _Kind:
+    """Return the options that decide what is split."""
+    by_heads = options.parallelism.context == ULYSSES
     return (
-        switches.sequence_parallel,
-        switches.expert_over_tensor,
+        options.parallelism.sequence_parallel,
+        options.parallelism.expert_over_tensor,
         by_heads,
-        switches.tensor_pairs,
-        switches.phantom,
+        options.parallelism.tensor_pairs,
+        options.phantoms.enabled,
     )
 
 
 def _legal_by_kind(
     meshes: Integers,
-    every_switches: Sequence[StrategyOptions],
+    every_options: Sequence[StrategyOptions],
     setting: Setting,
     rejected: Counter[str],
 ) -> dict[_Kind, NDArray[np.bool_]]:
-    """Return for each kind of switches which meshes every operator can be split over.
+    """Return for each kind of options which meshes every operator can be split over.
 
-    A mesh that is legal under no switches is counted with the first reason found.
+    A mesh that is legal under no options is counted with the first reason found.
     """
     legal: dict[_Kind, NDArray[np.bool_]] = {}
     reasons = np.full(len(meshes), "", dtype=object)
-    for switches in every_switches:
-        if _kind(switches) in legal:
+    for options in every_options:
+        if _kind(options) in legal:
             continue
         found = np.ones(len(meshes), dtype=bool)
-        for reason, broken in _broken(meshes, switches, setting):
+        for reason, broken in _broken(meshes, options, setting):
             reasons[broken & (reasons == "")] = f"mesh: {reason}"
             found &= ~broken
-        legal[_kind(switches)] = found
+        legal[_kind(options)] = found
     if not legal:
         return legal
     nowhere = ~np.logical_or.reduce(list(legal.values()))
@@ -338,12 +332,12 @@ def _legal_by_kind(
 
 
 def _broken(
-    meshes: Integers, switches: StrategyOptions, setting: Setting
+    meshes: Integers, options: StrategyOptions, setting: Setting
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     """Yield each rule's reason and the meshes that break it."""
     axes = {axis: _column(meshes, axis) for axis in AXES}
     sequence = setting.job.data.sequence_length
-    wide = replace(switches, tp=2, cp=2, ep=2, processes_per_device=1)
+    wide = options.changed(tp=2, cp=2, ep=2, processes_per_device=1)
     for rule, broken in illegal_by_rule(split_rules(setting.model, wide, sequence), axes):
         yield rule.reason, broken
     # Causal masks are balanced by giving each rank an early and a late piece of the sample.
@@ -351,46 +345,52 @@ def _broken(
     yield "positions do not divide over twice cp", uneven
 
 
-def _distinct(meshes: Integers, switches: StrategyOptions, limits: Limits) -> Integers:
-    """Return the meshes under which the switches mean something of their own."""
+def _distinct(meshes: Integers, options: StrategyOptions, limits: Limits) -> Integers:
+    """Return the meshes under which the options mean something of their own."""
     tensor, fsdp = _column(meshes, "tp"), _column(meshes, "fsdp")
     copies = _replicas(meshes) * _column(meshes, "cp")  # ranks that hold the same parameters
     keep = np.ones(len(meshes), dtype=bool)
-    alone = switches.context == _NO_CONTEXT and _NO_CONTEXT not in (limits.contexts or ())
+    alone = options.parallelism.context == _NO_CONTEXT and _NO_CONTEXT not in (
+        limits.contexts or ()
+    )
     keep &= _column(meshes, "cp") == 1 if alone else True
-    if switches.context != _NO_CONTEXT:
+    if options.parallelism.context != _NO_CONTEXT:
         keep &= _column(meshes, "cp") > 1
-    if switches.sequence_parallel or switches.tensor_pairs or not switches.expert_over_tensor:
+    if (
+        options.parallelism.sequence_parallel
+        or options.parallelism.tensor_pairs
+        or not options.parallelism.expert_over_tensor
+    ):
         keep &= tensor > 1
-    if switches.phantom:
-        keep &= tensor == switches.tp
-    if switches.processes_per_device > 1:
+    if options.phantoms.enabled:
+        keep &= tensor == options.tp
+    if options.colocation.processes > 1:
         keep &= _column(meshes, "dp") == meshes.prod(axis=1)
-    if switches.sharding == "hybrid":
+    if options.memory.sharding == "hybrid":
         keep &= (fsdp > 1) & (copies > fsdp)  # otherwise it is `none` or `zero3`
     else:
         keep &= fsdp == 1
-        if switches.sharding != "none":
+        if options.memory.sharding != "none":
             keep &= copies > 1
-    if switches.schedule != "1f1b":
+    if options.pipeline.schedule != "1f1b":
         keep &= _column(meshes, "pp") > 1
-        if PIPELINE_SCHEDULES[switches.schedule].even_stages:
+        if PIPELINE_SCHEDULES[options.pipeline.schedule].even_stages:
             keep &= _column(meshes, "pp") % 2 == 0
     return meshes[keep]
 
 
-# ---------------------------------------------------------------- switches, micro-batches, chunks
+# ---------------------------------------------------------------- options, micro-batches, chunks
 
 
-def _switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
-    """Yield every combination of switches; `1f1b` stands for interleaved schedules too."""
+def _plain_options(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
+    """Yield every combination of options; `1f1b` stands for interleaved schedules too."""
     recomputations = _recomputations(setting, limits)
     spread = (False, True) if has_whole_states(setting.model) else (False,)
     spreads = (True, False) if setting.model.own_family and has_experts(setting.model) else (True,)
     usual = _CONTEXTS if setting.software.fused_attention else _CONTEXTS_UNFUSED
     wanted = usual if limits.contexts is None else limits.contexts
     contexts = tuple(dict.fromkeys((_NO_CONTEXT, *wanted)))
-    named = [s for s in PIPELINE_SCHEDULES if s in limits.schedules and s not in _SHARED_SWITCHES]
+    named = [s for s in PIPELINE_SCHEDULES if s in limits.schedules and s not in _WITHOUT_NAME]
     pairs = (False, True) if has_stack(setting.model) else (False,)
     for sharding in limits.shardings if 1 in limits.processes else ():
         for recompute in recomputations:
@@ -408,8 +408,8 @@ def _switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
                         )
 
 
-def _sharing_switches(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
-    """Yield the switches of several processes on each device: whole replicas, however many."""
+def _sharing_options(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
+    """Yield the options of several processes on each device: whole replicas, however many."""
     counts = [count for count in limits.processes if count > 1]
     if "none" not in limits.shardings or setting.job.cluster.is_mixed:
         return
@@ -430,10 +430,10 @@ def _recomputations(setting: Setting, limits: Limits) -> Sequence[str]:
 
 
 def _expanded(
-    meshes: Integers, switches: StrategyOptions, setting: Setting, limits: Limits
+    meshes: Integers, options: StrategyOptions, setting: Setting, limits: Limits
 ) -> Group:
     """Return the meshes with every micro-batch size and number of virtual stages."""
-    batch = switches.colocation.process_batch(setting.job.data.global_batch)
+    batch = options.colocation.process_batch(setting.job.data.global_batch)
     shares = batch // _replicas(meshes)
     row, micro_batch = _with_choices(
         shares,
@@ -446,10 +446,10 @@ def _expanded(
     stages = _column(meshes, "pp")
     row, virtual = _with_choices(
         stages,
-        {int(p): _virtual_stages(int(p), switches, setting, limits) for p in np.unique(stages)},
+        {int(p): _virtual_stages(int(p), options, setting, limits) for p in np.unique(stages)},
     )
     return Group(
-        switches=switches,
+        common=options,
         degrees=Degrees(
             axes={axis: _column(meshes, axis)[row] for axis in AXES},
             micro_batch=micro_batch[row],
@@ -487,17 +487,17 @@ def _micro_batch_sizes(share: int, limits: Limits, *, has_tokens: bool) -> list[
 
 
 def _virtual_stages(
-    stages: int, switches: StrategyOptions, setting: Setting, limits: Limits
+    stages: int, options: StrategyOptions, setting: Setting, limits: Limits
 ) -> list[int]:
     """Return the numbers of chunks per stage that leave no chunk without work."""
     found = []
     wanted: Sequence[int] = range(1, (setting.model.layers + 2) // stages + 1)
-    if stages == 1 or switches.schedule not in {"1f1b", "breadth-first"}:
+    if stages == 1 or options.pipeline.schedule not in {"1f1b", "breadth-first"}:
         wanted = (1,)
     elif limits.virtual_stages is not None:
         wanted = (1, *(v for v in limits.virtual_stages if v > 1))
     for virtual in wanted:
-        name = schedule_name(replace(switches, virtual_stages=virtual))
+        name = schedule_name(options.changed(virtual_stages=virtual))
         # Without a pipeline the schedule does not matter, so such meshes are always listed.
         if stages > 1 and name not in limits.schedules:
             continue

@@ -10,17 +10,9 @@ from wattree.strategy.colocation import (
     Colocation,
 )
 from wattree.strategy.expert_load import ExpertLoad
+from wattree.strategy.knob import Knob, knobs_of
 from wattree.strategy.mesh import AXES, Mesh
-from wattree.strategy.options import (
-    CONTEXTS,
-    RECOMPUTATIONS,
-    SCHEDULES,
-    SHARDINGS,
-    SPATIAL,
-    TABLES,
-    ULYSSES,
-    StrategyOptions,
-)
+from wattree.strategy.options import KNOBS, StrategyOptions
 from wattree.strategy.phantom import (
     ACTIVATIONS,
     EXCHANGES,
@@ -30,6 +22,19 @@ from wattree.strategy.phantom import (
     SHARED,
     VARIANTS,
     PhantomLayers,
+)
+from wattree.strategy.specs import (
+    CONTEXTS,
+    RECOMPUTATIONS,
+    SCHEDULES,
+    SHARDINGS,
+    SPATIAL,
+    TABLES,
+    ULYSSES,
+    MemoryOptions,
+    ParallelismOptions,
+    PhantomOptions,
+    PipelineOptions,
 )
 from wattree.strategy.strategy import CUSTOM, Schedule, Strategy
 from wattree.strategy.traffic import IN_LINE, TIERS, Offload, Prefetch, Traffic
@@ -58,6 +63,7 @@ __all__ = [
     "FIXED_PER_PROCESS",
     "GHOSTS",
     "IN_LINE",
+    "KNOBS",
     "MPS",
     "OWNER",
     "PAIR",
@@ -78,10 +84,15 @@ __all__ = [
     "ContextExchange",
     "ExpertLoad",
     "GatheredStore",
+    "Knob",
     "MemoryChoice",
+    "MemoryOptions",
     "Mesh",
     "Offload",
+    "ParallelismOptions",
     "PhantomLayers",
+    "PhantomOptions",
+    "PipelineOptions",
     "PositionOrder",
     "Prefetch",
     "Schedule",
@@ -90,5 +101,6 @@ __all__ = [
     "StrategyTree",
     "Traffic",
     "TreeNode",
+    "knobs_of",
     "options_in_words",
 ]

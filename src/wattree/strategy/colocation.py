@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wattree.errors import StrategyError
+from wattree.strategy.knob import knob
 
 __all__ = [
     "BATCH_RULES",
@@ -27,21 +28,36 @@ MPS: Final = "mps"
 #: Processes take turns; their kernels never overlap.
 TIME_SLICED: Final = "time-sliced"
 DEVICE_SHARINGS = (MPS, TIME_SLICED)
+_ALONE = "has no effect with processes_per_device 1: one process has the device; set it above 1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Colocation:
-    """Data-parallel processes on each device, whose gradients are averaged there first.
+    """Data-parallel processes on each device, whose gradients are averaged there first."""
 
-    Attributes:
-        processes: On each device.
-        batch_rule: One of `BATCH_RULES`.
-        sharing: One of `DEVICE_SHARINGS`.
-    """
-
-    processes: int = 1
-    batch_rule: str = FIXED_GLOBAL
-    sharing: str = MPS
+    processes: int = knob(
+        1,
+        "a whole number, training processes on each device",
+        key="processes_per_device",
+    )
+    batch_rule: str = knob(
+        FIXED_GLOBAL,
+        "'fixed-global' or 'fixed-per-process', whether the processes of a device "
+        "share the batch of one or have as much each",
+        choices=BATCH_RULES,
+        in_schema=True,
+        needs="colocation",
+        idle=_ALONE,
+    )
+    sharing: str = knob(
+        MPS,
+        "'mps' or 'time-sliced', whether kernels of several processes run at once",
+        key="device_sharing",
+        choices=DEVICE_SHARINGS,
+        in_schema=True,
+        needs="colocation",
+        idle=_ALONE,
+    )
 
     @property
     def is_several(self) -> bool:

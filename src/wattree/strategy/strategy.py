@@ -110,17 +110,10 @@ class Strategy:
         schedule: Order of micro-batches.
         tree: Choices by module.
         preset: Names of the presets it was composed from, for people.
-        overlap_gradients, overlap_parameters: Hide data-parallel traffic behind compute; None
-            leaves it to the software family's habit.
-        overlap_tensor: Hide tensor-parallel traffic behind the neighbouring products; likewise.
-        traffic: How data moves beside the computation.
+        traffic: How data moves while ranks compute.
         expert_load: How many tokens the experts of each rank get; None: all the same.
-        reduce_every_micro_batch: Reduce gradients after each micro-batch, or only after the last
-            (PyTorch's `no_sync`), which keeps them whole; None: after each if they are sharded.
         single_process: One process drives all devices (`nn.DataParallel`): parameters are sent from
             the first device before each forward, gradients summed and used there alone.
-        tensor_pieces: Pieces that a product is cut into to hide tensor-parallel traffic; None: as
-            the calibration says.
         colocation: Processes on each device; the mesh counts devices, and micro-batches are those
             of one process.
     """
@@ -129,17 +122,7 @@ class Strategy:
     schedule: Schedule
     tree: StrategyTree
     preset: tuple[str, ...] = field(default=())
-    overlap_gradients: bool | None = None
-    overlap_parameters: bool | None = None
-    overlap_tensor: bool | None = None
     traffic: Traffic = field(default_factory=Traffic)
     expert_load: ExpertLoad | None = None
-    reduce_every_micro_batch: bool | None = None
-    tensor_pieces: int | None = None
     single_process: bool = False
     colocation: Colocation = field(default_factory=Colocation)
-
-    @property
-    def processes_per_device(self) -> int:
-        """Training processes on each device."""
-        return self.colocation.processes

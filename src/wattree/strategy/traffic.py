@@ -1,11 +1,13 @@
 """What moves beside the computation: how far ahead, in what portions, on which stream, to where.
 
-Data only. The compiler turns it into tasks; what is left out is the habit of the software.
+Data only. The compiler turns it into tasks; what is left out is the software's default.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+
+from wattree.strategy.knob import knob
 
 __all__ = ["IN_LINE", "TIERS", "Offload", "Prefetch", "Traffic"]
 
@@ -15,6 +17,7 @@ IN_LINE = ("gradients", "parameters", "tensor", "context", "experts", "pipeline"
 TIERS = ("host", "cxl")
 #: What `Offload` gives a tier.
 _PLACED = ("optimizer", "parameters", "activations", "tables", "overflow")
+_NOTHING_REDUCED = "has no effect with one replica: there are no gradients to reduce"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,24 +89,57 @@ class Offload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """How data moves beside the computation.
+    """How data moves while ranks compute; None leaves a choice to the software's default.
 
-    Attributes:
-        in_line: Kinds of `IN_LINE` that run on the computation's own stream.
-        overlap_pipeline: Computation goes on during transfers between stages; None: the habit.
-        overlap_optimizer: Parameters are updated as soon as their gradients are reduced.
-        prefetch: Of sharded parameters; None: the habit.
-        reshard_after_forward: Gathered parameters are dropped between forward and backward.
-        gradient_bucket_bytes: Gradients reduced together; None: as the software does. [B]
-        parameter_bucket_bytes: Updated parameters gathered together; None: by block. [B]
-        offload: What waits outside of the devices.
+    Kinds of `IN_LINE` run on the computation's own stream. Gradients are reduced after each
+    micro-batch, or only after the last (PyTorch's `no_sync`), which keeps them whole; by default
+    after each if they are sharded. Buckets are gradients reduced together, by default as the
+    software does, and updated parameters gathered together, by default by block. [B]
     """
 
-    in_line: tuple[str, ...] = ()
-    overlap_pipeline: bool | None = None
-    overlap_optimizer: bool = False
-    prefetch: Prefetch | None = None
-    reshard_after_forward: bool = True
+    overlap_gradients: bool | None = knob(
+        None,
+        "true or false",
+        needs="reductions",
+        idle=_NOTHING_REDUCED,
+    )
+    overlap_parameters: bool | None = knob(
+        None,
+        "true or false",
+        needs="shards",
+        idle="has no effect with parameters and optimiser state whole on every rank: there is "
+        "nothing to gather",
+    )
+    overlap_tensor: bool | None = knob(
+        None,
+        "true or false",
+        needs="tp",
+        idle="has no effect with tp 1: there is no tensor-parallel traffic",
+    )
+    tensor_pieces: int | None = knob(
+        None, "a whole number, pieces of a product that hide tensor-parallel traffic"
+    )
+    overlap_pipeline: bool | None = knob(
+        None, "true or false, whether computation goes on during sends between stages"
+    )
+    overlap_optimizer: bool = knob(
+        False, "true or false, whether a bucket is updated as soon as it is reduced"
+    )
+    reduce_every_micro_batch: bool | None = knob(
+        None,
+        "true or false, whether gradients are reduced after each micro-batch",
+        needs="reductions",
+        idle=_NOTHING_REDUCED,
+    )
+    in_line: tuple[str, ...] = knob(
+        (),
+        "a list of gradients, parameters, tensor, context, experts or pipeline: "
+        "communication on the stream of the computation",
+    )
+    prefetch: Prefetch | None = knob(None, "a mapping with forward, backward and gathers_in_flight")
+    reshard_after_forward: bool = knob(
+        True, "true or false, whether gathered parameters are dropped after forward"
+    )
     gradient_bucket_bytes: float | None = None
     parameter_bucket_bytes: float | None = None
-    offload: Offload = field(default_factory=Offload)
+    offload: Offload = knob(Offload(), "a mapping with optimizer, parameters and activations")

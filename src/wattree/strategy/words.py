@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from wattree.strategy.colocation import FIXED_GLOBAL, MPS
+import itertools
+from typing import Final
+
+from wattree.strategy.colocation import FIXED_GLOBAL, MPS, Colocation
 from wattree.strategy.mesh import AXES
-from wattree.strategy.options import StrategyOptions
+from wattree.strategy.options import KNOBS, StrategyOptions
 from wattree.strategy.phantom import ACTIVATIONS, PAIR
 from wattree.strategy.traffic import Offload
 
 __all__ = ["options_in_words"]
+
+#: What stands before the pipeline; other knobs stand behind it, in the order of their declaration.
+_FIRST: Final = ("sharding", "context", "context_order", "sequence_parallel", "expert_over_tensor")
 
 
 def _placed(offload: Offload) -> list[str]:
@@ -23,51 +29,49 @@ def _placed(offload: Offload) -> list[str]:
 
 def options_in_words(options: StrategyOptions) -> str:
     """Return the options as a few words, what is off or 1 left out."""
-    degrees = [f"{axis} {getattr(options, axis)}" for axis in AXES if getattr(options, axis) > 1]
+    has = options.present()
+    said = {key: knob.in_words(options.value(key), has) for key, knob in KNOBS.items()}
+    degrees = [f"{axis} {options.value(axis)}" for axis in AXES if options.value(axis) > 1]
     words = [" × ".join(degrees) or "one rank"]
-    if options.sharding != "none":
-        words.append(options.sharding)
-    if options.cp > 1 and options.context != "overlapped":
-        words.append(f"{options.context} context")
-    if options.cp > 1 and options.context_order != "zigzag":
-        words.append(f"{options.context_order} positions")
-    if options.sequence_parallel:
-        words.append("sequence parallel")
-    if not options.expert_over_tensor:
-        words.append("split experts")
-    if options.pp > 1:
-        chunks = f" × {options.virtual_stages}" if options.virtual_stages > 1 else ""
-        words.append(options.schedule + chunks)
-    if options.stage_layers is not None:
-        words.append(f"{'+'.join(map(str, options.stage_layers))} layers")
-    if options.phantom:
-        told = [options.variant] if options.variant != PAIR else []
-        told += ["exchanging activations"] if options.exchange == ACTIVATIONS else []
-        told += ["some of other numbers"] if options.layer_ghosts else []
-        more = f" ({', '.join(told)})" if told else ""
-        words.append(f"phantom layers of {options.ghosts} ghosts{more}")
-    words += [
-        said
-        for said, holds in (
-            ("one process", options.single_process),
-            ("split fully connected layers", options.op_shard),
-            ("layers in pairs", options.tensor_pairs and options.tp > 1),
-            (f"{options.tables} tables", options.tables != "data-parallel"),
-            ("synchronised batch norm", options.sync_batch_norm),
-            (_processes(options), options.processes_per_device > 1),
-        )
-        if holds
-    ]
+    for key in _FIRST:
+        words += said.pop(key)
+    last = said.pop("recompute")
+    words += _pipeline(options)
+    words += _phantoms(options)
+    words += itertools.chain.from_iterable(said.values())
+    if options.colocation.is_several:
+        words.append(_processes(options.colocation))
     words += _placed(options.traffic.offload)
-    words.append(f"micro-batch {options.micro_batch}")
-    if options.recompute != "none":
-        words.append(f"{options.recompute} recomputation")
-    return ", ".join(words)
+    words.append(f"micro-batch {options.pipeline.micro_batch}")
+    return ", ".join((*words, *last))
 
 
-def _processes(options: StrategyOptions) -> str:
+def _pipeline(options: StrategyOptions) -> list[str]:
+    """Return the schedule, and how layers are cut."""
+    pipeline, words = options.pipeline, []
+    if options.pp > 1:
+        chunks = f" × {pipeline.virtual_stages}" if pipeline.virtual_stages > 1 else ""
+        words.append(pipeline.schedule + chunks)
+    if pipeline.stage_layers is not None:
+        words.append(f"{'+'.join(map(str, pipeline.stage_layers))} layers")
+    return words
+
+
+def _phantoms(options: StrategyOptions) -> list[str]:
+    """Return the phantom layers, if there are any."""
+    phantoms = options.phantoms
+    if not phantoms.enabled:
+        return []
+    found = [phantoms.variant] if phantoms.variant != PAIR else []
+    found += ["exchanging activations"] if phantoms.exchange == ACTIVATIONS else []
+    found += ["some of other numbers"] if phantoms.layer_ghosts else []
+    more = f" ({', '.join(found)})" if found else ""
+    return [f"phantom layers of {phantoms.ghosts} ghosts{more}"]
+
+
+def _processes(colocation: Colocation) -> str:
     """Return how many processes share a device, and how unless under MPS with a shared batch."""
-    found = f"{options.processes_per_device} processes a device"
-    if options.device_sharing != MPS:
+    found = f"{colocation.processes} processes a device"
+    if colocation.sharing != MPS:
         found += " in turn"
-    return found if options.batch_rule == FIXED_GLOBAL else f"{found}, each with a whole batch"
+    return found if colocation.batch_rule == FIXED_GLOBAL else f"{found}, each with a whole batch"

@@ -228,7 +228,7 @@ def _touches(name: str, row: FitRow) -> bool:
     if scope in scopes:
         return rest.startswith(f"{scopes[scope]}.")
     if name == "general.replicate_s":
-        return isinstance(job.strategy, StrategyOptions) and job.strategy.single_process
+        return isinstance(job.strategy, StrategyOptions) and job.strategy.parallelism.single_process
     if name == "general.blocking_launch_s":
         return software_family(job.software).with_traits(job.traits).launch_blocking
     return bool(row.expressed.row.n_experts) or ".moe_" not in name

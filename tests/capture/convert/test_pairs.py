@@ -298,10 +298,10 @@ def test_screening_is_close_to_the_play(options: StrategyOptions) -> None:
     )
     played = predicted(job, options).result
     degrees = Degrees(
-        axes={axis: np.array([getattr(options, axis)]) for axis in AXES},
-        micro_batch=np.array([options.micro_batch]),
+        axes={axis: np.array([options.value(axis)]) for axis in AXES},
+        micro_batch=np.array([options.pipeline.micro_batch]),
         virtual_stages=np.array([1]),
-        micro_batches=np.array([64 // (options.replicas * options.micro_batch)]),
+        micro_batches=np.array([64 // (options.replicas * options.pipeline.micro_batch)]),
     )
     screened = estimate(job, options, degrees)
 

@@ -152,11 +152,11 @@ def _parts(
     level: int,
 ) -> tuple[BlockParts, ...]:
     """Return tasks and storage of every block program, as ranks of `level` play them."""
-    chosen, habit = step.strategy.overlap_tensor, step.software.overlap_tensor
+    chosen, habit = step.strategy.traffic.overlap_tensor, step.software.overlap_tensor
     pipelining = Pipelining.of(
         step.rates,
         overlap_tensor=habit if chosen is None else chosen,
-        pieces=step.strategy.tensor_pieces,
+        pieces=step.strategy.traffic.tensor_pieces,
         in_line=step.moves.in_line,
     )
     split = _splits_backward(step.strategy)
@@ -307,7 +307,7 @@ def _update(step: Step, blocks: Sequence[BlockParts]) -> Update:
     shared = step.shared
     waits_s = 0.0
     if shared is not None:
-        waits_s = float(step_barrier_s(shared, step.strategy.processes_per_device)[0])
+        waits_s = float(step_barrier_s(shared, step.strategy.colocation.processes)[0])
     return Update(
         overhead_s=step.rates.step_overhead_s + waits_s,
         input_s=read_s + step.input_bytes / node.device.host_link_bytes_per_s,

@@ -81,8 +81,7 @@ def planned(job: Job, recipe: Recipe, rule: str) -> Job:
     if recipe.processes_per_device == 1 or not isinstance(options, StrategyOptions):
         return job
     try:
-        options = replace(
-            options,
+        options = options.changed(
             processes_per_device=recipe.processes_per_device,
             batch_rule=rule,
             micro_batch=recipe.micro_batch,

@@ -103,7 +103,7 @@ def compared(found: Trained, *, calibration: Path | None) -> Comparison:
 def _processes(job: Job) -> int:
     """Return the training processes on each device."""
     strategy = job.strategy
-    return 1 if isinstance(strategy, str) else strategy.processes_per_device
+    return 1 if isinstance(strategy, str) else strategy.colocation.processes
 
 
 def advice_of(job: Job, calibration: Calibration, *, ranks: int) -> str | None:

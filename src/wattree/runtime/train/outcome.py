@@ -114,7 +114,7 @@ def trained(
         ),
         launcher=launcher,
         processes_per_device=recipe.processes_per_device,
-        batch_rule=_options(job).batch_rule,
+        batch_rule=_options(job).colocation.batch_rule,
         samples=job.data.global_batch,
         learning_rate_scale=recipe.learning_rate_scale,
     )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from typing import Any
 
-from wattree.errors import StrategyError, UnknownNameError, nearest
+from wattree.errors import StrategyError, UnknownNameError
 from wattree.graph import ModelGraph
 from wattree.strategy.mesh import Mesh
-from wattree.strategy.options import SPATIAL, StrategyOptions
+from wattree.strategy.options import StrategyOptions
 from wattree.strategy.phantom import ACTIVATIONS
 from wattree.strategy.presets.context import context_parallel
 from wattree.strategy.presets.data import data_parallel
@@ -25,6 +24,7 @@ from wattree.strategy.presets.single_process import (
 from wattree.strategy.presets.spatial import spatial_dim
 from wattree.strategy.presets.tables import sharded_tables
 from wattree.strategy.presets.tensor import sequence_parallel, tensor_parallel
+from wattree.strategy.specs import SPATIAL
 from wattree.strategy.strategy import Schedule, Strategy
 from wattree.strategy.tree import StrategyTree
 
@@ -74,35 +74,27 @@ def options_of_preset(name: str, overrides: Mapping[str, Any]) -> StrategyOption
     """
     if name not in PRESETS:
         raise UnknownNameError(kind="strategy preset", name=name, known=PRESETS)
-    known = {f.name for f in fields(StrategyOptions)}
-    misfits = {}
-    for key in overrides.keys() - known:
-        guess = nearest(key, known)
-        hint = f"did you mean '{guess}'? " if guess else ""
-        misfits[f"strategy.{key}"] = f"unknown; {hint}known: {', '.join(sorted(known))}"
-    if misfits:
-        raise StrategyError(misfits)
-    return replace(StrategyOptions(), **{**PRESETS[name], **overrides})
+    return StrategyOptions(**{**PRESETS[name], **overrides})
 
 
 def tree_of(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return the tree that `options` combine to for `model`."""
     tree = data_parallel(options).merged(context_parallel(options, model))
     tree = tree.merged(tensor_parallel(options, model))
-    if options.sequence_parallel:
+    if options.parallelism.sequence_parallel:
         tree = tree.merged(sequence_parallel(options, model))
     tree = tree.merged(expert_parallel(options, model))
     tree = tree.merged(sharded_tables(options, model))
     tree = tree.merged(split_products(options, model))
     tree = tree.merged(phantom_parallel(options, model))
-    if options.single_process:
+    if options.parallelism.single_process:
         tree = tree.merged(single_process(model))
     return tree.merged(recomputation(options, model))
 
 
 def schedule_name(options: StrategyOptions) -> str:
     """Return the schedule that is meant: several chunks under 1F1B are interleaved."""
-    return schedule_of_chunks(options.schedule, options.virtual_stages)
+    return schedule_of_chunks(options.pipeline.schedule, options.pipeline.virtual_stages)
 
 
 def schedule_of_chunks(schedule: str, virtual_stages: int) -> str:
@@ -114,7 +106,7 @@ def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: in
     """Return the strategy that `options` describe.
 
     Args:
-        options: Degrees and switches.
+        options: Degrees and options.
         model: What is trained.
         global_batch: Samples per step, of all processes of each device that share a batch.
 
@@ -133,40 +125,35 @@ def strategy_of(options: StrategyOptions, *, model: ModelGraph, global_batch: in
                 f"{micro_batch} on {options.replicas} replicas; use a multiple of {share}"
             }
         )
-    if options.sharding == "hybrid" and options.fsdp == 1:
+    if options.memory.sharding == "hybrid" and options.fsdp == 1:
         raise StrategyError(
             {
                 "strategy.sharding": "'hybrid' shards over the axis 'fsdp', found degree 1; "
                 "set fsdp above 1, or use zero3 to shard over all replicas"
             }
         )
-    if options.context == SPATIAL and options.cp > 1 and spatial_dim(model) is None:
+    if options.parallelism.context == SPATIAL and options.cp > 1 and spatial_dim(model) is None:
         raise StrategyError(
             {
                 "strategy.context": f"'spatial' splits rows of images, but nothing in {model.name} "
                 "slides a window over any; use dp or tp"
             }
         )
-    degrees = {axis: getattr(options, axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
+    degrees = {axis: options.value(axis) for axis in ("pp", "dp", "fsdp", "ep", "cp", "tp")}
     return Strategy(
         mesh=Mesh.of({axis: degree for axis, degree in degrees.items() if degree > 1}),
         schedule=Schedule(
             name=schedule_name(options),
             micro_batches=global_batch // share,
-            virtual_stages=options.virtual_stages,
-            stage_layers=options.stage_layers,
-            order=options.order,
-            placement=options.placement,
+            virtual_stages=options.pipeline.virtual_stages,
+            stage_layers=options.pipeline.stage_layers,
+            order=options.pipeline.order,
+            placement=options.pipeline.placement,
         ),
         tree=tree_of(options, model),
-        preset=(options.sharding,),
-        overlap_gradients=options.overlap_gradients,
-        overlap_parameters=options.overlap_parameters,
-        overlap_tensor=options.overlap_tensor,
+        preset=(options.memory.sharding,),
         traffic=options.traffic,
-        expert_load=options.expert_load,
-        reduce_every_micro_batch=options.reduce_every_micro_batch,
-        tensor_pieces=options.tensor_pieces,
-        single_process=options.single_process,
+        expert_load=options.parallelism.expert_load,
+        single_process=options.parallelism.single_process,
         colocation=options.colocation,
     )

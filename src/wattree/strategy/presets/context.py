@@ -15,9 +15,10 @@
 from __future__ import annotations
 
 from wattree.graph import ModelGraph, OperatorKind
-from wattree.strategy.options import SPATIAL, ULYSSES, StrategyOptions
+from wattree.strategy.options import StrategyOptions
 from wattree.strategy.parts import layer_patterns, operator_patterns
 from wattree.strategy.presets.spatial import spatial_parallel
+from wattree.strategy.specs import SPATIAL, ULYSSES
 from wattree.strategy.tree import ContextExchange, PositionOrder, StrategyTree, TreeNode
 
 __all__ = ["context_parallel"]
@@ -27,7 +28,7 @@ _CORES = ("attention.core", "cross_attention.core")
 
 def context_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return the root's split of positions, and what attention does about it."""
-    if options.context == SPATIAL:
+    if options.parallelism.context == SPATIAL:
         return spatial_parallel(options, model)
     nodes = {"": TreeNode(compute={"seq": ("cp",)})}
     core = _core(options)
@@ -45,9 +46,12 @@ def _attentions(model: ModelGraph) -> tuple[str, ...]:
 
 
 def _core(options: StrategyOptions) -> TreeNode:
-    if options.context == ULYSSES:
+    if options.parallelism.context == ULYSSES:
         return TreeNode(compute={"seq": (), "heads": ("tp", "cp")})
-    exchange, order = ContextExchange(options.context), PositionOrder(options.context_order)
+    exchange, order = (
+        ContextExchange(options.parallelism.context),
+        PositionOrder(options.parallelism.context_order),
+    )
     return TreeNode(
         context=None if exchange is ContextExchange.OVERLAPPED else exchange,
         context_order=None if order is PositionOrder.ZIGZAG else order,

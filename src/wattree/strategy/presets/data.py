@@ -24,10 +24,10 @@ def data_parallel(options: StrategyOptions) -> StrategyTree:
         "zero2": MemoryChoice(optimizer=replicas, gradients=replicas),
         "zero3": MemoryChoice(optimizer=replicas, gradients=replicas, parameters=replicas),
         "hybrid": MemoryChoice(optimizer=("fsdp",), gradients=("fsdp",), parameters=("fsdp",)),
-    }[options.sharding]
+    }[options.memory.sharding]
     root = TreeNode(
         compute={"batch": REPLICAS},
         memory=stored,
-        sync_batch_norm=True if options.sync_batch_norm else None,
+        sync_batch_norm=True if options.parallelism.sync_batch_norm else None,
     )
     return StrategyTree(nodes={"": root})

@@ -21,7 +21,7 @@ def expert_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree
     """Return the splits of routers, exchanges and experts."""
     if not model.own_family:
         return _by_dims(model)
-    over_tensor = options.expert_over_tensor
+    over_tensor = options.parallelism.expert_over_tensor
     experts = ("ep", "tp") if over_tensor else ("ep",)
     inner = TreeNode(compute={"batch": ("dp", "fsdp"), "seq": ("cp",), "expert": experts})
     up = dict(inner.compute) if over_tensor else {**inner.compute, "out": ("tp",)}

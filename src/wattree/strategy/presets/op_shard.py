@@ -20,7 +20,7 @@ __all__ = ["split_products"]
 
 def split_products(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return the splits of fully connected layers whose features divide by the replicas."""
-    if not options.op_shard:
+    if not options.parallelism.op_shard:
         return StrategyTree(nodes={})
     degree = options.replicas
 

@@ -39,12 +39,16 @@ _ROLES = (TensorRole.COLUMN, TensorRole.ROW, TensorRole.EITHER)
 
 def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return which linear layers are phantom layers, and that ghosts are kept for backward."""
-    if not options.phantom:
+    if not options.phantoms.enabled:
         return StrategyTree(nodes={})
-    assert options.ghosts is not None
-    memory = MemoryChoice(gathered=GatheredStore.AGAIN if options.regather else GatheredStore.KEEP)
+    assert options.phantoms.ghosts is not None
+    memory = MemoryChoice(
+        gathered=GatheredStore.AGAIN if options.phantoms.regather else GatheredStore.KEEP
+    )
     nodes = {path: TreeNode(compute={dim: ()}) for path, dim in _whole_states(model).items()}
-    for ghosts in dict.fromkeys((options.ghosts, *dict(options.layer_ghosts).values())):
+    for ghosts in dict.fromkeys(
+        (options.phantoms.ghosts, *dict(options.phantoms.layer_ghosts).values())
+    ):
         found = operator_patterns(
             model,
             lambda operator: _may_be_chosen(operator, options, model),
@@ -52,7 +56,9 @@ def phantom_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTre
                 _is_named(path, operator, options) and _ghosts_of(path, operator, options) == ghosts
             ),
         )
-        layers = PhantomLayers(ghosts=ghosts, variant=options.variant, exchange=options.exchange)
+        layers = PhantomLayers(
+            ghosts=ghosts, variant=options.phantoms.variant, exchange=options.phantoms.exchange
+        )
         for pattern, operator in found:
             # Whatever splits the linear layer goes with it.
             dims = {dim: () for dim in (column_dim(operator), row_dim(operator)) if dim is not None}
@@ -71,8 +77,8 @@ def _ghosts_of_parts(
     """Return the ghosts of the projections that are one product, each count once."""
     found: dict[int | None, None] = {}
     for names in _names(path, operator):
-        told = (k for pattern, k in options.layer_ghosts if _is_one_of(names, pattern))
-        found[next(told, options.ghosts)] = None
+        told = (k for pattern, k in options.phantoms.layer_ghosts if _is_one_of(names, pattern))
+        found[next(told, options.phantoms.ghosts)] = None
     return found
 
 
@@ -94,7 +100,7 @@ def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
     Raises:
         StrategyError: With what is expected instead.
     """
-    if not options.phantom:
+    if not options.phantoms.enabled:
         return
     misfits = {}
     if options.tp == 1:
@@ -108,13 +114,13 @@ def check_phantom(options: StrategyOptions, model: ModelGraph) -> None:
         for operator in model.blocks[instance.block].operators
         if _is_linear(operator)
     ]
-    for pattern in options.phantom_layers or ():
+    for pattern in options.phantoms.layers or ():
         if not any(_matches(path, operator, pattern) for path, operator in linear):
             known = dict.fromkeys(_known_as(path, operator, model) for path, operator in linear)
             misfits[f"strategy.phantom_layers.{pattern}"] = (
                 f"matches no linear layer of {model.name}; it has {', '.join(known) or 'none'}"
             )
-    for pattern, _ in options.layer_ghosts:
+    for pattern, _ in options.phantoms.layer_ghosts:
         if not any(_matches(path, operator, pattern) for path, operator in linear):
             known = dict.fromkeys(_known_as(path, operator, model) for path, operator in linear)
             misfits[f"strategy.layer_ghosts.{pattern}"] = (
@@ -142,7 +148,7 @@ def _misfits_of_joined(
     for path, operator in linear:
         if len(joined_parts(operator)) == 1:
             continue
-        named = _named_parts(path, operator, options.phantom_layers or ("*",))
+        named = _named_parts(path, operator, options.phantoms.layers or ("*",))
         if any(named) and not all(named):
             misfits[f"strategy.phantom_layers.{path}"] = (
                 "is one product, of which some projections are named; name all of them or none"
@@ -157,7 +163,7 @@ def _misfits_of_joined(
 
 
 def _may_be_chosen(operator: Operator, options: StrategyOptions, model: ModelGraph) -> bool:
-    if not _is_linear(operator) or options.phantom_layers is not None:
+    if not _is_linear(operator) or options.phantoms.layers is not None:
         return _is_linear(operator)
     if model.own_family:
         return operator.path in _OWN
@@ -165,7 +171,7 @@ def _may_be_chosen(operator: Operator, options: StrategyOptions, model: ModelGra
 
 
 def _is_named(path: str, operator: Operator, options: StrategyOptions) -> bool:
-    patterns = options.phantom_layers
+    patterns = options.phantoms.layers
     return patterns is None or all(_named_parts(path, operator, patterns))
 
 

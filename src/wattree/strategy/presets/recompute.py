@@ -40,7 +40,7 @@ def recomputation(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
         options: `recompute` says how.
         model: For its layers.
     """
-    kind = options.recompute
+    kind = options.memory.recompute
     own = dict.fromkeys(model.checkpointed, _AGAIN)
     if kind == "none":
         return StrategyTree(nodes=own)

@@ -26,7 +26,11 @@ def single_process(model: ModelGraph) -> StrategyTree:
 
 def samples_of_a_device(options: StrategyOptions, global_batch: int) -> int:
     """Return the samples of a forward pass on one device: a step has a single one."""
-    return global_batch // options.dp if options.single_process else options.micro_batch
+    return (
+        global_batch // options.dp
+        if options.parallelism.single_process
+        else options.pipeline.micro_batch
+    )
 
 
 def check_single_process(options: StrategyOptions, global_batch: int) -> None:
@@ -35,28 +39,28 @@ def check_single_process(options: StrategyOptions, global_batch: int) -> None:
     Raises:
         StrategyError: Other axes than `dp`, sharded state, or several micro-batches.
     """
-    if not options.single_process:
+    if not options.parallelism.single_process:
         return
     found = {
-        f"strategy.{axis}": f"found {getattr(options, axis)} with a single process "
+        f"strategy.{axis}": f"found {options.value(axis)} with a single process "
         "(nn.DataParallel), which knows replicas only; use dp, or another preset"
         for axis in ("fsdp", "tp", "cp", "pp", "ep")
-        if getattr(options, axis) > 1
+        if options.value(axis) > 1
     }
-    if options.sharding != "none":
+    if (sharding := options.memory.sharding) != "none":
         found["strategy.sharding"] = (
-            f"found '{options.sharding}' with a single process (nn.DataParallel), which keeps all "
+            f"found '{sharding}' with a single process (nn.DataParallel), which keeps all "
             "state on the first device; leave it out"
         )
-    if options.tables != "data-parallel":
+    if (tables := options.parallelism.tables) != "data-parallel":
         found["strategy.tables"] = (
-            f"found '{options.tables}' with a single process (nn.DataParallel), which sends whole "
+            f"found '{tables}' with a single process (nn.DataParallel), which sends whole "
             "parameters to every device; leave it out"
         )
     whole = global_batch / options.dp
-    if options.micro_batch not in (1, whole):
+    if (micro_batch := options.pipeline.micro_batch) not in (1, whole):
         found["strategy.micro_batch"] = (
-            f"found {options.micro_batch} with a single process (nn.DataParallel), which sends the "
+            f"found {micro_batch} with a single process (nn.DataParallel), which sends the "
             f"whole batch at once: {whole:g} samples on each of {options.dp} devices; leave it out"
         )
     if found:

@@ -21,12 +21,14 @@ __all__ = ["sharded_tables"]
 
 def sharded_tables(options: StrategyOptions, model: ModelGraph) -> StrategyTree:
     """Return the splits of every table."""
-    if options.tables == "data-parallel":
+    if options.parallelism.tables == "data-parallel":
         return StrategyTree(nodes={})
     tables = tables_of(model)
     even = sum(table.elements for table in tables) / options.replicas
     return StrategyTree(
-        nodes={t.path: TreeNode(compute=_compute(t, options.tables, even)) for t in tables}
+        nodes={
+            t.path: TreeNode(compute=_compute(t, options.parallelism.tables, even)) for t in tables
+        }
     )
 
 

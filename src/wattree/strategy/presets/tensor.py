@@ -55,7 +55,7 @@ def tensor_parallel(options: StrategyOptions, model: ModelGraph) -> StrategyTree
     """Return column/row splits of every layer, and the vocabulary split of both tables."""
     if not model.own_family:
         alone = _by_roles(model)
-        return alone.merged(_in_pairs(model)) if options.tensor_pairs else alone
+        return alone.merged(_in_pairs(model)) if options.parallelism.tensor_pairs else alone
     nodes = {}
     for layer in layer_patterns(model):
         for path in (*_COLUMN, *_COLUMN_CROSS):

@@ -45,10 +45,12 @@ def row_job(
     """
     row = cells.row
     samples = cells.whole("global_batch")
-    per_pass = strategy.replicas * strategy.micro_batch
+    per_pass = strategy.replicas * strategy.pipeline.micro_batch
     if samples % per_pass:
         message = f"global batch {samples} does not split over {strategy.replicas} replicas"
-        raise RowError(f"row {row.row_id}: {message} of micro-batch {strategy.micro_batch}")
+        raise RowError(
+            f"row {row.row_id}: {message} of micro-batch {strategy.pipeline.micro_batch}"
+        )
     if row.grad_accum is not None and row.grad_accum != samples // per_pass:
         message = f"found grad_accum {row.grad_accum}, but the batch sizes give"
         raise RowError(f"row {row.row_id}: {message} {samples // per_pass}")

@@ -1,0 +1,323 @@
+"""The shape of the section `strategy`: keys of knobs, and what only trees or few keys have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, create_model
+
+from wattree.job.section import Section
+from wattree.job.values import (
+    Axes,
+    Backward,
+    Degree,
+    Depth,
+    Factor,
+    Ghosts,
+    Imbalance,
+    Layers,
+    Pieces,
+    Samples,
+    Size,
+    Stored,
+    read_size,
+)
+from wattree.strategy import (
+    KNOBS,
+    Colocation,
+    Knob,
+    MemoryOptions,
+    ParallelismOptions,
+    PhantomOptions,
+    PipelineOptions,
+    Traffic,
+    knobs_of,
+)
+
+__all__ = [
+    "ActivationsSpec",
+    "BucketSpec",
+    "ColocationSpec",
+    "MemorySpec",
+    "MovementSpec",
+    "NodeSpec",
+    "OffloadSpec",
+    "OptionsSpec",
+    "PhantomSpec",
+    "PrefetchSpec",
+    "ScheduleSpec",
+    "TablesSpec",
+    "TokenSpec",
+    "TreeSpec",
+]
+
+
+class PrefetchSpec(Section):
+    """How far gathers of sharded parameters run ahead of the computation."""
+
+    forward: Depth = Field(1, description="a whole number, blocks ahead in forward")
+    backward: Backward = Field(
+        1,
+        description="a whole number, blocks ahead in backward, or 'pre' (1), 'post' (0) or 'none' "
+        "(0, and after the reductions of the block before)",
+    )
+    gathers_in_flight: Degree | None = Field(
+        None, description="a whole number, gathered copies at once with the one in use"
+    )
+
+
+class BucketSpec(Section):
+    """What is sent together between replicas."""
+
+    gradients: Size | None = Field(
+        None, description="a size with its unit, such as '25 MiB', of gradients reduced together"
+    )
+    parameters: Size | None = Field(
+        None, description="a size with its unit, such as '25 MiB', of parameters gathered together"
+    )
+
+
+_SIZE_SCHEMA: dict[str, Any] = {"type": "string", "examples": ["25 MiB"]}
+_BUCKET_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        _SIZE_SCHEMA,
+        {
+            "type": "object",
+            "properties": {"gradients": _SIZE_SCHEMA, "parameters": _SIZE_SCHEMA},
+            "additionalProperties": False,
+        },
+    ]
+}
+
+
+def _bucket(value: object) -> object:
+    """Return a bucket as a mapping; a bare size is that of gradients."""
+    if value is None or isinstance(value, Mapping):
+        return value
+    read_size(value)  # a fault of a bare size is one of `bucket` itself
+    return {"gradients": value}
+
+
+class ActivationsSpec(Section):
+    """Activations that wait outside of the device between forward and backward."""
+
+    layers: Degree = Field(description="a whole number, the first layers of each pipeline stage")
+    to: Literal["host", "cxl"] = Field("host", description="'host' or 'cxl', where they wait")
+    prefetch: Depth = Field(1, description="a whole number, layers that copies run ahead")
+
+
+class TablesSpec(Section):
+    """Tables of which only the rows that are looked up come to the device."""
+
+    to: Literal["host", "cxl"] = Field("host", description="'host' or 'cxl', where they wait")
+    cached: float = Field(
+        0.0, ge=0, le=1, description="a number from 0 to 1, share of each table kept on the device"
+    )
+    hits: float = Field(
+        0.0, ge=0, le=1, description="a number from 0 to 1, share of lookups that it serves"
+    )
+
+
+class OffloadSpec(Section):
+    """What waits outside of the devices."""
+
+    optimizer: Literal["host", "cxl"] | None = Field(
+        None, description="'host' or 'cxl', where the optimiser state waits and is updated"
+    )
+    parameters: Literal["host", "cxl"] | None = Field(
+        None, description="'host' or 'cxl', where parameters wait for each use"
+    )
+    tables: TablesSpec | None = Field(
+        None, description="a mapping with to, and cached and hits of what the device keeps"
+    )
+    activations: ActivationsSpec | None = Field(
+        None, description="a mapping with layers, to and prefetch"
+    )
+    overflow: Literal["cxl"] | None = Field(
+        None,
+        description="'cxl', where what does not fit on the device lies; the device must read and "
+        "write it itself (access in the node's file)",
+    )
+
+
+class TokenSpec(Section):
+    """How evenly tokens reach experts; the same keys with a preset and with a tree."""
+
+    expert_imbalance: Imbalance | None = Field(
+        None,
+        description="a number, tokens of the busiest expert-parallel rank over the mean, or a draw "
+        "of every expert's share: {spread: 0.3, seed: 1}",
+    )
+    expert_capacity: Factor | None = Field(
+        None,
+        description="a number, the most tokens an expert takes over the mean, for software that "
+        "drops the rest",
+    )
+
+
+_COMMUNICATION = Literal["gradients", "parameters", "tensor", "context", "experts", "pipeline"]
+#: Knobs whose values are read in ways of their own; others are by their type.
+_READ_AS: Final[Mapping[str, Any]] = {
+    "order": Pieces,
+    "stage_layers": list[Layers],
+    "ghosts": Ghosts,
+    "layer_ghosts": dict[str, Ghosts],
+    "phantom_layers": list[str],
+    "in_line": list[_COMMUNICATION],
+    "prefetch": PrefetchSpec,
+    "offload": OffloadSpec,
+}
+
+
+def _read_as(knob: Knob) -> Any:
+    """Return the type that the value of a key is read as."""
+    if knob.key in _READ_AS:
+        return _READ_AS[knob.key]
+    if knob.in_schema:
+        return Literal[knob.choices]
+    bare = next((kind for kind in get_args(knob.kind) if kind is not NoneType), knob.kind)
+    return Degree if bare is int else bare
+
+
+def _keys_of(*specs: type) -> dict[str, Any]:
+    """Return the knobs of specs as fields of a section, all of which may be left out."""
+    return {
+        key: (_read_as(knob) | None, Field(None, description=knob.description))
+        for spec in specs
+        for key, knob in knobs_of(spec).items()
+    }
+
+
+class _Knobs(Section):
+    if TYPE_CHECKING:
+
+        def __getattr__(self, key: str) -> Any:
+            """Keys are those of knobs."""
+
+
+_PRESET: Any = create_model(
+    "_PRESET",
+    __base__=_Knobs,
+    preset=(str | None, Field(None, description="the name of a preset")),
+    **_keys_of(ParallelismOptions, PipelineOptions, MemoryOptions, PhantomOptions),
+)
+_MOVEMENT: Any = create_model(
+    "_MOVEMENT",
+    __base__=_Knobs,
+    **_keys_of(Traffic),
+    bucket=(
+        Annotated[BucketSpec | None, BeforeValidator(_bucket), WithJsonSchema(_BUCKET_SCHEMA)],
+        Field(
+            None,
+            description="a size with its unit, such as '25 MiB', of gradients reduced together, or "
+            "a mapping with gradients and parameters",
+        ),
+    ),
+)
+_COLOCATION: Any = create_model("_COLOCATION", __base__=_Knobs, **_keys_of(Colocation))
+
+
+class MovementSpec(_MOVEMENT, _Knobs):
+    """How data moves while ranks compute; the same keys with a preset and with a tree."""
+
+
+class ColocationSpec(_COLOCATION, _Knobs):
+    """Processes on each device; the same keys with a preset and with a tree."""
+
+
+# The keys of the last base come first where messages list them.
+class OptionsSpec(ColocationSpec, MovementSpec, TokenSpec, _PRESET):
+    """Degrees and options; with `preset`, laid over what the preset says."""
+
+
+class ScheduleSpec(Section):
+    """How micro-batches flow through the pipeline."""
+
+    name: str = Field("1f1b", description=KNOBS["schedule"].description)
+    micro_batches: Samples = Field(
+        1, description="a whole number, micro-batches per step and replica"
+    )
+    virtual_stages: Degree = Field(1, description=KNOBS["virtual_stages"].description)
+    stage_layers: list[Layers] | None = Field(None, description=KNOBS["stage_layers"].description)
+    order: Pieces | None = Field(None, description=KNOBS["order"].description)
+    placement: Literal["looped", "folded", "two-way"] | None = Field(
+        None, description=KNOBS["placement"].description
+    )
+
+
+class MemorySpec(Section):
+    """How the tensors of a module are stored."""
+
+    parameters: Stored | None = Field(None, description="'replicate' or {shard: axes}")
+    gradients: Stored | None = Field(None, description="'replicate' or {shard: axes}")
+    optimizer: Stored | None = Field(None, description="'replicate' or {shard: axes}")
+    activations: Literal["keep", "recompute"] | None = Field(
+        None, description="'keep' or 'recompute'"
+    )
+    recompute_share: float | None = Field(
+        None, gt=0, le=1, description="a number above 0 and up to 1, share of each operator redone"
+    )
+    gathered: Literal["keep", "again"] | None = Field(
+        None,
+        description="'keep' or 'again', whether backward gathers inputs once more that forward "
+        "gathered",
+    )
+
+
+class PhantomSpec(Section):
+    """How linear layers become phantom layers."""
+
+    ghosts: Ghosts = Field(description="a whole number, neurons that each rank sends of each layer")
+    axis: str = Field("tp", description="the mesh axis whose ranks have a block each")
+    variant: Literal["pair", "shared"] = Field(
+        "pair", description="'pair' or 'shared', what decompresses ghosts"
+    )
+    exchange: Literal["ghosts", "activations"] = Field(
+        "ghosts", description="'ghosts' or 'activations', what ranks send each other"
+    )
+
+
+class NodeSpec(Section):
+    """Choices of one node of the tree."""
+
+    compute: dict[str, Axes] | None = Field(
+        None, description="iteration dim → mesh axis or list of axes, such as {batch: dp}"
+    )
+    memory: MemorySpec | None = Field(
+        None, description="a mapping with parameters, gradients, optimizer or activations"
+    )
+    context: Literal["overlapped", "gather", "ring"] | None = Field(
+        None,
+        description="'overlapped', 'gather' or 'ring', how attention gets the keys and values of "
+        "other ranks; for ulysses split it over heads: {seq: [], heads: cp}",
+    )
+    context_order: Literal["zigzag", "contiguous"] | None = Field(
+        None, description="'zigzag' or 'contiguous', which positions each rank holds"
+    )
+    sync_batch_norm: bool | None = Field(
+        None,
+        description="true or false, whether batch norm takes its statistics over all ranks that "
+        "share its channels",
+    )
+    phantom: PhantomSpec | None = Field(
+        None, description="a mapping with ghosts: linear layers here are phantom layers"
+    )
+
+
+class _TreeKeys(Section):
+    """Mesh, schedule, tree."""
+
+    mesh: dict[str, Degree] = Field(
+        description="axis → degree, outermost first, such as {pp: 4, dp: 8, tp: 8}"
+    )
+    schedule: ScheduleSpec | None = Field(None, description="a mapping with name and micro_batches")
+    tree: dict[str, NodeSpec] = Field(
+        description='module pattern → choices, such as {"": {compute: {batch: dp}}}'
+    )
+    single_process: bool | None = Field(None, description=KNOBS["single_process"].description)
+
+
+class TreeSpec(ColocationSpec, MovementSpec, TokenSpec, _TreeKeys):
+    """A strategy written out: mesh, schedule, tree."""
