@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from wattree.accounts.energy_use import standing_w
 from wattree.accounts.memory_use import process_bytes
 from wattree.closed_form.borders import Borders
-from wattree.closed_form.hidden import gathered_copies, hidden_traffic
 from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.overlap_slowdown import Beside
 from wattree.closed_form.pipeline import FOLLOWING, SPLIT, Held, in_flight, split_bubble_s
@@ -48,9 +47,8 @@ class Formulas:
     def __init__(self, tables: Sequence[Tables]) -> None:
         self.by_pool = tables
         self.tables = tables[0]  # what depends on no device
-        self._copies = gathered_copies(self.tables.switches)
-        self._hidden = hidden_traffic(self.tables.switches, self.tables.setting.software)
-        self._borders = Borders(tables, hidden=self._hidden.transfers)
+        self._overlap = self.tables.overlap
+        self._borders = Borders(tables, hidden=self._overlap.pipeline)
         self._inputs = Inputs(tables)
         software, state_bytes = self.tables.setting.software, self.tables.state_bytes
         self._update_rates = [
@@ -88,21 +86,21 @@ class Formulas:
 
     def step_time_s(self, index: Integers, held: Held) -> Floats:
         """Return the step time of the strategies at `index`, whose stages hold `held`. [s]"""
-        rates, hidden = self.tables.rates, self._hidden
+        rates, overlap = self.tables.rates, self._overlap
         behind = self._behind(held, index)
         slow = self.tables.slowdown[index] * (1.0 if behind is None else behind.slowest)
         forward, backward = (
             self._span_s(held, name, index, behind) for name in ("forward", "backward")
         )
         gather, every = (self._of_storage(held, name, index) for name in ("gather", "every"))
-        again = gather if self.tables.switches.traffic.reshard_after_forward else 0.0 * gather
+        again = gather if overlap.reshard_after_forward else 0.0 * gather
         in_line = 0.0 * gather  # traffic that nothing hides
-        if not hidden.forward_gathers:
+        if not overlap.hides_forward_gathers:
             in_line, gather = in_line + gather, 0.0 * gather
         waited = 0.0 * again
-        if not hidden.backward_gathers:
+        if not overlap.hides_backward_gathers:
             in_line, waited, again = in_line + again, again, waited
-        if not hidden.gradients:
+        if not overlap.hides_gradients:
             in_line, every = in_line + every, 0.0 * every
         # A gather that waits for the block before starts with its reduction, and shares links.
         in_line = in_line + np.minimum(waited, every)
@@ -159,13 +157,13 @@ class Formulas:
             held: What their stages hold.
             passes: The last backward and the first forward, which may hide them. [s]
         """
-        rates, hidden = self.tables.rates, self._hidden
+        rates, overlap = self.tables.rates, self._overlap
         beside = Beside(rates.overlap_compute_rate, rates.overlap_communication_rate)
-        names, overlaps = ("once", "update"), (hidden.gradients, hidden.updates)
-        for name, span, overlap in zip(names, passes, overlaps, strict=True):
+        names, hides = ("once", "update"), (overlap.hides_gradients, overlap.hides_updates)
+        for name, span, hidden in zip(names, passes, hides, strict=True):
             if name not in self._nothing:
                 moved_s = self._of_storage(held, name, index)
-                time_s = time_s + beside.added_s(moved_s, span, overlap=overlap).max(axis=0)
+                time_s = time_s + beside.added_s(moved_s, span, overlap=hidden).max(axis=0)
         return time_s
 
     def _behind(self, held: Held, index: Integers) -> Stragglers | None:
@@ -253,15 +251,16 @@ class Formulas:
             need = (self.tables.moment[program] - held.later[kind, program] @ self.tables.kept)[
                 block
             ]
-            if self._copies and "gathered" not in self._nothing:
-                need = need + min(self._copies, 2.0) * self.tables.gathered[program][storage]
-            if self._copies > 2.0:  # those farther ahead are of the blocks that there are most of
+            copies = self._overlap.gathered_copies
+            if copies and "gathered" not in self._nothing:
+                need = need + min(copies, 2) * self.tables.gathered[program][storage]
+            if copies > 2:  # those farther ahead are of the blocks that there are most of
                 common = int(np.argmax(held.counts[kind]))
-                need = need + (self._copies - 2.0) * self.tables.gathered[common][storage]
+                need = need + (copies - 2) * self.tables.gathered[common][storage]
             if (staged := self._staged(held.later[kind, program])) is not None:
                 need = need + staged[storage]
             working[kind] = np.maximum(working[kind], need)
-        if not self.tables.switches.traffic.reshard_after_forward:
+        if not self._overlap.reshard_after_forward:
             working = working + self._of_storage(held, "gathered", index)
         if held.stages == 1:
             working = working + self.tables.buffers[held.counts[0] > 0].max(initial=0.0)
@@ -301,7 +300,7 @@ class Formulas:
 
     def _staged(self, later: Floats) -> Floats | None:
         """Return the gradients under reduction while blocks go backward after those of `later`."""
-        if not self._hidden.gradients or "staged" in self._nothing or not later.any():
+        if not self._overlap.hides_gradients or "staged" in self._nothing or not later.any():
             return None
         return np.asarray(self.tables.staged[later > 0].max(axis=0))
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from wattree.accounts.expansion import Expansion
 from wattree.closed_form.block_memory import block_memory, gathered_bytes, staged_bytes
 from wattree.closed_form.degrees import MANY, Degrees
-from wattree.closed_form.hidden import habit
 from wattree.closed_form.pipeline import deferred_s
 from wattree.closed_form.stragglers import computing_s
 from wattree.cost.update import update_bytes_per_s, update_traffic_bytes
@@ -24,6 +23,7 @@ from wattree.lowering.costs import (
     block_costs,
     collective_costs,
 )
+from wattree.lowering.movement import resolved_overlap
 from wattree.lowering.overlap import Pipelining, hidden_beside, phase_span_s
 from wattree.lowering.program import CollectiveKind, CollectiveStep, Scale, TokenLoad
 from wattree.lowering.setting import Setting
@@ -112,13 +112,8 @@ class Tables:
             )
             for p in program.programs
         ]
-        overlap = habit(choice=switches.overlap_tensor, default=software.overlap_tensor)
-        pipelining = Pipelining.of(
-            rates,
-            overlap_tensor=overlap,
-            pieces=switches.tensor_pieces,
-            in_line=switches.traffic.in_line,
-        )
+        self.overlap = resolved_overlap(switches, software)
+        pipelining = Pipelining.of(rates, self.overlap)
         self.forward = np.array([phase_span_s(c.forward, pipelining) for c in self.costs])
         self.backward = np.array(
             [
