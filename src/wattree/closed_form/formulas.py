@@ -12,7 +12,7 @@ from wattree.accounts.memory_use import process_bytes
 from wattree.closed_form.borders import Borders
 from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.overlap_slowdown import Beside
-from wattree.closed_form.pipeline import FOLLOWING, SPLIT, Held, in_flight, split_bubble_s
+from wattree.closed_form.pipeline import SPLIT, Held, in_flight, split_bubble_s
 from wattree.closed_form.stragglers import Stragglers, slowed_stages
 from wattree.closed_form.tables import Tables
 from wattree.cost.colocation import barrier_s
@@ -55,7 +55,6 @@ class Formulas:
             update_bytes_per_s(state_bytes, software, self.tables.update_rates, far=far)
             for far in (False, True)
         ]
-        self._spans = [each.forward + each.backward for each in tables]
         # Much is nothing under most switches; pipelines are many, and each would add it up again.
         self._nothing = frozenset(
             name for name in _OFTEN_NOTHING if not any(getattr(each, name).any() for each in tables)
@@ -127,8 +126,8 @@ class Formulas:
         slowest = both.max(axis=0)
         stages, virtual = held.stages, held.virtual
         once_through = held.stages_of_kind @ both
-        if held.schedule in FOLLOWING:
-            slowest = slowest + self._uneven_s(index, held) * np.atleast_2d(slow).max(axis=0)
+        # Chunks of a stage that differ in size even out: forwards run in turn with backwards of
+        # other chunks.
         time_s = micro_batches * slowest + (once_through - slowest) / virtual
         if held.schedule in SPLIT:
             weight = self._of_blocks(held, "deferred", index) * slow
@@ -220,20 +219,6 @@ class Formulas:
             return np.asarray(self.tables.gather[0, column])
         used = zip(self.by_pool, held.pools[:, 0] > 0, strict=True)
         return np.asarray(np.max([t.gather[0, column] for t, is_used in used if is_used], axis=0))
-
-    def _uneven_s(self, index: Integers, held: Held) -> Floats:
-        """Return what a micro-batch waits because chunks of one round differ among stages. [s]
-
-        Stages take turns at the same chunk, so each chunk takes as long as its largest part.
-        """
-        if held.virtual == 1:
-            return np.zeros(len(index))
-        parts = [held.chunks @ span for span in self._spans]
-        wholes = [held.counts @ span for span in self._spans]
-        part = parts[0] if len(parts) == 1 else _most(parts, held.pools[:, None])
-        whole = wholes[0] if len(wholes) == 1 else _most(wholes, held.pools[:, held.first])
-        chunks = part.max(axis=1).sum(axis=0)
-        return np.asarray((chunks - whole.max(axis=0))[self.tables.block_of[index]])
 
     def tensor_bytes(self, index: Integers, held: Held) -> Floats:
         """Return the peak of live tensors of each kind of stage, `(kinds, n)`. [B]"""
