@@ -13,6 +13,7 @@ from wattree.closed_form.borders import Borders
 from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.overlap_slowdown import Beside
 from wattree.closed_form.pipeline import SPLIT, Held, in_flight, split_bubble_s
+from wattree.closed_form.split_memory import split_live_bytes
 from wattree.closed_form.stragglers import Stragglers, slowed_stages
 from wattree.closed_form.tables import Tables
 from wattree.cost.colocation import barrier_s
@@ -223,34 +224,66 @@ class Formulas:
     def tensor_bytes(self, index: Integers, held: Held) -> Floats:
         """Return the peak of live tensors of each kind of stage, `(kinds, n)`. [B]"""
         resident = self._of_storage(held, "resident", index)
+        if held.schedule in SPLIT:
+            live = self._split_live(index, held)
+        else:
+            live = self._saved(index, held) + self._working(index, held)
+        if not self._overlap.reshard_after_forward:
+            live = live + self._of_storage(held, "gathered", index)
+        if held.stages == 1:
+            live = live + self.tables.buffers[held.counts[0] > 0].max(initial=0.0)
+        return np.asarray(resident + live + self._inputs.device_bytes(index, held))
+
+    def _saved(self, index: Integers, held: Held) -> Floats:
+        """Return what each kind of stage keeps for backward when that is most. [B]"""
         alive = in_flight(held.schedule, held, self.tables.degrees.micro_batches[index])
-        block, storage = self.tables.block_of[index], self.tables.storage_of[index]
-        saved = np.zeros_like(resident)
+        block = self.tables.block_of[index]
+        saved = np.zeros((len(held.first), len(index)))
         for part, copies, count in zip(held.parts, held.received, alive, strict=True):
             if isinstance(count, float) and not count:
                 continue  # a stage with one chunk has only a last one
             kept = part @ self.tables.kept + copies @ self.tables.handed
             saved += kept.take(block, axis=1) * count
-        working = np.full_like(saved, -np.inf)
+        return saved
+
+    def _working(self, index: Integers, held: Held) -> Floats:
+        """Return the most that the block at work needs beyond what is kept then. [B]"""
+        block, storage = self.tables.block_of[index], self.tables.storage_of[index]
+        working = np.full((len(held.first), len(index)), -np.inf)
         for kind, program in zip(*np.nonzero(held.counts), strict=True):
-            need = (self.tables.moment[program] - held.later[kind, program] @ self.tables.kept)[
-                block
-            ]
-            copies = self._overlap.gathered_copies
-            if copies and "gathered" not in self._nothing:
-                need = need + min(copies, 2) * self.tables.gathered[program][storage]
-            if copies > 2:  # those farther ahead are of the blocks that there are most of
-                common = int(np.argmax(held.counts[kind]))
-                need = need + (copies - 2) * self.tables.gathered[common][storage]
+            dropped = held.later[kind, program] @ self.tables.kept
+            need = (self.tables.moment[program] - dropped)[block]
+            need = need + self._gathered(held, int(kind), int(program))[storage]
             if (staged := self._staged(held.later[kind, program])) is not None:
                 need = need + staged[storage]
             working[kind] = np.maximum(working[kind], need)
-        if not self._overlap.reshard_after_forward:
-            working = working + self._of_storage(held, "gathered", index)
-        if held.stages == 1:
-            working = working + self.tables.buffers[held.counts[0] > 0].max(initial=0.0)
-        inputs = self._inputs.device_bytes(index, held)
-        return np.asarray(resident + saved + working + inputs)
+        return working
+
+    def _gathered(self, held: Held, kind: int, program: int) -> Floats:
+        """Return the parameters that are gathered while a block of `program` is at work. [B]"""
+        copies, gathered = self._overlap.gathered_copies, self.tables.gathered
+        # Those farther ahead are of the blocks that there are most of.
+        common = int(np.argmax(held.counts[kind]))
+        return np.asarray(
+            min(copies, 2) * gathered[program] + max(copies - 2, 0) * gathered[common]
+        )
+
+    def _split_live(self, index: Integers, held: Held) -> Floats:
+        """Return activations and gathered parameters where weight gradients are made apart. [B]"""
+        tables = self.tables
+        live = split_live_bytes(
+            held,
+            tables.pieces,
+            kept=tables.kept,
+            handed=tables.handed,
+            micro_batches=tables.degrees.micro_batches[index],
+            block=tables.block_of[index],
+        )
+        for kind, counts in enumerate(held.counts):
+            programs = np.flatnonzero(counts).tolist()
+            most = np.max([self._gathered(held, kind, each) for each in programs], axis=0)
+            live[kind] += most[tables.storage_of[index]]
+        return live
 
     def placed_bytes(self, index: Integers, held: Held) -> Floats:
         """Return what each kind of stage has in expanded memory by class, `(kinds, n)`. [B]"""

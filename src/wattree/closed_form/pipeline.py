@@ -52,6 +52,7 @@ class Held:
         counts: How often each kind of stage holds each program, `(kinds, programs)`.
         parts: The same for its first chunk, the chunks between and its last chunk (a stage with
             one chunk has only a last one), `(3, kinds, programs)`.
+        programs: Programs of each chunk of each kind of stage, in model order.
         later: What follows the last instance of each program in a stage, by program: backward
             has dropped it when it reaches that instance, `(kinds, programs, programs)`.
         stages_of_kind: Stages of each kind, `(kinds,)`.
@@ -72,6 +73,7 @@ class Held:
     virtual: int
     counts: Floats
     parts: Floats
+    programs: tuple[tuple[tuple[int, ...], ...], ...]
     later: Floats
     stages_of_kind: Floats
     kind_of_stage: Integers
@@ -145,6 +147,10 @@ def held_by_stages(
         virtual=virtual,
         counts=kinds.sum(axis=1),
         parts=np.ascontiguousarray(kinds.transpose(1, 0, 2)),
+        programs=tuple(
+            tuple(tuple(program.instances[i] for i in chunks[at]) for at in on_stage[:, stage])
+            for stage in first
+        ),
         later=np.stack([_later(program, chunks[on_stage[-1, stage]]) for stage in first]),
         stages_of_kind=many.astype(np.float64),
         kind_of_stage=kind_of_stage.ravel(),

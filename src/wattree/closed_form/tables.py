@@ -9,9 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.expansion import Expansion
-from wattree.closed_form.block_memory import block_memory, gathered_bytes, staged_bytes
+from wattree.closed_form.block_memory import (
+    block_memory,
+    gathered_bytes,
+    split_memory,
+    staged_bytes,
+)
 from wattree.closed_form.degrees import MANY, Degrees
-from wattree.closed_form.pipeline import deferred_s
+from wattree.closed_form.pipeline import SPLIT, deferred_s
 from wattree.closed_form.stragglers import computing_s
 from wattree.cost.update import update_bytes_per_s, update_traffic_bytes
 from wattree.energy import dynamic_energy_j
@@ -171,6 +176,8 @@ class Tables:
         )
         kept, moment = zip(*(block_memory(c) for c in self.costs), strict=True)
         self.kept, self.moment = np.array(kept), np.array(moment)
+        if self.switches.schedule in SPLIT:
+            self.pieces = [split_memory(c) for c in self.costs]
         self.handed = np.concatenate([c.handed_bytes for c in self.costs])
         self.buffers = np.array(
             [buffer_bytes(s.sync, self.setting.software, 1) for s in self.storage]
