@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.search.jobs import setting
-from wattree.closed_form.hidden import is_expressible
+from wattree.closed_form.expressible import is_expressible
 from wattree.predict import Degrees, estimate, predicted
 from wattree.strategy import Offload, Prefetch, StrategyOptions, Traffic
 
@@ -46,3 +46,18 @@ def test_what_the_closed_form_does_not_know_is_said() -> None:
     cluster = setting().job.cluster
 
     assert not any(is_expressible(StrategyOptions(traffic=each), cluster) for each in unknown)
+
+
+def test_prefetch_written_out_is_what_the_software_does_anyway() -> None:
+    """Estimate and simulation resolve it alike: software that overlaps no parameters has none."""
+    job = setting(model="gpt2-xl", batch=32, software="megatron-lm-2021")
+    written_out = Traffic(prefetch=Prefetch(forward=0, backward=0))
+    options = [
+        StrategyOptions(dp=8, sharding="zero3", recompute="full", traffic=traffic)
+        for traffic in (Traffic(), written_out)
+    ]
+
+    found = [estimate(job, each, Degrees.of([each], 32)).tensor_bytes[0] for each in options]
+
+    assert found[0] == found[1]
+    assert found[0] == pytest.approx(predicted(job, options[0]).peak.tensors, rel=1e-3)

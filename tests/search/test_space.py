@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from tests.search.jobs import setting
 from wattree.lowering.legality import misfits
+from wattree.lowering.split_rules import illegal_by_rule, split_rules
 from wattree.predict import Setting, predicted
 from wattree.search.space import Limits, device_counts, enumerate_space
-from wattree.strategy import StrategyOptions
+from wattree.strategy import AXES, TABLES, StrategyOptions
 from wattree.strategy.presets import strategy_of
 
 MIXTURE = "qwen3-30b-a3b"
@@ -103,6 +104,31 @@ def test_the_space_is_what_brute_force_finds(model: str, batch: int) -> None:
 
     assert len(listed) == len(set(listed))
     assert set(listed) == brute_force(job, 4, (1, 2))
+
+
+def test_rules_of_a_space_are_those_of_one_strategy_for_tables_too() -> None:
+    """Rows of tables are dealt out to any number of ranks, whoever asks."""
+    job = setting(model="dlrm", nodes=4, batch=4096, sequence=1)
+    data, differ = job.job.data, []
+    degrees = itertools.product((1, 2, 4, 8, 32), (1, 2, 8), (1, 2), TABLES)
+    for dp, tp, ep, tables in degrees:
+        options = StrategyOptions(dp=dp, tp=tp, ep=ep, tables=tables)
+        if 32 % (dp * tp * ep):
+            continue
+        strategy = strategy_of(options, model=job.model, global_batch=data.global_batch)
+        alone = misfits(
+            job.model,
+            strategy,
+            job.job.cluster,
+            global_batch=data.global_batch,
+            sequence=data.sequence_length,
+        )
+        axes = {axis: np.array([getattr(options, axis)]) for axis in AXES}
+        rules = split_rules(job.model, options, data.sequence_length)
+        if bool(alone) != any(broken[0] for _, broken in illegal_by_rule(rules, axes)):
+            differ.append(options)
+
+    assert differ == []
 
 
 @settings(max_examples=15)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,10 @@ from wattree.lowering.costs import (
     PhaseCosts,
 )
 from wattree.lowering.program import CollectiveStep, ComputeStep, Scale
+from wattree.lowering.split import SplitBackward, split_backward
 from wattree.lowering.storage import Storage
 
-__all__ = ["block_memory", "gathered_bytes", "staged_bytes"]
+__all__ = ["SplitMemory", "block_memory", "gathered_bytes", "split_memory", "staged_bytes"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -23,10 +25,18 @@ Integers = NDArray[np.int64]
 def block_memory(costs: BlockCosts) -> tuple[Floats, Floats]:
     """Return what one block keeps, and the most it needs beyond that while it runs. [B]"""
     program = costs.program
-    zero = np.zeros(costs.saved_bytes.shape[1])
-    kept = zero
+    kept, again, made = _kept(costs)
+    forward = _most_held([costs.forward], made, {}) - kept
+    if not program.backward:
+        return kept, np.maximum(forward, 0.0)
+    return kept, np.maximum(forward, _backward_most_held(costs, again))
+
+
+def _kept(costs: BlockCosts) -> tuple[Floats, Floats, dict[int, Floats]]:
+    """Return what a block keeps, what it makes again in backward, and what each step keeps. [B]"""
+    program = costs.program
+    kept = again = zero = np.zeros(costs.saved_bytes.shape[1])
     made: dict[int, Floats] = {}  # forward step → what it makes and keeps
-    again = zero
     for row, tensor in zip(costs.saved_bytes, program.saved, strict=True):
         if not program.backward:
             continue
@@ -34,21 +44,106 @@ def block_memory(costs: BlockCosts) -> tuple[Floats, Floats]:
         kept, again = kept + (1.0 - share) * row, again + share * row
         at = max(tensor.producer, 0)
         made[at] = made.get(at, zero) + (1.0 - share) * row
-    forward = _most_held([costs.forward], made, {}) - kept
+    return kept, again, made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitMemory:
+    """Memory of a block whose backward is run in two pieces. [B]
+
+    Attributes:
+        forward, backward: The most that it needs beyond what it keeps, `backward` in one piece.
+        inputs: The same of the gradient of the input.
+        waiting: What it keeps from then on, until its weight gradients are made.
+        weights: The most that these need beyond that.
+    """
+
+    forward: Floats
+    backward: Floats
+    inputs: Floats
+    waiting: Floats
+    weights: Floats
+
+
+def split_memory(costs: BlockCosts) -> SplitMemory:
+    """Return what a block needs in each piece of its work; its backward may be one piece too."""
+    program = costs.program
+    kept, again, made = _kept(costs)
+    zero = np.zeros_like(kept)
+    forward = np.maximum(_most_held([costs.forward], made, {}) - kept, 0.0)
     if not program.backward:
-        return kept, np.maximum(forward, 0.0)
-    return kept, np.maximum(forward, _backward_most_held(costs, again))
+        return SplitMemory(forward=forward, backward=zero, inputs=zero, waiting=zero, weights=zero)
+    pieces = split_backward(costs.backward, program.backward_exit)
+    before = len(costs.recomputation.steps)
+    held, taken, staying = _held_gradients(pieces, before)
+    soon, late = _last_steps(pieces.inputs, before), _last_steps(pieces.weights, 0)
+    dropped: dict[int, Floats] = {}
+    dropped_late = dict(held)
+    end = before + len(pieces.inputs.steps) - 1
+    for row, tensor in zip(costs.saved_bytes, program.saved, strict=True):
+        waiting = [late[path] for path in tensor.savers if path in late]
+        drops, at = dropped, soon.get(tensor.consumer, end)
+        if waiting:
+            drops, at = dropped_late, max(waiting)
+        drops[at] = drops.get(at, zero) + row
+    made_again = {0: again}
+    for at, size in taken.items():
+        made_again[at] = made_again.get(at, zero) + size
+    inputs = _most_held([costs.recomputation, pieces.inputs], made_again, dropped)
+    waiting_bytes = kept + again + sum(taken.values(), zero) + staying
+    return SplitMemory(
+        forward=forward,
+        backward=_backward_most_held(costs, again),
+        inputs=inputs,
+        waiting=waiting_bytes - sum(dropped.values(), zero),
+        weights=_most_held([pieces.weights], {}, dropped_late, is_waiting=True),
+    )
+
+
+def _held_gradients(
+    pieces: SplitBackward, before: int
+) -> tuple[dict[int, Floats], dict[int, Floats], Floats]:
+    """Return the gradients that reach products and are kept until their weights' are made.
+
+    Where one was gathered for the input's gradient, the gathered copy is what stays. Given are
+    what each late step drops, what each earlier step takes for it, and the copies that stay.
+    """
+    products, kept = _last_steps(pieces.inputs, before), set[int]()
+    drops: dict[int, Floats] = {}
+    taken: dict[int, Floats] = {}
+    staying = np.zeros(pieces.inputs.work_s.shape[1])
+    for index, step in enumerate(pieces.weights.steps):
+        if not isinstance(step, ComputeStep):
+            continue
+        size = pieces.weights.transient_bytes[index]
+        sizes = pieces.inputs.transient_bytes
+        copies = pieces.held[index]
+        gathered = [at for at in copies if sizes[at].any() and at not in kept]
+        if gathered:
+            kept.update(gathered)
+            drops[index] = sizes[gathered].sum(axis=0)
+            staying = staying + drops[index]
+        elif not any(at in kept for at in copies):
+            at = products.get(step.path, before)
+            taken[at] = taken.get(at, 0.0 * size) + size
+            drops[index] = size
+    return drops, taken, staying
+
+
+def _last_steps(phase: PhaseCosts, before: int) -> dict[str, int]:
+    """Return operator path → its last computation in a phase, numbered behind `before` others."""
+    return {
+        step.path: before + index
+        for index, step in enumerate(phase.steps)
+        if isinstance(step, ComputeStep)
+    }
 
 
 def _backward_most_held(costs: BlockCosts, again: Floats) -> Floats:
     """Return the most that backward holds beyond what forward kept. [B]"""
     program = costs.program
     before = len(costs.recomputation.steps)
-    last_of = {
-        step.path: before + index
-        for index, step in enumerate(program.backward)
-        if isinstance(step, ComputeStep)
-    }
+    last_of = _last_steps(costs.backward, before)
     dropped: dict[int, Floats] = {}
     end = before + len(program.backward) - 1
     for row, tensor in zip(costs.saved_bytes, program.saved, strict=True):
@@ -58,7 +153,11 @@ def _backward_most_held(costs: BlockCosts, again: Floats) -> Floats:
 
 
 def _most_held(
-    phases: Sequence[PhaseCosts], made: Mapping[int, Floats], dropped: Mapping[int, Floats]
+    phases: Sequence[PhaseCosts],
+    made: Mapping[int, Floats],
+    dropped: Mapping[int, Floats],
+    *,
+    is_waiting: bool = False,
 ) -> Floats:
     """Return the most that steps in order hold above where they began. [B]
 
@@ -68,6 +167,7 @@ def _most_held(
         phases: One after another, steps numbered through.
         made: Step → what it allocates for longer.
         dropped: Step → what goes when it is done.
+        is_waiting: Operators have what they need already.
     """
     held = np.zeros(phases[0].work_s.shape[1])
     most = held
@@ -78,7 +178,7 @@ def _most_held(
             if isinstance(step, CollectiveStep):
                 held = held + phase.transient_bytes[index]
                 most = np.maximum(most, held)
-            else:
+            elif not is_waiting:
                 most = np.maximum(most, held + phase.transient_bytes[index])
             held = held - dropped.get(number, 0.0)
             number += 1

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from wattree.accounts.energy_use import standing_w
 from wattree.accounts.memory_use import process_bytes
 from wattree.closed_form.borders import Borders
-from wattree.closed_form.hidden import gathered_copies, hidden_traffic
 from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.overlap_slowdown import Beside
-from wattree.closed_form.pipeline import FOLLOWING, SPLIT, Held, in_flight, split_bubble_s
+from wattree.closed_form.pipeline import SPLIT, Held, in_flight, split_bubble_s
+from wattree.closed_form.split_memory import split_live_bytes
 from wattree.closed_form.stragglers import Stragglers, slowed_stages
 from wattree.closed_form.tables import Tables
 from wattree.cost.colocation import barrier_s
@@ -48,16 +48,14 @@ class Formulas:
     def __init__(self, tables: Sequence[Tables]) -> None:
         self.by_pool = tables
         self.tables = tables[0]  # what depends on no device
-        self._copies = gathered_copies(self.tables.options)
-        self._hidden = hidden_traffic(self.tables.options, self.tables.setting.software)
-        self._borders = Borders(tables, hidden=self._hidden.transfers)
+        self._overlap = self.tables.overlap
+        self._borders = Borders(tables, hidden=self._overlap.pipeline)
         self._inputs = Inputs(tables)
         software, state_bytes = self.tables.setting.software, self.tables.state_bytes
         self._update_rates = [
             update_bytes_per_s(state_bytes, software, self.tables.update_rates, far=far)
             for far in (False, True)
         ]
-        self._spans = [each.forward + each.backward for each in tables]
         # Much is nothing under most options; pipelines are many, and each would add it up again.
         self._nothing = frozenset(
             name for name in _OFTEN_NOTHING if not any(getattr(each, name).any() for each in tables)
@@ -88,21 +86,21 @@ class Formulas:
 
     def step_time_s(self, index: Integers, held: Held) -> Floats:
         """Return the step time of the strategies at `index`, whose stages hold `held`. [s]"""
-        rates, hidden = self.tables.rates, self._hidden
+        rates, overlap = self.tables.rates, self._overlap
         behind = self._behind(held, index)
         slow = self.tables.slowdown[index] * (1.0 if behind is None else behind.slowest)
         forward, backward = (
             self._span_s(held, name, index, behind) for name in ("forward", "backward")
         )
         gather, every = (self._of_storage(held, name, index) for name in ("gather", "every"))
-        again = gather if self.tables.options.traffic.reshard_after_forward else 0.0 * gather
+        again = gather if overlap.reshard_after_forward else 0.0 * gather
         in_line = 0.0 * gather  # traffic that nothing hides
-        if not hidden.forward_gathers:
+        if not overlap.hides_forward_gathers:
             in_line, gather = in_line + gather, 0.0 * gather
         waited = 0.0 * again
-        if not hidden.backward_gathers:
+        if not overlap.hides_backward_gathers:
             in_line, waited, again = in_line + again, again, waited
-        if not hidden.gradients:
+        if not overlap.hides_gradients:
             in_line, every = in_line + every, 0.0 * every
         # A gather that waits for the block before starts with its reduction, and shares links.
         in_line = in_line + np.minimum(waited, every)
@@ -129,8 +127,8 @@ class Formulas:
         slowest = both.max(axis=0)
         stages, virtual = held.stages, held.virtual
         once_through = held.stages_of_kind @ both
-        if held.schedule in FOLLOWING:
-            slowest = slowest + self._uneven_s(index, held) * np.atleast_2d(slow).max(axis=0)
+        # Chunks of a stage that differ in size even out: forwards run in turn with backwards of
+        # other chunks.
         time_s = micro_batches * slowest + (once_through - slowest) / virtual
         if held.schedule in SPLIT:
             weight = self._of_blocks(held, "deferred", index) * slow
@@ -159,13 +157,13 @@ class Formulas:
             held: What their stages hold.
             passes: The last backward and the first forward, which may hide them. [s]
         """
-        rates, hidden = self.tables.rates, self._hidden
+        rates, overlap = self.tables.rates, self._overlap
         beside = Beside(rates.overlap_compute_rate, rates.overlap_communication_rate)
-        names, overlaps = ("once", "update"), (hidden.gradients, hidden.updates)
-        for name, span, overlap in zip(names, passes, overlaps, strict=True):
+        names, hides = ("once", "update"), (overlap.hides_gradients, overlap.hides_updates)
+        for name, span, hidden in zip(names, passes, hides, strict=True):
             if name not in self._nothing:
                 moved_s = self._of_storage(held, name, index)
-                time_s = time_s + beside.added_s(moved_s, span, overlap=overlap).max(axis=0)
+                time_s = time_s + beside.added_s(moved_s, span, overlap=hidden).max(axis=0)
         return time_s
 
     def _behind(self, held: Held, index: Integers) -> Stragglers | None:
@@ -223,50 +221,69 @@ class Formulas:
         used = zip(self.by_pool, held.pools[:, 0] > 0, strict=True)
         return np.asarray(np.max([t.gather[0, column] for t, is_used in used if is_used], axis=0))
 
-    def _uneven_s(self, index: Integers, held: Held) -> Floats:
-        """Return what a micro-batch waits because chunks of one round differ among stages. [s]
-
-        Stages take turns at the same chunk, so each chunk takes as long as its largest part.
-        """
-        if held.virtual == 1:
-            return np.zeros(len(index))
-        parts = [held.chunks @ span for span in self._spans]
-        wholes = [held.counts @ span for span in self._spans]
-        part = parts[0] if len(parts) == 1 else _most(parts, held.pools[:, None])
-        whole = wholes[0] if len(wholes) == 1 else _most(wholes, held.pools[:, held.first])
-        chunks = part.max(axis=1).sum(axis=0)
-        return np.asarray((chunks - whole.max(axis=0))[self.tables.block_of[index]])
-
     def tensor_bytes(self, index: Integers, held: Held) -> Floats:
         """Return the peak of live tensors of each kind of stage, `(kinds, n)`. [B]"""
         resident = self._of_storage(held, "resident", index)
+        if held.schedule in SPLIT:
+            live = self._split_live(index, held)
+        else:
+            live = self._saved(index, held) + self._working(index, held)
+        if not self._overlap.reshard_after_forward:
+            live = live + self._of_storage(held, "gathered", index)
+        if held.stages == 1:
+            live = live + self.tables.buffers[held.counts[0] > 0].max(initial=0.0)
+        return np.asarray(resident + live + self._inputs.device_bytes(index, held))
+
+    def _saved(self, index: Integers, held: Held) -> Floats:
+        """Return what each kind of stage keeps for backward when that is most. [B]"""
         alive = in_flight(held.schedule, held, self.tables.degrees.micro_batches[index])
-        block, storage = self.tables.block_of[index], self.tables.storage_of[index]
-        saved = np.zeros_like(resident)
+        block = self.tables.block_of[index]
+        saved = np.zeros((len(held.first), len(index)))
         for part, copies, count in zip(held.parts, held.received, alive, strict=True):
             if isinstance(count, float) and not count:
                 continue  # a stage with one chunk has only a last one
             kept = part @ self.tables.kept + copies @ self.tables.handed
             saved += kept.take(block, axis=1) * count
-        working = np.full_like(saved, -np.inf)
+        return saved
+
+    def _working(self, index: Integers, held: Held) -> Floats:
+        """Return the most that the block at work needs beyond what is kept then. [B]"""
+        block, storage = self.tables.block_of[index], self.tables.storage_of[index]
+        working = np.full((len(held.first), len(index)), -np.inf)
         for kind, program in zip(*np.nonzero(held.counts), strict=True):
-            need = (self.tables.moment[program] - held.later[kind, program] @ self.tables.kept)[
-                block
-            ]
-            if self._copies and "gathered" not in self._nothing:
-                need = need + min(self._copies, 2.0) * self.tables.gathered[program][storage]
-            if self._copies > 2.0:  # those farther ahead are of the blocks that there are most of
-                common = int(np.argmax(held.counts[kind]))
-                need = need + (self._copies - 2.0) * self.tables.gathered[common][storage]
+            dropped = held.later[kind, program] @ self.tables.kept
+            need = (self.tables.moment[program] - dropped)[block]
+            need = need + self._gathered(held, int(kind), int(program))[storage]
             if (staged := self._staged(held.later[kind, program])) is not None:
                 need = need + staged[storage]
             working[kind] = np.maximum(working[kind], need)
-        if not self.tables.options.traffic.reshard_after_forward:
-            working = working + self._of_storage(held, "gathered", index)
-        if held.stages == 1:
-            working = working + self.tables.buffers[held.counts[0] > 0].max(initial=0.0)
-        inputs = self._inputs.device_bytes(index, held)
-        return np.asarray(resident + saved + working + inputs)
+        return working
+
+    def _gathered(self, held: Held, kind: int, program: int) -> Floats:
+        """Return the parameters that are gathered while a block of `program` is at work. [B]"""
+        copies, gathered = self._overlap.gathered_copies, self.tables.gathered
+        # Those farther ahead are of the blocks that there are most of.
+        common = int(np.argmax(held.counts[kind]))
+        return np.asarray(
+            min(copies, 2) * gathered[program] + max(copies - 2, 0) * gathered[common]
+        )
+
+    def _split_live(self, index: Integers, held: Held) -> Floats:
+        """Return activations and gathered parameters where weight gradients are made apart. [B]"""
+        tables = self.tables
+        live = split_live_bytes(
+            held,
+            tables.pieces,
+            kept=tables.kept,
+            handed=tables.handed,
+            micro_batches=tables.degrees.micro_batches[index],
+            block=tables.block_of[index],
+        )
+        for kind, counts in enumerate(held.counts):
+            programs = np.flatnonzero(counts).tolist()
+            most = np.max([self._gathered(held, kind, each) for each in programs], axis=0)
+            live[kind] += most[tables.storage_of[index]]
+        return live
 
     def placed_bytes(self, index: Integers, held: Held) -> Floats:
         """Return what each kind of stage has in expanded memory by class, `(kinds, n)`. [B]"""
@@ -301,7 +318,7 @@ class Formulas:
 
     def _staged(self, later: Floats) -> Floats | None:
         """Return the gradients under reduction while blocks go backward after those of `later`."""
-        if not self._hidden.gradients or "staged" in self._nothing or not later.any():
+        if not self._overlap.hides_gradients or "staged" in self._nothing or not later.any():
             return None
         return np.asarray(self.tables.staged[later > 0].max(axis=0))
 

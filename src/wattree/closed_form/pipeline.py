@@ -26,7 +26,6 @@ from wattree.strategy.schedules import (
 )
 
 __all__ = [
-    "FOLLOWING",
     "SPLIT",
     "Held",
     "deferred_s",
@@ -38,10 +37,6 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-#: Schedules in which stages take turns at the same chunk.
-FOLLOWING = ("interleaved", "breadth-first")
-
 
 #: Schedules that run weight gradients apart.
 SPLIT = tuple(name for name, known in PIPELINE_SCHEDULES.items() if known.splits_backward)
@@ -55,9 +50,9 @@ class Held:
         schedule, stages, virtual: Of the pipeline.
         copies: How often each chunk is held; each copy sees its share of the micro-batches.
         counts: How often each kind of stage holds each program, `(kinds, programs)`.
-        chunks: The same by virtual stage and stage, `(virtual, stages, programs)`.
         parts: The same for its first chunk, the chunks between and its last chunk (a stage with
             one chunk has only a last one), `(3, kinds, programs)`.
+        programs: Programs of each chunk of each kind of stage, in model order.
         later: What follows the last instance of each program in a stage, by program: backward
             has dropped it when it reaches that instance, `(kinds, programs, programs)`.
         stages_of_kind: Stages of each kind, `(kinds,)`.
@@ -77,8 +72,8 @@ class Held:
     stages: int
     virtual: int
     counts: Floats
-    chunks: Floats
     parts: Floats
+    programs: tuple[tuple[tuple[int, ...], ...], ...]
     later: Floats
     stages_of_kind: Floats
     kind_of_stage: Integers
@@ -151,8 +146,11 @@ def held_by_stages(
         stages=stages,
         virtual=virtual,
         counts=kinds.sum(axis=1),
-        chunks=per_chunk,
         parts=np.ascontiguousarray(kinds.transpose(1, 0, 2)),
+        programs=tuple(
+            tuple(tuple(program.instances[i] for i in chunks[at]) for at in on_stage[:, stage])
+            for stage in first
+        ),
         later=np.stack([_later(program, chunks[on_stage[-1, stage]]) for stage in first]),
         stages_of_kind=many.astype(np.float64),
         kind_of_stage=kind_of_stage.ravel(),

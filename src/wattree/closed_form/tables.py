@@ -9,10 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.expansion import Expansion
-from wattree.closed_form.block_memory import block_memory, gathered_bytes, staged_bytes
+from wattree.closed_form.block_memory import (
+    block_memory,
+    gathered_bytes,
+    split_memory,
+    staged_bytes,
+)
 from wattree.closed_form.degrees import MANY, Degrees
-from wattree.closed_form.hidden import habit
-from wattree.closed_form.pipeline import deferred_s
+from wattree.closed_form.pipeline import SPLIT, deferred_s
 from wattree.closed_form.stragglers import computing_s
 from wattree.cost.update import update_bytes_per_s, update_traffic_bytes
 from wattree.energy import dynamic_energy_j
@@ -24,6 +28,7 @@ from wattree.lowering.costs import (
     block_costs,
     collective_costs,
 )
+from wattree.lowering.movement import resolved_overlap
 from wattree.lowering.overlap import Pipelining, hidden_beside, phase_span_s
 from wattree.lowering.program import CollectiveKind, CollectiveStep, Scale, TokenLoad
 from wattree.lowering.setting import Setting
@@ -112,13 +117,8 @@ class Tables:
             )
             for p in program.programs
         ]
-        overlap = habit(choice=options.traffic.overlap_tensor, default=software.overlap_tensor)
-        pipelining = Pipelining.of(
-            rates,
-            overlap_tensor=overlap,
-            pieces=options.traffic.tensor_pieces,
-            in_line=options.traffic.in_line,
-        )
+        self.overlap = resolved_overlap(options, software)
+        pipelining = Pipelining.of(rates, self.overlap)
         self.forward = np.array([phase_span_s(c.forward, pipelining) for c in self.costs])
         self.backward = np.array(
             [
@@ -176,6 +176,8 @@ class Tables:
         )
         kept, moment = zip(*(block_memory(c) for c in self.costs), strict=True)
         self.kept, self.moment = np.array(kept), np.array(moment)
+        if self.options.pipeline.schedule in SPLIT:
+            self.pieces = [split_memory(c) for c in self.costs]
         self.handed = np.concatenate([c.handed_bytes for c in self.costs])
         self.buffers = np.array(
             [buffer_bytes(s.sync, self.setting.software, 1) for s in self.storage]

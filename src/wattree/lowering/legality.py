@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from wattree.cost import Software
 from wattree.errors import StrategyError, nearest
-from wattree.graph import DimRole, IterationDim, ModelGraph, Operator, OperatorKind
+from wattree.graph import DimRole, ModelGraph, Operator, OperatorKind
 from wattree.hardware import Cluster
+from wattree.lowering.split_rules import counted_units, indivisible_units
 from wattree.lowering.stages import stage_misfits
 from wattree.strategy import (
     AXES,
@@ -18,7 +19,6 @@ from wattree.strategy import (
     StrategyTree,
     TreeNode,
 )
-from wattree.strategy.parts import is_sample_table, row_dim
 
 __all__ = ["check_fits", "check_ring", "misfits"]
 
@@ -236,35 +236,15 @@ def _misfit(
         return f"runs over '{dim}' step by step, so no axis can split it (found {over}, {degree})"
     if operator.window is not None and dim == "seq":
         return f"slides a window over '{dim}', which is not split (found {over}, {degree})"
-    if is_sample_table(operator) and dim == row_dim(operator):
-        return None  # rows of tables are dealt out, the last rank has some fewer
-    units = _units(loop, sequence)
-    if dim == "batch" or units % degree == 0:
+    units = indivisible_units(operator, dim, sequence)
+    if units is None or units % degree == 0:
         return None
+    what = counted_units(operator, dim) or f"units of '{dim}'"
     hint = max(d for d in range(1, degree + 1) if units % d == 0)
     return (
-        f"{units} {_named(operator, loop)} do not divide over {over} ({degree}); "
-        f"use a degree that divides {units}, such as {hint}"
+        f"{units} {what} do not divide over {over} "
+        f"({degree}); use a degree that divides {units}, such as {hint}"
     )
-
-
-def _units(loop: IterationDim, sequence: int) -> int:
-    if loop.units is not None:
-        return loop.units
-    return round(loop.extent.coefficient * (sequence if loop.extent.seq else 1))
-
-
-def _named(operator: Operator, loop: IterationDim) -> str:
-    """Return what the indivisible units of a dim are, in people's words."""
-    of_attention = operator.kind is OperatorKind.ATTENTION or "attention" in operator.path
-    if of_attention and loop.units is not None and loop.name in {"out", "heads"}:
-        # A rank computes whole key/value heads with their queries (as Megatron-Core, which
-        # refuses more ranks than key/value heads too).
-        return "key/value heads"
-    if of_attention and loop.units is not None and loop.name == "in":
-        return "heads"
-    known = {"seq": "positions", "expert": "experts", "vocab": "rows of the vocabulary"}
-    return known.get(loop.name, f"units of '{loop.name}'")
 
 
 # ---------------------------------------------------------------- patterns of a hand-written tree

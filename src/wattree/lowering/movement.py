@@ -1,4 +1,7 @@
-"""What a strategy and its software's habits say about moving data, resolved for one job."""
+"""What a strategy and its software say about moving data, resolved for one job.
+
+The executor's compiler and the closed form both take what is decided here.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,70 @@ from wattree.cost import Software
 from wattree.lowering.storage import Storage
 from wattree.lowering.streams import Stream
 from wattree.lowering.tiers import Tier
-from wattree.strategy import Offload, Prefetch, Strategy
+from wattree.strategy import Offload, Prefetch, Strategy, StrategyOptions
 
-__all__ = ["DEFAULT_BUCKET_BYTES", "Movement", "movement_of"]
+__all__ = ["DEFAULT_BUCKET_BYTES", "Movement", "Overlap", "movement_of", "resolved_overlap"]
 
 #: PyTorch DDP's default bucket (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
 DEFAULT_BUCKET_BYTES = 25.0 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Which communication runs alongside computation, and how far ahead of it.
+
+    Attributes:
+        in_line: Kinds of communication on the computation's own stream.
+        gradients: They are reduced as backward makes them, not at the end of the step.
+        parameters: Updated parameters are gathered during the next forward.
+        pipeline: Compute goes on during transfers between stages.
+        tensor: Collectives over `tp` overlap the matmuls that they feed or drain.
+        tensor_pieces: Pieces of such a matmul; None: as the calibration says.
+        forward_ahead, backward_ahead: A gather starts when all but this many blocks before it
+            are done.
+        after_reductions: In backward also when what the block before reduces is.
+        reshard_after_forward: Gathered parameters are dropped between forward and backward.
+    """
+
+    in_line: frozenset[str]
+    gradients: bool
+    parameters: bool
+    pipeline: bool
+    tensor: bool
+    tensor_pieces: int | None
+    forward_ahead: int
+    backward_ahead: int
+    after_reductions: bool
+    reshard_after_forward: bool
+
+    @property
+    def hides_gradients(self) -> bool:
+        """Whether reductions run alongside computation."""
+        return self.gradients and "gradients" not in self.in_line
+
+    @property
+    def hides_updates(self) -> bool:
+        """Whether gathers of what a sharded optimizer updated do."""
+        return self.parameters and "parameters" not in self.in_line
+
+    @property
+    def hides_forward_gathers(self) -> bool:
+        """Whether gathers of sharded parameters do, in forward."""
+        return self.forward_ahead > 1 and "parameters" not in self.in_line
+
+    @property
+    def hides_backward_gathers(self) -> bool:
+        """Whether they do in backward."""
+        return self.backward_ahead > 1 and "parameters" not in self.in_line
+
+    @property
+    def gathered_copies(self) -> int:
+        """How many blocks' parameters are gathered at once, alongside those that stay gathered."""
+        if not self.reshard_after_forward:
+            return 0
+        if "parameters" in self.in_line:
+            return 1
+        return max(self.forward_ahead, self.backward_ahead)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +83,7 @@ class Movement:
     """How data moves beside the computation of one job.
 
     Attributes:
-        in_line: Kinds of communication on the computation's own stream.
-        overlap_gradients, overlap_parameters: Hide data-parallel traffic behind compute.
-        overlap_pipeline: Compute goes on during transfers between stages.
-        forward_ahead, backward_ahead: A gather starts when all but this many blocks before it
-            are done.
-        after_reductions: In backward also when what the block before reduces is.
-        reshard_after_forward: Gathered parameters are dropped between forward and backward.
+        overlap: Which communication runs alongside computation.
         bucket_bytes: Gradients reduced together. [B]
         parameter_bucket_bytes: Updated parameters gathered together; 0 for block by block. [B]
         early_updates: A bucket is updated when it is reduced, not all of them at the end.
@@ -44,14 +99,7 @@ class Movement:
         sample_bytes: Of all replicas together, where one process scatters them. [B]
     """
 
-    in_line: frozenset[str]
-    overlap_gradients: bool
-    overlap_parameters: bool
-    overlap_pipeline: bool
-    forward_ahead: int
-    backward_ahead: int
-    after_reductions: bool
-    reshard_after_forward: bool
+    overlap: Overlap
     bucket_bytes: float
     parameter_bucket_bytes: float
     early_updates: bool
@@ -69,7 +117,8 @@ class Movement:
     @property
     def reach(self) -> int:
         """Over how many blocks something waits at most."""
-        return max(self.forward_ahead, self.backward_ahead, self.offload.prefetch + 1, 2)
+        overlap = self.overlap
+        return max(overlap.forward_ahead, overlap.backward_ahead, self.offload.prefetch + 1, 2)
 
     @property
     def frees_gradients(self) -> bool:
@@ -78,7 +127,7 @@ class Movement:
 
     def stream(self, kind: str, own: int) -> int:
         """Return the stream of a kind of `IN_LINE`, which has one of its own unless in line."""
-        return Stream.COMPUTE if kind in self.in_line else own
+        return Stream.COMPUTE if kind in self.overlap.in_line else own
 
     def device_parameters(self, storage: Storage) -> float:
         """Return what the device keeps of a block's parameters all the time. [B]"""
@@ -89,6 +138,35 @@ class Movement:
         """Return what the device keeps of a block's optimiser state. [B]"""
         elsewhere = self.offload.optimizer or self.reached.optimizer
         return 0.0 if elsewhere else float(storage.optimizer[0])
+
+
+def resolved_overlap(choices: Strategy | StrategyOptions, software: Software) -> Overlap:
+    """Return what overlaps, where the strategy chooses, or else as the software does it."""
+    traffic, in_line = choices.traffic, frozenset(choices.traffic.in_line)
+    parameters = _chosen(choices.traffic.overlap_parameters, software.overlap_parameters)
+    prefetch = traffic.prefetch
+    if prefetch is None:
+        depth = 1 if parameters else 0
+        prefetch = Prefetch(forward=depth, backward=depth)
+    # In line, or updated at once, gradients leave where they are made.
+    gradients = (
+        _chosen(choices.traffic.overlap_gradients, software.overlap_gradients)
+        or "gradients" in in_line
+        or traffic.overlap_optimizer
+    )
+    return Overlap(
+        in_line=in_line,
+        gradients=gradients and not choices.single_process,
+        parameters=parameters,
+        pipeline=_chosen(traffic.overlap_pipeline, software.overlap_pipeline)
+        and "pipeline" not in in_line,
+        tensor=_chosen(choices.traffic.overlap_tensor, software.overlap_tensor),
+        tensor_pieces=choices.traffic.tensor_pieces,
+        forward_ahead=prefetch.ahead(prefetch.forward),
+        backward_ahead=prefetch.ahead(prefetch.backward),
+        after_reductions=prefetch.after_reductions,
+        reshard_after_forward=traffic.reshard_after_forward,
+    )
 
 
 def movement_of(
@@ -115,29 +193,11 @@ def movement_of(
     """
     there, far_bytes_per_s = reached or (Offload(), memory_bytes_per_s)
     traffic = strategy.traffic
-    in_line = frozenset(traffic.in_line)
-    overlap_parameters = _habit(strategy.traffic.overlap_parameters, software.overlap_parameters)
-    prefetch = traffic.prefetch
-    if prefetch is None:
-        depth = 1 if overlap_parameters else 0
-        prefetch = Prefetch(forward=depth, backward=depth)
-    overlap_gradients = _habit(strategy.traffic.overlap_gradients, software.overlap_gradients)
-    early = traffic.overlap_optimizer
-    overlap_pipeline = _habit(traffic.overlap_pipeline, software.overlap_pipeline)
     return Movement(
-        in_line=in_line,
-        # In line, or updated at once, gradients leave where they are made.
-        overlap_gradients=(overlap_gradients or "gradients" in in_line or early)
-        and not strategy.single_process,
-        overlap_parameters=overlap_parameters,
-        overlap_pipeline=overlap_pipeline and "pipeline" not in in_line,
-        forward_ahead=prefetch.ahead(prefetch.forward),
-        backward_ahead=prefetch.ahead(prefetch.backward),
-        after_reductions=prefetch.after_reductions,
-        reshard_after_forward=traffic.reshard_after_forward,
+        overlap=resolved_overlap(strategy, software),
         bucket_bytes=traffic.gradient_bucket_bytes or DEFAULT_BUCKET_BYTES,
         parameter_bucket_bytes=traffic.parameter_bucket_bytes or 0.0,
-        early_updates=early,
+        early_updates=traffic.overlap_optimizer,
         offload=traffic.offload.without(there),
         reached=there,
         tiers=tiers,
@@ -151,5 +211,5 @@ def movement_of(
     )
 
 
-def _habit(choice: bool | None, default: bool) -> bool:  # noqa: FBT001 - the switch and its habit
+def _chosen(choice: bool | None, default: bool) -> bool:  # noqa: FBT001 - choice and default
     return default if choice is None else choice

@@ -6,7 +6,7 @@ beside the product it feeds (gathers) or drains (scatters).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from wattree.cost.rates import Rates
 from wattree.lowering.collective_cpu_time import borne
 from wattree.lowering.costs import PhaseCosts
+from wattree.lowering.movement import Overlap
 from wattree.lowering.program import CollectiveKind, CollectiveStep, ComputeStep, Step
 from wattree.lowering.ring import Ring, rings_of
 from wattree.lowering.ring_rows import collapsed_row, ring_rows, ring_span_s
@@ -58,9 +59,7 @@ class Pipelining:
     shares_processors: bool = False
 
     @classmethod
-    def of(
-        cls, rates: Rates, *, overlap_tensor: bool, pieces: int | None, in_line: Iterable[str]
-    ) -> Pipelining:
+    def of(cls, rates: Rates, overlap: Overlap) -> Pipelining:
         """Return the visible shares and streams.
 
         A product cut into `k` pieces hides all but one piece of its traffic: the first piece of
@@ -69,15 +68,15 @@ class Pipelining:
 
         Args:
             rates: With the share of the pieces that software makes by itself.
-            overlap_tensor: Whether tensor-parallel traffic is hidden at all.
-            pieces: Of each product; None: as `rates` says.
-            in_line: Kinds on the stream of the computation.
+            overlap: Whether tensor-parallel traffic is hidden at all, in how many pieces, and what
+                runs on the stream of the computation.
         """
+        pieces = overlap.tensor_pieces
         share = rates.tensor_exposed_share if pieces is None else 1.0 / pieces
         return cls(
-            tensor_exposed_share=share if overlap_tensor else 1.0,
+            tensor_exposed_share=share if overlap.tensor else 1.0,
             context_exposed_share=0.0,
-            in_line=frozenset(in_line),
+            in_line=overlap.in_line,
             cuts_reductions=pieces is not None,
             slower=1.0 / rates.slice_rate,
             shares_processors=rates.exchange_s > 0 or rates.exchange_s_per_byte > 0,

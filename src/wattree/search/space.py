@@ -22,10 +22,15 @@ from numpy.typing import NDArray
 
 from wattree.graph import ModelGraph
 from wattree.lowering.idle import has_experts
+from wattree.lowering.split_rules import (
+    has_attention,
+    has_split_positions,
+    illegal_by_rule,
+    split_rules,
+)
 from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting, Shared
 from wattree.search.balance import balanced_cuts
-from wattree.search.legality import has_attention, has_split_positions, illegal_by_rule, split_rules
 from wattree.search.phantom import phantom_options
 from wattree.search.placements import placements_of
 from wattree.strategy import (

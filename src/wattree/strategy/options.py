@@ -122,6 +122,11 @@ class StrategyOptions:
         return self.parallelism.expert_load
 
     @property
+    def single_process(self) -> bool:
+        """Whether one process drives all devices."""
+        return self.parallelism.single_process
+
+    @property
     def ranks(self) -> int:
         """Ranks of the mesh."""
         return self.replicas * self.cp * self.tp * self.pp

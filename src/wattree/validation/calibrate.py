@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.closed_form.hidden import is_expressible
+from wattree.closed_form.expressible import is_expressible
 from wattree.closed_form.strategies import Screened, screened
 from wattree.cost import Calibration, software_family
 from wattree.predict import Degrees, Setting, predicted

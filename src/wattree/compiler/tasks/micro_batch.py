@@ -58,7 +58,7 @@ def chunk_forward(
     moves = context.moves
     builder = TableBuilder(moves.reach)
     updated = [np.zeros(0, TASK)] * len(blocks)
-    if first_micro_batch and moves.overlap_parameters:
+    if first_micro_batch and moves.overlap.parameters:
         updated = update_portions([block.storage for block in blocks], context)
     stored = moves.offload.prefetch + 1
     sent = from_first_rank([block.storage for block in blocks], context)
@@ -72,8 +72,8 @@ def chunk_forward(
             joined([sent, gather, update] if place == 0 else [gather, update]),
             context,
             place=place,
-            ahead=moves.forward_ahead,
-            kept=not moves.reshard_after_forward,
+            ahead=moves.overlap.forward_ahead,
+            kept=not moves.overlap.reshard_after_forward,
         )
         if start >= 0 and len(builder.stored) >= stored:
             builder.link(builder.stored[-stored], start)  # no more than that is on its way out
@@ -198,9 +198,9 @@ def _fetch_and_add(
         np.zeros(0, TASK) if gathered else gather,
         context,
         place=place,
-        ahead=moves.backward_ahead,
+        ahead=moves.overlap.backward_ahead,
         drops=tuple(gather["alloc_bytes"].tolist()) if gathered else (),
-        behind=builder.reduced if moves.after_reductions else -1,
+        behind=builder.reduced if moves.overlap.after_reductions else -1,
     )
     if start >= 0:
         builder.link(copy, start)
@@ -315,7 +315,7 @@ class _Leaving:
 
     def add(self, block: BlockParts) -> None:
         """Add the gradients of a block that has run."""
-        overlaps = self._last and self._context.moves.overlap_gradients
+        overlaps = self._last and self._context.moves.overlap.gradients
         self._bucket += [g for g in block.storage.sync if g.every_micro_batch or overlaps]
         self._blocks.append(block)
 
@@ -330,7 +330,7 @@ class _Leaving:
         builder, moves = self._builder, self._context.moves
         after = builder.tails[-1] if builder.tails else -1
         ready = _add_reductions(builder, self._bucket, self._context, after)
-        if self._last and moves.overlap_gradients and self._blocks:
+        if self._last and moves.overlap.gradients and self._blocks:
             if moves.offload.optimizer is not None:
                 storages = [block.storage for block in self._blocks]
                 ready = builder.chain([gradients_out(storages, moves, self._context.name)], ready)
@@ -369,6 +369,6 @@ def _add_reductions(
     if after < 0:
         builder.entries.append(first)
     builder.reduced = first + len(tasks) - 1
-    if not context.moves.overlap_gradients:
+    if not context.moves.overlap.gradients:
         builder.blocker = builder.reduced
     return builder.reduced

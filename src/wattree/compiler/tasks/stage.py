@@ -169,7 +169,7 @@ def stage_program(
         tables = _loading_tables(context, update.loading, len(firsts))
     elif firsts:
         tables = [_input_table(context, update)]
-    keeps = not context.moves.reshard_after_forward
+    keeps = not context.moves.overlap.reshard_after_forward
     returns = [before[1] > 0.0 for before, _ in handed_bytes]
     placed = _place(
         order,
@@ -509,7 +509,7 @@ def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -
     """Reductions that nothing hid, the optimiser, gathers that nothing hides, the overhead."""
     moves, storages = context.moves, [block.storage for block in blocks]
     parts, lines = [], []
-    if not moves.overlap_gradients:
+    if not moves.overlap.gradients:
         late = [g for storage in storages for g in storage.sync if not g.every_micro_batch]
         parts.append(reductions(late, context))
         lines += staging_lines(parts[0], 0, context)
@@ -519,7 +519,7 @@ def _tail(blocks: Sequence[BlockParts], context: ChunkContext, update: Update) -
     if not moves.early_updates:
         parts += update_tasks(storages, moves, context.name, frees=False)
     parts += table_updates(storages, moves, context.name)
-    if not moves.overlap_parameters:
+    if not moves.overlap.parameters:
         parts += update_portions(storages, context)
     parts.append(_host_task(context, "step overhead", update.overhead_s, materials=False))
     tasks = joined(parts)

@@ -152,13 +152,7 @@ def _parts(
     level: int,
 ) -> tuple[BlockParts, ...]:
     """Return tasks and storage of every block program, as ranks of `level` play them."""
-    chosen, habit = step.strategy.traffic.overlap_tensor, step.software.overlap_tensor
-    pipelining = Pipelining.of(
-        step.rates,
-        overlap_tensor=habit if chosen is None else chosen,
-        pieces=step.strategy.traffic.tensor_pieces,
-        in_line=step.moves.in_line,
-    )
+    pipelining = Pipelining.of(step.rates, step.moves.overlap)
     split = _splits_backward(step.strategy)
     parts = []
     for costs, storage in zip(step.costs, step.storages, strict=True):
@@ -230,7 +224,7 @@ def _stages(
                 crossing[(number := placement.model_chunk(stage, chunk)) : number + 2]
                 for chunk in range(placement.chunks)
             ],
-            blocking_transfers=stages > 1 and not step.moves.overlap_pipeline,
+            blocking_transfers=stages > 1 and not step.moves.overlap.pipeline,
             pairs=pairs,
         )
         found[stage] = BuiltStage(

@@ -1,6 +1,6 @@
-"""Which degrees a model admits: every operator's splits as divisibility rules over mesh axes.
+"""Into how many parts the loops of operators can be split, as divisibility rules over mesh axes.
 
-The same checks as `compiler.fits`, once for a whole space instead of once for each strategy.
+`legality` asks for one strategy and adds what would help; searches ask once for a whole space.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.graph import DimRole, IterationDim, ModelGraph, Operator, OperatorKind
+from wattree.graph import DimRole, ModelGraph, Operator, OperatorKind
 from wattree.strategy import Choices, StrategyOptions, StrategyTree
-from wattree.strategy.parts import column_dim, row_dim
+from wattree.strategy.parts import column_dim, is_sample_table, row_dim
 from wattree.strategy.presets import tree_of
 
 __all__ = [
     "SplitRule",
+    "counted_units",
     "has_attention",
     "has_split_positions",
     "illegal_by_rule",
+    "indivisible_units",
     "split_rules",
 ]
 
@@ -87,10 +89,12 @@ def split_rules(
         for operator in model.blocks[path].operators:
             choices = near.choices(f"{name}.{operator.path}")
             for dim, axes in (*choices.compute.items(), *_blocks(operator, choices)):
-                if dim == "batch" or not axes or not operator.has_dim(dim):
+                if not axes or not operator.has_dim(dim):
                     continue
-                loop = operator.dim(dim)
-                found.add(SplitRule(_named(operator.path, loop), _units(loop, sequence), axes))
+                units = indivisible_units(operator, dim, sequence)
+                if units is not None:
+                    what = counted_units(operator, dim) or f"features of {operator.path}"
+                    found.add(SplitRule(what, units, axes))
     return tuple(sorted(found))
 
 
@@ -118,16 +122,34 @@ def illegal_by_rule(
     return tuple(found)
 
 
-def _units(loop: IterationDim, sequence: int) -> int:
-    if loop.role is DimRole.OPAQUE:
+def indivisible_units(operator: Operator, dim: str, sequence: int) -> int | None:
+    """Return how many units a loop has that no rank can share; None where any degree splits it.
+
+    1 where it cannot be split: what is opaque, runs in turn, or has a window sliding over it.
+
+    Args:
+        operator: With the loop.
+        dim: Its name.
+        sequence: Tokens per sample.
+    """
+    loop = operator.dim(dim)
+    slides = operator.window is not None and dim == "seq"
+    if loop.role is DimRole.OPAQUE or operator.in_turn == dim or slides:
         return 1
+    # Samples are counted elsewhere. Rows of tables are dealt out, the last rank has some fewer.
+    if dim == "batch" or (is_sample_table(operator) and dim == row_dim(operator)):
+        return None
     if loop.units is not None:
         return loop.units
     return round(loop.extent.coefficient * (sequence if loop.extent.seq else 1))
 
 
-def _named(path: str, loop: IterationDim) -> str:
-    if "attention" in path and loop.name in {"heads", "out", "in"}:
-        return "heads" if loop.name == "in" else "key/value heads"
+def counted_units(operator: Operator, dim: str) -> str | None:
+    """Return what the indivisible units of a loop are in people's words, if there are any."""
+    of_attention = operator.kind is OperatorKind.ATTENTION or "attention" in operator.path
+    if of_attention and operator.dim(dim).units is not None and dim in {"out", "heads", "in"}:
+        # A rank computes whole key/value heads with their queries (as Megatron-Core, which
+        # refuses more ranks than key/value heads too).
+        return "heads" if dim == "in" else "key/value heads"
     known = {"seq": "positions", "expert": "experts", "vocab": "rows of the vocabulary"}
-    return known.get(loop.name, f"features of {path}")
+    return known.get(dim)
