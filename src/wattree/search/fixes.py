@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
-from wattree.accounts.memory_use import process_bytes
+from wattree.accounts.overhead import process_bytes
 from wattree.closed_form.hidden import is_expressible
 from wattree.cost import load_calibration
 from wattree.errors import StrategyError
