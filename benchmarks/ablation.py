@@ -33,7 +33,7 @@ from wattree.graph import ModelGraph
 from wattree.job import Job
 from wattree.lowering.model import model_of
 from wattree.predict import setting_of
-from wattree.predict.simulate import compilation_of
+from wattree.predict.execute import compilation_of
 from wattree.sim import play
 from wattree.strategy import StrategyOptions
 from wattree.strategy.presets import strategy_of

@@ -124,7 +124,7 @@ def account_of(text: str, *, fold: bool) -> dict[str, float]:
     """
     import wattree
 
-    module: Any = import_module("wattree.predict.simulate")  # the package has a function so called
+    module: Any = import_module("wattree.accounts.energy_use")
     job, account, spent, kept = job_of(text), module.step_energy, [0.0], []
 
     def timed(*given: Any, **named: Any) -> Any:

@@ -145,7 +145,7 @@ def compiled(text: str, *, repeats: int) -> tuple[ExecutionGraph, float]:
     """
     from wattree.cost import load_calibration
     from wattree.predict import setting_of
-    from wattree.predict.simulate import compilation_of
+    from wattree.predict.execute import compilation_of
     from wattree.strategy.presets import strategy_of
 
     job = job_of(text)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from wattree.accounts.neighbours import PHASES, occupied_nodes
+from wattree.accounts.bill import occupied_nodes
+from wattree.accounts.neighbours import PHASES
 from wattree.cli.main import run
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping, load_job

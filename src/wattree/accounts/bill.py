@@ -20,6 +20,7 @@ __all__ = [
     "cost_usd",
     "embodied_gco2e",
     "energy_usd_per_j",
+    "occupied_nodes",
     "run_bill",
     "schedule_shift",
     "with_bill",
@@ -73,6 +74,25 @@ def embodied_gco2e(job: Job, nodes: Sequence[float], time_s: float) -> float | N
     pools = zip(job.cluster.pools, nodes, strict=True)
     whole = sum(n * (made.node_gco2e + p.node.devices * made.device_gco2e) for p, n in pools)
     return whole * time_s / made.lifetime_s
+
+
+def occupied_nodes(job: Job, ranks: int) -> tuple[float, ...]:
+    """Return the nodes of each pool that a job pays for; of one that jobs share, its devices' part.
+
+    Args:
+        job: The job.
+        ranks: Its ranks.
+    """
+    if job.devices is None:
+        return job.cluster.pool_nodes(ranks)
+    per_node = job.cluster.node.devices
+    others = [device for other in job.neighbours for device in other.job.devices or ()]
+    own, every = (
+        np.bincount(np.array(devices, np.int64) // per_node, minlength=job.cluster.nodes)
+        for devices in (job.devices, [*job.devices, *others])
+    )
+    touched = own > 0
+    return (float((own[touched] / every[touched]).sum()),)
 
 
 def with_bill(use: EnergyUse, cluster: Cluster, nodes: Sequence[float], step_s: float) -> EnergyUse:

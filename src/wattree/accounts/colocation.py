@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.memory_use import PeakMemory
-from wattree.compiler import Compilation
 from wattree.lowering.colocation import step_barrier_s
-from wattree.lowering.setting import Setting
-from wattree.strategy import FIXED_PER_PROCESS, TIME_SLICED, Colocation
-from wattree.trace import ColocationUse, Result
+from wattree.strategy import FIXED_PER_PROCESS, TIME_SLICED
+from wattree.trace import ColocationUse
 
-__all__ = ["colocation_notes", "with_colocation"]
+__all__ = ["colocation_notes", "colocation_use"]
 
 
-def with_colocation(
-    result: Result,
-    setting: Setting,
-    colocation: Colocation,
-    compilation: Compilation,
-    peak: PeakMemory,
-) -> Result:
-    """Return the result with the terms of several processes on each device, if there are several.
+def colocation_use(step: ExecutedStep, peak: PeakMemory, update_s: float) -> ColocationUse | None:
+    """Return the terms of several processes on each device; None where there is one.
 
     Args:
-        result: Of the step.
-        setting: The job.
-        colocation: The processes.
-        compilation: What was played.
+        step: The step.
         peak: Memory of one process on the fullest device.
+        update_s: What the optimizer takes of the slowest ranks' step. [s]
     """
-    shared = compilation.shared
+    shared, colocation = step.compilation.shared, step.strategy.colocation
     if shared is None:
-        return result
+        return None
     count, in_turn = colocation.processes, colocation.sharing == TIME_SLICED
-    sharing = setting.rates.shared(count, in_turn=in_turn).sharing
+    sharing = step.setting.rates.shared(count, in_turn=in_turn).sharing
     demand_s, filled_s = float(shared.demand_s[0]), float(shared.filled_s[0])
-    step_s, update_s = result.step_time_s, result.time_s.optimizer
+    step_s = step.step_s
     used_s = count * (filled_s if sharing.overlaps else demand_s) + update_s
-    use = ColocationUse(
+    return ColocationUse(
         processes_per_device=count,
         batch_rule=colocation.batch_rule,
         device_sharing=colocation.sharing,
-        samples_per_process=colocation.process_batch(setting.job.data.global_batch) / result.ranks,
+        samples_per_process=colocation.process_batch(step.job.data.global_batch) / step.ranks,
         utilisation=min(used_s / step_s, 1.0) if step_s > 0 else 0.0,
         host_s=float(shared.think_s[0]),
         device_s=demand_s,
@@ -53,11 +42,11 @@ def with_colocation(
         contention=sharing.contention,
         memory_bytes_per_process=peak.process,
     )
-    return replace(result, colocation=use)
 
 
-def colocation_notes(colocation: Colocation, setting: Setting) -> tuple[str, ...]:
+def colocation_notes(step: ExecutedStep) -> tuple[str, ...]:
     """Return what a reader must know of a prediction for several processes on a device."""
+    colocation = step.strategy.colocation
     if not colocation.is_several:
         return ()
     what = (
@@ -65,7 +54,7 @@ def colocation_notes(colocation: Colocation, setting: Setting) -> tuple[str, ...
         "memory before one of them joins the collectives"
     )
     notes = [what]
-    if setting.job.cluster.pools[0].node.device.kind != "cpu":
+    if step.cluster.pools[0].node.device.kind != "cpu":
         notes.append(
             "kernels of one process do not slow those of another beside what they fill: no "
             "measurement says by how much, so gains are the most to be had"

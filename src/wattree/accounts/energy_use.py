@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from wattree.accounts.breakdown import starved_span
 from wattree.accounts.energy_ledger import Drawn, account, standing_of
+from wattree.accounts.executed import ExecutedStep
+from wattree.accounts.materials import core_times_s
 from wattree.energy import DevicePower, dynamic_energy_j, loading_energy_j
 from wattree.graph import Phase, StageLabel, StreamKind, TaskKind
 from wattree.hardware import Cluster
@@ -134,6 +136,19 @@ def step_energy(
         by_pool=tuple(found.by_pool.tolist()),
         component_w=component_w,
         device_w=found.device_w() if step_s > 0 else np.zeros((len(graph.class_ranks), 0)),
+    )
+
+
+def energy_of(step: ExecutedStep) -> StepEnergy:
+    """Return the energy of an executed step, as `step_energy` has it."""
+    return step_energy(
+        step.trace,
+        step.cluster,
+        step.setting.powers,
+        step.ranks,
+        class_pools=step.compilation.class_pools,
+        nodes=step.nodes,
+        core_s=core_times_s(step.compilation.loading),
     )
 
 

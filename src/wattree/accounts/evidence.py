@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.bill import energy_usd_per_j
-from wattree.cost import Calibration, Software, device_names, matrix_precision
+from wattree.accounts.executed import ExecutedStep
+from wattree.cost import device_names, matrix_precision
 from wattree.cost.precisions import precision_class
 from wattree.graph import StageLabel, TaskKind
 from wattree.job import Job
@@ -19,15 +20,10 @@ __all__ = ["provenance_of"]
 _ORDER = ("measured", "fitted", "pooled", "datasheet")
 
 
-def provenance_of(
-    trace: Trace,
-    calibration: Calibration,
-    job: Job,
-    software: Software,
-    *,
-    class_pools: NDArray[np.int64],
-) -> Mapping[str, Evidence]:
+def provenance_of(step: ExecutedStep) -> Mapping[str, Evidence]:
     """Return quantity → evidence, weighted by the time of the tasks it rests on."""
+    trace, job = step.trace, step.job
+    calibration, software = step.setting.calibration, step.setting.software
     graph = trace.graph
     busy = trace.end_s - trace.start_s
     computing = busy * (graph.kind == TaskKind.COMPUTE)
@@ -38,7 +34,7 @@ def provenance_of(
     shares: dict[str, float] = {}
     notes: dict[str, None] = {}
     total = max(float((computing + moving).sum()), 1e-30)
-    pool_of_task = _pool_of_task(trace, class_pools)
+    pool_of_task = _pool_of_task(trace, step.compilation.class_pools)
     for number, pool in enumerate(job.cluster.pools):
         device, mine = pool.node.device, pool_of_task == number
         matmul = calibration.evidence(*device_names(device, f"matmul.{width}"))

@@ -13,16 +13,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.accounts.memory_use import PeakMemory, process_bytes
-from wattree.compiler.tasks.tier_use import TierTraffic
-from wattree.cost import Calibration
+from wattree.accounts.executed import ExecutedStep
+from wattree.accounts.overhead import process_bytes
 from wattree.cost.expanded import ExpandedMemory, bandwidth_factor
 from wattree.cost.rates import Rates
 from wattree.graph import ModelGraph
 from wattree.hardware import Cluster, Node
 from wattree.lowering.memory_tier_access import expanded_memory, reached_offload
 from wattree.strategy import Offload, StrategyOptions
-from wattree.trace import MemoryUse, TierUse, Trace
+from wattree.trace import MemoryUse, TierUse
 
 __all__ = ["Expansion", "spilled_share", "tier_notes", "tier_room", "tier_uses", "with_spill"]
 
@@ -57,7 +56,7 @@ def tier_room(node: Node, name: str) -> tuple[float, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """Expanded memory of strategies that share their switches.
+    """Expanded memory of strategies that share their options.
 
     Attributes:
         cluster: On what.
@@ -70,9 +69,9 @@ class Expansion:
     spilled: Floats | None
 
     @classmethod
-    def of(cls, cluster: Cluster, switches: StrategyOptions, spilled: Floats | None) -> Expansion:
-        """Return what `switches` put there."""
-        offload = switches.traffic.offload
+    def of(cls, cluster: Cluster, options: StrategyOptions, spilled: Floats | None) -> Expansion:
+        """Return what `options` put there."""
+        offload = options.traffic.offload
         reached = Offload()
         if offload.tiers and not cluster.is_mixed:
             _, reached = reached_offload(offload, cluster.node)
@@ -114,31 +113,17 @@ class Expansion:
         )
 
 
-def tier_uses(
-    traffic: Sequence[TierTraffic],
-    trace: Trace,
-    *,
-    spilled: float,
-    cluster: Cluster,
-    calibration: Calibration,
-    ranks: int,
-) -> tuple[TierUse, ...]:
-    """Return what a step has and moves in each memory behind the devices that it uses.
-
-    Args:
-        traffic: As it was compiled.
-        trace: As it was played.
-        spilled: Share of what is on the devices that overflows to expanded memory.
-        cluster: On nodes of one kind.
-        calibration: What is held beside tensors.
-        ranks: Of the job.
-    """
+def tier_uses(step: ExecutedStep) -> tuple[TierUse, ...]:
+    """Return what a step has and moves in each memory behind the devices that it uses."""
+    trace, cluster, ranks = step.trace, step.cluster, step.ranks
     found = []
-    for each in traffic:
+    for each in step.compilation.tiers:
         node = cluster.node
         over = np.zeros(len(trace.peak_bytes))
         if each.name == "cxl":
-            over = spilled * process_bytes(trace.peak_bytes, calibration, node.device)
+            over = step.spilled * process_bytes(
+                trace.peak_bytes, step.setting.calibration, node.device
+            )
         most = each.placed_bytes + float(over.max())
         every = each.placed_total_bytes + float(over @ trace.graph.class_ranks)
         room, whose = tier_room(node, each.name)
@@ -157,8 +142,9 @@ def tier_uses(
     return tuple(found)
 
 
-def tier_notes(cluster: Cluster, offload: Offload, spilled: float) -> tuple[str, ...]:
+def tier_notes(step: ExecutedStep) -> tuple[str, ...]:
     """Return what a reader must know of expanded memory that devices reach."""
+    cluster, offload, spilled = step.cluster, step.strategy.traffic.offload, step.spilled
     if "cxl" not in offload.tiers or cluster.node.cxl is None or not cluster.node.cxl.is_reached:
         return ()
     way = {
@@ -172,15 +158,13 @@ def tier_notes(cluster: Cluster, offload: Offload, spilled: float) -> tuple[str,
     return tuple(notes)
 
 
-def with_spill(
-    memory: MemoryUse, peak: PeakMemory, spilled: float, tiers: Sequence[TierUse]
-) -> MemoryUse:
+def with_spill(memory: MemoryUse, spilled: float, tiers: Sequence[TierUse]) -> MemoryUse:
     """Return memory of the fullest device with what overflows taken off it."""
     if spilled > 0:
         kept = 1.0 - spilled
         memory = replace(
             memory,
-            peak_bytes=min(kept * memory.peak_bytes, peak.capacity),
+            peak_bytes=min(kept * memory.peak_bytes, memory.capacity_bytes),
             fits=True,
             by_category={name: kept * size for name, size in memory.by_category.items()},
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil
 
+from wattree.accounts.breakdown import starved_span, tasks_by_class, time_parts
+from wattree.accounts.executed import ExecutedStep
 from wattree.cost.loading import PARTS, first_batch_s, storage_bytes_per_s
 from wattree.lowering.loading import Loading
 from wattree.trace import MaterialsFix, MaterialsUse
@@ -14,6 +16,8 @@ __all__ = ["core_times_s", "materials_use", "notes_of_loading"]
 
 #: Waits below this share of a step are rounding.
 _NOTHING = 1e-6
+#: Rank classes that are asked how long they wait: the first, as others wait alike.
+_MOST_CLASSES = 256
 
 
 def core_times_s(loading: Sequence[Loading]) -> tuple[float, ...]:
@@ -21,28 +25,20 @@ def core_times_s(loading: Sequence[Loading]) -> tuple[float, ...]:
     return tuple(each.core_s for each in loading)
 
 
-def materials_use(
-    loading: Sequence[Loading],
-    *,
-    global_batch: int,
-    micro_batches: float,
-    step_s: float,
-    exposed_s: float,
-) -> MaterialsUse | None:
+def materials_use(step: ExecutedStep, waits_s: float) -> MaterialsUse | None:
     """Return what loading does to a step; None where the job says nothing of it.
 
     Args:
-        loading: By pool.
-        global_batch: Samples per step.
-        micro_batches: That each loading rank takes per step.
-        step_s: The step. [s]
-        exposed_s: What of it the job waits for data. [s]
+        step: The step.
+        waits_s: How long its slowest ranks wait for data. [s]
     """
+    loading, global_batch = step.compilation.loading, step.batch
     if not loading:
         return None
+    step_s, exposed_s = step.step_s, _starved_s(step, waits_s)
     slowest: dict[str, tuple[float, Loading]] = {}
     for each in loading:
-        for part, time_s in each.times_s(micro_batches).items():
+        for part, time_s in each.times_s(step.loaded).items():
             if time_s > slowest.get(part, (0.0, each))[0]:
                 slowest[part] = time_s, each
     rates = {part: global_batch / slowest[part][0] for part in PARTS if part in slowest}
@@ -62,6 +58,22 @@ def materials_use(
         ),
         host_memory_bytes=max(each.on_node * each.host_bytes for each in loading),
         fixes=_fixes(slowest, own_s) if waits else (),
+    )
+
+
+def _starved_s(step: ExecutedStep, slowest_s: float) -> float:
+    """Return what the ranks wait for data that wait longest. [s]
+
+    All wait alike for what is made ahead; only those that load wait for copies in their line.
+    """
+    trace = step.trace
+    if step.compilation.loading[0].loader.pinned:
+        return slowest_s
+    starved = starved_span(trace)
+    classes = min(len(trace.graph.class_ranks), _MOST_CLASSES)
+    return max(
+        time_parts(trace, number, mine, starved=starved).exposed_materials
+        for number, mine in enumerate(tasks_by_class(trace, classes))
     )
 
 
@@ -115,11 +127,10 @@ def _rate_fix(part: str, words: str, has: float, factor: float, unit: str) -> Ma
     return MaterialsFix(part=part, change=change, needed=needed, found=has)
 
 
-def notes_of_loading(
-    loading: Sequence[Loading], micro_batches: float, *, has_ids: bool
-) -> tuple[str, ...]:
+def notes_of_loading(step: ExecutedStep) -> tuple[str, ...]:
     """Return what a reader must know of how loading was predicted."""
-    if not loading and not has_ids:
+    loading, micro_batches = step.compilation.loading, step.loaded
+    if not loading and not step.setting.model.own_family:
         return ("samples are on the device in time; data.loader says how they get there",)
     if not loading:
         return ("inputs are prefetched; only the first micro-batch waits for its data",)

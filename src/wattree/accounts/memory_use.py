@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.accounts.alive import with_alive
 from wattree.accounts.breakdown import tasks_of
+from wattree.accounts.executed import ExecutedStep
+from wattree.accounts.expansion import with_spill
 from wattree.accounts.moment import moment_of_start
-from wattree.accounts.overhead import overhead_parts
-from wattree.cost import Calibration
-from wattree.cost.communicator import Communicator
-from wattree.hardware import Cluster, Device
-from wattree.trace import MemoryUse, Trace
+from wattree.accounts.overhead import communicators, overhead_parts, process_bytes, reserved_bytes
+from wattree.trace import MemoryUse, TierUse, Trace
 
 __all__ = [
     "PeakMemory",
     "memory_use",
     "peak_memory",
-    "process_bytes",
-    "reserved_bytes",
 ]
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,25 +50,10 @@ class PeakMemory:
     processes: int = 1
 
 
-def peak_memory(
-    trace: Trace,
-    calibration: Calibration,
-    cluster: Cluster,
-    class_pools: Integers,
-    groups: tuple[Communicator, ...] = (),
-    *,
-    processes: int = 1,
-) -> PeakMemory:
-    """Return the peak of the fullest rank.
-
-    Args:
-        trace: What was played.
-        calibration: What is held beside tensors.
-        cluster: On what.
-        class_pools: Pool of each rank class.
-        groups: Process groups that a rank communicates in.
-        processes: That share each device.
-    """
+def peak_memory(step: ExecutedStep) -> PeakMemory:
+    """Return the peak of the fullest rank."""
+    trace, calibration, cluster = step.trace, step.setting.calibration, step.cluster
+    class_pools = step.compilation.class_pools
     shares = np.zeros(len(trace.peak_bytes))
     for number, pool in enumerate(cluster.pools):
         mine, device = class_pools == number, pool.node.device
@@ -86,7 +69,7 @@ def peak_memory(
     beside = overhead_parts(
         process - tensors,
         allocator_bytes=tensors * calibration.general("memory_fragmentation"),
-        groups=groups,
+        groups=communicators(step.compilation),
         device=device,
     )
     for category, size in beside.items():
@@ -99,30 +82,42 @@ def peak_memory(
         reserved=reserved,
         process=process,
         by_category=parts,
-        processes=processes,
+        processes=step.strategy.colocation.processes,
     )
 
 
-def reserved_bytes(tensor_bytes: Floats, calibration: Calibration) -> Floats:
-    """Return what the caching allocator holds for a peak of live tensors. [B]"""
-    kept = tensor_bytes * (1 + calibration.general("memory_fragmentation"))
-    return np.asarray(kept + calibration.general("memory_reserved_bytes"))
+def memory_use(
+    step: ExecutedStep, peak: PeakMemory, tiers: Sequence[TierUse], *, memory_of: str | None = None
+) -> MemoryUse:
+    """Return the figures of the result: what the driver would count, against the capacity.
 
+    Args:
+        step: The step.
+        peak: Its fullest rank.
+        tiers: What memory behind the devices holds.
+        memory_of: Ranks whose tensors are listed; the fullest if None.
 
-def process_bytes(tensor_bytes: Floats, calibration: Calibration, device: Device) -> Floats:
-    """Return what the driver counts for a peak of live tensors. [B]"""
-    context = calibration.device(device, "memory_context_bytes")
-    return np.asarray(reserved_bytes(tensor_bytes, calibration) + context)
-
-
-def memory_use(peak: PeakMemory) -> MemoryUse:
-    """Return the figures of the result: what the driver would count, against the capacity."""
+    Raises:
+        UnknownNameError: No ranks are called that.
+    """
     device_bytes = peak.process * peak.processes
-    return MemoryUse(
+    memory = MemoryUse(
         peak_bytes=device_bytes,
         capacity_bytes=peak.capacity,
         fits=device_bytes <= peak.capacity,
         by_category={name: size * peak.processes for name, size in peak.by_category.items()},
+    )
+    memory = with_spill(memory, step.spilled, tiers)
+    if not step.detail:
+        return memory
+    return with_alive(
+        memory,
+        step.trace,
+        step.compilation.ledger,
+        fullest=peak.rank_class,
+        allocator=step.setting.software.allocator,
+        beside=peak.process - peak.reserved,
+        asked=memory_of,
     )
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wattree.accounts.bill import occupied_nodes
 from wattree.accounts.breakdown import slowest_class, tasks_of, time_parts
 from wattree.accounts.crowding import crowded_s, shared_links
 from wattree.accounts.energy_use import StepEnergy, step_energy
@@ -25,9 +26,16 @@ from wattree.lowering.model import check_recomputation
 from wattree.lowering.setting import Setting, setting_of
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
-from wattree.trace import CrowdedLinks, NeighbourEffect, NeighbourJob, NeighbourPlay, Trace
+from wattree.trace import (
+    CrowdedLinks,
+    NeighbourEffect,
+    NeighbourJob,
+    NeighbourPlay,
+    Result,
+    Trace,
+)
 
-__all__ = ["PHASES", "Beside", "beside", "occupied_nodes"]
+__all__ = ["PHASES", "Beside", "beside", "with_neighbours"]
 
 #: Phases that are tried where the job file gives none.
 PHASES = 8
@@ -49,25 +57,6 @@ class Beside:
     effect: NeighbourEffect
     trace: Trace
     power: tuple[tuple[float, float], ...]
-
-
-def occupied_nodes(job: Job, ranks: int) -> tuple[float, ...]:
-    """Return the nodes of each pool that a job pays for; of one that jobs share, its devices' part.
-
-    Args:
-        job: The job.
-        ranks: Its ranks.
-    """
-    if job.devices is None:
-        return job.cluster.pool_nodes(ranks)
-    per_node = job.cluster.node.devices
-    others = [device for other in job.neighbours for device in other.job.devices or ()]
-    own, every = (
-        np.bincount(np.array(devices, np.int64) // per_node, minlength=job.cluster.nodes)
-        for devices in (job.devices, [*job.devices, *others])
-    )
-    touched = own > 0
-    return (float((own[touched] / every[touched]).sum()),)
 
 
 def beside(
@@ -92,8 +81,16 @@ def beside(
         core_s: As for `step_energy`.
 
     Raises:
+        StrategyError: What overflows of the job is only known of it alone.
         JobError: A neighbour's strategy does not fit it, or its steps are too many to play.
     """
+    if strategy.traffic.offload.overflow:
+        raise StrategyError(
+            {
+                "strategy.offload.overflow": "found beside neighbours; expected a job alone, as "
+                "what overflows is known only when it was played"
+            }
+        )
     job, rules = setting.job, rules or Rules()
     sources = [job.source, *(other.job.source for other in job.neighbours)]
     labels = _labels(sources)
@@ -112,6 +109,17 @@ def beside(
     fabric = Fabric(graph=graph, jobs=jobs, sources=sources, alone_s=alone_s, rules=rules)
     plays = [fabric.played(offsets) for offsets in _phases(job.neighbours, alone_s[1:])]
     return _beside(setting, alone, fabric, plays, core_s)
+
+
+def with_neighbours(result: Result, effect: NeighbourEffect) -> Result:
+    """Return the result of a step with what the job's neighbours do to it."""
+    note = "neighbours repeat their steps without a pause"
+    if effect.phases_given:
+        note += ", the first begun as early as their offsets say"
+    else:
+        plays = len(effect.plays)
+        note += f"; {plays} phases of their steps against this one's are equally likely"
+    return replace(result, neighbours=effect, assumptions=(*result.assumptions, note))
 
 
 def _labels(sources: Sequence[str]) -> list[str]:

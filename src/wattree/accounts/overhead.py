@@ -6,12 +6,18 @@ context are told from that as far as their sources go, and never take more than 
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wattree.compiler import Compilation
+from wattree.cost import Calibration
 from wattree.cost.communicator import Communicator, communicator_bytes, context_bytes
 from wattree.hardware import Device
 from wattree.lowering.program import CollectiveKind, CollectiveStep
 
-__all__ = ["communicators", "overhead_parts"]
+__all__ = ["communicators", "overhead_parts", "process_bytes", "reserved_bytes"]
+
+Floats = NDArray[np.float64]
 
 #: A stage sends to the next and the previous one.
 _NEIGHBOURS = 2
@@ -74,3 +80,15 @@ def overhead_parts(
         parts[category] = min(known, left)
         left -= parts[category]
     return parts | {"overhead": left}
+
+
+def reserved_bytes(tensor_bytes: Floats, calibration: Calibration) -> Floats:
+    """Return what the caching allocator holds for a peak of live tensors. [B]"""
+    kept = tensor_bytes * (1 + calibration.general("memory_fragmentation"))
+    return np.asarray(kept + calibration.general("memory_reserved_bytes"))
+
+
+def process_bytes(tensor_bytes: Floats, calibration: Calibration, device: Device) -> Floats:
+    """Return what the driver counts for a peak of live tensors. [B]"""
+    context = calibration.device(device, "memory_context_bytes")
+    return np.asarray(reserved_bytes(tensor_bytes, calibration) + context)

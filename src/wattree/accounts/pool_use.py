@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from wattree.accounts.bill import cost_usd
 from wattree.accounts.breakdown import membership_class
 from wattree.accounts.energy_use import StepEnergy
-from wattree.accounts.memory_use import process_bytes
-from wattree.cost import Calibration
+from wattree.accounts.executed import ExecutedStep
+from wattree.accounts.overhead import process_bytes
 from wattree.graph import TaskKind
 from wattree.hardware import Cluster, Precision
 from wattree.trace import PoolUse, Trace
@@ -20,34 +20,24 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-def pool_uses(
-    trace: Trace,
-    cluster: Cluster,
-    ranks: int,
-    *,
-    class_pools: Integers,
-    energy: StepEnergy,
-    calibration: Calibration,
-) -> tuple[PoolUse, ...]:
+def pool_uses(step: ExecutedStep, energy: StepEnergy) -> tuple[PoolUse, ...]:
     """Return what the pools of a mixed cluster do; nothing where all nodes are alike.
 
     Args:
-        trace: What was played.
-        cluster: On what.
-        ranks: Of the job.
-        class_pools: Pool of each rank class.
-        energy: Of the step.
-        calibration: What frameworks add to memory.
+        step: The step.
+        energy: Its energy.
     """
+    trace, cluster, calibration = step.trace, step.cluster, step.setting.calibration
+    class_pools = step.compilation.class_pools
     if not cluster.is_mixed:
         return ()
-    graph, step_s = trace.graph, trace.makespan_s
+    graph, step_s = trace.graph, step.step_s
     computing_s = _computing_s(trace)
     found = []
     for number, pool in enumerate(cluster.pools):
         mine = np.flatnonzero(class_pools == number)
         own = graph.class_ranks[mine]
-        device, nodes = pool.node.device, cluster.pool_nodes(ranks)[number]
+        device, nodes = pool.node.device, cluster.pool_nodes(step.ranks)[number]
         peaks = process_bytes(trace.peak_bytes[mine], calibration, device)
         peak = float(peaks.max(initial=0.0))
         found.append(

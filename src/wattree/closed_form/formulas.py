@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.energy_use import standing_w
-from wattree.accounts.memory_use import process_bytes
+from wattree.accounts.overhead import process_bytes
 from wattree.closed_form.borders import Borders
 from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.overlap_slowdown import Beside

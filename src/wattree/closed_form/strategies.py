@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.expansion import spilled_share, tier_room
-from wattree.accounts.memory_use import process_bytes
+from wattree.accounts.overhead import process_bytes
 from wattree.closed_form.degrees import MANY, Degrees
 from wattree.closed_form.formulas import Formulas
 from wattree.closed_form.pipeline import Held, held_by_stages, known_schedule

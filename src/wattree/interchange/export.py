@@ -21,7 +21,7 @@ from wattree.job import Job, naming
 from wattree.lowering.idle import idle_choices
 from wattree.predict import Setting, check_recomputation, setting_of
 from wattree.predict.example import missing_strategy
-from wattree.predict.simulate import compilation_of
+from wattree.predict.execute import compilation_of
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 

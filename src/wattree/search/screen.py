@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.bill import energy_usd_per_j
-from wattree.accounts.memory_use import process_bytes
+from wattree.accounts.overhead import process_bytes
 from wattree.hardware import Cluster
 from wattree.predict import Estimates, Setting, Shared, estimate
 from wattree.search.space import Space

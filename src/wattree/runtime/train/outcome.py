@@ -14,12 +14,12 @@ from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.job import Job
 from wattree.predict import Setting, setting_of
-from wattree.predict.described import describe
 from wattree.runtime.recipe import Recipe
 from wattree.runtime.train.account import RankAccount
 from wattree.runtime.train.loop import TARGET_OVER, Ended
 from wattree.runtime.train.timeline import measured_trace
 from wattree.strategy import FIXED_GLOBAL, StrategyOptions
+from wattree.strategy.described import describe
 from wattree.strategy.presets import strategy_of
 from wattree.trace import (
     STAGES,

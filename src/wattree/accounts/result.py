@@ -1,0 +1,111 @@
+"""A step's result, put together from its accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wattree.accounts.bill import cost_usd, embodied_gco2e, with_bill
+from wattree.accounts.breakdown import slowest_class, time_parts
+from wattree.accounts.colocation import colocation_use
+from wattree.accounts.energy_use import StepEnergy
+from wattree.accounts.evidence import provenance_of
+from wattree.accounts.executed import ExecutedStep
+from wattree.accounts.expansion import tier_uses
+from wattree.accounts.fabric import Rules
+from wattree.accounts.materials import materials_use
+from wattree.accounts.memory_use import PeakMemory, memory_use
+from wattree.accounts.notes import assumptions_of
+from wattree.accounts.pool_use import peak_flop_per_s, pool_uses
+from wattree.graph import TaskKind
+from wattree.hardware import Cluster
+from wattree.lowering.changed import changed_setting
+from wattree.strategy.described import describe
+from wattree.trace import Result, SimulationSize, Trace
+
+__all__ = ["result_of"]
+
+
+def result_of(
+    step: ExecutedStep,
+    energy: StepEnergy,
+    peak: PeakMemory,
+    *,
+    rules: Rules,
+    memory_of: str | None = None,
+) -> Result:
+    """Return the figures of an executed step.
+
+    Args:
+        step: The step.
+        energy: Its energy.
+        peak: Its fullest rank.
+        rules: By which it was executed.
+        memory_of: As for `simulate`.
+    """
+    setting, job, cluster = step.setting, step.job, step.cluster
+    trained = changed_setting(setting, step.strategy)
+    step_s, ranks, nodes, batch = step.step_s, step.ranks, step.nodes, step.batch
+    tokens_per_s = batch * job.data.sequence_length / step_s if setting.has_tokens else None
+    needed = trained.model_flop * (batch / job.data.global_batch)
+    available = step_s * peak_flop_per_s(cluster, ranks, setting.precision)
+    carbon = cluster.site.carbon_gco2e_per_j
+    parts = time_parts(step.trace, slowest_class(step.trace))
+    tiers = tier_uses(step)
+    return Result(
+        model=setting.model.name,
+        cluster=_used(cluster, nodes),
+        strategy=describe(step.strategy, setting.model),
+        ranks=ranks,
+        step_time_s=step_s,
+        samples_per_s=batch / step_s,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=None if tokens_per_s is None else tokens_per_s / ranks,
+        mfu=needed / available,
+        hfu=max(_executed_flop(step.trace), needed) / available,
+        mfu_precision=setting.precision.value,
+        model_flop_per_step=needed,
+        parameters=trained.model.parameters,
+        dense_parameters=None if trained is setting else setting.model.parameters,
+        memory=memory_use(step, peak, tiers, memory_of=memory_of),
+        time_s=parts,
+        energy_j=with_bill(energy.use, cluster, nodes, step_s),
+        average_power_w=energy.average_w,
+        peak_power_w=energy.peak_w,
+        cost_usd=cost_usd(cluster, nodes, step_s, energy.use.total),
+        embodied_gco2e=embodied_gco2e(job, nodes, step_s),
+        carbon_gco2e=None if carbon is None else carbon * energy.use.total,
+        provenance=provenance_of(step),
+        simulation=_size(step),
+        assumptions=assumptions_of(step, rules),
+        pools=pool_uses(step, energy),
+        power=energy.over_time if step.detail else None,
+        materials=materials_use(step, parts.exposed_materials),
+        tiers=tiers,
+        colocation=colocation_use(step, peak, parts.optimizer),
+    )
+
+
+def _size(step: ExecutedStep) -> SimulationSize:
+    graph = step.compilation.graph
+    return SimulationSize(
+        tasks=graph.tasks,
+        events=step.trace.events,
+        rank_classes=len(graph.class_ranks),
+        compile_s=step.compile_s,
+        run_s=step.run_s,
+    )
+
+
+def _used(cluster: Cluster, nodes: Sequence[float]) -> str:
+    """Return what people call the nodes that a job uses."""
+    used = zip(nodes, cluster.pools, strict=True)
+    return " + ".join(f"{nodes:.10g} x {pool.node.name}" for nodes, pool in used if nodes)
+
+
+def _executed_flop(trace: Trace) -> float:
+    """Matrix FLOP of all ranks: what the model needs, recomputation and redundant work."""
+    graph = trace.graph
+    compute = graph.kind == TaskKind.COMPUTE
+    first_stream = graph.stream_ids[graph.stream_offsets[:-1][compute]]
+    ranks = graph.class_ranks[graph.stream_class[first_stream]]
+    return float((graph.flop[compute] * ranks).sum())

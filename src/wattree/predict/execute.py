@@ -1,0 +1,103 @@
+"""A strategy of a job → its executed step: compiled, and run by the executor."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from wattree.accounts.executed import ExecutedStep
+from wattree.accounts.expansion import spilled_share
+from wattree.accounts.fabric import Rules
+from wattree.accounts.overhead import process_bytes
+from wattree.compiler import Compilation, compile_job
+from wattree.lowering.setting import Setting
+from wattree.strategy import Strategy, StrategyOptions
+from wattree.strategy.presets import strategy_of
+from wattree.trace import Trace
+
+__all__ = ["compilation_of", "executed", "written_out"]
+
+
+def executed(
+    setting: Setting, strategy: Strategy, *, fold: bool, detail: bool, rules: Rules
+) -> ExecutedStep:
+    """Return the step of one strategy of a job; arguments as for `predicted`.
+
+    Raises:
+        StrategyError: It does not fit model or cluster.
+    """
+    began = time.perf_counter()
+    compilation = compilation_of(setting, strategy, fold=fold, detail=detail)
+    compiled = time.perf_counter()
+    trace = rules.play(compilation.graph)
+    spilled = 0.0
+    if strategy.traffic.offload.overflow is not None:
+        # What is kept when depends on no bandwidth, so the first run tells what overflows.
+        spilled = _spilled(setting, strategy, trace)
+    if spilled > 0:
+        compilation = compilation_of(setting, strategy, fold=fold, detail=detail, spilled=spilled)
+        trace = rules.play(compilation.graph)
+    return ExecutedStep(
+        setting=setting,
+        strategy=strategy,
+        compilation=compilation,
+        trace=trace,
+        spilled=spilled,
+        detail=detail,
+        compile_s=compiled - began,
+        run_s=time.perf_counter() - compiled,
+    )
+
+
+def compilation_of(
+    setting: Setting,
+    strategy: Strategy,
+    *,
+    fold: bool = True,
+    detail: bool = True,
+    spilled: float = 0.0,
+) -> Compilation:
+    """Return what is executed for one strategy of a job.
+
+    Args:
+        setting: What all strategies of the job share.
+        strategy: The one to compile.
+        fold: One rank class for all ranks that do the same.
+        detail: A task per operator; otherwise undisturbed runs are one task.
+        spilled: Share of what is on the devices that overflows to expanded memory.
+
+    Raises:
+        StrategyError: It does not fit model or cluster.
+    """
+    job = setting.job
+    return compile_job(
+        setting.model,
+        strategy,
+        job.cluster,
+        rates=setting.pool_rates,
+        software=setting.software,
+        optimizer=job.optimizer,
+        sequence=job.data.sequence_length,
+        global_batch=job.data.global_batch,
+        fold=fold,
+        detail=detail,
+        devices=None if job.devices is None else np.array(job.devices, dtype=np.int64),
+        loader=job.data.loader,
+        spilled=spilled,
+    )
+
+
+def written_out(setting: Setting, strategy: Strategy | StrategyOptions) -> Strategy:
+    """Return a strategy with its tree."""
+    if isinstance(strategy, Strategy):
+        return strategy
+    batch = setting.job.data.global_batch
+    return strategy_of(strategy, model=setting.model, global_batch=batch)
+
+
+def _spilled(setting: Setting, strategy: Strategy, trace: Trace) -> float:
+    """Return the share of what is on the fullest device that overflows."""
+    device = setting.job.cluster.node.device
+    footprint = process_bytes(trace.peak_bytes.max(), setting.calibration, device)
+    return float(spilled_share(footprint, device.memory_bytes, strategy.traffic.offload))
