@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.models import OptionInfo
 
+from wattree.cli.request import option
 from wattree.errors import OutputError, UnitError
 from wattree.files import is_folder
 from wattree.units import parse_quantity
@@ -54,20 +55,10 @@ JobPath = Annotated[
 ]
 JsonPath = Annotated[
     Path | None,
-    typer.Option(
-        "--json",
-        metavar="PATH",
-        help="Write the result as JSON; '-' prints it and nothing else.",
-        show_default=False,
-    ),
+    option("PATH", "Write the result as JSON; '-' prints it and nothing else.", "--json"),
 ]
 Calibration = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="Calibration file to use instead of the one that ships.",
-        show_default=False,
-    ),
+    Path | None, option("PATH", "Calibration file to use instead of the one that ships.")
 ]
 
 
