@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil, log2
 
+from wattree.graph.volume import volume_factor
+
 __all__ = [
     "BACKWARD_SHARE",
     "AllReduce",
@@ -195,7 +197,7 @@ def latency_steps(ranks: int, algorithm: AllReduce) -> int:
 
 def all_reduce_sent_bytes(size_bytes: float, ranks: int) -> float:
     """Return what each rank sends: `2 (N-1)/N G`, the least possible [2]. [B]"""
-    return 2.0 * (ranks - 1) / ranks * size_bytes
+    return volume_factor("all_reduce", ranks) * size_bytes
 
 
 def exposed_materials_s(materials: float, step: float, *, prefetched: bool) -> float:

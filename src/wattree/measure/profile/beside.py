@@ -40,7 +40,7 @@ def processors_taken(journal: Journal, ranks: int) -> Taken | None:
     for size, found in _by_size(journal.measured(Kind.OVERLAP)).items():
         if {"product", "both"} <= found.keys():
             taken_s.append(found["both"].more_than_s(found["product"]))
-            factor = volume_factor("all_gather", np.array([float(ranks)]))[0]
+            factor = volume_factor("all_gather", ranks)
             sent_bytes.append(float(factor) * size)
     sent, taken = np.array(sent_bytes), np.array(taken_s)
     told = taken > 0  # less than nothing was lost in what products differ by

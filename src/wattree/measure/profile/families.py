@@ -349,7 +349,7 @@ def _moved(times: Sequence[Times]) -> Floats:
 
 def _sent(times: Times, ranks: int) -> float:
     """Return what a port sends of a collective. [B]"""
-    factor = volume_factor(times.point.name, np.array([float(ranks)]))[0]
+    factor = volume_factor(times.point.name, ranks)
     return float(factor) * times.point.size_bytes
 
 

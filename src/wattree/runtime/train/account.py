@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from wattree.energy.stages import all_reduce_sent_bytes
 from wattree.runtime.layers import RowParallelLinear, ShardedLinear
 from wattree.runtime.models.vocabulary import VocabularyEmbedding
 from wattree.runtime.train.record import Recorder, Span
@@ -50,7 +51,7 @@ class RankAccount:
 def ring_bytes(module: nn.Module, replicas: int) -> float:
     """Return what a rank sends to reduce its gradients over replicas, in a ring. [B]"""
     elements = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
-    return 2.0 * (replicas - 1) / replicas * elements
+    return all_reduce_sent_bytes(elements, replicas)
 
 
 def peak_memory_bytes(device: torch.device) -> float:
