@@ -75,34 +75,13 @@ def embedding_block(
         state = "embedding.sum"
         operators += [
             *tables,
-            elementwise(
-                state,
-                "add",
-                reads=summands,
-                writes=state,
-                width=width,
-                seq=seq,
-                kernels=len(tables),
-            ),
+            elementwise(state, "add", reads=summands, width=width, seq=seq, kernels=len(tables)),
         ]
     if shape.embedding_norm:
-        operators.append(
-            norm(
-                "embedding.norm",
-                shape.norm,
-                reads=state,
-                writes="embedding.norm",
-                width=width,
-                seq=seq,
-            )
-        )
+        operators.append(norm("embedding.norm", shape.norm, reads=state, width=width, seq=seq))
         state = "embedding.norm"
     if shape.embedding_dropout:
-        operators.append(
-            dropout(
-                "embedding.dropout", reads=state, writes="embedding.dropout", width=width, seq=seq
-            )
-        )
+        operators.append(dropout("embedding.dropout", reads=state, width=width, seq=seq))
         state = "embedding.dropout"
     if width != shape.hidden:
         operators.append(_projection(shape, reads=state, seq=seq))
@@ -125,7 +104,6 @@ def _projection(shape: TransformerShape, *, reads: str, seq: IterationDim) -> Op
     return linear(
         "embedding.projection",
         reads=reads,
-        writes="embedding.projection",
         in_features=shape.embedding_width,
         out_features=shape.hidden,
         bias=shape.embedding_bias,

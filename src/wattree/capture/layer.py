@@ -31,7 +31,6 @@ class _Layer:
                 path,
                 self.shape.norm,
                 reads=reads,
-                writes=path,
                 width=self.shape.hidden,
                 seq=self.seq,
             )
@@ -47,7 +46,7 @@ class _Layer:
                 for index in range(len(results))
             )
             self.operators += [
-                dropout(path, reads=result, writes=path, width=shape.hidden, seq=seq)
+                dropout(path, reads=result, width=shape.hidden, seq=seq)
                 for path, result in zip(dropped, results, strict=True)
             ]
             results = dropped
@@ -60,7 +59,6 @@ class _Layer:
                 residual,
                 "add",
                 reads=[state, *results],
-                writes=residual,
                 width=shape.hidden,
                 seq=seq,
                 kernels=len(results),
@@ -75,9 +73,7 @@ class _Layer:
             return results[0]
         path = f"{part}.sum"
         self.operators.append(
-            elementwise(
-                path, "add", reads=results, writes=path, width=self.shape.hidden, seq=self.seq
-            )
+            elementwise(path, "add", reads=results, width=self.shape.hidden, seq=self.seq)
         )
         return path
 

@@ -130,7 +130,6 @@ def _shared_experts(
     gate = linear(
         "moe.shared.gate",
         reads=reads,
-        writes="moe.shared.gate",
         in_features=shape.hidden,
         out_features=1,
         seq=seq,
@@ -142,7 +141,6 @@ def _shared_experts(
             Operand(tensor="moe.shared.down", dims=HIDDEN_DIMS),
             Operand(tensor="moe.shared.gate", dims=("batch", "seq")),
         ],
-        writes="moe.shared.scale",
         width=shape.hidden,
         seq=seq,
         saved=("moe.shared.down", "moe.shared.gate"),

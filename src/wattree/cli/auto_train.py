@@ -14,7 +14,7 @@ from wattree.cli.train_colocated import device_of, share_asked
 if TYPE_CHECKING:
     from wattree.cli.train_request import TrainRequest
     from wattree.job import Job
-    from wattree.runtime.tune import Setting
+    from wattree.runtime.tune import TrialSetting
 
 __all__ = ["tuned_request", "without"]
 
@@ -43,9 +43,7 @@ def tuned_request(request: TrainRequest, job: Job, arguments: Sequence[str]) -> 
     from wattree.runtime.tune.measured import TrialOptions
 
     recipe = recipe_of(job)
-    _, of_job = share_asked(job, 1, None)
-    rule = request.rule or of_job
-    batch = job.data.global_batch
+    _, rule = share_asked(job, 1, request.rule)
     # Whether there can be several at all; fixed-per-process asks nothing of the batch.
     colocated(job, recipe, 2, "fixed-per-process")
     launch = LaunchOptions(
@@ -58,7 +56,7 @@ def tuned_request(request: TrainRequest, job: Job, arguments: Sequence[str]) -> 
     kept = without(without(arguments, *_OF_RUNS), *_FLAGS, has_value=False)
     with tempfile.TemporaryDirectory(prefix="wattree-auto-") as folder:
 
-        def command(setting: Setting) -> list[str]:
+        def command(setting: TrialSetting) -> list[str]:
             words = list(kept)
             if setting.batch_factor > 1:
                 larger = Path(folder) / f"batch-{setting.batch_factor}.yaml"
@@ -67,9 +65,9 @@ def tuned_request(request: TrainRequest, job: Job, arguments: Sequence[str]) -> 
             told = ["-q", str(setting.processes), "--silent", "--quiet", "--fresh"]
             return own_command([*words, *told])
 
-        def samples(setting: Setting) -> float:
+        def samples(setting: TrialSetting) -> float:
             own = setting.processes if rule == "fixed-per-process" else 1
-            return float(batch * setting.batch_factor * own)
+            return float(job.data.global_batch * setting.batch_factor * own)
 
         found = tuned(
             command,

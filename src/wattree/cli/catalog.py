@@ -16,7 +16,7 @@ from wattree.cli.request import request_command
 __all__ = ["catalog"]
 
 
-class Kind(StrEnum):
+class CatalogKind(StrEnum):
     """What can be listed."""
 
     MODELS = "models"
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 class CatalogRequest:
     """What `wattree catalog` is asked."""
 
-    kind: Annotated[Kind, typer.Argument(help="What to list.", show_default=False)]
+    kind: Annotated[CatalogKind, typer.Argument(help="What to list.", show_default=False)]
     name: Annotated[
         str | None,
         typer.Argument(
@@ -71,7 +71,11 @@ def catalog(request: CatalogRequest) -> None:
     from wattree.job import names_module
     from wattree.report.catalog_text import detail_table, entries_of, overview_table
 
-    if request.kind is Kind.MODELS and request.name is not None and names_module(request.name):
+    if (
+        request.kind is CatalogKind.MODELS
+        and request.name is not None
+        and names_module(request.name)
+    ):
         _show_module(request, request.name)
         return
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTO",
+    "BatchRule",
     "LaunchDevice",
     "MemoryLimit",
     "Reduce",
-    "Rule",
     "ThreadPercentage",
     "WithMps",
     "WithoutMps",
@@ -55,7 +55,7 @@ class Reduce(StrEnum):
     MPI = "mpi"
 
 
-class Rule(StrEnum):
+class BatchRule(StrEnum):
     """What becomes of the batch."""
 
     FIXED_GLOBAL = "fixed-global"
@@ -128,12 +128,12 @@ class LaunchRequest:
         ),
     ] = Reduce.HIERARCHICAL
     batch_rule: Annotated[
-        Rule,
+        BatchRule,
         typer.Option(
             help="Whether the processes of a device divide its batch, or have one each and a "
             "learning rate scaled to it."
         ),
-    ] = Rule.FIXED_GLOBAL
+    ] = BatchRule.FIXED_GLOBAL
     with_mps: WithMps = False
     without_mps: WithoutMps = False
     thread_percentage: ThreadPercentage = None

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattree.cli.launch import (
+    BatchRule,
     LaunchDevice,
     MemoryLimit,
-    Rule,
     ThreadPercentage,
     WithMps,
     WithoutMps,
@@ -96,7 +96,7 @@ class TrainRequest:
         ),
     ] = None
     batch_rule: Annotated[
-        Rule | None,
+        BatchRule | None,
         typer.Option(
             help="Whether the processes of a device divide its batch, or have one each and a "
             "learning rate scaled to it.",

@@ -12,7 +12,7 @@ from wattree.errors import WattreeError
 
 if TYPE_CHECKING:
     from wattree.cli.train_request import TrainRequest
-    from wattree.runtime.train.compare import Comparison
+    from wattree.runtime.train.compare import PredictionComparison
     from wattree.runtime.train.outcome import Trained
 
 __all__ = ["deliver_trained"]
@@ -48,7 +48,7 @@ def _keep(request: TrainRequest, found: Trained) -> None:
     write_atomic(out / "job.yaml", job_text(request.job, found.job, request.preset))
 
 
-def _show(request: TrainRequest, found: Trained, comparison: Comparison | None) -> None:
+def _show(request: TrainRequest, found: Trained, comparison: PredictionComparison | None) -> None:
     from wattree.report.train_text import show_trained
 
     if request.trace_path is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from wattree.energy.calibration import EnergyCalibration
 from wattree.energy.calibration_file import read_calibration
-from wattree.energy.compare import Comparison, compare_runs
+from wattree.energy.compare import EnergyComparison, compare_runs
 from wattree.energy.fit import fit_runs
 from wattree.energy.predict import EnergyForecast, at_size, described, forecast
 from wattree.energy.series import Policy
@@ -38,7 +38,7 @@ def fit_energy(runs: Runs, *, node: str | None = None) -> EnergyCalibration:
 
 def compare_energy(
     runs: Runs, *, fit_on: str | None = None, policy: Policy | None = None
-) -> Comparison:
+) -> EnergyComparison:
     """Return how the stage model and every baseline do on runs.
 
     Args:

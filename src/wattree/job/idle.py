@@ -12,8 +12,9 @@ from math import prod
 from typing import Any
 
 from wattree.hardware import Cluster, Fabric, Node, Pool
+from wattree.job.cluster_schema import ClusterSpec
 from wattree.job.problems import Problems
-from wattree.job.schema import ClusterSpec, TreeSpec
+from wattree.job.strategy_schema import TreeSpec
 from wattree.strategy import ULYSSES, ExpertLoad, Schedule, Strategy, StrategyOptions
 from wattree.units import format_quantity
 

@@ -15,7 +15,7 @@ from wattree.job.job import AUTO
 from wattree.job.orders import orders_from
 from wattree.job.place import Allotment
 from wattree.job.problems import Problems, seen, shown
-from wattree.job.schema import MemorySpec, NodeSpec, OptionsSpec, TreeSpec
+from wattree.job.strategy_schema import MemorySpec, NodeSpec, OptionsSpec, TreeSpec
 from wattree.job.traffic import MOVEMENT_KEYS, traffic_of, warn_of_idle_traffic
 from wattree.strategy import (
     CUSTOM,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattree.job.problems import Problems
-from wattree.job.schema import MovementSpec, OffloadSpec, PrefetchSpec
+from wattree.job.strategy_schema import MovementSpec, OffloadSpec, PrefetchSpec
 from wattree.strategy import (
     IN_LINE,
     Offload,

@@ -11,7 +11,7 @@ from wattree.job import Job
 from wattree.strategy import ACTIVATIONS, StrategyOptions
 from wattree.strategy.presets import options_of_preset
 
-__all__ = ["Kind", "Recipe", "names_layer", "recipe_of", "with_preset"]
+__all__ = ["LayerKind", "Recipe", "names_layer", "recipe_of", "with_preset"]
 
 #: What to say wherever a strategy is not run.
 RUNNABLE = (
@@ -19,7 +19,7 @@ RUNNABLE = (
 )
 
 
-class Kind(StrEnum):
+class LayerKind(StrEnum):
     """How the ranks of one replica share the model."""
 
     DDP = "ddp"
@@ -31,7 +31,7 @@ class Kind(StrEnum):
     @property
     def has_ghosts(self) -> bool:
         """Whether layers have the function of phantom layers, however that is computed."""
-        return self in {Kind.PHANTOM, Kind.LOW_RANK}
+        return self in {LayerKind.PHANTOM, LayerKind.LOW_RANK}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Recipe:
         learning_rate_scale: What the learning rate is multiplied by, where their batch grows.
     """
 
-    kind: Kind
+    kind: LayerKind
     dp: int
     tp: int
     micro_batch: int
@@ -119,11 +119,15 @@ def recipe_of(job: Job) -> Recipe:
     if misfits:
         raise StrategyError(misfits, source=job.source)
     if options.tp == 1:
-        kind = Kind.DDP
+        kind = LayerKind.DDP
     elif options.phantom:
-        kind = Kind.LOW_RANK if options.exchange == ACTIVATIONS else Kind.PHANTOM
+        kind = LayerKind.LOW_RANK if options.exchange == ACTIVATIONS else LayerKind.PHANTOM
     else:
-        kind = Kind.MEGATRON if options.tensor_pairs or options.sequence_parallel else Kind.TENSOR
+        kind = (
+            LayerKind.MEGATRON
+            if options.tensor_pairs or options.sequence_parallel
+            else LayerKind.TENSOR
+        )
     return Recipe(
         kind=kind,
         dp=options.dp,
@@ -154,15 +158,15 @@ def with_preset(job: Job, preset: str) -> Job:
             {"strategy": f"expected a preset with degrees: {RUNNABLE}"}, source=job.source
         )
     degrees = {"dp": options.dp, "tp": options.tp, "micro_batch": options.micro_batch}
-    if preset == Kind.DDP:
+    if preset == LayerKind.DDP:
         share = max(1, job.data.global_batch // options.ranks)
         degrees = {"dp": options.ranks, "tp": 1, "micro_batch": min(options.micro_batch, share)}
-    if preset in {Kind.PHANTOM, Kind.LOW_RANK}:
+    if preset in {LayerKind.PHANTOM, LayerKind.LOW_RANK}:
         layers = {
             "ghosts": options.ghosts,
             "layer_ghosts": options.layer_ghosts,
             "variant": options.variant,
-            "regather": options.regather and preset == Kind.PHANTOM,
+            "regather": options.regather and preset == LayerKind.PHANTOM,
             **({"phantom_layers": options.phantom_layers} if options.phantom_layers else {}),
         }
         return replace(job, strategy=options_of_preset(preset, {**degrees, **layers}))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Choices"]
+__all__ = ["ConfigurationChoices"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
+class ConfigurationChoices:
     """What a configuration leaves open.
 
     Attributes:

@@ -12,7 +12,7 @@ from torch import nn
 
 from wattree.capture.record.fused import fused_operators
 from wattree.capture.record.regions import Regions
-from wattree.capture.record.tracker import Run, Tracker
+from wattree.capture.record.tracker import TrackedRun, Tracker
 from wattree.capture.record.trees import tensors_in
 from wattree.errors import ModelError
 
@@ -28,7 +28,7 @@ def run_module(
     attention: str = "fused",
     loss: str = "auto",
     backward: bool = True,
-) -> Run:
+) -> TrackedRun:
     """Run `module` forward and backward and return what happened.
 
     Args:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from wattree.graph import Extent
 
-__all__ = ["Point", "Sizes"]
+__all__ = ["SizePoint", "Sizes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class SizePoint:
     """Batch and sequence of one run; sequence None where inputs have no such dim."""
 
     batch: int
@@ -28,7 +28,7 @@ class Sizes:
         approximate: Sizes seen that are no power of batch and sequence, such as `S + 1`.
     """
 
-    points: Sequence[Point]
+    points: Sequence[SizePoint]
     approximate: set[tuple[float, ...]] = field(default_factory=set)
 
     def extent(self, *values: float) -> Extent:

@@ -9,7 +9,7 @@ import numpy as np
 
 from wattree.cost import volume_factor
 from wattree.measure.profile.journal import Journal, Times
-from wattree.measure.profile.points import Kind
+from wattree.measure.profile.points import PointFamily
 
 __all__ = ["Taken", "processors_taken", "slice_rate"]
 
@@ -37,7 +37,7 @@ def processors_taken(journal: Journal, ranks: int) -> Taken | None:
     from scipy.optimize import nnls
 
     sent_bytes, taken_s = [], []
-    for size, found in _by_size(journal.measured(Kind.OVERLAP)).items():
+    for size, found in _by_size(journal.measured(PointFamily.OVERLAP)).items():
         if {"product", "both"} <= found.keys():
             taken_s.append(found["both"].more_than_s(found["product"]))
             factor = volume_factor("all_gather", ranks)
@@ -59,7 +59,7 @@ def slice_rate(journal: Journal) -> float | None:
     Geometric mean over layers and passes; None where none were timed.
     """
     found: dict[tuple[str, int], dict[str, float]] = {}
-    for each in journal.measured(Kind.SLICES):
+    for each in journal.measured(PointFamily.SLICES):
         which, _, how = each.point.name.partition(".")
         found.setdefault((which, each.point.inner), {})[how] = each.seconds
     ratios = [pair["whole"] / pair["sliced"] for pair in found.values() if len(pair) == 2]

@@ -33,7 +33,7 @@ __all__ = [
     "REDUCE",
     "REDUCTIONS",
     "SHARED",
-    "Colocation",
+    "ColocatedProcess",
     "colocation_from",
 ]
 
@@ -64,7 +64,7 @@ BATCH_RULES = ("fixed-global", "fixed-per-process")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Colocation:
+class ColocatedProcess:
     """This process among those of its device.
 
     Attributes:
@@ -109,7 +109,7 @@ class Colocation:
         return told
 
 
-def colocation_from(environment: Mapping[str, str]) -> Colocation | None:
+def colocation_from(environment: Mapping[str, str]) -> ColocatedProcess | None:
     """Return what the launcher said; None where it started no such processes.
 
     Args:
@@ -137,7 +137,7 @@ def colocation_from(environment: Mapping[str, str]) -> Colocation | None:
     batch_rule = _one_of(environment, BATCH_RULE, BATCH_RULES, problems)
     if problems:
         raise RunError("environment of wattree launch", problems)
-    return Colocation(
+    return ColocatedProcess(
         processes=processes,
         device=device,
         device_rank=device_rank,

@@ -31,7 +31,7 @@ __all__ = [
     "INTERRUPTED",
     "Failure",
     "Finished",
-    "Watch",
+    "LaunchWatch",
     "end_soon",
     "leave_failure",
     "own_command",
@@ -94,7 +94,7 @@ class Finished:
     interrupted: bool = False
 
 
-class Watch(Protocol):
+class LaunchWatch(Protocol):
     """Looks after something that ranks depend on."""
 
     def check(self) -> Failure | None:
@@ -109,7 +109,7 @@ def run_ranks(
     environment: Mapping[str, str],
     grace_s: float = GRACE_S,
     starts: Sequence[Start] | None = None,
-    watches: Sequence[Watch] = (),
+    watches: Sequence[LaunchWatch] = (),
     begun: Callable[[Sequence[int]], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Finished:
@@ -224,7 +224,7 @@ class _Grace:
 
 
 def _watched(
-    children: Sequence[Child], folder: Path, grace: _Grace, watches: Sequence[Watch]
+    children: Sequence[Child], folder: Path, grace: _Grace, watches: Sequence[LaunchWatch]
 ) -> Finished:
     """Wait for all; end the rest when one fails, or when they do not stop as asked."""
     begin_s = time.monotonic()

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from wattree.runtime.group import Group
-from wattree.runtime.layers.operator import BackwardCall, Operator, Parameters
+from wattree.runtime.layers.operator import BackwardCall, LayerOperator, Parameters
 from wattree.runtime.regions import gathered_parts, own_part
 from wattree.runtime.shards import shard_widths
 
 __all__ = ["CopyOperator", "JoinOperator", "SplitOperator"]
 
 
-class _Border(Operator):
+class _Border(LayerOperator):
     """Base of borders; `(…, features)` in and out, no parameters.
 
     Args:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wattree.runtime.layers.operator import (
     BackwardCall,
-    Operator,
+    LayerOperator,
     Parameters,
     linear,
     transposed_into,
@@ -25,14 +25,14 @@ from wattree.runtime.shards import shard_offsets
 __all__ = ["LowRankOperator"]
 
 
-class LowRankOperator(Operator):
+class LowRankOperator(LayerOperator):
     """x `(B, m)` → z `(B, m')`; parameters L, b, C, D as of `PhantomLinear`.
 
     Args:
         ghosts: k.
         is_shared: Whether one decompressor serves all sources.
         in_widths: Input shard of every rank.
-        others: As of `Operator`.
+        others: As of `LayerOperator`.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from wattree.runtime.group import Group
-from wattree.runtime.layers.operator import BackwardCall, Operator, Parameters, linear
+from wattree.runtime.layers.operator import BackwardCall, LayerOperator, Parameters, linear
 
 __all__ = ["ColumnOperator", "RowOperator"]
 
@@ -20,7 +20,7 @@ __all__ = ["ColumnOperator", "RowOperator"]
 _MOST_CHUNKS, _LEAST_BYTES = 4, 256 * 1024
 
 
-class ColumnOperator(Operator):
+class ColumnOperator(LayerOperator):
     """x `(B, n)`, the same on all ranks → z `(B, m')`; parameters: rows `(m', n)`, bias."""
 
     def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
@@ -37,7 +37,7 @@ class ColumnOperator(Operator):
         return [d_x.wait().t() if d_x else None, *own]
 
 
-class RowOperator(Operator):
+class RowOperator(LayerOperator):
     """x `(B, m)` → z `(B, n')`, the same on all ranks; parameters: columns `(n', m)`, bias `(n')`.
 
     The bias is on every rank and is added once.
@@ -60,7 +60,7 @@ class RowOperator(Operator):
 class _Reduced:
     """The sum over ranks of `left @ right`, `(n, m) @ (m, B)`, made and sent in chunks."""
 
-    def __init__(self, operator: Operator, left: Tensor, right: Tensor) -> None:
+    def __init__(self, operator: LayerOperator, left: Tensor, right: Tensor) -> None:
         group: Group = operator.group
         self._whole = left.new_empty(left.shape[0], right.shape[1])
         count = 1

@@ -20,7 +20,7 @@ from torch import Tensor
 from wattree.errors import CommunicationError
 from wattree.runtime.group import Group
 
-__all__ = ["BackwardCall", "Operator", "linear", "run", "transposed_into"]
+__all__ = ["BackwardCall", "LayerOperator", "linear", "run", "transposed_into"]
 
 #: Tensors, the weight first; those that a layer does without are None.
 Parameters = Sequence[Any]
@@ -54,7 +54,7 @@ class BackwardCall:
         )
 
 
-class Operator(ABC):
+class LayerOperator(ABC):
     """Forward and backward of a layer, without its parameters.
 
     Operators are immutable but for what ranks have agreed on; copies of a layer share theirs.
@@ -84,7 +84,7 @@ class Operator(ABC):
         _OPERATORS[self.handle] = self
         self._agreed: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
 
-    def __deepcopy__(self, _: Any) -> Operator:
+    def __deepcopy__(self, _: Any) -> LayerOperator:
         """Return itself."""
         return self
 
@@ -144,11 +144,11 @@ class Operator(ABC):
 
 
 #: Operators by handle, for compiled graphs, which hold integers only.
-_OPERATORS: WeakValueDictionary[int, Operator] = WeakValueDictionary()
+_OPERATORS: WeakValueDictionary[int, LayerOperator] = WeakValueDictionary()
 _HANDLES = itertools.count(1)
 
 
-def run(operator: Operator, x: Tensor, *parameters: Tensor | None) -> Tensor:
+def run(operator: LayerOperator, x: Tensor, *parameters: Tensor | None) -> Tensor:
     """Return the output of an operator, under autograd and autocast.
 
     Args:
@@ -185,7 +185,7 @@ def transposed_into(room: Tensor, left: Tensor, right: Tensor) -> None:
 
 class _Eager(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, operator: Operator, x: Tensor, *parameters: Tensor | None) -> Tensor:
+    def forward(ctx: Any, operator: LayerOperator, x: Tensor, *parameters: Tensor | None) -> Tensor:
         operator.agreed(x, ctx.needs_input_grad[1:])
         z, made = operator.forward(x, parameters)
         ctx.operator, ctx.count = operator, len(parameters)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wattree.runtime.layers.operator import BackwardCall, Operator, Parameters, linear
+from wattree.runtime.layers.operator import BackwardCall, LayerOperator, Parameters, linear
 from wattree.runtime.transfers import Pending
 
 __all__ = ["ACTIVATIONS", "PhantomOperator"]
@@ -38,7 +38,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tenso
 }
 
 
-class PhantomOperator(Operator):
+class PhantomOperator(LayerOperator):
     """x `(B, m)` → z `(B, m')`; parameters L, b, C, ghost bias, D as of `PhantomLinear`.
 
     Args:
@@ -46,7 +46,7 @@ class PhantomOperator(Operator):
         is_shared: Whether one decompressor serves all sources.
         activation: Of ghosts, or None.
         regather: Whether ghosts are exchanged again in the backward pass.
-        others: As of `Operator`.
+        others: As of `LayerOperator`.
     """
 
     def __init__(

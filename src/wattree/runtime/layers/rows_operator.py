@@ -13,7 +13,7 @@ from torch import Tensor
 
 from wattree.runtime.layers.operator import (
     BackwardCall,
-    Operator,
+    LayerOperator,
     Parameters,
     linear,
     transposed_into,
@@ -23,12 +23,12 @@ from wattree.runtime.shards import shard_offsets
 __all__ = ["GatherRowsOperator"]
 
 
-class GatherRowsOperator(Operator):
+class GatherRowsOperator(LayerOperator):
     """x `(B, m)` → z `(B, m')`; parameters: own rows `(m', n)`, bias.
 
     Args:
         in_widths: Input shard of every rank.
-        others: As of `Operator`.
+        others: As of `LayerOperator`.
     """
 
     keeps_input = False

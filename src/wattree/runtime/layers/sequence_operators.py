@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from wattree.errors import CommunicationError
-from wattree.runtime.layers.operator import BackwardCall, Operator, Parameters, linear
+from wattree.runtime.layers.operator import BackwardCall, LayerOperator, Parameters, linear
 from wattree.runtime.shards import shard_offsets, shard_widths
 from wattree.runtime.transfers import NativeScattering, Scattering
 
@@ -25,13 +25,13 @@ __all__ = ["SequenceColumnOperator", "SequenceRowOperator"]
 _ROWS_WORTH = 128
 
 
-class SequenceColumnOperator(Operator):
+class SequenceColumnOperator(LayerOperator):
     """x `(s_i, b, n)` → z `(S, b, m')`; parameters: rows `(m', n)`, bias `(m')`.
 
     Args:
         regather: Keep the own part of the input for backward and gather it once more, instead of
             keeping the whole.
-        others: As of `Operator`.
+        others: As of `LayerOperator`.
     """
 
     same_rows = False
@@ -93,7 +93,7 @@ class SequenceColumnOperator(Operator):
         return found
 
 
-class SequenceRowOperator(Operator):
+class SequenceRowOperator(LayerOperator):
     """x `(S, b, m)` → z `(s_i, b, n')`; parameters: columns `(n', m)`, bias `(n')`."""
 
     def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
@@ -139,7 +139,7 @@ class SequenceRowOperator(Operator):
 
 
 def _scattered(
-    operator: Operator, x: Tensor, right: Tensor, lengths: Sequence[int]
+    operator: LayerOperator, x: Tensor, right: Tensor, lengths: Sequence[int]
 ) -> Scattering | NativeScattering:
     """Return the reduce-scatter of `x @ right` in flight, cut along the sequence."""
     shape = (*x.shape[:-1], right.shape[1])

@@ -11,7 +11,7 @@ from torch.nn import functional
 from wattree.errors import StrategyError
 from wattree.runtime.group import Group
 from wattree.runtime.layers.initialise import LINEAR_GAIN, rank_generator, uniform_
-from wattree.runtime.layers.operator import Operator, run
+from wattree.runtime.layers.operator import LayerOperator, run
 from wattree.runtime.shards import shard_widths
 
 __all__ = ["LayerSettings", "ShardedLinear", "rows_of"]
@@ -56,7 +56,7 @@ class ShardedLinear(nn.Module):
     cuts: ClassVar[tuple[str, ...]] = ("in", "out")
     #: Whether a rank's weight reads the whole input, although it is cut.
     reads_whole: ClassVar[bool] = False
-    _operator: Operator
+    _operator: LayerOperator
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wattree.errors import CommunicationError
 from wattree.runtime.reduce.mean import Across, averaged_, pieces_of, weighed_
-from wattree.runtime.reduce.meeting import Meeting
+from wattree.runtime.reduce.meeting import MemberMeeting
 from wattree.runtime.reduce.rooms import Rooms
 
 __all__ = ["Hierarchical"]
@@ -40,7 +40,7 @@ class Hierarchical:
 
     def __init__(
         self,
-        meeting: Meeting,
+        meeting: MemberMeeting,
         rooms: tuple[Rooms, Rooms],
         across: Across | None,
         *,

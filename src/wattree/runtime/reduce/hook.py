@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wattree.errors import CommunicationError, WattreeError
 from wattree.runtime.reduce.samples import Samples
-from wattree.runtime.transfers import Traffic
+from wattree.runtime.transfers import SentTraffic
 
 __all__ = ["Average", "Reduction"]
 
@@ -80,7 +80,7 @@ class Reduction:
         method: str,
         samples: Samples,
         rank: int,
-        traffic: Traffic,
+        traffic: SentTraffic,
         device: Any,
     ) -> None:
         self.method, self.traffic = method, traffic

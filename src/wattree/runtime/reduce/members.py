@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from wattree.errors import CommunicationError, RunError
-from wattree.runtime.colocation.environment import Colocation
+from wattree.runtime.colocation.environment import ColocatedProcess
 
 __all__ = ["Members", "agree", "device_of", "host_name", "members_of"]
 
@@ -39,7 +39,7 @@ class Members:
         return self.leaders.index(self.ranks[0])
 
 
-def device_of(group: Any, told: Colocation | None, processes: int | None) -> int:
+def device_of(group: Any, told: ColocatedProcess | None, processes: int | None) -> int:
     """Return the number of this process's device.
 
     Args:

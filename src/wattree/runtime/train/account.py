@@ -15,8 +15,8 @@ from torch import nn
 from wattree.energy.stages import all_reduce_sent_bytes
 from wattree.runtime.layers import RowParallelLinear, ShardedLinear
 from wattree.runtime.models.vocabulary import VocabularyEmbedding
-from wattree.runtime.train.record import Recorder, Span
-from wattree.runtime.train.session import Session
+from wattree.runtime.train.record import Span, SpanRecorder
+from wattree.runtime.train.session import RankSession
 
 __all__ = ["RankAccount", "gathered", "peak_memory_bytes", "ring_bytes"]
 
@@ -70,7 +70,12 @@ def peak_memory_bytes(device: torch.device) -> float:
 
 
 def gathered(
-    session: Session, recorder: Recorder, origin: Any, *, module: nn.Module, measured_steps: int
+    session: RankSession,
+    recorder: SpanRecorder,
+    origin: Any,
+    *,
+    module: nn.Module,
+    measured_steps: int,
 ) -> Sequence[RankAccount]:
     """Return what all ranks measured, on rank 0; nothing on others. A collective call."""
     traffic, recipe = session.group.traffic, session.recipe

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TextIO
 
-from wattree.runtime.train.losses import Agreement
+from wattree.runtime.train.losses import LossAgreement
 
 __all__ = ["Progress"]
 
@@ -30,7 +30,7 @@ class Progress:
         self._told_s = 0.0
         self._is_open = False
 
-    def tell(self, step: int, agreed: Agreement) -> None:
+    def tell(self, step: int, agreed: LossAgreement) -> None:
         """Write how far training has come, unless it was said just now."""
         now_s = time.monotonic()
         pause_s = _TERMINAL_S if self._is_terminal else _FILE_S

@@ -9,7 +9,7 @@ from typing import Any
 
 from wattree.measure.stages.timeline import StageClock, Timeline
 
-__all__ = ["GroupWatch", "Recorder", "Span"]
+__all__ = ["GroupWatch", "Span", "SpanRecorder"]
 
 #: Steps that a timeline shows.
 KEPT_STEPS = 3
@@ -31,7 +31,7 @@ class Span:
     end_s: float
 
 
-class Recorder:
+class SpanRecorder:
     """Keeps the spans of the last steps.
 
     Args:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattree.graph import ExecutionGraph, Phase, StageLabel, StreamKind, TaskKind
 from wattree.runtime.train.account import RankAccount
@@ -39,21 +40,38 @@ def measured_trace(accounts: Sequence[RankAccount]) -> Trace:
     """
     found = [task for account in accounts for task in _tasks(account)]
     first_s = min((task.begin_s for task in found), default=0.0)
-    lanes = sorted({(task.rank, task.lane) for task in found})
     found.sort(key=lambda task: (task.begin_s, task.rank))
-    streams = {lane: number for number, lane in enumerate(lanes)}
-    ids = np.array([streams[task.rank, task.lane] for task in found], dtype=np.int64)
     start_s = np.array([task.begin_s - first_s for task in found])
     end_s = np.array([task.end_s - first_s for task in found])
-    ranks, count = len(accounts), len(found)
+    peaks = np.array([account.peak_bytes for account in accounts])
+    return Trace(
+        graph=_graph(found, end_s - start_s, accounts, peaks),
+        start_s=start_s,
+        end_s=end_s,
+        peak_bytes=peaks,
+        peak_task=np.full(len(accounts), -1, dtype=np.int64),
+        events=0,
+    )
+
+
+def _graph(
+    found: Sequence[_Task],
+    lengths_s: NDArray[np.float64],
+    accounts: Sequence[RankAccount],
+    peaks: NDArray[np.float64],
+) -> ExecutionGraph:
+    """Return tasks in order, each on the stream of its lane; nothing of it is simulated."""
+    lanes = sorted({(task.rank, task.lane) for task in found})
+    streams = {lane: number for number, lane in enumerate(lanes)}
+    ids = np.array([streams[task.rank, task.lane] for task in found], dtype=np.int64)
+    count = len(found)
     names = tuple(dict.fromkeys(task.name for task in found))
     numbers = {name: number for number, name in enumerate(names)}
-    peaks = np.array([account.peak_bytes for account in accounts])
     nothing = np.zeros(count)
-    graph = ExecutionGraph(
+    return ExecutionGraph(
         kind=np.array([_KINDS[task.lane[0]] for task in found], dtype=np.int8),
         latency_s=nothing,
-        work_s=end_s - start_s,
+        work_s=lengths_s,
         stream_offsets=np.arange(count + 1),
         stream_ids=ids,
         successor_offsets=np.zeros(count + 1, dtype=np.int64),
@@ -66,7 +84,7 @@ def measured_trace(accounts: Sequence[RankAccount]) -> Trace:
         free_bytes=nothing,
         stream_class=np.array([rank for rank, _ in lanes], dtype=np.int64),
         stream_kind=np.array([kind for _, (kind, _) in lanes], dtype=np.int8),
-        class_ranks=np.ones(ranks, dtype=np.int64),
+        class_ranks=np.ones(len(accounts), dtype=np.int64),
         class_names=tuple(f"rank {account.rank}" for account in accounts),
         resident_bytes=peaks,
         link_bandwidth_bytes_per_s=np.empty(0),
@@ -84,14 +102,6 @@ def measured_trace(accounts: Sequence[RankAccount]) -> Trace:
         memory_category=np.zeros(count, dtype=np.int8),
         category_names=("process",),
         resident_by_category=peaks[:, None],
-    )
-    return Trace(
-        graph=graph,
-        start_s=start_s,
-        end_s=end_s,
-        peak_bytes=peaks,
-        peak_task=np.full(ranks, -1, dtype=np.int64),
-        events=0,
     )
 
 
