@@ -19,8 +19,6 @@ from wattree.graph import (
     Parameter,
 )
 
-__all__ = ["disentangled_scores"]
-
 
 def disentangled_scores(
     shape: TransformerShape, sizes: AttentionSizes, *, q: str, kv: str, seq: IterationDim

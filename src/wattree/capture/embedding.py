@@ -24,8 +24,6 @@ from wattree.graph import (
     Parameter,
 )
 
-__all__ = ["RELATIVE_TABLE", "TOKEN_TABLE", "embedding_block", "vocabulary_units"]
-
 #: Global name of the token table, for the parameters tied to it.
 TOKEN_TABLE = "embedding/embedding.tokens.weight"  # noqa: S105 (a token of text)
 

@@ -16,8 +16,6 @@ from wattree.graph import (
     Tensor,
 )
 
-__all__ = ["head_block", "hidden_state"]
-
 
 def hidden_state(shape: TransformerShape, seq: IterationDim, *, name: str = "hidden") -> Tensor:
     """Return the tensor that blocks hand to each other."""

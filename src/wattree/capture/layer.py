@@ -11,8 +11,6 @@ from wattree.capture.parts import dropout, elementwise, norm, sequence_dim
 from wattree.capture.shape import LayerKind, TransformerShape
 from wattree.graph import Block, IterationDim, Operator
 
-__all__ = ["layer_block"]
-
 _PRE = ("pre", "sandwich")
 _AFTER_BRANCH = ("sandwich", "branch")
 

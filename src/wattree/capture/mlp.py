@@ -5,8 +5,6 @@ from __future__ import annotations
 from wattree.capture.parts import ExpertGroup, features, linear
 from wattree.graph import IterationDim, Operand, Operator, OperatorKind
 
-__all__ = ["feed_forward"]
-
 
 def feed_forward(
     path: str,

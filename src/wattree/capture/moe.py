@@ -20,8 +20,6 @@ from wattree.capture.parts import (
 from wattree.capture.shape import TransformerShape
 from wattree.graph import DimRole, IterationDim, Operand, Operator, OperatorKind
 
-__all__ = ["mixture_of_experts"]
-
 _ROUTED_DIMS = ("expert", "batch", "seq", "hidden")
 
 

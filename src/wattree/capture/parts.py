@@ -28,19 +28,6 @@ from wattree.graph import (
     Parameter,
 )
 
-__all__ = [
-    "BATCH",
-    "HIDDEN_DIMS",
-    "ExpertGroup",
-    "Output",
-    "dropout",
-    "elementwise",
-    "features",
-    "linear",
-    "norm",
-    "sequence_dim",
-]
-
 BATCH: Final = IterationDim(name="batch", extent=Extent(batch=1))
 HIDDEN_DIMS: Final = ("batch", "seq", "hidden")
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from wattree.runtime.tune import TrialSetting
     from wattree.runtime.tune.measured import TrialOptions
 
-__all__ = ["tuned"]
-
 
 def tuned(
     command: Callable[[TrialSetting], Sequence[str]],

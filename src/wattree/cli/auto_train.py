@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from wattree.job import Job
     from wattree.runtime.tune import TrialSetting
 
-__all__ = ["tuned_request", "without"]
-
 #: Options of a run that its trials do not have: files, and what is done after it.
 _OF_RUNS = ("--processes-per-device", "-q", "--out", "--json", "--trace", "--calibration")
 _FLAGS = ("--compare", "--fresh", "--quiet")

@@ -13,8 +13,6 @@ from wattree.cli.job_file import tell_warnings
 from wattree.cli.output import JsonPath, deliver
 from wattree.cli.request import request_command
 
-__all__ = ["catalog"]
-
 
 class CatalogKind(StrEnum):
     """What can be listed."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from wattree.design import Progress
 
-__all__ = ["design"]
-
 StudyPath = Annotated[
     Path, typer.Argument(metavar="STUDY", help="Study file (YAML).", show_default=False)
 ]

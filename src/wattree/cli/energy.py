@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from wattree.energy.predict import EnergyForecast
     from wattree.errors import RunError
 
-__all__ = ["energy"]
-
 energy = typer.Typer(
     name="energy",
     help="Fit, predict and compare the energy of training runs by stage.",

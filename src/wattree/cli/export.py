@@ -13,8 +13,6 @@ from wattree.cli.job_file import read_job, tell_warnings
 from wattree.cli.output import Calibration, JobPath, JsonPath, check_outputs, deliver
 from wattree.cli.request import request_command
 
-__all__ = ["export"]
-
 
 class Format(StrEnum):
     """Formats that jobs are written in."""

@@ -18,22 +18,6 @@ if TYPE_CHECKING:
     from wattree.runtime.launch import Finished
     from wattree.runtime.launch.options import LaunchOptions
 
-__all__ = [
-    "AUTO",
-    "BatchRule",
-    "LaunchDevice",
-    "MemoryLimit",
-    "Reduce",
-    "ThreadPercentage",
-    "WithMps",
-    "WithoutMps",
-    "finish",
-    "launch",
-    "mps_option",
-    "note",
-    "processes_option",
-]
-
 #: What is said in place of a number for the one that trials find.
 AUTO = "auto"
 

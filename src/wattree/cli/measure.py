@@ -20,8 +20,6 @@ from wattree.errors import JobError
 if TYPE_CHECKING:
     from wattree.measure.measured import Measured
 
-__all__ = ["measure"]
-
 #: Sensors take readings so often at least, and a run of ten readings is to be short. [s]
 _MOST_INTERVAL_S = 60.0
 

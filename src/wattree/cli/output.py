@@ -21,23 +21,6 @@ from wattree.units import parse_quantity
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "Calibration",
-    "JobPath",
-    "JsonPath",
-    "MutualSlowdown",
-    "Progress",
-    "Sharing",
-    "SharingOption",
-    "announce_compilation",
-    "check_outputs",
-    "check_trace_path",
-    "deliver",
-    "progress_bars",
-    "quantity_option",
-    "trace_option",
-]
-
 #: Blanks at the end of a line, and the colour codes of a terminal among them.
 _LINE_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
 

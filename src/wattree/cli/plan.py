@@ -23,8 +23,6 @@ from wattree.cli.output import (
 from wattree.cli.request import option, request_command
 from wattree.errors import InfeasibleError, JobError
 
-__all__ = ["plan"]
-
 
 class Objective(StrEnum):
     """What the best strategy has least of."""

@@ -19,8 +19,6 @@ from wattree.cli.output import (
 from wattree.cli.request import option, request_command
 from wattree.errors import JobError
 
-__all__ = ["profile"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRequest:

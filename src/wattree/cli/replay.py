@@ -24,9 +24,6 @@ from wattree.cli.platform import Compute, platform_of
 from wattree.cli.request import option, request_command
 from wattree.errors import WattreeError
 
-__all__ = ["replay"]
-
-
 Traces = Annotated[
     Path,
     typer.Argument(

@@ -10,8 +10,6 @@ from typing import TypeVar, get_type_hints
 import typer
 from typer.models import OptionInfo
 
-__all__ = ["option", "request_command"]
-
 Request = TypeVar("Request")
 
 

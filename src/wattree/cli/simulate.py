@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from wattree.predict import Prediction
     from wattree.trace import Result
 
-__all__ = ["SWEEP", "simulate"]
-
 #: Value of `--power-limit` that stands for the usual limits.
 SWEEP = "sweep"
 

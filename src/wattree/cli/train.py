@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from wattree.runtime.recipe import Recipe
     from wattree.runtime.train import TrainSettings
 
-__all__ = ["train"]
-
 INTERRUPTED = 130
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from wattree.job import Job
     from wattree.runtime.recipe import Recipe
 
-__all__ = ["device_of", "launch_processes", "say_of_mps", "share_asked"]
-
 
 def share_asked(job: Job, processes: int | None, rule: str | None) -> tuple[int, str]:
     """Return processes per device and their batch rule: as options say, else as the job does.

@@ -31,8 +31,6 @@ from wattree.cli.request import option
 if TYPE_CHECKING:
     from wattree.runtime.train import TrainSettings
 
-__all__ = ["TrainRequest"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:

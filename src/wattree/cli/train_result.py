@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from wattree.runtime.train.compare import PredictionComparison
     from wattree.runtime.train.outcome import Trained
 
-__all__ = ["deliver_trained"]
-
 
 def deliver_trained(request: TrainRequest, found: Trained) -> None:
     """Write and show what was trained; a prediction that fails takes nothing of it away."""

@@ -20,8 +20,6 @@ from wattree.cli.output import (
 )
 from wattree.cli.request import option, request_command
 
-__all__ = ["validate"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateRequest:

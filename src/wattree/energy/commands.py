@@ -17,8 +17,6 @@ from wattree.errors import RunError
 from wattree.trace.run import Run
 from wattree.trace.run_file import read_run, read_runs
 
-__all__ = ["compare_energy", "fit_energy", "predict_energy"]
-
 #: A run, its file, or a folder of such files.
 Runs = Iterable[Run | str | Path]
 

@@ -21,8 +21,6 @@ from wattree.errors import BaselineError, MissingExtraError, RunError
 from wattree.trace.plain import as_plain
 from wattree.trace.run import Activity, Run
 
-__all__ = ["EnergyComparison", "compare_runs"]
-
 #: Runs → what predicts one: stage → energy, or the whole under the empty name. [J]
 _Predictor = Callable[[Run], Mapping[str, float]]
 _Fit = Callable[[Sequence[Run]], _Predictor]

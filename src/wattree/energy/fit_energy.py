@@ -14,8 +14,6 @@ from wattree.energy.observed import Observations, busy_s, stage_energies_j, tota
 from wattree.errors import RunError
 from wattree.trace.run import Activity, Run
 
-__all__ = ["EnergyConstants", "energy_columns", "fit_energy_constants"]
-
 Floats = NDArray[np.float64]
 
 

@@ -23,23 +23,6 @@ from math import ceil, log2
 
 from wattree.graph.volume import volume_factor
 
-__all__ = [
-    "BACKWARD_SHARE",
-    "AllReduce",
-    "Dynamic",
-    "StageTimes",
-    "all_reduce_s",
-    "all_reduce_sent_bytes",
-    "computing_s",
-    "energy_by_stage_j",
-    "exposed_communicating_s",
-    "exposed_materials_s",
-    "latency_steps",
-    "materials_s",
-    "stage_times",
-    "storage_bytes_per_s",
-]
-
 #: Backward's share of computing: gradients of weights and of inputs beside one forward pass.
 BACKWARD_SHARE = 2.0 / 3.0
 

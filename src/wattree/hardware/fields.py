@@ -13,8 +13,6 @@ from typing import Any
 from wattree.errors import JobError, UnitError, nearest
 from wattree.units import UNITS, parse_quantity
 
-__all__ = ["Fields", "Figure", "unknown_key"]
-
 _CITED = frozenset({"value", "source"})
 #: What a source says that is nobody's publication; the reason follows.
 _ESTIMATE = "estimate:"

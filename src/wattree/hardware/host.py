@@ -5,8 +5,6 @@ from __future__ import annotations
 from wattree.hardware.fields import Fields, Figure
 from wattree.hardware.node import HOST_PARTS, Host, HostPart
 
-__all__ = ["read_host"]
-
 _MOST_W = 100_000
 #: Bounds of what can be meant: fans as hungry as all else; supplies that lose a third.
 _FIGURES = {

@@ -23,22 +23,6 @@ from wattree.hardware.node import ACCESS, MemoryTier, Node, ScaleUp
 from wattree.hardware.wiring import read_wiring
 from wattree.units import JOULES_PER_KWH
 
-__all__ = [
-    "CATALOG",
-    "alias_index",
-    "canonical_name",
-    "default_fabric_name",
-    "describe",
-    "device_names",
-    "fabric_names",
-    "load_device",
-    "load_fabric",
-    "load_node",
-    "load_site",
-    "node_names",
-    "site_names",
-]
-
 #: The folder of the catalogue, with one folder per kind of thing.
 CATALOG = Path(__file__).parent / "catalog"
 _FOLDERS = {"device": "devices", "node": "nodes", "fabric": "fabrics", "site": "sites"}

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from wattree.graph import ExecutionGraph
 
-__all__ = ["Assembly", "Task", "graph_of"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -19,8 +19,6 @@ from wattree.graph import ExecutionGraph, Phase, TaskKind
 from wattree.graph.volume import volume_factor
 from wattree.interchange.schema import CollectiveType
 
-__all__ = ["chakra_size_bytes", "collective_types", "members_of", "sent_bytes"]
-
 _TYPES = {
     "all_reduce": CollectiveType.ALL_REDUCE,
     "all_gather": CollectiveType.ALL_GATHER,

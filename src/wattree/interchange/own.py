@@ -19,15 +19,6 @@ from wattree.interchange.matching import Matched, Unit
 from wattree.interchange.reading import RankTrace, TraceNode
 from wattree.interchange.schema import add_attribute
 
-__all__ = [
-    "OwnColumns",
-    "add_links",
-    "add_own_attributes",
-    "add_own_metadata",
-    "is_own",
-    "own_assembly",
-]
-
 #: Raised whenever the meaning of an attribute below changes.
 _FORMAT = 1
 _TASK_INTEGERS, _TASK_NUMBERS = 7, 7

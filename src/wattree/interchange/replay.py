@@ -29,8 +29,6 @@ from wattree.predict.breakdown import slowest_class, time_parts
 from wattree.sim import play
 from wattree.trace import TimeParts, Trace
 
-__all__ = ["Platform", "Replay", "chakra_graph", "replay"]
-
 _TASK_KINDS = {
     UnitKind.COMPUTE: TaskKind.COMPUTE,
     UnitKind.HOST: TaskKind.HOST,

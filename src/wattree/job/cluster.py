@@ -16,8 +16,6 @@ from wattree.job.idle import warn_of_idle_cluster, warn_of_port
 from wattree.job.problems import Problems, shown
 from wattree.job.values import read_power_limit
 
-__all__ = ["cluster_of", "located", "straggling", "with_power_limit"]
-
 #: More kinds of nodes than this in one job are a slip: a pool of each node, perhaps.
 MOST_POOLS = 64
 

@@ -16,8 +16,6 @@ from wattree.job.values import (
     Spread,
 )
 
-__all__ = ["ClusterSpec", "NeighbourSpec", "PlaceSpec", "PoolSpec", "StragglersSpec"]
-
 
 class StragglersSpec(Section):
     """Devices that differ by chance."""

@@ -18,15 +18,6 @@ from wattree.job.strategy_schema import TreeSpec
 from wattree.strategy import ULYSSES, ExpertLoad, Schedule, Strategy, StrategyOptions
 from wattree.units import format_quantity
 
-__all__ = [
-    "warn_of_idle_capacity",
-    "warn_of_idle_cluster",
-    "warn_of_idle_load",
-    "warn_of_idle_options",
-    "warn_of_idle_tree",
-    "warn_of_port",
-]
-
 #: Schedule of several chunks → the one that takes as long with one chunk on each stage.
 _WITH_ONE_CHUNK = {"interleaved": "1f1b", "breadth-first": "gpipe"}
 

@@ -45,8 +45,6 @@ from wattree.job.strategy import chosen_strategy
 from wattree.job.training import sample_source, training_options
 from wattree.strategy import Strategy, StrategyOptions
 
-__all__ = ["job_from_mapping", "load_job"]
-
 #: No habit of a software counts more bytes per element or logit than this.
 MOST_BYTES = 1e6
 _EXPECTED = {

@@ -17,8 +17,6 @@ from wattree.job.place import JobPlace, place_of
 from wattree.job.problems import Problems, shown
 from wattree.job.ranges import ranges
 
-__all__ = ["Guest", "guest_cluster", "guest_place", "neighbours_of", "refuse_auto"]
-
 #: Jobs beside the first one; a shared fabric is told by its busiest few.
 MOST_NEIGHBOURS = 64
 

@@ -9,8 +9,6 @@ from wattree.job.cluster_schema import PlaceSpec
 from wattree.job.problems import Problems
 from wattree.job.ranges import ranges
 
-__all__ = ["Allotment", "JobPlace", "place_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allotment:

@@ -32,23 +32,6 @@ from wattree.job.values import (
     TransformerBlock,
 )
 
-__all__ = [
-    "CheckpointSpec",
-    "CollectiveSpec",
-    "DataSpec",
-    "EmbodiedSpec",
-    "EnergySpec",
-    "FfnSpec",
-    "JobFile",
-    "LoaderSpec",
-    "LoraSpec",
-    "ModelSpec",
-    "StorageSpec",
-    "TrainingSpec",
-    "job_schema",
-]
-
-
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 
 

@@ -24,23 +24,6 @@ from wattree.job.values import (
     read_size,
 )
 
-__all__ = [
-    "ActivationsSpec",
-    "BucketSpec",
-    "ColocationSpec",
-    "MemorySpec",
-    "MovementSpec",
-    "NodeSpec",
-    "OffloadSpec",
-    "OptionsSpec",
-    "PhantomSpec",
-    "PrefetchSpec",
-    "ScheduleSpec",
-    "TablesSpec",
-    "TokenSpec",
-    "TreeSpec",
-]
-
 
 class PrefetchSpec(Section):
     """How far gathers of sharded parameters run ahead of the computation."""

@@ -19,8 +19,6 @@ from wattree.strategy import (
 )
 from wattree.strategy.presets.data import data_parallel
 
-__all__ = ["MOVEMENT_KEYS", "traffic_of", "warn_of_idle_traffic"]
-
 #: Keys of a strategy that make up its `Traffic`.
 MOVEMENT_KEYS = frozenset(MovementSpec.model_fields) - {
     "overlap_gradients",

@@ -22,43 +22,6 @@ from wattree.errors import UnitError
 from wattree.job.problems import seen, shown
 from wattree.units import JOULES_PER_KWH, SECONDS_PER_HOUR, parse_quantity
 
-__all__ = [
-    "Axes",
-    "Backward",
-    "Bandwidth",
-    "Degree",
-    "Depth",
-    "DeviceList",
-    "DevicePrice",
-    "Duration",
-    "EnergyPrice",
-    "Factor",
-    "Ghosts",
-    "Imbalance",
-    "Index",
-    "Intensity",
-    "Layers",
-    "Lifetime",
-    "Loss",
-    "MadeCarbon",
-    "Offset",
-    "Pieces",
-    "Power",
-    "Rate",
-    "SampleBytes",
-    "Samples",
-    "Seed",
-    "Size",
-    "Slowdown",
-    "Spread",
-    "Steps",
-    "Stored",
-    "Tokens",
-    "TransformerBlock",
-    "read_power_limit",
-    "read_size",
-]
-
 #: Above these a number is a slip, not a wish: no run has come within a factor of ten of them.
 MOST_TOKENS = 100_000_000
 MOST_SAMPLES = 100_000_000

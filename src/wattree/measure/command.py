@@ -15,8 +15,6 @@ from typing import IO
 
 from wattree.errors import RunError
 
-__all__ = ["CommandEnd", "run_command"]
-
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 #: A command that was told to stop has this long before it is told again, and then ended. [s]
 _GRACE_S = 10.0

@@ -17,9 +17,6 @@ from wattree.measure.meter import MeterOptions
 from wattree.measure.window import Window, WindowReading, origin_of
 from wattree.trace import Activity, Run, Work
 
-__all__ = ["Measured", "measure_command", "measure_idle", "node_title", "run_of_reading"]
-
-
 #: How often a run is kept while it lasts [s]; in long runs after a share of what it lasted.
 _KEEP_EVERY_S, _KEEP_SHARE = 10.0, 0.05
 _UNENDED = (

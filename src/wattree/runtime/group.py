@@ -32,8 +32,6 @@ from wattree.runtime.transfers import (
     TransferWork,
 )
 
-__all__ = ["Group"]
-
 #: Time that a peer has, unless a group says otherwise; ten times less than gloo's own. [s]
 _PATIENCE_S = 180.0
 #: Backends with collectives of their own for all that is needed.

@@ -11,8 +11,6 @@ from wattree.job import Job
 from wattree.strategy import ACTIVATIONS, StrategyOptions
 from wattree.strategy.presets import options_of_preset
 
-__all__ = ["LayerKind", "Recipe", "names_layer", "recipe_of", "with_preset"]
-
 #: What to say wherever a strategy is not run.
 RUNNABLE = (
     "wattree train runs the presets ddp, tensor, megatron, phantom and low_rank, and each with dp"

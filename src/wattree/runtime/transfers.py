@@ -12,18 +12,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from wattree.runtime.group import Group
 
-__all__ = [
-    "Gathering",
-    "NativeGathering",
-    "NativeScattering",
-    "Pending",
-    "Receipt",
-    "Scattering",
-    "SentTraffic",
-    "TransferWatch",
-    "TransferWork",
-]
-
 
 class TransferWork(NamedTuple):
     """One operation of torch.distributed.

@@ -11,8 +11,6 @@ from wattree.capture.convert.nests import Nest
 from wattree.capture.convert.trace import NestTrace
 from wattree.graph import OperatorKind
 
-__all__ = ["WEIGHTY", "NestRun", "Tree", "alive_at_cuts", "pieces", "runs_of"]
-
 WEIGHTY = {
     OperatorKind.MATMUL,
     OperatorKind.CONVOLUTION,

@@ -11,8 +11,6 @@ from wattree.capture.convert.nests import Nest, Seen
 from wattree.capture.convert.trace import NestTrace
 from wattree.graph import DimRole, IterationDim, Operand, Operator, OperatorKind, Parameter
 
-__all__ = ["Emitter"]
-
 _STEMS_OF_ATTENTION = ("heads", "head_dim", "seq", "window")
 
 #: Replicas split this dim of whatever there is, also where an operator joins, sorts or scans its

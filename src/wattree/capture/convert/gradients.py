@@ -14,8 +14,6 @@ from wattree.capture.convert.trace import NestTrace
 from wattree.capture.recording import TensorSource
 from wattree.graph import OperatorKind
 
-__all__ = ["leave_out_unreached", "with_detached_apart"]
-
 
 def leave_out_unreached(trace: NestTrace) -> None:
     """Take the gradient from all tensors that backward does not reach, parameters included."""

@@ -11,8 +11,6 @@ from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import OperatorKind
 
-__all__ = ["INDEXED"]
-
 
 def _index(trace: NestTrace, operator: RecordedOperator) -> None:
     x, out = operator.inputs[0], operator.outputs[0]

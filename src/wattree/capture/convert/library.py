@@ -10,8 +10,6 @@ from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator, Recording
 from wattree.graph import Extent, OperatorKind
 
-__all__ = ["LIBRARY", "with_scans_apart"]
-
 _SCAN: Final = "wattree.selective_scan"
 _STATES: Final = "wattree.scanned_states"
 _READ_OUT: Final = "wattree.scan_product"

@@ -13,8 +13,6 @@ from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import AttentionMask, OperatorKind
 
-__all__ = ["FUSED"]
-
 
 def _attention(trace: NestTrace, operator: RecordedOperator) -> None:
     q, k, v, *masks = operator.inputs

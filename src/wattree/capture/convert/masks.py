@@ -9,8 +9,6 @@ from wattree.capture.convert.nests import Nest, Seen
 from wattree.capture.convert.trace import NestTrace
 from wattree.capture.recording import RecordedOperator, RecordedTensor
 
-__all__ = ["is_causal"]
-
 _ORDERED: Final = ("le", "lt", "ge", "gt")
 _TRIANGLES: Final = ("tril", "triu")
 #: What leaves numbers of positions as they are.

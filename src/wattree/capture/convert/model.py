@@ -30,8 +30,6 @@ from wattree.graph import (
     Tensor,
 )
 
-__all__ = ["model_graph"]
-
 
 def model_graph(recording: Recording, *, normal: bool = True) -> ModelGraph:
     """Return the model graph of a recorded module.

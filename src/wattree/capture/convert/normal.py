@@ -15,8 +15,6 @@ from wattree.capture.convert.trace import NestTrace
 from wattree.capture.recording import TensorSource
 from wattree.graph import OperatorKind
 
-__all__ = ["normal_form"]
-
 #: What gates scale by.
 _ACTIVATIONS = ("silu", "gelu", "relu", "sigmoid", "tanh")
 _PASSING = ("cast", "copy")

@@ -17,8 +17,6 @@ from wattree.capture.convert.views import VIEWS, unknown_view
 from wattree.capture.recording import RecordedOperator, Recording, TensorSource
 from wattree.graph import OperatorKind
 
-__all__ = ["traced"]
-
 _RULES: Mapping[str, Rule] = {
     **POINTWISE,
     **STRUCTURED,

@@ -20,8 +20,6 @@ from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import OperatorKind
 
-__all__ = ["POINTWISE", "aligned", "at", "reduced_places"]
-
 
 def at(place: int, rank: int) -> int:
     """Return a dim counted from the front."""

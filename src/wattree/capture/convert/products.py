@@ -9,8 +9,6 @@ from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import OperatorKind, Window
 
-__all__ = ["PRODUCTS"]
-
 _STEMS = {"k": "in", "n": "out", "in": "in", "out": "out"}
 #: What the positions of convolutions and pools of each rank are called.
 SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}

@@ -18,8 +18,6 @@ from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator, RecordedTensor, Recording
 from wattree.graph import Extent, OperatorKind
 
-__all__ = ["RECURRENT", "with_layers_apart"]
-
 _KINDS: Final = {"wattree.lstm": 4, "wattree.gru": 3, "wattree.rnn": 1}
 _INPUT_PRODUCT: Final = "wattree.input_product"
 _RECURRENT_PRODUCT: Final = "wattree.recurrent_product"

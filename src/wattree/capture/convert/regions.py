@@ -9,8 +9,6 @@ from wattree.capture.convert.nests import Nest
 from wattree.capture.convert.trace import NestTrace
 from wattree.graph import OperatorKind
 
-__all__ = ["keep_inside_regions"]
-
 #: Whose gradient needs the result, not what it was made of.
 _BY_RESULT: Final = frozenset(
     {"relu", "sigmoid", "tanh", "softmax", "log_softmax", "safe_softmax", "exp", "sqrt", "rsqrt"}

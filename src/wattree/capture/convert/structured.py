@@ -11,8 +11,6 @@ from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import OperatorKind, Window
 
-__all__ = ["STRUCTURED", "add_unrelated"]
-
 
 def _plain(trace: NestTrace, index: int) -> list[Label]:
     return [None if size == ONE else f"d{i}" for i, size in enumerate(trace.size(index))]

@@ -11,8 +11,6 @@ from wattree.capture.convert.nests import Canonical, Nest, Seen, View
 from wattree.capture.recording import RecordedOperator, RecordedTensor, Recording, TensorSource
 from wattree.graph import OperatorKind
 
-__all__ = ["Label", "Labels", "NestTrace", "Rule"]
-
 #: One label for each dim; None for a dim that no loop walks; pairs of label and length, major
 #: first, for a dim that several loops walk.
 Label = str | None | tuple[tuple[str, Size], ...]

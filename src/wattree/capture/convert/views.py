@@ -13,8 +13,6 @@ from wattree.capture.convert.atoms import ONE, Dim, Size
 from wattree.capture.convert.trace import NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 
-__all__ = ["VIEWS", "unknown_view"]
-
 
 def _dims(trace: NestTrace, operator: RecordedOperator) -> tuple[Dim, ...]:
     return trace.view(operator.inputs[0]).dims

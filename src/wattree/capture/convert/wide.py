@@ -16,8 +16,6 @@ from wattree.capture.convert.blocks import WEIGHTY, NestRun, Tree, pieces
 from wattree.capture.convert.nests import Nest
 from wattree.capture.convert.trace import NestTrace
 
-__all__ = ["layers_of", "parted_runs", "wide_cuts"]
-
 #: Fewer tensors than this are alive in a block with a shortcut, whose parts make no blocks.
 _DENSE = 3
 _NUMBER = re.compile(r"\d+$")

@@ -13,18 +13,6 @@ from typing import Any, Final
 
 from wattree.capture.config_reader import ConfigReader
 
-__all__ = [
-    "attention_biases",
-    "causal_head",
-    "decoder",
-    "heads",
-    "llama_like",
-    "no_cross_attention",
-    "sliding_layers",
-    "sliding_window",
-    "training_class",
-]
-
 _CAUSAL_ENDINGS: Final = ("ForCausalLM", "LMHeadModel")
 
 

@@ -14,8 +14,6 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from wattree.capture.huggingface_modules.choices import ConfigurationChoices
 from wattree.errors import ModelError, nearest
 
-__all__ = ["library_class", "library_config", "offline", "one_line"]
-
 #: Keys that would make a run depend on chance, keep what training does not keep, or fetch weights:
 #: layers dropped at random, masks drawn over features, a cache of keys and values, extra outputs.
 _SWITCHED_OFF: Final[Mapping[str, Any]] = {

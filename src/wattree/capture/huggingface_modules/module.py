@@ -32,8 +32,6 @@ from wattree.capture.record import record
 from wattree.capture.recording import Recording
 from wattree.errors import ModelError
 
-__all__ = ["HuggingFaceModule", "huggingface_module", "recorded_config"]
-
 #: What backward starts from where there is no loss, the first that the output has.
 _MAIN_OUTPUTS: Final = ("logits", "logits_per_image", "last_hidden_state")
 

@@ -15,8 +15,6 @@ from wattree.capture.recording import (
 )
 from wattree.graph import Extent
 
-__all__ = ["Difference", "first_difference", "merged"]
-
 #: The operators of two runs at the first place where they differ; None where one has ended.
 Difference = tuple[RunOperator | None, RunOperator | None]
 

@@ -34,8 +34,6 @@ from wattree.capture.record.trees import map_tensors
 from wattree.capture.recording import Recording
 from wattree.errors import ModelError, ValuesNeededError
 
-__all__ = ["Inputs", "record"]
-
 #: From the first run's batch to the second's: odd, and past the few samples that code may treat
 #: apart. Fake tensors cost the same whatever their size.
 _BATCH_STEP = 15

@@ -16,8 +16,6 @@ from wattree.capture.record.tracker import TrackedRun, Tracker
 from wattree.capture.record.trees import tensors_in
 from wattree.errors import ModelError
 
-__all__ = ["run_module"]
-
 
 def run_module(
     module: nn.Module,

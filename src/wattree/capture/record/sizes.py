@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from wattree.graph import Extent
 
-__all__ = ["SizePoint", "Sizes"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizePoint:

@@ -16,8 +16,6 @@ from wattree.capture.record.private import current_node_sequence, newest_sequenc
 from wattree.capture.record.routing import Routing
 from wattree.errors import ModelError
 
-__all__ = ["Again", "RecordingLimits", "RunOperator", "RunTensor", "TrackedRun", "Tracker"]
-
 
 @dataclass(slots=True)
 class RunTensor:

@@ -8,8 +8,6 @@ from itertools import combinations
 from wattree.errors import HardwareError
 from wattree.hardware.network import Link, Network, cable
 
-__all__ = ["dragonfly"]
-
 
 def dragonfly(
     adapters: Sequence[Sequence[str]],

@@ -11,8 +11,6 @@ from wattree.cost import volume_factor
 from wattree.measure.profile.journal import Journal, Times
 from wattree.measure.profile.points import PointFamily
 
-__all__ = ["Taken", "processors_taken", "slice_rate"]
-
 
 class Taken(NamedTuple):
     """What an exchange takes of processors.

@@ -17,8 +17,6 @@ from wattree.errors import RunError
 from wattree.measure.profile.journal import PointMeasurement
 from wattree.measure.profile.points import ProfilePoint
 
-__all__ = ["Crew"]
-
 #: Longer than any point takes on a busy machine. [s]
 _ANSWER_S = 180.0
 

@@ -21,8 +21,6 @@ from wattree.measure.profile.journal import Journal, Times
 from wattree.measure.profile.machine import Machine
 from wattree.measure.profile.points import PointFamily, element_bytes
 
-__all__ = ["Findings", "findings_of"]
-
 Floats = NDArray[np.float64]
 
 #: Kernels that a linear layer and its ReLU are counted as, forward and backward: both forward, the

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from wattree.measure.profile.journal import Times
 
-__all__ = ["FamilyFit", "fit_family"]
-
 Floats = NDArray[np.float64]
 #: Parameters by name, in natural units, all positive.
 Parameters = Mapping[str, float]

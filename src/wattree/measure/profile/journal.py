@@ -17,8 +17,6 @@ from wattree.files import read_text
 from wattree.measure.profile.machine import Machine
 from wattree.measure.profile.points import PointFamily, ProfilePoint
 
-__all__ = ["Journal", "PointMeasurement", "Times"]
-
 _SCHEMA = "wattree-profile/1"
 _LIMIT_BYTES = 1 << 26
 

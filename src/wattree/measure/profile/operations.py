@@ -14,8 +14,6 @@ import torch.distributed as dist
 
 from wattree.measure.profile.points import Pass, PointFamily, ProfilePoint
 
-__all__ = ["Bench"]
-
 _DTYPES = {
     "fp64": torch.float64,
     "fp32": torch.float32,

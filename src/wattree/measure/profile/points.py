@@ -8,8 +8,6 @@ from enum import StrEnum
 from itertools import product
 from typing import Any
 
-__all__ = ["Pass", "PointFamily", "ProfilePoint", "element_bytes", "points_for"]
-
 MIB = 1 << 20
 
 

@@ -16,8 +16,6 @@ from wattree.measure.profile.points import points_for
 from wattree.measure.profile.session import ROUNDS, ProfileSession, Progress, measure_points
 from wattree.measure.profile.write import files_of, full_names, write_profile
 
-__all__ = ["MachineProfile", "profile_machine"]
-
 #: Of all cores, what others may keep busy before a warning is due; and of a median, how far rounds
 #: may lie apart.
 _BUSY_SHARE, _SPREAD = 0.1, 0.25

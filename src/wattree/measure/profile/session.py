@@ -11,8 +11,6 @@ from wattree.measure.profile.journal import Journal
 from wattree.measure.profile.machine import Machine, machine_busy_s
 from wattree.measure.profile.points import ProfilePoint
 
-__all__ = ["ROUNDS", "ProfileSession", "measure_points"]
-
 #: Rounds over all points: a median of five tells a disturbed measurement from the others.
 ROUNDS = 5
 #: Of a point's time, what goes to its window; the rest is set-up, warm-up and waiting for others.

@@ -17,8 +17,6 @@ from typing import Any
 from wattree.measure.allocator import keep_freed_memory
 from wattree.measure.profile.points import PointFamily, ProfilePoint
 
-__all__ = ["main"]
-
 #: Nothing here takes so long unless another rank is gone. [s]
 _TIMEOUT_S = 120
 

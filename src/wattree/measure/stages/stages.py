@@ -37,8 +37,6 @@ from wattree.measure.stages.work import uncounted, work_of
 from wattree.measure.window import Window, WindowReading
 from wattree.trace import Activity, Run, StageUse, Work, write_run
 
-__all__ = ["Stages"]
-
 
 class Stages:
     """Measures a training loop and labels its stages; writes a run when the program ends.

@@ -18,16 +18,6 @@ from pathlib import Path
 from wattree.errors import HardwareError
 from wattree.runtime.colocation.cores import allowed_cores, cores_near, numa_of
 
-__all__ = [
-    "Driver",
-    "NodeDevice",
-    "accelerators",
-    "clients_limit",
-    "driver",
-    "processors",
-    "visible",
-]
-
 _QUERY = (
     *("index", "uuid", "name", "pci.bus_id", "compute_cap", "compute_mode"),
     *("mig.mode.current", "memory.total", "memory.free"),

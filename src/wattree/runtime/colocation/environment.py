@@ -20,23 +20,6 @@ from dataclasses import dataclass
 
 from wattree.errors import RunError
 
-__all__ = [
-    "BATCH_RULE",
-    "BATCH_RULES",
-    "DEVICE",
-    "DEVICE_RANK",
-    "JOB",
-    "LOADER_WORKERS",
-    "LOCAL_RANK",
-    "PARENT",
-    "PROCESSES_PER_DEVICE",
-    "REDUCE",
-    "REDUCTIONS",
-    "SHARED",
-    "ColocatedProcess",
-    "colocation_from",
-]
-
 #: Processes on each device, `q`.
 PROCESSES_PER_DEVICE = "WATTREE_PROCESSES_PER_DEVICE"
 #: Number of this process's device over the whole job, from 0.

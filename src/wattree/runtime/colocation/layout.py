@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from wattree.errors import RunError
 
-__all__ = ["DeviceShape", "NodeShape", "ProcessLayout", "ProcessPlace", "layout", "share_of"]
-
 _SOURCE = "--processes-per-device"
 
 

@@ -12,8 +12,6 @@ from wattree.runtime.colocation.processes import words_of
 from wattree.runtime.colocation.state import states_in
 from wattree.units import format_bytes
 
-__all__ = ["check_devices", "check_memory", "check_processors", "foreign_daemons"]
-
 _SOURCE = "--processes-per-device"
 #: The name by which the kernel knows both: fifteen characters of it.
 _COMMAND = "nvidia-cuda-mps"

@@ -10,8 +10,6 @@ from wattree.runtime.colocation.batch import batch_share
 from wattree.runtime.recipe import LayerKind, Recipe
 from wattree.strategy import StrategyOptions
 
-__all__ = ["colocated", "planned"]
-
 
 def colocated(job: Job, recipe: Recipe, processes: int, rule: str) -> tuple[Job, Recipe]:
     """Return a job and its recipe where every device has `processes` replicas, not one.

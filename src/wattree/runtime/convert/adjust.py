@@ -11,8 +11,6 @@ from torch import nn
 from wattree.errors import StrategyError
 from wattree.runtime.convert.plan import ConversionPlan
 
-__all__ = ["Adjusted", "adjusted_by", "set_adjusted"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adjusted:

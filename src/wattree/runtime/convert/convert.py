@@ -23,8 +23,6 @@ from wattree.runtime.convert.report import ConversionReport, LayerReport, report
 from wattree.runtime.convert.states import split_dense
 from wattree.runtime.group import Group
 
-__all__ = ["conversion_of", "keep_conversion", "moments_for", "phantomize", "planned"]
-
 #: Attribute of a converted module that says what became of it.
 _KEPT = "phantom_conversion"
 

@@ -15,8 +15,6 @@ from wattree.runtime.convert.plan import ConversionPlan, ConversionRule, CutKind
 from wattree.runtime.layers.ghosts import VARIANTS
 from wattree.runtime.shards import shard_widths
 
-__all__ = ["LayerCut", "cuts_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCut:

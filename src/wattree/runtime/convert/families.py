@@ -27,8 +27,6 @@ from wattree.runtime.convert.plan import (
     rule_of,
 )
 
-__all__ = ["SHIPPED", "shipped_plan"]
-
 #: Plans by name.
 SHIPPED = ("ffn", "mlp", "all")
 

@@ -23,8 +23,6 @@ from wattree.runtime.convert.shards import Shards, put_shard
 from wattree.runtime.convert.states import State
 from wattree.runtime.group import Group
 
-__all__ = ["load_shards", "read_shards", "write_shards"]
-
 _FACTS, _COMMON, _FORMAT = "shards.json", "common.pt", "wattree-shards-1"
 
 

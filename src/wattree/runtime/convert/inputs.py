@@ -21,8 +21,6 @@ from wattree.runtime.layers import ColumnParallelLinear
 from wattree.runtime.layers.border_operators import CopyOperator
 from wattree.runtime.layers.operator import LayerOperator, run
 
-__all__ = ["InputBorder", "SharedColumnLinear", "borders_of"]
-
 
 class InputBorder:
     """The border of an input that layers read one after the other; each input crosses it once.

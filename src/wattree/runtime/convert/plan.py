@@ -15,16 +15,6 @@ from fnmatch import fnmatchcase
 
 from wattree.errors import StrategyError
 
-__all__ = [
-    "Adjustment",
-    "ConversionPlan",
-    "ConversionRule",
-    "CutKind",
-    "Side",
-    "plan_of_mapping",
-    "rule_of",
-]
-
 
 class CutKind(StrEnum):
     """What a linear layer becomes."""

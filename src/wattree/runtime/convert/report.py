@@ -11,8 +11,6 @@ from wattree.runtime.convert.adjust import Adjusted
 from wattree.runtime.convert.blocks import Blocks
 from wattree.runtime.convert.cuts import LayerCut
 
-__all__ = ["ConversionReport", "LayerReport", "parameters_of", "report_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerReport:

@@ -28,8 +28,6 @@ from wattree.runtime.convert.states import (
 )
 from wattree.runtime.group import Group
 
-__all__ = ["Shards", "export_dense", "gather_shards", "merge", "put_shard", "split_model"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shards:

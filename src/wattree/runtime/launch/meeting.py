@@ -21,8 +21,6 @@ from wattree.errors import RunError
 from wattree.runtime.launch.environment import Launch
 from wattree.runtime.launch.spawn import Failure
 
-__all__ = ["LauncherMeeting", "meet"]
-
 #: Ports tried from the first on: another program may have one of them.
 _PORTS = 8
 #: A failure waits so long for an earlier one on another host. [s]

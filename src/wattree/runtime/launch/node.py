@@ -12,8 +12,6 @@ from wattree.runtime.colocation.mps import CONTROL, control_program
 from wattree.runtime.colocation.refuse import check_devices, check_memory, check_processors
 from wattree.runtime.launch.options import LaunchOptions
 
-__all__ = ["Equipment", "equipment"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:

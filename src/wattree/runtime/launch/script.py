@@ -35,8 +35,6 @@ from wattree.runtime.launch.spawn import Failure, Finished, LaunchWatch, run_ran
 from wattree.runtime.launch.starts import Told, common_environment, starts_of
 from wattree.runtime.launch.watches import DaemonWatch, starter_watch
 
-__all__ = ["launch_script"]
-
 MISTAKE = 2
 _ALONE = Launch(rank=0, world=1, local_rank=0, local_world=1, address="127.0.0.1")
 

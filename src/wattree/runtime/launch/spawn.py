@@ -25,20 +25,6 @@ from wattree.files import write_atomic
 from wattree.runtime.colocation.children import Child, Start, end_children, started
 from wattree.runtime.launch.environment import STORE
 
-__all__ = [
-    "FAILURES",
-    "GRACE_S",
-    "INTERRUPTED",
-    "Failure",
-    "Finished",
-    "LaunchWatch",
-    "end_soon",
-    "leave_failure",
-    "own_command",
-    "run_ranks",
-    "watch_parent",
-]
-
 #: Folder in which ranks leave what went wrong, so that the first one's message is told first.
 FAILURES = "WATTREE_TRAIN_FAILURES"
 #: Descriptor that ends when the parent does.

@@ -13,8 +13,6 @@ from wattree.runtime.colocation.layout import ProcessLayout, ProcessPlace
 from wattree.runtime.launch.environment import LAUNCHERS
 from wattree.runtime.launch.options import LaunchOptions
 
-__all__ = ["Told", "common_environment", "starts_of"]
-
 #: Folder whose `sitecustomize` makes an unmodified script a rank of ours.
 _PATCHED = Path(__file__).resolve().parents[1] / "patched"
 _MIB = 2**20

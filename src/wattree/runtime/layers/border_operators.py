@@ -12,8 +12,6 @@ from wattree.runtime.layers.operator import BackwardCall, LayerOperator, Paramet
 from wattree.runtime.regions import gathered_parts, own_part
 from wattree.runtime.shards import shard_widths
 
-__all__ = ["CopyOperator", "JoinOperator", "SplitOperator"]
-
 
 class _Border(LayerOperator):
     """Base of borders; `(…, features)` in and out, no parameters.

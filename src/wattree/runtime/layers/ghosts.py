@@ -15,8 +15,6 @@ from wattree.runtime.layers.initialise import LINEAR_GAIN, rank_generator, unifo
 from wattree.runtime.layers.sharded import LayerSettings, ShardedLinear
 from wattree.runtime.shards import shard_offsets
 
-__all__ = ["VARIANTS", "GhostLinear"]
-
 #: `pair`: a decompressor for each pair of ranks; `shared`: one for the sum of the others' ghosts.
 VARIANTS = ("pair", "shared")
 

@@ -14,8 +14,6 @@ from wattree.runtime.layers.ghosts import GhostLinear
 from wattree.runtime.layers.low_rank_operator import LowRankOperator
 from wattree.runtime.layers.sharded import LayerSettings
 
-__all__ = ["LowRankLinear"]
-
 
 class LowRankLinear(GhostLinear):
     """The function of a `PhantomLinear`, from the same parameters, computed tensor-parallel.

@@ -22,8 +22,6 @@ from wattree.runtime.layers.operator import (
 )
 from wattree.runtime.shards import shard_offsets
 
-__all__ = ["LowRankOperator"]
-
 
 class LowRankOperator(LayerOperator):
     """x `(B, m)` → z `(B, m')`; parameters L, b, C, D as of `PhantomLinear`.

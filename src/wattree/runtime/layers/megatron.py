@@ -16,8 +16,6 @@ from wattree.runtime.layers.operator import run
 from wattree.runtime.layers.sequence_operators import SequenceColumnOperator, SequenceRowOperator
 from wattree.runtime.layers.sharded import LayerSettings, ShardedLinear
 
-__all__ = ["ColumnParallelLinear", "RowParallelLinear"]
-
 
 class _MegatronLinear(ShardedLinear):
     """Base of the pair, whose activations between its layers may be cut along the sequence."""

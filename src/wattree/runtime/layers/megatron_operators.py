@@ -13,8 +13,6 @@ from torch import Tensor
 from wattree.runtime.group import Group
 from wattree.runtime.layers.operator import BackwardCall, LayerOperator, Parameters, linear
 
-__all__ = ["ColumnOperator", "RowOperator"]
-
 #: An all-reduce is cut into at most so many chunks, of at least so many bytes: below, messages
 #: cost their latency (the smallest that links were measured with: 256 KiB).
 _MOST_CHUNKS, _LEAST_BYTES = 4, 256 * 1024

@@ -20,8 +20,6 @@ from torch import Tensor
 from wattree.errors import CommunicationError
 from wattree.runtime.group import Group
 
-__all__ = ["BackwardCall", "LayerOperator", "linear", "run", "transposed_into"]
-
 #: Tensors, the weight first; those that a layer does without are None.
 Parameters = Sequence[Any]
 #: Longest name that ranks tell each other.

@@ -15,8 +15,6 @@ from wattree.runtime.layers.ghosts import GhostLinear
 from wattree.runtime.layers.phantom_operator import ACTIVATIONS, PhantomOperator
 from wattree.runtime.layers.sharded import LayerSettings
 
-__all__ = ["PhantomLinear"]
-
 
 class PhantomLinear(GhostLinear):
     """A linear layer whose off-diagonal blocks have rank k: `W_jj = L_j`, `W_ji = D_ji C_i`.

@@ -15,8 +15,6 @@ from torch import Tensor
 from wattree.runtime.layers.operator import BackwardCall, LayerOperator, Parameters, linear
 from wattree.runtime.transfers import Pending
 
-__all__ = ["ACTIVATIONS", "PhantomOperator"]
-
 
 def _relu_backward(h: Tensor, before: Tensor) -> Tensor:
     return h * (before > 0)

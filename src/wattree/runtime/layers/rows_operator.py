@@ -20,8 +20,6 @@ from wattree.runtime.layers.operator import (
 )
 from wattree.runtime.shards import shard_offsets
 
-__all__ = ["GatherRowsOperator"]
-
 
 class GatherRowsOperator(LayerOperator):
     """x `(B, m)` → z `(B, m')`; parameters: own rows `(m', n)`, bias.

@@ -18,8 +18,6 @@ from wattree.runtime.layers.operator import BackwardCall, LayerOperator, Paramet
 from wattree.runtime.shards import shard_offsets, shard_widths
 from wattree.runtime.transfers import NativeScattering, Scattering
 
-__all__ = ["SequenceColumnOperator", "SequenceRowOperator"]
-
 #: Rows of a block from which on blocks are made one by one, and sent while the next is made.
 #: Fewer rows read the weight as often for too little arithmetic.
 _ROWS_WORTH = 128

@@ -14,8 +14,6 @@ from wattree.runtime.layers.initialise import LINEAR_GAIN, rank_generator, unifo
 from wattree.runtime.layers.operator import LayerOperator, run
 from wattree.runtime.shards import shard_widths
 
-__all__ = ["LayerSettings", "ShardedLinear", "rows_of"]
-
 
 class LayerSettings(TypedDict, total=False):
     """Keyword arguments of every layer; `ShardedLinear` says what they are."""

@@ -7,8 +7,6 @@ from typing import Unpack
 from wattree.runtime.layers.rows_operator import GatherRowsOperator
 from wattree.runtime.layers.sharded import LayerSettings, ShardedLinear
 
-__all__ = ["GatherRowsLinear"]
-
 
 class GatherRowsLinear(ShardedLinear):
     """Rows of a dense layer on each rank; input `(…, in_shard)`, output `(…, out_shard)`.

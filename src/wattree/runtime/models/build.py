@@ -14,8 +14,6 @@ from wattree.runtime.models.linears import FeatureLayout, Linears
 from wattree.runtime.models.trainable import Trainable
 from wattree.runtime.models.transformer import build_decoder
 
-__all__ = ["TRAINABLE", "build_trainable"]
-
 #: What to say of any other model.
 TRAINABLE = (
     "wattree train runs model.ffn, model.transformer, a Python function such as file.py:build or "

@@ -11,8 +11,6 @@ from wattree.job import Ffn
 from wattree.runtime.models.linears import FeatureLayout, Linears, Weights
 from wattree.runtime.recipe import LayerKind
 
-__all__ = ["FeedForward", "build_ffn"]
-
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,

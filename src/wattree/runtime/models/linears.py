@@ -15,8 +15,6 @@ from wattree.runtime.models.start import normal_block
 from wattree.runtime.recipe import LayerKind, Recipe
 from wattree.runtime.shards import shard_offsets, shard_widths
 
-__all__ = ["FeatureLayout", "Linears", "Weights"]
-
 
 class FeatureLayout(StrEnum):
     """Where the features of a tensor lie in the ranks of a replica."""

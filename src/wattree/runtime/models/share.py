@@ -30,8 +30,6 @@ from wattree.runtime.recipe import LayerKind, Recipe, names_layer
 from wattree.runtime.shards import shard_widths
 from wattree.strategy import PAIR
 
-__all__ = ["shared_module"]
-
 #: What is exact and lies as a phantom layer does; a layer of whole input and output is neither.
 _EXACT = {
     (Side.WHOLE, Side.SHARD): CutKind.COLUMN,

@@ -14,8 +14,6 @@ from wattree.runtime.models.linears import FeatureLayout
 from wattree.runtime.models.vocabulary import vocabulary_loss
 from wattree.runtime.regions import join_parts, own_part
 
-__all__ = ["Trainable"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainable:

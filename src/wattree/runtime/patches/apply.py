@@ -11,8 +11,6 @@ from wattree.runtime.patches.learning_rate import change_learning_rate
 from wattree.runtime.patches.loader import change_loader
 from wattree.runtime.patches.model import change_model
 
-__all__ = ["apply"]
-
 
 def apply(told: ColocatedProcess, left: frozenset[str]) -> None:
     """Change torch.

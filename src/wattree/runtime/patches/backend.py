@@ -14,8 +14,6 @@ from wattree.runtime.colocation.environment import ColocatedProcess
 from wattree.runtime.patches.ending import end_by
 from wattree.runtime.reduce.nccl import check_nccl
 
-__all__ = ["change_backend", "shared_backend"]
-
 
 def change_backend(told: ColocatedProcess) -> None:
     """Let scripts that ask for NCCL, or for nothing, have gloo; check NCCL where it is wanted."""

@@ -15,8 +15,6 @@ from wattree.runtime.colocation.layout import share_of
 from wattree.runtime.patches import UNPATCHED
 from wattree.runtime.patches.ending import end_by
 
-__all__ = ["change_loader"]
-
 _SOURCE = "DataLoader(batch_size=…)"
 
 

@@ -17,8 +17,6 @@ from wattree.runtime.patches import UNPATCHED
 from wattree.runtime.patches.ending import end_by
 from wattree.runtime.reduce import Reduction, attach
 
-__all__ = ["change_model"]
-
 #: Hooks of torch that say what else is wanted of the mean, which this one does as well.
 _KNOWN = {"allreduce_hook": False, "bf16_compress_hook": True}
 

@@ -16,8 +16,6 @@ from wattree.runtime.launch.follow import follow
 from wattree.runtime.patches import PARTS, UNPATCHED
 from wattree.runtime.tune import Trial, trial_from
 
-__all__ = ["left_out", "start"]
-
 
 def start() -> None:
     """Change torch when this process imports it, if several processes share its device.

@@ -12,8 +12,6 @@ from wattree.errors import CommunicationError
 from wattree.runtime.reduce.mean import all_reduce_bytes, sum_rounded_once_
 from wattree.runtime.transfers import SentTraffic
 
-__all__ = ["GroupSum"]
-
 
 class GroupSum:
     """Sums over the ranks of a process group of torch.distributed.

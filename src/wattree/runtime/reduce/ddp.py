@@ -18,8 +18,6 @@ from wattree.runtime.reduce.samples import Samples, rows_of
 from wattree.runtime.reduce.ways import way_of
 from wattree.runtime.transfers import SentTraffic
 
-__all__ = ["attach"]
-
 #: Time that a rank has to come to a bucket, unless said otherwise; as of the groups of layers. [s]
 _PATIENCE_S = 180.0
 

@@ -13,8 +13,6 @@ from wattree.runtime.reduce.mean import Across, averaged_, pieces_of, weighed_
 from wattree.runtime.reduce.meeting import MemberMeeting
 from wattree.runtime.reduce.rooms import Rooms
 
-__all__ = ["Hierarchical"]
-
 #: Types of gradients, by the number that stands for them.
 _KINDS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 #: Shares of the elements begin at multiples of so many, so that no two processes write to one line

@@ -16,9 +16,6 @@ from wattree.errors import CommunicationError, WattreeError
 from wattree.runtime.reduce.samples import Samples
 from wattree.runtime.transfers import SentTraffic
 
-__all__ = ["Average", "Reduction"]
-
-
 #: Time that the thread has to end; it is in the middle of a bucket if it takes longer. [s]
 _LEAVE_S = 1.0
 

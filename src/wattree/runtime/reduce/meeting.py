@@ -18,8 +18,6 @@ from collections.abc import Iterable, Sequence
 from wattree.errors import CommunicationError, HardwareError
 from wattree.runtime.reduce.futex import fence, sleep_while, wake_all
 
-__all__ = ["MemberMeeting", "Note", "shared_file", "shared_path"]
-
 #: Bytes of a member: its words on one cache line, what it says of itself on the next.
 _MEMBER_BYTES = 256
 _NOTE_AT = 64

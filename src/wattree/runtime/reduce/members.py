@@ -14,8 +14,6 @@ import torch.distributed as dist
 from wattree.errors import CommunicationError, RunError
 from wattree.runtime.colocation.environment import ColocatedProcess
 
-__all__ = ["Members", "agree", "device_of", "host_name", "members_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:

@@ -20,8 +20,6 @@ from wattree.runtime.launch.environment import LAUNCHERS
 from wattree.runtime.reduce.mean import all_reduce_bytes, sum_rounded_once_
 from wattree.runtime.transfers import SentTraffic
 
-__all__ = ["MpiSum", "mpi_problem"]
-
 
 class MpiSum:
     """Sums over ranks that are processes of one MPI program.

@@ -23,8 +23,6 @@ from wattree.runtime.reduce.nccl import check_nccl
 from wattree.runtime.reduce.rooms import Rooms, SharedRooms
 from wattree.runtime.transfers import SentTraffic
 
-__all__ = ["way_of"]
-
 #: Files of a device: where its processes meet, and rooms for two buckets in turn.
 _FILES = ("meeting", "even", "odd")
 

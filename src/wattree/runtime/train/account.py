@@ -18,8 +18,6 @@ from wattree.runtime.models.vocabulary import VocabularyEmbedding
 from wattree.runtime.train.record import Span, SpanRecorder
 from wattree.runtime.train.session import RankSession
 
-__all__ = ["RankAccount", "gathered", "peak_memory_bytes", "ring_bytes"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAccount:

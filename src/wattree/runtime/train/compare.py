@@ -13,8 +13,6 @@ from wattree.predict import run_of, simulate
 from wattree.runtime.train.outcome import Trained
 from wattree.trace import STAGES, Run
 
-__all__ = ["ComparedFigure", "PredictionComparison", "advice_of", "compared"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedFigure:

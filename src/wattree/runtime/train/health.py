@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from wattree.errors import CommunicationError, RunError
 from wattree.runtime.layers.operator import LayerOperator
 
-__all__ = ["broken_loss", "is_echo", "is_out_of_memory", "layer_in", "out_of_memory"]
-
 #: What gloo, NCCL and the store say where the process at the other end has gone.
 _GONE = (
     "connection closed",

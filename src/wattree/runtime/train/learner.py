@@ -16,8 +16,6 @@ from wattree.runtime.models import Trainable
 from wattree.runtime.reduce import Reduction, attach
 from wattree.runtime.train.session import RankSession
 
-__all__ = ["Learner"]
-
 
 class Learner:
     """A model with its optimiser.

@@ -21,8 +21,6 @@ from wattree.runtime.train.saving import Saving
 from wattree.runtime.train.session import RankSession
 from wattree.runtime.train.stop import StopAsked
 
-__all__ = ["Loop", "LoopEnd"]
-
 #: Steps over whose mean loss the target is to be reached.
 TARGET_OVER = 10
 

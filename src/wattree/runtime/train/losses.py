@@ -11,8 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["LossAgreement", "LossLog"]
-
 #: Ranks talk about losses so often at most, but after every step that takes longer. [s]
 _TALK_EVERY_S = 0.2
 _MOST_STEPS = 64

@@ -37,8 +37,6 @@ from wattree.trace import (
     Work,
 )
 
-__all__ = ["Trained", "trained"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:

@@ -8,8 +8,6 @@ from typing import TextIO
 
 from wattree.runtime.train.losses import LossAgreement
 
-__all__ = ["Progress"]
-
 #: Between two lines, on a terminal and elsewhere. [s]
 _TERMINAL_S, _FILE_S = 0.5, 5.0
 

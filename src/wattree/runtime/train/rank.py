@@ -38,8 +38,6 @@ from wattree.runtime.train.stop import StopAsked
 if TYPE_CHECKING:
     from wattree.runtime.train.outcome import Trained
 
-__all__ = ["RankEnd", "train_rank"]
-
 #: Steps at the start that are not measured: a tenth of them, up to so many.
 _MOST_WARM_UP = 5
 #: Power of the progress line is over so long. [s]

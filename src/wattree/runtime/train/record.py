@@ -9,8 +9,6 @@ from typing import Any
 
 from wattree.measure.stages.timeline import StageClock, Timeline
 
-__all__ = ["GroupWatch", "Span", "SpanRecorder"]
-
 #: Steps that a timeline shows.
 KEPT_STEPS = 3
 

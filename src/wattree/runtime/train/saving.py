@@ -15,8 +15,6 @@ from wattree.runtime.recipe import Recipe
 from wattree.runtime.train.session import RankSession
 from wattree.runtime.train.state import State
 
-__all__ = ["Saving", "facts_of"]
-
 _FORMAT = "wattree-checkpoint/1"
 
 

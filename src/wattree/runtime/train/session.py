@@ -18,8 +18,6 @@ from wattree.runtime.group import Group
 from wattree.runtime.launch import Launch
 from wattree.runtime.recipe import Recipe
 
-__all__ = ["RankSession", "joined_ranks"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSession:

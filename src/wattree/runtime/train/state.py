@@ -14,8 +14,6 @@ from wattree.runtime.train.session import RankSession
 if TYPE_CHECKING:
     from wattree.runtime.checkpoint import TensorShape
 
-__all__ = ["State"]
-
 
 class State:
     """What a checkpoint of a run is made of, on this rank.

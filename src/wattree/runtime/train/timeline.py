@@ -13,8 +13,6 @@ from wattree.runtime.train.account import RankAccount
 from wattree.runtime.train.record import Span
 from wattree.trace import Trace
 
-__all__ = ["measured_trace"]
-
 _PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "optimizer": Phase.OPTIMIZER}
 
 

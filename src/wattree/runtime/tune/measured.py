@@ -21,8 +21,6 @@ from wattree.runtime.tune.ramp import RampLimits, TrialRow, TrialSetting
 from wattree.runtime.tune.trial import TRIAL, Trial, TrialAccount, accounts
 from wattree.trace import RunOrigin
 
-__all__ = ["TrialOptions", "Trials"]
-
 _SOURCE = "--processes-per-device auto"
 #: Time to end once asked to stop: what a trial did is thrown away. [s]
 _GRACE_S = 2.0

@@ -14,8 +14,6 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["Choice", "RampLimits", "TrialRow", "TrialSetting", "ramp"]
-
 #: Numbers of processes that are tried, in order.
 _PROCESSES = (2, 3, 4, 6, 8, 12, 16)
 #: Share by which a setting must be ahead to be preferred: below, short trials do not tell.

@@ -10,8 +10,6 @@ from typing import Any
 
 from wattree.errors import RunError
 
-__all__ = ["TRIAL", "Trial", "TrialAccount", "accounts", "trial_from"]
-
 #: Says to a process that it is one of a trial, and how long; absent in all other runs. A script may
 #: look for it, to keep no checkpoint of a trial.
 TRIAL = "WATTREE_TRIAL"

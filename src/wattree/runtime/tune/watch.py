@@ -27,8 +27,6 @@ from wattree.runtime.launch.spawn import leave_failure
 from wattree.runtime.reduce.samples import rows_of
 from wattree.runtime.tune.trial import Trial, TrialAccount
 
-__all__ = ["TrialWatch", "begin"]
-
 #: Steps from the one after which rank 0 says that it is enough to the last one. More than one:
 #: several optimisers of a script update without waiting for each other.
 _AHEAD = 4
