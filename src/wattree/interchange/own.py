@@ -14,7 +14,7 @@ import numpy as np
 
 from wattree.errors import JobError
 from wattree.graph import ExecutionGraph, Phase, StageLabel, TaskKind
-from wattree.interchange.assembly import Assembly, Task
+from wattree.graph.assembly import Assembly, Task
 from wattree.interchange.matching import Matched, Unit
 from wattree.interchange.reading import RankTrace, TraceNode
 from wattree.interchange.schema import add_attribute

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.graph import ExecutionGraph
+from wattree.graph.execution_graph import ExecutionGraph
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
