@@ -24,7 +24,7 @@ from wattree.errors import RunError
 from wattree.predict.colocation import MeasuredStep, predicted_gain
 from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.script import launch_script
-from wattree.runtime.tune import Setting
+from wattree.runtime.tune import TrialSetting
 from wattree.runtime.tune.measured import TrialOptions, Trials
 
 __all__ = [
@@ -226,7 +226,7 @@ def measured_gain(case: Case, processes: int, *, turn: int = 0, seconds: float =
         say=_nothing,
     )
     order = (processes, 1) if turn % 2 else (1, processes)
-    rows = {count: trials(Setting(processes=count)) for count in order}
+    rows = {count: trials(TrialSetting(processes=count)) for count in order}
     fault = rows[1].fault or rows[processes].fault
     if fault:
         raise RunError(str(_SCRIPT), [fault])

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from wattree.runtime.reduce.members import Members
 from wattree.runtime.reduce.ways import way_of
-from wattree.runtime.transfers import Traffic
+from wattree.runtime.transfers import SentTraffic
 
 __all__ = ["payload", "timed"]
 
@@ -54,7 +54,7 @@ def payload(method: str, processes: int, mib: int, turns: int, link: str) -> dic
         link: Interface of the host that stands for a device.
     """
     gradients = torch.ones(mib * 2**20 // 4)
-    traffic = Traffic()
+    traffic = SentTraffic()
     reduce = _way(method, processes, traffic)
     reduce(gradients)
     traffic.reset()
@@ -70,7 +70,7 @@ def payload(method: str, processes: int, mib: int, turns: int, link: str) -> dic
 
 
 def _way(
-    method: str, processes: int, traffic: Traffic | None = None
+    method: str, processes: int, traffic: SentTraffic | None = None
 ) -> Callable[[torch.Tensor], None]:
     rank, world = dist.get_rank(), dist.get_world_size()
     first = rank // processes * processes
@@ -81,7 +81,7 @@ def _way(
         everybody=tuple(range(world)),
     )
     way = way_of(
-        method, dist.group.WORLD, members, _CPU, traffic=traffic or Traffic(), timeout_s=60.0
+        method, dist.group.WORLD, members, _CPU, traffic=traffic or SentTraffic(), timeout_s=60.0
     )
     return lambda gradients: way.average_(gradients, 0, None)
 

@@ -36,7 +36,7 @@ from wattree.job import job_from_mapping
 from wattree.predict.colocation import MeasuredStep, predicted_gain
 from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.script import launch_script
-from wattree.runtime.tune import Setting
+from wattree.runtime.tune import TrialSetting
 from wattree.runtime.tune.measured import TrialOptions, Trials
 
 __all__ = ["Line", "lines_of", "main", "predicted", "table"]
@@ -108,11 +108,11 @@ def lines_of(
     alone: Any = None
     for sharing in ("mps", "time-sliced") if device == "cuda" else ("processor",):
         trials = _trials(words, sharing, device, seconds, workers)
-        settings = [Setting(processes=count) for count in processes if count > 1]
+        settings = [TrialSetting(processes=count) for count in processes if count > 1]
         if alone is None:
             most = max(processes)
-            others = [Setting(batch_factor=factor) for factor in sorted({2, most})]
-            settings = [Setting(), *settings, *others, Setting(compiles=True)]
+            others = [TrialSetting(batch_factor=factor) for factor in sorted({2, most})]
+            settings = [TrialSetting(), *settings, *others, TrialSetting(compiles=True)]
         for setting in settings:
             row = trials(setting)
             if alone is None:

@@ -74,10 +74,10 @@ def import_libraries() -> None:
     """
     import torch
 
-    from wattree.capture.huggingface_modules import Choices, huggingface_module
+    from wattree.capture.huggingface_modules import ConfigurationChoices, huggingface_module
 
     torch.set_num_threads(1)  # models run side by side
-    choices = Choices(attention="eager", training=False, loss=False)
+    choices = ConfigurationChoices(attention="eager", training=False, loss=False)
     tiny = huggingface_module(_TINY, "warm-up", choices=choices)
     with torch.device("meta"):
         args, kwargs = tiny.inputs(1, 2)
@@ -231,14 +231,18 @@ def _backward_flop(graph: ModelGraph, batch: float, sequence: float) -> float:
 def _recorded_config(
     config: dict[str, Any], where: str, sizes: Mapping[str, Any]
 ) -> tuple[Recording, int | None]:
-    from wattree.capture.huggingface_modules import Choices, InputSizes, recorded_config
+    from wattree.capture.huggingface_modules import (
+        ConfigurationChoices,
+        InputSizes,
+        recorded_config,
+    )
 
     sequence = sizes.get("seq") if sizes.get("kind") in ("ids", "seq2seq") else None
     share = sizes["decoder_seq"] / sizes["seq"] if sequence and sizes.get("decoder_seq") else 1.0
     recording = recorded_config(
         config,
         where,
-        choices=Choices(attention="eager", training=False, loss=False),
+        choices=ConfigurationChoices(attention="eager", training=False, loss=False),
         sizes=InputSizes(
             image=sizes.get("size"),
             channels=sizes.get("channels"),

@@ -23,7 +23,7 @@ import wattree
 from wattree.files import read_yaml
 from wattree.job import job_from_mapping
 from wattree.runtime.launch.options import LaunchOptions
-from wattree.runtime.tune import Setting
+from wattree.runtime.tune import TrialSetting
 from wattree.runtime.tune.measured import TrialOptions, Trials
 
 HERE = Path(__file__).resolve().parent
@@ -75,10 +75,10 @@ def measured() -> dict[str, Any]:
             environment=os.environ,
             say=lambda line: print(line, file=sys.stderr),
         )
-        turns: dict[Setting, list[Any]] = {
-            Setting(): [],
-            Setting(threads=1): [],  # two processes have a thread each
-            **{Setting(processes=count): [] for count in told["processes"] if count > 1},
+        turns: dict[TrialSetting, list[Any]] = {
+            TrialSetting(): [],
+            TrialSetting(threads=1): [],  # two processes have a thread each
+            **{TrialSetting(processes=count): [] for count in told["processes"] if count > 1},
         }
         for _ in range(told["turns"]):
             for setting, found in turns.items():
@@ -86,7 +86,7 @@ def measured() -> dict[str, Any]:
         faults = [row.fault for each in turns.values() for row in each if row.fault]
         if faults:
             raise SystemExit(f"batch {batch}, {workers} workers, {rule}: {faults[0]}")
-        singles = zip(turns[Setting()], turns[Setting(threads=1)], strict=True)
+        singles = zip(turns[TrialSetting()], turns[TrialSetting(threads=1)], strict=True)
         best = [max(pair, key=lambda row: row.rate) for pair in singles]
         for setting, each in turns.items():
             ratios = [row.rate / one.rate for row, one in zip(each, best, strict=True)]

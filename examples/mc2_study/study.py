@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import wattree
-from wattree.energy.compare import Comparison
+from wattree.energy.compare import EnergyComparison
 from wattree.files import read_yaml
 from wattree.job import Job, job_from_mapping
 from wattree.predict import Prediction, idle_run_of, loader_run_of, run_of
@@ -85,7 +85,7 @@ def runs_of(platform: str, regime: str) -> Iterator[Run]:
                     yield idle_run_of(job, seconds=60.0, name=f"idle-{nodes}", nodes=nodes)
 
 
-def compared(folder: Path) -> dict[str, Comparison]:
+def compared(folder: Path) -> dict[str, EnergyComparison]:
     """Simulate and write all runs, and return the comparison of each platform and regime."""
     found = {}
     for platform in STUDY["platforms"]:
@@ -98,7 +98,7 @@ def compared(folder: Path) -> dict[str, Comparison]:
     return found
 
 
-def table(found: Mapping[str, Comparison]) -> str:
+def table(found: Mapping[str, EnergyComparison]) -> str:
     """Return the table of mean absolute errors as Markdown."""
     heads = ["mean absolute error of energy", *found]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
@@ -121,7 +121,7 @@ def _cell(error: float, lower: float | None, upper: float | None) -> str:
     )
 
 
-def draw(found: Mapping[str, Comparison]) -> None:
+def draw(found: Mapping[str, EnergyComparison]) -> None:
     """Draw mean absolute errors over the number of nodes, if matplotlib is installed."""
     try:
         from matplotlib import pyplot as plt

@@ -14,12 +14,12 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from wattree.capture import configuration, dense_forward_flop, load_model
-from wattree.capture.huggingface_modules import Choices, InputSizes, recorded_config
+from wattree.capture.huggingface_modules import ConfigurationChoices, InputSizes, recorded_config
 from wattree.capture.recording import Recording, TensorSource
 from wattree.capture.summary import module_rows
 from wattree.errors import MissingExtraError, ModelError
 
-COUNTS = Choices(attention="eager", training=False, loss=False)
+COUNTS = ConfigurationChoices(attention="eager", training=False, loss=False)
 TINY = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 64}
 
 #: A type each of what differs: inputs, loops over time, experts, two towers, two stacks.

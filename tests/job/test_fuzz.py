@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from wattree.errors import JobError, WattreeError
 from wattree.job import Job, job_from_mapping, load_job
-from wattree.job.schema import JobFile, OptionsSpec
+from wattree.job.schema import JobFile
+from wattree.job.strategy_schema import OptionsSpec
 
 VALID: dict[str, Any] = {
     "model": {"name": "llama-3.1-8b", "lora": {"rank": 8, "targets": ["attention.*"]}},

@@ -10,9 +10,9 @@ from wattree.cost import at_precision, software_family, volume_factor
 from wattree.cost.rates import UPDATE_STATES
 from wattree.cost.update import update_traffic_bytes
 from wattree.hardware import Precision
-from wattree.measure.profile.journal import Journal, Measurement
+from wattree.measure.profile.journal import Journal, PointMeasurement
 from wattree.measure.profile.machine import Machine
-from wattree.measure.profile.points import Kind, Point, element_bytes, points_for
+from wattree.measure.profile.points import PointFamily, ProfilePoint, element_bytes, points_for
 
 RATE, RAMP, ROWS, PRODUCT_MEMORY, ALIASED = 9e10, 6.0, 8.0, 2e10, 0.9
 STREAM, CACHED, FRESH = 3e10, 9e10, 4e-10
@@ -46,11 +46,11 @@ def machine(**changes: object) -> Machine:
     return Machine(**told)  # type: ignore[arg-type]
 
 
-def true_s(point: Point) -> float:  # noqa: C901, PLR0911 - a formula for each kind
+def true_s(point: ProfilePoint) -> float:  # noqa: C901, PLR0911 - a formula for each kind
     """Return what a point takes on the machine. [s]"""
     size = float(point.size_bytes)
     match point.kind:
-        case Kind.PRODUCT:
+        case PointFamily.PRODUCT:
             m, n, k = (float(x) for x in point.product)
             width = element_bytes(point.precision)
             result = m * n * width
@@ -61,30 +61,30 @@ def true_s(point: Point) -> float:  # noqa: C901, PLR0911 - a formula for each k
             )
             aliased = ALIASED if row % 4096 == 0 and row >= 24 << 10 else 1.0
             return product_s / aliased + (result * FRESH if result >= 32 << 20 else 0.0)
-        case Kind.STREAM:
+        case PointFamily.STREAM:
             moved = (2.0 if point.name == "relu" else 3.0) * size
             if point.name == "add_in_place":
                 return moved / (SUM_RATE if size > 4 << 20 else CACHED)
             fresh = size * FRESH if size >= 32 << 20 else 0.0
             return moved / (STREAM if size > 4 << 20 else CACHED) + fresh
-        case Kind.UPDATE:
+        case PointFamily.UPDATE:
             software = at_precision(software_family("pytorch"), Precision.FP32)
             count = np.array(size / 4)
             moved = update_traffic_bytes(count, UPDATE_STATES[point.name], software)
             return float(moved) / UPDATE_RATE
-        case Kind.STEP:
+        case PointFamily.STEP:
             return STEP_S + LAYER_S * point.inner
-        case Kind.COLLATE:
+        case PointFamily.COLLATE:
             return point.rows * (SAMPLE_S + 4 * point.inner / COLLATE)
-        case Kind.COLLECTIVE:
+        case PointFamily.COLLECTIVE:
             sent = float(volume_factor(point.name, np.array([2.0]))[0]) * size
             if point.name == "all_reduce":
                 return ALPHA_REDUCE_S + sent / REDUCE
             return ALPHA_S + sent / GATHER
-        case Kind.OVERLAP:
+        case PointFamily.OVERLAP:
             taken = EXCHANGE_S + EXCHANGE_S_PER_BYTE * size / 2
             return {"product": 10e-3, "exchange": 8e-3, "both": 10e-3 + taken}[point.name]
-        case Kind.SLICES:
+        case PointFamily.SLICES:
             whole = 2.0 * point.rows * point.inner * point.columns / RATE
             return whole / (SLICE_RATE if point.name.endswith("sliced") else 1.0)
         case _:
@@ -104,8 +104,12 @@ def journal_of(
         for point in points:
             took = true_s(point) * float(np.exp(noise * draw.standard_normal()))
             # Of the wall's time, other programs have had a quarter.
-            wall = took if point.kind in {Kind.COLLECTIVE, Kind.OVERLAP} else took / 0.75
+            wall = (
+                took if point.kind in {PointFamily.COLLECTIVE, PointFamily.OVERLAP} else took / 0.75
+            )
             journal.add(
-                point, number, Measurement(wall_s=(wall,) * own.ranks, busy_s=(took,) * own.ranks)
+                point,
+                number,
+                PointMeasurement(wall_s=(wall,) * own.ranks, busy_s=(took,) * own.ranks),
             )
     return journal

@@ -15,7 +15,7 @@ import pytest
 
 from wattree.cli.main import run
 from wattree.errors import RunError
-from wattree.measure import Ended, MeterOptions, measure_command, run_command
+from wattree.measure import CommandEnd, MeterOptions, measure_command, run_command
 from wattree.trace import Run, RunOrigin, read_run
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -31,14 +31,14 @@ def measured(recorded: Path, out: Path, *words: str) -> int:
 
 def test_the_exit_code_is_passed_on() -> None:
     """A script that calls `wattree measure` sees what the command said."""
-    assert run_command([PYTHON, "-c", "raise SystemExit(7)"]) == Ended(7)
+    assert run_command([PYTHON, "-c", "raise SystemExit(7)"]) == CommandEnd(7)
 
 
 def test_a_command_ended_by_a_signal_of_its_own_has_the_shells_code() -> None:
     """128 + n, as in every shell."""
     program = "import os; os.kill(os.getpid(), 9)"
 
-    assert run_command([PYTHON, "-c", program]) == Ended(137)
+    assert run_command([PYTHON, "-c", program]) == CommandEnd(137)
 
 
 def test_a_command_that_is_not_there_is_refused() -> None:

@@ -18,7 +18,7 @@ from wattree.hardware import Precision, load_device, load_node
 from wattree.job import Job, job_from_mapping
 from wattree.measure.profile.families import Findings, findings_of
 from wattree.measure.profile.journal import Journal
-from wattree.measure.profile.points import Kind, Pass, Point, points_for
+from wattree.measure.profile.points import Pass, PointFamily, ProfilePoint, points_for
 from wattree.measure.profile.write import files_of, write_profile
 from wattree.predict import predicted, setting_of
 from wattree.strategy import StrategyOptions
@@ -88,7 +88,7 @@ def test_held_out_errors_show_the_noise(tmp_path: Path) -> None:
 def test_one_disturbed_point_does_not_bend_a_fit(tmp_path: Path) -> None:
     """A point that took ten times as long is an outlier, not a property of the machine."""
     journal = profiles.journal_of(tmp_path / "m.jsonl", rounds=1)
-    first = journal.measured(Kind.PRODUCT)[4]
+    first = journal.measured(PointFamily.PRODUCT)[4]
     slow = replace(first.rounds[0], busy_s=(10 * first.seconds,) * 2, wall_s=(1e9,) * 2)
     first.rounds[0] = slow
     found = findings_of(journal, profiles.machine(), load_calibration())
@@ -100,7 +100,9 @@ def test_one_disturbed_point_does_not_bend_a_fit(tmp_path: Path) -> None:
 def test_a_family_without_measurements_is_named(tmp_path: Path) -> None:
     """Half a journal says which half is missing."""
     journal = profiles.journal_of(tmp_path / "m.jsonl", rounds=1)
-    for key in [key for key, each in journal.times.items() if each.point.kind is Kind.UPDATE]:
+    for key in [
+        key for key, each in journal.times.items() if each.point.kind is PointFamily.UPDATE
+    ]:
         del journal.times[key]
 
     with pytest.raises(RunError, match="no measurement of kind 'update'"):
@@ -118,7 +120,9 @@ def test_written_files_price_products_as_they_were_timed(
     )
     for rows, inner, columns in ((64, 2048, 2048), (64, 8192, 2048), (32, 300, 70)):
         for which in Pass:
-            point = Point(kind=Kind.PRODUCT, name=which, rows=rows, inner=inner, columns=columns)
+            point = ProfilePoint(
+                kind=PointFamily.PRODUCT, name=which, rows=rows, inner=inner, columns=columns
+            )
             m, n, k = (np.array([float(x)]) for x in point.product)
             found = product_time_s(m=m, n=n, k=k, groups=np.ones(1), rates=rates)
 
@@ -209,12 +213,12 @@ def test_a_gpu_keeps_the_kernels_that_ship(tmp_path: Path) -> None:
     device = load_device("h200-sxm-141gb")
     for point in points_for(precisions=own.precisions, ranks=1, accelerator=True):
         took = profiles.true_s(point)
-        if point.kind is Kind.PRODUCT:
+        if point.kind is PointFamily.PRODUCT:
             rates = convolution_rates(device, Precision(point.precision), load_calibration())
             m, n, k = (np.array([float(x)]) for x in point.product)
             shipped = product_time_s(m=m, n=n, k=k, groups=np.ones(1), rates=rates)
             took = 1.25 * float(shipped[0])
-        journal.add(point, 0, profiles.Measurement(wall_s=(took,), busy_s=(0.0,)))
+        journal.add(point, 0, profiles.PointMeasurement(wall_s=(took,), busy_s=(0.0,)))
     found = findings_of(journal, own, load_calibration())
     shipped = load_calibration().device(device, "convolution.bf16")
 

@@ -14,12 +14,12 @@ from tests.measure import profiles
 from wattree.errors import RunError
 from wattree.measure.profile import profile, session
 from wattree.measure.profile.crew import Crew
-from wattree.measure.profile.journal import Journal, Measurement
-from wattree.measure.profile.points import Kind, Pass, Point, points_for
+from wattree.measure.profile.journal import Journal, PointMeasurement
+from wattree.measure.profile.points import Pass, PointFamily, ProfilePoint, points_for
 from wattree.measure.profile.session import ROUNDS, measure_points
 
-PRODUCT = Point(kind=Kind.PRODUCT, name=Pass.FORWARD, rows=8, inner=32, columns=16)
-STREAM = Point(kind=Kind.STREAM, name="relu", size_bytes=4096)
+PRODUCT = ProfilePoint(kind=PointFamily.PRODUCT, name=Pass.FORWARD, rows=8, inner=32, columns=16)
+STREAM = ProfilePoint(kind=PointFamily.STREAM, name="relu", size_bytes=4096)
 
 
 class FakeCrew:
@@ -48,7 +48,7 @@ class FakeCrew:
         """Return the processor time taken. [s]"""
         return 0.0
 
-    def seconds(self, point: Point, window_s: float) -> Measurement | str:
+    def seconds(self, point: ProfilePoint, window_s: float) -> PointMeasurement | str:
         """Return the times of a point, or why there are none."""
         del window_s
         self.asked.append(point.key)
@@ -56,7 +56,7 @@ class FakeCrew:
         if point.key == self.refuses:
             return "no such thing here"
         took = profiles.true_s(point)
-        return Measurement(wall_s=(took, took), busy_s=(took, took))
+        return PointMeasurement(wall_s=(took, took), busy_s=(took, took))
 
 
 @pytest.fixture
@@ -141,9 +141,9 @@ def test_computing_counts_without_the_time_that_others_had(tmp_path: Path) -> No
     """Computing goes by processor time and what ranks share; exchanges by the clock on the wall."""
     crowded = profiles.machine(ranks=4)
     journal = Journal(tmp_path / "m.jsonl", crowded)
-    exchange = Point(kind=Kind.COLLECTIVE, name="all_gather", size_bytes=1024)
+    exchange = ProfilePoint(kind=PointFamily.COLLECTIVE, name="all_gather", size_bytes=1024)
     for point in (PRODUCT, exchange):
-        journal.add(point, 0, Measurement(wall_s=(9.0,) * 4, busy_s=(1.0,) * 4))
+        journal.add(point, 0, PointMeasurement(wall_s=(9.0,) * 4, busy_s=(1.0,) * 4))
     found = {key: each.seconds for key, each in journal.times.items()}
 
     assert found == {PRODUCT.key: 2.0, exchange.key: 9.0}
@@ -156,7 +156,7 @@ def test_times_are_medians_with_their_spread(tmp_path: Path) -> None:
         journal.add(
             PRODUCT,
             number,
-            Measurement(wall_s=(took, 1e6, 0.0), busy_s=(took, 1e6, 0.0)),
+            PointMeasurement(wall_s=(took, 1e6, 0.0), busy_s=(took, 1e6, 0.0)),
         )
     times = journal.times[PRODUCT.key]
 
@@ -206,11 +206,11 @@ def test_points_are_distinct_and_cover_the_shapes_of_small_networks() -> None:
     keys = [point.key for point in points]
 
     assert len(set(keys)) == len(keys)
-    assert {(p.name, p.precision) for p in points if p.kind is Kind.PRODUCT} == {
+    assert {(p.name, p.precision) for p in points if p.kind is PointFamily.PRODUCT} == {
         (which, precision) for which in Pass for precision in ("fp32", "bf16")
     }
     assert not any(
-        p.kind in {Kind.COLLECTIVE, Kind.OVERLAP}
+        p.kind in {PointFamily.COLLECTIVE, PointFamily.OVERLAP}
         for p in points_for(precisions=("fp32",), ranks=1, accelerator=False)
     )
 
@@ -227,27 +227,31 @@ def ranks() -> Any:
     "point",
     [
         PRODUCT,
-        Point(kind=Kind.PRODUCT, name=Pass.WEIGHT_GRADIENT, rows=8, inner=32, columns=16),
-        Point(kind=Kind.PRODUCT, name=Pass.INPUT_GRADIENT, rows=8, inner=32, columns=16),
+        ProfilePoint(
+            kind=PointFamily.PRODUCT, name=Pass.WEIGHT_GRADIENT, rows=8, inner=32, columns=16
+        ),
+        ProfilePoint(
+            kind=PointFamily.PRODUCT, name=Pass.INPUT_GRADIENT, rows=8, inner=32, columns=16
+        ),
         STREAM,
-        Point(kind=Kind.STREAM, name="relu_backward", size_bytes=4096),
-        Point(kind=Kind.STREAM, name="add_in_place", size_bytes=4096),
-        Point(kind=Kind.UPDATE, name="adamw", size_bytes=4096),
-        Point(kind=Kind.STEP, name="step", rows=2, inner=2),
-        Point(kind=Kind.COLLATE, name="batch", rows=4, inner=8),
+        ProfilePoint(kind=PointFamily.STREAM, name="relu_backward", size_bytes=4096),
+        ProfilePoint(kind=PointFamily.STREAM, name="add_in_place", size_bytes=4096),
+        ProfilePoint(kind=PointFamily.UPDATE, name="adamw", size_bytes=4096),
+        ProfilePoint(kind=PointFamily.STEP, name="step", rows=2, inner=2),
+        ProfilePoint(kind=PointFamily.COLLATE, name="batch", rows=4, inner=8),
         *(
-            Point(kind=Kind.COLLECTIVE, name=name, size_bytes=4096)
+            ProfilePoint(kind=PointFamily.COLLECTIVE, name=name, size_bytes=4096)
             for name in ("all_reduce", "all_gather", "reduce_scatter")
         ),
-        Point(kind=Kind.OVERLAP, name="both", size_bytes=65536),
+        ProfilePoint(kind=PointFamily.OVERLAP, name="both", size_bytes=65536),
     ],
     ids=lambda point: point.key,
 )
-def test_real_ranks_measure(ranks: Crew, point: Point) -> None:
+def test_real_ranks_measure(ranks: Crew, point: ProfilePoint) -> None:
     """Every kind of point runs on two processes and takes some time."""
     found = ranks.seconds(point, 0.002)
 
-    assert isinstance(found, Measurement)
+    assert isinstance(found, PointMeasurement)
     assert len(found.wall_s) == 2
     assert all(0 < took < 60 for took in found.wall_s)
     assert all(0 <= took < 60 for took in found.busy_s)

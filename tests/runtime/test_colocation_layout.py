@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from wattree.errors import RunError
 from wattree.runtime.colocation import (
-    Colocation,
+    ColocatedProcess,
     DeviceShape,
     NodeShape,
     colocation_from,
@@ -102,9 +102,9 @@ def test_layouts_that_cannot_be_are_refused(
 
 
 @st.composite
-def _colocations(draw: st.DrawFn) -> Colocation:
+def _colocations(draw: st.DrawFn) -> ColocatedProcess:
     processes = draw(st.integers(1, 60))
-    return Colocation(
+    return ColocatedProcess(
         processes=processes,
         device=draw(st.integers(0, 10_000)),
         device_rank=draw(st.integers(0, processes - 1)),
@@ -117,14 +117,14 @@ def _colocations(draw: st.DrawFn) -> Colocation:
 
 
 @given(told=_colocations())
-def test_what_the_launcher_says_is_read_as_it_was_meant(told: Colocation) -> None:
+def test_what_the_launcher_says_is_read_as_it_was_meant(told: ColocatedProcess) -> None:
     """There and back."""
     assert colocation_from(told.variables()) == told
 
 
 def test_variables_that_cannot_be_are_refused_all_at_once() -> None:
     """The message names each."""
-    told = Colocation(processes=2, device=0, device_rank=1).variables()
+    told = ColocatedProcess(processes=2, device=0, device_rank=1).variables()
     assert colocation_from({"RANK": "0"}) is None
     with pytest.raises(RunError, match="environment of wattree launch: 2 problems") as caught:
         colocation_from(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.runtime.convert_models import encoder, family, stack
 from wattree.errors import OutputError, RunError, StrategyError
 from wattree.runtime import (
-    Rule,
+    ConversionRule,
     conversion_of,
     load_shards,
     phantomize,
@@ -332,7 +332,7 @@ def test_widths_ghosts_and_heads_have_to_fit_the_ranks() -> None:
     assert cut(stack(9, 9), {"0": "row"}, variant="both") == {
         "variant": "'both' is none of pair, shared"
     }
-    fused = Rule(pattern="0", parts=2)
+    fused = ConversionRule(pattern="0", parts=2)
     assert cut(stack(8, 6), {"0": fused}) == {
         "0": "has 6 outputs, of 2 layers in one; each has to divide over the 2 ranks"
     }

@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 import numpy as np
 
 from wattree.errors import RunError
-from wattree.runtime.colocation import Colocation
+from wattree.runtime.colocation import ColocatedProcess
 from wattree.runtime.patches import FOLDER, PARTS
 from wattree.runtime.patches.backend import shared_backend
 from wattree.runtime.patches.start import left_out
@@ -59,7 +59,7 @@ def run(
     world = devices * processes
     children = []
     for rank in range(world):
-        told = Colocation(
+        told = ColocatedProcess(
             processes=processes,
             device=rank // processes,
             device_rank=rank % processes,
@@ -179,7 +179,7 @@ def test_another_sitecustomize_is_imported_as_well(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('the cluster set this up')\n")
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(map(str, [FOLDER, tmp_path, ROOT / "src"])),
-        **Colocation(processes=2, device=0, device_rank=0).variables(),
+        **ColocatedProcess(processes=2, device=0, device_rank=0).variables(),
     }
 
     done = subprocess.run(
@@ -197,7 +197,7 @@ def test_a_python_without_wattree_is_told(tmp_path: Path) -> None:
     """It would run the script q times otherwise."""
     environment = {
         "PYTHONPATH": str(FOLDER),
-        **Colocation(processes=2, device=0, device_rank=0).variables(),
+        **ColocatedProcess(processes=2, device=0, device_rank=0).variables(),
     }
 
     done = subprocess.run(
@@ -242,9 +242,9 @@ def test_a_script_that_wraps_no_model_is_told_once() -> None:
     """At the first step of its optimiser: its processes train apart."""
     script = """
 import torch
-from wattree.runtime.colocation import Colocation
+from wattree.runtime.colocation import ColocatedProcess
 from wattree.runtime.patches.model import change_model
-change_model(Colocation(processes=2, device=0, device_rank=0, local_rank=0))
+change_model(ColocatedProcess(processes=2, device=0, device_rank=0, local_rank=0))
 model = torch.nn.Linear(2, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(3):

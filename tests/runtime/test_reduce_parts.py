@@ -23,7 +23,7 @@ from wattree.runtime.data import batch_samples
 from wattree.runtime.recipe import recipe_of
 from wattree.runtime.reduce.device import Hierarchical
 from wattree.runtime.reduce.device_rooms import DeviceRooms
-from wattree.runtime.reduce.meeting import Meeting, shared_file
+from wattree.runtime.reduce.meeting import MemberMeeting, shared_file
 from wattree.runtime.reduce.nccl import multi_rank_problem
 from wattree.runtime.reduce.rooms import Rooms, SharedRooms
 
@@ -166,11 +166,11 @@ def test_batches_of_a_step_do_not_depend_on_replicas() -> None:
     assert found == order.tolist()
 
 
-def members(count: int, patience_s: float = 5.0) -> list[Meeting]:
+def members(count: int, patience_s: float = 5.0) -> list[MemberMeeting]:
     """Return meetings of one device, all in this process."""
     file = shared_file("wattree-test")
     found = [
-        Meeting(os.dup(file), place, range(10, 10 + count), patience_s=patience_s)
+        MemberMeeting(os.dup(file), place, range(10, 10 + count), patience_s=patience_s)
         for place in range(count)
     ]
     for each in found:  # the kernel tells a process of the locks of others alone
@@ -320,7 +320,7 @@ def test_phases_may_pass_the_largest_word() -> None:
 
     done = []
 
-    def run(each: Meeting) -> None:
+    def run(each: MemberMeeting) -> None:
         for _ in range(5):
             each.meet("averaging")
         done.append(each.place)

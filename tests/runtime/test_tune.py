@@ -19,16 +19,16 @@ from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.tune import (
     TRIAL,
     Choice,
-    Limits,
-    Row,
-    Setting,
+    RampLimits,
     Trial,
+    TrialRow,
+    TrialSetting,
     ramp,
     trial_from,
 )
 from wattree.runtime.tune.measured import TrialOptions, Trials
 
-ROOMY = Limits(free_bytes=1e15, clients=16, cores=8)
+ROOMY = RampLimits(free_bytes=1e15, clients=16, cores=8)
 SCRIPT = Path(__file__).parent / "scripts" / "waits.py"
 
 
@@ -47,9 +47,9 @@ class Machine:
     ) -> None:
         self._rates, self._workers, self._compiled = rates, workers, compiled
         self._memory = memory
-        self.asked: list[Setting] = []
+        self.asked: list[TrialSetting] = []
 
-    def __call__(self, setting: Setting) -> Row:
+    def __call__(self, setting: TrialSetting) -> TrialRow:
         """Return the row of a setting."""
         self.asked.append(setting)
         rate = self._rates[min(setting.processes, len(self._rates)) - 1]
@@ -57,7 +57,7 @@ class Machine:
         workers = self._workers if setting.loader_workers is None else setting.loader_workers
         if self._workers:
             rate *= workers / self._workers
-        return Row(
+        return TrialRow(
             setting=setting,
             step_s=32 * setting.batch_factor / rate,
             rate=rate,
@@ -71,17 +71,17 @@ def test_the_fastest_number_is_chosen() -> None:
     """Up to where more no longer helps, and not a trial further than two."""
     machine = Machine(100, 150, 170, 160, 150, 140)
     found = ramp(machine, ROOMY)
-    assert found.chosen == Setting(processes=3)
+    assert found.chosen == TrialSetting(processes=3)
     assert found.gain == pytest.approx(1.7)
     assert max(setting.processes for setting in machine.asked) == 6
-    assert machine.asked[0] == Setting()
+    assert machine.asked[0] == TrialSetting()
 
 
 def test_one_process_is_kept_where_it_is_best() -> None:
     """Slower, as fast, and faster by less than short trials tell."""
     for second in (60.0, 100.0, 102.0):
         found = ramp(Machine(100, second), ROOMY)
-        assert found.chosen == Setting()
+        assert found.chosen == TrialSetting()
         assert found.gain == 1.0
         assert found.why
 
@@ -90,13 +90,13 @@ def test_a_lucky_trial_is_not_believed() -> None:
     """What only the first trial says does not stand when measured again in turns."""
     lucky = {1: [100.0], 2: [130.0, 99.0, 101.0]}
 
-    def measure(setting: Setting) -> Row:
+    def measure(setting: TrialSetting) -> TrialRow:
         rates = lucky.get(setting.processes, [50.0])
         rate = rates.pop(0) if len(rates) > 1 else rates[0]
-        return Row(setting=setting, step_s=1.0, rate=rate, samples=rate, memory_bytes=1.0)
+        return TrialRow(setting=setting, step_s=1.0, rate=rate, samples=rate, memory_bytes=1.0)
 
     found = ramp(measure, replace(ROOMY, switches=False))
-    assert found.chosen == Setting()
+    assert found.chosen == TrialSetting()
     assert "again in turns" in " ".join(found.why)
 
 
@@ -109,7 +109,7 @@ def test_a_lucky_trial_is_not_believed() -> None:
 def test_trials_stay_within_memory_and_clients(rates: list[float], room: int, clients: int) -> None:
     """No trial has more processes than there is room for; the choice is no slower than one."""
     machine = Machine(*rates, memory=0.9e9)
-    found = ramp(machine, Limits(free_bytes=room * 1e9 + 1, clients=clients))
+    found = ramp(machine, RampLimits(free_bytes=room * 1e9 + 1, clients=clients))
     assert max(setting.processes for setting in machine.asked) <= max(1, min(room, clients))
     rate = next(row.rate for row in found.rows if row.setting == found.chosen)
     assert rate >= found.rows[0].rate
@@ -119,13 +119,15 @@ def test_trials_stay_within_memory_and_clients(rates: list[float], room: int, cl
 def test_processes_are_told_from_threads_that_wait_for_each_other() -> None:
     """Two processes four times as fast as one with two threads, no faster than one with one."""
 
-    def measure(setting: Setting) -> Row:
+    def measure(setting: TrialSetting) -> TrialRow:
         rate = {1: 100.0 if setting.threads is None else 400.0, 2: 405.0}[setting.processes]
-        return Row(setting=setting, step_s=32 / rate, rate=rate, samples=32.0, memory_bytes=1e9)
+        return TrialRow(
+            setting=setting, step_s=32 / rate, rate=rate, samples=32.0, memory_bytes=1e9
+        )
 
-    limits = Limits(free_bytes=1e15, clients=2, switches=False, sets_threads=True)
+    limits = RampLimits(free_bytes=1e15, clients=2, switches=False, sets_threads=True)
     found = ramp(measure, limits)
-    assert found.chosen == Setting(threads=1)
+    assert found.chosen == TrialSetting(threads=1)
     assert found.gain == pytest.approx(4.0)
     assert "q = 2 against q = 1, 1 thread, measured again in turns: 1.01 x" in found.why[-2]
 
@@ -133,8 +135,8 @@ def test_processes_are_told_from_threads_that_wait_for_each_other() -> None:
 def test_one_process_with_more_loader_workers_is_chosen_where_it_is_best() -> None:
     """The launcher sets them without a change to the script; a larger batch is only told."""
     found = ramp(Machine(100, 150, 170, 160, 150, workers=1), replace(ROOMY, cores=2))
-    assert max(found.rows, key=lambda row: row.rate).setting == Setting(processes=3)
-    assert found.chosen == Setting(loader_workers=2)
+    assert max(found.rows, key=lambda row: row.rate).setting == TrialSetting(processes=3)
+    assert found.chosen == TrialSetting(loader_workers=2)
     assert found.gain == pytest.approx(2.0)
     assert "q = 1, 2 loader workers against q = 1, measured again in turns" in " ".join(found.why)
 
@@ -154,16 +156,16 @@ def test_figures_are_whole_on_a_narrow_console() -> None:
 def test_loader_workers_and_threads_are_tried_for_the_best_number() -> None:
     """Twice and half the workers; MPS's shares with room for overlap, then equal ones."""
     machine = Machine(100, 190, 150, 120, workers=2)
-    found = ramp(machine, Limits(free_bytes=1e15, cores=4, shares_threads=True))
-    assert found.chosen == Setting(processes=2, loader_workers=4)
+    found = ramp(machine, RampLimits(free_bytes=1e15, cores=4, shares_threads=True))
+    assert found.chosen == TrialSetting(processes=2, loader_workers=4)
     assert replace(found.chosen, thread_percentage=50.0) in machine.asked
-    assert Setting(loader_workers=4) in [row.setting for row in found.competitors]
+    assert TrialSetting(loader_workers=4) in [row.setting for row in found.competitors]
 
 
 def test_what_one_process_can_do_otherwise_is_said() -> None:
     """A compiled model ahead of the choice is told, not taken."""
     found = ramp(Machine(100, 120, 90, compiled=1.5), ROOMY)
-    assert found.chosen == Setting(processes=2)
+    assert found.chosen == TrialSetting(processes=2)
     assert "torch.compile is 1.25 x" in " ".join(found.why)
 
 
@@ -171,12 +173,12 @@ def test_numbers_that_do_not_go_are_passed_over() -> None:
     """A batch that does not divide is a row with its reason, and the ramp goes on."""
     machine = Machine(100, 150, 160, 200, 100)
 
-    def measure(setting: Setting) -> Row:
+    def measure(setting: TrialSetting) -> TrialRow:
         row = machine(setting)
         return replace(row, fault="32 does not divide", rate=0.0) if setting.processes == 3 else row
 
     found = ramp(measure, ROOMY)
-    assert found.chosen == Setting(processes=4)
+    assert found.chosen == TrialSetting(processes=4)
     written = StringIO()
     show_choice(found, Console(width=110, file=written))
     text = written.getvalue()
@@ -187,7 +189,7 @@ def test_numbers_that_do_not_go_are_passed_over() -> None:
 
 def test_a_first_trial_that_fails_ends_the_search() -> None:
     """There is nothing to compare with."""
-    broken = Row(setting=Setting(), fault="no step")
+    broken = TrialRow(setting=TrialSetting(), fault="no step")
     found: Choice = ramp(lambda _: broken, ROOMY)
     assert found.rows == (broken,)
     assert found.why == ("no step",)
@@ -230,8 +232,8 @@ def test_trials_of_an_unmodified_script(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     ended = tmp_path / "ended"
     trials = _trials(str(ended))
-    one, two = trials(Setting()), trials(Setting(processes=2))
-    larger = trials(Setting(batch_factor=2))
+    one, two = trials(TrialSetting()), trials(TrialSetting(processes=2))
+    larger = trials(TrialSetting(batch_factor=2))
     assert not one.fault + two.fault + larger.fault
     assert (one.samples, two.samples, larger.samples) == (8.0, 8.0, 16.0)
     assert one.step_s > 8 * 5e-3
@@ -246,5 +248,5 @@ def test_trials_of_an_unmodified_script(tmp_path: Path) -> None:
 def test_a_script_without_ddp_is_refused() -> None:
     """Its processes would know nothing of each other."""
     pytest.importorskip("torch")
-    row = _trials("-", "plain")(Setting())
+    row = _trials("-", "plain")(TrialSetting())
     assert "wraps no model in DistributedDataParallel" in row.fault

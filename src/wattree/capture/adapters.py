@@ -22,8 +22,6 @@ from wattree.graph import (
     Parameter,
 )
 
-__all__ = ["freeze", "with_lora"]
-
 
 def with_lora(graph: ModelGraph, *, rank: int, targets: Sequence[str]) -> ModelGraph:
     """Return the graph with low-rank adapters beside some projections, all else frozen.

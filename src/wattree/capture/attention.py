@@ -24,8 +24,6 @@ from wattree.graph import (
     Parameter,
 )
 
-__all__ = ["attention_core", "cross_attention", "self_attention"]
-
 #: Launches of a rotary embedding on queries and keys: two products, negate, concatenate and add
 #: for each of the two.
 _ROTARY_KERNELS = 10

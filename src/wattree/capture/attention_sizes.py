@@ -8,8 +8,6 @@ from wattree.capture.parts import features
 from wattree.capture.shape import LayerKind, TransformerShape
 from wattree.graph import IterationDim
 
-__all__ = ["AttentionSizes", "sizes_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSizes:

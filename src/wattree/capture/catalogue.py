@@ -17,14 +17,6 @@ from typing import Any
 from wattree.capture.zoo import built_in_models
 from wattree.errors import UnknownNameError
 
-__all__ = [
-    "CatalogueEntry",
-    "catalogue_entry",
-    "configuration_names",
-    "is_model_name",
-    "model_names",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:

@@ -8,8 +8,6 @@ from typing import Any, Final
 from wattree.capture.shape import LARGEST_COUNT, MOST_LAYERS
 from wattree.errors import ModelError, nearest
 
-__all__ = ["ConfigReader"]
-
 _LONGEST_SHOWN: Final = 60
 
 

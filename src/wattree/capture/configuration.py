@@ -13,8 +13,6 @@ from wattree.capture.huggingface import readable_model_types, transformer_from_c
 from wattree.errors import MissingExtraError
 from wattree.graph import ModelGraph
 
-__all__ = ["captured_from_config", "model_from_config"]
-
 _GRAPHS: Final[dict[tuple[str, str, int | None], ModelGraph]] = {}
 _MOST_GRAPHS: Final = 16
 

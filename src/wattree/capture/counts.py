@@ -7,8 +7,6 @@ from math import prod
 
 from wattree.graph import Block, ModelGraph, Operator, OperatorKind
 
-__all__ = ["dense_forward_flop", "operator_flop"]
-
 
 def operator_flop(operator: Operator, *, micro_batch: float, sequence: float) -> float:
     """Return the FLOP of one operator's products, attention counted dense. [FLOP]

@@ -19,8 +19,6 @@ from wattree.graph import (
     Parameter,
 )
 
-__all__ = ["disentangled_scores"]
-
 
 def disentangled_scores(
     shape: TransformerShape, sizes: AttentionSizes, *, q: str, kv: str, seq: IterationDim
@@ -31,7 +29,33 @@ def disentangled_scores(
     contents and positions are then multiplied head by head.
     """
     span = shape.disentangled_positions
-    width = shape.hidden
+    scores = Operator(
+        path="attention.position_scores",
+        kind=OperatorKind.MATMUL,
+        function="disentangled_scores",
+        dims=(
+            BATCH,
+            seq,
+            features("heads", sizes.heads, units=sizes.kv_heads),
+            features("position", 2 * span, role=DimRole.OPAQUE),
+            features("feature", sizes.head_dim, role=DimRole.CONTRACTED),
+        ),
+        # The positions come second: they are the weight-like operand, indexed by `position`.
+        inputs=(
+            Operand(tensor=q, dims=("batch", "seq", "heads", "feature")),
+            Operand(tensor="projected_positions", dims=("position", "heads", "feature")),
+            Operand(tensor=kv, dims=("batch", "seq", "heads", "feature"), fraction=sizes.kv_share),
+        ),
+        outputs=(Operand(tensor="position_scores", dims=("batch", "seq", "position", "heads")),),
+        saved=(q, kv, "projected_positions"),
+        kernels=2,
+    )
+    return [*_projected_positions(shape, sizes), scores]
+
+
+def _projected_positions(shape: TransformerShape, sizes: AttentionSizes) -> list[Operator]:
+    """Return the relative positions, and their projection to queries and keys."""
+    span, width = shape.disentangled_positions, shape.hidden
     positions = features("position", span, role=DimRole.OPAQUE)
     table = Operator(
         path="attention.relative_positions",
@@ -69,25 +93,4 @@ def disentangled_scores(
         ),
         saved=("relative_positions",),
     )
-    scores = Operator(
-        path="attention.position_scores",
-        kind=OperatorKind.MATMUL,
-        function="disentangled_scores",
-        dims=(
-            BATCH,
-            seq,
-            features("heads", sizes.heads, units=sizes.kv_heads),
-            features("position", 2 * span, role=DimRole.OPAQUE),
-            features("feature", sizes.head_dim, role=DimRole.CONTRACTED),
-        ),
-        # The positions come second: they are the weight-like operand, indexed by `position`.
-        inputs=(
-            Operand(tensor=q, dims=("batch", "seq", "heads", "feature")),
-            Operand(tensor="projected_positions", dims=("position", "heads", "feature")),
-            Operand(tensor=kv, dims=("batch", "seq", "heads", "feature"), fraction=sizes.kv_share),
-        ),
-        outputs=(Operand(tensor="position_scores", dims=("batch", "seq", "position", "heads")),),
-        saved=(q, kv, "projected_positions"),
-        kernels=2,
-    )
-    return [table, projection, scores]
+    return [table, projection]

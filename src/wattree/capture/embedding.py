@@ -24,8 +24,6 @@ from wattree.graph import (
     Parameter,
 )
 
-__all__ = ["RELATIVE_TABLE", "TOKEN_TABLE", "embedding_block", "vocabulary_units"]
-
 #: Global name of the token table, for the parameters tied to it.
 TOKEN_TABLE = "embedding/embedding.tokens.weight"  # noqa: S105 (a token of text)
 
@@ -75,34 +73,13 @@ def embedding_block(
         state = "embedding.sum"
         operators += [
             *tables,
-            elementwise(
-                state,
-                "add",
-                reads=summands,
-                writes=state,
-                width=width,
-                seq=seq,
-                kernels=len(tables),
-            ),
+            elementwise(state, "add", reads=summands, width=width, seq=seq, kernels=len(tables)),
         ]
     if shape.embedding_norm:
-        operators.append(
-            norm(
-                "embedding.norm",
-                shape.norm,
-                reads=state,
-                writes="embedding.norm",
-                width=width,
-                seq=seq,
-            )
-        )
+        operators.append(norm("embedding.norm", shape.norm, reads=state, width=width, seq=seq))
         state = "embedding.norm"
     if shape.embedding_dropout:
-        operators.append(
-            dropout(
-                "embedding.dropout", reads=state, writes="embedding.dropout", width=width, seq=seq
-            )
-        )
+        operators.append(dropout("embedding.dropout", reads=state, width=width, seq=seq))
         state = "embedding.dropout"
     if width != shape.hidden:
         operators.append(_projection(shape, reads=state, seq=seq))
@@ -125,7 +102,6 @@ def _projection(shape: TransformerShape, *, reads: str, seq: IterationDim) -> Op
     return linear(
         "embedding.projection",
         reads=reads,
-        writes="embedding.projection",
         in_features=shape.embedding_width,
         out_features=shape.hidden,
         bias=shape.embedding_bias,

@@ -28,8 +28,6 @@ from wattree.graph import (
 )
 from wattree.job import CROSS_ENTROPY, Ffn
 
-__all__ = ["build_ffn"]
-
 #: What a sample and a regression's target take per value, and a class: as loaders hand them to
 #: the device (float32, int64). [B]
 _VALUE_BYTES, _CLASS_BYTES = 4.0, 8.0

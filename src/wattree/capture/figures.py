@@ -9,8 +9,6 @@ from wattree.capture.counts import dense_forward_flop
 from wattree.capture.load import load_model
 from wattree.capture.zoo.shipped import shipped_models
 
-__all__ = ["ModelFigures", "model_figures"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFigures:

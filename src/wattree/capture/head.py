@@ -16,8 +16,6 @@ from wattree.graph import (
     Tensor,
 )
 
-__all__ = ["head_block", "hidden_state"]
-
 
 def hidden_state(shape: TransformerShape, seq: IterationDim, *, name: str = "hidden") -> Tensor:
     """Return the tensor that blocks hand to each other."""
@@ -36,7 +34,6 @@ def head_block(shape: TransformerShape, *, seq: IterationDim) -> Block | None:
                 "final_norm",
                 shape.norm,
                 reads=state,
-                writes="final_norm",
                 width=shape.hidden,
                 seq=seq,
             )
@@ -68,7 +65,6 @@ def _logits(
         linear(
             "logits",
             reads=reads,
-            writes="logits",
             in_features=shape.embedding_width,
             out_features=shape.padded_vocab,
             out_name="vocab",
@@ -85,7 +81,6 @@ def _logits(
                 "logits_softcap",
                 "softcap",
                 reads=["logits"],
-                writes="logits_softcap",
                 width=shape.padded_vocab,
                 last="vocab",
                 units=vocabulary_units(shape.padded_vocab),
@@ -107,7 +102,6 @@ def _narrowed(shape: TransformerShape, *, reads: str, seq: IterationDim) -> list
         linear(
             "logits_projection",
             reads=reads,
-            writes="logits_projection",
             in_features=shape.hidden,
             out_features=shape.embedding_width,
             bias=shape.embedding_bias,
@@ -145,7 +139,6 @@ def _masked_lm(shape: TransformerShape, *, reads: str, seq: IterationDim) -> lis
         linear(
             "transform",
             reads=reads,
-            writes="transform",
             in_features=shape.hidden,
             out_features=width,
             bias=shape.transform_bias,
@@ -155,7 +148,6 @@ def _masked_lm(shape: TransformerShape, *, reads: str, seq: IterationDim) -> lis
             "transform_activation",
             shape.activation,
             reads=["transform"],
-            writes="transform_activation",
             width=width,
             seq=seq,
             saved=("transform",),
@@ -164,7 +156,6 @@ def _masked_lm(shape: TransformerShape, *, reads: str, seq: IterationDim) -> lis
             "transform_norm",
             shape.norm,
             reads="transform_activation",
-            writes="transform_norm",
             width=width,
             seq=seq,
         ),
@@ -179,7 +170,6 @@ def _discriminator(shape: TransformerShape, *, reads: str, seq: IterationDim) ->
         linear(
             "transform",
             reads=reads,
-            writes="transform",
             in_features=width,
             out_features=width,
             bias=True,
@@ -189,7 +179,6 @@ def _discriminator(shape: TransformerShape, *, reads: str, seq: IterationDim) ->
             "transform_activation",
             shape.activation,
             reads=["transform"],
-            writes="transform_activation",
             width=width,
             seq=seq,
             saved=("transform",),
@@ -197,7 +186,6 @@ def _discriminator(shape: TransformerShape, *, reads: str, seq: IterationDim) ->
         linear(
             "logits",
             reads="transform_activation",
-            writes="logits",
             in_features=width,
             out_features=1,
             bias=True,
@@ -207,7 +195,6 @@ def _discriminator(shape: TransformerShape, *, reads: str, seq: IterationDim) ->
             "loss",
             "binary_cross_entropy",
             reads=["logits"],
-            writes="loss",
             width=1,
             seq=seq,
             saved=("logits",),
@@ -223,7 +210,6 @@ def _pooler(shape: TransformerShape, *, reads: str, seq: IterationDim) -> list[O
         linear(
             "pooler",
             reads="first_token",
-            writes="pooler",
             in_features=shape.hidden,
             out_features=shape.hidden,
             bias=True,
@@ -233,7 +219,6 @@ def _pooler(shape: TransformerShape, *, reads: str, seq: IterationDim) -> list[O
             "pooler_activation",
             "tanh",
             reads=["pooler"],
-            writes="pooler_activation",
             width=shape.hidden,
             seq=first,
             saved=("pooler_activation",),
@@ -244,7 +229,6 @@ def _pooler(shape: TransformerShape, *, reads: str, seq: IterationDim) -> list[O
             linear(
                 "next_sentence",
                 reads="pooler_activation",
-                writes="next_sentence",
                 in_features=shape.hidden,
                 out_features=2,
                 bias=True,

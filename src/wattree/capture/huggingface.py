@@ -12,8 +12,6 @@ from wattree.capture.transformer import build_transformer
 from wattree.errors import ModelError, nearest
 from wattree.graph import ModelGraph
 
-__all__ = ["config_shape", "readable_model_types", "transformer_from_config"]
-
 #: Architectures that are known and are not language models made of the operators here.
 _CAPTURED: Final = frozenset(
     {

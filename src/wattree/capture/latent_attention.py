@@ -15,8 +15,6 @@ from wattree.graph import (
     OperatorKind,
 )
 
-__all__ = ["latent_attention"]
-
 #: Launches: rotary on queries and keys (10), then split, expand and two concatenations.
 _ASSEMBLY_KERNELS = 14
 

@@ -11,8 +11,6 @@ from wattree.capture.parts import dropout, elementwise, norm, sequence_dim
 from wattree.capture.shape import LayerKind, TransformerShape
 from wattree.graph import Block, IterationDim, Operator
 
-__all__ = ["layer_block"]
-
 _PRE = ("pre", "sandwich")
 _AFTER_BRANCH = ("sandwich", "branch")
 
@@ -31,7 +29,6 @@ class _Layer:
                 path,
                 self.shape.norm,
                 reads=reads,
-                writes=path,
                 width=self.shape.hidden,
                 seq=self.seq,
             )
@@ -47,7 +44,7 @@ class _Layer:
                 for index in range(len(results))
             )
             self.operators += [
-                dropout(path, reads=result, writes=path, width=shape.hidden, seq=seq)
+                dropout(path, reads=result, width=shape.hidden, seq=seq)
                 for path, result in zip(dropped, results, strict=True)
             ]
             results = dropped
@@ -60,7 +57,6 @@ class _Layer:
                 residual,
                 "add",
                 reads=[state, *results],
-                writes=residual,
                 width=shape.hidden,
                 seq=seq,
                 kernels=len(results),
@@ -75,9 +71,7 @@ class _Layer:
             return results[0]
         path = f"{part}.sum"
         self.operators.append(
-            elementwise(
-                path, "add", reads=results, writes=path, width=self.shape.hidden, seq=self.seq
-            )
+            elementwise(path, "add", reads=results, width=self.shape.hidden, seq=self.seq)
         )
         return path
 

@@ -14,8 +14,6 @@ from wattree.errors import ModelError
 from wattree.files import read_json
 from wattree.graph import ModelGraph
 
-__all__ = ["CONFIG_LIMIT_BYTES", "load_model", "located_model"]
-
 #: Largest `config.json` that is read. Those of public models are below 100 kB; classifiers with
 #: a name for each of 20,000 classes reach 1 MB. [B]
 CONFIG_LIMIT_BYTES: Final = 4 * 2**20

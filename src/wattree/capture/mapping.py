@@ -20,8 +20,6 @@ from wattree.capture.transformer import build_transformer
 from wattree.errors import ModelError
 from wattree.graph import ModelGraph
 
-__all__ = ["TRANSFORMER_KEYS", "shape_from_mapping", "transformer_from_mapping"]
-
 _SHORTHANDS: Final = ("dense_layers", "moe_every", "full_attention_every")
 #: Fields for which zero says "none", so that it may be written; elsewhere leave the key out.
 _MAY_BE_ZERO: Final = frozenset(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from wattree.capture.parts import ExpertGroup, features, linear
 from wattree.graph import IterationDim, Operand, Operator, OperatorKind
 
-__all__ = ["feed_forward"]
-
 
 def feed_forward(
     path: str,
@@ -27,7 +25,6 @@ def feed_forward(
         linear(
             up,
             reads=reads,
-            writes=up,
             in_features=hidden,
             out_features=2 * ffn if gated else ffn,
             bias=bias,
@@ -61,9 +58,9 @@ def _activation(
     experts: ExpertGroup | None,
 ) -> Operator:
     # The lead dims are those of the projections, so take them from one.
-    lead = linear(
-        path, reads=reads, writes=path, in_features=1, out_features=1, seq=seq, experts=experts
-    ).dims[:-2]
+    lead = linear(path, reads=reads, in_features=1, out_features=1, seq=seq, experts=experts).dims[
+        :-2
+    ]
     dims = (*(dim.name for dim in lead), "ffn")
     # ReLU's backward needs only its output, which the next projection keeps anyway.
     keeps_output = function == "relu" and not gated

@@ -17,16 +17,6 @@ from wattree.errors import MissingExtraError, ModelError
 from wattree.graph import ModelGraph
 from wattree.job import InputDeclaration, ModuleSource, module_source, read_declaration
 
-__all__ = [
-    "DENSE_TABLES",
-    "IDLE_SEQUENCE",
-    "RECORDED_BATCH",
-    "capture_module",
-    "idle_sequence",
-    "module_graph",
-    "record_source",
-]
-
 #: Samples of the run whose sizes are exact: more than 1, which some layers treat apart.
 RECORDED_BATCH: Final = 2
 #: Begins the warning of a model whose samples are no sequences.

@@ -20,8 +20,6 @@ from wattree.capture.parts import (
 from wattree.capture.shape import TransformerShape
 from wattree.graph import DimRole, IterationDim, Operand, Operator, OperatorKind
 
-__all__ = ["mixture_of_experts"]
-
 _ROUTED_DIMS = ("expert", "batch", "seq", "hidden")
 
 
@@ -130,7 +128,6 @@ def _shared_experts(
     gate = linear(
         "moe.shared.gate",
         reads=reads,
-        writes="moe.shared.gate",
         in_features=shape.hidden,
         out_features=1,
         seq=seq,
@@ -142,7 +139,6 @@ def _shared_experts(
             Operand(tensor="moe.shared.down", dims=HIDDEN_DIMS),
             Operand(tensor="moe.shared.gate", dims=("batch", "seq")),
         ],
-        writes="moe.shared.scale",
         width=shape.hidden,
         seq=seq,
         saved=("moe.shared.down", "moe.shared.gate"),

@@ -8,8 +8,6 @@ from fnmatch import fnmatchcase
 
 from wattree.graph import BlockInstance, Operator
 
-__all__ = ["OperatorNames", "matches", "operator_names"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorNames:

@@ -28,19 +28,6 @@ from wattree.graph import (
     Parameter,
 )
 
-__all__ = [
-    "BATCH",
-    "HIDDEN_DIMS",
-    "ExpertGroup",
-    "Output",
-    "dropout",
-    "elementwise",
-    "features",
-    "linear",
-    "norm",
-    "sequence_dim",
-]
-
 BATCH: Final = IterationDim(name="batch", extent=Extent(batch=1))
 HIDDEN_DIMS: Final = ("batch", "seq", "hidden")
 
@@ -91,7 +78,7 @@ def linear(
     path: str,
     *,
     reads: str,
-    writes: str | Sequence[Output],
+    writes: str | Sequence[Output] | None = None,
     in_features: int,
     out_features: int,
     bias: bool = False,
@@ -102,7 +89,11 @@ def linear(
     experts: ExpertGroup | None = None,
     tied_to: str | None = None,
 ) -> Operator:
-    """Return a matrix product with its weight `(out, in)`, grouped over experts if given."""
+    """Return a matrix product with its weight `(out, in)`, grouped over experts if given.
+
+    Like all operators here it writes the tensor of its own path unless it is told another.
+    """
+    writes = writes or path
     seq = seq or sequence_dim()
     lead: tuple[IterationDim, ...] = (BATCH, seq)
     if experts is not None:
@@ -148,7 +139,7 @@ def norm(
     kind: str,
     *,
     reads: str,
-    writes: str,
+    writes: str | None = None,
     width: int,
     seq: IterationDim | None = None,
 ) -> Operator:
@@ -162,7 +153,7 @@ def norm(
         function="rms_norm" if kind == "rms" else "layer_norm",
         dims=(BATCH, seq or sequence_dim(), features("hidden", width, role=DimRole.OPAQUE)),
         inputs=(Operand(tensor=reads, dims=HIDDEN_DIMS),),
-        outputs=(Operand(tensor=writes, dims=HIDDEN_DIMS),),
+        outputs=(Operand(tensor=writes or path, dims=HIDDEN_DIMS),),
         parameters=parameters,
         saved=(reads,),
         kernels=_NORM_KERNELS[kind],
@@ -174,7 +165,7 @@ def elementwise(
     function: str,
     *,
     reads: Sequence[Operand | str],
-    writes: str,
+    writes: str | None = None,
     width: int,
     seq: IterationDim | None = None,
     last: str = "hidden",
@@ -194,17 +185,13 @@ def elementwise(
         inputs=tuple(
             Operand(tensor=read, dims=dims) if isinstance(read, str) else read for read in reads
         ),
-        outputs=(Operand(tensor=writes, dims=dims),),
+        outputs=(Operand(tensor=writes or path, dims=dims),),
         saved=saved,
         saved_mask_bytes=saved_mask_bytes,
         kernels=kernels,
     )
 
 
-def dropout(
-    path: str, *, reads: str, writes: str, width: int, seq: IterationDim | None = None
-) -> Operator:
+def dropout(path: str, *, reads: str, width: int, seq: IterationDim | None = None) -> Operator:
     """Return a dropout, of which backward keeps a one-byte mask only."""
-    return elementwise(
-        path, "dropout", reads=[reads], writes=writes, width=width, seq=seq, saved_mask_bytes=1.0
-    )
+    return elementwise(path, "dropout", reads=[reads], width=width, seq=seq, saved_mask_bytes=1.0)

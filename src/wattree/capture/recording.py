@@ -15,16 +15,6 @@ from typing import Any, Final
 
 from wattree.graph import Extent
 
-__all__ = [
-    "RecordedOperator",
-    "RecordedTensor",
-    "Recording",
-    "TensorSource",
-    "element_bytes",
-    "input_bytes",
-    "size_bytes",
-]
-
 
 class TensorSource(StrEnum):
     """Where a tensor comes from."""

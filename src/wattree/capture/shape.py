@@ -11,8 +11,6 @@ from typing import Final
 
 from wattree.errors import ModelError
 
-__all__ = ["CHOICES", "LARGEST_COUNT", "MOST_LAYERS", "LayerKind", "TransformerShape"]
-
 #: Bounds beyond which a number is a typing error, not a model. The largest published models
 #: have some 130 layers and tables of some 10^6 rows.
 MOST_LAYERS: Final = 10_000

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from wattree.capture.recording import RecordedOperator, RecordedTensor, Recording, TensorSource
 
-__all__ = ["ModuleRow", "module_rows"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRow:

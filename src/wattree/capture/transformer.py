@@ -64,9 +64,7 @@ def build_transformer(shape: TransformerShape) -> ModelGraph:
 
 
 def _encoder_norm(shape: TransformerShape) -> Block:
-    operator = norm(
-        "final_norm", shape.norm, reads="hidden", writes="final_norm", width=shape.hidden
-    )
+    operator = norm("final_norm", shape.norm, reads="hidden", width=shape.hidden)
     return Block(
         name="encoder_final",
         operators=(operator,),

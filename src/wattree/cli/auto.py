@@ -11,14 +11,12 @@ from wattree.cli.launch import finish, note
 
 if TYPE_CHECKING:
     from wattree.runtime.launch.options import LaunchOptions
-    from wattree.runtime.tune import Setting
+    from wattree.runtime.tune import TrialSetting
     from wattree.runtime.tune.measured import TrialOptions
-
-__all__ = ["tuned"]
 
 
 def tuned(
-    command: Callable[[Setting], Sequence[str]],
+    command: Callable[[TrialSetting], Sequence[str]],
     options: TrialOptions,
     *,
     environment: Mapping[str, str] | None = None,
@@ -26,7 +24,7 @@ def tuned(
     """Return the options of a launch with what trials chose; print what they found.
 
     Args:
-        command: Setting → program and arguments of a trial.
+        command: TrialSetting → program and arguments of a trial.
         options: How trials run.
         environment: Of trials, beside that of this process.
 

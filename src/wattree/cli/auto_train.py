@@ -4,43 +4,30 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattree.cli.auto import tuned
-from wattree.cli.train_colocated import share_asked
+from wattree.cli.train_colocated import device_of, share_asked
 
 if TYPE_CHECKING:
+    from wattree.cli.train_request import TrainRequest
     from wattree.job import Job
-    from wattree.runtime.launch.options import LaunchOptions
-    from wattree.runtime.tune import Setting
-
-__all__ = ["best_processes", "without"]
+    from wattree.runtime.tune import TrialSetting
 
 #: Options of a run that its trials do not have: files, and what is done after it.
 _OF_RUNS = ("--processes-per-device", "-q", "--out", "--json", "--trace", "--calibration")
 _FLAGS = ("--compare", "--fresh", "--quiet")
 
 
-def best_processes(
-    path: Path,
-    job: Job,
-    arguments: Sequence[str],
-    rule: str | None,
-    *,
-    device: str,
-    with_mps: bool | None,
-    thread_percentage: float | None,
-) -> LaunchOptions:
-    """Return how to launch a job, as short trials of it found best; print what they found.
+def tuned_request(request: TrainRequest, job: Job, arguments: Sequence[str]) -> TrainRequest:
+    """Return a request with as many processes as short trials found best; print what they found.
 
     Args:
-        path: Of the job file.
+        request: Of the run, with `auto` processes.
         job: As it is trained.
         arguments: Of this command.
-        rule: What becomes of the batch; None: as the job says.
-        device: `auto`, `cpu` or `cuda`.
-        with_mps, thread_percentage: How devices are shared.
 
     Raises:
         RunError: The first trial fails, or there can be none here.
@@ -54,42 +41,45 @@ def best_processes(
     from wattree.runtime.tune.measured import TrialOptions
 
     recipe = recipe_of(job)
-    _, of_job = share_asked(job, 1, None)
-    rule = of_job if rule is None else rule
-    batch = job.data.global_batch
+    _, rule = share_asked(job, 1, request.rule)
     # Whether there can be several at all; fixed-per-process asks nothing of the batch.
     colocated(job, recipe, 2, "fixed-per-process")
-    if device == "auto":
-        device = "cpu" if job.cluster.pools[0].node.device.kind == "cpu" else "cuda"
     launch = LaunchOptions(
-        device=device,
+        device=device_of(request, job),
         devices=recipe.dp,
         batch_rule=rule,
-        with_mps=with_mps,
-        thread_percentage=thread_percentage,
+        with_mps=request.by_mps,
+        thread_percentage=request.thread_percentage,
     )
     kept = without(without(arguments, *_OF_RUNS), *_FLAGS, has_value=False)
     with tempfile.TemporaryDirectory(prefix="wattree-auto-") as folder:
 
-        def command(setting: Setting) -> list[str]:
+        def command(setting: TrialSetting) -> list[str]:
             words = list(kept)
             if setting.batch_factor > 1:
                 larger = Path(folder) / f"batch-{setting.batch_factor}.yaml"
-                larger.write_text(_larger(path, job, setting.batch_factor), encoding="utf-8")
-                words[words.index(str(path))] = str(larger)
+                larger.write_text(_larger(request.job, job, setting.batch_factor), encoding="utf-8")
+                words[words.index(str(request.job))] = str(larger)
             told = ["-q", str(setting.processes), "--silent", "--quiet", "--fresh"]
             return own_command([*words, *told])
 
-        def samples(setting: Setting) -> float:
+        def samples(setting: TrialSetting) -> float:
             own = setting.processes if rule == "fixed-per-process" else 1
-            return float(batch * setting.batch_factor * own)
+            return float(job.data.global_batch * setting.batch_factor * own)
 
-        return tuned(
+        found = tuned(
             command,
             TrialOptions(launch=launch, samples=samples),
             # `wattree train` shares the batch and averages gradients itself.
             environment={UNPATCHED: ",".join(PARTS)},
         )
+    return replace(
+        request,
+        processes=str(found.processes),
+        thread_percentage=found.thread_percentage,
+        with_mps=bool(found.with_mps),
+        without_mps=found.with_mps is False,
+    )
 
 
 def without(arguments: Sequence[str], *options: str, has_value: bool = True) -> list[str]:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from wattree.job import Job
     from wattree.trace import Result
 
-__all__ = ["AskedOfRun", "asked_of_run"]
-
 _COUNT = re.compile(r"(\d+(?:\.\d+)?(?:[eE]\+?\d{1,2})?)\s*([kKMBGT]?)", re.ASCII)
 _SCALES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 #: More is no run, but a slip.

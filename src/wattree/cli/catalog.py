@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from wattree.cli.job_file import tell_warnings
 from wattree.cli.output import JsonPath, deliver
+from wattree.cli.request import request_command
 
-__all__ = ["catalog"]
 
-
-class Kind(StrEnum):
+class CatalogKind(StrEnum):
     """What can be listed."""
 
     MODELS = "models"
@@ -24,8 +24,11 @@ class Kind(StrEnum):
     SITES = "sites"
 
 
-def catalog(  # noqa: PLR0917 - typer passes options by name
-    kind: Annotated[Kind, typer.Argument(help="What to list.", show_default=False)],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogRequest:
+    """What `wattree catalog` is asked."""
+
+    kind: Annotated[CatalogKind, typer.Argument(help="What to list.", show_default=False)]
     name: Annotated[
         str | None,
         typer.Argument(
@@ -34,11 +37,11 @@ def catalog(  # noqa: PLR0917 - typer passes options by name
             "such as model.py:build, which is run.",
             show_default=False,
         ),
-    ] = None,
-    json_path: JsonPath = None,
+    ] = None
+    json_path: JsonPath = None
     batch: Annotated[
         int, typer.Option(min=2, metavar="N", help="Samples a PyTorch module is shown with.")
-    ] = 2,
+    ] = 2
     sequence: Annotated[
         int | None,
         typer.Option(
@@ -47,11 +50,14 @@ def catalog(  # noqa: PLR0917 - typer passes options by name
             help="Tokens per sample, where its inputs have such a dim.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     depth: Annotated[
         int, typer.Option(min=0, metavar="N", help="Levels of its module tree to show.")
-    ] = 2,
-) -> None:
+    ] = 2
+
+
+@request_command
+def catalog(request: CatalogRequest) -> None:
     """List models, devices, nodes, fabrics or sites; show one with its sources.
 
     These are the names that a job file may use. A PyTorch module (FILE.py:FUNCTION or
@@ -63,36 +69,28 @@ def catalog(  # noqa: PLR0917 - typer passes options by name
     from wattree.job import names_module
     from wattree.report.catalog_text import detail_table, entries_of, overview_table
 
-    if kind is Kind.MODELS and name is not None and names_module(name):
-        _show_module(name, json_path, batch=batch, sequence=sequence, depth=depth)
+    if (
+        request.kind is CatalogKind.MODELS
+        and request.name is not None
+        and names_module(request.name)
+    ):
+        _show_module(request, request.name)
         return
 
-    entries = entries_of(kind.value, name)
-    if name is None:
-        deliver(
-            [entry.as_json(brief=True) for entry in entries],
-            json_path,
-            lambda console: console.print(overview_table(kind.value, entries)),
-        )
-    else:
-        deliver(
-            entries[0].as_json(),
-            json_path,
-            lambda console: console.print(detail_table(entries[0])),
-        )
+    entries = entries_of(request.kind.value, request.name)
+    value: Any = [entry.as_json(brief=True) for entry in entries]
+    table = overview_table(request.kind.value, entries)
+    if request.name is not None:
+        value, table = entries[0].as_json(), detail_table(entries[0])
+    deliver(value, request.json_path, lambda console: console.print(table))
 
 
-def _show_module(
-    name: str, json_path: Path | None, *, batch: int, sequence: int | None, depth: int
-) -> None:
+def _show_module(request: CatalogRequest, name: str) -> None:
     """Capture a module and print its tree."""
     from wattree.capture import capture_module
     from wattree.report.module_text import as_json, module_table
 
-    recording = capture_module(name, batch=batch, sequence=sequence)
+    recording = capture_module(name, batch=request.batch, sequence=request.sequence)
     tell_warnings(Path(name), recording.warnings)
-    deliver(
-        as_json(recording),
-        json_path,
-        lambda console: console.print(module_table(recording, depth=depth)),
-    )
+    table = module_table(recording, depth=request.depth)
+    deliver(as_json(recording), request.json_path, lambda console: console.print(table))

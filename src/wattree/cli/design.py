@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wattree.cli.output import JsonPath, announce_compilation, check_outputs, deliver
+from wattree.cli.request import option, request_command
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from wattree.design import Progress
 
-__all__ = ["design"]
-
 StudyPath = Annotated[
-    Path,
-    typer.Argument(metavar="STUDY", help="Study file (YAML).", show_default=False),
+    Path, typer.Argument(metavar="STUDY", help="Study file (YAML).", show_default=False)
 ]
 StorePath = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "PATH",
+        "File of finished points; STUDY.results.sqlite beside the study by default.",
         "--store",
-        metavar="PATH",
-        help="File of finished points; STUDY.results.sqlite beside the study by default.",
-        show_default=False,
     ),
 ]
 On = Annotated[
@@ -52,45 +50,38 @@ Resume = Annotated[
 Fresh = Annotated[bool, typer.Option("--fresh", help="Forget the points that are kept.")]
 ReportPath = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "PATH",
+        "Write the answers as one HTML page with linked plots, which opens from disk.",
         "--report",
-        metavar="PATH",
-        help="Write the answers as one HTML page with linked plots, which opens from disk.",
-        show_default=False,
     ),
 ]
 CsvPath = Annotated[
-    Path | None,
-    typer.Option(
-        "--csv",
-        metavar="PATH",
-        help="Write a row for each point and workload, in SI units.",
-        show_default=False,
-    ),
+    Path | None, option("PATH", "Write a row for each point and workload, in SI units.", "--csv")
 ]
 ParquetPath = Annotated[
-    Path | None,
-    typer.Option(
-        "--parquet",
-        metavar="PATH",
-        help="The same as Parquet, with units in its metadata.",
-        show_default=False,
-    ),
+    Path | None, option("PATH", "The same as Parquet, with units in its metadata.", "--parquet")
 ]
 
 
-def design(  # noqa: PLR0917 - typer passes options by name
-    study: StudyPath,
-    store: StorePath = None,
-    on: On = "processes",
-    workers: Workers = None,
-    resume: Resume = False,
-    fresh: Fresh = False,
-    json_path: JsonPath = None,
-    report: ReportPath = None,
-    csv: CsvPath = None,
-    parquet: ParquetPath = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignRequest:
+    """What `wattree design` is asked."""
+
+    study: StudyPath
+    store: StorePath = None
+    on: On = "processes"
+    workers: Workers = None
+    resume: Resume = False
+    fresh: Fresh = False
+    json_path: JsonPath = None
+    report: ReportPath = None
+    csv: CsvPath = None
+    parquet: ParquetPath = None
+
+
+@request_command
+def design(request: DesignRequest) -> None:
     """Sweep cluster resources together with strategies, and show what is best.
 
     For every point of the study the best strategy is searched, screened in closed form and
@@ -105,31 +96,35 @@ def design(  # noqa: PLR0917 - typer passes options by name
     from wattree.report.design_table import show_points
     from wattree.report.design_text import show_answers
 
-    check_outputs(json_path, report, csv, parquet, source=study)
-    for path, check in ((report, check_report), (parquet, check_parquet)):
+    outputs = (request.json_path, request.report, request.csv, request.parquet)
+    check_outputs(*outputs, source=request.study)
+    for path, check in ((request.report, check_report), (request.parquet, check_parquet)):
         if path is not None:
             check()
-    loaded = load_study(study)
+    loaded = load_study(request.study)
     # Nor over the points that are kept, or the study beside them.
-    kept = store or default_store(loaded)
-    check_outputs(json_path, report, csv, parquet, source=kept)
+    kept = request.store or default_store(loaded)
+    check_outputs(*outputs, source=kept)
     announce_compilation()
     try:
         with _progress() as progress:
             results = run_study(
                 loaded,
-                store=store,
-                on=on,
-                workers=workers,
-                resume=resume,
-                fresh=fresh,
+                store=request.store,
+                on=request.on,
+                workers=request.workers,
+                resume=request.resume,
+                fresh=request.fresh,
                 progress=progress,
             )
     except KeyboardInterrupt:
-        kept = store or default_store(loaded)
         typer.echo(f"wattree: finished points are kept in {kept}; run again to go on", err=True)
         raise
-    writers = ((report, write_design_page), (csv, write_csv), (parquet, write_parquet))
+    writers = (
+        (request.report, write_design_page),
+        (request.csv, write_csv),
+        (request.parquet, write_parquet),
+    )
     for path, write in writers:
         if path is not None:
             write(results, path)
@@ -138,7 +133,7 @@ def design(  # noqa: PLR0917 - typer passes options by name
         show_points(results, console)
         show_answers(results, console)
 
-    deliver(results_json(results), json_path, show)
+    deliver(results_json(results), request.json_path, show)
     if not results.feasible.any():
         raise typer.Exit(2)
 

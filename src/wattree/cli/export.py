@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +11,7 @@ import typer
 
 from wattree.cli.job_file import read_job, tell_warnings
 from wattree.cli.output import Calibration, JobPath, JsonPath, check_outputs, deliver
-
-__all__ = ["export"]
+from wattree.cli.request import request_command
 
 
 class Format(StrEnum):
@@ -20,24 +20,30 @@ class Format(StrEnum):
     CHAKRA = "chakra"
 
 
-def export(  # noqa: PLR0917 - typer passes options by name
-    job: JobPath,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRequest:
+    """What `wattree export` is asked."""
+
+    job: JobPath
     folder: Annotated[
         Path,
         typer.Argument(
             metavar="DIR", help="Folder to write; made if it does not exist.", show_default=False
         ),
-    ],
-    to: Annotated[Format, typer.Option("--to", help="Format of the traces.")] = Format.CHAKRA,
-    prefix: Annotated[
-        str, typer.Option(metavar="NAME", help="Files are called NAME.RANK.et.")
-    ] = "step",
+    ]
+    to: Annotated[Format, typer.Option("--to", help="Format of the traces.")] = Format.CHAKRA
+    prefix: Annotated[str, typer.Option(metavar="NAME", help="Files are called NAME.RANK.et.")] = (
+        "step"
+    )
     plain: Annotated[
         bool, typer.Option("--plain", help="Leave out what only 'wattree replay' reads.")
-    ] = False,
-    calibration: Calibration = None,
-    json_path: JsonPath = None,
-) -> None:
+    ] = False
+    calibration: Calibration = None
+    json_path: JsonPath = None
+
+
+@request_command
+def export(request: ExportRequest) -> None:
     """Write one training step as Chakra traces, one per rank.
 
     These are execution traces in the schema of MLCommons. Ranks are not folded: there is a file
@@ -48,19 +54,19 @@ def export(  # noqa: PLR0917 - typer passes options by name
     """
     from wattree.interchange import export_chakra
 
-    assert to is Format.CHAKRA
-    check_outputs(json_path, source=job)
-    loaded = read_job(job)
+    assert request.to is Format.CHAKRA
+    check_outputs(request.json_path, source=request.job)
+    loaded = read_job(request.job)
     if loaded.neighbours:
-        tell_warnings(job, ["neighbours: have no effect here: only the job is written"])
+        tell_warnings(request.job, ["neighbours: have no effect here: only the job is written"])
     done = export_chakra(
         loaded,
-        folder,
-        prefix=prefix,
-        own_attributes=not plain,
-        calibration=calibration,
+        request.folder,
+        prefix=request.prefix,
+        own_attributes=not request.plain,
+        calibration=request.calibration,
     )
-    tell_warnings(job, done.warnings)
+    tell_warnings(request.job, done.warnings)
     from wattree.report.interchange_text import show_exported
 
-    deliver(done.as_json(), json_path, lambda console: show_exported(done, console))
+    deliver(done.as_json(), request.json_path, lambda console: show_exported(done, console))

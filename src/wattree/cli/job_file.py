@@ -11,8 +11,6 @@ import typer
 if TYPE_CHECKING:
     from wattree.job import Job
 
-__all__ = ["read_job", "tell_warnings"]
-
 
 def read_job(path: Path) -> Job:
     """Return the job of a file and print its warnings on standard error.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,26 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wattree.cli.output import quantity_option
+from wattree.cli.request import option, request_command
 from wattree.errors import RunError
 
 if TYPE_CHECKING:
     from wattree.runtime.launch import Finished
-
-__all__ = [
-    "AUTO",
-    "LaunchDevice",
-    "MemoryLimit",
-    "Reduce",
-    "Rule",
-    "ThreadPercentage",
-    "WithMps",
-    "WithoutMps",
-    "finish",
-    "launch",
-    "mps_option",
-    "note",
-    "processes_option",
-]
+    from wattree.runtime.launch.options import LaunchOptions
 
 #: What is said in place of a number for the one that trials find.
 AUTO = "auto"
@@ -52,7 +39,7 @@ class Reduce(StrEnum):
     MPI = "mpi"
 
 
-class Rule(StrEnum):
+class BatchRule(StrEnum):
     """What becomes of the batch."""
 
     FIXED_GLOBAL = "fixed-global"
@@ -72,23 +59,22 @@ WithoutMps = Annotated[
 ]
 ThreadPercentage = Annotated[
     float | None,
-    typer.Option(
-        metavar="P",
-        help="Most of a device's multiprocessors that a process may fill under MPS, in %.",
-        show_default="all",
+    option(
+        "P",
+        "Most of a device's multiprocessors that a process may fill under MPS, in %.",
+        default="all",
     ),
 ]
 MemoryLimit = Annotated[
     str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="Most device memory that a process may take under MPS.",
-        show_default="no limit",
-    ),
+    option("SIZE", "Most device memory that a process may take under MPS.", default="no limit"),
 ]
 
 
-def launch(  # noqa: PLR0917 - typer passes options by name
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRequest:
+    """What `wattree launch` is asked."""
+
     command: Annotated[
         list[str],
         typer.Argument(
@@ -96,7 +82,7 @@ def launch(  # noqa: PLR0917 - typer passes options by name
             help="Command to run, after '--'; its exit code is passed on.",
             show_default=False,
         ),
-    ],
+    ]
     processes: Annotated[
         str,
         typer.Option(
@@ -105,75 +91,98 @@ def launch(  # noqa: PLR0917 - typer passes options by name
             metavar="Q",
             help="Processes on each device; auto: as many as short trials of the script find best.",
         ),
-    ] = "1",
+    ] = "1"
     device: Annotated[
         LaunchDevice,
         typer.Option(help="What they share; auto: accelerators, processors where there are none."),
-    ] = LaunchDevice.AUTO,
+    ] = LaunchDevice.AUTO
     devices: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Accelerators of this host to use; of a processor how many shares to make of it.",
-            show_default="all accelerators; 1 share of the processor",
+        option(
+            "N",
+            "Accelerators of this host to use; of a processor how many shares to make of it.",
+            default="all accelerators; 1 share of the processor",
         ),
-    ] = None,
+    ] = None
     reduce: Annotated[
         Reduce,
         typer.Option(
             help="How DDP averages gradients: on each device first, or over all processes by gloo, "
             "NCCL or MPI."
         ),
-    ] = Reduce.HIERARCHICAL,
+    ] = Reduce.HIERARCHICAL
     batch_rule: Annotated[
-        Rule,
+        BatchRule,
         typer.Option(
             help="Whether the processes of a device divide its batch, or have one each and a "
             "learning rate scaled to it."
         ),
-    ] = Rule.FIXED_GLOBAL,
-    with_mps: WithMps = False,
-    without_mps: WithoutMps = False,
-    thread_percentage: ThreadPercentage = None,
-    memory_limit: MemoryLimit = None,
+    ] = BatchRule.FIXED_GLOBAL
+    with_mps: WithMps = False
+    without_mps: WithoutMps = False
+    thread_percentage: ThreadPercentage = None
+    memory_limit: MemoryLimit = None
     memory_per_process: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="What a process takes; more processes than there is room for are refused.",
-            show_default=False,
-        ),
-    ] = None,
+        option("SIZE", "What a process takes; more processes than there is room for are refused."),
+    ] = None
     loader_workers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Loader workers of a device, divided among its processes.",
-            show_default="those of the script",
+        option(
+            "N",
+            "Loader workers of a device, divided among its processes.",
+            default="those of the script",
         ),
-    ] = None,
+    ] = None
     pin: Annotated[
         bool, typer.Option("--pin/--no-pin", help="Keep processes to cores near their device.")
-    ] = True,
+    ] = True
     patch: Annotated[
         bool,
         typer.Option(
             "--patch/--no-patch",
             help="Give an unmodified DDP script the reduction and its share of batch and workers.",
         ),
-    ] = True,
-    logs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Write what each rank prints to files there.",
-            show_default=False,
-        ),
-    ] = None,
+    ] = True
+    logs: Annotated[Path | None, option("DIR", "Write what each rank prints to files there.")] = (
+        None
+    )
     timeout: Annotated[
         str, typer.Option(metavar="TIME", help="How long launchers wait for each other.")
-    ] = "180 s",
-) -> None:
+    ] = "180 s"
+
+    def options(self) -> LaunchOptions:
+        """Return how processes are started.
+
+        Raises:
+            WattreeError: A value cannot be.
+        """
+        from wattree.runtime.launch.options import LaunchOptions
+
+        timeout_s = quantity_option("--timeout", self.timeout, "s")
+        assert timeout_s is not None
+        return LaunchOptions(
+            processes=processes_option(self.processes) or 1,
+            device=self.device.value,
+            devices=self.devices,
+            reduce=self.reduce.value,
+            batch_rule=self.batch_rule.value,
+            with_mps=mps_option(with_mps=self.with_mps, without_mps=self.without_mps),
+            thread_percentage=self.thread_percentage,
+            memory_limit_bytes=quantity_option("--memory-limit", self.memory_limit, "bytes"),
+            memory_per_process_bytes=quantity_option(
+                "--memory-per-process", self.memory_per_process, "bytes"
+            ),
+            loader_workers=self.loader_workers,
+            pins=self.pin,
+            patches=self.patch,
+            logs=None if self.logs is None else self.logs.absolute(),
+            timeout_s=timeout_s,
+        )
+
+
+@request_command
+def launch(request: LaunchRequest) -> None:
     """Run a training script as several processes on each device.
 
     Alone it uses the devices of this host. Under torchrun, srun or mpirun each of their ranks
@@ -182,36 +191,15 @@ def launch(  # noqa: PLR0917 - typer passes options by name
 
     Example: wattree launch --processes-per-device 2 -- python train.py
     """
-    from wattree.runtime.launch.options import LaunchOptions
     from wattree.runtime.launch.script import launch_script
-    from wattree.runtime.tune.measured import TrialOptions
 
-    timeout_s = quantity_option("--timeout", timeout, "s")
-    assert timeout_s is not None
-    count = processes_option(processes)
-    options = LaunchOptions(
-        processes=count or 1,
-        device=device.value,
-        devices=devices,
-        reduce=reduce.value,
-        batch_rule=batch_rule.value,
-        with_mps=mps_option(with_mps=with_mps, without_mps=without_mps),
-        thread_percentage=thread_percentage,
-        memory_limit_bytes=quantity_option("--memory-limit", memory_limit, "bytes"),
-        memory_per_process_bytes=quantity_option(
-            "--memory-per-process", memory_per_process, "bytes"
-        ),
-        loader_workers=loader_workers,
-        pins=pin,
-        patches=patch,
-        logs=None if logs is None else logs.absolute(),
-        timeout_s=timeout_s,
-    )
-    if count is None:
+    options = request.options()
+    if processes_option(request.processes) is None:
         from wattree.cli.auto import tuned
+        from wattree.runtime.tune.measured import TrialOptions
 
-        options = tuned(lambda _: command, TrialOptions(launch=options))
-    finish(launch_script(command, options, environment=os.environ, say=note))
+        options = tuned(lambda _: request.command, TrialOptions(launch=options))
+    finish(launch_script(request.command, options, environment=os.environ, say=note))
 
 
 def processes_option(text: str | None) -> int | None:

@@ -27,8 +27,6 @@ from wattree.cli.train import train
 from wattree.cli.validate import validate
 from wattree.errors import WattreeError
 
-__all__ = ["app", "main"]
-
 DONE, DEFECT, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
 app = typer.Typer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wattree.cli.output import JsonPath, check_outputs, deliver, quantity_option
+from wattree.cli.request import option, request_command
 from wattree.errors import JobError
 
 if TYPE_CHECKING:
-    from wattree.trace import Work
-
-__all__ = ["measure"]
+    from wattree.measure.measured import Measured
 
 #: Sensors take readings so often at least, and a run of ten readings is to be short. [s]
 _MOST_INTERVAL_S = 60.0
@@ -40,7 +39,10 @@ def _amount(what: str) -> Any:
     return typer.Option(metavar="N", help=what, show_default=False)
 
 
-def measure(  # noqa: PLR0917 - typer passes options by name
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureRequest:
+    """What `wattree measure` is asked."""
+
     command: Annotated[
         list[str] | None,
         typer.Argument(
@@ -48,95 +50,175 @@ def measure(  # noqa: PLR0917 - typer passes options by name
             help="Command to run, after '--'; its exit code is passed on.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Write the run, for 'wattree energy'; also if the command fails.",
-            show_default=False,
-        ),
-    ] = None,
-    json_path: JsonPath = None,
+        option("PATH", "Write the run, for 'wattree energy'; also if the command fails."),
+    ] = None
+    json_path: JsonPath = None
     meter: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Meter to read: nvml, amdsmi, apple, rapl, csv, replay, estimate; may be "
+        option(
+            "NAME",
+            "Meter to read: nvml, amdsmi, apple, rapl, csv, replay, estimate; may be "
             "repeated. All that there are if none is named.",
-            show_default=False,
         ),
-    ] = None,
+    ] = None
     csv: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File of the node's own meter: time,watts or time,joules.",
-            show_default=False,
-        ),
-    ] = None,
+        Path | None, option("FILE", "File of the node's own meter: time,watts or time,joules.")
+    ] = None
     csv_shift: Annotated[
         float, typer.Option(metavar="S", help="Seconds by which that meter's clock is behind.")
-    ] = 0.0,
-    replay: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="Run whose power is played instead.", show_default=False),
-    ] = None,
-    interval: Annotated[
-        str, typer.Option(metavar="TIME", help="Time between two readings.")
-    ] = "100 ms",
+    ] = 0.0
+    replay: Annotated[Path | None, option("RUN", "Run whose power is played instead.")] = None
+    interval: Annotated[str, typer.Option(metavar="TIME", help="Time between two readings.")] = (
+        "100 ms"
+    )
     activity: Annotated[
         What, typer.Option(help="What the command does, for fits; idle runs none.")
-    ] = What.TRAINING,
-    seconds: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="Length of an idle run.", show_default=False),
-    ] = None,
+    ] = What.TRAINING
+    seconds: Annotated[float | None, option("S", "Length of an idle run.")] = None
     repeat: Annotated[
         int, typer.Option(metavar="N", help="Run the command N times in one window.")
-    ] = 1,
+    ] = 1
     repeat_for: Annotated[
         float,
         typer.Option(metavar="S", help="Run the command again until so many seconds are over."),
-    ] = 0.0,
-    node: Annotated[
-        str, typer.Option(metavar="NAME", help="Kind of this node.", show_default=False)
-    ] = "",
-    model: Annotated[
-        str, typer.Option(metavar="NAME", help="What is trained.", show_default=False)
-    ] = "",
+    ] = 0.0
+    node: Annotated[str, option("NAME", "Kind of this node.")] = ""
+    model: Annotated[str, option("NAME", "What is trained.")] = ""
     iterations: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Steps that one run of the command does. What follows is of one step, all its "
+        option(
+            "N",
+            "Steps that one run of the command does. What follows is of one step, all its "
             "processes together.",
-            show_default=False,
         ),
-    ] = None,
-    ranks: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Processes that train together.", show_default=False),
-    ] = None,
-    samples: Annotated[float | None, _amount("Samples.")] = None,
-    flop: Annotated[float | None, _amount("FLOP, forward and backward.")] = None,
-    memory_bytes: Annotated[float | None, _amount("Bytes of device memory moved.")] = None,
-    read_bytes: Annotated[float | None, _amount("Bytes read from storage.")] = None,
-    core_seconds: Annotated[
-        float | None, _amount("Core time of reading and preparing, in s.")
-    ] = None,
-    copied_bytes: Annotated[float | None, _amount("Bytes copied to devices.")] = None,
-    network_bytes: Annotated[float | None, _amount("Bytes sent by all processes.")] = None,
-    gradient_bytes: Annotated[float | None, _amount("Bytes that each process all-reduces.")] = None,
+    ] = None
+    ranks: Annotated[int | None, option("N", "Processes that train together.")] = None
+    samples: Annotated[float | None, _amount("Samples.")] = None
+    flop: Annotated[float | None, _amount("FLOP, forward and backward.")] = None
+    memory_bytes: Annotated[float | None, _amount("Bytes of device memory moved.")] = None
+    read_bytes: Annotated[float | None, _amount("Bytes read from storage.")] = None
+    core_seconds: Annotated[float | None, _amount("Core time of reading and preparing, in s.")] = (
+        None
+    )
+    copied_bytes: Annotated[float | None, _amount("Bytes copied to devices.")] = None
+    network_bytes: Annotated[float | None, _amount("Bytes sent by all processes.")] = None
+    gradient_bytes: Annotated[float | None, _amount("Bytes that each process all-reduces.")] = None
     tdp: Annotated[
         str | None,
-        typer.Option(
-            metavar="POWER",
-            help="Rated power of all processors, for the estimate on machines without a meter.",
-            show_default=False,
+        option(
+            "POWER", "Rated power of all processors, for the estimate on machines without a meter."
         ),
-    ] = None,
-) -> None:
+    ] = None
+
+    def __post_init__(self) -> None:
+        problems = [*self._contradictions(), *self._work_problems()]
+        if problems:
+            raise JobError("wattree measure", problems)
+        self._check_times()
+        check_outputs(self.out, self.json_path, source=self.csv or Path("-"))
+
+    @property
+    def interval_s(self) -> float:
+        """Return the time between two readings. [s]
+
+        Raises:
+            JobError: It is too long for any sensor.
+        """
+        found = quantity_option("--interval", self.interval, "s")
+        assert found is not None
+        if found > _MOST_INTERVAL_S:
+            raise JobError(
+                "--interval", [f"found '{self.interval}', expected at most {_MOST_INTERVAL_S:g} s"]
+            )
+        return found
+
+    def given_work(self) -> dict[str, float]:
+        """Return the work of one step as far as it was given, by field of `trace.Work`."""
+        fields = {
+            "samples": self.samples,
+            "flop": self.flop,
+            "memory_bytes": self.memory_bytes,
+            "read_bytes": self.read_bytes,
+            "core_s": self.core_seconds,
+            "copied_bytes": self.copied_bytes,
+            "network_bytes": self.network_bytes,
+            "gradient_bytes": self.gradient_bytes,
+        }
+        return {name: amount for name, amount in fields.items() if amount is not None}
+
+    def _contradictions(self) -> list[str]:
+        """Return what contradicts itself."""
+        is_idle, seconds, problems = self.activity is What.IDLE, self.seconds, []
+        if self.command and is_idle:
+            problems.append(
+                "--activity idle: found a command, expected none: nothing runs while idle"
+            )
+        if self.command and seconds is not None:
+            problems.append("--seconds: has a meaning for --activity idle alone")
+        if not self.command and not is_idle:
+            problems.append(
+                "found no command, expected: wattree measure -- CMD…, or --activity idle "
+                "--seconds 60"
+            )
+        if not self.command and is_idle and not (seconds and 0 < seconds < float("inf")):
+            what = "is missing" if seconds is None else f"found {seconds}"
+            problems.append(f"--seconds: {what}, expected a length above 0, such as 60")
+        if self.repeat < 1:
+            problems.append(f"--repeat: found {self.repeat}, expected at least 1")
+        return problems
+
+    def _work_problems(self) -> list[str]:
+        """Return the work that no step has, and isolated runs that no fit could use."""
+        given = self.given_work()
+        names = {
+            name: "--" + name.replace("core_s", "core_seconds").replace("_", "-") for name in given
+        }
+        problems = [
+            f"{names[name]}: found {amount}, expected 0 or more"
+            for name, amount in given.items()
+            if not (math.isfinite(amount) and amount >= 0)
+        ]
+        problems += [
+            f"{name}: found {count}, expected at least 1"
+            for name, count in (("--iterations", self.iterations), ("--ranks", self.ranks))
+            if count is not None and count < 1
+        ]
+        if self.activity is What.IDLE and (given or self.iterations is not None):
+            problems.append("--activity idle: found work, expected none: nothing runs while idle")
+        elif self.iterations is None and given:
+            problems.append(
+                f"--iterations: is missing; {', '.join(names.values())} are of one step"
+            )
+        elif self.iterations is None and self.activity not in {What.IDLE, What.TRAINING}:
+            problems.append(
+                f"--iterations: is missing, expected how many steps the command of '--activity "
+                f"{self.activity}' does: fits go by steps; or label them with "
+                "wattree.measure.Stages"
+            )
+        return problems
+
+    def _check_times(self) -> None:
+        """Refuse seconds that are none, and a shift of nothing.
+
+        Raises:
+            JobError: One of these.
+        """
+        shift = self.csv_shift
+        if not math.isfinite(shift):
+            raise JobError("--csv-shift", [f"found {shift}, expected a number of seconds"])
+        if shift and self.csv is None:
+            raise JobError("--csv-shift", [f"found {shift} without --csv, whose times it shifts"])
+        if not (math.isfinite(self.repeat_for) and self.repeat_for >= 0):
+            raise JobError(
+                "--repeat-for", [f"found {self.repeat_for}, expected a number of seconds"]
+            )
+
+
+@request_command
+def measure(request: MeasureRequest) -> None:
     """Run a command and report the energy it uses, by device.
 
     Reads the counters of NVIDIA, AMD and Apple devices and of processors, and the CSV file of a
@@ -145,165 +227,70 @@ def measure(  # noqa: PLR0917 - typer passes options by name
 
     Example: wattree measure --out run.json -- python train.py
     """
-    from wattree.measure import MeterOptions, measure_command, measure_idle
-    from wattree.trace import Activity, Work, run_as_json, write_run
+    from wattree.report.measure_text import show_measured
+    from wattree.trace import run_as_json, write_run
 
-    words = tuple(command or ())
-    work = Work(
-        samples=samples,
-        flop=flop,
-        memory_bytes=memory_bytes,
-        read_bytes=read_bytes,
-        core_s=core_seconds,
-        copied_bytes=copied_bytes,
-        network_bytes=network_bytes,
-        gradient_bytes=gradient_bytes,
-    )
-    _check(words, activity, seconds=seconds, repeat=repeat)
-    _check_work(activity, work, iterations=iterations, ranks=ranks)
-    _check_times(csv_shift, repeat_for, is_shifted=csv is not None)
-    interval_s = quantity_option("--interval", interval, "s")
-    assert interval_s is not None
-    if interval_s > _MOST_INTERVAL_S:
-        raise JobError(
-            "--interval", [f"found '{interval}', expected at most {_MOST_INTERVAL_S:g} s"]
-        )
-    check_outputs(out, json_path, source=csv or Path("-"))
-    options = MeterOptions(
-        csv=None if csv is None else str(csv),
-        csv_shift_s=csv_shift,
-        replay=None if replay is None else str(replay),
-        devices=_visible_devices(),
-        tdp_w=quantity_option("--tdp", tdp, "w"),
-    )
-    name = "" if out is None else out.name.partition(".")[0]
-    if words:
-        done = measure_command(
-            words,
-            meters=meter or (),
-            options=options,
-            interval_s=interval_s,
-            repeat=repeat,
-            repeat_for_s=repeat_for,
-            activity=Activity(activity),
-            node=node,
-            model=model,
-            iterations=iterations or 0,
-            ranks=ranks,
-            work=work,
-            name=name,
-            # Standard output is for the JSON alone if that was asked for.
-            stdout=sys.stderr if str(json_path) == "-" else None,
-            keep=None if out is None else partial(write_run, path=out),
-        )
-    else:
-        assert seconds is not None
-        done = measure_idle(
-            seconds,
-            meters=meter or (),
-            options=options,
-            interval_s=interval_s,
-            node=node,
-            name=name or "idle",
-        )
-    if out is not None:
-        write_run(done.run, out)
+    done = _measured(request)
+    if request.out is not None:
+        write_run(done.run, request.out)
     totals = {
         # Nothing that was read is no energy of zero.
         "energy_j": done.run.energy_j if done.run.meters else None,
         "average_power_w": done.run.average_w if done.run.meters else None,
         "peak_power_w": done.peak_w,
     }
-    from wattree.report.measure_text import show_measured
-
     deliver(
         {**run_as_json(done.run), **totals},
-        json_path,
+        request.json_path,
         lambda console: show_measured(done.run, done.peak_w, console),
     )
     if done.interrupted:
         typer.echo("wattree: interrupted", err=True)
     if done.needs_s and not done.code:
-        option = "--repeat-for" if words else "--seconds"
+        name = "--repeat-for" if request.command else "--seconds"
         typer.echo(
-            f"wattree: too short for a sensor; {option} {done.needs_s:.2g} is long enough",
-            err=True,
+            f"wattree: too short for a sensor; {name} {done.needs_s:.2g} is long enough", err=True
         )
     if not done.code and not done.run.meters:
         raise typer.Exit(2)
     raise typer.Exit(done.code)
 
 
-def _check(words: tuple[str, ...], activity: What, *, seconds: float | None, repeat: int) -> None:
-    """Refuse what contradicts itself.
+def _measured(request: MeasureRequest) -> Measured:
+    """Run what is measured."""
+    from wattree.measure import MeterOptions, measure_command, measure_idle
+    from wattree.trace import Activity, Work, write_run
 
-    Raises:
-        JobError: It does; everything that is wrong is listed.
-    """
-    problems = []
-    if words and activity is What.IDLE:
-        problems.append("--activity idle: found a command, expected none: nothing runs while idle")
-    if words and seconds is not None:
-        problems.append("--seconds: has a meaning for --activity idle alone")
-    if not words and activity is not What.IDLE:
-        problems.append(
-            "found no command, expected: wattree measure -- CMD…, or --activity idle --seconds 60"
-        )
-    if not words and activity is What.IDLE and not (seconds and 0 < seconds < float("inf")):
-        what = "is missing" if seconds is None else f"found {seconds}"
-        problems.append(f"--seconds: {what}, expected a length above 0, such as 60")
-    if repeat < 1:
-        problems.append(f"--repeat: found {repeat}, expected at least 1")
-    if problems:
-        raise JobError("wattree measure", problems)
-
-
-def _check_times(csv_shift: float, repeat_for: float, *, is_shifted: bool) -> None:
-    """Refuse seconds that are none, and a shift of nothing.
-
-    Raises:
-        JobError: One of these.
-    """
-    if not math.isfinite(csv_shift):
-        raise JobError("--csv-shift", [f"found {csv_shift}, expected a number of seconds"])
-    if csv_shift and not is_shifted:
-        raise JobError("--csv-shift", [f"found {csv_shift} without --csv, whose times it shifts"])
-    if not (math.isfinite(repeat_for) and repeat_for >= 0):
-        raise JobError("--repeat-for", [f"found {repeat_for}, expected a number of seconds"])
-
-
-def _check_work(activity: What, work: Work, *, iterations: int | None, ranks: int | None) -> None:
-    """Refuse work that no step has, and isolated runs that no fit could use.
-
-    Raises:
-        JobError: One of these; everything that is wrong is listed.
-    """
-    given = {name: amount for name, amount in asdict(work).items() if amount is not None}
-    names = {
-        name: "--" + name.replace("core_s", "core_seconds").replace("_", "-") for name in given
+    every: dict[str, Any] = {
+        "meters": request.meter or (),
+        "options": MeterOptions(
+            csv=None if request.csv is None else str(request.csv),
+            csv_shift_s=request.csv_shift,
+            replay=None if request.replay is None else str(request.replay),
+            devices=_visible_devices(),
+            tdp_w=quantity_option("--tdp", request.tdp, "w"),
+        ),
+        "interval_s": request.interval_s,
+        "node": request.node,
+        "name": "" if request.out is None else request.out.name.partition(".")[0],
     }
-    problems = [
-        f"{names[name]}: found {amount}, expected 0 or more"
-        for name, amount in given.items()
-        if not (math.isfinite(amount) and amount >= 0)
-    ]
-    counts = {"--iterations": iterations, "--ranks": ranks}
-    problems += [
-        f"{name}: found {count}, expected at least 1"
-        for name, count in counts.items()
-        if count is not None and count < 1
-    ]
-    if activity is What.IDLE and (given or iterations is not None):
-        problems.append("--activity idle: found work, expected none: nothing runs while idle")
-    elif iterations is None and given:
-        problems.append(f"--iterations: is missing; {', '.join(names.values())} are of one step")
-    elif iterations is None and activity not in {What.IDLE, What.TRAINING}:
-        problems.append(
-            f"--iterations: is missing, expected how many steps the command of '--activity "
-            f"{activity}' does: fits go by steps; or label them with wattree.measure.Stages"
-        )
-    if problems:
-        raise JobError("wattree measure", problems)
+    if not request.command:
+        assert request.seconds is not None
+        return measure_idle(request.seconds, **every | {"name": every["name"] or "idle"})
+    return measure_command(
+        request.command,
+        **every,
+        repeat=request.repeat,
+        repeat_for_s=request.repeat_for,
+        activity=Activity(request.activity),
+        model=request.model,
+        iterations=request.iterations or 0,
+        ranks=request.ranks,
+        work=Work(**request.given_work()),
+        # Standard output is for the JSON alone if that was asked for.
+        stdout=sys.stderr if str(request.json_path) == "-" else None,
+        keep=None if request.out is None else partial(write_run, path=request.out),
+    )
 
 
 def _visible_devices() -> tuple[str, ...] | None:

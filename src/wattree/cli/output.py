@@ -13,29 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer.models import OptionInfo
 
+from wattree.cli.request import option
 from wattree.errors import OutputError, UnitError
 from wattree.files import is_folder
 from wattree.units import parse_quantity
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-__all__ = [
-    "Calibration",
-    "JobPath",
-    "JsonPath",
-    "MutualSlowdown",
-    "Progress",
-    "Sharing",
-    "SharingOption",
-    "announce_compilation",
-    "check_outputs",
-    "check_trace_path",
-    "deliver",
-    "progress_bars",
-    "quantity_option",
-    "trace_option",
-]
 
 #: Blanks at the end of a line, and the colour codes of a terminal among them.
 _LINE_END = re.compile(r"(?: |\x1b\[[0-9;]*m)+$", re.MULTILINE)
@@ -54,20 +38,10 @@ JobPath = Annotated[
 ]
 JsonPath = Annotated[
     Path | None,
-    typer.Option(
-        "--json",
-        metavar="PATH",
-        help="Write the result as JSON; '-' prints it and nothing else.",
-        show_default=False,
-    ),
+    option("PATH", "Write the result as JSON; '-' prints it and nothing else.", "--json"),
 ]
 Calibration = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="Calibration file to use instead of the one that ships.",
-        show_default=False,
-    ),
+    Path | None, option("PATH", "Calibration file to use instead of the one that ships.")
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -19,9 +20,8 @@ from wattree.cli.output import (
     progress_bars,
     quantity_option,
 )
+from wattree.cli.request import option, request_command
 from wattree.errors import InfeasibleError, JobError
-
-__all__ = ["plan"]
 
 
 class Objective(StrEnum):
@@ -35,32 +35,16 @@ class Objective(StrEnum):
 
 Least = Annotated[Objective, typer.Option(help="What the best strategy has least of, per step.")]
 Pareto = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A,B",
-        help="Also show the front of two objectives, such as time,energy.",
-        show_default=False,
-    ),
+    str | None, option("A,B", "Also show the front of two objectives, such as time,energy.")
 ]
 MaxDevices = Annotated[
-    int | None,
-    typer.Option(metavar="N", min=1, help="Use no more devices.", show_default=False),
+    int | None, typer.Option(metavar="N", min=1, help="Use no more devices.", show_default=False)
 ]
 PowerCap = Annotated[
-    str | None,
-    typer.Option(
-        metavar="W",
-        help="Most power of the whole job, in W or with a unit: '30 kW'.",
-        show_default=False,
-    ),
+    str | None, option("W", "Most power of the whole job, in W or with a unit: '30 kW'.")
 ]
 Deadline = Annotated[
-    str | None,
-    typer.Option(
-        metavar="T",
-        help="Longest time for all training.steps, in s or with a unit: '36 h'.",
-        show_default=False,
-    ),
+    str | None, option("T", "Longest time for all training.steps, in s or with a unit: '36 h'.")
 ]
 Top = Annotated[int, typer.Option(metavar="N", min=1, help="Strategies to show.")]
 AllowApproximate = Annotated[
@@ -72,18 +56,24 @@ AllowApproximate = Annotated[
 ]
 
 
-def plan(  # noqa: PLR0917 - typer passes options by name
-    job: JobPath,
-    objective: Least = Objective.TIME,
-    pareto: Pareto = None,
-    max_devices: MaxDevices = None,
-    power_cap: PowerCap = None,
-    deadline: Deadline = None,
-    top: Top = 10,
-    allow_approximate: AllowApproximate = False,
-    calibration: Calibration = None,
-    json_path: JsonPath = None,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What `wattree plan` is asked."""
+
+    job: JobPath
+    objective: Least = Objective.TIME
+    pareto: Pareto = None
+    max_devices: MaxDevices = None
+    power_cap: PowerCap = None
+    deadline: Deadline = None
+    top: Top = 10
+    allow_approximate: AllowApproximate = False
+    calibration: Calibration = None
+    json_path: JsonPath = None
+
+
+@request_command
+def plan(request: PlanRequest) -> None:
     """Rank the strategies that fit, and say why the best one wins.
 
     Every legal strategy for the job's cluster is screened, the most promising are simulated;
@@ -95,30 +85,30 @@ def plan(  # noqa: PLR0917 - typer passes options by name
     from wattree.report import show_plan
 
     began = time.perf_counter()
-    check_outputs(json_path, source=job)
-    loaded = read_job(job)
+    check_outputs(request.json_path, source=request.job)
+    loaded = read_job(request.job)
     asked: dict[str, Any] = {
-        "objective": objective.value,
-        "pareto": _pair(pareto),
-        "max_devices": max_devices,
-        "power_cap_w": quantity_option("--power-cap", power_cap, "w", may_be_bare=True),
-        "deadline_s": quantity_option("--deadline", deadline, "s", may_be_bare=True),
-        "top": top,
-        "allow_approximate": allow_approximate,
-        "calibration": calibration,
+        "objective": request.objective.value,
+        "pareto": _pair(request.pareto),
+        "max_devices": request.max_devices,
+        "power_cap_w": quantity_option("--power-cap", request.power_cap, "w", may_be_bare=True),
+        "deadline_s": quantity_option("--deadline", request.deadline, "s", may_be_bare=True),
+        "top": request.top,
+        "allow_approximate": request.allow_approximate,
+        "calibration": request.calibration,
     }
     announce_compilation()
     try:
         with progress_bars() as progress:
             found = wattree.plan(loaded, **asked, progress=progress)
     except InfeasibleError as error:
-        tell_warnings(job, error.warnings)
+        tell_warnings(request.job, error.warnings)
         wall_s = time.perf_counter() - began
-        nothing = _nothing(objective, error, source=loaded.source, wall_s=wall_s)
-        deliver(nothing, json_path, lambda _: None)
+        nothing = _nothing(request.objective, error, source=loaded.source, wall_s=wall_s)
+        deliver(nothing, request.json_path, lambda _: None)
         raise
-    tell_warnings(job, found.warnings)
-    deliver(found.as_json(), json_path, lambda console: show_plan(found, console))
+    tell_warnings(request.job, found.warnings)
+    deliver(found.as_json(), request.json_path, lambda console: show_plan(found, console))
     if found.best is None:
         raise typer.Exit(2)
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from wattree.hardware import Cluster
     from wattree.interchange import Platform
 
-__all__ = ["Compute", "platform_of"]
-
 
 class Compute(StrEnum):
     """Where the times of computations come from."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -15,12 +16,14 @@ from wattree.cli.output import (
     deliver,
     progress_bars,
 )
+from wattree.cli.request import option, request_command
 from wattree.errors import JobError
 
-__all__ = ["profile"]
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileRequest:
+    """What `wattree profile` is asked."""
 
-def profile(  # noqa: PLR0917 - typer passes options by name
     out: Annotated[
         Path,
         typer.Option(
@@ -28,7 +31,7 @@ def profile(  # noqa: PLR0917 - typer passes options by name
             help="Calibration to write; the machine as device and node, and the measurements, go "
             "beside it.",
         ),
-    ] = Path("calibration.yaml"),
+    ] = Path("calibration.yaml")
     minutes: Annotated[
         float,
         typer.Option(
@@ -37,7 +40,7 @@ def profile(  # noqa: PLR0917 - typer passes options by name
             max=600.0,
             help="Time for measuring. What is not done by then, a second call goes on with.",
         ),
-    ] = 3.0,
+    ] = 3.0
     ranks: Annotated[
         int | None,
         typer.Option(
@@ -48,7 +51,7 @@ def profile(  # noqa: PLR0917 - typer passes options by name
             "on a CPU.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     threads: Annotated[
         int | None,
         typer.Option(
@@ -58,19 +61,21 @@ def profile(  # noqa: PLR0917 - typer passes options by name
             help="Computing threads of each; the cores over the ranks.",
             show_default=False,
         ),
-    ] = None,
+    ] = None
     from_run: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="Measure nothing: refit by a run of 'wattree train' in this folder (run.json, "
+        option(
+            "DIR",
+            "Measure nothing: refit by a run of 'wattree train' in this folder (run.json, "
             "job.yaml). May be repeated.",
-            show_default=False,
         ),
-    ] = None,
-    calibration: Calibration = None,
-    json_path: JsonPath = None,
-) -> None:
+    ] = None
+    calibration: Calibration = None
+    json_path: JsonPath = None
+
+
+@request_command
+def profile(request: ProfileRequest) -> None:
     """Measure this machine, and fit the constants that predictions rest on.
 
     Matrix products, operators bound by memory, calls of the framework, batches and
@@ -80,39 +85,37 @@ def profile(  # noqa: PLR0917 - typer passes options by name
 
     Example: wattree profile --out calibration.yaml --ranks 2 --threads 1
     """
-    if from_run:
-        _refit(tuple(from_run), out, calibration=calibration, json_path=json_path)
+    if request.from_run:
+        _refit(request, tuple(request.from_run))
         return
-    if calibration is not None:
+    if request.calibration is not None:
         raise JobError(
             "--calibration", ["has no effect without --from-run: measuring starts from nothing"]
         )
     from wattree.measure.profile import profile_machine
     from wattree.report.profile_text import show_profile
 
-    check_outputs(out, json_path, source=Path())
+    check_outputs(request.out, request.json_path, source=Path())
     with progress_bars() as progress:
         found = profile_machine(
-            out,
-            minutes=minutes,
-            ranks=ranks,
-            threads=threads,
+            request.out,
+            minutes=request.minutes,
+            ranks=request.ranks,
+            threads=request.threads,
             progress=lambda _, done, wanted: progress("measuring", done, wanted),
         )
     for warning in found.warnings:
         typer.echo(f"wattree: warning: {warning}", err=True)
-    deliver(found.as_json(), json_path, lambda console: show_profile(found, console))
+    deliver(found.as_json(), request.json_path, lambda console: show_profile(found, console))
 
 
-def _refit(
-    folders: tuple[Path, ...], out: Path, *, calibration: Path | None, json_path: Path | None
-) -> None:
+def _refit(request: ProfileRequest, folders: tuple[Path, ...]) -> None:
     from wattree.report.profile_text import show_refit
     from wattree.validation.refit import refit_from_runs
 
-    check_outputs(out, json_path, source=Path())
+    check_outputs(request.out, request.json_path, source=Path())
     announce_compilation()
-    found = refit_from_runs(folders, out=out, calibration=calibration)
+    found = refit_from_runs(folders, out=request.out, calibration=request.calibration)
     for warning in found.warnings:
         typer.echo(f"wattree: warning: {warning}", err=True)
-    deliver(found.as_json(), json_path, lambda console: show_refit(found, console))
+    deliver(found.as_json(), request.json_path, lambda console: show_refit(found, console))

@@ -8,8 +8,6 @@ import typer
 
 from wattree.units import format_time
 
-__all__ = ["Lines"]
-
 #: Between two lines. [s]
 _EVERY_S = 10.0
 

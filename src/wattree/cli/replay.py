@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -20,10 +21,8 @@ from wattree.cli.output import (
     trace_option,
 )
 from wattree.cli.platform import Compute, platform_of
+from wattree.cli.request import option, request_command
 from wattree.errors import WattreeError
-
-__all__ = ["replay"]
-
 
 Traces = Annotated[
     Path,
@@ -35,10 +34,8 @@ Traces = Annotated[
 ]
 OnCluster = Annotated[
     str | None,
-    typer.Option(
-        metavar="NODE[:N]",
-        help="Play it on N nodes of a kind; without it, with the times it was written with.",
-        show_default=False,
+    option(
+        "NODE[:N]", "Play it on N nodes of a kind; without it, with the times it was written with."
     ),
 ]
 Times = Annotated[
@@ -52,37 +49,35 @@ Software = Annotated[
 ]
 Groups = Annotated[
     Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="File of process groups; comm_group.json in the folder if not given.",
-        show_default=False,
-    ),
+    option("PATH", "File of process groups; comm_group.json in the folder if not given."),
 ]
 Dims = Annotated[
     str | None,
-    typer.Option(
-        metavar="A,B,…",
-        help="Ranks along each network dimension, innermost first, for involved_dim.",
-        show_default=False,
-    ),
+    option("A,B,…", "Ranks along each network dimension, innermost first, for involved_dim."),
 ]
 Timeline = Annotated[Path | None, trace_option("streams, flows, link load, power")]
 
 
-def replay(  # noqa: PLR0917 - typer passes options by name
-    traces: Traces,
-    cluster: OnCluster = None,
-    compute: Times = Compute.RECORDED,
-    precision: Precision = "bf16",
-    software: Software = "megatron-core",
-    groups: Groups = None,
-    dims: Dims = None,
-    json_path: JsonPath = None,
-    trace_path: Timeline = None,
-    calibration: Calibration = None,
-    sharing: SharingOption = Sharing.MAX_MIN,
-    mutual_slowdown: MutualSlowdown = True,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRequest:
+    """What `wattree replay` is asked."""
+
+    traces: Traces
+    cluster: OnCluster = None
+    compute: Times = Compute.RECORDED
+    precision: Precision = "bf16"
+    software: Software = "megatron-core"
+    groups: Groups = None
+    dims: Dims = None
+    json_path: JsonPath = None
+    trace_path: Timeline = None
+    calibration: Calibration = None
+    sharing: SharingOption = Sharing.MAX_MIN
+    mutual_slowdown: MutualSlowdown = True
+
+
+@request_command
+def replay(request: ReplayRequest) -> None:
     """Simulate Chakra traces, written by Wattree or by others.
 
     Exit code 2 if the files are no whole trace, or nodes wait for each other.
@@ -91,28 +86,32 @@ def replay(  # noqa: PLR0917 - typer passes options by name
     """
     from wattree import interchange
 
-    check_outputs(json_path, trace_path, source=traces)
-    check_trace_path(trace_path)
+    check_outputs(request.json_path, request.trace_path, source=request.traces)
+    check_trace_path(request.trace_path)
     platform = platform_of(
-        cluster, compute=compute, precision=precision, software=software, calibration=calibration
+        request.cluster,
+        compute=request.compute,
+        precision=request.precision,
+        software=request.software,
+        calibration=request.calibration,
     )
     announce_compilation()
     done = interchange.replay(
-        traces,
+        request.traces,
         platform=platform,
-        groups=groups,
-        dims=_dims(dims),
-        sharing=sharing.value,
-        mutual_slowdown=mutual_slowdown,
+        groups=request.groups,
+        dims=_dims(request.dims),
+        sharing=request.sharing.value,
+        mutual_slowdown=request.mutual_slowdown,
     )
-    if trace_path is not None:
+    if request.trace_path is not None:
         from wattree.report.perfetto import write_trace
 
         power = None if done.energy is None else {"cluster": done.energy.curve}
-        write_trace(trace_path, done.trace, power=power)
+        write_trace(request.trace_path, done.trace, power=power)
     from wattree.report.interchange_text import show_replay
 
-    deliver(done.as_json(), json_path, lambda console: show_replay(done, console))
+    deliver(done.as_json(), request.json_path, lambda console: show_replay(done, console))
 
 
 def _dims(text: str | None) -> tuple[int, ...]:

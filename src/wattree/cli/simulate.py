@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,13 +24,12 @@ from wattree.cli.output import (
     deliver,
     trace_option,
 )
+from wattree.cli.request import option, request_command
 
 if TYPE_CHECKING:
     from wattree.job import Job
     from wattree.predict import Prediction
     from wattree.trace import Result
-
-__all__ = ["SWEEP", "simulate"]
 
 #: Value of `--power-limit` that stands for the usual limits.
 SWEEP = "sweep"
@@ -43,70 +42,74 @@ class Fold(StrEnum):
     OFF = "off"
 
 
-def simulate(  # noqa: PLR0917 - typer passes options by name
-    job: JobPath,
-    json_path: JsonPath = None,
-    trace_path: Annotated[Path | None, trace_option("streams, memory, power, link load")] = None,
-    calibration: Calibration = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateRequest:
+    """What `wattree simulate` is asked."""
+
+    job: JobPath
+    json_path: JsonPath = None
+    trace_path: Annotated[Path | None, trace_option("streams, memory, power, link load")] = None
+    calibration: Calibration = None
     power_limit: Annotated[
         str | None,
-        typer.Option(
-            metavar="POWER",
-            help="Cap on every device, such as '400 W'; replaces the job's. Several ('300 W, "
+        option(
+            "POWER",
+            "Cap on every device, such as '400 W'; replaces the job's. Several ('300 W, "
             "400 W'), or 'sweep' for the usual ones: a table, and where the curve turns.",
-            show_default=False,
         ),
-    ] = None,
+    ] = None
     fold: Annotated[
         Fold, typer.Option(help="Simulate ranks that do the same once, or every rank.")
-    ] = Fold.ON,
-    sharing: SharingOption = Sharing.MAX_MIN,
-    mutual_slowdown: MutualSlowdown = True,
+    ] = Fold.ON
+    sharing: SharingOption = Sharing.MAX_MIN
+    mutual_slowdown: MutualSlowdown = True
     memory: Annotated[
         str | None,
-        typer.Option(
-            metavar="RANKS",
-            help="Show the tensors alive when the memory of these ranks peaks: 'fullest', or a "
+        option(
+            "RANKS",
+            "Show the tensors alive when the memory of these ranks peaks: 'fullest', or a "
             "rank class of the trace, such as 'stage 0'.",
-            show_default=False,
         ),
-    ] = None,
+    ] = None
     tokens: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "COUNT",
+            "Also tell energy, money and carbon of a run to so many tokens, such as 1T.",
             "--tokens",
             "--target-tokens",
-            metavar="COUNT",
-            help="Also tell energy, money and carbon of a run to so many tokens, such as 1T.",
-            show_default=False,
         ),
-    ] = None,
+    ] = None
     samples: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COUNT",
-            help="The same for a run to so many samples, such as 90M.",
-            show_default=False,
-        ),
-    ] = None,
+        str | None, option("COUNT", "The same for a run to so many samples, such as 90M.")
+    ] = None
     shift: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Also tell at which hour of the job's series (energy: series) a run of that "
+        option(
+            "TIME",
+            "Also tell at which hour of the job's series (energy: series) a run of that "
             "length would best start, such as 24h; 'run' for that of --tokens or --samples.",
-            show_default=False,
         ),
-    ] = None,
+    ] = None
     power_plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Write a picture (PNG) of power over the step by component; needs matplotlib.",
-            show_default=False,
+        option(
+            "PATH", "Write a picture (PNG) of power over the step by component; needs matplotlib."
         ),
-    ] = None,
-) -> None:
+    ] = None
+
+    def played(self) -> dict[str, Any]:
+        """Return how steps are played, as arguments of `wattree.simulate`."""
+        return {
+            "calibration": self.calibration,
+            "fold": self.fold is Fold.ON,
+            "sharing": self.sharing.value,
+            "mutual_slowdown": self.mutual_slowdown,
+        }
+
+
+@request_command
+def simulate(request: SimulateRequest) -> None:
     """Predict time, memory, energy and cost of one training step.
 
     The job's strategy is compiled and played; 'wattree plan' finds one. Exit code 2 if it does
@@ -114,69 +117,54 @@ def simulate(  # noqa: PLR0917 - typer passes options by name
 
     Example: wattree simulate job.yaml --trace trace.json --json result.json
     """
-    check_outputs(json_path, trace_path, power_plot, source=job)
-    check_trace_path(trace_path)
-    asked = asked_of_run(tokens=tokens, samples=samples, shift=shift)
-    if power_plot is not None:
+    check_outputs(request.json_path, request.trace_path, request.power_plot, source=request.job)
+    check_trace_path(request.trace_path)
+    asked = asked_of_run(tokens=request.tokens, samples=request.samples, shift=request.shift)
+    if request.power_plot is not None:
         from wattree.report.power_plot import check_plotting
 
-        check_plotting(power_plot)
-    loaded = read_job(job)
-    if power_limit is not None:
-        limits_w = _limits_w(loaded, power_limit)
+        check_plotting(request.power_plot)
+    loaded = read_job(request.job)
+    if request.power_limit is not None:
+        limits_w = _limits_w(loaded, request.power_limit)
         _tell_idle_limits(loaded, limits_w)
         if len(limits_w) != 1:
-            _refuse_beside_sweep(
-                {
-                    "--trace": trace_path,
-                    "--memory": memory,
-                    "--power-plot": power_plot,
-                    "--tokens": tokens,
-                    "--samples": samples,
-                    "--shift": shift,
-                }
-            )
-            _sweep(
-                loaded,
-                limits_w,
-                json_path=json_path,
-                calibration=calibration,
-                fold=fold,
-                sharing=sharing,
-                mutual_slowdown=mutual_slowdown,
-            )
+            _refuse_beside_sweep(request)
+            _sweep(request, loaded, limits_w)
             return
         loaded = loaded.capped(limits_w[0])
     announce_compilation()
-    prediction = _predicted(
-        loaded,
-        calibration,
-        fold=fold,
-        sharing=sharing,
-        mutual_slowdown=mutual_slowdown,
-        memory_of=memory,
-    )
-    tell_warnings(job, prediction.warnings)
-    if trace_path is not None:
+    prediction = _predicted(request, loaded)
+    tell_warnings(request.job, prediction.warnings)
+    _deliver(request, prediction, asked.answered(loaded, prediction.result))
+
+
+def _deliver(request: SimulateRequest, prediction: Prediction, result: Result) -> None:
+    """Write and show a prediction, and its result with what was asked of whole runs.
+
+    Raises:
+        Exit: It does not fit in memory.
+    """
+    if request.trace_path is not None:
         from wattree.report.perfetto import write_trace
 
         shown = prediction.beside or prediction
         own = prediction.curves if prediction.beside is None else {}
-        write_trace(trace_path, shown.trace, power=own or {"cluster": shown.power})
+        write_trace(request.trace_path, shown.trace, power=own or {"cluster": shown.power})
     from wattree.report import show_result
 
-    result = asked.answered(loaded, prediction.result)
-    if power_plot is not None and result.power is not None:
+    if request.power_plot is not None and result.power is not None:
         from wattree.report.power_plot import write_power_plot
 
-        write_power_plot(power_plot, result.power, title=f"{result.model} on {result.cluster}")
+        title = f"{result.model} on {result.cluster}"
+        write_power_plot(request.power_plot, result.power, title=title)
     deliver(
         {**result.as_json(), "warnings": list(prediction.warnings)},
-        json_path,
-        lambda console: show_result(result, console, memory=memory is not None),
+        request.json_path,
+        lambda console: show_result(result, console, memory=request.memory is not None),
     )
     if not result.memory.fits:
-        if str(json_path) == "-":  # only JSON goes to standard output
+        if str(request.json_path) == "-":  # only JSON goes to standard output
             typer.echo(f"wattree: {_shortage(result)}", err=True)
         raise typer.Exit(2)
 
@@ -213,40 +201,32 @@ def _tell_idle_limits(job: Job, limits_w: tuple[float, ...]) -> None:
             )
 
 
-def _refuse_beside_sweep(of_one_step: Mapping[str, object]) -> None:
+def _refuse_beside_sweep(request: SimulateRequest) -> None:
     from wattree.errors import JobError
 
-    for option, value in of_one_step.items():
+    of_one_step = {
+        "--trace": request.trace_path,
+        "--memory": request.memory,
+        "--power-plot": request.power_plot,
+        "--tokens": request.tokens,
+        "--samples": request.samples,
+        "--shift": request.shift,
+    }
+    for name, value in of_one_step.items():
         if value is not None:
             raise JobError(
-                option, ["is of one step, but --power-limit names several; give one limit"]
+                name, ["is of one step, but --power-limit names several; give one limit"]
             )
 
 
-def _sweep(
-    job: Job,
-    limits_w: tuple[float, ...],
-    *,
-    json_path: Path | None,
-    calibration: Path | None,
-    fold: Fold,
-    sharing: Sharing,
-    mutual_slowdown: bool,
-) -> None:
+def _sweep(request: SimulateRequest, job: Job, limits_w: tuple[float, ...]) -> None:
     import wattree
     from wattree.report import show_power_sweep
 
     announce_compilation()
-    sweep = wattree.power_sweep(
-        job,
-        limits_w,
-        calibration=calibration,
-        fold=fold is Fold.ON,
-        sharing=sharing.value,
-        mutual_slowdown=mutual_slowdown,
-    )
+    sweep = wattree.power_sweep(job, limits_w, **request.played())
     tell_warnings(Path(job.source), sweep.warnings)
-    deliver(sweep.as_json(), json_path, lambda console: show_power_sweep(sweep, console))
+    deliver(sweep.as_json(), request.json_path, lambda console: show_power_sweep(sweep, console))
     if not sweep.fits:
         typer.echo(
             "wattree: does not fit in memory, whatever the power limit; without --power-limit "
@@ -267,27 +247,12 @@ def _shortage(result: Result) -> str:
     return f"does not fit in memory: {needs}" + (f"; try: {fixes}" if fixes else "")
 
 
-def _predicted(
-    job: Job,
-    calibration: Path | None,
-    *,
-    fold: Fold,
-    sharing: Sharing,
-    mutual_slowdown: bool,
-    memory_of: str | None,
-) -> Prediction:
+def _predicted(request: SimulateRequest, job: Job) -> Prediction:
     import wattree
 
-    prediction = wattree.simulate(
-        job,
-        calibration=calibration,
-        fold=fold is Fold.ON,
-        sharing=sharing.value,
-        memory_of=memory_of,
-        mutual_slowdown=mutual_slowdown,
-    )
+    prediction = wattree.simulate(job, memory_of=request.memory, **request.played())
     if prediction.result.memory.fits:
         return prediction
     from wattree.search import with_memory_fixes
 
-    return with_memory_fixes(job, prediction, calibration=calibration)
+    return with_memory_fixes(job, prediction, calibration=request.calibration)

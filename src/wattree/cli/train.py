@@ -4,40 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from wattree.cli.auto_train import best_processes, without
+from wattree.cli.auto_train import tuned_request, without
 from wattree.cli.job_file import read_job
-from wattree.cli.launch import (
-    AUTO,
-    MemoryLimit,
-    Rule,
-    ThreadPercentage,
-    WithMps,
-    WithoutMps,
-    finish,
-    mps_option,
-    note,
-    processes_option,
-)
-from wattree.cli.output import (
-    Calibration,
-    JobPath,
-    JsonPath,
-    check_outputs,
-    check_trace_path,
-    deliver,
-    quantity_option,
-    trace_option,
-)
+from wattree.cli.launch import AUTO, finish, note, processes_option
+from wattree.cli.output import deliver
+from wattree.cli.request import request_command
 from wattree.cli.train_colocated import launch_processes, say_of_mps, share_asked
+from wattree.cli.train_request import TrainRequest
 from wattree.cli.train_result import deliver_trained
 from wattree.errors import MissingExtraError, OutputError, RunError
 
@@ -46,111 +27,12 @@ if TYPE_CHECKING:
     from wattree.runtime.launch import Launch
     from wattree.runtime.recipe import Recipe
     from wattree.runtime.train import TrainSettings
-    from wattree.runtime.train.outcome import Trained
-    from wattree.runtime.train.rank import RankEnd
-
-__all__ = ["train"]
 
 INTERRUPTED = 130
 
 
-class Device(StrEnum):
-    """Where ranks compute."""
-
-    AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-def train(  # noqa: PLR0917 - typer passes options by name
-    context: typer.Context,
-    job: JobPath,
-    json_path: JsonPath = None,
-    trace_path: Annotated[Path | None, trace_option("the last steps of every rank")] = None,
-    calibration: Calibration = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder for the run (run.json), the result (result.json) and the job (job.yaml).",
-            show_default=False,
-        ),
-    ] = None,
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare", help="Simulate the same job and print predicted beside measured."
-        ),
-    ] = False,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Train with this preset in place of the job's, with its ranks and degrees.",
-            show_default=False,
-        ),
-    ] = None,
-    against: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PRESET",
-            help="Train again with this preset and show both side by side; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    device: Annotated[
-        Device, typer.Option(help="Where ranks compute; auto: on the kind of device the job names.")
-    ] = Device.AUTO,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin anew where there is a checkpoint to go on from.")
-    ] = False,
-    timeout: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="How long ranks wait for each other before they give up."
-        ),
-    ] = "180 s",
-    meter: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Read this kind of meter alone; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    tdp: Annotated[
-        str | None,
-        typer.Option(
-            metavar="POWER",
-            help="Rated power of all processors, for the estimate where there is no meter.",
-            show_default=False,
-        ),
-    ] = None,
-    processes: Annotated[
-        str | None,
-        typer.Option(
-            "--processes-per-device",
-            "-q",
-            metavar="Q",
-            help="Replicas on each device, which share it; auto: as many as trials find best.",
-            show_default="the job's strategy.processes_per_device",
-        ),
-    ] = None,
-    batch_rule: Annotated[
-        Rule | None,
-        typer.Option(
-            help="Whether the processes of a device divide its batch, or have one each and a "
-            "learning rate scaled to it.",
-            show_default="the job's strategy.batch_rule",
-        ),
-    ] = None,
-    with_mps: WithMps = False,
-    without_mps: WithoutMps = False,
-    thread_percentage: ThreadPercentage = None,
-    memory_limit: MemoryLimit = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-    silent: Annotated[bool, typer.Option("--silent", hidden=True)] = False,
-) -> None:
+@request_command
+def train(request: TrainRequest) -> None:
     """Train a job with its strategy, on this machine or in the ranks of a launcher.
 
     Under torchrun, srun or mpirun this is one rank of the job. Otherwise the ranks of the job are
@@ -160,106 +42,41 @@ def train(  # noqa: PLR0917 - typer passes options by name
 
     Example: wattree train examples/phantom-laptop.yaml --compare
     """
-    check_outputs(json_path, trace_path, source=job)
-    check_trace_path(trace_path)
-    by_mps = mps_option(with_mps=with_mps, without_mps=without_mps)
     _need_torch()
     from wattree.runtime.colocation import colocation_from
     from wattree.runtime.colocation.training import colocated, planned
-    from wattree.runtime.launch import Launch, launch_from
-    from wattree.runtime.recipe import recipe_of, with_preset
-    from wattree.runtime.train import TrainSettings
-    from wattree.runtime.train.guard import guarded
+    from wattree.runtime.launch import launch_from
+    from wattree.runtime.recipe import recipe_of
 
-    launch = launch_from(os.environ)
-    inner = colocation_from(os.environ)
+    launch, inner = launch_from(os.environ), colocation_from(os.environ)
     is_first = launch is None or (launch.rank == 0 and not launch.store and inner is None)
-    loaded = _read(job, warn=is_first)
-    if silent:  # one of several runs: checkpoints would be of all of them
-        loaded = replace(loaded, training=replace(loaded.training, checkpoint=None))
-    if preset is not None:
-        loaded = with_preset(loaded, preset)
-    arguments = list(context.obj or sys.argv[1:])
-    if processes == AUTO and inner is None:
-        found = best_processes(
-            job,
-            loaded,
-            arguments,
-            None if batch_rule is None else batch_rule.value,
-            device=device.value,
-            with_mps=by_mps,
-            thread_percentage=thread_percentage,
-        )
-        processes, thread_percentage = str(found.processes), found.thread_percentage
-        by_mps = found.with_mps
-        arguments = [*without(arguments, "--processes-per-device", "-q"), "-q", processes]
-    share = share_asked(loaded, processes_option(processes), batch_rule)
-    plan, (loaded, recipe) = loaded, colocated(loaded, recipe_of(loaded), *share)
-    plan = planned(plan, recipe, share[1])
-    loaded = replace(loaded, strategy=plan.strategy)
-    _check_calibration(calibration, compare=compare, warn=is_first)
-    timeout_s = quantity_option("--timeout", timeout, "s")
-    assert timeout_s is not None
-    settings = TrainSettings(
-        out=None if out is None else out.absolute(),
-        device=device.value,
-        fresh=fresh,
-        timeout_s=timeout_s,
-        meters=tuple(meter or ()),
-        tdp_w=quantity_option("--tdp", tdp, "w"),
-        quiet=quiet,
-    )
+    arguments = list(request.context.obj or sys.argv[1:])
+    loaded = _job(request, warn=is_first)
+    if request.processes == AUTO and inner is None:
+        request = tuned_request(request, loaded, arguments)
+        assert request.processes is not None
+        arguments = without(arguments, "--processes-per-device", "-q")
+        arguments += ["-q", request.processes]
+    processes, rule = share_asked(loaded, processes_option(request.processes), request.rule)
+    trained, recipe = colocated(loaded, recipe_of(loaded), processes, rule)
+    plan = planned(loaded, recipe, rule)
+    trained = replace(trained, strategy=plan.strategy)
+    _check_calibration(request, warn=is_first)
+    settings = request.settings()
     if is_first:
-        _make_folder(out)
-        say_of_mps(recipe.processes_per_device, by_mps, thread_percentage, memory_limit)
-    if against:
-        _check_alone(launch, recipe, json_path, trace_path)
-        rivals = {str(recipe.kind): preset} | {rival: rival for rival in against}
-        for rival in against:
-            recipe_of(with_preset(loaded, rival))  # refused before anything is trained
-        _side_by_side(arguments, rivals, recipe.ranks)
-        return
-    if recipe.processes_per_device > 1 and inner is None:
-        launch_processes(
-            arguments,
-            plan,
-            recipe,
-            share[1],
-            device=device.value,
-            launchers=1 if launch is None else launch.world,
-            with_mps=by_mps,
-            thread_percentage=thread_percentage,
-            memory_limit=memory_limit,
-            timeout_s=timeout_s,
-        )
-        return
-    if launch is None and recipe.ranks > 1:
+        _make_folder(request.out)
+        given = (request.by_mps, request.thread_percentage, request.memory_limit)
+        say_of_mps(recipe.processes_per_device, *given)
+    if request.against:
+        _check_alone(request, launch, recipe)
+        _side_by_side(arguments, _rivals(request, trained, recipe), recipe.ranks)
+    elif recipe.processes_per_device > 1 and inner is None:
+        launchers = 1 if launch is None else launch.world
+        launch_processes(request, arguments, plan, recipe, rule=rule, launchers=launchers)
+    elif launch is None and recipe.ranks > 1:
         _start_ranks(recipe.ranks, arguments)
-        return
-    launch = launch or Launch(rank=0, world=1, local_rank=0, local_world=1)
-    _check_world(launch, recipe, loaded)
-    end = guarded(
-        launch,
-        lambda: _run_rank(
-            loaded,
-            recipe,
-            launch,
-            settings,
-            lambda found: deliver_trained(
-                replace(found, job=plan),
-                job,
-                calibration,
-                compare=compare,
-                silent=silent,
-                preset=preset,
-                out=out,
-                json_path=json_path,
-                trace_path=trace_path,
-            ),
-        ),
-    )
-    if end.interrupted:
-        raise typer.Exit(INTERRUPTED)
+    else:
+        _train_here(request, trained, plan, recipe, launch, settings=settings)
 
 
 def _need_torch() -> None:
@@ -272,21 +89,25 @@ def _need_torch() -> None:
         raise MissingExtraError(needed_for="wattree train", package="torch", extra="torch")
 
 
-def _read(path: Path, *, warn: bool) -> Job:
-    """Return the job; ranks but the first do not repeat its warnings."""
+def _job(request: TrainRequest, *, warn: bool) -> Job:
+    """Return the job as options change it; ranks but the first do not repeat its warnings."""
     import wattree
+    from wattree.runtime.recipe import with_preset
 
-    return read_job(path) if warn else wattree.load_job(path)
+    loaded = read_job(request.job) if warn else wattree.load_job(request.job)
+    if request.silent:  # one of several runs: checkpoints would be of all of them
+        loaded = replace(loaded, training=replace(loaded.training, checkpoint=None))
+    return loaded if request.preset is None else with_preset(loaded, request.preset)
 
 
-def _check_calibration(path: Path | None, *, compare: bool, warn: bool) -> None:
+def _check_calibration(request: TrainRequest, *, warn: bool) -> None:
     """Refuse constants that cannot be read before anything is trained."""
-    if path is None:
+    if request.calibration is None:
         return
     from wattree.cost import load_calibration
 
-    load_calibration(path)
-    if warn and not compare:
+    load_calibration(request.calibration)
+    if warn and not request.compare:
         typer.echo("wattree: warning: --calibration has no effect without --compare", err=True)
 
 
@@ -318,7 +139,7 @@ def _start_ranks(ranks: int, arguments: Sequence[str]) -> None:
     finish(run_ranks(own_command(arguments), ranks, environment=os.environ, say=note))
 
 
-def _check_alone(launch: Launch | None, recipe: Recipe, *outputs: Path | None) -> None:
+def _check_alone(request: TrainRequest, launch: Launch | None, recipe: Recipe) -> None:
     """Refuse `--against` where it cannot start the runs itself, or has one place for several.
 
     Raises:
@@ -330,8 +151,22 @@ def _check_alone(launch: Launch | None, recipe: Recipe, *outputs: Path | None) -
         )
     if recipe.processes_per_device > 1:
         raise RunError("--against", ["compares strategies with one process per device"])
-    if any(output is not None for output in outputs):
+    if request.json_path is not None or request.trace_path is not None:
         raise RunError("--against", ["shows several runs; --json and --trace are of one"])
+
+
+def _rivals(request: TrainRequest, job: Job, recipe: Recipe) -> dict[str, str | None]:
+    """Return the preset of each run by its name; None for that of the job.
+
+    Raises:
+        WattreeError: One of them cannot be trained; nothing has been yet.
+    """
+    from wattree.runtime.recipe import recipe_of, with_preset
+
+    rivals = {str(recipe.kind): request.preset} | {each: each for each in request.against or ()}
+    for rival in request.against or ():
+        recipe_of(with_preset(job, rival))
+    return rivals
 
 
 def _side_by_side(arguments: list[str], rivals: Mapping[str, str | None], ranks: int) -> None:
@@ -372,16 +207,40 @@ def _check_world(launch: Launch, recipe: Recipe, job: Job) -> None:
     )
 
 
-def _run_rank(
+def _train_here(
+    request: TrainRequest,
     job: Job,
+    plan: Job,
     recipe: Recipe,
-    launch: Launch,
+    launch: Launch | None,
+    *,
     settings: TrainSettings,
-    deliver_it: Callable[[Trained], None],
-) -> RankEnd:
-    from wattree.runtime.train.rank import train_rank
+) -> None:
+    """Train as one rank; that which has the result delivers it.
 
-    end = train_rank(job, recipe, launch, settings)
-    if end.trained is not None:
-        deliver_it(end.trained)
-    return end
+    Args:
+        request: Where the result goes.
+        job: As this rank trains it.
+        plan: As it is predicted.
+        recipe: Of all ranks.
+        launch: Which rank this is; None for the only one.
+        settings: Of the run.
+
+    Raises:
+        Exit: The run was interrupted.
+    """
+    from wattree.runtime.launch import Launch
+    from wattree.runtime.train.guard import guarded
+    from wattree.runtime.train.rank import RankEnd, train_rank
+
+    place = launch or Launch(rank=0, world=1, local_rank=0, local_world=1)
+    _check_world(place, recipe, job)
+
+    def run() -> RankEnd:
+        end = train_rank(job, recipe, place, settings)
+        if end.trained is not None:
+            deliver_trained(request, replace(end.trained, job=plan))
+        return end
+
+    if guarded(place, run).interrupted:
+        raise typer.Exit(INTERRUPTED)

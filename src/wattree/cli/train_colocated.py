@@ -6,18 +6,17 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from wattree.cli.launch import Rule, finish, note
+from wattree.cli.launch import finish, note
 from wattree.cli.output import quantity_option
 from wattree.errors import RunError, WattreeError
 
 if TYPE_CHECKING:
+    from wattree.cli.train_request import TrainRequest
     from wattree.job import Job
     from wattree.runtime.recipe import Recipe
 
-__all__ = ["launch_processes", "say_of_mps", "share_asked"]
 
-
-def share_asked(job: Job, processes: int | None, rule: Rule | None) -> tuple[int, str]:
+def share_asked(job: Job, processes: int | None, rule: str | None) -> tuple[int, str]:
     """Return processes per device and their batch rule: as options say, else as the job does.
 
     Raises:
@@ -31,7 +30,7 @@ def share_asked(job: Job, processes: int | None, rule: Rule | None) -> tuple[int
         raise RunError("--processes-per-device", [f"found {processes}, expected 1 or more"])
     return (
         usual.processes if processes is None else processes,
-        usual.batch_rule if rule is None else rule.value,
+        usual.batch_rule if rule is None else rule,
     )
 
 
@@ -46,30 +45,31 @@ def say_of_mps(processes: int, *given: object) -> None:
         note("warning: options of MPS have no effect with one process per device")
 
 
+def device_of(request: TrainRequest, job: Job) -> str:
+    """Return `cpu` or `cuda`: as the request says, else what the job names."""
+    if request.device.value != "auto":
+        return request.device.value
+    return "cpu" if job.cluster.pools[0].node.device.kind == "cpu" else "cuda"
+
+
 def launch_processes(
+    request: TrainRequest,
     arguments: Sequence[str],
     plan: Job,
     recipe: Recipe,
-    rule: str,
     *,
-    device: str,
+    rule: str,
     launchers: int,
-    with_mps: bool | None,
-    thread_percentage: float | None,
-    memory_limit: str | None,
-    timeout_s: float,
 ) -> None:
     """Run the processes of all devices, or of those of a launcher's rank.
 
     Args:
+        request: How devices are shared.
         arguments: Of this command, which each process runs.
         plan: The job, as it is predicted.
         recipe: Of all processes.
         rule: What becomes of the batch.
-        device: `auto`, `cpu` or `cuda`.
         launchers: How many commands like this one an outer launcher started.
-        with_mps, thread_percentage, memory_limit: How devices are shared.
-        timeout_s: How long launchers wait for each other. [s]
 
     Raises:
         Exit: With the exit code of the processes, unless all went well.
@@ -78,20 +78,19 @@ def launch_processes(
     from wattree.runtime.launch.options import LaunchOptions
     from wattree.runtime.launch.script import launch_script
 
-    if device == "auto":
-        device = "cpu" if plan.cluster.pools[0].node.device.kind == "cpu" else "cuda"
+    device = device_of(request, plan)
     devices = recipe.dp // recipe.processes_per_device
     options = LaunchOptions(
         processes=recipe.processes_per_device,
         device=device,
         devices=max(devices // launchers, 1) if device == "cpu" or launchers == 1 else None,
         batch_rule=rule,
-        with_mps=with_mps,
-        thread_percentage=thread_percentage,
-        memory_limit_bytes=quantity_option("--memory-limit", memory_limit, "bytes"),
+        with_mps=request.by_mps,
+        thread_percentage=request.thread_percentage,
+        memory_limit_bytes=quantity_option("--memory-limit", request.memory_limit, "bytes"),
         memory_per_process_bytes=_memory_bytes(plan) if device == "cuda" else None,
         patches=False,
-        timeout_s=timeout_s,
+        timeout_s=request.settings().timeout_s,
     )
     finish(launch_script(own_command(arguments), options, environment=os.environ, say=note))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,30 +18,31 @@ from wattree.cli.output import (
     deliver,
     progress_bars,
 )
+from wattree.cli.request import option, request_command
 
-__all__ = ["validate"]
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateRequest:
+    """What `wattree validate` is asked."""
 
-def validate(  # noqa: PLR0917 - typer passes options by name
     rows: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="CSV of measured rows; may be repeated. Without it, the rows that ship.",
-            show_default=False,
-        ),
-    ] = None,
-    calibration: Calibration = None,
+        option("FILE", "CSV of measured rows; may be repeated. Without it, the rows that ship."),
+    ] = None
+    calibration: Calibration = None
     fit: Annotated[
         bool,
         typer.Option(
             "--fit", help="Fit the calibration anew; adds the leave-one-source-out error."
         ),
-    ] = False,
-    json_path: JsonPath = None,
-    sharing: SharingOption = Sharing.MAX_MIN,
-    mutual_slowdown: MutualSlowdown = True,
-) -> None:
+    ] = False
+    json_path: JsonPath = None
+    sharing: SharingOption = Sharing.MAX_MIN
+    mutual_slowdown: MutualSlowdown = True
+
+
+@request_command
+def validate(request: ValidateRequest) -> None:
     """Compare predictions with measured training runs.
 
     The table shows the error by source and quantity. A row that cannot be
@@ -55,11 +57,13 @@ def validate(  # noqa: PLR0917 - typer passes options by name
     announce_compilation()
     with progress_bars() as progress:
         validation = wattree.validate(
-            tuple(rows or ()),
-            calibration=calibration,
-            fit=fit,
-            sharing=sharing.value,
-            mutual_slowdown=mutual_slowdown,
+            tuple(request.rows or ()),
+            calibration=request.calibration,
+            fit=request.fit,
+            sharing=request.sharing.value,
+            mutual_slowdown=request.mutual_slowdown,
             progress=progress,
         )
-    deliver(validation.as_json(), json_path, lambda console: console.print(validation.table()))
+    deliver(
+        validation.as_json(), request.json_path, lambda console: console.print(validation.table())
+    )

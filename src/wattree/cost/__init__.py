@@ -17,7 +17,6 @@ from wattree.cost.collective import (
     PortLoads,
     collective_latency_s,
     port_loads,
-    volume_factor,
 )
 from wattree.cost.halo import halo_bytes, halo_loads, halo_work_s
 from wattree.cost.matmul import alignment_factor, matmul_time_s, tile_efficiency
@@ -31,6 +30,7 @@ from wattree.cost.software import (
     matrix_precision,
     software_family,
 )
+from wattree.graph.volume import volume_factor
 
 __all__ = [
     "AUTOCAST",

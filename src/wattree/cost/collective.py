@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.errors import CostError
+from wattree.graph.volume import volume_factor
 
 __all__ = [
     "GroupShape",
@@ -21,7 +21,6 @@ __all__ = [
     "PortLoads",
     "collective_latency_s",
     "port_loads",
-    "volume_factor",
 ]
 
 Floats = NDArray[np.float64]
@@ -82,23 +81,6 @@ class PortLoads:
     scale_up: Floats
     adapter: Floats
     uplink: Floats
-
-
-def volume_factor(kind: str, ranks: Floats) -> Floats:
-    """Return bytes each rank sends over the buffer size, by the ring algorithms.
-
-    All-reduce `2 (n - 1) / n`; all-gather, reduce-scatter and all-to-all `(n - 1) / n`, with
-    nccl-tests' meaning of size [1].
-
-    References:
-        [1] NVIDIA, nccl-tests, doc/PERFORMANCE.md.
-    """
-    share = (ranks - 1.0) / ranks
-    if kind == "all_reduce":
-        return np.asarray(2.0 * share)
-    if kind in {"all_gather", "reduce_scatter", "all_to_all"}:
-        return np.asarray(share)
-    raise CostError(f"unknown collective '{kind}'")
 
 
 def port_loads(

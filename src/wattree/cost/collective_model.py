@@ -38,11 +38,11 @@ from wattree.cost.collective import (
     PortLoads,
     collective_latency_s,
     port_loads,
-    volume_factor,
 )
 from wattree.cost.group_profiles import Layouts, ProfileRows, layouts_of, profile_rows
 from wattree.cost.requests import AUTO_COLLECTIVES, NCCL, CollectiveRequests
 from wattree.errors import StrategyError
+from wattree.graph.volume import volume_factor
 from wattree.hardware import Cluster
 
 __all__ = ["CollectiveModel", "Played"]
@@ -285,8 +285,8 @@ class CollectiveModel:
         few = layout.with_domains(2)
         fills = self._wiring.torus is not None and few.torus_axes(self._wiring.torus)
         profile = profile_of("all_gather", "torus" if fills else "ring", few, self._wiring)
-        played = volume_factor("all_gather", np.array([float(few.ranks)]))[0]
-        whole = volume_factor(kind, np.array([float(layout.ranks)]))[0]
+        played = volume_factor("all_gather", few.ranks)
+        whole = volume_factor(kind, layout.ranks)
         return replace(profile, scale_up=profile.scale_up * float(whole / played))
 
     def _columns(self, kind: str, layouts: Layouts) -> NcclColumns:

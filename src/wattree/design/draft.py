@@ -27,8 +27,8 @@ from wattree.hardware import (
     load_site,
 )
 from wattree.job.cluster import located, straggling
+from wattree.job.cluster_schema import ClusterSpec
 from wattree.job.problems import Problems
-from wattree.job.schema import ClusterSpec
 from wattree.units import parse_quantity
 
 __all__ = ["ALIASES", "CAPITAL", "CLUSTER", "ROOTS", "Capital", "Draft", "check_path"]

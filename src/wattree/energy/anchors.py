@@ -27,8 +27,6 @@ from wattree.energy.clocks import (
 )
 from wattree.errors import HardwareError
 
-__all__ = ["Mixture", "UnderLimit", "under_limit"]
-
 Floats = NDArray[np.float64]
 
 

@@ -26,8 +26,6 @@ from wattree.energy.least_squares import dependent_columns, non_negative_fit
 from wattree.errors import BaselineError
 from wattree.trace.run import Activity, Run
 
-__all__ = ["BASELINES", "Baseline", "main_utilisation"]
-
 Floats = NDArray[np.float64]
 #: Energy of a run. [J]
 Predictor = Callable[[Run], float]

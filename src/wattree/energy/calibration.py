@@ -10,16 +10,6 @@ from types import MappingProxyType
 from wattree.energy.stages import AllReduce
 from wattree.trace.run import RunOrigin
 
-__all__ = [
-    "CONSTANTS",
-    "Constant",
-    "EnergyCalibration",
-    "ModelTraits",
-    "Scatter",
-    "Status",
-    "WorkLine",
-]
-
 
 class Status(StrEnum):
     """How far the runs determine a constant."""

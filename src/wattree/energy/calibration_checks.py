@@ -8,8 +8,6 @@ from itertools import pairwise
 
 from wattree.energy.calibration import Constant, EnergyCalibration, ModelTraits
 
-__all__ = ["constant_faults", "covariance_faults", "impossible_elsewhere"]
-
 #: Figures beyond are of no machine, and their squares and products overflow.
 _LEAST, _MOST = 1e-30, 1e30
 #: Constants that are shares, and so not above one.

@@ -18,8 +18,6 @@ from wattree.errors import JobError, RunError
 from wattree.files import read_yaml, write_atomic
 from wattree.trace.plain import as_plain, from_plain
 
-__all__ = ["SCHEMA", "calibration_as_json", "read_calibration", "write_energy_calibration"]
-
 #: What a file of a calibration says it is.
 SCHEMA = "wattree-energy/1"
 

@@ -21,15 +21,6 @@ from numpy.typing import NDArray
 
 from wattree.errors import HardwareError
 
-__all__ = [
-    "ClockCurve",
-    "Demand",
-    "clock_under_limit",
-    "power_at_clock_w",
-    "rests_under_limit",
-    "time_at_clock",
-]
-
 Floats = NDArray[np.float64]
 
 #: Halvings of the range of clocks: to 1e-9 of it, below any constant's accuracy.

@@ -9,15 +9,13 @@ from pathlib import Path
 
 from wattree.energy.calibration import EnergyCalibration
 from wattree.energy.calibration_file import read_calibration
-from wattree.energy.compare import Comparison, compare_runs
+from wattree.energy.compare import EnergyComparison, compare_runs
 from wattree.energy.fit import fit_runs
 from wattree.energy.predict import EnergyForecast, at_size, described, forecast
 from wattree.energy.series import Policy
 from wattree.errors import RunError
 from wattree.trace.run import Run
 from wattree.trace.run_file import read_run, read_runs
-
-__all__ = ["compare_energy", "fit_energy", "predict_energy"]
 
 #: A run, its file, or a folder of such files.
 Runs = Iterable[Run | str | Path]
@@ -38,7 +36,7 @@ def fit_energy(runs: Runs, *, node: str | None = None) -> EnergyCalibration:
 
 def compare_energy(
     runs: Runs, *, fit_on: str | None = None, policy: Policy | None = None
-) -> Comparison:
+) -> EnergyComparison:
     """Return how the stage model and every baseline do on runs.
 
     Args:

@@ -21,8 +21,6 @@ from wattree.errors import BaselineError, MissingExtraError, RunError
 from wattree.trace.plain import as_plain
 from wattree.trace.run import Activity, Run
 
-__all__ = ["Comparison", "compare_runs"]
-
 #: Runs → what predicts one: stage → energy, or the whole under the empty name. [J]
 _Predictor = Callable[[Run], Mapping[str, float]]
 _Fit = Callable[[Sequence[Run]], _Predictor]
@@ -39,7 +37,7 @@ _ESTIMATE = "estimate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class EnergyComparison:
     """Models of energy on runs, by kind of node.
 
     Attributes:
@@ -60,7 +58,7 @@ class Comparison:
 
 def compare_runs(
     runs: Iterable[Run], *, fit_on: str | None = None, policy: Policy | None = None
-) -> Comparison:
+) -> EnergyComparison:
     """Fit every model of energy on some runs and score it on the training runs among the others.
 
     Args:
@@ -74,7 +72,7 @@ def compare_runs(
     """
     kinds = _kinds(checked(runs))
     policy = policy or Policy()
-    return Comparison(
+    return EnergyComparison(
         groups=tuple(
             _group(node, origin, observations(found), fit_on, policy)
             for (node, origin), found in sorted(kinds.items())

@@ -38,8 +38,6 @@ from wattree.energy.told import check_told
 from wattree.errors import RunError
 from wattree.trace.run import Activity, Run
 
-__all__ = ["constants_of", "fit_runs"]
-
 #: Kinds of work that grow with the samples of a rank.
 _SCALING = ("flop", "memory_bytes", "read_bytes", "core_s", "copied_bytes")
 #: Runs on several ranks before a model gets an overlap of its own.

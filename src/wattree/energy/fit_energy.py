@@ -14,8 +14,6 @@ from wattree.energy.observed import Observations, busy_s, stage_energies_j, tota
 from wattree.errors import RunError
 from wattree.trace.run import Activity, Run
 
-__all__ = ["EnergyConstants", "energy_columns", "fit_energy_constants"]
-
 Floats = NDArray[np.float64]
 
 
@@ -121,10 +119,8 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
     """
     runs = seen.runs
     if len(runs) < 2:
-        raise RunError(
-            "runs",
-            [f"found {len(runs)} to use, expected two or more: an idle run, and training"],
-        )
+        found = f"found {len(runs)} to use, expected two or more: an idle run, and training"
+        raise RunError("runs", [found])
     table = [energy_columns(run) for run in runs]
     names, constants, warnings = _used_columns(runs, table)
     rows = list(_rows(runs, table))
@@ -142,13 +138,9 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
     kept = [index for index in range(len(names)) if index not in dependent]
     for index, partners in dependent.items():
         others = ", ".join(names[partner] for partner in partners)
+        runs_of = sum(bool(row[names[index]]) for row in table)
+        constants[names[index]] = _inseparable(others, len(partners), runs_of)
         stands = stand_for_it(len(partners))
-        constants[names[index]] = Constant(
-            value=None,
-            status=Status.INSEPARABLE,
-            runs=sum(bool(row[names[index]]) for row in table),
-            note=f"in the same ratio to {others} in every run, {stands}",
-        )
         warnings.append(f"{names[index]} cannot be told apart from {others}, {stands}")
     names = [names[index] for index in kept]
     solution, ratios = _fitted_by_model(rows, names, design[:, kept])
@@ -164,12 +156,7 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
     warnings += [
         f"{name}: {each.note}" for name, each in constants.items() if each.status is Status.WEAK
     ]
-    if split := len({id(row.run) for row in rows if row.stage}):
-        warnings.append(
-            f"energies of stages, stated by {split} of {len(runs)} runs, count with errors "
-            f"{_SPLIT_ERRORS:g} times those of whole runs, and as at least {_LEAST_SHARE:.0%} of "
-            "their run: weights that were chosen, not fitted"
-        )
+    warnings += _told_of_stages(rows, len(runs))
     return EnergyConstants(
         constants=constants,
         correlated=tuple(names),
@@ -177,6 +164,28 @@ def fit_energy_constants(seen: Observations) -> EnergyConstants:
         condition=solution.condition,
         ratios=ratios,
         warnings=tuple(warnings),
+    )
+
+
+def _told_of_stages(rows: Sequence[_Row], runs: int) -> list[str]:
+    """Return a warning where runs state the energy of their stages."""
+    split = len({id(row.run) for row in rows if row.stage})
+    if not split:
+        return []
+    return [
+        f"energies of stages, stated by {split} of {runs} runs, count with errors "
+        f"{_SPLIT_ERRORS:g} times those of whole runs, and as at least {_LEAST_SHARE:.0%} of "
+        "their run: weights that were chosen, not fitted"
+    ]
+
+
+def _inseparable(others: str, partners: int, runs: int) -> Constant:
+    stands = stand_for_it(partners)
+    return Constant(
+        value=None,
+        status=Status.INSEPARABLE,
+        runs=runs,
+        note=f"in the same ratio to {others} in every run, {stands}",
     )
 
 

@@ -18,8 +18,6 @@ from wattree.energy.least_squares import dependent_columns, non_negative_fit, qu
 from wattree.energy.observed import Observations
 from wattree.trace.run import Activity, Run
 
-__all__ = ["fit_materials", "materials_amounts"]
-
 Floats = NDArray[np.float64]
 
 #: Errors below this need no further part to explain them: clocks and pace of workers.

@@ -26,8 +26,6 @@ from wattree.energy.observed import (
 from wattree.energy.stages import BACKWARD_SHARE, AllReduce, latency_steps
 from wattree.trace.run import Activity, Run
 
-__all__ = ["Computing", "Overlap", "fit_computing", "fit_network", "fit_overlap"]
-
 Floats = NDArray[np.float64]
 
 _COMPUTING = (

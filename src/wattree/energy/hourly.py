@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["HOUR_S", "HourlySeries", "starts_within", "windows"]
-
 Floats = NDArray[np.float64]
 
 HOUR_S = 3600.0

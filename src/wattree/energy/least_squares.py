@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CONFIDENCE", "NonNegativeFit", "dependent_columns", "non_negative_fit", "quantile"]
-
 Floats = NDArray[np.float64]
 
 #: Of all intervals of this package: what a reader expects where nothing else is said.

@@ -16,8 +16,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["core_w", "loading_energy_j"]
-
 Floats = NDArray[np.float64]
 
 _REST_SHARE = 0.19

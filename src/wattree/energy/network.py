@@ -7,8 +7,6 @@ from dataclasses import replace
 from wattree.energy.calibration import Constant, EnergyCalibration, Status
 from wattree.errors import RunError
 
-__all__ = ["with_network"]
-
 _NOTE = "given, not from runs"
 
 

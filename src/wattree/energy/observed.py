@@ -13,22 +13,6 @@ from wattree.errors import RunError
 from wattree.trace.run import TOTAL, Activity, PowerSeries, Run, Work
 from wattree.trace.run_checks import problems_of
 
-__all__ = [
-    "Observations",
-    "busy_s",
-    "checked",
-    "domain_kinds",
-    "gap_in",
-    "gaps_of",
-    "observations",
-    "ranks_of",
-    "samples_on_a_rank",
-    "sent_bytes",
-    "span_of",
-    "stage_energies_j",
-    "total",
-]
-
 #: A series with a pause so many times its usual period has a gap.
 _GAP = 10.0
 _LEAST_STEPS = 3

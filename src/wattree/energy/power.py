@@ -36,8 +36,6 @@ from wattree.energy.clocks import (
 )
 from wattree.errors import HardwareError
 
-__all__ = ["ClockCap", "DevicePower", "average_power_w", "dynamic_energy_j"]
-
 Floats = NDArray[np.float64]
 
 #: Of the range from rest to rated, that a limit must leave for work: less would be a device that

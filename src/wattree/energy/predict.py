@@ -16,15 +16,6 @@ from wattree.energy.told import check_told
 from wattree.errors import UnknownNameError
 from wattree.trace.run import Activity, Run, RunOrigin, Work
 
-__all__ = [
-    "EnergyForecast",
-    "Figure",
-    "at_size",
-    "described",
-    "forecast",
-]
-
-
 #: How far a constant is moved to see whether it matters: to where another part may be the slower.
 _MOVE = 0.5
 #: Share of the whole from which on a reader is told that a stage is hardly known.

@@ -9,8 +9,6 @@ import numpy as np
 
 from wattree.energy.least_squares import CONFIDENCE
 
-__all__ = ["Behind", "GroupComparison", "MethodScores", "Score", "score"]
-
 #: Draws of the bootstrap, and its seed: the same runs give the same interval.
 _DRAWS, _SEED = 2000, 0
 _LEAST = 3

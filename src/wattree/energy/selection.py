@@ -12,8 +12,6 @@ from wattree.energy.observed import ranks_of
 from wattree.errors import RunError, UnknownNameError
 from wattree.trace.run import Run
 
-__all__ = ["selector"]
-
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,

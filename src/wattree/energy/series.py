@@ -27,8 +27,6 @@ from wattree.energy.observed import gap_in
 from wattree.errors import MissingExtraError, RunError
 from wattree.trace.run import PowerSeries
 
-__all__ = ["FORECASTERS", "Policy", "SeriesForecast", "evenly_spaced", "forecast_series"]
-
 Floats = NDArray[np.float64]
 
 #: Orders that are tried: p of AR; p, d, q of ARIMA.

@@ -19,8 +19,6 @@ from wattree.energy.stages import (
 )
 from wattree.trace.run import Activity, Run
 
-__all__ = ["energy_of_run", "predicted_by_stage_j", "stage_account", "step_times"]
-
 
 def step_times(
     values: Mapping[str, float],

@@ -21,22 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil, log2
 
-__all__ = [
-    "BACKWARD_SHARE",
-    "AllReduce",
-    "Dynamic",
-    "StageTimes",
-    "all_reduce_s",
-    "all_reduce_sent_bytes",
-    "computing_s",
-    "energy_by_stage_j",
-    "exposed_communicating_s",
-    "exposed_materials_s",
-    "latency_steps",
-    "materials_s",
-    "stage_times",
-    "storage_bytes_per_s",
-]
+from wattree.graph.volume import volume_factor
 
 #: Backward's share of computing: gradients of weights and of inputs beside one forward pass.
 BACKWARD_SHARE = 2.0 / 3.0
@@ -195,7 +180,7 @@ def latency_steps(ranks: int, algorithm: AllReduce) -> int:
 
 def all_reduce_sent_bytes(size_bytes: float, ranks: int) -> float:
     """Return what each rank sends: `2 (N-1)/N G`, the least possible [2]. [B]"""
-    return 2.0 * (ranks - 1) / ranks * size_bytes
+    return volume_factor("all_reduce", ranks) * size_bytes
 
 
 def exposed_materials_s(materials: float, step: float, *, prefetched: bool) -> float:

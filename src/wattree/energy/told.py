@@ -10,8 +10,6 @@ from wattree.energy.observed import ranks_of, samples_on_a_rank, span_of, total
 from wattree.errors import RunError
 from wattree.trace.run import Run, Work
 
-__all__ = ["check_told"]
-
 #: Energy constant → the work that it is multiplied with.
 _NEEDS: Mapping[str, str] = {
     "energy.flop_j": "flop",

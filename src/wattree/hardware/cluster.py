@@ -10,8 +10,6 @@ from wattree.errors import HardwareError
 from wattree.hardware.node import Node
 from wattree.hardware.pool import Pool
 
-__all__ = ["Cluster", "Fabric", "Site", "attached"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:

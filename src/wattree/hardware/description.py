@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Description"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:

@@ -8,8 +8,6 @@ from enum import StrEnum
 
 from wattree.errors import CostError, HardwareError
 
-__all__ = ["Device", "Precision"]
-
 
 class Precision(StrEnum):
     """Number formats of matrix work."""

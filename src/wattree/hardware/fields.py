@@ -7,16 +7,36 @@ is in `load`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from wattree.errors import JobError, UnitError, nearest
 from wattree.units import UNITS, parse_quantity
 
-__all__ = ["Fields", "unknown_key"]
-
 _CITED = frozenset({"value", "source"})
 #: What a source says that is nobody's publication; the reason follows.
 _ESTIMATE = "estimate:"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """How a cited number is written in a file.
+
+    Attributes:
+        key: Where it stands.
+        dimension: A key of `units.UNITS`; `number` or `count` where there is no unit.
+        low: Smallest plausible value. [SI]
+        high: Largest plausible value. [SI]
+        is_optional: It may be left out; it is not read then.
+        may_be_unknown: It may be null.
+    """
+
+    key: str
+    dimension: str
+    low: float
+    high: float
+    is_optional: bool = False
+    may_be_unknown: bool = False
 
 
 class Fields:
@@ -109,14 +129,28 @@ class Fields:
             if key in self._mapping
         }
 
-    def quantity_or_none(
-        self, key: str, dimension: str, *, name: str, low: float, high: float
-    ) -> float | None:
-        """Return a quantity as `quantity` does, or None where the file says null: unknown."""
-        if key in self._mapping and self._mapping[key] is None:
-            self._known.add(key)
-            return None
-        return self.quantity(key, dimension, name=name, low=low, high=high)
+    def figures(self, figures: Mapping[str, Figure], prefix: str = "") -> dict[str, Any]:
+        """Return name → value of those figures that the file has, or must have.
+
+        Args:
+            figures: What a thing calls them → how the file does.
+            prefix: Before each name in `sources`.
+        """
+        found: dict[str, Any] = {}
+        for name, figure in figures.items():
+            key, low, high, cited = figure.key, figure.low, figure.high, prefix + name
+            if figure.is_optional and key not in self._mapping:
+                continue
+            if figure.may_be_unknown and key in self._mapping and self._mapping[key] is None:
+                self._known.add(key)
+                found[name] = None
+            elif figure.dimension == "count":
+                found[name] = self.count(key, name=cited, low=int(low), high=int(high))
+            elif figure.dimension == "number":
+                found[name] = self.number(key, name=cited, low=low, high=high)
+            else:
+                found[name] = self.quantity(key, figure.dimension, name=cited, low=low, high=high)
+        return found
 
     def number(self, key: str, *, name: str, low: float, high: float) -> float:
         """Return a cited number without a unit, from `low` to `high`."""
@@ -176,6 +210,9 @@ class Fields:
         if value is not None and not isinstance(value, bool):
             self._add(f"{key}.value", f"{_found(value)}, expected true or false")
         return value is True
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._mapping
 
     def keys(self) -> tuple[str, ...]:
         """Return the keys that the file has here."""

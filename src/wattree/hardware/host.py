@@ -2,54 +2,29 @@
 
 from __future__ import annotations
 
-from wattree.hardware.fields import Fields
+from wattree.hardware.fields import Fields, Figure
 from wattree.hardware.node import HOST_PARTS, Host, HostPart
 
-__all__ = ["read_host"]
-
-#: Bounds of what can be meant: fans as hungry as all else; supplies that lose a third.
-_MOST_FANS, _MOST_CONVERSION = 1.0, 1.5
 _MOST_W = 100_000
+#: Bounds of what can be meant: fans as hungry as all else; supplies that lose a third.
+_FIGURES = {
+    "cpu_cores": Figure("cpu_cores", "count", 1, 100_000),
+    "memory_bytes": Figure("memory", "bytes", 2**28, 2**50),
+    "storage_read_bytes_per_s": Figure("storage_read", "bytes_per_s", 1e6, 1e13),
+    "idle_w": Figure("idle", "w", 0, _MOST_W),
+    "busy_w": Figure("busy", "w", 0, _MOST_W),
+    "memory_bytes_per_s": Figure("memory_bandwidth", "bytes_per_s", 1e9, 1e14, is_optional=True),
+    "fans": Figure("fans", "number", 0, 1.0, is_optional=True),
+    "conversion": Figure("conversion", "number", 1, 1.5, is_optional=True),
+}
 
 
 def read_host(section: Fields) -> Host:
     """Return the host of a node's file; what it draws in parts is optional."""
-    keys = section.keys()
-    host = Host(
-        cpu_cores=section.count("cpu_cores", name="host.cpu_cores", low=1, high=100_000),
-        memory_bytes=section.quantity(
-            "memory", "bytes", name="host.memory_bytes", low=2**28, high=2**50
-        ),
-        storage_read_bytes_per_s=section.quantity(
-            "storage_read",
-            "bytes_per_s",
-            name="host.storage_read_bytes_per_s",
-            low=1e6,
-            high=1e13,
-        ),
-        idle_w=section.quantity("idle", "w", name="host.idle_w", low=0, high=100_000),
-        busy_w=section.quantity("busy", "w", name="host.busy_w", low=0, high=100_000),
-        memory_bytes_per_s=section.quantity(
-            "memory_bandwidth",
-            "bytes_per_s",
-            name="host.memory_bytes_per_s",
-            low=1e9,
-            high=1e14,
-        )
-        if "memory_bandwidth" in keys
-        else None,
-        fans=section.number("fans", name="host.fans", low=0, high=_MOST_FANS)
-        if "fans" in keys
-        else 0.0,
-        conversion=section.number(
-            "conversion", name="host.conversion", low=1, high=_MOST_CONVERSION
-        )
-        if "conversion" in keys
-        else 1.0,
-        parts=_read_parts(section.section("parts")) if "parts" in keys else {},
-    )
+    found = section.figures(_FIGURES, "host.")
+    parts = _read_parts(section.section("parts")) if "parts" in section else {}
     section.end()
-    return host
+    return Host(**found, parts=parts)
 
 
 def _read_parts(section: Fields) -> dict[str, HostPart]:

@@ -10,32 +10,18 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from wattree.errors import HardwareError, JobError, UnknownNameError
 from wattree.files import read_yaml
 from wattree.hardware.cluster import Fabric, Site
 from wattree.hardware.description import Description
 from wattree.hardware.device import Device, Precision
-from wattree.hardware.fields import Fields
+from wattree.hardware.fields import Fields, Figure
 from wattree.hardware.host import read_host
 from wattree.hardware.node import ACCESS, MemoryTier, Node, ScaleUp
 from wattree.hardware.wiring import read_wiring
-
-__all__ = [
-    "CATALOG",
-    "alias_index",
-    "canonical_name",
-    "default_fabric_name",
-    "describe",
-    "device_names",
-    "fabric_names",
-    "load_device",
-    "load_fabric",
-    "load_node",
-    "load_site",
-    "node_names",
-    "site_names",
-]
+from wattree.units import JOULES_PER_KWH
 
 #: The folder of the catalogue, with one folder per kind of thing.
 CATALOG = Path(__file__).parent / "catalog"
@@ -48,7 +34,57 @@ _SCALE_UP_KINDS = ("cube-mesh", "links", "mesh", "pcie", "ring", "switch", "toru
 _FABRIC_KINDS = ("dragonfly", "ethernet", "fat-tree", "none", "rail-optimised", "torus")
 #: What a link to expanded memory starts from.
 _ATTACHED = ("device", "host")
-# The limits of the quantities below are no facts, only the bounds of what can be meant.
+
+# The limits below are no facts, only the bounds of what can be meant.
+_DEVICE_MEMORY = {
+    "memory_bytes": Figure("memory", "bytes", 2**28, 2**44),
+    "memory_bandwidth_bytes_per_s": Figure("memory_bandwidth", "bytes_per_s", 1e9, 1e15),
+}
+_DEVICE = {
+    "vector_flop_per_s": Figure("vector_peak", "flop_per_s", 1e9, 1e16),
+    "compute_units": Figure("compute_units", "count", 1, 100_000),
+    "host_link_bytes_per_s": Figure("host_link", "bytes_per_s", 1e8, 1e13),
+    "tdp_w": Figure("tdp", "w", 1, 20_000),
+    "idle_w": Figure("idle", "w", 0, 20_000),
+}
+_ADAPTERS = {
+    "nics": Figure("nics", "count", 0, 1024),
+    "nic_bandwidth_bytes_per_s": Figure("nic_bandwidth", "bytes_per_s", 1e6, 1e13),
+    "nic_latency_s": Figure("nic_latency", "s", 0, 1),
+}
+_PRICE = {"price_usd_per_s": Figure("price", "usd_per_s", 0, 1000, may_be_unknown=True)}
+_FABRIC = {
+    "oversubscription": Figure("oversubscription", "number", 1, 1000),
+    "leaf_nodes": Figure("leaf_nodes", "count", 1, 1_000_000),
+    "switch_latency_s": Figure("switch_latency", "s", 0, 1),
+    "switch_w_per_nic": Figure("switch_power_per_nic", "w", 0, 10_000),
+    "port_bytes_per_s": Figure("port_bandwidth", "bytes_per_s", 1e6, 1e13, is_optional=True),
+}
+_SITE = {
+    "pue": Figure("pue", "number", 1, 10),
+    "carbon_gco2e_per_j": Figure(
+        "carbon", "gco2e_per_j", 0, 5000 / JOULES_PER_KWH, may_be_unknown=True
+    ),
+    "energy_price_usd_per_j": Figure(
+        "energy_price", "usd_per_j", 0, 100 / JOULES_PER_KWH, may_be_unknown=True
+    ),
+}
+_SCALE_UP = {
+    "bandwidth_bytes_per_s": Figure("bandwidth", "bytes_per_s", 1e8, 1e14),
+    "latency_s": Figure("latency", "s", 0, 1),
+    "domain_devices": Figure("domain_devices", "count", 1, 100_000),
+}
+_SWITCHED = {
+    "devices_per_switch": Figure("devices_per_switch", "count", 1, 64, is_optional=True),
+    "sockets": Figure("sockets", "count", 1, 64, is_optional=True),
+}
+_SOCKETS = {"socket_bandwidth_bytes_per_s": Figure("socket_bandwidth", "bytes_per_s", 1e8, 1e13)}
+_POOL = {"pool_bytes_per_s": Figure("pool_bandwidth", "bytes_per_s", 1e8, 1e16, is_optional=True)}
+_TIER = {
+    "memory_bytes": Figure("memory", "bytes", 2**28, 2**60),
+    "bandwidth_bytes_per_s": Figure("bandwidth", "bytes_per_s", 1e8, 1e14),
+    "latency_s": Figure("latency", "s", 0, 1),
+}
 
 
 def device_names() -> tuple[str, ...]:
@@ -115,42 +151,18 @@ def load_device(name_or_path: str | Path | Description) -> Device:
         JobError: The file cannot be used; every problem is listed.
     """
     path, fields = _open("device", name_or_path)
-    name, title = fields.text("name"), fields.text("title")
-    fields.texts("aliases")
-    vendor, architecture = fields.text("vendor"), fields.text("architecture")
-    kind = fields.text("kind", _DEVICE_KINDS)
-    memory = fields.quantity("memory", "bytes", name="memory_bytes", low=2**28, high=2**44)
-    bandwidth = fields.quantity(
-        "memory_bandwidth", "bytes_per_s", name="memory_bandwidth_bytes_per_s", low=1e9, high=1e15
-    )
-    peaks = _read_peaks(fields)
-    vector = fields.quantity(
-        "vector_peak", "flop_per_s", name="vector_flop_per_s", low=1e9, high=1e16
-    )
-    units = fields.count("compute_units", name="compute_units", low=1, high=100_000)
-    host_link = fields.quantity(
-        "host_link", "bytes_per_s", name="host_link_bytes_per_s", low=1e8, high=1e13
-    )
-    tdp = fields.quantity("tdp", "w", name="tdp_w", low=1, high=20_000)
-    idle = fields.quantity("idle", "w", name="idle_w", low=0, high=20_000)
+    found: dict[str, Any] = {
+        **_titled(fields),
+        "vendor": fields.text("vendor"),
+        "architecture": fields.text("architecture"),
+        "kind": fields.text("kind", _DEVICE_KINDS),
+        **fields.figures(_DEVICE_MEMORY),
+        "peak_flop_per_s": _read_peaks(fields),
+        **fields.figures(_DEVICE),
+    }
     fields.close()
     try:
-        return Device(
-            name=name,
-            title=title,
-            vendor=vendor,
-            kind=kind,
-            architecture=architecture,
-            memory_bytes=memory,
-            memory_bandwidth_bytes_per_s=bandwidth,
-            peak_flop_per_s=peaks,
-            vector_flop_per_s=vector,
-            compute_units=units,
-            host_link_bytes_per_s=host_link,
-            tdp_w=tdp,
-            idle_w=idle,
-            sources=fields.sources,
-        )
+        return Device(**found, sources=fields.sources)
     except HardwareError as error:
         raise JobError(str(path), error.lines) from error
 
@@ -167,45 +179,26 @@ def load_node(name_or_path: str | Path | Description, *, device: Device | None =
         JobError: A file cannot be used; every problem is listed.
     """
     path, fields = _open("node", name_or_path)
-    name, title = fields.text("name"), fields.text("title")
-    fields.texts("aliases")
+    found: dict[str, Any] = _titled(fields)
     device_name, _ = fields.text("device"), fields.text("fabric")
-    devices = fields.count("devices", name="devices", low=1, high=4096)
-    scale_up = _read_scale_up(fields.section("scale_up"))
-    nics = fields.count("nics", name="nics", low=0, high=1024)
-    nic_bandwidth = fields.quantity(
-        "nic_bandwidth", "bytes_per_s", name="nic_bandwidth_bytes_per_s", low=1e6, high=1e13
-    )
-    nic_latency = fields.quantity("nic_latency", "s", name="nic_latency_s", low=0, high=1)
-    host = read_host(fields.section("host"))
-    price = fields.quantity_or_none("price", "usd_per_s", name="price_usd_per_s", low=0, high=1000)
-    keys = fields.keys()
-    cxl = _read_cxl(fields.section("cxl")) if "cxl" in keys else None
-    links = read_wiring(
+    found["devices"] = fields.count("devices", name="devices", low=1, high=4096)
+    found["scale_up"] = _read_scale_up(fields.section("scale_up"))
+    found |= fields.figures(_ADAPTERS)
+    found["host"] = read_host(fields.section("host"))
+    found |= fields.figures(_PRICE)
+    found["cxl"] = _read_cxl(fields.section("cxl")) if "cxl" in fields else None
+    found["links"] = read_wiring(
         fields,
         device=lambda: device or load_device(_beside(path, device_name)),
-        scale_up=scale_up,
-        devices=devices,
-        nics=nics,
+        scale_up=found["scale_up"],
+        devices=found["devices"],
+        nics=found["nics"],
         folder=path.parent,
     )
     fields.close()
     try:
-        return Node(
-            name=name,
-            title=title,
-            device=device or load_device(_beside(path, device_name)),
-            devices=devices,
-            scale_up=scale_up,
-            nics=nics,
-            nic_bandwidth_bytes_per_s=nic_bandwidth,
-            nic_latency_s=nic_latency,
-            host=host,
-            price_usd_per_s=price,
-            links=links,
-            cxl=cxl,
-            sources=fields.sources,
-        )
+        held = device or load_device(_beside(path, device_name))
+        return Node(**found, device=held, sources=fields.sources)
     except HardwareError as error:
         raise JobError(str(path), error.lines) from error
 
@@ -232,32 +225,11 @@ def load_fabric(name_or_path: str | Path | Description) -> Fabric:
         JobError: The file cannot be used; every problem is listed.
     """
     _, fields = _open("fabric", name_or_path)
-    name, title = fields.text("name"), fields.text("title")
-    fields.texts("aliases")
-    kind = fields.text("kind", _FABRIC_KINDS)
-    oversubscription = fields.number("oversubscription", name="oversubscription", low=1, high=1000)
-    leaf_nodes = fields.count("leaf_nodes", name="leaf_nodes", low=1, high=1_000_000)
-    latency = fields.quantity("switch_latency", "s", name="switch_latency_s", low=0, high=1)
-    power = fields.quantity(
-        "switch_power_per_nic", "w", name="switch_w_per_nic", low=0, high=10_000
-    )
-    port = None
-    if "port_bandwidth" in fields.keys():  # noqa: SIM118 - no mapping
-        port = fields.quantity(
-            "port_bandwidth", "bytes_per_s", name="port_bytes_per_s", low=1e6, high=1e13
-        )
+    found: dict[str, Any] = _titled(fields)
+    found["kind"] = fields.text("kind", _FABRIC_KINDS)
+    found |= fields.figures(_FABRIC)
     fields.close()
-    return Fabric(
-        name=name,
-        title=title,
-        kind=kind,
-        oversubscription=oversubscription,
-        leaf_nodes=leaf_nodes,
-        switch_latency_s=latency,
-        switch_w_per_nic=power,
-        port_bytes_per_s=port,
-        sources=fields.sources,
-    )
+    return Fabric(**found, sources=fields.sources)
 
 
 def load_site(name_or_path: str | Path | Description) -> Site:
@@ -270,22 +242,16 @@ def load_site(name_or_path: str | Path | Description) -> Site:
     _, fields = _open("site", name_or_path)
     name = fields.text("name")
     fields.texts("aliases")
-    pue = fields.number("pue", name="pue", low=1, high=10)
-    per_kwh = 1 / 3.6e6
-    carbon = fields.quantity_or_none(
-        "carbon", "gco2e_per_j", name="carbon_gco2e_per_j", low=0, high=5000 * per_kwh
-    )
-    price = fields.quantity_or_none(
-        "energy_price", "usd_per_j", name="energy_price_usd_per_j", low=0, high=100 * per_kwh
-    )
+    found = fields.figures(_SITE)
     fields.close()
-    return Site(
-        name=name,
-        pue=pue,
-        carbon_gco2e_per_j=carbon,
-        energy_price_usd_per_j=price,
-        sources=fields.sources,
-    )
+    return Site(name=name, **found, sources=fields.sources)
+
+
+def _titled(fields: Fields) -> dict[str, str]:
+    """Return what every thing but a site is called; its aliases are in the index."""
+    found = {"name": fields.text("name"), "title": fields.text("title")}
+    fields.texts("aliases")
+    return found
 
 
 def _read_peaks(fields: Fields) -> dict[Precision, float]:
@@ -299,79 +265,39 @@ def _read_peaks(fields: Fields) -> dict[Precision, float]:
 
 
 def _read_scale_up(section: Fields) -> ScaleUp:
-    kind = section.text("kind", _SCALE_UP_KINDS)
-    bandwidth = section.quantity(
-        "bandwidth", "bytes_per_s", name="scale_up.bandwidth_bytes_per_s", low=1e8, high=1e14
-    )
-    latency = section.quantity("latency", "s", name="scale_up.latency_s", low=0, high=1)
-    domain = section.count("domain_devices", name="scale_up.domain_devices", low=1, high=100_000)
-    reduction = section.flag("in_network_reduction", name="scale_up.in_network_reduction")
-    given = section.keys()
-    shape = wrap_unit = per_switch = sockets = between = None
-    if "shape" in given or kind == "torus":
-        shape = section.counts("shape", name="scale_up.shape", high=100_000)
-        wrap_unit = section.count("wrap_unit", name="scale_up.wrap_unit", low=1, high=100_000)
-    if "devices_per_switch" in given:
-        per_switch = section.count(
-            "devices_per_switch", name="scale_up.devices_per_switch", low=1, high=64
+    found: dict[str, Any] = {
+        "kind": section.text("kind", _SCALE_UP_KINDS),
+        **section.figures(_SCALE_UP, "scale_up."),
+    }
+    for key in ("in_network_reduction", "adapters_on_devices"):
+        if key == "in_network_reduction" or key in section:
+            found[key] = section.flag(key, name=f"scale_up.{key}")
+    if "shape" in section or found["kind"] == "torus":
+        found["shape"] = section.counts("shape", name="scale_up.shape", high=100_000)
+        found["wrap_unit"] = section.count(
+            "wrap_unit", name="scale_up.wrap_unit", low=1, high=100_000
         )
-    if "sockets" in given:
-        sockets = section.count("sockets", name="scale_up.sockets", low=1, high=64)
-        between = section.quantity(
-            "socket_bandwidth",
-            "bytes_per_s",
-            name="scale_up.socket_bandwidth_bytes_per_s",
-            low=1e8,
-            high=1e13,
-        )
-    on_devices = "adapters_on_devices" in given and section.flag(
-        "adapters_on_devices", name="scale_up.adapters_on_devices"
-    )
+    found |= section.figures(_SWITCHED, "scale_up.")
+    if "sockets" in found:
+        found |= section.figures(_SOCKETS, "scale_up.")
     section.end()
-    return ScaleUp(
-        kind=kind,
-        bandwidth_bytes_per_s=bandwidth,
-        latency_s=latency,
-        domain_devices=domain,
-        in_network_reduction=reduction,
-        shape=shape,
-        wrap_unit=wrap_unit or 1,
-        devices_per_switch=per_switch or 1,
-        sockets=sockets or 1,
-        socket_bandwidth_bytes_per_s=between,
-        adapters_on_devices=on_devices,
-    )
+    return ScaleUp(**found)
 
 
 def _read_cxl(section: Fields) -> MemoryTier:
-    given = section.keys()
-    access = section.text("access", ACCESS) if "access" in given else "copy"
-    per_device = "attached" in given and section.text("attached", _ATTACHED) == "device"
-    pool = None
-    if "pool_bandwidth" in given:
-        pool = section.quantity(
-            "pool_bandwidth", "bytes_per_s", name="cxl.pool_bytes_per_s", low=1e8, high=1e16
-        )
-    figures = {
-        "memory_bytes": section.quantity(
-            "memory", "bytes", name="cxl.memory_bytes", low=2**28, high=2**60
-        ),
-        "bandwidth_bytes_per_s": section.quantity(
-            "bandwidth", "bytes_per_s", name="cxl.bandwidth_bytes_per_s", low=1e8, high=1e14
-        ),
-        "latency_s": section.quantity("latency", "s", name="cxl.latency_s", low=0, high=1),
-    }
+    access = section.text("access", ACCESS) if "access" in section else "copy"
+    per_device = "attached" in section and section.text("attached", _ATTACHED) == "device"
+    found = section.figures(_POOL | _TIER, "cxl.")
     pooled = section.flag("pooled", name="cxl.pooled")
     section.end()
-    if "pool_bandwidth" in given and not pooled:
+    if "pool_bandwidth" in section and not pooled:
         section.refuse("pool_bandwidth", "found without a pool; set pooled, or leave it out")
-        pool = None
+        found.pop("pool_bytes_per_s")
     return MemoryTier(
-        **figures,
+        **found,
         pooled=pooled,
         access=access if access in ACCESS else "copy",
         per_device=per_device,
-        pool_bytes_per_s=pool,
     )
 
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from wattree.errors import HardwareError
 
-__all__ = ["Link", "Network", "Paths", "cable"]
-
 Integers = NDArray[np.int64]
 
 

@@ -9,8 +9,6 @@ from wattree.errors import HardwareError
 from wattree.hardware.device import Device
 from wattree.hardware.network import Link
 
-__all__ = ["ACCESS", "HOST_PARTS", "Host", "HostPart", "MemoryTier", "Node", "ScaleUp"]
-
 #: How devices use memory behind them: they copy from it what they work on, or read and write it as
 #: they work, one access to either memory after the other or both streaming at once.
 ACCESS = ("copy", "serial", "concurrent")

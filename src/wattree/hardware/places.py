@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from wattree.hardware.cluster import Cluster
 
-__all__ = ["DevicePlaces", "device_places"]
-
 Integers = NDArray[np.int64]
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from wattree.errors import HardwareError
 from wattree.hardware.node import Node
 
-__all__ = ["Pool"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:

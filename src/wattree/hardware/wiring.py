@@ -16,8 +16,6 @@ from wattree.hardware.node import ScaleUp
 from wattree.hardware.topologies import check_connected, device_name
 from wattree.units import parse_quantity
 
-__all__ = ["check_wiring", "read_wiring"]
-
 _KEYS = frozenset({"ends", "bandwidth", "latency", "kind"})
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
 _DEVICE = re.compile(r"d(\d+)")

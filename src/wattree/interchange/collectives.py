@@ -14,12 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.compiler import Compilation
-from wattree.cost.collective import volume_factor
 from wattree.graph import ExecutionGraph, Phase, TaskKind
+from wattree.graph.volume import volume_factor
 from wattree.interchange.schema import CollectiveType
 from wattree.lowering.program import CollectiveStep
-
-__all__ = ["chakra_size_bytes", "collective_types", "members_of", "sent_bytes"]
 
 _TYPES = {
     "all_reduce": CollectiveType.ALL_REDUCE,
@@ -46,7 +44,7 @@ def chakra_size_bytes(kind: CollectiveType, sent: float, ranks: int) -> int:
     """
     if ranks < 2:
         return max(round(sent), 1)
-    whole = sent / float(volume_factor(_NAMES[kind], np.array(float(ranks))))
+    whole = sent / volume_factor(_NAMES[kind], ranks)
     share = ranks if kind is CollectiveType.ALL_GATHER else 1
     return max(round(whole / share), 1)
 
@@ -64,7 +62,7 @@ def sent_bytes(kind: CollectiveType, size_bytes: int, ranks: int) -> float:
     if kind in {CollectiveType.GATHER, CollectiveType.SCATTER, CollectiveType.ALL_GATHER}:
         return float(size_bytes) * (ranks - 1)
     name = "reduce_scatter" if kind is CollectiveType.REDUCE_SCATTER_BLOCK else _NAMES[kind]
-    return float(size_bytes * volume_factor(name, np.array(float(ranks))))
+    return size_bytes * volume_factor(name, ranks)
 
 
 def members_of(graph: ExecutionGraph, task: int) -> tuple[int, ...]:

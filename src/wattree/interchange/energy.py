@@ -17,8 +17,6 @@ from wattree.hardware import Cluster, Precision
 from wattree.trace import EnergyUse, Evidence, Trace
 from wattree.units import format_bytes
 
-__all__ = ["ReplayEnergy", "replay_energy"]
-
 #: Below this share what is left of a difference is rounding.
 _ROUNDING = 1e-9
 _COMMUNICATION = (TaskKind.COLLECTIVE, TaskKind.TRANSFER)

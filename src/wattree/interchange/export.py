@@ -25,8 +25,6 @@ from wattree.predict.execute import compilation_of
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 
-__all__ = ["MOST_EXPORTED_NODES", "MOST_EXPORTED_RANKS", "Exported", "export_chakra"]
-
 #: A file per rank; more of them than this is more than a folder is good for.
 MOST_EXPORTED_RANKS = 4096
 #: Nodes of all ranks together, as many as can be read back: about 0.2 GB of files, 40 s.

@@ -17,19 +17,6 @@ from typing import IO, NamedTuple, NoReturn, cast
 from wattree.errors import JobError, OutputError
 from wattree.files import is_folder, read_json
 
-__all__ = [
-    "GROUP_FILE",
-    "Record",
-    "TraceFiles",
-    "encoded_length",
-    "group_file_text",
-    "read_groups",
-    "records",
-    "refuse_to_mix",
-    "trace_files",
-    "trace_name",
-]
-
 #: Where process groups stand beside the traces: ASTRA-sim's name for the file.
 GROUP_FILE = "comm_group.json"
 _NAME = re.compile(r"^(?P<prefix>.+)\.(?P<rank>\d{1,9})\.et(?:\.gz)?$")

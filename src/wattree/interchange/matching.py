@@ -17,8 +17,6 @@ from wattree.errors import JobError
 from wattree.interchange.reading import RankTrace, TraceNode
 from wattree.interchange.schema import CollectiveType, NodeType
 
-__all__ = ["Matched", "Unit", "UnitKind", "matched"]
-
 
 class UnitKind(Enum):
     """What a unit does, as far as its time is concerned."""

@@ -27,8 +27,6 @@ from wattree.interchange.schema import (
     messages,
 )
 
-__all__ = ["Place", "UnfoldedStep", "places", "rank_messages"]
-
 _MICROSECONDS_PER_S = 1e6
 
 

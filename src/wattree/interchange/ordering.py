@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from wattree.errors import JobError
 from wattree.interchange.matching import Unit
 
-__all__ = ["taken_order"]
-
 #: Nodes of a cycle that a message shows.
 _SHOWN = 8
 

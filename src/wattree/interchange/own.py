@@ -14,19 +14,10 @@ import numpy as np
 
 from wattree.errors import JobError
 from wattree.graph import ExecutionGraph, Phase, StageLabel, TaskKind
-from wattree.interchange.assembly import Assembly, Task
+from wattree.graph.assembly import Assembly, Task
 from wattree.interchange.matching import Matched, Unit
 from wattree.interchange.reading import RankTrace, TraceNode
 from wattree.interchange.schema import add_attribute
-
-__all__ = [
-    "OwnColumns",
-    "add_links",
-    "add_own_attributes",
-    "add_own_metadata",
-    "is_own",
-    "own_assembly",
-]
 
 #: Raised whenever the meaning of an attribute below changes.
 _FORMAT = 1

@@ -24,8 +24,6 @@ from wattree.interchange.schema import (
     messages,
 )
 
-__all__ = ["MOST_NODES", "RankTrace", "TraceNode", "read_traces"]
-
 #: Nodes that are read at most, all ranks together: some 2.5 GB as objects, and a minute.
 MOST_NODES = 1_000_000
 

@@ -17,8 +17,8 @@ from wattree.cost import at_precision, load_calibration, software_family
 from wattree.cost.rates import rates_of
 from wattree.errors import CostError, JobError, SimulationError, UnknownNameError
 from wattree.graph import ExecutionGraph, Phase, StageLabel, StreamKind, TaskKind
+from wattree.graph.assembly import Assembly, Task, graph_of
 from wattree.hardware import Cluster, Precision
-from wattree.interchange.assembly import Assembly, Task, graph_of
 from wattree.interchange.energy import ReplayEnergy, replay_energy
 from wattree.interchange.files import GROUP_FILE, read_groups, trace_files
 from wattree.interchange.matching import Matched, Unit, UnitKind, matched
@@ -28,8 +28,6 @@ from wattree.interchange.reading import read_traces
 from wattree.interchange.timing import ClusterTiming, Cost, RecordedTiming, Timing, check_fits
 from wattree.sim import play
 from wattree.trace import TimeParts, Trace
-
-__all__ = ["Platform", "Replay", "chakra_graph", "replay"]
 
 _TASK_KINDS = {
     UnitKind.COMPUTE: TaskKind.COMPUTE,

@@ -17,17 +17,6 @@ from typing import Any, NamedTuple
 
 from wattree.errors import MissingExtraError
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "Attribute",
-    "CollectiveType",
-    "Messages",
-    "NodeType",
-    "add_attribute",
-    "attribute_value",
-    "messages",
-]
-
 SCHEMA_VERSION = "1.0.0"  # what MLCommons' own generator writes into GlobalMetadata.version
 
 #: What an attribute can hold.

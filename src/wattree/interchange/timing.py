@@ -20,8 +20,6 @@ from wattree.interchange.collectives import sent_bytes
 from wattree.interchange.matching import Unit, UnitKind
 from wattree.interchange.schema import CollectiveType
 
-__all__ = ["ClusterTiming", "Cost", "RecordedTiming", "Timing"]
-
 _S_PER_MICROSECOND = 1e-6
 #: Port loads of collectives that the cost model does not know come from one that it knows.
 _LIKE = {

@@ -11,12 +11,10 @@ import numpy as np
 from wattree.errors import HardwareError, JobError
 from wattree.hardware import Cluster, Fabric, Pool, Site, attached
 from wattree.hardware.load import default_fabric_name, load_fabric, load_node, load_site
+from wattree.job.cluster_schema import ClusterSpec, PoolSpec
 from wattree.job.idle import warn_of_idle_cluster, warn_of_port
 from wattree.job.problems import Problems, shown
-from wattree.job.schema import ClusterSpec, PoolSpec
 from wattree.job.values import read_power_limit
-
-__all__ = ["cluster_of", "located", "straggling", "with_power_limit"]
 
 #: More kinds of nodes than this in one job are a slip: a pool of each node, perhaps.
 MOST_POOLS = 64

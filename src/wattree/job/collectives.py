@@ -17,8 +17,6 @@ from wattree.errors import UnknownNameError
 from wattree.hardware import Cluster
 from wattree.job.problems import Problems, shown
 
-__all__ = ["collective_requests"]
-
 _PLACE = "collectives"
 _EXPECTED = (
     "expected 'auto', 'nccl', the name of an algorithm, or a mapping of "

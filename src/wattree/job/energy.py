@@ -11,8 +11,6 @@ from wattree.job.hourly import read_hourly
 from wattree.job.problems import Problems
 from wattree.job.schema import EnergySpec
 
-__all__ = ["Embodied", "EnergyTerms", "energy_terms", "under_terms"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embodied:

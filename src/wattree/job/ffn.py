@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ACTIVATIONS", "CROSS_ENTROPY", "LOSSES", "Ffn"]
-
 #: Functions between the layers, as `torch.nn.functional` calls them.
 ACTIVATIONS: Final = ("relu", "gelu", "silu", "tanh", "sigmoid")
 CROSS_ENTROPY: Final = "cross_entropy"

@@ -13,8 +13,6 @@ from wattree.files import read_text, refusal
 from wattree.job.problems import shown
 from wattree.units import JOULES_PER_KWH
 
-__all__ = ["read_hourly"]
-
 _CARBON, _PRICE = "gCO2e/kWh", "USD/kWh"
 _HEAD = f"hour,{_CARBON} or hour,{_CARBON},{_PRICE}"
 #: Ten years of hours, and no more bytes than they take.

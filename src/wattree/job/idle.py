@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wattree.hardware import Cluster, Fabric, Node, Pool
+from wattree.job.cluster_schema import ClusterSpec
 from wattree.job.problems import Problems
-from wattree.job.schema import ClusterSpec
 from wattree.job.strategy_schema import TreeSpec
 from wattree.strategy import (
     KNOBS,
@@ -27,15 +27,6 @@ from wattree.strategy import (
     knobs_of,
 )
 from wattree.units import format_quantity
-
-__all__ = [
-    "warn_of_idle_capacity",
-    "warn_of_idle_cluster",
-    "warn_of_idle_load",
-    "warn_of_idle_options",
-    "warn_of_idle_tree",
-    "warn_of_port",
-]
 
 #: Schedule of several chunks → the one that takes as long with one chunk on each stage.
 _WITH_ONE_CHUNK = {"interleaved": "1f1b", "breadth-first": "gpipe"}

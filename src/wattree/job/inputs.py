@@ -9,8 +9,6 @@ from typing import Final
 
 from wattree.errors import ModelError, nearest
 
-__all__ = ["DTYPES", "InputDeclaration", "read_declaration"]
-
 #: What values a declared tensor can have, as PyTorch names them.
 DTYPES: Final = (
     *("float32", "float64", "float16", "bfloat16", "complex64", "complex128"),

@@ -15,18 +15,6 @@ from wattree.job.ffn import Ffn
 from wattree.job.module import ModuleSource
 from wattree.strategy import Strategy, StrategyOptions
 
-__all__ = [
-    "AUTO",
-    "CheckpointOptions",
-    "Data",
-    "Job",
-    "Lora",
-    "ModelSource",
-    "Neighbour",
-    "SampleSource",
-    "TrainingOptions",
-]
-
 #: The strategy of a job that leaves it to `plan`.
 AUTO = "auto"
 

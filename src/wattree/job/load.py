@@ -23,8 +23,9 @@ from wattree.errors import UnknownNameError
 from wattree.files import read_yaml
 from wattree.hardware import Cluster, Precision
 from wattree.job.cluster import cluster_of
+from wattree.job.cluster_schema import ClusterSpec, PlaceSpec
 from wattree.job.collectives import collective_requests
-from wattree.job.energy import energy_terms, under_terms
+from wattree.job.energy import EnergyTerms, energy_terms, under_terms
 from wattree.job.idle import warn_of_idle_capacity
 from wattree.job.job import AUTO, Data, Job, ModelSource
 from wattree.job.loader import loader_of, warn_of_loader
@@ -37,20 +38,12 @@ from wattree.job.neighbours import (
     refuse_auto,
 )
 from wattree.job.optimizers import OPTIMIZERS
-from wattree.job.place import Place, place_of
+from wattree.job.place import JobPlace, place_of
 from wattree.job.problems import Problems, seen
-from wattree.job.schema import (
-    ClusterSpec,
-    DataSpec,
-    JobFile,
-    LoaderSpec,
-    PlaceSpec,
-)
+from wattree.job.schema import DataSpec, JobFile, LoaderSpec
 from wattree.job.strategy import chosen_strategy
 from wattree.job.training import sample_source, training_options
 from wattree.strategy import Strategy, StrategyOptions
-
-__all__ = ["job_from_mapping", "load_job"]
 
 #: No habit of a software counts more bytes per element or logit than this.
 MOST_BYTES = 1e6
@@ -105,12 +98,7 @@ def _job(
     It stands on the `given` cluster, if there is one.
     """
     problems = Problems(source)
-    if not isinstance(mapping, Mapping):
-        known = ", ".join(JobFile.model_fields)
-        problems.add("", f"{seen(mapping)}, expected a mapping with the keys {known}")
-        problems.check()
-    assert isinstance(mapping, Mapping)
-    problems.unknown_keys(mapping, JobFile.model_fields, "")
+    mapping = _checked_mapping(mapping, problems)
     model = model_source(
         mapping.get("model"), folder=folder, is_guest=guest is not None, problems=problems
     )
@@ -129,28 +117,7 @@ def _job(
     )
     if data is not None and isinstance(strategy, StrategyOptions):
         strategy = _with_micro_batch(strategy, chosen, data)
-    named: dict[str, Any] = {
-        key: _choice(mapping.get(key, default), key, known, problems=problems)
-        for key, default, known in (
-            ("precision", "bf16", (*(precision.value for precision in Precision), AUTOCAST)),
-            ("optimizer", "adamw", OPTIMIZERS),
-            ("software", AUTO_SOFTWARE, (AUTO_SOFTWARE, *SOFTWARE)),
-        )
-    }
-    collectives = collective_requests(
-        mapping.get("collectives", AUTO_COLLECTIVES), cluster=cluster, problems=problems
-    )
-    traits = _traits(mapping.get("traits", {}), problems=problems)
-    _compile(mapping.get("compile"), traits, problems=problems)
-    named_well = named["software"] in {AUTO_SOFTWARE, *SOFTWARE}
-    if isinstance(strategy, Strategy | StrategyOptions) and named_well:
-        family = software_family(named["software"])
-        warn_of_idle_capacity(
-            strategy.expert_load,
-            software=family.name,
-            dropless=traits.get("moe_dropless", family.moe_dropless),
-            problems=problems,
-        )
+    habits = _habits(mapping, strategy, cluster, problems=problems)
     terms = energy_terms(mapping.get("energy", {}), folder=folder, problems=problems)
     training = training_options(mapping.get("training", {}), folder=folder, problems=problems)
     problems.check()
@@ -164,29 +131,77 @@ def _job(
         data=data,
         cluster=cluster,
         strategy=strategy,
-        traits=traits,
-        collectives=collectives,
         training=training,
         source=source,
         warnings=tuple(problems.warnings),
         devices=None if place is None else _devices(place, strategy),
-        **named,
+        **habits,
     )
     if guest is not None:
         refuse_auto(job, guest.host)
         return job
     if mapping.get("neighbours") is not None:
         job = _beside(job, mapping["neighbours"], folder=folder, problems=problems)
-    # Neighbours that describe their cluster describe it without this job's terms.
-    job = replace(job, cluster=under_terms(job.cluster, terms), terms=terms)
-    if job.devices == tuple(range(cluster.devices)):
-        return replace(job, devices=None)
-    return job
+    return _under_terms(job, terms)
+
+
+def _checked_mapping(mapping: object, problems: Problems) -> Mapping[Any, Any]:
+    if not isinstance(mapping, Mapping):
+        known = ", ".join(JobFile.model_fields)
+        problems.add("", f"{seen(mapping)}, expected a mapping with the keys {known}")
+        problems.check()
+    assert isinstance(mapping, Mapping)
+    problems.unknown_keys(mapping, JobFile.model_fields, "")
+    return mapping
+
+
+def _under_terms(job: Job, terms: EnergyTerms) -> Job:
+    """Return a job at its own prices; neighbours that describe their cluster do so without them."""
+    devices = tuple(range(job.cluster.devices))
+    return replace(
+        job,
+        cluster=under_terms(job.cluster, terms),
+        terms=terms,
+        devices=None if job.devices == devices else job.devices,
+    )
+
+
+def _habits(
+    mapping: Mapping[Any, Any],
+    strategy: Strategy | StrategyOptions | str | None,
+    cluster: Cluster | None,
+    *,
+    problems: Problems,
+) -> dict[str, Any]:
+    """Return what a job says of number formats, its optimizer and its software."""
+    found: dict[str, Any] = {
+        key: _choice(mapping.get(key, default), key, known, problems=problems)
+        for key, default, known in (
+            ("precision", "bf16", (*(precision.value for precision in Precision), AUTOCAST)),
+            ("optimizer", "adamw", OPTIMIZERS),
+            ("software", AUTO_SOFTWARE, (AUTO_SOFTWARE, *SOFTWARE)),
+        )
+    }
+    found["collectives"] = collective_requests(
+        mapping.get("collectives", AUTO_COLLECTIVES), cluster=cluster, problems=problems
+    )
+    traits = found["traits"] = _traits(mapping.get("traits", {}), problems=problems)
+    _compile(mapping.get("compile"), traits, problems=problems)
+    is_known = found["software"] in {AUTO_SOFTWARE, *SOFTWARE}
+    if isinstance(strategy, Strategy | StrategyOptions) and is_known:
+        family = software_family(found["software"])
+        warn_of_idle_capacity(
+            strategy.expert_load,
+            software=family.name,
+            dropless=traits.get("moe_dropless", family.moe_dropless),
+            problems=problems,
+        )
+    return found
 
 
 def _cluster_and_place(
     mapping: Mapping[Any, Any], guest: Guest | None, *, folder: Path, problems: Problems
-) -> tuple[Cluster | None, Place | None]:
+) -> tuple[Cluster | None, JobPlace | None]:
     """Return the cluster, and the job's part of it if that is not the whole."""
     given = mapping.get("place")
     if guest is not None:
@@ -211,7 +226,7 @@ def _cluster_and_place(
         if section is not None and found is not None:
             own_place = place_of(section, found, "place", problems=problems, least=1)
     elif found is not None and mapping.get("neighbours") is not None:
-        own_place = Place(devices=tuple(range(found.devices)), at_most=True)
+        own_place = JobPlace(devices=tuple(range(found.devices)), at_most=True)
     return found, own_place
 
 
@@ -235,7 +250,7 @@ def _with_micro_batch(strategy: StrategyOptions, chosen: object, data: Data) -> 
     return strategy.changed(micro_batch=share)
 
 
-def _devices(place: Place, strategy: Strategy | StrategyOptions | str) -> tuple[int, ...]:
+def _devices(place: JobPlace, strategy: Strategy | StrategyOptions | str) -> tuple[int, ...]:
     """Return the device of each rank."""
     if isinstance(strategy, str):
         return place.devices

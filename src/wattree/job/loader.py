@@ -12,8 +12,6 @@ from wattree.job.loader_presets import LOADER_PRESETS
 from wattree.job.problems import Problems
 from wattree.job.schema import LoaderSpec
 
-__all__ = ["loader_of", "warn_of_loader"]
-
 #: Bytes of one token id as loaders hand it to the device (int64).
 _TOKEN_BYTES = 8.0
 _PLACE = "data.loader"

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["LOADER_PRESETS"]
-
 #: ImageNet (ILSVRC 2012, training set): 1,281,167 images, 138 GB as they are distributed
 #: (Russakovsky et al., IJCV 115, 2015; image-net.org): 108 kB each.
 _IMAGENET_BYTES = 138e9 / 1_281_167

@@ -14,8 +14,6 @@ from wattree.job.module import ModuleSource, module_source, names_module
 from wattree.job.problems import Problems, shown
 from wattree.job.schema import FfnSpec, JobFile, ModelSpec
 
-__all__ = ["model_source", "needs_sequence"]
-
 _SOURCES = ("name", "transformer", "ffn", "module")
 #: Keys of the mapping that say something of a Python function.
 _OF_MODULES = ("inputs", "loss")

@@ -14,8 +14,6 @@ from typing import Any, Final, Literal
 from wattree.errors import ModelError
 from wattree.job.inputs import InputDeclaration
 
-__all__ = ["ModuleSource", "module_source", "names_module"]
-
 _FILE: Final = re.compile(r"(?P<file>[^\0]+\.py):(?P<function>[A-Za-z_]\w*)")
 _PACKAGE: Final = re.compile(
     r"(?P<package>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<function>[A-Za-z_]\w*)"

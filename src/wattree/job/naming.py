@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from wattree.errors import StrategyError
 from wattree.job.job import Job
 
-__all__ = ["naming"]
-
 
 @contextmanager
 def naming(job: Job) -> Iterator[None]:

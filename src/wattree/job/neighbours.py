@@ -11,13 +11,11 @@ from wattree.errors import JobError
 from wattree.files import read_yaml
 from wattree.hardware import Cluster
 from wattree.job.cluster import cluster_of
+from wattree.job.cluster_schema import ClusterSpec, NeighbourSpec, PlaceSpec
 from wattree.job.job import AUTO, Job, Neighbour
-from wattree.job.place import Place, place_of
+from wattree.job.place import JobPlace, place_of
 from wattree.job.problems import Problems, shown
 from wattree.job.ranges import ranges
-from wattree.job.schema import ClusterSpec, NeighbourSpec, PlaceSpec
-
-__all__ = ["Guest", "guest_cluster", "guest_place", "neighbours_of", "refuse_auto"]
 
 #: Jobs beside the first one; a shared fabric is told by its busiest few.
 MOST_NEIGHBOURS = 64
@@ -36,7 +34,7 @@ class Guest:
 
     host: str
     cluster: Cluster
-    place: Place | None
+    place: JobPlace | None
     free: tuple[int, ...]
 
 
@@ -160,7 +158,7 @@ def guest_cluster(
 
 def guest_place(
     value: object, guest: Guest, own_devices: int | None, *, problems: Problems
-) -> Place:
+) -> JobPlace:
     """Return the devices of a neighbour: as its host says, as its own file says, or free ones.
 
     Args:
@@ -181,7 +179,7 @@ def guest_place(
                 f"found no device left on the cluster of {guest.host}, expected some; give the "
                 "cluster more nodes, or say under place of how many the first job is made",
             )
-        place = Place(devices=guest.free, at_most=True)
+        place = JobPlace(devices=guest.free, at_most=True)
     if not place.at_most or own_devices is None:
         return place
     if own_devices > len(place.devices):
@@ -190,7 +188,7 @@ def guest_place(
             f"found {own_devices} devices, expected at most {len(place.devices)}: what is left of "
             f"the cluster of {guest.host}",
         )
-    return Place(devices=place.devices[:own_devices])
+    return JobPlace(devices=place.devices[:own_devices])
 
 
 def refuse_auto(job: Job, host: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["OPTIMIZERS", "OPTIMIZER_STATE_BYTES"]
-
 #: Bytes of state per trained parameter beside master weights.
 OPTIMIZER_STATE_BYTES: Mapping[str, float] = MappingProxyType(
     {

@@ -12,8 +12,6 @@ from wattree.files import read_yaml
 from wattree.job.problems import Problems, seen, unknown_key
 from wattree.strategy.schedules import Order, Slot, read_slot
 
-__all__ = ["orders_from"]
-
 #: More pieces are no schedule that someone wrote or will read.
 _MOST_PIECES = 1_000_000
 _PIECE = "a piece such as F0, B0, I0 or W0, with @1 behind it on the stage's second chunk"

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wattree.hardware import Cluster, Node
+from wattree.job.cluster_schema import PlaceSpec
 from wattree.job.problems import Problems
 from wattree.job.ranges import ranges
-from wattree.job.schema import PlaceSpec
-
-__all__ = ["Allotment", "Place", "place_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +26,7 @@ class Allotment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class JobPlace:
     """Devices of a cluster for one job, in the order of its ranks.
 
     Attributes:
@@ -50,7 +48,7 @@ class Place:
 
 def place_of(
     spec: PlaceSpec, cluster: Cluster, where: str, *, problems: Problems, least: int = 0
-) -> Place | None:
+) -> JobPlace | None:
     """Return the place that a section names; None if it names none, or notes why there is none.
 
     Args:
@@ -78,8 +76,8 @@ def place_of(
         )
         return None
     if key == "first_device":
-        return Place(devices=tuple(range(named, cluster.devices)), at_most=True)
+        return JobPlace(devices=tuple(range(named, cluster.devices)), at_most=True)
     if key == "devices":
-        return Place(devices=tuple(named))
+        return JobPlace(devices=tuple(named))
     per_node = cluster.node.devices
-    return Place(devices=tuple(n * per_node + d for n in named for d in range(per_node)))
+    return JobPlace(devices=tuple(n * per_node + d for n in named for d in range(per_node)))

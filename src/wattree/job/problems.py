@@ -11,8 +11,6 @@ from pydantic import BaseModel, ValidationError
 from wattree.errors import HardwareError, JobError, StrategyError, WattreeError, nearest
 from wattree.files import refusal
 
-__all__ = ["Problems", "seen", "shown", "unknown_key"]
-
 M = TypeVar("M", bound=BaseModel)
 
 #: More lines than this help nobody; the rest is counted.

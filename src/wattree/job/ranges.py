@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["ranges"]
-
 
 def ranges(numbers: Sequence[int]) -> str:
     """Return numbers as a file writes them: `0-7, 16-23`, with a step `0-14:2`."""

@@ -1,10 +1,8 @@
-"""What all sections of a job file have in common."""
+"""What every section of a job file is, as a pydantic model."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
-
-__all__ = ["Section"]
 
 
 class Section(BaseModel):

@@ -37,8 +37,6 @@ from wattree.strategy import (
     TreeNode,
 )
 
-__all__ = ["chosen_strategy"]
-
 
 def chosen_strategy(
     value: object, *, cluster: Cluster | Allotment | None, folder: Path, problems: Problems

@@ -11,8 +11,6 @@ from wattree.job.module import module_source, names_module
 from wattree.job.problems import Problems, shown
 from wattree.job.schema import DataSpec, TrainingSpec
 
-__all__ = ["SOURCES", "sample_source", "training_options"]
-
 #: Sources of samples by name; any other is a Python function.
 SOURCES: Final = ("synthetic-regression", "synthetic-classification", "digits")
 _PLACE: Final = "data.source"

@@ -6,50 +6,21 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+)
+from pydantic_core import core_schema
 
 from wattree.errors import UnitError
 from wattree.job.problems import seen, shown
 from wattree.units import JOULES_PER_KWH, SECONDS_PER_HOUR, parse_quantity
-
-__all__ = [
-    "Axes",
-    "Backward",
-    "Bandwidth",
-    "Degree",
-    "Depth",
-    "DeviceList",
-    "DevicePrice",
-    "Duration",
-    "EnergyPrice",
-    "Factor",
-    "Ghosts",
-    "Imbalance",
-    "Index",
-    "Intensity",
-    "Layers",
-    "Lifetime",
-    "Loss",
-    "MadeCarbon",
-    "Offset",
-    "Pieces",
-    "Power",
-    "Rate",
-    "SampleBytes",
-    "Samples",
-    "Seed",
-    "Size",
-    "Slowdown",
-    "Spread",
-    "Steps",
-    "Stored",
-    "Tokens",
-    "TransformerBlock",
-    "read_power_limit",
-    "read_size",
-]
 
 #: Above these a number is a slip, not a wish: no run has come within a factor of ten of them.
 MOST_TOKENS = 100_000_000
@@ -97,14 +68,22 @@ def _backward(value: object) -> object:
     return _whole(0, MOST_DEPTH)(value)
 
 
-def _factor(value: object) -> object:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 < value <= MOST_FACTOR
-    ):
-        raise ValueError(f"{seen(value)}, expected a factor above 0 and up to {MOST_FACTOR}")
-    return float(value)
+def _number(expected: str, most: float, *, from_zero: bool = False) -> Callable[[object], float]:
+    """Return a check for numbers above 0, or from 0, up to a limit."""
+
+    def check(value: object) -> float:
+        known = isinstance(value, int | float) and not isinstance(value, bool)
+        if not known or not 0 <= float(str(value)) <= most or not (from_zero or value):
+            raise ValueError(f"{seen(value)}, expected {expected}")
+        return float(str(value))
+
+    return check
+
+
+_factor = _number(f"a factor above 0 and up to {MOST_FACTOR}", MOST_FACTOR)
+_spread = _number(f"a standard deviation above 0 and up to {MOST_SPREAD:g}", MOST_SPREAD)
+_rate = _number(f"a number from 0 to {MOST_LEARNING_RATE:g}", MOST_LEARNING_RATE, from_zero=True)
+_loss = _number(f"a number above 0 and up to {MOST_LOSS:g}", MOST_LOSS)
 
 
 def _pieces(value: object) -> object:
@@ -122,18 +101,6 @@ def _pieces(value: object) -> object:
                 f"found {shown(stage)} for stage {index}, expected a text such as 'F0 F1 B0 B1'"
             )
     return value
-
-
-def _spread(value: object) -> object:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 < value <= MOST_SPREAD
-    ):
-        raise ValueError(
-            f"{seen(value)}, expected a standard deviation above 0 and up to {MOST_SPREAD:g}"
-        )
-    return float(value)
 
 
 def _imbalance(value: object) -> object:
@@ -156,68 +123,47 @@ def _draw(value: dict[object, object]) -> object:
     return {"spread": _spread(value["spread"]), "seed": seed}
 
 
-def _rate(value: object) -> object:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 <= value <= MOST_LEARNING_RATE
-    ):
-        raise ValueError(f"{seen(value)}, expected a number from 0 to {MOST_LEARNING_RATE:g}")
-    return float(value)
+@dataclass(frozen=True, slots=True)
+class _Quantity:
+    """Reads quantities with their unit, in a range; they are stored in SI.
 
-
-def _loss(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST_LOSS:
-        raise ValueError(f"{seen(value)}, expected a number above 0 and up to {MOST_LOSS:g}")
-    return float(value)
-
-
-def _quantity(dimension: str, *, least: float, most: float, span: str) -> Callable[[object], float]:
-    """Return a reader of quantities of `dimension` in a range; they are kept in SI.
-
-    Args:
+    Attributes:
         dimension: A key of `units.UNITS`.
-        least: Smallest that can be meant. [SI]
+        span: The range in words.
+        example: For the JSON schema.
         most: Largest that can be meant. [SI]
-        span: The two in words.
+        least: Smallest that can be meant. [SI]
     """
 
-    def read(value: object) -> float:
+    dimension: str
+    span: str
+    example: str
+    most: float
+    least: float = 0.0
+
+    def read(self, value: object) -> float:
+        """Return the value in SI.
+
+        Raises:
+            ValueError: It is none, or outside of the range.
+        """
         try:
-            found = parse_quantity(value, dimension)
+            found = parse_quantity(value, self.dimension, positive=self.least > 0)
         except UnitError as error:
             raise ValueError(str(error)) from error
-        if not least <= found <= most:
-            raise ValueError(f"{seen(value)}, expected {span}")
+        if not self.least <= found <= self.most:
+            raise ValueError(f"{seen(value)}, expected {self.span}")
         return found
 
-    return read
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self.read, handler(source))
 
-
-def _offset(value: object) -> float:
-    """Read a time of 0 or more."""
-    try:
-        found = parse_quantity(value, "s", positive=False)
-    except UnitError as error:
-        raise ValueError(str(error)) from error
-    if not 0 <= found <= MOST_OFFSET_S:
-        raise ValueError(f"found {shown(value)}, expected a time from '0 s' to '24 h'")
-    return found
-
-
-def _from_zero(dimension: str, *, most: float, span: str) -> Callable[[object], float]:
-    """Return a reader of quantities from 0; arguments as for `_quantity`."""
-
-    def read(value: object) -> float:
-        try:
-            found = parse_quantity(value, dimension, positive=False)
-        except UnitError as error:
-            raise ValueError(str(error)) from error
-        if found > most:
-            raise ValueError(f"found {shown(value)}, expected {span}")
-        return found
-
-    return read
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"type": "string", "examples": [self.example]}
 
 
 def _numbers(value: object) -> object:
@@ -330,11 +276,6 @@ DeviceList = Annotated[
     BeforeValidator(_numbers),
     WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}], "examples": ["0-14:2"]}),
 ]
-Offset = Annotated[
-    float,
-    BeforeValidator(_offset),
-    WithJsonSchema({"type": "string", "examples": ["0.3 s"]}),
-]
 Steps = Annotated[int, BeforeValidator(_whole(1, MOST_STEPS)), Field(ge=1, le=MOST_STEPS)]
 Seed = Annotated[int, BeforeValidator(_whole(0, MOST_SEED)), Field(ge=0, le=MOST_SEED)]
 Factor = Annotated[float, BeforeValidator(_factor), Field(gt=0, le=MOST_FACTOR)]
@@ -343,76 +284,39 @@ Slowdown = Annotated[dict[str, Factor], BeforeValidator(_by_index)]
 Pieces = Annotated[str | list[str | list[str]], BeforeValidator(_pieces)]
 Rate = Annotated[float, BeforeValidator(_rate), Field(ge=0, le=MOST_LEARNING_RATE)]
 Loss = Annotated[float, BeforeValidator(_loss), Field(gt=0, le=MOST_LOSS)]
+_POWER = _Quantity("w", "'1 W' to '20 kW' per device", "400 W", MOST_POWER_W, least=LEAST_POWER_W)
+_SIZE = _Quantity(
+    "bytes", "'1 B' to '1 TiB'", "25 MiB", MOST_BUCKET_BYTES, least=LEAST_BUCKET_BYTES
+)
 #: Reads a cap on every device, wherever it is given; a ValueError says what is wrong. [W]
-read_power_limit = _quantity(
-    "w", least=LEAST_POWER_W, most=MOST_POWER_W, span="'1 W' to '20 kW' per device"
-)
-Power = Annotated[
-    float,
-    BeforeValidator(read_power_limit),
-    WithJsonSchema({"type": "string", "examples": ["400 W"]}),
-]
-read_size = _quantity(
-    "bytes", least=LEAST_BUCKET_BYTES, most=MOST_BUCKET_BYTES, span="'1 B' to '1 TiB'"
-)
-Size = Annotated[
-    float,
-    BeforeValidator(read_size),
-    WithJsonSchema({"type": "string", "examples": ["25 MiB"]}),
-]
+read_power_limit = _POWER.read
+read_size = _SIZE.read
+Power = Annotated[float, _POWER]
+Size = Annotated[float, _SIZE]
+Offset = Annotated[float, _Quantity("s", "a time from '0 s' to '24 h'", "0.3 s", MOST_OFFSET_S)]
 EnergyPrice = Annotated[
     float,
-    BeforeValidator(
-        _from_zero("usd_per_j", most=100 / JOULES_PER_KWH, span="'0 USD/kWh' to '100 USD/kWh'")
-    ),
-    WithJsonSchema({"type": "string", "examples": ["0.12 USD/kWh"]}),
+    _Quantity("usd_per_j", "'0 USD/kWh' to '100 USD/kWh'", "0.12 USD/kWh", 100 / JOULES_PER_KWH),
 ]
 DevicePrice = Annotated[
     float,
-    BeforeValidator(
-        _from_zero(
-            "usd_per_s", most=1000 / SECONDS_PER_HOUR, span="'0 USD/h' to '1000 USD/h' per device"
-        )
+    _Quantity(
+        "usd_per_s", "'0 USD/h' to '1000 USD/h' per device", "2.5 USD/h", 1000 / SECONDS_PER_HOUR
     ),
-    WithJsonSchema({"type": "string", "examples": ["2.5 USD/h"]}),
 ]
 Intensity = Annotated[
     float,
-    BeforeValidator(
-        _from_zero("gco2e_per_j", most=10_000 / JOULES_PER_KWH, span="'0' to '10000 gCO2e/kWh'")
-    ),
-    WithJsonSchema({"type": "string", "examples": ["56 gCO2e/kWh"]}),
+    _Quantity("gco2e_per_j", "'0' to '10000 gCO2e/kWh'", "56 gCO2e/kWh", 10_000 / JOULES_PER_KWH),
 ]
-MadeCarbon = Annotated[
-    float,
-    BeforeValidator(_from_zero("gco2e", most=1e9, span="'0 kgCO2e' to '1000 tCO2e'")),
-    WithJsonSchema({"type": "string", "examples": ["150 kgCO2e"]}),
-]
-Lifetime = Annotated[
-    float,
-    BeforeValidator(_quantity("s", least=86_400.0, most=3.2e9, span="'1 d' to '36500 d'")),
-    WithJsonSchema({"type": "string", "examples": ["1460 d"]}),
-]
-Duration = Annotated[
-    float,
-    BeforeValidator(_from_zero("s", most=MOST_SAMPLE_S, span="a time from '0 s' to '1 h'")),
-    WithJsonSchema({"type": "string", "examples": ["4 ms"]}),
-]
+MadeCarbon = Annotated[float, _Quantity("gco2e", "'0 kgCO2e' to '1000 tCO2e'", "150 kgCO2e", 1e9)]
+Lifetime = Annotated[float, _Quantity("s", "'1 d' to '36500 d'", "1460 d", 3.2e9, least=86_400.0)]
+Duration = Annotated[float, _Quantity("s", "a time from '0 s' to '1 h'", "4 ms", MOST_SAMPLE_S)]
 SampleBytes = Annotated[
-    float,
-    BeforeValidator(
-        _from_zero("bytes", most=MOST_SAMPLE_BYTES, span="a size from '0 B' to '1 TiB'")
-    ),
-    WithJsonSchema({"type": "string", "examples": ["110 kB"]}),
+    float, _Quantity("bytes", "a size from '0 B' to '1 TiB'", "110 kB", MOST_SAMPLE_BYTES)
 ]
 Bandwidth = Annotated[
     float,
-    BeforeValidator(
-        _quantity(
-            "bytes_per_s", least=LEAST_STORAGE, most=MOST_STORAGE, span="'1 kB/s' to '1 PB/s'"
-        )
-    ),
-    WithJsonSchema({"type": "string", "examples": ["2 GB/s"]}),
+    _Quantity("bytes_per_s", "'1 kB/s' to '1 PB/s'", "2 GB/s", MOST_STORAGE, least=LEAST_STORAGE),
 ]
 Imbalance = Annotated[
     dict[str, float | int],

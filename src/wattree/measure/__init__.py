@@ -4,7 +4,7 @@
 from within. Nothing here loads torch or a driver's library before it is needed.
 """
 
-from wattree.measure.command import Ended, run_command
+from wattree.measure.command import CommandEnd, run_command
 from wattree.measure.discovery import find_meters
 from wattree.measure.measured import Measured, measure_command, measure_idle
 from wattree.measure.meter import (
@@ -23,8 +23,8 @@ from wattree.measure.window import Window, WindowReading
 
 __all__ = [
     "METERS",
+    "CommandEnd",
     "Domain",
-    "Ended",
     "Found",
     "Measured",
     "Meter",

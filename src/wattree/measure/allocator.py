@@ -14,8 +14,6 @@ import ctypes
 import os
 import sys
 
-__all__ = ["keep_freed_memory"]
-
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 #: Variables by which a user has said what the library shall do, or which library.
 _OWN_PREFIX, _OWN = "MALLOC_", ("GLIBC_TUNABLES", "LD_PRELOAD")

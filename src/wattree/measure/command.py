@@ -15,8 +15,6 @@ from typing import IO
 
 from wattree.errors import RunError
 
-__all__ = ["Ended", "run_command"]
-
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 #: A command that was told to stop has this long before it is told again, and then ended. [s]
 _GRACE_S = 10.0
@@ -25,7 +23,7 @@ _LEFT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CommandEnd:
     """How a command ended.
 
     Attributes:
@@ -39,7 +37,7 @@ class Ended:
 
 def run_command(
     command: Sequence[str], *, stdout: IO[str] | None = None, grace_s: float = _GRACE_S
-) -> Ended:
+) -> CommandEnd:
     """Run a command to its end; pass on what it is sent, and end it if it does not obey.
 
     It has a process group of its own, so that its helpers get the signals, too. A second signal
@@ -64,7 +62,7 @@ def run_command(
         code = process.wait()
     if received:
         _end_group(process.pid)
-    return Ended(128 - code if code < 0 else code, received[0] if received else None)
+    return CommandEnd(128 - code if code < 0 else code, received[0] if received else None)
 
 
 @contextlib.contextmanager

@@ -9,8 +9,6 @@ from wattree.measure import meters as _kinds
 from wattree.measure.meter import METERS, Found, Meter, MeterOptions, Quantity
 from wattree.trace.run import BOARD
 
-__all__ = ["find_meters"]
-
 assert _kinds  # imported to register its meters
 
 #: In this order: of two meters of one device the first reads it.

@@ -6,19 +6,16 @@ import contextlib
 import platform
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from wattree.errors import WattreeError
-from wattree.measure.command import Ended, run_command
+from wattree.measure.command import CommandEnd, run_command
 from wattree.measure.discovery import find_meters
 from wattree.measure.meter import MeterOptions
 from wattree.measure.window import Window, WindowReading, origin_of
 from wattree.trace import Activity, Run, Work
-
-__all__ = ["Measured", "measure_command", "measure_idle", "node_title"]
-
 
 #: How often a run is kept while it lasts [s]; in long runs after a share of what it lasted.
 _KEEP_EVERY_S, _KEEP_SHARE = 10.0, 0.05
@@ -95,22 +92,24 @@ def measure_command(
         UnknownNameError: There is no such kind of meters.
     """
     found = find_meters(meters, options)
-    ended = Ended(0)
+    ended = CommandEnd(0)
     done = 0
 
     def run_of(reading: WindowReading, exit_code: int | None, notes: Sequence[str]) -> Run:
-        run = _run_of(
+        return run_of_reading(
             window,
             reading,
             name=name or Path(command[0]).name,
             activity=activity,
             node=node,
             model=model,
+            iterations=iterations * done,
+            ranks_per_node=ranks,
+            work=work or Work(),
             exit_code=exit_code,
             command=tuple(command),
             notes=notes,
         )
-        return replace(run, iterations=iterations * done, ranks_per_node=ranks, work=work or Work())
 
     def kept(reading: WindowReading) -> None:
         if keep is not None:
@@ -120,7 +119,7 @@ def measure_command(
     window = Window(found.meters, interval_s=interval_s, missing=found.missing, watch=watch)
     window.start()
     try:
-        while ended == Ended(0) and (
+        while ended == CommandEnd(0) and (
             done < repeat or time.monotonic() - window.started_s < repeat_for_s
         ):
             ended = run_command(command, stdout=stdout)
@@ -174,15 +173,13 @@ def measure_idle(
     finally:
         window.stop()
     reading = window.between()
-    run = _run_of(
+    run = run_of_reading(
         window,
         reading,
         name=name,
         activity=Activity.IDLE,
         node=node,
-        model="",
         exit_code=None if interrupted else 0,
-        command=(),
         notes=["interrupted: the energy up to then"] if interrupted else [],
     )
     code = 130 if interrupted else 0
@@ -217,25 +214,22 @@ def _needs_s(reading: WindowReading) -> float:
     return _SPARE * reading.needs_s if reading.needs_s > reading.wall_s else 0.0
 
 
-def _run_of(
-    window: Window,
-    reading: WindowReading,
-    *,
-    name: str,
-    activity: Activity,
-    node: str,
-    model: str,
-    exit_code: int | None,
-    command: tuple[str, ...],
-    notes: Sequence[str],
+def run_of_reading(
+    window: Window, reading: WindowReading, *, node: str, notes: Sequence[str] = (), **labels: Any
 ) -> Run:
+    """Return what a window read as a run.
+
+    Args:
+        window: That read it.
+        reading: What it read.
+        node: Kind of the node; its processor's name if empty.
+        notes: What else is to be known, behind which domains are estimated.
+        labels: Other attributes of the run.
+    """
     estimated = [found.domain for found in reading.meters if found.is_estimate]
     marked = [f"estimated, not read: {', '.join(estimated)}"] if estimated else []
     return Run(
-        name=name,
         origin=origin_of(reading.meters),
-        activity=activity,
-        model=model,
         node=node or node_title(window),
         devices_per_node=len(accelerators(window)),
         wall_s=reading.wall_s,
@@ -244,9 +238,8 @@ def _run_of(
         power=reading.power,
         utilisation=reading.utilisation,
         rated_w=reading.rated_w,
-        exit_code=exit_code,
-        command=command,
         notes=(*marked, *notes, *reading.notes),
+        **labels,
     )
 
 

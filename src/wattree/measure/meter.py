@@ -13,17 +13,6 @@ from typing import Protocol
 
 from wattree.registry import Registry
 
-__all__ = [
-    "METERS",
-    "Domain",
-    "Found",
-    "Meter",
-    "MeterOptions",
-    "MeterProbe",
-    "Quantity",
-    "Reading",
-]
-
 #: No processor, memory or accelerator of one package draws as much. It tells a counter that
 #: wrapped from one that was reset, nothing else. [W]
 _MOST_W = 10_000.0

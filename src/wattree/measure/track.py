@@ -14,8 +14,6 @@ from itertools import pairwise
 
 from wattree.measure.meter import Domain, Quantity
 
-__all__ = ["Track", "unwrapped_step_j"]
-
 #: Sensors update some tenths of a second late, so a step may hold the energy of a longer time
 #: than lies between two readings. [s]
 _SENSOR_LAG_S = 1.0

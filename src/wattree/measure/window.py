@@ -19,8 +19,6 @@ from wattree.measure.track import Track
 from wattree.trace import MeterReading, PowerSeries, RunOrigin
 from wattree.trace.run import BOARD
 
-__all__ = ["LEAST_UPDATES", "READ_ELSEWHERE", "Window", "WindowReading", "origin_of"]
-
 #: Updates of a sensor below which its window says too little: the first and the last update are
 #: each off by up to one, so that ten of them leave an error of some 10 %.
 LEAST_UPDATES = 10

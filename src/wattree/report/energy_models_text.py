@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wattree.energy.calibration import CONSTANTS, Constant, EnergyCalibration, Status
-from wattree.energy.compare import Comparison
+from wattree.energy.compare import EnergyComparison
 from wattree.energy.predict import EnergyForecast, Figure
 from wattree.energy.scores import GroupComparison, Score
 from wattree.report.words import NOT_APPLICABLE, percent, quantity
@@ -173,7 +173,7 @@ def _joules(energy_j: float) -> str:
     return quantity(energy_j, "J") if energy_j < _LARGEST else f"{energy_j:.2e} J"
 
 
-def show_comparison(comparison: Comparison, console: Console) -> None:
+def show_comparison(comparison: EnergyComparison, console: Console) -> None:
     """Print a table for each kind of node, and where the stage model is not ahead."""
     for number, group in enumerate(comparison.groups):
         if number:

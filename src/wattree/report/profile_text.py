@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from wattree.measure.profile import Profile
+from wattree.measure.profile import MachineProfile
 from wattree.report.words import percent
 from wattree.units import format_quantity, format_time
 from wattree.validation.refit import Refit
@@ -13,7 +13,7 @@ from wattree.validation.refit import Refit
 __all__ = ["show_profile", "show_refit"]
 
 
-def show_profile(profile: Profile, console: Console) -> None:
+def show_profile(profile: MachineProfile, console: Console) -> None:
     """Print what was measured, how well it fits, and where it was written."""
     machine, found = profile.machine, profile.findings
     console.print(f"{machine.title}; {machine.software}")

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from wattree.report.words import percent, significant
-from wattree.runtime.tune import Choice, Row, Setting
+from wattree.runtime.tune import Choice, TrialRow, TrialSetting
 from wattree.units import format_bytes, format_time
 
 __all__ = ["show_choice"]
@@ -49,7 +49,7 @@ def show_choice(choice: Choice, console: Console) -> None:
     console.print(f"chosen: {choice.chosen.words()}", soft_wrap=True, highlight=False)
 
 
-def _add(table: Table, row: Row, alone: Row, chosen: Setting) -> None:
+def _add(table: Table, row: TrialRow, alone: TrialRow, chosen: TrialSetting) -> None:
     name = row.setting.words() + (" *" if row.setting == chosen else "")
     if row.fault:
         table.add_row(name, "–")

@@ -28,16 +28,6 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 
 from wattree.errors import OutputError, RunError
 
-__all__ = [
-    "KEPT",
-    "TensorShape",
-    "latest_step",
-    "load_tensors",
-    "read_facts",
-    "save_checkpoint",
-    "tensor_shapes",
-]
-
 #: Checkpoints that stay; older ones are removed once a newer one is whole.
 KEPT = 2
 _FACTS = "wattree.json"

@@ -27,12 +27,10 @@ from wattree.runtime.transfers import (
     Pending,
     Receipt,
     Scattering,
-    Traffic,
-    Watch,
-    Work,
+    SentTraffic,
+    TransferWatch,
+    TransferWork,
 )
-
-__all__ = ["Group"]
 
 #: Time that a peer has, unless a group says otherwise; ten times less than gloo's own. [s]
 _PATIENCE_S = 180.0
@@ -65,8 +63,8 @@ class Group:
     """
 
     def __init__(self, process_group: Any = None, *, timeout_s: float = _PATIENCE_S) -> None:
-        self.timeout_s, self.traffic = timeout_s, Traffic()
-        self.watch: Watch | None = None
+        self.timeout_s, self.traffic = timeout_s, SentTraffic()
+        self.watch: TransferWatch | None = None
         is_alone = process_group is None and not (dist.is_available() and dist.is_initialized())
         self.process_group = None if is_alone else process_group or dist.group.WORLD
         self.rank, self.size, self._ranks = 0, 1, [0]
@@ -221,7 +219,7 @@ class Group:
         self.traffic.add("all_reduce", round(2 * (self.size - 1) * _bytes(tensor) / self.size))
         with self._explained("all-reduce", place):
             work = dist.all_reduce(tensor, group=self.process_group, async_op=True)
-        pending = Work(work, "all-reduce", self._holds(tensor))
+        pending = TransferWork(work, "all-reduce", self._holds(tensor))
         return Pending(self, [pending], lambda: tensor, place)
 
     def compare(self, facts: Mapping[str, Any], place: str, device: Any) -> list[dict[str, Any]]:
@@ -264,7 +262,7 @@ class Group:
                 f"(it has {known}); move the layer, or start the group with backend gloo"
             )
 
-    def await_work(self, work: Work, place: str) -> None:
+    def await_work(self, work: TransferWork, place: str) -> None:
         """Wait for one operation, no longer than `timeout_s`."""
         with self._explained(work.doing, place):
             if work.holds:
@@ -280,13 +278,15 @@ class Group:
         with self._explained(doing, place):
             work = dist.irecv(into, self._ranks[peer], self.process_group, tag)
         stage = (lambda: None) if into is room else (lambda: room.copy_(into))
-        return Work(work, doing), stage
+        return TransferWork(work, doing), stage
 
-    def send(self, part: Tensor, peer: int, place: str, tag: int = _DATA_TAG) -> Work:
+    def send(self, part: Tensor, peer: int, place: str, tag: int = _DATA_TAG) -> TransferWork:
         """Start sending a contiguous tensor; pairwise backends only."""
         doing = f"sending to rank {peer}"
         with self._explained(doing, place):
-            return Work(dist.isend(part.cpu(), self._ranks[peer], self.process_group, tag), doing)
+            return TransferWork(
+                dist.isend(part.cpu(), self._ranks[peer], self.process_group, tag), doing
+            )
 
     @contextmanager
     def _explained(self, doing: str, place: str) -> Iterator[None]:
@@ -322,7 +322,7 @@ class Group:
         doing = f"exchanging with {_ranks(sorted(out))}"
         with self._explained(doing, place):
             handle, settled = start_at_once(self.process_group, self.size, out, into, finish)
-        return Pending(self, [Work(handle, doing)], settled, place)
+        return Pending(self, [TransferWork(handle, doing)], settled, place)
 
     def _exchange(
         self,
@@ -350,22 +350,24 @@ class Group:
 
         return Pending(self, works, finished, place)
 
-    def _native_gather(self, part: Tensor, room: Tensor, sizes: Sequence[int]) -> Work:
+    def _native_gather(self, part: Tensor, room: Tensor, sizes: Sequence[int]) -> TransferWork:
         if len(set(sizes)) == 1:
-            work = _all_gather(room, part, self.process_group)
+            names = ("all_gather_single", "all_gather_into_tensor")
+            work = _single(*names, room, part, self.process_group)
         else:
             blocks = list(room.split(list(sizes)))
             work = dist.all_gather(blocks, part, group=self.process_group, async_op=True)
-        return Work(work, "all-gather", self._holds(part))
+        return TransferWork(work, "all-gather", self._holds(part))
 
     def _native_scatter(self, whole: Tensor, sizes: Sequence[int], place: str) -> Pending:
         blocks = list(whole.split(list(sizes)))
         result = torch.empty_like(blocks[self.rank])
         if len(set(sizes)) == 1:
-            work = _reduce_scatter(result, whole, self.process_group)
+            names = ("reduce_scatter_single", "reduce_scatter_tensor")
+            work = _single(*names, result, whole, self.process_group)
         else:
             work = dist.reduce_scatter(result, blocks, group=self.process_group, async_op=True)
-        pending = Work(work, "reduce-scatter", self._holds(whole))
+        pending = TransferWork(work, "reduce-scatter", self._holds(whole))
         return Pending(self, [pending], lambda: result, place)
 
     def _check_agreement(self, found: Sequence[Mapping[str, Any]], place: str) -> None:
@@ -393,11 +395,6 @@ def _bytes(tensor: Tensor) -> int:
 
 
 # The names of torch >= 2.13, and those of older ones that it warns of.
-def _all_gather(out: Tensor, part: Tensor, group: Any) -> Any:
-    call = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    return call(out, part, group=group, async_op=True)
-
-
-def _reduce_scatter(out: Tensor, whole: Tensor, group: Any) -> Any:
-    call = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+def _single(new: str, old: str, out: Tensor, whole: Tensor, group: Any) -> Any:
+    call = getattr(dist, new, None) or getattr(dist, old)
     return call(out, whole, group=group, async_op=True)

@@ -11,8 +11,6 @@ from wattree.files import read_yaml
 from wattree.job import Job
 from wattree.strategy import StrategyOptions
 
-__all__ = ["job_text"]
-
 _STRATEGY = ("dp", "tp", "micro_batch", "ghosts", "variant", "regather", "sharding")
 
 #: Keys that an option of the command may have set.

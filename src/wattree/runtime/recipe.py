@@ -11,15 +11,13 @@ from wattree.job import Job
 from wattree.strategy import ACTIVATIONS, StrategyOptions
 from wattree.strategy.presets import options_of_preset
 
-__all__ = ["Kind", "Recipe", "names_layer", "recipe_of", "with_preset"]
-
 #: What to say wherever a strategy is not run.
 RUNNABLE = (
     "wattree train runs the presets ddp, tensor, megatron, phantom and low_rank, and each with dp"
 )
 
 
-class Kind(StrEnum):
+class LayerKind(StrEnum):
     """How the ranks of one replica share the model."""
 
     DDP = "ddp"
@@ -31,7 +29,7 @@ class Kind(StrEnum):
     @property
     def has_ghosts(self) -> bool:
         """Whether layers have the function of phantom layers, however that is computed."""
-        return self in {Kind.PHANTOM, Kind.LOW_RANK}
+        return self in {LayerKind.PHANTOM, LayerKind.LOW_RANK}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +53,7 @@ class Recipe:
         learning_rate_scale: What the learning rate is multiplied by, where their batch grows.
     """
 
-    kind: Kind
+    kind: LayerKind
     dp: int
     tp: int
     micro_batch: int
@@ -119,14 +117,14 @@ def recipe_of(job: Job) -> Recipe:
     if misfits:
         raise StrategyError(misfits, source=job.source)
     if options.tp == 1:
-        kind = Kind.DDP
+        kind = LayerKind.DDP
     elif options.phantoms.enabled:
-        kind = Kind.LOW_RANK if options.phantoms.exchange == ACTIVATIONS else Kind.PHANTOM
+        kind = LayerKind.LOW_RANK if options.phantoms.exchange == ACTIVATIONS else LayerKind.PHANTOM
     else:
         kind = (
-            Kind.MEGATRON
+            LayerKind.MEGATRON
             if options.parallelism.tensor_pairs or options.parallelism.sequence_parallel
-            else Kind.TENSOR
+            else LayerKind.TENSOR
         )
     return Recipe(
         kind=kind,
@@ -158,19 +156,19 @@ def with_preset(job: Job, preset: str) -> Job:
             {"strategy": f"expected a preset with degrees: {RUNNABLE}"}, source=job.source
         )
     degrees = {"dp": options.dp, "tp": options.tp, "micro_batch": options.pipeline.micro_batch}
-    if preset == Kind.DDP:
+    if preset == LayerKind.DDP:
         share = max(1, job.data.global_batch // options.ranks)
         degrees = {
             "dp": options.ranks,
             "tp": 1,
             "micro_batch": min(options.pipeline.micro_batch, share),
         }
-    if preset in {Kind.PHANTOM, Kind.LOW_RANK}:
+    if preset in {LayerKind.PHANTOM, LayerKind.LOW_RANK}:
         layers = {
             "ghosts": options.phantoms.ghosts,
             "layer_ghosts": options.phantoms.layer_ghosts,
             "variant": options.phantoms.variant,
-            "regather": options.phantoms.regather and preset == Kind.PHANTOM,
+            "regather": options.phantoms.regather and preset == LayerKind.PHANTOM,
             **({"phantom_layers": options.phantoms.layers} if options.phantoms.layers else {}),
         }
         return replace(job, strategy=options_of_preset(preset, {**degrees, **layers}))

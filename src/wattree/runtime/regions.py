@@ -10,8 +10,6 @@ from torch import Tensor
 from wattree.runtime.group import Group
 from wattree.runtime.shards import shard_offsets, shard_widths
 
-__all__ = ["gathered_parts", "join_parts", "own_part", "split_parts", "sum_parts"]
-
 
 def own_part(x: Tensor, group: Group, dim: int = -1) -> Tensor:
     """Return this rank's part of a dim, as a view; its gradient is not exchanged."""

@@ -6,8 +6,6 @@ from itertools import accumulate
 
 from wattree.errors import StrategyError
 
-__all__ = ["peers_of", "shard_offsets", "shard_widths"]
-
 
 def shard_widths(width: int, size: int) -> tuple[int, ...]:
     """Return the width of every rank's shard; the first `width % size` get one more.

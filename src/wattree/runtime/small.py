@@ -14,8 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["is_small", "start_at_once"]
-
 #: Most of what goes from one rank to another. [B]
 _MOST_BYTES = 64 * 1024
 

@@ -12,20 +12,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from wattree.runtime.group import Group
 
-__all__ = [
-    "Gathering",
-    "NativeGathering",
-    "NativeScattering",
-    "Pending",
-    "Receipt",
-    "Scattering",
-    "Traffic",
-    "Watch",
-    "Work",
-]
 
-
-class Work(NamedTuple):
+class TransferWork(NamedTuple):
     """One operation of torch.distributed.
 
     Attributes:
@@ -41,11 +29,11 @@ class Work(NamedTuple):
 
 
 #: That of a receive, and what moves the received to where it belongs.
-Receipt = tuple[Work, Callable[[], None]]
+Receipt = tuple[TransferWork, Callable[[], None]]
 
 
 @dataclass(slots=True)
-class Traffic:
+class SentTraffic:
     """What this rank has sent since the last `reset`.
 
     Attributes:
@@ -76,7 +64,7 @@ class Traffic:
         self.waited_s = 0.0
 
 
-class Watch(Protocol):
+class TransferWatch(Protocol):
     """Told when a group waited, for those who measure."""
 
     def mark(self) -> Any:
@@ -92,7 +80,7 @@ class Pending:
     """A collective in flight; `wait` returns its result, once."""
 
     def __init__(
-        self, group: Group, works: Sequence[Work], finish: Callable[[], Tensor], place: str
+        self, group: Group, works: Sequence[TransferWork], finish: Callable[[], Tensor], place: str
     ) -> None:
         self._group, self._works, self._finish, self._place = group, works, finish, place
         self._begun = _mark(group)
@@ -177,7 +165,7 @@ class Scattering:
             group.receive(block, peer, place)
             for peer, block in zip(peers, self._received, strict=True)
         ]
-        self._sent: list[Work] = []
+        self._sent: list[TransferWork] = []
         self._is_done = False
 
     def block(self, rank: int) -> Tensor:
@@ -212,7 +200,7 @@ class Scattering:
 class NativeGathering:
     """As `Gathering`, on a backend whose own collective is the best: all parts arrive at once."""
 
-    def __init__(self, group: Group, room: Tensor, work: Work, place: str) -> None:
+    def __init__(self, group: Group, room: Tensor, work: TransferWork, place: str) -> None:
         self.room = room
         self._group, self._work, self._place = group, work, place
         self._begun = _mark(group)
@@ -261,7 +249,7 @@ def _mark(group: Group) -> Any:
     return None if group.watch is None else group.watch.mark()
 
 
-def _await_all(group: Group, works: Sequence[Work], place: str, begun: Any) -> Any:
+def _await_all(group: Group, works: Sequence[TransferWork], place: str, begun: Any) -> Any:
     """Wait for all; return a mark of the end for who watches."""
     since, begin_s = _mark(group), time.perf_counter()
     for work in works:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
-from wattree.closed_form.expressible import is_expressible
 from wattree.accounts.overhead import process_bytes
+from wattree.closed_form.expressible import is_expressible
 from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.job import Job

@@ -5,15 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = [
-    "COMPONENTS",
-    "DeviceEnergy",
-    "EnergyEntry",
-    "EnergyUse",
-    "PowerOverTime",
-    "WaitingUse",
-]
-
 #: What draws energy, in the order of reports. A host whose node tells it apart has its parts;
 #: another what it draws at rest, and what training adds however much is loaded. Then what loading
 #: adds, and what follows all of the node's power: fans, and the loss of power supplies.

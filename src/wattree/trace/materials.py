@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["PART_WORDS", "MaterialsFix", "MaterialsUse"]
-
 #: Parts of an input pipeline as people call them.
 PART_WORDS: Mapping[str, str] = MappingProxyType(
     {

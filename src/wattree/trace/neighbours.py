@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["CrowdedLinks", "NeighbourEffect", "NeighbourJob", "NeighbourPlay"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighbourPlay:

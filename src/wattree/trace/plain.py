@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 from wattree.errors import nearest
 
-__all__ = ["as_plain", "from_plain"]
-
 T = TypeVar("T")
 
 

@@ -13,19 +13,6 @@ from wattree.trace.materials import MaterialsUse
 from wattree.trace.neighbours import NeighbourEffect
 from wattree.trace.training import TrainingUse
 
-__all__ = [
-    "AliveTensors",
-    "AllocatorUse",
-    "Evidence",
-    "MemoryFix",
-    "MemoryUse",
-    "PoolUse",
-    "Result",
-    "SimulationSize",
-    "TierUse",
-    "TimeParts",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:

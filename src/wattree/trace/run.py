@@ -10,19 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = [
-    "BOARD",
-    "STAGES",
-    "TOTAL",
-    "Activity",
-    "MeterReading",
-    "PowerSeries",
-    "Run",
-    "RunOrigin",
-    "StageUse",
-    "Work",
-]
-
 #: The stages of a step, in the order in which a step goes through them.
 STAGES = ("materials", "computing", "communicating")
 #: The domain of a node's own meter, which reads all that is in the node: `node0/board`.

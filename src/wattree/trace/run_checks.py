@@ -8,8 +8,6 @@ from dataclasses import fields
 
 from wattree.trace.run import STAGES, PowerSeries, Run
 
-__all__ = ["problems_of"]
-
 #: How far the stages' exposed times may be from the run's: readings of a clock are rounded.
 _STAGES_OFF = 1e-2
 #: Beyond any machine, and far below where squares and products of such figures overflow.

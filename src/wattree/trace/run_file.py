@@ -16,8 +16,6 @@ from wattree.trace.plain import as_plain, from_plain
 from wattree.trace.run import Run
 from wattree.trace.run_checks import problems_of
 
-__all__ = ["SCHEMA", "read_run", "read_runs", "run_as_json", "write_run"]
-
 #: What a file of a run says it is.
 SCHEMA = "wattree-run/1"
 #: A day of power at ten readings a second, for two devices. [B], values

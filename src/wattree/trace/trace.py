@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from wattree.graph import ExecutionGraph
 
-__all__ = ["Trace"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:

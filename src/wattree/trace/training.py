@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from wattree.trace.run import StageUse
 
-__all__ = ["TrainingUse"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingUse:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.capture.record.cases import CASES, Case
-from wattree.capture.record import Limits, record
+from wattree.capture.record import RecordingLimits, record
 from wattree.capture.recording import Recording
 from wattree.errors import ModelError
 
@@ -29,7 +29,7 @@ def recorded(case: Case) -> Recording:
         name="mine.py:build",
         batch=BATCH,
         sequence=case.sequence,
-        limits=Limits(operators=3000),
+        limits=RecordingLimits(operators=3000),
     )
 
 

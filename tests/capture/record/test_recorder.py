@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.capture.record.cases import Calls, linear, rows, tokens
 from wattree.capture.record import record
-from wattree.capture.record.sizes import Point, Sizes
+from wattree.capture.record.sizes import SizePoint, Sizes
 from wattree.capture.recording import RecordedOperator, Recording, TensorSource
 from wattree.errors import ModelError
 from wattree.graph import Extent
@@ -265,7 +265,11 @@ def test_powers_of_batch_and_sequence(
 ) -> None:
     """At batch 2 and sequence 8; with batch 3; with sequence 4. `S + 1` is only near a power."""
     sizes = Sizes(
-        points=[Point(batch=2, sequence=8), Point(batch=3, sequence=8), Point(batch=2, sequence=4)]
+        points=[
+            SizePoint(batch=2, sequence=8),
+            SizePoint(batch=3, sequence=8),
+            SizePoint(batch=2, sequence=4),
+        ]
     )
 
     assert sizes.extent(*values) == expected

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from wattree.graph import Extent
 
-__all__ = ["ONE", "Atom", "Atoms", "Size", "sizes_product"]
-
 
 class Size(NamedTuple):
     """A length at the sizes of the first run, and how it grows with batch and sequence."""

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from wattree.capture.convert.nests import Nest
-from wattree.capture.convert.trace import Trace
+from wattree.capture.convert.trace import NestTrace
 from wattree.graph import OperatorKind
-
-__all__ = ["WEIGHTY", "Run", "Tree", "alive_at_cuts", "pieces", "runs_of"]
 
 WEIGHTY = {
     OperatorKind.MATMUL,
@@ -24,7 +22,7 @@ _NUMBERED = re.compile(r"\d$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class NestRun:
     """Nests that become one instance of a block.
 
     Attributes:
@@ -39,7 +37,7 @@ class Run:
     is_unit: bool
 
 
-def alive_at_cuts(trace: Trace, nests: Sequence[Nest]) -> dict[int, tuple[int, ...]]:
+def alive_at_cuts(trace: NestTrace, nests: Sequence[Nest]) -> dict[int, tuple[int, ...]]:
     """Return where a block may begin: place of a nest → the tensors alive before it."""
     written: dict[int, int] = {}
     last: dict[int, int] = {}
@@ -67,11 +65,13 @@ def alive_at_cuts(trace: Trace, nests: Sequence[Nest]) -> dict[int, tuple[int, .
     return cuts
 
 
-def runs_of(nests: Sequence[Nest], cuts: Collection[int], modules: Mapping[str, str]) -> list[Run]:
+def runs_of(
+    nests: Sequence[Nest], cuts: Collection[int], modules: Mapping[str, str]
+) -> list[NestRun]:
     """Return the runs of nests between chosen cuts, in order."""
     tree = Tree(nests, cuts, modules)
     units = sorted(tree.units(""), key=lambda run: run.start)
-    runs: list[Run] = []
+    runs: list[NestRun] = []
     place = 0
     for unit in units:
         runs += pieces(nests, cuts, place, unit.start)
@@ -135,7 +135,7 @@ class Tree:
             self._descends[kind] = all(len(self.nearest(p)) > 1 for p in alike)
         return self._descends[kind]
 
-    def units(self, path: str) -> list[Run]:
+    def units(self, path: str) -> list[NestRun]:
         """Return the instances among the modules below `path`."""
         found = []
         for child in self.nearest(path):
@@ -143,11 +143,11 @@ class Tree:
                 found += self.units(child)
             else:
                 start, end, _ = self.ranges[child]
-                found.append(Run(start=start, end=end, path=child, is_unit=True))
+                found.append(NestRun(start=start, end=end, path=child, is_unit=True))
         return found
 
 
-def pieces(nests: Sequence[Nest], cuts: Collection[int], start: int, end: int) -> list[Run]:
+def pieces(nests: Sequence[Nest], cuts: Collection[int], start: int, end: int) -> list[NestRun]:
     """Cut what lies between units so that each piece has one operator of weight.
 
     It has several where they cannot be parted.
@@ -166,7 +166,7 @@ def pieces(nests: Sequence[Nest], cuts: Collection[int], start: int, end: int) -
         else:
             found.append((a, b))
             weight = own
-    return [Run(start=a, end=b, path=_piece_path(nests, a, b), is_unit=False) for a, b in found]
+    return [NestRun(start=a, end=b, path=_piece_path(nests, a, b), is_unit=False) for a, b in found]
 
 
 def _piece_path(nests: Sequence[Nest], start: int, end: int) -> str:
@@ -189,7 +189,7 @@ def _lies_in(module: str, path: str) -> bool:
     return module == path or module.startswith(f"{path}.")
 
 
-def _repeats(nests: Sequence[Nest], cuts: Collection[int], unit: Run) -> list[Run]:
+def _repeats(nests: Sequence[Nest], cuts: Collection[int], unit: NestRun) -> list[NestRun]:
     """Part a module that was run several times in a row into its runs."""
     signature = [(n.module, n.function, len(n.reads)) for n in nests[unit.start : unit.end]]
     count = len(signature)
@@ -198,5 +198,5 @@ def _repeats(nests: Sequence[Nest], cuts: Collection[int], unit: Run) -> list[Ru
         if count % period == 0 and signature[period:] == signature[:-period]:
             at = range(unit.start, unit.end, period)
             if all(p == unit.start or p in cuts for p in at):
-                return [Run(start=p, end=p + period, path=unit.path, is_unit=True) for p in at]
+                return [NestRun(start=p, end=p + period, path=unit.path, is_unit=True) for p in at]
     return [unit]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from wattree.capture.convert.atoms import ONE, Atom, Dim, Size, sizes_product
 from wattree.capture.convert.nests import Nest, Seen
-from wattree.capture.convert.trace import Trace
+from wattree.capture.convert.trace import NestTrace
 from wattree.graph import DimRole, IterationDim, Operand, Operator, OperatorKind, Parameter
-
-__all__ = ["Emitter"]
 
 _STEMS_OF_ATTENTION = ("heads", "head_dim", "seq", "window")
 
@@ -50,7 +49,7 @@ class _Loops:
 class Emitter:
     """Makes operators of the nests of a finished trace."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: NestTrace) -> None:
         self.trace = trace
         self.atoms = trace.atoms
         self.stem_of: dict[Atom, str] = {}
@@ -86,20 +85,7 @@ class Emitter:
         operands = {
             id(seen): self._operand(loops, seen, walks[id(seen)]) for seen in (*reads, *nest.writes)
         }
-        labels_written = {label for seen in nest.writes for label in seen.labels}
-        weights = [
-            self._parameter(
-                seen,
-                walks[id(seen)],
-                name,
-                # A product of a parameter with itself reads it twice.
-                tied_to if seen is _owning(nest, seen.tensor) else tied_to or f"./{name}",
-                written=labels_written,
-            )
-            for seen in nest.reads
-            if seen.tensor in parameters
-            for name, tied_to in (parameters[seen.tensor],)
-        ]
+        weights = self._weights(nest, parameters, walks)
         self._name(loops)
         written = {loop.name for seen in nest.writes for loop, _ in operands[id(seen)][0]}
 
@@ -116,41 +102,53 @@ class Emitter:
             path=path,
             kind=nest.kind,
             function=nest.function,
-            dims=tuple(
-                IterationDim(
-                    name=loop.name,
-                    extent=self.atoms.extent(loop.size),
-                    role=(
-                        DimRole.OPAQUE
-                        if loop.opaque and loop.name != _SAMPLES
-                        else DimRole.SPLITTABLE
-                        if loop.name in written
-                        else DimRole.CONTRACTED
-                    ),
-                )
-                for loop in loops.loops
-            ),
+            dims=tuple(self._dim(loop, written) for loop in loops.loops),
             inputs=tuple(operand(seen) for seen in reads),
             outputs=tuple(operand(seen) for seen in nest.writes),
+            # Loops have their names only now.
             parameters=tuple(
-                Parameter(
-                    name=name,
-                    dims=tuple(dict.fromkeys(loop.name for loop in used)),
-                    elements=elements,
-                    trainable=trainable,
-                    tied_to=tied_to,
-                )
-                for name, used, elements, trainable, tied_to in weights
+                Parameter(dims=tuple(dict.fromkeys(loop.name for loop in used)), **tensor)
+                for used, tensor in weights
             ),
             saved=saved,
             saved_mask_bytes=nest.mask_bytes,
             kernels=nest.kernels,
             parameter_factors=_parameter_factors(nest, parameters),
-            in_turn=next((loop.name for loop in loops.loops if loop.label == nest.in_turn), None)
-            if nest.in_turn
-            else None,
+            in_turn=next(
+                (each.name for each in loops.loops if nest.in_turn and each.label == nest.in_turn),
+                None,
+            ),
             **nest.more,
         )
+
+    def _dim(self, loop: _Loop, written: Collection[str | None]) -> IterationDim:
+        """Return the dim of a loop; those over which nothing is written are summed over."""
+        role = DimRole.SPLITTABLE if loop.name in written else DimRole.CONTRACTED
+        if loop.opaque and loop.name != _SAMPLES:
+            role = DimRole.OPAQUE
+        return IterationDim(name=loop.name, extent=self.atoms.extent(loop.size), role=role)
+
+    def _weights(
+        self,
+        nest: Nest,
+        parameters: Mapping[int, tuple[str, str | None]],
+        walks: Mapping[int, list[tuple[Atom, _Loop, float]]],
+    ) -> list[tuple[list[_Loop], dict[str, Any]]]:
+        """Return the parameters that a nest reads, in the order of its reads."""
+        written = {label for seen in nest.writes for label in seen.labels}
+        return [
+            self._parameter(
+                seen,
+                walks[id(seen)],
+                name,
+                # A product of a parameter with itself reads it twice.
+                tied_to if seen is _owning(nest, seen.tensor) else tied_to or f"./{name}",
+                written=written,
+            )
+            for seen in nest.reads
+            if seen.tensor in parameters
+            for name, tied_to in (parameters[seen.tensor],)
+        ]
 
     def _single(self, nest: Nest) -> frozenset[str]:
         """Return the labels of which a leading output has one index: no loop, though inputs go on.
@@ -239,7 +237,8 @@ class Emitter:
         tied_to: str | None,
         *,
         written: set[str | None],
-    ) -> tuple[str, list[_Loop], int, bool, str | None]:
+    ) -> tuple[list[_Loop], dict[str, Any]]:
+        """Return the loops that a parameter is indexed by, and what else it is."""
         tensor = self.trace.tensors[seen.tensor]
         # Both dims of a square weight may be one atom: that of the output is the first.
         left = sorted(walk, key=lambda entry: entry[1].label not in written)
@@ -251,7 +250,13 @@ class Emitter:
                 left.remove(here)
                 used.append(here[1])
         elements = sizes_product(self.atoms.size(leaf) for leaf in leaves).length
-        return name, used, elements, tensor.grad and not seen.detached, tied_to
+        trainable = tensor.grad and not seen.detached
+        return used, {
+            "name": name,
+            "elements": elements,
+            "trainable": trainable,
+            "tied_to": tied_to,
+        }
 
     def _name(self, loops: _Loops) -> None:
         groups: dict[str, list[_Loop]] = {}

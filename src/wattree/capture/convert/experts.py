@@ -13,8 +13,6 @@ from dataclasses import replace
 
 from wattree.graph import DimRole, Operand, Operator, OperatorKind
 
-__all__ = ["EXPERT", "with_experts"]
-
 #: What the dim is called.
 EXPERT = "expert"
 _BETWEEN = (OperatorKind.ELEMENTWISE, OperatorKind.COPY)

@@ -10,14 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wattree.capture.convert.nests import Nest, Seen
-from wattree.capture.convert.trace import Trace
+from wattree.capture.convert.trace import NestTrace
 from wattree.capture.recording import TensorSource
 from wattree.graph import OperatorKind
 
-__all__ = ["leave_out_unreached", "with_detached_apart"]
 
-
-def leave_out_unreached(trace: Trace) -> None:
+def leave_out_unreached(trace: NestTrace) -> None:
     """Take the gradient from all tensors that backward does not reach, parameters included."""
     recording = trace.recording
     ends = (recording.loss,) if recording.loss is not None else recording.outputs
@@ -34,7 +32,7 @@ def leave_out_unreached(trace: Trace) -> None:
         tensor.grad = tensor.grad and tensor.number in reached
 
 
-def with_detached_apart(trace: Trace, nests: Sequence[Nest]) -> list[Nest]:
+def with_detached_apart(trace: NestTrace, nests: Sequence[Nest]) -> list[Nest]:
     """Return nests in which what is read detached is a tensor of its own, without a gradient.
 
     Only where a gradient would go there otherwise: to what has one, from what has one.
@@ -55,12 +53,12 @@ def with_detached_apart(trace: Trace, nests: Sequence[Nest]) -> list[Nest]:
     return found
 
 
-def _has_gradient(trace: Trace, seen: Seen) -> bool:
+def _has_gradient(trace: NestTrace, seen: Seen) -> bool:
     tensor = trace.tensors[seen.tensor]
     return tensor.grad and tensor.source is TensorSource.OPERATOR
 
 
-def _look(trace: Trace, reader: Nest, seen: Seen) -> Nest:
+def _look(trace: NestTrace, reader: Nest, seen: Seen) -> Nest:
     """Return a nest that looks at a tensor and hands no gradient on. It costs nothing."""
     apart = trace.look_at(seen.tensor)
     labels = tuple(f"d{place}" for place in range(len(apart.dims)))

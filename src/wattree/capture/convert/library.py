@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from wattree.capture.convert.trace import Label, Rule, Trace
+from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator, Recording
 from wattree.graph import Extent, OperatorKind
-
-__all__ = ["LIBRARY", "with_scans_apart"]
 
 _SCAN: Final = "wattree.selective_scan"
 _STATES: Final = "wattree.scanned_states"
@@ -61,7 +59,7 @@ def with_scans_apart(recording: Recording) -> Recording:
     return replace(recording, operators=tuple(operators), tensors=tuple(tensors))
 
 
-def _states(trace: Trace, operator: RecordedOperator) -> None:
+def _states(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add the pass over all steps: what it reads and writes, once."""
     scanned, *states = operator.outputs
     get = operator.arguments
@@ -98,7 +96,7 @@ def _states(trace: Trace, operator: RecordedOperator) -> None:
     trace.note_statistics(trace.nests[-1])
 
 
-def _read_out(trace: Trace, operator: RecordedOperator) -> None:
+def _read_out(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add the product of states and what reads them off."""
     read_out, matrix, scanned = operator.inputs
     trace.add(
@@ -116,7 +114,7 @@ def _read_out(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _grouped(trace: Trace, operator: RecordedOperator) -> None:
+def _grouped(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add the product of rows with the matrix of one expert each.
 
     Every row meets one matrix, so that experts are no loop; the parameter holds all of them.

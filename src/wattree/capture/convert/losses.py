@@ -9,14 +9,12 @@ from wattree.capture.convert.atoms import Size
 from wattree.capture.convert.masks import is_causal
 from wattree.capture.convert.nests import Nest, Seen
 from wattree.capture.convert.pointwise import target_name
-from wattree.capture.convert.trace import Label, Rule, Trace
+from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import AttentionMask, OperatorKind
 
-__all__ = ["FUSED"]
 
-
-def _attention(trace: Trace, operator: RecordedOperator) -> None:
+def _attention(trace: NestTrace, operator: RecordedOperator) -> None:
     q, k, v, *masks = operator.inputs
     *lead, heads, _, width = (Size(1), *trace.size(q))[-max(3, len(trace.size(q))) :]
     kv_heads, value_width = (Size(1), *trace.size(k))[-3], trace.size(v)[-1]
@@ -58,12 +56,8 @@ def _attention(trace: Trace, operator: RecordedOperator) -> None:
         ],
         stems={
             **{str(label): "window" for label in batch},
-            "heads": "heads",
             "heads_alike": "heads",
-            "seq": "seq",
-            "kv_seq": "kv_seq",
-            "head_dim": "head_dim",
-            "value_dim": "value_dim",
+            **{name: name for name in ("heads", "seq", "kv_seq", "head_dim", "value_dim")},
         },
         opaque=frozenset({"head_dim", "value_dim"}),
         more={
@@ -74,20 +68,26 @@ def _attention(trace: Trace, operator: RecordedOperator) -> None:
             "value_head_dim": value_width.length,
         },
     )
-    names = (
-        *("batch" if i == 0 else "window" for i in range(len(lead))),
-        *("heads" for _ in heads_of),
-        "seq",
-        "head_dim",
-    )
-    for index in (q, k, v, y):
-        trace.name_dims(index, names)
+    _name_attention(trace, (q, k, v, y), len(lead), heads_of)
     trace.note_statistics(nest)
     _read_unrepeated(trace, nest)
     trace.unread += [trace.view(mask).tensor for mask in hiding]
 
 
-def _broadcast(trace: Trace, mask: int, scores: list[Label]) -> list[Label]:
+def _name_attention(
+    trace: NestTrace, tensors: tuple[int, ...], leading: int, heads_of: list[Label]
+) -> None:
+    names = (
+        *("batch" if i == 0 else "window" for i in range(leading)),
+        *("heads" for _ in heads_of),
+        "seq",
+        "head_dim",
+    )
+    for index in tensors:
+        trace.name_dims(index, names)
+
+
+def _broadcast(trace: NestTrace, mask: int, scores: list[Label]) -> list[Label]:
     """Return labels of a mask, those of dims of length 1 left out."""
     sizes = trace.size(mask)
     return [
@@ -96,7 +96,7 @@ def _broadcast(trace: Trace, mask: int, scores: list[Label]) -> list[Label]:
     ]
 
 
-def _read_unrepeated(trace: Trace, nest: Nest) -> None:
+def _read_unrepeated(trace: NestTrace, nest: Nest) -> None:
     """Let attention read keys and values as they were before they were repeated for its heads.
 
     Fused kernels share them between query heads; only the CPU's needs copies.
@@ -122,7 +122,7 @@ def _read_unrepeated(trace: Trace, nest: Nest) -> None:
         nest.more["kv_heads"] = kv_heads
 
 
-def _cross_entropy(trace: Trace, operator: RecordedOperator) -> None:
+def _cross_entropy(trace: NestTrace, operator: RecordedOperator) -> None:
     scores, targets = operator.inputs[:2]
     before = trace.writer_of(scores)
     out = operator.outputs[0]
@@ -164,7 +164,7 @@ def _cross_entropy(trace: Trace, operator: RecordedOperator) -> None:
     trace.replaced[trace.storage_at(scores)] = trace.storage_of(number)
 
 
-def _before_cast(trace: Trace, seen: Seen) -> Seen:
+def _before_cast(trace: NestTrace, seen: Seen) -> Seen:
     """Return the scores as they were before they were made float32 for the loss."""
     writer = trace.tensors[seen.tensor].writer
     cast = trace.nests[writer] if writer is not None else None

@@ -6,10 +6,8 @@ from typing import Any, Final
 
 from wattree.capture.convert.atoms import Size
 from wattree.capture.convert.nests import Nest, Seen
-from wattree.capture.convert.trace import Trace
+from wattree.capture.convert.trace import NestTrace
 from wattree.capture.recording import RecordedOperator, RecordedTensor
-
-__all__ = ["is_causal"]
 
 _ORDERED: Final = ("le", "lt", "ge", "gt")
 _TRIANGLES: Final = ("tril", "triu")
@@ -19,7 +17,7 @@ _SAME: Final = ("view", "cast", "copy", "clone", "expand", "repeat", "fill")
 _HIDES: Final = -1e4
 
 
-def is_causal(trace: Trace, mask: int) -> bool:
+def is_causal(trace: NestTrace, mask: int) -> bool:
     """Return whether a mask is made of a triangle over equal numbers of queries and keys.
 
     The triangle is `tril` of what is not zero, `triu` from the first diagonal above, or a
@@ -47,7 +45,7 @@ def is_causal(trace: Trace, mask: int) -> bool:
     return False
 
 
-def _adds(trace: Trace, mask: int) -> bool:
+def _adds(trace: NestTrace, mask: int) -> bool:
     """Return whether the mask is a triangle that is added to the scores as it is."""
     tensor = trace.recording.tensors[mask]
     nest = trace.writer_of(mask)
@@ -57,7 +55,7 @@ def _adds(trace: Trace, mask: int) -> bool:
     return tensor.dtype != "bool" and nest is not None and nest.function in _TRIANGLES
 
 
-def _is_triangle(trace: Trace, nest: Nest, operator: RecordedOperator, *, adds: bool) -> bool:
+def _is_triangle(trace: NestTrace, nest: Nest, operator: RecordedOperator, *, adds: bool) -> bool:
     """Return whether `tril` or `triu` parts earlier and later positions, as a mask must."""
     tensor: RecordedTensor = trace.recording.tensors[operator.outputs[0]]
     is_square = len(tensor.extents) > 1 and tensor.extents[-1] == tensor.extents[-2]
@@ -70,7 +68,7 @@ def _is_triangle(trace: Trace, nest: Nest, operator: RecordedOperator, *, adds: 
     return value != 0.0
 
 
-def _filled(trace: Trace, seen: Seen) -> float | None:
+def _filled(trace: NestTrace, seen: Seen) -> float | None:
     """Return the number that a tensor is full of; None where that is not told."""
     writer = trace.tensors[seen.tensor].writer
     operator = None if writer is None else trace.origins.get(writer)
@@ -85,7 +83,7 @@ def _filled(trace: Trace, seen: Seen) -> float | None:
     return float(value) if isinstance(value, bool | int | float) else None
 
 
-def _parts_positions(trace: Trace, nest: Nest, operator: RecordedOperator) -> bool:
+def _parts_positions(trace: NestTrace, nest: Nest, operator: RecordedOperator) -> bool:
     """Return whether a comparison is one of positions with as many others, not with a length."""
     if len(nest.reads) < 2:
         return False
@@ -99,7 +97,7 @@ def _parts_positions(trace: Trace, nest: Nest, operator: RecordedOperator) -> bo
     return first is not None and first == second
 
 
-def _shift(trace: Trace, seen: Seen) -> float | None:
+def _shift(trace: NestTrace, seen: Seen) -> float | None:
     """Return what was added to numbers of positions; None where a tensor is something else.
 
     Numbers of positions are what `arange` makes, an input or a buffer.

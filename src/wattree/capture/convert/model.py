@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from wattree.capture.convert.blocks import Run, alive_at_cuts, runs_of
+from wattree.capture.convert.blocks import NestRun, alive_at_cuts, runs_of
 from wattree.capture.convert.emit import Emitter
 from wattree.capture.convert.experts import with_experts
 from wattree.capture.convert.gradients import leave_out_unreached, with_detached_apart
@@ -17,7 +17,7 @@ from wattree.capture.convert.operators import traced
 from wattree.capture.convert.regions import keep_inside_regions
 from wattree.capture.convert.roles import with_roles
 from wattree.capture.convert.siblings import with_joined_projections
-from wattree.capture.convert.trace import Trace
+from wattree.capture.convert.trace import NestTrace
 from wattree.capture.convert.wide import layers_of, parted_runs, wide_cuts
 from wattree.capture.recording import Recording, TensorSource, input_bytes
 from wattree.graph import (
@@ -29,8 +29,6 @@ from wattree.graph import (
     Parameter,
     Tensor,
 )
-
-__all__ = ["model_graph"]
 
 
 def model_graph(recording: Recording, *, normal: bool = True) -> ModelGraph:
@@ -62,7 +60,7 @@ def model_graph(recording: Recording, *, normal: bool = True) -> ModelGraph:
 class _Assembly:
     """A graph in the making."""
 
-    def __init__(self, trace: Trace, nests: list[Nest]) -> None:
+    def __init__(self, trace: NestTrace, nests: list[Nest]) -> None:
         self.trace, self.nests = trace, nests
         self.emitter = Emitter(trace)
         self.alive = alive_at_cuts(trace, nests)
@@ -135,13 +133,13 @@ class _Assembly:
         kept = {_general(path) for path in self.paths if path not in found}
         return tuple(dict.fromkeys(p if _general(p) in kept else _general(p) for p in found))
 
-    def _block_name(self, run: Run, taken: dict[str, Block]) -> str:
+    def _block_name(self, run: NestRun, taken: dict[str, Block]) -> str:
         name = self.trace.recording.modules.get(run.path, "") if run.is_unit else ""
         name = name or run.path
         count = sum(known == name or known.startswith(f"{name}:") for known in taken)
         return f"{name}:{count + 1}" if count else name
 
-    def _entering(self, place: int, run: Run) -> tuple[int, ...]:
+    def _entering(self, place: int, run: NestRun) -> tuple[int, ...]:
         """Return the tensors of earlier runs that a run takes, in the order of reading."""
         alive = self.alive[run.start] if place else ()
         if len(alive) < 2:
@@ -155,7 +153,7 @@ class _Assembly:
         """Whether a tensor is what a run takes first, as each does what the one before made."""
         return self.entering[place][:1] == (tensor,)
 
-    def _leaving(self, place: int, run: Run) -> tuple[int, ...]:
+    def _leaving(self, place: int, run: NestRun) -> tuple[int, ...]:
         """Return the tensors that a run hands on, first the one that the next takes first."""
         alive = self.alive[run.end] if place + 1 < len(self.runs) else ()
         if len(alive) < 2:
@@ -171,7 +169,7 @@ class _Assembly:
             return ()
         return tuple(self.handed_as[tensor] for tensor in taken)
 
-    def _contents(self, place: int, run: Run) -> Block:
+    def _contents(self, place: int, run: NestRun) -> Block:
         nests = self.nests[run.start : run.end]
         paths = _operator_paths(self.trace, nests, run.path)
         names: dict[int, str] = {}
@@ -342,7 +340,7 @@ def _relative(name: str, path: str) -> str:
     return name.removeprefix(f"{path}.") if path else name
 
 
-def _unique_paths(runs: Sequence[Run]) -> list[str]:
+def _unique_paths(runs: Sequence[NestRun]) -> list[str]:
     """Return a path for each run; a module that runs again has a number behind an `@`."""
     counts: Counter[str] = Counter()
     paths = []
@@ -353,7 +351,7 @@ def _unique_paths(runs: Sequence[Run]) -> list[str]:
     return paths
 
 
-def _weight_of(trace: Trace, nest: Nest) -> str:
+def _weight_of(trace: NestTrace, nest: Nest) -> str:
     """Return what a product's weight is called in its module, such as `in_proj`, if not `weight`.
 
     `nn.MultiheadAttention` calls none of its projections: they are told apart by their weights.
@@ -367,7 +365,7 @@ def _weight_of(trace: Trace, nest: Nest) -> str:
     return ""
 
 
-def _operator_paths(trace: Trace, nests: Sequence[Nest], path: str) -> list[str]:
+def _operator_paths(trace: NestTrace, nests: Sequence[Nest], path: str) -> list[str]:
     """Return the path of each nest in its block: its module, and what it does if that is more."""
     counts: Counter[str] = Counter(nest.module for nest in nests if nest.kernels)
     taken: Counter[str] = Counter()

@@ -15,8 +15,6 @@ from wattree.capture.convert.atoms import Dim
 from wattree.capture.recording import TensorSource
 from wattree.graph import OperatorKind
 
-__all__ = ["Canonical", "Nest", "Seen", "View"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Canonical:

@@ -11,18 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from wattree.capture.convert.nests import Nest, Seen
-from wattree.capture.convert.trace import Trace
+from wattree.capture.convert.trace import NestTrace
 from wattree.capture.recording import TensorSource
 from wattree.graph import OperatorKind
-
-__all__ = ["normal_form"]
 
 #: What gates scale by.
 _ACTIVATIONS = ("silu", "gelu", "relu", "sigmoid", "tanh")
 _PASSING = ("cast", "copy")
 
 
-def normal_form(trace: Trace, nests: Sequence[Nest]) -> list[Nest]:
+def normal_form(trace: NestTrace, nests: Sequence[Nest]) -> list[Nest]:
     """Return the nests with chains made one."""
     chains = _Chains(trace, nests)
     found: list[Nest] = []
@@ -44,7 +42,7 @@ def normal_form(trace: Trace, nests: Sequence[Nest]) -> list[Nest]:
 class _Chains:
     """Who writes and who reads each tensor."""
 
-    def __init__(self, trace: Trace, nests: Sequence[Nest]) -> None:
+    def __init__(self, trace: NestTrace, nests: Sequence[Nest]) -> None:
         self.trace = trace
         self.writer: dict[int, Nest] = {}
         self.readers: dict[int, list[Nest]] = {}

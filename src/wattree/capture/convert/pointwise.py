@@ -6,228 +6,19 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from wattree.capture.convert.atoms import ONE
-from wattree.capture.convert.trace import Label, Rule, Trace
+from wattree.capture.convert.pointwise_names import (
+    COPIES,
+    ELEMENTWISE,
+    EMPTY,
+    FILLS,
+    GRADIENTS,
+    GRADIENTS_ALONG,
+    LOSSES,
+    REDUCTIONS,
+)
+from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import OperatorKind
-
-__all__ = ["POINTWISE", "aligned", "at", "reduced_places"]
-
-_ELEMENTWISE = (
-    "abs",
-    "acos",
-    "acosh",
-    "add",
-    "addcdiv",
-    "addcmul",
-    "asin",
-    "asinh",
-    "atan",
-    "atan2",
-    "atanh",
-    "bitwise_and",
-    "bitwise_not",
-    "bitwise_or",
-    "bitwise_xor",
-    "bitwise_left_shift",
-    "bitwise_right_shift",
-    "ceil",
-    "celu",
-    "clamp",
-    "clamp_max",
-    "clamp_min",
-    "copysign",
-    "cos",
-    "cosh",
-    "deg2rad",
-    "digamma",
-    "div",
-    "elu",
-    "eq",
-    "erf",
-    "erfc",
-    "erfinv",
-    "exp",
-    "exp2",
-    "expm1",
-    "floor",
-    "floor_divide",
-    "fmax",
-    "fmin",
-    "fmod",
-    "frac",
-    "ge",
-    "gelu",
-    "glu_jvp",
-    "gt",
-    "hardshrink",
-    "hardsigmoid",
-    "hardswish",
-    "hardtanh",
-    "heaviside",
-    "hypot",
-    "i0",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "isneginf",
-    "isposinf",
-    "le",
-    "leaky_relu",
-    "lerp",
-    "lgamma",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "log_sigmoid",
-    "logaddexp",
-    "logaddexp2",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "logit",
-    "lt",
-    "masked_fill",
-    "maximum",
-    "minimum",
-    "mish",
-    "mul",
-    "nan_to_num",
-    "ne",
-    "neg",
-    "pow",
-    "prelu",
-    "_prelu_kernel",
-    "reciprocal",
-    "relu",
-    "relu6",
-    "remainder",
-    "round",
-    "rrelu_with_noise",
-    "rsqrt",
-    "rsub",
-    "selu",
-    "sgn",
-    "sigmoid",
-    "sign",
-    "silu",
-    "sin",
-    "sinc",
-    "sinh",
-    "softplus",
-    "softshrink",
-    "special_erf",
-    "special_expit",
-    "sqrt",
-    "square",
-    "sub",
-    "tan",
-    "tanh",
-    "threshold",
-    "trunc",
-    "where",
-    "xlogy",
-    "angle",
-    "real",
-    "imag",
-    "complex",
-    "polar",
-    "log_sigmoid_forward",
-    "rand_like",
-    "randn_like",
-    "bernoulli",
-    "normal",
-    "uniform",
-    "exponential",
-    "random",
-    "zero",
-    "fill",
-)
-#: Gradients that a forward pass takes itself (`autograd.grad` inside a model, physics losses): each
-#: element of the result follows from the same element of a gradient and of what was kept.
-_GRADIENTS = (
-    "elu_backward",
-    "gelu_backward",
-    "hardshrink_backward",
-    "hardsigmoid_backward",
-    "hardswish_backward",
-    "hardtanh_backward",
-    "leaky_relu_backward",
-    "log_sigmoid_backward",
-    "logit_backward",
-    "mish_backward",
-    "mse_loss_backward",
-    "native_dropout_backward",
-    "sigmoid_backward",
-    "silu_backward",
-    "smooth_l1_loss_backward",
-    "softplus_backward",
-    "softshrink_backward",
-    "tanh_backward",
-    "threshold_backward",
-)
-#: The same along a dim, which is summed over on the way.
-_GRADIENTS_ALONG = ("_log_softmax_backward_data", "_softmax_backward_data")
-_COPIES = ("clone", "_to_copy", "copy", "contiguous", "to", "real", "view_as_complex_copy")
-_FILLS = (
-    "arange",
-    "full",
-    "zeros",
-    "ones",
-    "rand",
-    "randn",
-    "randint",
-    "scalar_tensor",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "linspace",
-    "eye",
-    "tril_indices",
-    "triu_indices",
-    "randperm",
-    "lift_fresh_copy",
-    "tensor",
-)
-_EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
-_REDUCTIONS = (
-    "mean",
-    "sum",
-    "amax",
-    "amin",
-    "var",
-    "std",
-    "var_mean",
-    "std_mean",
-    "norm",
-    "linalg_vector_norm",
-    "logsumexp",
-    "prod",
-    "any",
-    "all",
-    "max",
-    "min",
-    "argmax",
-    "argmin",
-    "median",
-    "nansum",
-    "count_nonzero",
-    "aminmax",
-)
-_LOSSES = (
-    "mse_loss",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "smooth_l1_loss",
-    "huber_loss",
-    "l1_loss",
-    "soft_margin_loss",
-    "kl_div",
-)
 
 
 def at(place: int, rank: int) -> int:
@@ -235,14 +26,14 @@ def at(place: int, rank: int) -> int:
     return place + rank if place < 0 else place
 
 
-def aligned(trace: Trace, index: int, out_rank: int) -> list[Label]:
+def aligned(trace: NestTrace, index: int, out_rank: int) -> list[Label]:
     """Return labels of a tensor that broadcasts: dims are counted from the last."""
     sizes = trace.size(index)
     return [None if s == ONE else f"d{out_rank - len(sizes) + i}" for i, s in enumerate(sizes)]
 
 
 def _elementwise(
-    trace: Trace,
+    trace: NestTrace,
     operator: RecordedOperator,
     *,
     kind: OperatorKind = OperatorKind.ELEMENTWISE,
@@ -268,7 +59,7 @@ def target_name(operator: RecordedOperator) -> str:
     return name.removesuffix("_") if operator.in_place and not name.startswith("_") else name
 
 
-def _copy(trace: Trace, operator: RecordedOperator) -> None:
+def _copy(trace: NestTrace, operator: RecordedOperator) -> None:
     if operator.in_place and len(operator.inputs) > 1:  # what was there is not read
         rank = len(trace.size(operator.outputs[0]))
         trace.add(
@@ -286,7 +77,7 @@ def _copy(trace: Trace, operator: RecordedOperator) -> None:
     _elementwise(trace, operator, kind=OperatorKind.COPY, function="cast" if cast else "copy")
 
 
-def _fill(trace: Trace, operator: RecordedOperator) -> None:
+def _fill(trace: NestTrace, operator: RecordedOperator) -> None:
     trace.add(
         operator,
         OperatorKind.COPY,
@@ -296,7 +87,7 @@ def _fill(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _nothing(trace: Trace, operator: RecordedOperator) -> None:
+def _nothing(trace: NestTrace, operator: RecordedOperator) -> None:
     """Room without values: no kernel runs."""
 
 
@@ -308,7 +99,7 @@ def reduced_places(operator: RecordedOperator, rank: int) -> list[int]:
     return [at(int(d), rank) for d in (dims if isinstance(dims, list) else [dims])]
 
 
-def _reduction(trace: Trace, operator: RecordedOperator) -> None:
+def _reduction(trace: NestTrace, operator: RecordedOperator) -> None:
     source = operator.inputs[0]
     rank = len(trace.size(source))
     if len(operator.inputs) > 1:  # the larger of two: `max.other`
@@ -332,7 +123,7 @@ def _reduction(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _loss(trace: Trace, operator: RecordedOperator) -> None:
+def _loss(trace: NestTrace, operator: RecordedOperator) -> None:
     rank = max(len(trace.size(index)) for index in operator.inputs)
     out = operator.outputs[0]
     labels = (
@@ -348,13 +139,13 @@ def _loss(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _random(trace: Trace, operator: RecordedOperator) -> None:
+def _random(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add random values; they may turn out to be the mask of a dropout."""
     _elementwise(trace, operator)
     trace.noise.add(trace.storage_at(operator.outputs[0]))
 
 
-def _scaled(trace: Trace, operator: RecordedOperator) -> None:
+def _scaled(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add a product, a dropout where one factor is a random mask."""
     noise = [i for i in operator.inputs if trace.storage_at(i) in trace.noise]
     real = [i for i in operator.inputs if i not in noise]
@@ -376,7 +167,7 @@ def _scaled(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _dropout(trace: Trace, operator: RecordedOperator) -> None:
+def _dropout(trace: NestTrace, operator: RecordedOperator) -> None:
     out = operator.outputs[0]
     rank = len(trace.size(out))
     trace.add(
@@ -389,20 +180,20 @@ def _dropout(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _scan(trace: Trace, operator: RecordedOperator) -> None:
+def _scan(trace: NestTrace, operator: RecordedOperator) -> None:
     _elementwise(trace, operator, opaque=(int(operator.arguments.get("dim", 0)),))
 
 
 POINTWISE: Mapping[str, Rule] = {
-    **dict.fromkeys(_ELEMENTWISE, _elementwise),
-    **dict.fromkeys(_COPIES, _copy),
-    **dict.fromkeys(_FILLS, _fill),
-    **dict.fromkeys(_EMPTY, _nothing),
-    **dict.fromkeys(_REDUCTIONS, _reduction),
-    **dict.fromkeys(_LOSSES, _loss),
-    **dict.fromkeys(_GRADIENTS, _elementwise),
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(COPIES, _copy),
+    **dict.fromkeys(FILLS, _fill),
+    **dict.fromkeys(EMPTY, _nothing),
+    **dict.fromkeys(REDUCTIONS, _reduction),
+    **dict.fromkeys(LOSSES, _loss),
+    **dict.fromkeys(GRADIENTS, _elementwise),
     "_weight_norm_interface": partial(_elementwise, function="weight_norm"),
-    **dict.fromkeys(_GRADIENTS_ALONG, _scan),
+    **dict.fromkeys(GRADIENTS_ALONG, _scan),
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"), _scan),
     "bernoulli": _random,
     "mul": _scaled,

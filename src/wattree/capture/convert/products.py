@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wattree.capture.convert.atoms import Size
-from wattree.capture.convert.trace import Label, Rule, Trace
+from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import OperatorKind, Window
-
-__all__ = ["PRODUCTS"]
 
 _STEMS = {"k": "in", "n": "out", "in": "in", "out": "out"}
 #: What the positions of convolutions and pools of each rank are called.
 SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
 
 
-def _product(trace: Trace, operator: RecordedOperator, *factors: str) -> None:
+def _product(trace: NestTrace, operator: RecordedOperator, *factors: str) -> None:
     """Add a product whose operands have the given labels, the last those of the output."""
     *reads, write = factors
     inputs = list(zip(operator.inputs, reads, strict=True))
@@ -34,31 +32,31 @@ def _product(trace: Trace, operator: RecordedOperator, *factors: str) -> None:
     )
 
 
-def _mm(trace: Trace, operator: RecordedOperator) -> None:
+def _mm(trace: NestTrace, operator: RecordedOperator) -> None:
     _product(trace, operator, "mk", "kn", "mn")
 
 
-def _addmm(trace: Trace, operator: RecordedOperator) -> None:
+def _addmm(trace: NestTrace, operator: RecordedOperator) -> None:
     _product(trace, operator, "mn", "mk", "kn", "mn")
 
 
-def _bmm(trace: Trace, operator: RecordedOperator) -> None:
+def _bmm(trace: NestTrace, operator: RecordedOperator) -> None:
     _product(trace, operator, "gmk", "gkn", "gmn")
 
 
-def _baddbmm(trace: Trace, operator: RecordedOperator) -> None:
+def _baddbmm(trace: NestTrace, operator: RecordedOperator) -> None:
     _product(trace, operator, "gmn", "gmk", "gkn", "gmn")
 
 
-def _mv(trace: Trace, operator: RecordedOperator) -> None:
+def _mv(trace: NestTrace, operator: RecordedOperator) -> None:
     _product(trace, operator, "mk", "k", "m")
 
 
-def _addmv(trace: Trace, operator: RecordedOperator) -> None:
+def _addmv(trace: NestTrace, operator: RecordedOperator) -> None:
     _product(trace, operator, "m", "mk", "k", "m")
 
 
-def _dot(trace: Trace, operator: RecordedOperator) -> None:
+def _dot(trace: NestTrace, operator: RecordedOperator) -> None:
     _product(trace, operator, "k", "k", "")
 
 
@@ -69,7 +67,7 @@ def _numbers(value: object, count: int) -> tuple[int, ...]:
 
 
 def _groups(
-    trace: Trace, operator: RecordedOperator, channels: Size, *, transposed: bool
+    trace: NestTrace, operator: RecordedOperator, channels: Size, *, transposed: bool
 ) -> Size | None:
     """Return how many groups of so many channels there are, and how that grows."""
     rank = len(trace.size(operator.inputs[1])) - 2
@@ -77,7 +75,7 @@ def _groups(
     return trace.size(seen)[-rank - 1].over(channels)
 
 
-def _convolution(trace: Trace, operator: RecordedOperator) -> None:
+def _convolution(trace: NestTrace, operator: RecordedOperator) -> None:
     x, weight, *bias = operator.inputs
     kernel = tuple(size.length for size in trace.size(weight)[2:])
     rank = len(kernel)

@@ -14,11 +14,9 @@ from typing import Any, Final
 
 from wattree.capture.convert.atoms import Size
 from wattree.capture.convert.structured import add_unrelated
-from wattree.capture.convert.trace import Label, Rule, Trace
+from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator, RecordedTensor, Recording
 from wattree.graph import Extent, OperatorKind
-
-__all__ = ["RECURRENT", "with_layers_apart"]
 
 _KINDS: Final = {"wattree.lstm": 4, "wattree.gru": 3, "wattree.rnn": 1}
 _INPUT_PRODUCT: Final = "wattree.input_product"
@@ -247,7 +245,7 @@ def _product(*extents: Extent) -> Extent:
 # ---------------------------------------------------------------- rules
 
 
-def _matrix(trace: Trace, operator: RecordedOperator) -> None:
+def _matrix(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add a product of steps with a matrix; the recurrent ones run in turn."""
     x, weight, *bias = operator.inputs
     lead = _lead(trace, operator)
@@ -267,7 +265,7 @@ def _has_steps(lead: list[Label]) -> bool:
     return any(label == "steps" or isinstance(label, tuple) for label in lead)
 
 
-def _lead(trace: Trace, operator: RecordedOperator) -> list[Label]:
+def _lead(trace: NestTrace, operator: RecordedOperator) -> list[Label]:
     """Return the labels of steps and samples; packed rows are steps of as many samples each."""
     dims = trace.view(operator.inputs[0]).dims
     rows = trace.size(operator.inputs[0])[:-1]
@@ -283,11 +281,11 @@ def _lead(trace: Trace, operator: RecordedOperator) -> list[Label]:
     return [(("steps", steps[0]), ("d0", per_step))]
 
 
-def _plain(trace: Trace, index: int, count: int) -> list[Label]:
+def _plain(trace: NestTrace, index: int, count: int) -> list[Label]:
     return [f"d{i}" for i in range(len(trace.size(index)) - count)]
 
 
-def _gated(trace: Trace, index: int, gates: int) -> Label:
+def _gated(trace: NestTrace, index: int, gates: int) -> Label:
     """Return the label of a dim that holds what all gates of all hidden units see."""
     if gates == 1:
         return "hidden"
@@ -295,7 +293,7 @@ def _gated(trace: Trace, index: int, gates: int) -> Label:
     return (("gate", Size(gates)), ("hidden", Size(width // gates)))
 
 
-def _state(trace: Trace, operator: RecordedOperator) -> None:
+def _state(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add the state that each step starts from: a look at the input products."""
     before, state = operator.inputs[0], operator.outputs[0]
     gates = int(operator.arguments["gates"])
@@ -319,7 +317,7 @@ def _samples(lead: list[Label]) -> Label:
     return last[-1][0] if isinstance(last, tuple) else last
 
 
-def _gates(trace: Trace, operator: RecordedOperator) -> None:
+def _gates(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add the gates: what both products make of a step, and the states from before the first."""
     before, again, *states = operator.inputs
     y, *reserve = operator.outputs
@@ -347,7 +345,7 @@ def _gates(trace: Trace, operator: RecordedOperator) -> None:
             trace.stems.append((dim, "gate"))
 
 
-def _last_state(trace: Trace, operator: RecordedOperator) -> None:
+def _last_state(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add the states after the last step: parts of what the layers made."""
     out, lead = operator.outputs[0], _lead(trace, operator)
     trace.add(
@@ -361,7 +359,7 @@ def _last_state(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _dropped(trace: Trace, operator: RecordedOperator) -> None:
+def _dropped(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add the dropout between two layers, whose mask is read off what it made."""
     labels = _plain(trace, operator.inputs[0], 0)
     trace.add(
@@ -373,12 +371,12 @@ def _dropped(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _packed(trace: Trace, operator: RecordedOperator) -> None:
+def _packed(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add the copy that leaves padding out."""
     add_unrelated(trace, operator, OperatorKind.COPY)
 
 
-def _nothing(_: Trace, __: RecordedOperator) -> None:
+def _nothing(_: NestTrace, __: RecordedOperator) -> None:
     """Add nothing: Python reads one number."""
 
 

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from wattree.capture.convert.nests import Nest
-from wattree.capture.convert.trace import Trace
+from wattree.capture.convert.trace import NestTrace
 from wattree.graph import OperatorKind
-
-__all__ = ["keep_inside_regions"]
 
 #: Whose gradient needs the result, not what it was made of.
 _BY_RESULT: Final = frozenset(
@@ -34,7 +32,7 @@ _KINDS: Final = frozenset(
 )
 
 
-def keep_inside_regions(trace: Trace, nests: Sequence[Nest]) -> None:
+def keep_inside_regions(trace: NestTrace, nests: Sequence[Nest]) -> None:
     """Say of operators in checkpointed regions what they keep once they run again.
 
     Autograd keeps nothing for them in forward, so the recording does not tell.
@@ -44,7 +42,7 @@ def keep_inside_regions(trace: Trace, nests: Sequence[Nest]) -> None:
             nest.saved = _kept(trace, nest)
 
 
-def _kept(trace: Trace, nest: Nest) -> list[int]:
+def _kept(trace: NestTrace, nest: Nest) -> list[int]:
     if nest.kind not in _KINDS or nest.function in _BY_NOTHING:
         return []
     seen = list(nest.reads)
@@ -57,7 +55,7 @@ def _kept(trace: Trace, nest: Nest) -> list[int]:
     return [trace.storage_of(s.tensor) for s in seen if s.tensor in _made(trace, nest)]
 
 
-def _made(trace: Trace, nest: Nest) -> set[int]:
+def _made(trace: NestTrace, nest: Nest) -> set[int]:
     """Return the operands that operators made: what may be kept at all."""
     return {
         seen.tensor

@@ -24,8 +24,6 @@ from wattree.graph import (
     TensorRole,
 )
 
-__all__ = ["with_roles"]
-
 #: Tables with fewer rows are token types and the like: nobody splits those.
 _LEAST_ROWS: Final = 1024
 #: A product without a partner is split if, left whole, it would take longer than its neighbours

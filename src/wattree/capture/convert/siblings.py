@@ -23,8 +23,6 @@ from wattree.graph import (
     joined_path,
 )
 
-__all__ = ["with_joined_projections"]
-
 
 def with_joined_projections(block: Block) -> Block:
     """Return the block with column-parallel projections of one tensor joined."""

@@ -21,8 +21,6 @@ from wattree.graph import (
     OperatorKind,
 )
 
-__all__ = ["Strand", "strands_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Strand:

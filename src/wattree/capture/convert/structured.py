@@ -1,4 +1,4 @@
-"""Norms, softmax, pools, tables, gathers, sorts, transforms and concatenations as nests."""
+"""Norms, softmax, pools, tables, concatenations and moves as nests."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from collections.abc import Mapping
 from wattree.capture.convert.atoms import ONE, Size
 from wattree.capture.convert.pointwise import aligned, at, target_name
 from wattree.capture.convert.products import SPATIAL
-from wattree.capture.convert.trace import Label, Rule, Trace
+from wattree.capture.convert.trace import Label, NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 from wattree.graph import OperatorKind, Window
 
-__all__ = ["STRUCTURED"]
 
-
-def _plain(trace: Trace, index: int) -> list[Label]:
+def _plain(trace: NestTrace, index: int) -> list[Label]:
     return [None if size == ONE else f"d{i}" for i, size in enumerate(trace.size(index))]
 
 
-def _layer_norm(trace: Trace, operator: RecordedOperator) -> None:
+def _layer_norm(trace: NestTrace, operator: RecordedOperator) -> None:
     x, *parameters = operator.inputs
     rank = len(trace.size(x))
     over = len(operator.arguments.get("normalized_shape", [0]))
@@ -33,7 +31,7 @@ def _layer_norm(trace: Trace, operator: RecordedOperator) -> None:
     trace.note_statistics(nest)
 
 
-def _batch_norm(trace: Trace, operator: RecordedOperator) -> None:
+def _batch_norm(trace: NestTrace, operator: RecordedOperator) -> None:
     x, *others = operator.inputs
     own = [i for i in others if trace.is_parameter(i)]
     rank = len(trace.size(x))
@@ -55,7 +53,7 @@ def _batch_norm(trace: Trace, operator: RecordedOperator) -> None:
     trace.note_statistics(nest)
 
 
-def _group_norm(trace: Trace, operator: RecordedOperator) -> None:
+def _group_norm(trace: NestTrace, operator: RecordedOperator) -> None:
     x, *parameters = operator.inputs
     rank = len(trace.size(x))
     channels, groups = trace.size(x)[1].length, int(operator.arguments.get("group", 1))
@@ -74,7 +72,7 @@ def _group_norm(trace: Trace, operator: RecordedOperator) -> None:
     trace.note_statistics(nest)
 
 
-def _softmax(trace: Trace, operator: RecordedOperator) -> None:
+def _softmax(trace: NestTrace, operator: RecordedOperator) -> None:
     x, y = operator.inputs[0], operator.outputs[0]
     place = at(int(operator.arguments.get("dim", -1)), len(trace.size(x)))
     trace.add(
@@ -87,7 +85,7 @@ def _softmax(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _pool(trace: Trace, operator: RecordedOperator) -> None:
+def _pool(trace: NestTrace, operator: RecordedOperator) -> None:
     x, y = operator.inputs[0], operator.outputs[0]
     name = target_name(operator)
     rank = next((r for r in (1, 2, 3) if f"{r}d" in name), 2)
@@ -122,7 +120,7 @@ def _pool(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _embedding(trace: Trace, operator: RecordedOperator) -> None:
+def _embedding(trace: NestTrace, operator: RecordedOperator) -> None:
     table, rows = operator.inputs[:2]
     labels = [f"d{i}" for i in range(len(trace.size(rows)))]
     trace.add(
@@ -135,7 +133,7 @@ def _embedding(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _embedding_bag(trace: Trace, operator: RecordedOperator) -> None:
+def _embedding_bag(trace: NestTrace, operator: RecordedOperator) -> None:
     table, rows, *others = operator.inputs
     y, *sides = operator.outputs
     bags = trace.size(y)[0]
@@ -161,7 +159,7 @@ def _embedding_bag(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _cat(trace: Trace, operator: RecordedOperator) -> None:
+def _cat(trace: NestTrace, operator: RecordedOperator) -> None:
     out = operator.outputs[0]
     parts = [i for i in operator.inputs if len(trace.size(i)) == len(trace.size(out))]
     rank = len(trace.size(out))
@@ -184,7 +182,7 @@ def _cat(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _stack(trace: Trace, operator: RecordedOperator) -> None:
+def _stack(trace: NestTrace, operator: RecordedOperator) -> None:
     out = operator.outputs[0]
     rank = len(trace.size(out))
     place = at(int(operator.arguments.get("dim", 0)), rank)
@@ -199,7 +197,7 @@ def _stack(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _moved(trace: Trace, operator: RecordedOperator) -> None:
+def _moved(trace: NestTrace, operator: RecordedOperator) -> None:
     """Add a copy that shifts, pads or turns round some dims."""
     x, out = operator.inputs[0], operator.outputs[0]
     rank = len(trace.size(out))
@@ -222,11 +220,11 @@ def _moved(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _unrelated_copy(trace: Trace, operator: RecordedOperator) -> None:
+def _unrelated_copy(trace: NestTrace, operator: RecordedOperator) -> None:
     add_unrelated(trace, operator, OperatorKind.COPY)
 
 
-def add_unrelated(trace: Trace, operator: RecordedOperator, kind: OperatorKind) -> None:
+def add_unrelated(trace: NestTrace, operator: RecordedOperator, kind: OperatorKind) -> None:
     """Add a nest of which only what grows with the batch is followed; all else is opaque."""
     stands_for_batch = "batch"
 
@@ -255,141 +253,8 @@ def add_unrelated(trace: Trace, operator: RecordedOperator, kind: OperatorKind) 
     )
 
 
-def _upsample(trace: Trace, operator: RecordedOperator) -> None:
+def _upsample(trace: NestTrace, operator: RecordedOperator) -> None:
     _moved(trace, operator)
-
-
-def _index(trace: Trace, operator: RecordedOperator) -> None:
-    x, out = operator.inputs[0], operator.outputs[0]
-    places = operator.arguments.get("indices")
-    if not isinstance(places, list):
-        add_unrelated(trace, operator, OperatorKind.GATHER)
-        return
-    sizes = trace.size(x)
-    picked = [i for i, p in enumerate(places) if p is not None]
-    indices = [operator.inputs[places[i]["tensor"]] for i in picked]
-    depth = max((len(trace.size(i)) for i in indices), default=0)
-    index_labels: list[Label] = [f"i{j}" for j in range(depth)]
-    x_labels: list[Label] = [f"rows{i}" if i in picked else f"d{i}" for i in range(len(sizes))]
-    kept: list[Label] = [label for i, label in enumerate(x_labels) if i not in picked]
-    together = picked == list(range(picked[0], picked[0] + len(picked))) if picked else True
-    first = sum(i not in picked for i in range(picked[0])) if picked and together else 0
-    out_labels = [*kept[:first], *index_labels, *kept[first:]]
-    if len(out_labels) != len(trace.size(out)):
-        add_unrelated(trace, operator, OperatorKind.GATHER)
-        return
-    trace.add(
-        operator,
-        OperatorKind.GATHER,
-        "index",
-        [
-            (x, x_labels),
-            *((i, index_labels[depth - len(trace.size(i)) :]) for i in indices),
-        ],
-        [(out, out_labels)],
-        opaque=frozenset(f"rows{i}" for i in picked),
-        outputs_lead=True,
-    )
-
-
-def _index_select(trace: Trace, operator: RecordedOperator) -> None:
-    x, index = operator.inputs[:2]
-    rank = len(trace.size(x))
-    place = at(int(operator.arguments.get("dim", 0)), rank)
-    labels: list[Label] = [f"d{i}" for i in range(rank)]
-    labels[place] = "rows"
-    out_labels = list(labels)
-    out_labels[place] = "picked"
-    trace.add(
-        operator,
-        OperatorKind.GATHER,
-        "index",
-        [(x, labels), (index, ["picked"])],
-        [(operator.outputs[0], out_labels)],
-        opaque=frozenset({"rows"}),
-        outputs_lead=True,
-    )
-
-
-def _gather(trace: Trace, operator: RecordedOperator) -> None:
-    """Add a gather or scatter along one dim; the others are walked together."""
-    out = operator.outputs[0]
-    rank = len(trace.size(out))
-    place = at(int(operator.arguments.get("dim", 0)), rank) if rank else 0
-    tensors = [i for i in operator.inputs if len(trace.size(i)) == rank]
-    name = target_name(operator)
-    trace.add(
-        operator,
-        OperatorKind.GATHER,
-        "scatter" if "scatter" in name else "index",
-        [(i, [f"d{p}" for p in range(rank)]) for i in tensors],
-        [(out, [f"d{p}" for p in range(rank)])],
-        opaque=frozenset({f"d{place}"}),
-        outputs_lead=True,
-    )
-
-
-def _put(trace: Trace, operator: RecordedOperator) -> None:
-    add_unrelated(trace, operator, OperatorKind.GATHER)
-    trace.nests[-1].function = "scatter"
-
-
-def _sort(trace: Trace, operator: RecordedOperator) -> None:
-    x = operator.inputs[0]
-    rank = len(trace.size(x))
-    place = at(int(operator.arguments.get("dim", -1) or -1), rank) if rank else 0
-    # Rows of all samples in one: each rank sorts those of its own samples.
-    spans_samples = rank > 0 and bool(trace.size(x)[place].batch)
-    trace.add(
-        operator,
-        OperatorKind.SORT,
-        target_name(operator),
-        [(x, [f"d{i}" for i in range(rank)])],
-        [
-            (out, [f"d{i}" for i in range(rank)])
-            for out in operator.outputs
-            if len(trace.size(out)) == rank
-        ],
-        opaque=frozenset() if spans_samples else frozenset({f"d{place}"}),
-    )
-
-
-def _found(trace: Trace, operator: RecordedOperator) -> None:
-    """Add a search whose result has as many entries as values decide."""
-    add_unrelated(trace, operator, OperatorKind.SORT)
-
-
-def _fft(trace: Trace, operator: RecordedOperator) -> None:
-    x, out = operator.inputs[0], operator.outputs[0]
-    rank = len(trace.size(x))
-    over = [at(int(d), rank) for d in operator.arguments.get("dim", [-1])]
-    labels: list[Label] = [f"d{i}" for i in range(rank)]
-    trace.add(
-        operator,
-        OperatorKind.FFT,
-        "fft",
-        [(x, labels)],
-        [(out, labels)],
-        opaque=frozenset(f"d{i}" for i in over),
-    )
-
-
-def _glu(trace: Trace, operator: RecordedOperator) -> None:
-    """Add a gate: half of a dim scales the other half."""
-    x, out = operator.inputs[0], operator.outputs[0]
-    rank = len(trace.size(x))
-    place = at(int(operator.arguments.get("dim", -1)), rank)
-    labels: list[Label] = [f"d{i}" for i in range(rank)]
-    halves = list(labels)
-    halves[place] = (("half", Size(2)), (f"d{place}", trace.size(out)[place]))
-    trace.add(
-        operator,
-        OperatorKind.ELEMENTWISE,
-        "glu",
-        [(x, halves)],
-        [(out, labels)],
-        opaque=frozenset({"half"}),
-    )
 
 
 STRUCTURED: Mapping[str, Rule] = {
@@ -462,28 +327,4 @@ STRUCTURED: Mapping[str, Rule] = {
         ),
         _upsample,
     ),
-    **dict.fromkeys(("index", "_unsafe_index"), _index),
-    "index_select": _index_select,
-    **dict.fromkeys(
-        ("gather", "scatter", "scatter_add", "scatter_reduce", "take_along_dim"), _gather
-    ),
-    **dict.fromkeys(
-        (
-            "index_put",
-            "_unsafe_index_put",
-            "index_add",
-            "index_copy",
-            "index_fill",
-            "masked_scatter",
-            "masked_select",
-            "take",
-            "select_scatter",
-            "slice_scatter",
-        ),
-        _put,
-    ),
-    **dict.fromkeys(("sort", "topk", "argsort", "kthvalue", "unique2", "_unique2", "msort"), _sort),
-    **dict.fromkeys(("nonzero", "unique_consecutive", "bincount", "histc", "searchsorted"), _found),
-    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _fft),
-    "glu": _glu,
 }

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wattree.capture.convert.atoms import ONE, Atom, Atoms, Dim, Size
+from wattree.capture.convert.dtypes import FLOATS, WIDTHS, base_dtype
 from wattree.capture.convert.nests import Canonical, Nest, Seen, View
 from wattree.capture.recording import RecordedOperator, RecordedTensor, Recording, TensorSource
 from wattree.graph import OperatorKind
-
-__all__ = ["Label", "Labels", "Rule", "Trace"]
 
 #: One label for each dim; None for a dim that no loop walks; pairs of label and length, major
 #: first, for a dim that several loops walk.
 Label = str | None | tuple[tuple[str, Size], ...]
 Labels = Sequence[Label]
 
-_FLOATS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-_WIDTHS = _FLOATS | {
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-    "complex64": 8,
-    "complex128": 16,
-}
-
-
 #: Whose values never change for the graph: nobody writes parameters in forward, and what is
 #: written to buffers (running statistics) is read by the next step.
 _LASTING = (TensorSource.PARAMETER, TensorSource.BUFFER)
 
 
-class Trace:
+class NestTrace:
     """Nests and canonical tensors of a recording, in the making."""
 
     def __init__(self, recording: Recording) -> None:
@@ -53,7 +38,7 @@ class Trace:
         self.replaced: dict[int, int] = {}  # storage → the one that is kept instead of it
         self.unread: list[int] = []  # tensors that a kernel knows without reading them
         self.warnings: dict[str, None] = {}
-        self.base_dtype = _base_dtype(recording)
+        self.base_dtype = base_dtype(recording)
         self._pending: list[int] = []
         for index, tensor in enumerate(recording.tensors):
             if tensor.source is not TensorSource.OPERATOR:
@@ -276,42 +261,6 @@ class Trace:
             self.views[index] = View(tensor=fresh.number, dims=view.dims)
         return Seen(tensor=fresh.number, dims=view.dims, labels=_plain(labels))
 
-    def drop_unread(self) -> None:
-        """Leave out what makes nothing but tensors that kernels know without reading them."""
-        readers = Counter(
-            seen.tensor for nest in self.nests if not nest.dead for seen in nest.reads
-        )
-        kept = {self.view(index).tensor for index in self.recording.outputs}
-        left = list(self.unread)
-        while left:
-            tensor = self.tensors[left.pop()]
-            nest = self.nests[tensor.writer] if tensor.writer is not None else None
-            if nest is None or nest.dead or tensor.grad:
-                continue
-            if any(readers[seen.tensor] or seen.tensor in kept for seen in nest.writes):
-                continue
-            nest.dead = True
-            for seen in nest.reads:
-                readers[seen.tensor] -= 1
-                left.append(seen.tensor)
-
-    def note_saved(self, operator: RecordedOperator) -> None:
-        """Attribute what autograd keeps for an operator to the last nest that touched it."""
-        for index in operator.saved:
-            if index not in self.views:
-                continue
-            tensor = self.tensors[self.views[index].tensor]
-            if tensor.base is not None:
-                tensor = self.tensors[tensor.base]
-            if tensor.source is not TensorSource.OPERATOR:
-                continue
-            for nest in reversed([n for n in self.nests[-64:] if not n.dead]):
-                if any(
-                    self.storage_of(s.tensor) == tensor.storage for s in (*nest.reads, *nest.writes)
-                ):
-                    nest.saved.append(tensor.storage)
-                    break
-
     def storage_at(self, index: int) -> int:
         """Return the storage of a recorded tensor."""
         return self.recording.tensors[index].storage
@@ -388,7 +337,7 @@ class Trace:
             pieces += made
             names += [name for name, _ in parts]
             dims.append(tuple(atom for piece in made for atom in piece))
-        floating = tensor.dtype in _FLOATS or tensor.dtype.startswith("complex")
+        floating = tensor.dtype in FLOATS or tensor.dtype.startswith("complex")
         canonical = self._canonical(
             tuple(dims), self._width(tensor.dtype), tensor.storage, grad=grad and floating
         )
@@ -428,7 +377,7 @@ class Trace:
         )
 
     def _width(self, dtype: str) -> float | None:
-        return None if dtype == self.base_dtype else float(_WIDTHS.get(dtype, 4))
+        return None if dtype == self.base_dtype else float(WIDTHS.get(dtype, 4))
 
 
 def _plain(labels: Labels) -> tuple[str | None, ...]:
@@ -436,17 +385,5 @@ def _plain(labels: Labels) -> tuple[str | None, ...]:
     return tuple(label[-1][0] if isinstance(label, tuple) else label for label in labels)
 
 
-def _base_dtype(recording: Recording) -> str:
-    """Return the type of most floating-point elements: that of activations."""
-    count: dict[str, float] = {}
-    for tensor in recording.tensors:
-        if tensor.dtype in _FLOATS and tensor.source is TensorSource.OPERATOR:
-            elements = tensor.storage_elements.value(
-                micro_batch=recording.batch, sequence=recording.sequence or 1
-            )
-            count[tensor.dtype] = count.get(tensor.dtype, 0.0) + elements
-    return max(count, key=lambda name: count[name]) if count else "float32"
-
-
 #: What one recorded operator adds to a trace.
-Rule = Callable[[Trace, RecordedOperator], None]
+Rule = Callable[[NestTrace, RecordedOperator], None]

@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from math import gcd
 
 from wattree.capture.convert.atoms import ONE, Dim, Size
-from wattree.capture.convert.trace import Rule, Trace
+from wattree.capture.convert.trace import NestTrace, Rule
 from wattree.capture.recording import RecordedOperator
 
-__all__ = ["VIEWS", "unknown_view"]
 
-
-def _dims(trace: Trace, operator: RecordedOperator) -> tuple[Dim, ...]:
+def _dims(trace: NestTrace, operator: RecordedOperator) -> tuple[Dim, ...]:
     return trace.view(operator.inputs[0]).dims
 
 
@@ -24,7 +22,7 @@ def _at(place: int, rank: int) -> int:
     return place + rank if place < 0 else place
 
 
-def unknown_view(trace: Trace, operator: RecordedOperator) -> None:
+def unknown_view(trace: NestTrace, operator: RecordedOperator) -> None:
     """Enter a view of which only the dims that keep their length are followed."""
     source = operator.inputs[0]
     dims = _dims(trace, operator)
@@ -53,12 +51,12 @@ def unknown_view(trace: Trace, operator: RecordedOperator) -> None:
         )
 
 
-def _starts(trace: Trace, dim: Dim, size: Size) -> bool:
+def _starts(trace: NestTrace, dim: Dim, size: Size) -> bool:
     """Whether a dim grows with the batch as one of the given length does."""
     return trace.atoms.length(dim).batch == size.batch
 
 
-def _reshape(trace: Trace, operator: RecordedOperator) -> None:
+def _reshape(trace: NestTrace, operator: RecordedOperator) -> None:
     out = operator.outputs[0]
     flat = [atom for dim in _dims(trace, operator) for atom in dim]
     dims = trace.atoms.regroup(flat, trace.size(out))
@@ -68,15 +66,15 @@ def _reshape(trace: Trace, operator: RecordedOperator) -> None:
         trace.set_view(out, operator.inputs[0], dims)
 
 
-def _same(trace: Trace, operator: RecordedOperator) -> None:
+def _same(trace: NestTrace, operator: RecordedOperator) -> None:
     trace.set_view(operator.outputs[0], operator.inputs[0], _dims(trace, operator))
 
 
-def _detach(trace: Trace, operator: RecordedOperator) -> None:
+def _detach(trace: NestTrace, operator: RecordedOperator) -> None:
     trace.set_view(operator.outputs[0], operator.inputs[0], _dims(trace, operator), detached=True)
 
 
-def _transpose(trace: Trace, operator: RecordedOperator) -> None:
+def _transpose(trace: NestTrace, operator: RecordedOperator) -> None:
     dims = list(_dims(trace, operator))
     arguments = operator.arguments
     if len(dims) > 1:
@@ -86,13 +84,13 @@ def _transpose(trace: Trace, operator: RecordedOperator) -> None:
     trace.set_view(operator.outputs[0], operator.inputs[0], dims)
 
 
-def _permute(trace: Trace, operator: RecordedOperator) -> None:
+def _permute(trace: NestTrace, operator: RecordedOperator) -> None:
     dims = _dims(trace, operator)
     order = [_at(int(place), len(dims)) for place in operator.arguments["dims"]]
     trace.set_view(operator.outputs[0], operator.inputs[0], [dims[place] for place in order])
 
 
-def _expand(trace: Trace, operator: RecordedOperator) -> None:
+def _expand(trace: NestTrace, operator: RecordedOperator) -> None:
     dims = _dims(trace, operator)
     sizes = trace.size(operator.outputs[0])
     padded = ((),) * (len(sizes) - len(dims)) + dims
@@ -106,13 +104,13 @@ def _expand(trace: Trace, operator: RecordedOperator) -> None:
     )
 
 
-def _select(trace: Trace, operator: RecordedOperator) -> None:
+def _select(trace: NestTrace, operator: RecordedOperator) -> None:
     dims = _dims(trace, operator)
     place = _at(int(operator.arguments.get("dim", 0)), len(dims))
     _pick(trace, operator, operator.outputs[0], place, dims[place], drop=True)
 
 
-def _slice(trace: Trace, operator: RecordedOperator) -> None:
+def _slice(trace: NestTrace, operator: RecordedOperator) -> None:
     dims = _dims(trace, operator)
     place = _at(int(operator.arguments.get("dim") or 0), len(dims))
     out = operator.outputs[0]
@@ -126,7 +124,7 @@ def _slice(trace: Trace, operator: RecordedOperator) -> None:
 
 
 def _pick_range(
-    trace: Trace, operator: RecordedOperator, out: int, place: int, *, start: int | None
+    trace: NestTrace, operator: RecordedOperator, out: int, place: int, *, start: int | None
 ) -> None:
     """Enter a range of a dim. Equal parts are told apart by an atom of their own."""
     dims = _dims(trace, operator)
@@ -149,7 +147,7 @@ def _pick_range(
 
 
 def _pick(
-    trace: Trace,
+    trace: NestTrace,
     operator: RecordedOperator,
     out: int,
     place: int,
@@ -186,7 +184,7 @@ def _pick(
     )
 
 
-def _split(trace: Trace, operator: RecordedOperator) -> None:
+def _split(trace: NestTrace, operator: RecordedOperator) -> None:
     dims = _dims(trace, operator)
     place = _at(int(operator.arguments.get("dim") or 0), len(dims))
     lengths = [trace.size(out)[place] for out in operator.outputs]
@@ -202,14 +200,14 @@ def _split(trace: Trace, operator: RecordedOperator) -> None:
         start += size.length
 
 
-def _unbind(trace: Trace, operator: RecordedOperator) -> None:
+def _unbind(trace: NestTrace, operator: RecordedOperator) -> None:
     dims = _dims(trace, operator)
     place = _at(int(operator.arguments.get("dim") or 0), len(dims))
     for out in operator.outputs:
         _pick(trace, operator, out, place, dims[place], drop=True)
 
 
-def _strided(trace: Trace, operator: RecordedOperator) -> None:
+def _strided(trace: NestTrace, operator: RecordedOperator) -> None:
     if trace.size(operator.outputs[0]) == trace.size(operator.inputs[0]):  # other strides alone
         _same(trace, operator)
     else:

@@ -12,11 +12,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from wattree.capture.convert.blocks import WEIGHTY, Run, Tree, pieces
+from wattree.capture.convert.blocks import WEIGHTY, NestRun, Tree, pieces
 from wattree.capture.convert.nests import Nest
-from wattree.capture.convert.trace import Trace
-
-__all__ = ["layers_of", "parted_runs", "wide_cuts"]
+from wattree.capture.convert.trace import NestTrace
 
 #: Fewer tensors than this are alive in a block with a shortcut, whose parts make no blocks.
 _DENSE = 3
@@ -24,7 +22,7 @@ _NUMBER = re.compile(r"\d+$")
 
 
 def wide_cuts(
-    trace: Trace, nests: Sequence[Nest], alive: Mapping[int, tuple[int, ...]]
+    trace: NestTrace, nests: Sequence[Nest], alive: Mapping[int, tuple[int, ...]]
 ) -> frozenset[int]:
     """Return the places at which several tensors can be handed on.
 
@@ -51,11 +49,11 @@ def wide_cuts(
 
 def parted_runs(
     nests: Sequence[Nest],
-    runs: Sequence[Run],
+    runs: Sequence[NestRun],
     alive: Mapping[int, tuple[int, ...]],
     wide: frozenset[int],
     modules: Mapping[str, str],
-) -> list[Run]:
+) -> list[NestRun]:
     """Return the runs, those parted in which modules repeat between cuts at several tensors.
 
     Args:
@@ -69,10 +67,10 @@ def parted_runs(
     if not any(run.start < place < run.end for run in runs for place in wide):
         return list(runs)
     tree = Tree(nests, narrow | wide, modules)
-    found: list[Run] = []
+    found: list[NestRun] = []
     for run in _with_stragglers(tree, nests, runs, alive):
         units = _repeating(tree, nests, run, alive)
-        parts: list[Run] = []
+        parts: list[NestRun] = []
         place = run.start
         for unit in units:
             parts += [*pieces(nests, narrow, place, unit.start), unit]
@@ -83,8 +81,8 @@ def parted_runs(
 
 
 def _with_stragglers(
-    tree: Tree, nests: Sequence[Nest], runs: Sequence[Run], alive: Mapping[int, tuple[int, ...]]
-) -> list[Run]:
+    tree: Tree, nests: Sequence[Nest], runs: Sequence[NestRun], alive: Mapping[int, tuple[int, ...]]
+) -> list[NestRun]:
     """Return the runs, joined where one more of those that repeat reaches over several.
 
     The last layer of a decoder does: behind its attention nobody reads the encoder's end again.
@@ -95,7 +93,7 @@ def _with_stragglers(
     known = {_sort(tree, unit.path) for unit in units}
     alike = [path for path in tree.ranges if _sort(tree, path) in known and tree.is_unit(path)]
     spans = [tree.ranges[path][:2] for path in alike]
-    found: list[Run] = []
+    found: list[NestRun] = []
     for run in runs:
         over = any(start < run.start < end for start, end in spans)
         if found and over:
@@ -110,7 +108,9 @@ def _sort(tree: Tree, path: str) -> tuple[str, str]:
     return tree.modules.get(path, ""), _NUMBER.sub("", path)
 
 
-def layers_of(nests: Sequence[Nest], runs: Sequence[Run], parted: Sequence[Run]) -> list[bool]:
+def layers_of(
+    nests: Sequence[Nest], runs: Sequence[NestRun], parted: Sequence[NestRun]
+) -> list[bool]:
     """Return which parted runs count as layers: those that repeat; all where none does.
 
     All do, too, where modules repeat only beside the greater part of the model.
@@ -128,8 +128,8 @@ def layers_of(nests: Sequence[Nest], runs: Sequence[Run], parted: Sequence[Run])
 
 
 def _repeating(
-    tree: Tree, nests: Sequence[Nest], run: Run, alive: Mapping[int, tuple[int, ...]]
-) -> list[Run]:
+    tree: Tree, nests: Sequence[Nest], run: NestRun, alive: Mapping[int, tuple[int, ...]]
+) -> list[NestRun]:
     """Return the modules inside a run that make instances."""
     inside = sorted(_inside(tree, run.path if run.is_unit else "", run), key=lambda u: u.start)
     kinds = [_sort(tree, unit.path) for unit in inside]
@@ -146,12 +146,12 @@ def _repeating(
     return units if whole and len(set(kinds)) == 1 and most >= _DENSE else []
 
 
-def _weight(nests: Sequence[Nest], runs: Sequence[Run]) -> int:
+def _weight(nests: Sequence[Nest], runs: Sequence[NestRun]) -> int:
     """Return the nests of weight in some runs."""
     return sum(nest.kind in WEIGHTY for run in runs for nest in nests[run.start : run.end])
 
 
-def _inside(tree: Tree, path: str, run: Run) -> list[Run]:
+def _inside(tree: Tree, path: str, run: NestRun) -> list[NestRun]:
     """Return the nearest modules below `path` that lie inside a run and could be instances."""
     found = []
     for child in tree.nearest(path):
@@ -160,22 +160,22 @@ def _inside(tree: Tree, path: str, run: Run) -> list[Run]:
             continue
         lies = run.start <= start and end <= run.end and (start, end) != (run.start, run.end)
         if lies and not (tree.is_container(child) and tree.nearest(child)):
-            found.append(Run(start=start, end=end, path=child, is_unit=True))
+            found.append(NestRun(start=start, end=end, path=child, is_unit=True))
         else:
             found += _inside(tree, child, run)
     return found
 
 
 def _handing_on(
-    nests: Sequence[Nest], parts: Sequence[Run], alive: Mapping[int, tuple[int, ...]]
-) -> list[Run]:
+    nests: Sequence[Nest], parts: Sequence[NestRun], alive: Mapping[int, tuple[int, ...]]
+) -> list[NestRun]:
     """Return the parts of a run, joined where one makes nothing that is read later."""
 
-    def makes(part: Run) -> bool:
+    def makes(part: NestRun) -> bool:
         written = {seen.tensor for nest in nests[part.start : part.end] for seen in nest.writes}
         return not written.isdisjoint(alive.get(part.end, ()))
 
-    found: list[Run] = []
+    found: list[NestRun] = []
     for part in parts:
         found.append(_joined(found.pop(), part) if found and not makes(found[-1]) else part)
     if found[-1].end < len(nests):
@@ -185,6 +185,6 @@ def _handing_on(
     return found
 
 
-def _joined(first: Run, second: Run) -> Run:
+def _joined(first: NestRun, second: NestRun) -> NestRun:
     known = second if second.is_unit and not first.is_unit else first
     return replace(known, start=first.start, end=second.end)

@@ -8,19 +8,10 @@ here: a file without one is cut short, and the count of another model would pass
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from wattree.capture.config_reader import ConfigReader
-
-__all__ = [
-    "causal_head",
-    "heads",
-    "llama_like",
-    "no_cross_attention",
-    "sliding_layers",
-    "sliding_window",
-    "training_class",
-]
 
 _CAUSAL_ENDINGS: Final = ("ForCausalLM", "LMHeadModel")
 
@@ -54,6 +45,43 @@ def no_cross_attention(reader: ConfigReader) -> None:
     """Refuse a decoder that attends to an encoder which its file does not describe."""
     if reader.flag("add_cross_attention", default=False):
         reader.fault("add_cross_attention", found=True, expected="false: half of a model is none")
+
+
+def attention_biases(
+    reader: ConfigReader, key: str = "attention_bias", *, default: bool = False
+) -> dict[str, bool]:
+    """Return the biases of a family that has one key for all projections of attention."""
+    bias = reader.flag(key, default=default)
+    return {"qkv_bias": bias, "attention_out_bias": bias}
+
+
+def decoder(
+    reader: ConfigReader,
+    *,
+    hidden: Sequence[str] = ("hidden_size",),
+    heads: Sequence[str] = ("num_attention_heads",),
+    layers: Sequence[str] = ("num_hidden_layers",),
+    tied: bool = True,
+) -> dict[str, Any]:
+    """Return what every decoder-only model has.
+
+    Args:
+        reader: The file.
+        hidden: Keys of its width, of which messages name the first.
+        heads: Keys of its query heads, of which messages name the first.
+        layers: Keys of its layers.
+        tied: Whether the head is tied where the file does not say.
+    """
+    width, query = reader.count(*hidden), reader.count(*heads)
+    reader.require_divisor(heads[0], query, hidden[0], width)
+    return {
+        "layers": reader.layers(*layers),
+        "hidden": width,
+        "heads": query,
+        "vocab": reader.count("vocab_size"),
+        "tied_embedding": reader.flag("tie_word_embeddings", default=tied),
+        "head": causal_head(reader),
+    }
 
 
 def heads(

@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from wattree.capture.config_reader import ConfigReader
-from wattree.capture.families.common import llama_like, sliding_layers, sliding_window
+from wattree.capture.families.common import (
+    attention_biases,
+    llama_like,
+    sliding_layers,
+    sliding_window,
+)
 from wattree.capture.families.registry import FAMILIES
 
 
@@ -73,7 +78,6 @@ def gemma3_text(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _with_bias(reader: ConfigReader, shape: dict[str, Any]) -> dict[str, Any]:
-    bias = reader.flag("attention_bias", default=False)
     # Gemma's own key wins over the older one, which some files carry with another value.
     activation = reader.text("hidden_activation", default=str(shape["activation"]))
-    return {**shape, "activation": activation, "qkv_bias": bias, "attention_out_bias": bias}
+    return {**shape, "activation": activation, **attention_biases(reader)}

@@ -5,41 +5,37 @@ from __future__ import annotations
 from typing import Any
 
 from wattree.capture.config_reader import ConfigReader
-from wattree.capture.families.common import causal_head, heads, no_cross_attention
+from wattree.capture.families.common import attention_biases, decoder, heads, no_cross_attention
 from wattree.capture.families.registry import FAMILIES
 
 
-def _gpt2_names(reader: ConfigReader, *, positions: int | None = None) -> dict[str, Any]:
+def _gpt2_names(
+    reader: ConfigReader, *, positions: int | None = None, tied: bool = True
+) -> dict[str, Any]:
     """Return what files with GPT-2's key names hold.
 
     Args:
         reader: The file.
         positions: Longest sequence where the file does not say; None where it must.
+        tied: Whether the head is tied where the file does not say.
     """
     no_cross_attention(reader)
-    hidden = reader.count("n_embd", "hidden_size")
-    query = reader.count("n_head", "num_attention_heads")
-    reader.require_divisor("n_head", query, "n_embd", hidden)
+    shape = decoder(
+        reader,
+        hidden=("n_embd", "hidden_size"),
+        heads=("n_head", "num_attention_heads"),
+        layers=("n_layer", "num_hidden_layers"),
+        tied=tied,
+    )
     return {
-        "layers": reader.layers("n_layer", "num_hidden_layers"),
-        "hidden": hidden,
-        "heads": query,
-        "vocab": reader.count("vocab_size"),
-        "ffn": reader.count("n_inner", default=4 * hidden),
+        **shape,
+        "ffn": reader.count("n_inner", default=4 * shape["hidden"]),
         "max_positions": reader.count("n_positions", "max_position_embeddings", default=positions),
         "norm": "layer",
         "dropout": reader.share("resid_pdrop", default=0.1),
         "embedding_dropout": reader.share("embd_pdrop", default=0.1),
         "attention_dropout": reader.share("attn_pdrop", default=0.1),
-        "head": causal_head(reader),
     }
-
-
-def _heads(reader: ConfigReader, *, hidden: int) -> int:
-    """Return the heads of a family whose keys and values have as many as its queries, always."""
-    query = reader.count("num_attention_heads")
-    reader.require_divisor("num_attention_heads", query, "hidden_size", hidden)
-    return query
 
 
 _ALL_BIASES = {"qkv_bias": True, "attention_out_bias": True, "mlp_bias": True}
@@ -53,7 +49,6 @@ def gpt2(reader: ConfigReader) -> dict[str, Any]:
         **_ALL_BIASES,
         "activation": reader.text("activation_function", default="gelu_new"),
         "positions": "learned",
-        "tied_embedding": reader.flag("tie_word_embeddings", default=True),
     }
 
 
@@ -70,7 +65,7 @@ def gpt_bigcode(reader: ConfigReader) -> dict[str, Any]:
 def gptj(reader: ConfigReader) -> dict[str, Any]:
     """Read GPT-J: parallel branches behind one norm, head with a bias."""
     return {
-        **_gpt2_names(reader, positions=2048),
+        **_gpt2_names(reader, positions=2048, tied=False),
         "dropout": reader.share("resid_pdrop", default=0.0),
         "embedding_dropout": reader.share("embd_pdrop", default=0.0),
         "attention_dropout": reader.share("attn_pdrop", default=0.0),
@@ -78,35 +73,26 @@ def gptj(reader: ConfigReader) -> dict[str, Any]:
         "parallel": True,
         "mlp_bias": True,
         "head_bias": True,
-        "tied_embedding": reader.flag("tie_word_embeddings", default=False),
     }
 
 
 @FAMILIES.register("gpt_neo")
 def gpt_neo(reader: ConfigReader) -> dict[str, Any]:
     """Read GPT-Neo: global and local attention in turn, no biases on q, k, v."""
-    hidden = reader.count("hidden_size")
-    layers = reader.layers("num_layers")
-    query = reader.count("num_heads")
-    reader.require_divisor("num_heads", query, "hidden_size", hidden)
+    shape = decoder(reader, heads=("num_heads",), layers=("num_layers",))
     return {
-        "layers": layers,
-        "hidden": hidden,
-        "heads": query,
-        "vocab": reader.count("vocab_size"),
-        "ffn": reader.count("intermediate_size", default=4 * hidden),
+        **shape,
+        "ffn": reader.count("intermediate_size", default=4 * shape["hidden"]),
         "activation": reader.text("activation_function", default="gelu_new"),
         "attention_out_bias": True,
         "mlp_bias": True,
         "positions": "learned",
         "max_positions": reader.count("max_position_embeddings"),
         "window": reader.count("window_size", default=256),
-        "window_layers": _local_layers(reader, layers),
+        "window_layers": _local_layers(reader, shape["layers"]),
         "dropout": reader.share("resid_dropout", default=0.0),
         "embedding_dropout": reader.share("embed_dropout", default=0.0),
         "attention_dropout": reader.share("attention_dropout", default=0.0),
-        "tied_embedding": reader.flag("tie_word_embeddings", default=True),
-        "head": causal_head(reader),
     }
 
 
@@ -133,43 +119,32 @@ def _local_layers(reader: ConfigReader, layers: int) -> tuple[int, ...]:
 @FAMILIES.register("gpt_neox")
 def gpt_neox(reader: ConfigReader) -> dict[str, Any]:
     """Read GPT-NeoX and Pythia: parallel branches, each behind its own norm."""
-    hidden = reader.count("hidden_size")
-    bias = reader.flag("attention_bias", default=True)
     dropout = reader.share("hidden_dropout", "hidden_dropout_prob", default=0.0)
     return {
-        "layers": reader.layers("num_hidden_layers"),
-        "hidden": hidden,
-        "heads": _heads(reader, hidden=hidden),
-        "vocab": reader.count("vocab_size"),
+        **decoder(reader, tied=False),
         "ffn": reader.count("intermediate_size"),
         "activation": reader.text("hidden_act", default="gelu"),
         "parallel": reader.flag("use_parallel_residual", default=True),
         "parallel_norms": 2,
-        "qkv_bias": bias,
-        "attention_out_bias": bias,
+        **attention_biases(reader, default=True),
         "mlp_bias": True,
         "max_positions": reader.count("max_position_embeddings", default=2048),
         "dropout": dropout,
         "embedding_dropout": dropout,
         "attention_dropout": reader.share("attention_dropout", default=0.0),
-        "tied_embedding": reader.flag("tie_word_embeddings", default=False),
-        "head": causal_head(reader),
     }
 
 
 @FAMILIES.register("opt")
 def opt(reader: ConfigReader) -> dict[str, Any]:
     """Read OPT: two rows more than positions; the 350M model is narrower at both ends."""
-    hidden = reader.count("hidden_size")
+    shape = decoder(reader)
     bias = reader.flag("enable_bias", default=True)
     before = reader.flag("do_layer_norm_before", default=True)
     affine = reader.flag("layer_norm_elementwise_affine", default=True)
     positions = reader.count("max_position_embeddings")
     return {
-        "layers": reader.layers("num_hidden_layers"),
-        "hidden": hidden,
-        "heads": _heads(reader, hidden=hidden),
-        "vocab": reader.count("vocab_size"),
+        **shape,
         "ffn": reader.count("ffn_dim"),
         "activation": reader.text("activation_function", default="relu"),
         "norm": "layer" if affine else "layer_plain",
@@ -181,58 +156,52 @@ def opt(reader: ConfigReader) -> dict[str, Any]:
         "positions": "learned",
         "max_positions": positions,
         "position_rows": positions + 2,  # the library offsets positions by the padding rows
-        "embedding_width": reader.count("word_embed_proj_dim", default=hidden),
+        "embedding_width": reader.count("word_embed_proj_dim", default=shape["hidden"]),
         "embedding_projected_first": True,
         "dropout": reader.share("dropout", default=0.1),
         "attention_dropout": reader.share("attention_dropout", default=0.0),
-        "tied_embedding": reader.flag("tie_word_embeddings", default=True),
-        "head": causal_head(reader),
     }
 
 
 @FAMILIES.register("bloom")
 def bloom(reader: ConfigReader) -> dict[str, Any]:
     """Read BLOOM: ALiBi, a norm on the embedding, biases everywhere, tied head."""
-    hidden = reader.count("n_embed", "hidden_size")
-    query = reader.count("n_head", "num_attention_heads")
-    reader.require_divisor("num_attention_heads", query, "hidden_size", hidden)
     return {
-        "layers": reader.layers("n_layer", "num_hidden_layers"),
-        "hidden": hidden,
-        "heads": query,
-        "vocab": reader.count("vocab_size"),
+        **decoder(
+            reader,
+            hidden=("n_embed", "hidden_size"),
+            heads=("n_head", "num_attention_heads"),
+            layers=("n_layer", "num_hidden_layers"),
+        ),
         **_ALL_BIASES,
         "positions": "alibi",
         "embedding_norm": True,
         "dropout": reader.share("hidden_dropout", default=0.0),
         "attention_dropout": reader.share("attention_dropout", default=0.0),
-        "tied_embedding": reader.flag("tie_word_embeddings", default=True),
-        "head": causal_head(reader),
     }
 
 
 @FAMILIES.register("falcon")
 def falcon(reader: ConfigReader) -> dict[str, Any]:
     """Read Falcon 7B, 40B, 180B and the RefinedWeb models, under old and new key names."""
-    hidden = reader.count("hidden_size")
-    query = reader.count("num_attention_heads", "n_head")
-    reader.require_divisor("num_attention_heads", query, "hidden_size", hidden)
+    shape = decoder(
+        reader,
+        heads=("num_attention_heads", "n_head"),
+        layers=("num_hidden_layers", "n_layer"),
+    )
     new = reader.flag("new_decoder_architecture", default=False)
     parallel = reader.flag("parallel_attn", default=True) or new
     bias = reader.flag("bias", default=False)
-    kv = query
+    kv = shape["heads"]
     if new:
-        kv = reader.count("num_kv_heads", "n_head_kv", default=query)
-        reader.require_divisor("num_kv_heads", kv, "num_attention_heads", query)
+        kv = reader.count("num_kv_heads", "n_head_kv", default=kv)
+        reader.require_divisor("num_kv_heads", kv, "num_attention_heads", shape["heads"])
     elif reader.flag("multi_query", default=True):
         kv = 1
     return {
-        "layers": reader.layers("num_hidden_layers", "n_layer"),
-        "hidden": hidden,
-        "heads": query,
+        **shape,
         "kv_heads": kv,
-        "vocab": reader.count("vocab_size"),
-        "ffn": reader.count("ffn_hidden_size", default=4 * hidden),
+        "ffn": reader.count("ffn_hidden_size", default=4 * shape["hidden"]),
         "qkv_bias": bias,
         "attention_out_bias": bias,
         "mlp_bias": bias,
@@ -242,8 +211,6 @@ def falcon(reader: ConfigReader) -> dict[str, Any]:
         "max_positions": reader.count("max_position_embeddings", default=2048),
         "dropout": reader.share("hidden_dropout", default=0.0),
         "attention_dropout": reader.share("attention_dropout", default=0.0),
-        "tied_embedding": reader.flag("tie_word_embeddings", default=True),
-        "head": causal_head(reader),
     }
 
 
@@ -254,17 +221,12 @@ def mpt(reader: ConfigReader) -> dict[str, Any]:
     The keys mean what they do in llm-foundry, where such models are trained; the transformers
     library ignores `expansion_ratio`, `qk_ln` and an `alibi` that is off.
     """
-    hidden = reader.count("d_model")
-    query = reader.count("n_heads")
-    reader.require_divisor("n_heads", query, "d_model", hidden)
+    shape = decoder(reader, hidden=("d_model",), heads=("n_heads",), layers=("n_layers",))
     attention = reader.section("attn_config")
     alibi = attention.flag("alibi", default=True)
     return {
-        "layers": reader.layers("n_layers"),
-        "hidden": hidden,
-        "heads": query,
-        "vocab": reader.count("vocab_size"),
-        "ffn": reader.count("expansion_ratio", default=4) * hidden,
+        **shape,
+        "ffn": reader.count("expansion_ratio", default=4) * shape["hidden"],
         "norm": "layer_weight",
         "positions": "alibi" if alibi else "learned",
         "max_positions": reader.count("max_seq_len", default=2048),
@@ -272,21 +234,16 @@ def mpt(reader: ConfigReader) -> dict[str, Any]:
         "dropout": reader.share("resid_pdrop", default=0.0),
         "embedding_dropout": reader.share("emb_pdrop", default=0.0),
         "qk_norm": "width" if attention.flag("qk_ln", default=False) else "none",
-        "tied_embedding": reader.flag("tie_word_embeddings", default=True),
-        "head": causal_head(reader),
     }
 
 
 @FAMILIES.register("phi")
 def phi(reader: ConfigReader) -> dict[str, Any]:
     """Read Phi-1 and Phi-2: parallel branches behind one norm, biases everywhere."""
-    hidden = reader.count("hidden_size")
-    head = causal_head(reader)
+    shape = decoder(reader, tied=False)
     return {
-        "layers": reader.layers("num_hidden_layers"),
-        "hidden": hidden,
-        **heads(reader, hidden=hidden),
-        "vocab": reader.count("vocab_size"),
+        **shape,
+        **heads(reader, hidden=shape["hidden"]),
         "ffn": reader.count("intermediate_size"),
         "activation": reader.text("hidden_act", default="gelu_new"),
         **_ALL_BIASES,
@@ -298,6 +255,4 @@ def phi(reader: ConfigReader) -> dict[str, Any]:
         "dropout": reader.share("resid_pdrop", default=0.0),
         "embedding_dropout": reader.share("embd_pdrop", default=0.0),
         "attention_dropout": reader.share("attention_dropout", default=0.0),
-        "tied_embedding": reader.flag("tie_word_embeddings", default=False),
-        "head": head,
     }

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from wattree.capture.config_reader import ConfigReader
-from wattree.capture.families.common import llama_like, sliding_window
+from wattree.capture.families.common import attention_biases, llama_like, sliding_window
 from wattree.capture.families.registry import FAMILIES
 
 
 @FAMILIES.register("llama")
 def llama(reader: ConfigReader) -> dict[str, Any]:
     """Read Llama 1 to 3."""
-    bias = reader.flag("attention_bias", default=False)
     return {
         **llama_like(reader, max_positions=2048),
-        "qkv_bias": bias,
-        "attention_out_bias": bias,
+        **attention_biases(reader),
         "mlp_bias": reader.flag("mlp_bias", default=False),
     }
 
@@ -25,11 +23,7 @@ def llama(reader: ConfigReader) -> dict[str, Any]:
 def mistral(reader: ConfigReader) -> dict[str, Any]:
     """Read Mistral: a sliding window, unless the key says null."""
     return {
-        **llama_like(
-            reader,
-            kv_heads=8,
-            max_positions=4096 * 32,
-        ),
+        **llama_like(reader, kv_heads=8, max_positions=4096 * 32),
         "window": sliding_window(reader, default=4096),
     }
 
@@ -54,25 +48,21 @@ def phi3(reader: ConfigReader) -> dict[str, Any]:
 @FAMILIES.register("olmo")
 def olmo(reader: ConfigReader) -> dict[str, Any]:
     """Read OLMo: layer norms without parameters."""
-    bias = reader.flag("attention_bias", default=False)
     return {
         **llama_like(reader, max_positions=2048),
         "norm": "layer_plain",
-        "qkv_bias": bias,
-        "attention_out_bias": bias,
+        **attention_biases(reader),
     }
 
 
 @FAMILIES.register("olmo2")
 def olmo2(reader: ConfigReader) -> dict[str, Any]:
     """Read OLMo 2: norms behind the branches, and on whole queries and keys."""
-    bias = reader.flag("attention_bias", default=False)
     return {
         **llama_like(reader, max_positions=2048),
         "norm_placement": "branch",
         "qk_norm": "width",
-        "qkv_bias": bias,
-        "attention_out_bias": bias,
+        **attention_biases(reader),
     }
 
 
@@ -94,17 +84,11 @@ def stablelm(reader: ConfigReader) -> dict[str, Any]:
 @FAMILIES.register("nemotron")
 def nemotron(reader: ConfigReader) -> dict[str, Any]:
     """Read Nemotron-4: layer norms with biases, squared ReLU without a gate."""
-    bias = reader.flag("attention_bias", default=False)
     return {
-        **llama_like(
-            reader,
-            max_positions=4096,
-            activation="relu2",
-        ),
+        **llama_like(reader, max_positions=4096, activation="relu2"),
         "gated": False,
         "norm": "layer",
-        "qkv_bias": bias,
-        "attention_out_bias": bias,
+        **attention_biases(reader),
         "mlp_bias": reader.flag("mlp_bias", default=False),
     }
 
@@ -114,11 +98,7 @@ def cohere(reader: ConfigReader) -> dict[str, Any]:
     """Read Command R: one norm without bias before two parallel branches, tied head."""
     bias = reader.flag("attention_bias", default=False)
     return {
-        **llama_like(
-            reader,
-            max_positions=8192,
-            tied=True,
-        ),
+        **llama_like(reader, max_positions=8192, tied=True),
         "norm": "layer_weight",
         "parallel": True,
         "qkv_bias": bias,

@@ -6,6 +6,7 @@ from typing import Any
 
 from wattree.capture.config_reader import ConfigReader
 from wattree.capture.families.common import (
+    attention_biases,
     causal_head,
     llama_like,
     sliding_layers,
@@ -18,11 +19,7 @@ from wattree.capture.families.registry import FAMILIES
 def mixtral(reader: ConfigReader) -> dict[str, Any]:
     """Read Mixtral: every layer a mixture."""
     return {
-        **llama_like(
-            reader,
-            kv_heads=8,
-            max_positions=4096 * 32,
-        ),
+        **llama_like(reader, kv_heads=8, max_positions=4096 * 32),
         "window": sliding_window(reader, default=0),
         "experts": reader.count("num_local_experts"),
         "top_k": reader.count("num_experts_per_tok"),
@@ -32,18 +29,11 @@ def mixtral(reader: ConfigReader) -> dict[str, Any]:
 @FAMILIES.register("gpt_oss")
 def gpt_oss(reader: ConfigReader) -> dict[str, Any]:
     """Read gpt-oss: attention sinks, biases on experts and router, a window in turn."""
-    shape = llama_like(
-        reader,
-        kv_heads=8,
-        head_dim=64,
-        max_positions=131072,
-    )
-    bias = reader.flag("attention_bias", default=True)
+    shape = llama_like(reader, kv_heads=8, head_dim=64, max_positions=131072)
     marked = sliding_layers(reader, shape["layers"])
     return {
         **shape,
-        "qkv_bias": bias,
-        "attention_out_bias": bias,
+        **attention_biases(reader, default=True),
         "attention_sinks": True,
         "window": sliding_window(reader, default=128),
         "window_layers": tuple(range(0, shape["layers"], 2)) if marked is None else marked,
@@ -73,7 +63,6 @@ def _deepseek(reader: ConfigReader, *, max_positions: int) -> dict[str, Any]:
     expert_ffn = reader.count("moe_intermediate_size")
     dense = reader.count("first_k_dense_replace", least=0)
     freq = reader.count("moe_layer_freq", default=1)
-    bias = reader.flag("attention_bias", default=False)
     # An explicit null means that queries are not compressed; a missing key means the default.
     compressed = reader.has("q_lora_rank") or not reader.mentions("q_lora_rank")
     return {
@@ -86,8 +75,7 @@ def _deepseek(reader: ConfigReader, *, max_positions: int) -> dict[str, Any]:
         "activation": reader.text("hidden_act", default="silu"),
         "norm": "rms",
         "max_positions": reader.count("max_position_embeddings", default=max_positions),
-        "qkv_bias": bias,
-        "attention_out_bias": bias,
+        **attention_biases(reader),
         "attention_dropout": reader.share("attention_dropout", default=0.0),
         "q_lora_rank": reader.count("q_lora_rank", default=1536) if compressed else 0,
         "kv_lora_rank": reader.count("kv_lora_rank"),

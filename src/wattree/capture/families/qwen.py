@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wattree.capture.config_reader import ConfigReader
-from wattree.capture.families.common import llama_like, sliding_layers
+from wattree.capture.families.common import attention_biases, llama_like, sliding_layers
 from wattree.capture.families.registry import FAMILIES
 
 
@@ -23,29 +23,18 @@ def _window(reader: ConfigReader, layers: int) -> dict[str, Any]:
 @FAMILIES.register("qwen2")
 def qwen2(reader: ConfigReader) -> dict[str, Any]:
     """Read Qwen 2 and 2.5: biases on q, k, v, which no key announces."""
-    shape = llama_like(
-        reader,
-        kv_heads=32,
-        max_positions=32768,
-    )
+    shape = llama_like(reader, kv_heads=32, max_positions=32768)
     return {**shape, "qkv_bias": True, **_window(reader, shape["layers"])}
 
 
 @FAMILIES.register("qwen3")
 def qwen3(reader: ConfigReader) -> dict[str, Any]:
     """Read Qwen 3: norms on each query and key head."""
-    shape = llama_like(
-        reader,
-        kv_heads=32,
-        head_dim=128,
-        max_positions=32768,
-    )
-    bias = reader.flag("attention_bias", default=False)
+    shape = llama_like(reader, kv_heads=32, head_dim=128, max_positions=32768)
     return {
         **shape,
         "qk_norm": "head",
-        "qkv_bias": bias,
-        "attention_out_bias": bias,
+        **attention_biases(reader),
         **_window(reader, shape["layers"]),
     }
 
@@ -65,11 +54,7 @@ def _experts(reader: ConfigReader, layers: int) -> dict[str, Any]:
 @FAMILIES.register("qwen2_moe")
 def qwen2_moe(reader: ConfigReader) -> dict[str, Any]:
     """Read Qwen 1.5/2 MoE: routed experts and a gated shared one."""
-    shape = llama_like(
-        reader,
-        kv_heads=16,
-        max_positions=32768,
-    )
+    shape = llama_like(reader, kv_heads=16, max_positions=32768)
     return {
         **shape,
         "qkv_bias": reader.flag("qkv_bias", default=True),
@@ -83,17 +68,11 @@ def qwen2_moe(reader: ConfigReader) -> dict[str, Any]:
 @FAMILIES.register("qwen3_moe")
 def qwen3_moe(reader: ConfigReader) -> dict[str, Any]:
     """Read Qwen 3 MoE: norms on query and key heads, no shared expert."""
-    shape = llama_like(
-        reader,
-        kv_heads=4,
-        max_positions=32768,
-    )
-    bias = reader.flag("attention_bias", default=False)
+    shape = llama_like(reader, kv_heads=4, max_positions=32768)
     return {
         **shape,
         "qk_norm": "head",
-        "qkv_bias": bias,
-        "attention_out_bias": bias,
+        **attention_biases(reader),
         **_window(reader, shape["layers"]),
         **_experts(reader, shape["layers"]),
     }

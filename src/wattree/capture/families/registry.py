@@ -8,8 +8,6 @@ from typing import Any
 from wattree.capture.config_reader import ConfigReader
 from wattree.registry import Registry
 
-__all__ = ["FAMILIES", "FamilyReader"]
-
 #: From a configuration to keyword arguments of `TransformerShape`. Faults go to the reader.
 FamilyReader = Callable[[ConfigReader], dict[str, Any]]
 

@@ -17,8 +17,6 @@ from dataclasses import replace
 
 from wattree.graph import Block, Operand, Operator, OperatorKind
 
-__all__ = ["AFTER_SUMS", "IN_EPILOGUE", "IN_LOADS", "absorbed", "normed_convolutions"]
-
 #: Functions: a batch norm whose statistics a convolution made; one that the next convolution
 #: applies as it loads; element-wise work on a convolution's result before it is stored.
 AFTER_SUMS, IN_LOADS, IN_EPILOGUE = "norm_after_sums", "norm_in_loads", "in_epilogue"

@@ -18,8 +18,6 @@ from wattree.graph import (
     Parameter,
 )
 
-__all__ = ["fused"]
-
 #: What a kernel of several operators counts as: the first of these that is among them.
 _NAMING = (
     OperatorKind.CROSS_ENTROPY,

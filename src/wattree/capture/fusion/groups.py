@@ -18,8 +18,6 @@ from typing import Final
 
 from wattree.graph import Operand, Operator, OperatorKind
 
-__all__ = ["Space", "groups_of", "space_of"]
-
 #: Elements as (coefficient, power of the batch, power of the sequence).
 Space = tuple[int, int, int]
 

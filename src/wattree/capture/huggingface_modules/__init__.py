@@ -5,7 +5,7 @@ without network and never with code from a repository, and gets made-up inputs o
 shapes, so that `capture.record` can write down what it does.
 """
 
-from wattree.capture.huggingface_modules.choices import Choices
+from wattree.capture.huggingface_modules.choices import ConfigurationChoices
 from wattree.capture.huggingface_modules.classes import library_class, library_config
 from wattree.capture.huggingface_modules.inputs import InputSizes
 from wattree.capture.huggingface_modules.module import (
@@ -15,7 +15,7 @@ from wattree.capture.huggingface_modules.module import (
 )
 
 __all__ = [
-    "Choices",
+    "ConfigurationChoices",
     "HuggingFaceModule",
     "InputSizes",
     "huggingface_module",

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Choices"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
+class ConfigurationChoices:
     """What a configuration leaves open.
 
     Attributes:

@@ -11,10 +11,8 @@ import transformers
 from huggingface_hub import constants
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from wattree.capture.huggingface_modules.choices import Choices
+from wattree.capture.huggingface_modules.choices import ConfigurationChoices
 from wattree.errors import ModelError, nearest
-
-__all__ = ["library_class", "library_config", "offline", "one_line"]
 
 #: Keys that would make a run depend on chance, keep what training does not keep, or fetch weights:
 #: layers dropped at random, masks drawn over features, a cache of keys and values, extra outputs.
@@ -51,7 +49,7 @@ def offline() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def library_config(config: Mapping[str, Any], where: str, choices: Choices) -> Any:
+def library_config(config: Mapping[str, Any], where: str, choices: ConfigurationChoices) -> Any:
     """Return the library's configuration of a parsed `config.json`.
 
     Raises:

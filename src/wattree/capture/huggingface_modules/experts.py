@@ -10,8 +10,6 @@ import torch
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 from transformers.integrations import moe
 
-__all__ = ["count_grouped_products", "grouped_products"]
-
 _ASKED: Final = "_can_use_grouped_mm"
 
 

@@ -12,8 +12,6 @@ import torch
 from wattree.capture.huggingface_modules.labels import labels_of
 from wattree.errors import ModelError
 
-__all__ = ["InputSizes", "left_out", "longest_sequence", "model_inputs", "takes_tokens"]
-
 #: Where the configuration says nothing. Image and audio sizes are those of the library's own
 #: feature extractors: ImageNet crops, and 5 s of speech at 16 kHz (wav2vec 2.0 trains on crops of
 #: up to 15.6 s, arXiv:2006.11477, section 4.2).

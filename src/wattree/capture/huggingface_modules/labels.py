@@ -7,8 +7,6 @@ from typing import Any, Final
 
 import torch
 
-__all__ = ["labels_of"]
-
 #: End of a class's name → what one sample's labels are. Classes with other losses get none: those
 #: of detection match boxes on the host, and that of CTC looks into its labels.
 _SAMPLE_LABELS: Final = (

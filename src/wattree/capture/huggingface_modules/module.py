@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 import torch
 from torch import nn
 
-from wattree.capture.huggingface_modules.choices import Choices
+from wattree.capture.huggingface_modules.choices import ConfigurationChoices
 from wattree.capture.huggingface_modules.classes import (
     library_class,
     library_config,
@@ -31,8 +31,6 @@ from wattree.capture.huggingface_modules.scan import fused_scans
 from wattree.capture.record import record
 from wattree.capture.recording import Recording
 from wattree.errors import ModelError
-
-__all__ = ["HuggingFaceModule", "huggingface_module", "recorded_config"]
 
 #: What backward starts from where there is no loss, the first that the output has.
 _MAIN_OUTPUTS: Final = ("logits", "logits_per_image", "last_hidden_state")
@@ -68,7 +66,7 @@ def huggingface_module(
     config: Mapping[str, Any],
     where: str,
     *,
-    choices: Choices | None = None,
+    choices: ConfigurationChoices | None = None,
     sizes: InputSizes | None = None,
 ) -> HuggingFaceModule:
     """Return how to build and run the model of a parsed `config.json`.
@@ -76,7 +74,7 @@ def huggingface_module(
     Raises:
         ModelError: It is not a model of the library, or needs code or inputs of its own.
     """
-    choices, sizes = choices or Choices(), sizes or InputSizes()
+    choices, sizes = choices or ConfigurationChoices(), sizes or InputSizes()
     count_grouped_products()
     found = library_config(config, where, choices)
     model = library_class(config, found, where)
@@ -119,7 +117,7 @@ def recorded_config(
     config: Mapping[str, Any],
     where: str,
     *,
-    choices: Choices | None = None,
+    choices: ConfigurationChoices | None = None,
     sizes: InputSizes | None = None,
     sequence: int | None = None,
     attention: Literal["fused", "cpu", "math"] = "fused",
@@ -139,7 +137,7 @@ def recorded_config(
     Raises:
         ModelError: It cannot be built or run; the message says where and what to do.
     """
-    choices = choices or Choices()
+    choices = choices or ConfigurationChoices()
     module = huggingface_module(config, where, choices=choices, sizes=sizes)
     length = _length(module, sequence) if module.has_sequence else None
     try:

@@ -20,8 +20,6 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-__all__ = ["fused_scans"]
-
 _NAME: Final = "mamba_selective_scan"
 _CHUNK: Final = 2048  # time steps per state that is kept; `kChunkSize` of the published kernel
 _FLOP: Final = 2  # of one multiply-add

@@ -7,8 +7,6 @@ from typing import Any, Final
 
 import torch
 
-__all__ = ["check_dtypes"]
-
 #: Products by name → how many of their first tensors must be of one type: kernels of CPUs and GPUs
 #: say "expected m1 and m2 to have the same dtype", rules for fake tensors take the first one's.
 _OF_ONE_TYPE: Final[Mapping[str, int]] = {

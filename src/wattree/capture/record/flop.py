@@ -17,8 +17,6 @@ from torch.utils.flop_counter import flop_registry
 from wattree.capture.record.fused import attention_flop
 from wattree.capture.record.recurrent import recurrent_flop, recurrent_gradient_flop
 
-__all__ = ["flop_of", "gradient_flop_of"]
-
 
 def flop_of(func: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> int:
     """Return the FLOP of one dispatched operator, 0 for what computes no products."""

@@ -19,8 +19,6 @@ from torch import Tensor
 from wattree.capture.record.private import implementing
 from wattree.capture.record.recurrent import recurrent_kernels
 
-__all__ = ["attention_flop", "fused_operators"]
-
 
 def attention_flop(q: Tensor, k: Tensor, v: Tensor) -> int:
     """Return the FLOP of scores and weighted values, masked ones included."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from wattree.capture.record.sizes import Point, Sizes
-from wattree.capture.record.tracker import Run, RunOperator
+from wattree.capture.record.sizes import SizePoint, Sizes
+from wattree.capture.record.tracker import RunOperator, TrackedRun
 from wattree.capture.recording import (
     RecordedOperator,
     RecordedTensor,
@@ -15,13 +15,11 @@ from wattree.capture.recording import (
 )
 from wattree.graph import Extent
 
-__all__ = ["Difference", "first_difference", "merged"]
-
 #: The operators of two runs at the first place where they differ; None where one has ended.
 Difference = tuple[RunOperator | None, RunOperator | None]
 
 
-def first_difference(one: Run, other: Run) -> Difference | None:
+def first_difference(one: TrackedRun, other: TrackedRun) -> Difference | None:
     """Return the first operators in which two runs differ; None where they do not."""
     for mine, yours in zip_longest(one.operators, other.operators):
         if mine is None or yours is None or _shape_of(mine) != _shape_of(yours):
@@ -34,7 +32,12 @@ def _shape_of(operator: RunOperator) -> tuple[object, ...]:
 
 
 def merged(
-    runs: Sequence[Run], points: Sequence[Point], *, name: str, how: str, warnings: Sequence[str]
+    runs: Sequence[TrackedRun],
+    points: Sequence[SizePoint],
+    *,
+    name: str,
+    how: str,
+    warnings: Sequence[str],
 ) -> Recording:
     """Return the recording of runs that do the same at different sizes."""
     first, sizes = runs[0], Sizes(points=points)
@@ -103,13 +106,13 @@ def _operator(same: Sequence[RunOperator], sizes: Sizes) -> RecordedOperator:
     )
 
 
-def _region_flop(run: Run) -> int:
+def _region_flop(run: TrackedRun) -> int:
     """Return the FLOP in checkpointed regions; of all operators, where there is none."""
     inside = sum(o.flop for o in run.operators if o.region is not None)
     return inside or sum(o.flop for o in run.operators)
 
 
-def _approximate(sizes: Sizes, point: Point) -> str:
+def _approximate(sizes: Sizes, point: SizePoint) -> str:
     shown = ", ".join(f"{values[0]:g}" for values in sorted(sizes.approximate)[:3])
     more = f" and {len(sizes.approximate) - 3} more" if len(sizes.approximate) > 3 else ""
     where = f"batch {point.batch}"

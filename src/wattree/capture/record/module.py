@@ -14,8 +14,6 @@ from wattree.capture.record.private import fake_tensor, original_module, own_ten
 from wattree.capture.record.trees import map_tensors
 from wattree.errors import ModelError
 
-__all__ = ["REAL_LIMIT_BYTES", "build_on_meta", "build_real", "make_fake", "parameter_bytes"]
-
 #: Most memory that building and running on real values may take, each. [B]
 REAL_LIMIT_BYTES = 4 * 2**30
 

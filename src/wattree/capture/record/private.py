@@ -15,21 +15,6 @@ from torch import nn
 from torch._subclasses import fake_tensor as fake
 from torch.utils import checkpoint
 
-__all__ = [
-    "DATA_DEPENDENT",
-    "UNSUPPORTED",
-    "current_node_sequence",
-    "fake_mode",
-    "fake_tensor",
-    "implementing",
-    "newest_sequence",
-    "original_module",
-    "own_tensors",
-    "quiet",
-    "storage_key",
-    "watching_checkpoints",
-]
-
 #: What fake tensors raise where a result depends on values.
 DATA_DEPENDENT: tuple[type[Exception], ...] = (
     fake.DynamicOutputShapeException,

@@ -28,13 +28,11 @@ from wattree.capture.record.private import (
 from wattree.capture.record.refusal import build_refusal, needs_values, run_refusal
 from wattree.capture.record.routing import Routing
 from wattree.capture.record.run import run_module
-from wattree.capture.record.sizes import Point
-from wattree.capture.record.tracker import Limits, Run, Tracker
+from wattree.capture.record.sizes import SizePoint
+from wattree.capture.record.tracker import RecordingLimits, TrackedRun, Tracker
 from wattree.capture.record.trees import map_tensors
 from wattree.capture.recording import Recording
 from wattree.errors import ModelError, ValuesNeededError
-
-__all__ = ["Inputs", "record"]
 
 #: From the first run's batch to the second's: odd, and past the few samples that code may treat
 #: apart. Fake tensors cost the same whatever their size.
@@ -53,7 +51,7 @@ def record(
     sequence: int | None = None,
     attention: Literal["fused", "cpu", "math"] = "fused",
     loss: Literal["auto", "none"] = "auto",
-    limits: Limits | None = None,
+    limits: RecordingLimits | None = None,
 ) -> Recording:
     """Return the recording of a module, without memory for its weights.
 
@@ -81,13 +79,13 @@ def record(
     recorder = _Recorder(
         build=build, inputs=inputs, name=name, attention=attention, loss=loss, limits=limits
     )
-    return recorder.recording(Point(batch=batch, sequence=sequence))
+    return recorder.recording(SizePoint(batch=batch, sequence=sequence))
 
 
 class _Runs(Protocol):
     """Runs the module once at a point; forward alone unless asked for backward."""
 
-    def __call__(self, at: Point, *, backward: bool = False) -> Run: ...
+    def __call__(self, at: SizePoint, *, backward: bool = False) -> TrackedRun: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,19 +112,19 @@ class _Recorder:
         name: str,
         attention: str,
         loss: str,
-        limits: Limits | None,
+        limits: RecordingLimits | None,
     ) -> None:
         self.build, self.inputs, self.name = build, inputs, name
-        self.attention, self.loss, self.limits = attention, loss, limits or Limits()
+        self.attention, self.loss, self.limits = attention, loss, limits or RecordingLimits()
         self.warnings: list[str] = []
 
-    def recording(self, point: Point) -> Recording:
+    def recording(self, point: SizePoint) -> Recording:
         module = self._module()
         size = parameter_bytes(module)
         mode = fake_mode()
         make_fake(module, mode)
 
-        def run(at: Point, *, backward: bool = False) -> Run:
+        def run(at: SizePoint, *, backward: bool = False) -> TrackedRun:
             arguments = self._fake_arguments(at, mode)
             return self._run(module, arguments, self.limits, mode, backward=backward)
 
@@ -161,17 +159,17 @@ class _Recorder:
         except _RAISED as error:
             raise build_refusal(error, self.name) from error
 
-    def _real(self, point: Point, reason: str) -> Recording:
+    def _real(self, point: SizePoint, reason: str) -> Recording:
         """Return the recording of runs on real values."""
         module, _ = self._built_real()
         module.to("cpu")
-        limits = Limits(
+        limits = RecordingLimits(
             seconds=self.limits.seconds,
             operators=self.limits.operators,
             storage_bytes=REAL_LIMIT_BYTES,
         )
 
-        def routed(at: Point, routing: Routing, *, backward: bool = False) -> Run:
+        def routed(at: SizePoint, routing: Routing, *, backward: bool = False) -> TrackedRun:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 arguments = self._real_arguments(at)
@@ -185,7 +183,7 @@ class _Recorder:
             "those of one draw"
         )
 
-        def run(at: Point, *, backward: bool = False) -> Run:
+        def run(at: SizePoint, *, backward: bool = False) -> TrackedRun:
             return routed(at, Routing(spread=spread), backward=backward)
 
         try:
@@ -202,12 +200,12 @@ class _Recorder:
         self,
         module: nn.Module,
         arguments: Any,
-        limits: Limits,
+        limits: RecordingLimits,
         mode: Any,
         *,
         backward: bool,
         routing: Routing | None = None,
-    ) -> Run:
+    ) -> TrackedRun:
         args, kwargs = arguments
         tracker = Tracker(limits, routing)
         try:
@@ -228,7 +226,7 @@ class _Recorder:
                 raise ValuesNeededError(str(refusal)) from error
             raise refusal from error
 
-    def _fake_arguments(self, at: Point, mode: Any) -> Any:
+    def _fake_arguments(self, at: SizePoint, mode: Any) -> Any:
         try:
             with torch.device("meta"):
                 made = self.inputs(at.batch, at.sequence)
@@ -240,7 +238,7 @@ class _Recorder:
             made = self._real_arguments(at)
         return map_tensors(made, lambda tensor: fake_tensor(mode, tensor))
 
-    def _real_arguments(self, at: Point) -> Any:
+    def _real_arguments(self, at: SizePoint) -> Any:
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
@@ -250,7 +248,7 @@ class _Recorder:
         except _RAISED as error:
             raise _inputs_refusal(error, self.name) from error
 
-    def _merged(self, run: _Runs, point: Point, *, how: str) -> Recording:
+    def _merged(self, run: _Runs, point: SizePoint, *, how: str) -> Recording:
         """Run at several sizes that do the same and merge the runs."""
         first = run(point, backward=True)
         if not first.trained:
@@ -283,8 +281,8 @@ class _Recorder:
         return merged(runs, points, name=self.name, how=how, warnings=self.warnings)
 
     def _other_batch(
-        self, run: _Runs, first: Run, point: Point, *, is_real: bool
-    ) -> tuple[Run, Point]:
+        self, run: _Runs, first: TrackedRun, point: SizePoint, *, is_real: bool
+    ) -> tuple[TrackedRun, SizePoint]:
         # Twice the batch where sizes are drawn: a bigger step tells their growth from their noise.
         # Otherwise far away and of the other parity, so that branches on the batch show.
         steps = (
@@ -294,7 +292,7 @@ class _Recorder:
         )
         different: Any = None
         for batch in steps:
-            at = Point(batch=batch, sequence=point.sequence)
+            at = SizePoint(batch=batch, sequence=point.sequence)
             try:
                 other = run(at)
             except ModelError as error:
@@ -326,8 +324,8 @@ class _Recorder:
         )
 
     def _other_sequence(
-        self, run: _Runs, first: Run, point: Point
-    ) -> tuple[list[tuple[Run, Point]], _OtherWork | None]:
+        self, run: _Runs, first: TrackedRun, point: SizePoint
+    ) -> tuple[list[tuple[TrackedRun, SizePoint]], _OtherWork | None]:
         """Return a run at another sequence length; none, and why, where all differ."""
         if point.sequence is None:
             return [], None
@@ -335,7 +333,7 @@ class _Recorder:
         others = [half, *others] if point.sequence % 2 == 0 else [*others, half]
         problem, different = "", None
         for sequence in filter(None, others):
-            at = Point(batch=point.batch, sequence=sequence)
+            at = SizePoint(batch=point.batch, sequence=sequence)
             try:
                 other = run(at)
             except ModelError as error:
@@ -351,14 +349,14 @@ class _Recorder:
         return [], _OtherWork(problem=problem, with_less=different)
 
 
-def _grows(first: Run, other: Run) -> bool:
+def _grows(first: TrackedRun, other: TrackedRun) -> bool:
     """Return whether any input is longer with more samples; where there are none, any tensor."""
     pairs = list(zip(first.tensors, other.tensors, strict=True))
     inputs = [pair for pair in pairs if pair[0].source == "input"]
     return any(one.shape != more.shape for one, more in inputs or pairs)
 
 
-def _shapes(run: Run) -> str:
+def _shapes(run: TrackedRun) -> str:
     shown = [f"{t.dtype}{list(t.shape)}" for t in run.tensors if t.source == "input"]
     return ", ".join(shown[:3]) + (", …" if len(shown) > 3 else "") or "it has none"
 

@@ -15,8 +15,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-__all__ = ["recurrent_flop", "recurrent_gradient_flop", "recurrent_kernels"]
-
 #: Values per hidden unit and step that fused cells keep beside the layer's output: gates and cell
 #: state of `_thnn_fused_lstm_cell`, five of `_thnn_fused_gru_cell` (PyTorch,
 #: aten/src/ATen/native/RNN.cpp and cuda/RNN.cu); a plain cell keeps its output alone. The size of
@@ -79,19 +77,8 @@ def _define(kind: str) -> None:
         batch_first: bool,
         nonlinearity: str,
     ) -> list[Tensor]:
-        made = sizes(
-            input,
-            batch_sizes,
-            hx,
-            params,
-            has_biases,
-            num_layers,
-            dropout,
-            train,
-            bidirectional,
-            batch_first,
-            nonlinearity,
-        )
+        dropped = bool(dropout) and train
+        made = _sizes(kind, input, hx, num_layers, dropped=dropped, bidirectional=bidirectional)
         name = kind if kind != "rnn" else f"rnn_{nonlinearity}"
         aten = getattr(torch.ops.aten, name)
         states: Any = hx if kind == "lstm" else hx[0]
@@ -110,26 +97,6 @@ def _define(kind: str) -> None:
         dropped = bool(dropout) and train
         return _sizes(kind, input, hx, layers, dropped=dropped, bidirectional=bidirectional)
 
-    def backward(
-        input: Tensor,
-        hx: list[Tensor],
-        params: list[Tensor],
-        out: Tensor,
-        reserve: Tensor,
-        num_layers: int,
-        bidirectional: bool,
-        to_input: bool,
-        to_weights: bool,
-    ) -> list[Tensor]:
-        return [torch.zeros_like(t) for t in (input, *hx, *params)]
-
-    def keep(ctx: Any, inputs: Any, output: Any) -> None:
-        x, _, hx, params, _, ctx.layers, _, _, ctx.bidirectional, *_ = inputs
-        ctx.states = len(hx)
-        ctx.to_input = x.requires_grad
-        ctx.to_weights = any(p.requires_grad for p in params)
-        ctx.save_for_backward(x, *hx, *params, output[0], output[3])
-
     def gradient(ctx: Any, *_: Any) -> Any:
         x, *rest, out, reserve = ctx.saved_tensors
         hx, params = rest[: ctx.states], rest[ctx.states :]
@@ -140,23 +107,40 @@ def _define(kind: str) -> None:
         states, weights = made[1 : 1 + ctx.states], made[1 + ctx.states :]
         return (made[0], None, states, weights, *(None,) * 7)
 
-    schema = torch.library.infer_schema
-    made = torch.library.custom_op(
-        f"wattree::{kind}",
-        forward,
-        mutates_args=(),
-        schema=schema(_plain(forward), mutates_args=()),
-    )
+    made = _custom_op(kind, forward)
     made.register_fake(sizes)
-    made.register_autograd(gradient, setup_context=keep)
-    torch.library.custom_op(
-        f"wattree::{kind}_backward",
-        backward,
-        mutates_args=(),
-        schema=schema(_plain(backward), mutates_args=()),
-    ).register_fake(
+    made.register_autograd(gradient, setup_context=_keep)
+    _custom_op(f"{kind}_backward", _backward).register_fake(
         lambda input, hx, params, *_: [torch.empty_like(t) for t in (input, *hx, *params)]
     )
+
+
+def _backward(
+    input: Tensor,
+    hx: list[Tensor],
+    params: list[Tensor],
+    out: Tensor,
+    reserve: Tensor,
+    num_layers: int,
+    bidirectional: bool,
+    to_input: bool,
+    to_weights: bool,
+) -> list[Tensor]:
+    return [torch.zeros_like(t) for t in (input, *hx, *params)]
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    x, _, hx, params, _, ctx.layers, _, _, ctx.bidirectional, *_ = inputs
+    ctx.states = len(hx)
+    ctx.to_input = x.requires_grad
+    ctx.to_weights = any(p.requires_grad for p in params)
+    ctx.save_for_backward(x, *hx, *params, output[0], output[3])
+
+
+def _custom_op(name: str, function: Callable[..., Any]) -> Any:
+    """Register a function as an operator of that name."""
+    schema = torch.library.infer_schema(_plain(function), mutates_args=())
+    return torch.library.custom_op(f"wattree::{name}", function, mutates_args=(), schema=schema)
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,8 +11,6 @@ from wattree.capture.record.private import DATA_DEPENDENT, UNSUPPORTED
 from wattree.capture.record.tracker import Tracker
 from wattree.errors import ModelError
 
-__all__ = ["build_refusal", "needs_values", "run_refusal"]
-
 _VALUES = (
     "cannot be called on meta tensors",
     "Cannot copy out of meta tensor",

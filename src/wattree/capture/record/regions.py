@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager, contextmanager
 from wattree.capture.record.private import current_node_sequence, watching_checkpoints
 from wattree.capture.record.tracker import Again, Tracker
 
-__all__ = ["Regions"]
-
 
 class Regions:
     """Numbers the checkpointed regions of a run, reentrant and other ones."""

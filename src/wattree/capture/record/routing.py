@@ -17,8 +17,6 @@ import torch
 
 from wattree.capture.record.private import storage_key
 
-__all__ = ["Pick", "Routing"]
-
 #: Operators that pick entries of a dim, and where their results have the indices.
 _PICKS: Final = {
     "aten.topk.default": 1,

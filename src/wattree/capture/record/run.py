@@ -12,11 +12,9 @@ from torch import nn
 
 from wattree.capture.record.fused import fused_operators
 from wattree.capture.record.regions import Regions
-from wattree.capture.record.tracker import Run, Tracker
+from wattree.capture.record.tracker import TrackedRun, Tracker
 from wattree.capture.record.trees import tensors_in
 from wattree.errors import ModelError
-
-__all__ = ["run_module"]
 
 
 def run_module(
@@ -28,7 +26,7 @@ def run_module(
     attention: str = "fused",
     loss: str = "auto",
     backward: bool = True,
-) -> Run:
+) -> TrackedRun:
     """Run `module` forward and backward and return what happened.
 
     Args:

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 
 from wattree.graph import Extent
 
-__all__ = ["Point", "Sizes"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class SizePoint:
     """Batch and sequence of one run; sequence None where inputs have no such dim."""
 
     batch: int
@@ -28,7 +26,7 @@ class Sizes:
         approximate: Sizes seen that are no power of batch and sequence, such as `S + 1`.
     """
 
-    points: Sequence[Point]
+    points: Sequence[SizePoint]
     approximate: set[tuple[float, ...]] = field(default_factory=set)
 
     def extent(self, *values: float) -> Extent:

@@ -24,8 +24,6 @@ from wattree.capture.record.trees import tensors_in
 from wattree.errors import ModelError
 from wattree.job import InputDeclaration, ModuleSource
 
-__all__ = ["Loaded", "declared", "load_source", "made_by", "named_function"]
-
 #: What the second parameter of `example_inputs` is called where it is the sequence length.
 _SEQUENCE_NAMES: Final = ("sequence_length", "sequence", "seq_len", "seq_length", "seqlen", "seq")
 #: Function beside the builder that makes inputs.

@@ -16,8 +16,6 @@ from wattree.capture.record.private import current_node_sequence, newest_sequenc
 from wattree.capture.record.routing import Routing
 from wattree.errors import ModelError
 
-__all__ = ["Again", "Limits", "Run", "RunOperator", "RunTensor", "Tracker"]
-
 
 @dataclass(slots=True)
 class RunTensor:
@@ -52,7 +50,7 @@ class RunOperator:
 
 
 @dataclass(slots=True)
-class Run:
+class TrackedRun:
     """Everything one run tells."""
 
     operators: list[RunOperator] = field(default_factory=list)
@@ -66,7 +64,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RecordingLimits:
     """When a run is given up.
 
     Attributes:
@@ -104,11 +102,13 @@ class Again:
 class Tracker(TorchDispatchMode):
     """Numbers tensors and storages, and writes operators down."""
 
-    def __init__(self, limits: Limits | None = None, routing: Routing | None = None) -> None:
+    def __init__(
+        self, limits: RecordingLimits | None = None, routing: Routing | None = None
+    ) -> None:
         super().__init__()
-        self.run = Run()
+        self.run = TrackedRun()
         self.routing = routing  # only where tensors have values
-        self.limits = limits or Limits()
+        self.limits = limits or RecordingLimits()
         self.paths: list[str] = [""]
         self.forward = True
         self.region: int | None = None

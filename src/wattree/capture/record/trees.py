@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["map_tensors", "tensors_in"]
-
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors in `value`, in order."""

@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["DeepSpeech2", "build", "example_inputs"]
-
 #: Frequencies of a spectrogram with windows of 20 ms at 16 kHz: 320 / 2 + 1.
 _FREQUENCIES = 161
 

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from wattree.capture.zoo.layers import images
 
-__all__ = ["DenseNet", "build", "example_inputs"]
-
 #: Layers → (layers of each block, growth, features of the stem).
 _BLOCKS = {
     121: ((6, 12, 24, 16), 32, 64),

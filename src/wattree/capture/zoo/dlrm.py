@@ -17,8 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["DLRM", "build", "example_inputs"]
-
 
 def _mlp(sizes: tuple[int, ...], *, ends_linear: bool) -> nn.Sequential:
     parts: list[nn.Module] = []

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 
 from wattree.capture.zoo.layers import SqueezeExcite, conv_norm, divisible, images
 
-__all__ = ["EfficientNet", "build", "example_inputs"]
-
 _silu = partial(nn.SiLU, inplace=True)
 
 #: b0: (expansion, kernel, stride of the first, channels, blocks).

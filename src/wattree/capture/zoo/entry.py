@@ -10,8 +10,6 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["BuiltInModel", "built_in_models"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltInModel:

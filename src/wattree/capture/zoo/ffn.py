@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["build", "example_inputs"]
-
 
 def build(*, width: int = 4096, depth: int = 8, classes: int = 1000) -> nn.Module:
     """Return `depth` linear layers of `width` features with ReLU between, then a classifier."""

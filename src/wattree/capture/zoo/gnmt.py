@@ -16,8 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["GNMT", "build", "example_inputs"]
-
 
 class _Attention(nn.Module):
     """Normalised additive attention: `v / |v| * g . tanh(q + k + b)`."""

@@ -17,8 +17,6 @@ from wattree.capture.zoo.shipped import Shipped, shipped_graph
 from wattree.errors import MissingExtraError
 from wattree.graph import Extent, ModelGraph
 
-__all__ = ["built_in_graph", "captured", "figures_of"]
-
 
 def built_in_graph(name: str, options: Mapping[str, Any]) -> ModelGraph:
     """Return the graph of the built-in model called `name`.

@@ -13,8 +13,6 @@ from torch.nn import functional
 
 from wattree.capture.zoo.layers import conv_norm, images
 
-__all__ = ["InceptionV3", "build", "example_inputs"]
-
 
 def _conv(
     features_in: int,

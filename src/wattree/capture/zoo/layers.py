@@ -7,8 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Activation", "SqueezeExcite", "conv_norm", "divisible", "images"]
-
 #: Makes an activation.
 Activation = Callable[[], nn.Module]
 

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["LSTMLanguageModel", "build", "example_inputs"]
-
 
 class LSTMLanguageModel(nn.Module):
     """Ids `(B, S)` and the ids that follow `(B, S)` to the loss."""

@@ -20,8 +20,6 @@ from wattree.capture.zoo.layers import (
     images,
 )
 
-__all__ = ["InvertedResidual", "build", "example_inputs"]
-
 _relu = partial(nn.ReLU, inplace=True)
 _relu6 = partial(nn.ReLU6, inplace=True)
 _hardswish = partial(nn.Hardswish, inplace=True)

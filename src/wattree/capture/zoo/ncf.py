@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["NeuMF", "build", "example_inputs"]
-
 
 class NeuMF(nn.Module):
     """Ids of users and items `(B,)` and whether they met `(B,)` to the loss."""

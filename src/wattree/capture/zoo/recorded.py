@@ -12,8 +12,6 @@ from wattree.capture.recording import Recording
 from wattree.capture.zoo.entry import BuiltInModel
 from wattree.errors import ModelError
 
-__all__ = ["built", "options_of", "recorded"]
-
 
 def options_of(model: BuiltInModel) -> tuple[str, ...]:
     """Return the names of the options that the model's `build` and `example_inputs` have."""

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from wattree.capture.zoo.layers import SqueezeExcite, divisible, images
 
-__all__ = ["BasicBlock", "Bottleneck", "ResNet", "build", "example_inputs"]
-
 #: Layers → (residual blocks of each stage, whether they are bottlenecks).
 _STAGES = {
     18: ((2, 2, 2, 2), False),

@@ -19,8 +19,6 @@ from torch.nn import functional
 
 from wattree.capture.zoo.resnet import ResNet
 
-__all__ = ["FeaturePyramid", "RetinaNet", "build", "example_inputs"]
-
 #: Anchors at each position: three sizes and three shapes.
 _ANCHORS = 9
 

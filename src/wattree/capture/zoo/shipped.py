@@ -20,8 +20,6 @@ from wattree.capture.recording import size_bytes
 from wattree.errors import ModelError
 from wattree.graph import Extent, ModelGraph
 
-__all__ = ["FOLDER", "Shipped", "shipped_graph", "shipped_models", "write_graph", "write_summary"]
-
 #: Where they lie in the package.
 FOLDER = "graphs"
 

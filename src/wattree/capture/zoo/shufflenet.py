@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from wattree.capture.zoo.layers import conv_norm, images
 
-__all__ = ["ShuffleNetV2", "build", "example_inputs"]
-
 #: Width multiplier → channels of the stages and of the last convolution.
 _WIDTHS = {
     0.5: (48, 96, 192, 1024),

@@ -21,8 +21,6 @@ from wattree.capture.zoo.layers import conv_norm
 from wattree.capture.zoo.resnet import ResNet
 from wattree.capture.zoo.vgg import features as vgg_features
 
-__all__ = ["SSD300", "build", "example_inputs"]
-
 #: Default boxes at each position of the six maps.
 _BOXES = (4, 6, 6, 6, 4, 4)
 #: Sides of the maps for images of 300 × 300.

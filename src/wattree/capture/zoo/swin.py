@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from wattree.capture.zoo.layers import images
 
-__all__ = ["SwinTransformer", "build", "example_inputs"]
-
 
 def _relative_index(window: int) -> Tensor:
     """Return for each pair of positions of a window its row in the bias table."""

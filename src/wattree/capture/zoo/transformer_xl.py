@@ -18,8 +18,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["TransformerXL", "build", "example_inputs", "zipf_share"]
-
 
 def zipf_share(first: int, last: int, vocabulary: int) -> float:
     """Return the share of text in words of rank `first` to `last - 1` (from 0) of a vocabulary."""

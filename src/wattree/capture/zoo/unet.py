@@ -12,8 +12,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-__all__ = ["UNet", "build", "example_inputs"]
-
 
 def _double(features_in: int, features: int, *, norm: bool) -> nn.Sequential:
     parts: list[nn.Module] = []

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from wattree.capture.zoo.layers import images
 
-__all__ = ["VGG", "build", "example_inputs", "features"]
-
 #: Layers → convolutions of each stage.
 _STAGES = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 

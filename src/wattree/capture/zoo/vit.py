@@ -15,8 +15,6 @@ from torch.nn import functional
 
 from wattree.capture.zoo.layers import images
 
-__all__ = ["VisionTransformer", "build", "example_inputs"]
-
 
 class _Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["WideDeep", "build", "example_inputs"]
-
 
 class WideDeep(nn.Module):
     """Dense features `(B, dense)`, an id per table `(B, tables)`, labels `(B,)` to the loss."""

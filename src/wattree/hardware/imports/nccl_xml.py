@@ -25,8 +25,6 @@ from wattree.hardware.imports.xml_tree import Element, read_xml
 from wattree.hardware.network import Link, cable
 from wattree.hardware.topologies.join import device_name, join, without_forwarding
 
-__all__ = ["from_nccl_xml"]
-
 _SPEED = re.compile(r"\s*(\d+(?:\.\d+)?)\s*GT/s", re.ASCII)
 #: What the kernel writes where it does not know the speed of a slot.
 _NO_SPEED = re.compile(r"\s*(unknown.*)?", re.IGNORECASE)

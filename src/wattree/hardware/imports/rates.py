@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = [
-    "MOST_NVLINKS",
-    "NVLINK_BYTES_PER_S",
-    "PCIE_TRANSFERS",
-    "nvlink_bytes_per_s",
-    "pcie_bytes_per_s",
-    "socket_bytes_per_s",
-    "xgmi_bytes_per_s",
-]
-
 #: Compute capability from which it holds → rate of one NVLink, one direction. NVIDIA whitepapers:
 #: Pascal 2016 and Volta 2017, Ampere GA100 2020 (NVLink 3 at 50 Gbit/s on 4 lanes), GA102 2021
 #: (four links, 56.25 GB/s together), Hopper 2022, Blackwell 2024.

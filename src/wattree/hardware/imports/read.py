@@ -10,8 +10,6 @@ from wattree.hardware.imports.nccl_xml import from_nccl_xml
 from wattree.hardware.imports.topo_matrix import from_topo_matrix
 from wattree.hardware.imports.topology import ImportedTopology
 
-__all__ = ["read_topology"]
-
 
 def read_topology(
     path: str | Path,

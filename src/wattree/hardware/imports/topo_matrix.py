@@ -17,8 +17,6 @@ from wattree.hardware.imports.topology import ImportedTopology
 from wattree.hardware.network import Link, cable
 from wattree.hardware.topologies.join import device_name, without_forwarding
 
-__all__ = ["from_topo_matrix"]
-
 #: From near to far: the vertex that joins what is this close. SOC is what old drivers call SYS.
 _LEVELS = (("PIX", "pcie"), ("PXB", "pxb"), ("PHB", "bridge"), ("NODE", "cpu"))
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from wattree.errors import JobError
 from wattree.files import read_text, refusal
 
-__all__ = ["TopoTable", "read_topo_table"]
-
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _NAME = re.compile(r"GPU\d+|NIC\d+|[a-z]+[\w.-]*\d[\w.-]*", re.ASCII)
 _CELL = re.compile(r"X|NV\d{1,9}|PIX|PXB|PHB|NODE|SYS|SOC", re.ASCII)

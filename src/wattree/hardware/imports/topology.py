@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from wattree.hardware.network import Link, Network
 
-__all__ = ["ImportedTopology"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedTopology:

@@ -12,8 +12,6 @@ from xml.parsers import expat
 from wattree.errors import JobError
 from wattree.files import LIMIT_BYTES, read_text
 
-__all__ = ["Element", "read_xml"]
-
 _DEEPEST = 64
 _MOST_ELEMENTS = 50_000
 

@@ -19,8 +19,6 @@ from wattree.hardware.topologies.node_network import (
 )
 from wattree.hardware.topologies.torus import slice_shape, torus
 
-__all__ = ["network_of"]
-
 
 def network_of(cluster: Cluster) -> Network:
     """Return the links of a cluster.

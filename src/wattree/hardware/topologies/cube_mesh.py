@@ -8,8 +8,6 @@ from wattree.errors import HardwareError
 from wattree.hardware.network import Network
 from wattree.hardware.topologies.mesh import cabled
 
-__all__ = ["CUBE_MESH_LINKS", "cube_mesh"]
-
 _LINKS_PER_DEVICE = 6
 #: Pair → NVLinks between them, as `nvidia-smi topo -m` shows it on DGX-1V and p3.16xlarge, and as
 #: figure 5 of NVIDIA, DGX-1 With Tesla V100 System Architecture, WP-08437, 2017, draws it.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from wattree.errors import HardwareError
 from wattree.hardware.network import Link, Network, cable
-
-__all__ = ["dragonfly"]
 
 
 def dragonfly(
@@ -60,18 +58,22 @@ def dragonfly(
             switch = _switch(group, index * switches // len(names), switches)
             links += cable(name, switch, bandwidth_bytes_per_s, latency_s=latency_s / 2)
         local = local_bandwidth_bytes_per_s or bandwidth_bytes_per_s
-        for one, other in combinations(range(switches), 2):
-            links += cable(_switch(group, one, switches), _switch(group, other, switches), local)
+        mesh = [_switch(group, index, switches) for index in range(switches)]
+        for one, other in combinations(mesh, 2):
+            links += cable(one, other, local)
     rate = global_bandwidth_bytes_per_s
     if rate is None:
         into = max(sum(map(len, adapters[:group_nodes])), 1) * bandwidth_bytes_per_s
         rate = into / oversubscription / max(groups - 1, 1)
+    return Network(links=(*links, *_between_groups(groups, switches, rate)))
+
+
+def _between_groups(groups: int, switches: int, rate: float) -> Iterator[Link]:
     for one, other in combinations(range(groups), 2):
         # Peer number k of a group hangs on its switch k, so that the links are spread.
         near = _switch(one, (other - 1) % switches, switches)
         far = _switch(other, one % switches, switches)
-        links += cable(near, far, rate)
-    return Network(links=tuple(links))
+        yield from cable(near, far, rate)
 
 
 def _switch(group: int, switch: int, switches: int) -> str:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from wattree.errors import HardwareError
 from wattree.hardware.network import Link, Network, cable
 
-__all__ = ["fat_tree"]
-
 
 def fat_tree(
     adapters: Sequence[Sequence[str]],

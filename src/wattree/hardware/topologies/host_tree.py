@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from wattree.hardware.network import Link, Network, cable
 from wattree.hardware.topologies.join import without_forwarding
 
-__all__ = ["adapter_of", "host_tree"]
-
 
 def host_tree(
     devices: Sequence[str],

@@ -8,8 +8,6 @@ from dataclasses import replace
 from wattree.errors import HardwareError
 from wattree.hardware.network import Link, Network
 
-__all__ = ["check_connected", "device_name", "join", "renamed", "without_forwarding"]
-
 
 def device_name(device: int) -> str:
     """Return the name of the vertex that is a device."""

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from wattree.hardware.network import Link, Network, cable
 from wattree.hardware.topologies.join import join
 
-__all__ = ["with_memory_tier"]
-
 
 def with_memory_tier(
     network: Network,

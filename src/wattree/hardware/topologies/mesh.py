@@ -8,8 +8,6 @@ from itertools import combinations
 from wattree.hardware.network import Network, cable
 from wattree.hardware.topologies.join import without_forwarding
 
-__all__ = ["cabled", "full_mesh"]
-
 
 def full_mesh(
     devices: Sequence[str],

@@ -13,8 +13,6 @@ from wattree.hardware.topologies.mesh import full_mesh
 from wattree.hardware.topologies.switch import switch_fabric
 from wattree.hardware.topologies.torus import ring, slice_shape, torus
 
-__all__ = ["adapters_of", "host_network", "node_network", "scale_up_network"]
-
 
 def node_network(node: Node) -> Network:
     """Return the links inside one node, between `d0`, `d1`, …, `nic0`, …, `pcie0`, … and `cpu0`, ….

@@ -8,8 +8,6 @@ from wattree.errors import HardwareError
 from wattree.hardware.network import Network, cable
 from wattree.hardware.topologies.join import without_forwarding
 
-__all__ = ["switch_fabric"]
-
 
 def switch_fabric(
     devices: Sequence[str],

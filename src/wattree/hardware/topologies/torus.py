@@ -10,8 +10,6 @@ import numpy as np
 from wattree.errors import HardwareError
 from wattree.hardware.network import Network, cable
 
-__all__ = ["ring", "slice_shape", "torus"]
-
 
 def torus(
     devices: Sequence[str],

@@ -15,8 +15,6 @@ from typing import Any
 from wattree.errors import MeterError
 from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
 
-__all__ = ["AmdMeter"]
-
 #: The kernel's driver for computing on AMD devices.
 _DRIVER = Path("/dev/kfd")
 _NOT_COUNTED = "an integral of power readings: the energy counter of this device is not to be used"

@@ -10,8 +10,6 @@ from typing import Any
 from wattree.errors import MeterError
 from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
 
-__all__ = ["AppleMeter"]
-
 #: Domain → what zeus calls it; all in millijoules.
 _PARTS = {"cpu0": "cpu_total_mj", "gpu0": "gpu_mj", "ane0": "ane_mj", "dram0": "dram_mj"}
 

@@ -17,8 +17,6 @@ from wattree.errors import MeterError
 from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
 from wattree.trace.run import BOARD
 
-__all__ = ["CsvMeter"]
-
 _COLUMNS = {"watts": Quantity.POWER, "joules": Quantity.ENERGY}
 _EXPECTED = "expected a first line 'time,watts' or 'time,joules'"
 #: A node of accelerators draws some 15 kW; racks are no nodes. [W]

@@ -19,8 +19,6 @@ from wattree.errors import MeterError
 from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
 from wattree.measure.meters.processor_time import ProcessorTime
 
-__all__ = ["EstimateMeter"]
-
 #: What published servers draw; `benchmarks/server_power.py` makes the file.
 _SERVERS = Path(__file__).parent / "server_power.json"
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology"

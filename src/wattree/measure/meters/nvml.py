@@ -21,8 +21,6 @@ from typing import Any
 from wattree.errors import MeterError
 from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
 
-__all__ = ["NvmlMeter"]
-
 #: The driver makes this folder where it is loaded, with or without its library.
 _DRIVER = Path("/proc/driver/nvidia")
 _NOT_COUNTED = "an integral of power readings: this device has no energy counter (before Volta)"

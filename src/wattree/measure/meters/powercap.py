@@ -19,8 +19,6 @@ from pathlib import Path
 from wattree.errors import MeterError
 from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
 
-__all__ = ["PowercapMeter"]
-
 _ROOT = Path("/sys/class/powercap")
 #: Intel, "Software Developer's Manual", volume 3B, "Package RAPL Domain": about a millisecond.
 _UPDATES_EVERY_S = 1e-3

@@ -10,8 +10,6 @@ from pathlib import Path
 from wattree.errors import MeterError
 from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity, Reading
 
-__all__ = ["ProcessorTime", "ProcessorTimeMeter"]
-
 #: Fields of a processor's line that are no work: waiting for nothing, waiting for storage.
 _IDLE = (3, 4)
 #: user, nice, system, idle, iowait, irq, softirq, steal; guests are in user.

@@ -11,8 +11,6 @@ from wattree.measure.meter import METERS, Domain, Found, MeterOptions, Quantity,
 from wattree.trace import PowerSeries, Run, read_run
 from wattree.trace.run import BOARD
 
-__all__ = ["ReplayMeter"]
-
 
 class ReplayMeter:
     """Power of the devices of a run's first node, from the first reading on.

@@ -7,7 +7,7 @@ calibration, a device and a node (`write.py`). Nothing here loads torch before a
 measured.
 """
 
-from wattree.measure.profile.fit import Fit
-from wattree.measure.profile.profile import Profile, profile_machine
+from wattree.measure.profile.fit import FamilyFit
+from wattree.measure.profile.profile import MachineProfile, profile_machine
 
-__all__ = ["Fit", "Profile", "profile_machine"]
+__all__ = ["FamilyFit", "MachineProfile", "profile_machine"]

@@ -9,9 +9,7 @@ import numpy as np
 
 from wattree.cost import volume_factor
 from wattree.measure.profile.journal import Journal, Times
-from wattree.measure.profile.points import Kind
-
-__all__ = ["Taken", "processors_taken", "slice_rate"]
+from wattree.measure.profile.points import PointFamily
 
 
 class Taken(NamedTuple):
@@ -37,10 +35,10 @@ def processors_taken(journal: Journal, ranks: int) -> Taken | None:
     from scipy.optimize import nnls
 
     sent_bytes, taken_s = [], []
-    for size, found in _by_size(journal.measured(Kind.OVERLAP)).items():
+    for size, found in _by_size(journal.measured(PointFamily.OVERLAP)).items():
         if {"product", "both"} <= found.keys():
             taken_s.append(found["both"].more_than_s(found["product"]))
-            factor = volume_factor("all_gather", np.array([float(ranks)]))[0]
+            factor = volume_factor("all_gather", ranks)
             sent_bytes.append(float(factor) * size)
     sent, taken = np.array(sent_bytes), np.array(taken_s)
     told = taken > 0  # less than nothing was lost in what products differ by
@@ -59,7 +57,7 @@ def slice_rate(journal: Journal) -> float | None:
     Geometric mean over layers and passes; None where none were timed.
     """
     found: dict[tuple[str, int], dict[str, float]] = {}
-    for each in journal.measured(Kind.SLICES):
+    for each in journal.measured(PointFamily.SLICES):
         which, _, how = each.point.name.partition(".")
         found.setdefault((which, each.point.inner), {})[how] = each.seconds
     ratios = [pair["whole"] / pair["sliced"] for pair in found.values() if len(pair) == 2]

@@ -14,10 +14,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from wattree.errors import RunError
-from wattree.measure.profile.journal import Measurement
-from wattree.measure.profile.points import Point
-
-__all__ = ["Crew"]
+from wattree.measure.profile.journal import PointMeasurement
+from wattree.measure.profile.points import ProfilePoint
 
 #: Longer than any point takes on a busy machine. [s]
 _ANSWER_S = 180.0
@@ -85,7 +83,7 @@ class Crew:
         """End the ranks."""
         self._end()
 
-    def seconds(self, point: Point, window_s: float) -> Measurement | str:
+    def seconds(self, point: ProfilePoint, window_s: float) -> PointMeasurement | str:
         """Return the times of one call on every rank, or why the machine cannot do it.
 
         Raises:
@@ -97,7 +95,7 @@ class Crew:
         for answer in answers:
             if "error" in answer:
                 return str(answer["error"])
-        return Measurement(
+        return PointMeasurement(
             wall_s=tuple(float(answer["wall_s"]) for answer in answers),
             busy_s=tuple(float(answer["busy_s"]) for answer in answers),
         )

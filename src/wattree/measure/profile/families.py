@@ -16,12 +16,10 @@ from wattree.cost.update import update_traffic_bytes
 from wattree.errors import RunError
 from wattree.hardware import Device, Precision
 from wattree.measure.profile.beside import processors_taken, slice_rate
-from wattree.measure.profile.fit import Fit, Parameters, fit_family
+from wattree.measure.profile.fit import FamilyFit, Parameters, fit_family
 from wattree.measure.profile.journal import Journal, Times
 from wattree.measure.profile.machine import Machine
-from wattree.measure.profile.points import Kind, element_bytes
-
-__all__ = ["Findings", "findings_of"]
+from wattree.measure.profile.points import PointFamily, element_bytes
 
 Floats = NDArray[np.float64]
 
@@ -60,7 +58,7 @@ class Findings:
     copy_bytes_per_s: float
     collate_s: float
     constants: Mapping[str, Constant] = field(default_factory=dict)
-    fits: tuple[Fit, ...] = ()
+    fits: tuple[FamilyFit, ...] = ()
 
 
 def findings_of(journal: Journal, machine: Machine, calibration: Calibration) -> Findings:
@@ -81,7 +79,7 @@ class _Reading:
     def __init__(self, journal: Journal, machine: Machine, calibration: Calibration) -> None:
         self.journal, self.machine, self.calibration = journal, machine, calibration
         self.constants: dict[str, Constant] = {}
-        self.fits: list[Fit] = []
+        self.fits: list[FamilyFit] = []
 
     def findings(self) -> Findings:
         peaks = self._peaks()
@@ -109,14 +107,14 @@ class _Reading:
     def _peaks(self) -> dict[str, float]:
         """Return the best product of each precision. [FLOP/s]"""
         best: dict[str, float] = {}
-        for each in self._of(Kind.PRODUCT):
+        for each in self._of(PointFamily.PRODUCT):
             rate = 2.0 * float(np.prod(each.point.product)) / each.seconds
             best[each.point.precision] = max(best.get(each.point.precision, 0.0), rate)
         return best
 
     def _best_stream(self) -> float:
         """Return the best bandwidth of streams from memory. [B/s]"""
-        cold = [e for e in self._of(Kind.STREAM) if e.point.size_bytes > _WARM_BYTES]
+        cold = [e for e in self._of(PointFamily.STREAM) if e.point.size_bytes > _WARM_BYTES]
         return max(_MOVED[e.point.name] * e.point.size_bytes / e.seconds for e in cold)
 
     # ----------------------------------------------------------------- by family
@@ -125,7 +123,7 @@ class _Reading:
         """Read launches and the overhead of a step off steps of tiny layers."""
         fit = self._fit(
             "launches (steps of tiny layers)",
-            self._of(Kind.STEP),
+            self._of(PointFamily.STEP),
             lambda p, times: p["step"] + p["layer"] * np.array([t.point.inner for t in times]),
             {"step": 1e-4, "layer": 5e-5},
         )
@@ -136,7 +134,7 @@ class _Reading:
         self._state("family.pytorch.elementwise", 1.0, "streams were measured in this software")
 
     def _streams(self, bandwidth: float) -> None:
-        streams = self._of(Kind.STREAM)
+        streams = self._of(PointFamily.STREAM)
         in_place = [
             e for e in streams if e.point.name == _IN_PLACE and e.point.size_bytes > _WARM_BYTES
         ]
@@ -180,7 +178,7 @@ class _Reading:
 
         fit = self._fit(
             "updates of parameters",
-            self._of(Kind.UPDATE),
+            self._of(PointFamily.UPDATE),
             lambda p, times: counted(times) / np.array([p[t.point.name] for t in times]),
             dict.fromkeys(UPDATE_STATES, bandwidth),
         )
@@ -188,7 +186,7 @@ class _Reading:
             self._keep(f"update_bandwidth.{name}", fit, name, fit.values[name] / bandwidth)
 
     def _products(self, peaks: Mapping[str, float], bandwidth: float) -> None:
-        times = self._of(Kind.PRODUCT)
+        times = self._of(PointFamily.PRODUCT)
         precisions = list(dict.fromkeys(t.point.precision for t in times))
         device = _device(self.machine, peaks, bandwidth)
         rates = {
@@ -224,7 +222,7 @@ class _Reading:
 
     def _exchanges(self) -> tuple[float, float]:
         """Return the port's best bandwidth and the latency, and keep what exchanges reach."""
-        times = self._of(Kind.COLLECTIVE)
+        times = self._of(PointFamily.COLLECTIVE)
         best = max(_sent(t, self.machine.ranks) / t.seconds for t in times)
 
         own = "alpha" if self.machine.accelerator else "alpha_reduce"
@@ -246,7 +244,7 @@ class _Reading:
 
     def _overlap(self) -> None:
         """Keep how fast computing and exchanging are beside each other."""
-        times = self._of(Kind.OVERLAP)
+        times = self._of(PointFamily.OVERLAP)
         largest = max(each.point.size_bytes for each in times)
         found = {e.point.name: e for e in times if e.point.size_bytes == largest}
         if len(found) < 3:
@@ -278,13 +276,13 @@ class _Reading:
         """Return the rate of copies to the device and the time of a sample in a batch."""
         fit = self._fit(
             "batches of samples",
-            self._of(Kind.COLLATE),
+            self._of(PointFamily.COLLATE),
             lambda p, times: np.array(
                 [t.point.rows * (p["sample"] + 4.0 * t.point.inner / p["rate"]) for t in times]
             ),
             {"sample": 1e-6, "rate": 1e10},
         )
-        copies = [t.point.size_bytes / t.seconds for t in self.journal.measured(Kind.COPY)]
+        copies = [t.point.size_bytes / t.seconds for t in self.journal.measured(PointFamily.COPY)]
         return (max(copies) if copies else fit.values["rate"]), fit.values["sample"]
 
     def _memory(self) -> None:
@@ -300,18 +298,20 @@ class _Reading:
 
     # ----------------------------------------------------------------- parts
 
-    def _of(self, kind: Kind) -> list[Times]:
+    def _of(self, kind: PointFamily) -> list[Times]:
         found = self.journal.measured(kind)
         if not found:
             raise RunError(str(self.journal.path), [f"holds no measurement of kind '{kind}'"])
         return found
 
-    def _fit(self, family: str, times: Sequence[Times], model: object, start: Parameters) -> Fit:
+    def _fit(
+        self, family: str, times: Sequence[Times], model: object, start: Parameters
+    ) -> FamilyFit:
         fit = fit_family(family, times, model, start)  # type: ignore[arg-type]
         self.fits.append(fit)
         return fit
 
-    def _keep(self, item: str, fit: Fit, parameter: str, value: float) -> None:
+    def _keep(self, item: str, fit: FamilyFit, parameter: str, value: float) -> None:
         """Keep a fitted constant."""
         held = "" if fit.held_out is None else f", held-out error {fit.held_out:.1%}"
         self.constants[item] = Constant(
@@ -349,7 +349,7 @@ def _moved(times: Sequence[Times]) -> Floats:
 
 def _sent(times: Times, ranks: int) -> float:
     """Return what a port sends of a collective. [B]"""
-    factor = volume_factor(times.point.name, np.array([float(ranks)]))[0]
+    factor = volume_factor(times.point.name, ranks)
     return float(factor) * times.point.size_bytes
 
 

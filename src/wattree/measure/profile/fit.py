@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from wattree.measure.profile.journal import Times
 
-__all__ = ["Fit", "fit_family"]
-
 Floats = NDArray[np.float64]
 #: Parameters by name, in natural units, all positive.
 Parameters = Mapping[str, float]
@@ -29,7 +27,7 @@ _OUTLIER = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class FamilyFit:
     """Parameters of one family.
 
     Attributes:
@@ -56,7 +54,7 @@ class Fit:
         return float(np.median([spread for *_, spread in self.rows.values()]))
 
 
-def fit_family(family: str, times: Sequence[Times], model: Model, start: Parameters) -> Fit:
+def fit_family(family: str, times: Sequence[Times], model: Model, start: Parameters) -> FamilyFit:
     """Return the parameters that a family's points say.
 
     Args:
@@ -73,7 +71,7 @@ def fit_family(family: str, times: Sequence[Times], model: Model, start: Paramet
         for seen, unseen in _halves(times)
         if len(seen) >= len(start)
     ]
-    return Fit(
+    return FamilyFit(
         family=family,
         values=values,
         spreads=spreads,

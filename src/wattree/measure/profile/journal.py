@@ -15,16 +15,14 @@ from numpy.typing import NDArray
 from wattree.errors import OutputError, RunError
 from wattree.files import read_text
 from wattree.measure.profile.machine import Machine
-from wattree.measure.profile.points import Kind, Point
-
-__all__ = ["Journal", "Measurement", "Times"]
+from wattree.measure.profile.points import PointFamily, ProfilePoint
 
 _SCHEMA = "wattree-profile/1"
 _LIMIT_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class PointMeasurement:
     """One point in one round.
 
     Attributes:
@@ -44,9 +42,9 @@ class Times:
         rounds: Round → measurement.
     """
 
-    def __init__(self, point: Point, machine: Machine) -> None:
+    def __init__(self, point: ProfilePoint, machine: Machine) -> None:
         self.point = point
-        self.rounds: dict[int, Measurement] = {}
+        self.rounds: dict[int, PointMeasurement] = {}
         self._machine = machine
 
     @property
@@ -73,18 +71,21 @@ class Times:
         """Largest less smallest round over the median."""
         return float(np.ptp(self.by_round)) / self.seconds
 
-    def _seconds(self, measured: Measurement) -> float:
+    def _seconds(self, measured: PointMeasurement) -> float:
         """Return the time that a round counts with. [s]
 
         What processors compute takes its processor time, longer by as much as ranks share cores:
         that leaves out the time that other programs had them. Exchanges wait, and count by the
         clock on the wall, as everything on accelerators does.
         """
-        if self._machine.accelerator or self.point.kind in {Kind.COLLECTIVE, Kind.OVERLAP}:
+        if self._machine.accelerator or self.point.kind in {
+            PointFamily.COLLECTIVE,
+            PointFamily.OVERLAP,
+        }:
             return float(np.median(measured.wall_s))
         return self._shared_s(measured)
 
-    def _shared_s(self, measured: Measurement) -> float:
+    def _shared_s(self, measured: PointMeasurement) -> float:
         return float(np.median(measured.busy_s)) * self._machine.share
 
 
@@ -110,17 +111,17 @@ class Journal:
         else:
             self._append(header)
 
-    def has(self, point: Point, number: int) -> bool:
+    def has(self, point: ProfilePoint, number: int) -> bool:
         """Return whether a round of a point is there, or cannot be measured."""
         key = point.key
         return key in self.skipped or (key in self.times and number in self.times[key].rounds)
 
-    def add(self, point: Point, number: int, measured: Measurement) -> None:
+    def add(self, point: ProfilePoint, number: int, measured: PointMeasurement) -> None:
         """Keep one measurement."""
         self._append({"point": point.as_json(), "round": number, **asdict(measured)})
         self._times(point).rounds[number] = measured
 
-    def skip(self, point: Point, why: str) -> None:
+    def skip(self, point: ProfilePoint, why: str) -> None:
         """Keep that the machine cannot do a point."""
         self._append({"point": point.as_json(), "skipped": why})
         self.skipped[point.key] = why
@@ -130,11 +131,11 @@ class Journal:
         self._append({"resident_bytes": resident_bytes})
         self.resident_bytes = resident_bytes
 
-    def measured(self, kind: Kind) -> list[Times]:
+    def measured(self, kind: PointFamily) -> list[Times]:
         """Return what was measured of one kind, in the order of the file."""
         return [each for each in self.times.values() if each.point.kind is kind and each.rounds]
 
-    def _times(self, point: Point) -> Times:
+    def _times(self, point: ProfilePoint) -> Times:
         return self.times.setdefault(point.key, Times(point, self.machine))
 
     def _append(self, what: Mapping[str, Any]) -> None:
@@ -172,11 +173,11 @@ class Journal:
         if "resident_bytes" in line:
             self.resident_bytes = float(line["resident_bytes"])
         elif "point" in line:
-            point = Point(**{**line["point"], "kind": Kind(line["point"]["kind"])})
+            point = ProfilePoint(**{**line["point"], "kind": PointFamily(line["point"]["kind"])})
             if "skipped" in line:
                 self.skipped[point.key] = str(line["skipped"])
             else:
-                self._times(point).rounds[int(line["round"])] = Measurement(
+                self._times(point).rounds[int(line["round"])] = PointMeasurement(
                     wall_s=tuple(line["wall_s"]), busy_s=tuple(line["busy_s"])
                 )
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from wattree.errors import RunError
 
-__all__ = ["Machine", "busy_cores", "describe_machine", "machine_busy_s"]
-
 #: Precisions of GPUs by compute capability (CUDA C++ Programming Guide, "Arithmetic Instructions").
 _GPU_PRECISIONS = ((8, ("bf16", "tf32", "fp16", "fp32")), (7, ("fp16", "fp32")), (0, ("fp32",)))
 

@@ -12,9 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from wattree.measure.profile.points import Kind, Pass, Point
-
-__all__ = ["Bench"]
+from wattree.measure.profile.points import Pass, PointFamily, ProfilePoint
 
 _DTYPES = {
     "fp64": torch.float64,
@@ -56,18 +54,18 @@ class Bench:
         self._clock = time.thread_time
         self._batches: dict[int, int] = {}  # bytes of an exchange → products beside it
 
-    def seconds(self, point: Point, window_s: float) -> tuple[float, float]:
+    def seconds(self, point: ProfilePoint, window_s: float) -> tuple[float, float]:
         """Return wall time and processor time of one call of a point, means over a window. [s]
 
         The processor time is that of the thread that calls, which computes as long as any does; of
         exchanges beside products that of all threads, as others carry the messages.
         """
         torch.backends.cuda.matmul.allow_tf32 = point.precision == "tf32"
-        is_overlap = point.kind is Kind.OVERLAP
+        is_overlap = point.kind is PointFamily.OVERLAP
         self._clock = time.process_time if is_overlap else time.thread_time
         if is_overlap:
             return self._overlap(point, window_s)
-        if point.kind is Kind.COLLECTIVE:
+        if point.kind is PointFamily.COLLECTIVE:
             return self._in_step(self._collective(point), window_s)
         return self._alone(self._program(point), window_s)
 
@@ -113,22 +111,22 @@ class Bench:
 
     # ------------------------------------------------------------------- what
 
-    def _program(self, point: Point) -> Run:
-        programs: dict[Kind, Callable[[Point], Run]] = {
-            Kind.PRODUCT: self._product,
-            Kind.STREAM: self._stream,
-            Kind.UPDATE: self._update,
-            Kind.STEP: self._step,
-            Kind.COLLATE: _collate,
-            Kind.SLICES: self._sliced,
-            Kind.COPY: self._copy,
+    def _program(self, point: ProfilePoint) -> Run:
+        programs: dict[PointFamily, Callable[[ProfilePoint], Run]] = {
+            PointFamily.PRODUCT: self._product,
+            PointFamily.STREAM: self._stream,
+            PointFamily.UPDATE: self._update,
+            PointFamily.STEP: self._step,
+            PointFamily.COLLATE: _collate,
+            PointFamily.SLICES: self._sliced,
+            PointFamily.COPY: self._copy,
         }
         return programs[point.kind](point)
 
     def _tensor(self, *shape: int, precision: str = "fp32") -> torch.Tensor:
         return torch.randn(shape, device=self.device).to(_DTYPES[precision])
 
-    def _product(self, point: Point) -> Run:
+    def _product(self, point: ProfilePoint) -> Run:
         precision, linear = point.precision, torch.nn.functional.linear
         x = self._tensor(point.rows, point.inner, precision=precision)
         gradient = self._tensor(point.rows, point.columns, precision=precision)
@@ -141,11 +139,11 @@ class Bench:
         bias = self._tensor(point.columns, precision=precision)
         return lambda: linear(x, next(weights), bias)
 
-    def _sliced(self, point: Point) -> Run:
+    def _sliced(self, point: ProfilePoint) -> Run:
         """Return a product with a weight, as a whole or slice by slice of its inner features."""
         which, _, how = point.name.partition(".")
         if how == "whole":
-            return self._product(replace(point, kind=Kind.PRODUCT, name=which))
+            return self._product(replace(point, kind=PointFamily.PRODUCT, name=which))
         one = self._tensor(point.columns, point.inner)
         weights = itertools.cycle([one, *(one.clone() for _ in range(_copies(one) - 1))])
         x, gradient = (self._tensor(width, point.rows) for width in (point.inner, point.columns))
@@ -167,7 +165,7 @@ class Bench:
 
         return forward if which == Pass.FORWARD else input_gradient
 
-    def _stream(self, point: Point) -> Run:
+    def _stream(self, point: ProfilePoint) -> Run:
         one = self._tensor(point.size_bytes // 4)
         count = 1 if point.size_bytes <= _WARM_BYTES else max(_copies(one) // 2, 1)
         operands = itertools.cycle([(one.clone(), one.clone()) for _ in range(count)])
@@ -185,7 +183,7 @@ class Bench:
 
         return add_in_place
 
-    def _update(self, point: Point) -> Run:
+    def _update(self, point: ProfilePoint) -> Run:
         """Return the update of one parameter that is not in a cache."""
         one = torch.nn.Parameter(self._tensor(point.size_bytes // 4))
         others = max(_copies(one) // 2, 1)
@@ -196,7 +194,7 @@ class Bench:
         turns = itertools.cycle([make([each]) for each in parameters])
         return lambda: next(turns).step()
 
-    def _step(self, point: Point) -> Run:
+    def _step(self, point: ProfilePoint) -> Run:
         """Return a training step of layers too small to compute anything: its overheads."""
         torch.manual_seed(0)
         layers = [
@@ -215,14 +213,14 @@ class Bench:
 
         return step
 
-    def _copy(self, point: Point) -> Run:
+    def _copy(self, point: ProfilePoint) -> Run:
         there = torch.empty(point.size_bytes, dtype=torch.uint8, device=self.device)
         here = torch.empty(point.size_bytes, dtype=torch.uint8, pin_memory=point.name == "pinned")
         return lambda: there.copy_(here, non_blocking=True)
 
     # ------------------------------------------------------------------- together
 
-    def _collective(self, point: Point) -> Run:
+    def _collective(self, point: ProfilePoint) -> Run:
         """Return a collective as runtimes make it, its local part included."""
         values = max(point.size_bytes // 4 // self.ranks, 1) * self.ranks
         whole = torch.zeros(values, device=self.device)
@@ -289,17 +287,21 @@ class Bench:
         longer = _LONG_BATCH if self.device == "cpu" else _BATCH
         return max(round(longer * float(times[0] / times[1])), 1)
 
-    def _overlap(self, point: Point, window_s: float) -> tuple[float, float]:
+    def _overlap(self, point: ProfilePoint, window_s: float) -> tuple[float, float]:
         """Return the times of a batch of products, of an exchange, or of both at once. [s]
 
         The batch is as long as the exchange, so that each has the other beside it all the time; on
         CPUs, where an exchange takes longer beside products, twice as long.
         """
         product = self._product(
-            Point(kind=Kind.PRODUCT, name=Pass.FORWARD, rows=64, inner=1024, columns=1024)
+            ProfilePoint(
+                kind=PointFamily.PRODUCT, name=Pass.FORWARD, rows=64, inner=1024, columns=1024
+            )
         )
         exchange = self._collective(
-            Point(kind=Kind.COLLECTIVE, name="all_gather", size_bytes=point.size_bytes)
+            ProfilePoint(
+                kind=PointFamily.COLLECTIVE, name="all_gather", size_bytes=point.size_bytes
+            )
         )
         whole = torch.zeros(point.size_bytes // 4 // self.ranks * self.ranks, device=self.device)
         own = whole[: len(whole) // self.ranks].clone()
@@ -331,7 +333,7 @@ def _copies(tensor: torch.Tensor) -> int:
     return min(max(math.ceil(_COLD_BYTES / size), 1), 32) if size >= 1 << 20 else 1
 
 
-def _collate(point: Point) -> Run:
+def _collate(point: ProfilePoint) -> Run:
     """Return the making of a batch from samples in memory, as a loader of PyTorch makes it."""
     from torch.utils.data import default_collate
 

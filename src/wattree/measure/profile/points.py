@@ -8,12 +8,10 @@ from enum import StrEnum
 from itertools import product
 from typing import Any
 
-__all__ = ["Kind", "Pass", "Point", "element_bytes", "points_for"]
-
 MIB = 1 << 20
 
 
-class Kind(StrEnum):
+class PointFamily(StrEnum):
     """Families of points; each has its own fit."""
 
     PRODUCT = "product"
@@ -36,7 +34,7 @@ class Pass(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class ProfilePoint:
     """One measurement.
 
     Attributes:
@@ -49,7 +47,7 @@ class Point:
         size_bytes: Of one operand of a stream, or of a collective as nccl-tests counts it. [B]
     """
 
-    kind: Kind
+    kind: PointFamily
     name: str
     precision: str = "fp32"
     rows: int = 0
@@ -127,7 +125,9 @@ _SLICED_LAYERS = ((64, 4096, 1024), (64, 3000, 1000))
 _DEPTHS = (2, 4, 8, 16)
 
 
-def points_for(*, precisions: Iterable[str], ranks: int, accelerator: bool) -> tuple[Point, ...]:
+def points_for(
+    *, precisions: Iterable[str], ranks: int, accelerator: bool
+) -> tuple[ProfilePoint, ...]:
     """Return the points of a machine, in the order in which a round measures them.
 
     Args:
@@ -138,48 +138,52 @@ def points_for(*, precisions: Iterable[str], ranks: int, accelerator: bool) -> t
     return tuple(_points(tuple(precisions), ranks=ranks, accelerator=accelerator))
 
 
-def _points(precisions: tuple[str, ...], *, ranks: int, accelerator: bool) -> Iterator[Point]:
+def _points(
+    precisions: tuple[str, ...], *, ranks: int, accelerator: bool
+) -> Iterator[ProfilePoint]:
     yield from _products(precisions, accelerator=accelerator)
     for name, size in product(_STREAMS, _STREAM_BYTES):
-        yield Point(kind=Kind.STREAM, name=name, size_bytes=size)
+        yield ProfilePoint(kind=PointFamily.STREAM, name=name, size_bytes=size)
     for name, size in product(_OPTIMIZERS, _UPDATED_BYTES):
-        yield Point(kind=Kind.UPDATE, name=name, size_bytes=size)
+        yield ProfilePoint(kind=PointFamily.UPDATE, name=name, size_bytes=size)
     for depth in _DEPTHS:
-        yield Point(kind=Kind.STEP, name="step", rows=4, inner=depth)
+        yield ProfilePoint(kind=PointFamily.STEP, name="step", rows=4, inner=depth)
     for rows, inner in ((16, 256), (64, 256), (64, 4096), (256, 4096)):
-        yield Point(kind=Kind.COLLATE, name="batch", rows=rows, inner=inner)
+        yield ProfilePoint(kind=PointFamily.COLLATE, name="batch", rows=rows, inner=inner)
     if accelerator:
         for name, size in product(("pinned", "pageable"), (MIB, 64 * MIB)):
-            yield Point(kind=Kind.COPY, name=name, size_bytes=size)
+            yield ProfilePoint(kind=PointFamily.COPY, name=name, size_bytes=size)
     if ranks > 1:
         yield from _together(accelerator=accelerator)
 
 
-def _together(*, accelerator: bool) -> Iterator[Point]:
+def _together(*, accelerator: bool) -> Iterator[ProfilePoint]:
     """Yield what only several ranks do."""
     for name, size in product(_COLLECTIVES, _SHARED_SIZES):
-        yield Point(kind=Kind.COLLECTIVE, name=name, size_bytes=size)
+        yield ProfilePoint(kind=PointFamily.COLLECTIVE, name=name, size_bytes=size)
     sizes = _OVERLAPPED_BYTES if accelerator else _ALL_OVERLAPPED_BYTES
     for size, name in product(sizes, ("product", "exchange", "both")):
-        yield Point(kind=Kind.OVERLAP, name=name, size_bytes=size)
+        yield ProfilePoint(kind=PointFamily.OVERLAP, name=name, size_bytes=size)
     if not accelerator:
         yield from _slices()
 
 
-def _slices() -> Iterator[Point]:
+def _slices() -> Iterator[ProfilePoint]:
     for (rows, inner, columns), which, how in product(
         _SLICED_LAYERS, (Pass.FORWARD, Pass.INPUT_GRADIENT), ("whole", "sliced")
     ):
         name = f"{which}.{how}"
-        yield Point(kind=Kind.SLICES, name=name, rows=rows, inner=inner, columns=columns)
+        yield ProfilePoint(
+            kind=PointFamily.SLICES, name=name, rows=rows, inner=inner, columns=columns
+        )
 
 
-def _products(precisions: tuple[str, ...], *, accelerator: bool) -> Iterator[Point]:
+def _products(precisions: tuple[str, ...], *, accelerator: bool) -> Iterator[ProfilePoint]:
     for place, precision in enumerate(precisions):
         layers = _LARGE_LAYERS if accelerator else (_FEW_LAYERS if place else _LAYERS)
         for (rows, inner, columns), which in product(layers, Pass):
-            yield Point(
-                kind=Kind.PRODUCT,
+            yield ProfilePoint(
+                kind=PointFamily.PRODUCT,
                 name=which,
                 precision=precision,
                 rows=rows,

@@ -13,10 +13,8 @@ from wattree.measure.profile.families import Findings, findings_of
 from wattree.measure.profile.journal import Journal
 from wattree.measure.profile.machine import Machine, busy_cores, describe_machine
 from wattree.measure.profile.points import points_for
-from wattree.measure.profile.session import ROUNDS, Progress, Session, measure_points
+from wattree.measure.profile.session import ROUNDS, ProfileSession, Progress, measure_points
 from wattree.measure.profile.write import files_of, full_names, write_profile
-
-__all__ = ["Profile", "profile_machine"]
 
 #: Of all cores, what others may keep busy before a warning is due; and of a median, how far rounds
 #: may lie apart.
@@ -24,7 +22,7 @@ _BUSY_SHARE, _SPREAD = 0.1, 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class MachineProfile:
     """A machine as it was measured.
 
     Attributes:
@@ -39,7 +37,7 @@ class Profile:
 
     machine: Machine
     findings: Findings
-    session: Session
+    session: ProfileSession
     rounds: int
     written: tuple[Path, ...]
     skipped: Mapping[str, str]
@@ -88,7 +86,7 @@ def profile_machine(
     ranks: int | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
-) -> Profile:
+) -> MachineProfile:
     """Measure this machine and write its calibration, device and node beside each other.
 
     Every measurement is written down as soon as it is made, in a file beside `out`; a later call
@@ -125,7 +123,7 @@ def profile_machine(
             ],
         )
     findings = findings_of(journal, machine, load_calibration())
-    return Profile(
+    return MachineProfile(
         machine=machine,
         findings=findings,
         session=session,
@@ -142,7 +140,7 @@ def _silent(what: str, done: int, wanted: int) -> None:
 
 
 def _warnings(
-    machine: Machine, journal: Journal, session: Session, foreign: float
+    machine: Machine, journal: Journal, session: ProfileSession, foreign: float
 ) -> tuple[str, ...]:
     told = []
     others = max(foreign, session.foreign_cores)

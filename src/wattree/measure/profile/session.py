@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from wattree.measure.profile.crew import Crew
 from wattree.measure.profile.journal import Journal
 from wattree.measure.profile.machine import Machine, machine_busy_s
-from wattree.measure.profile.points import Point
-
-__all__ = ["ROUNDS", "Session", "measure_points"]
+from wattree.measure.profile.points import ProfilePoint
 
 #: Rounds over all points: a median of five tells a disturbed measurement from the others.
 ROUNDS = 5
@@ -23,7 +21,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class ProfileSession:
     """How measuring went.
 
     Attributes:
@@ -37,13 +35,13 @@ class Session:
 
 
 def measure_points(
-    points: Sequence[Point],
+    points: Sequence[ProfilePoint],
     journal: Journal,
     machine: Machine,
     *,
     seconds: float,
     progress: Progress,
-) -> Session:
+) -> ProfileSession:
     """Measure what the journal lacks, round by round, until all is there or the time is over.
 
     Rounds are interleaved: whatever drifts (clocks, other programs) falls on all points alike.
@@ -67,7 +65,7 @@ def measure_points(
     ]
     wanted = ROUNDS * len(points)
     if not todo:
-        return Session(done=wanted, wanted=wanted, foreign_cores=0.0)
+        return ProfileSession(done=wanted, wanted=wanted, foreign_cores=0.0)
     window_s = seconds / wanted * _WINDOW_SHARE
     window_s = min(max(window_s, _WINDOW_S[0]), _WINDOW_S[1])
     with Crew(
@@ -91,8 +89,8 @@ def measure_points(
         others = 0.0
         if busy is not None and after is not None:
             others = max(after - busy - (crew.cpu_s() - own), 0.0) / elapsed
-    return Session(done=_done(journal, points), wanted=wanted, foreign_cores=others)
+    return ProfileSession(done=_done(journal, points), wanted=wanted, foreign_cores=others)
 
 
-def _done(journal: Journal, points: Sequence[Point]) -> int:
+def _done(journal: Journal, points: Sequence[ProfilePoint]) -> int:
     return sum(journal.has(point, number) for point in points for number in range(ROUNDS))

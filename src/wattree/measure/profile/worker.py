@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from wattree.measure.allocator import keep_freed_memory
-from wattree.measure.profile.points import Kind, Point
-
-__all__ = ["main"]
+from wattree.measure.profile.points import PointFamily, ProfilePoint
 
 #: Nothing here takes so long unless another rank is gone. [s]
 _TIMEOUT_S = 120
@@ -41,7 +39,7 @@ def main() -> None:
     _answer(answers, {"ready": True, "resident_bytes": _resident_bytes()})
     for line in sys.stdin:
         asked = json.loads(line)
-        point = Point(**{**asked["point"], "kind": Kind(asked["point"]["kind"])})
+        point = ProfilePoint(**{**asked["point"], "kind": PointFamily(asked["point"]["kind"])})
         try:
             wall_s, busy_s = bench.seconds(point, asked["window_s"])
             _answer(answers, {"wall_s": wall_s, "busy_s": busy_s})

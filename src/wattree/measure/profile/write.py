@@ -13,8 +13,6 @@ from wattree.files import write_atomic
 from wattree.measure.profile.families import Findings
 from wattree.measure.profile.machine import Machine
 
-__all__ = ["ProfileFiles", "files_of", "full_names", "write_profile"]
-
 #: CPUs fall to this share of their full power at rest: see `energy.loading`.
 _REST_SHARE = 0.19
 #: Bounds that files of hardware keep. [B/s]

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from wattree.measure.track import Track
 from wattree.trace import STAGES
 
-__all__ = ["Split", "stage_energies"]
-
 #: Updates of a meter within a stage's time from which on it is integrated: each end is off by up
 #: to one.
 _FAST = 10.0

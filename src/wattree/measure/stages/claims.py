@@ -14,8 +14,6 @@ from pathlib import Path
 
 from wattree.errors import MeterError
 
-__all__ = ["Claims"]
-
 
 class Claims:
     """The devices that this process reads.

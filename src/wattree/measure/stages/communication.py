@@ -10,8 +10,6 @@ from typing import Any
 
 from wattree.measure.stages.timeline import Timeline
 
-__all__ = ["Collectives", "GradientHook", "labelled_communication"]
-
 _STAGE = "communicating"
 #: Functions of torch.distributed that move tensors, or wait for others.
 _NAMES = (

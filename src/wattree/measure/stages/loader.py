@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Counts", "LabelledLoader", "WorkerTime", "bytes_of", "samples_of"]
-
 #: How often the processor time of workers is read. [s]
 _READ_EVERY_S = 0.5
 #: Nesting in which the tensors of a batch are looked for.

@@ -29,8 +29,6 @@ from wattree.trace import (
     write_run,
 )
 
-__all__ = ["Part", "collect", "folder_of", "joined", "leave"]
-
 _LOOK_EVERY_S = 0.05
 
 

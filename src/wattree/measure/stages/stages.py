@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from wattree.measure.discovery import find_meters
-from wattree.measure.measured import accelerators, node_title
+from wattree.measure.measured import run_of_reading
 from wattree.measure.meter import MeterOptions
 from wattree.measure.stages.attribution import Split, stage_energies
 from wattree.measure.stages.claims import Claims
@@ -34,10 +34,8 @@ from wattree.measure.stages.surroundings import (
 )
 from wattree.measure.stages.timeline import CpuClock, DeviceClock, StageClock, Timeline
 from wattree.measure.stages.work import uncounted, work_of
-from wattree.measure.window import Window, WindowReading, origin_of
+from wattree.measure.window import Window, WindowReading
 from wattree.trace import Activity, Run, StageUse, Work, write_run
-
-__all__ = ["Stages"]
 
 
 class Stages:
@@ -348,16 +346,14 @@ class Stages:
         }
 
     def _rank_run(self, reading: WindowReading, start_s: float, end_s: float) -> Run:
-        estimated = [found.domain for found in reading.meters if found.is_estimate]
-        marked = [f"estimated, not read: {', '.join(estimated)}"] if estimated else []
-        return Run(
+        return run_of_reading(
+            self._window,
+            reading,
+            node=self._node,
+            notes=(*self._notes, *uncounted(self._counts, self._given, self._activity)),
             name=self._name,
-            origin=origin_of(reading.meters),
             activity=self._activity,
             model=self._model_name,
-            node=self._node or node_title(self._window),
-            devices_per_node=len(accelerators(self._window)),
-            wall_s=reading.wall_s,
             iterations=self._counts.steps,
             work=work_of(
                 self._counts,
@@ -371,19 +367,8 @@ class Stages:
             ),
             prefetch=self._prefetch,
             stages=self._stages(start_s, end_s),
-            meters=reading.meters,
-            missing=reading.missing,
-            power=reading.power,
-            utilisation=reading.utilisation,
-            rated_w=reading.rated_w,
             exit_code=self._exit_code,
             command=tuple(sys.argv),
-            notes=(
-                *marked,
-                *self._notes,
-                *uncounted(self._counts, self._given, self._activity),
-                *reading.notes,
-            ),
         )
 
     def _stages(self, start_s: float, end_s: float) -> dict[str, StageUse]:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from wattree.trace import Run
 
-__all__ = ["summary_lines"]
-
 
 def summary_lines(run: Run) -> Iterator[str]:
     """Yield the stages of a run, its energy, and what a reader must know."""

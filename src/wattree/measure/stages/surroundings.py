@@ -11,18 +11,6 @@ from typing import Any
 from wattree.errors import OutputError, UnknownNameError
 from wattree.trace import Activity
 
-__all__ = [
-    "activity_of",
-    "check_place",
-    "class_name",
-    "device_index",
-    "device_uuid",
-    "gradient_bytes",
-    "host",
-    "prefetches",
-    "rank_and_world",
-]
-
 
 def class_name(model: Any) -> str:
     """Return what a model is an instance of, without what distributes it."""

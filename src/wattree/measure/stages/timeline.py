@@ -11,8 +11,6 @@ from array import array
 from collections import deque
 from typing import Any, Protocol
 
-__all__ = ["CpuClock", "DeviceClock", "Listener", "StageClock", "Timeline"]
-
 
 class StageClock(Protocol):
     """Makes marks and tells when they were."""

@@ -7,8 +7,6 @@ from dataclasses import asdict, replace
 from wattree.measure.stages.loader import Counts
 from wattree.trace import Activity, Work
 
-__all__ = ["uncounted", "work_of"]
-
 
 def work_of(
     counts: Counts,

@@ -3,22 +3,22 @@
 Nothing here loads torch.
 """
 
-from wattree.runtime.colocation.environment import Colocation, colocation_from
+from wattree.runtime.colocation.environment import ColocatedProcess, colocation_from
 from wattree.runtime.colocation.layout import (
     DeviceShape,
-    Layout,
     NodeShape,
-    Place,
+    ProcessLayout,
+    ProcessPlace,
     layout,
     share_of,
 )
 
 __all__ = [
-    "Colocation",
+    "ColocatedProcess",
     "DeviceShape",
-    "Layout",
     "NodeShape",
-    "Place",
+    "ProcessLayout",
+    "ProcessPlace",
     "colocation_from",
     "layout",
     "share_of",

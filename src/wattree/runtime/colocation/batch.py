@@ -21,8 +21,6 @@ from wattree.errors import JobError, UnknownNameError
 from wattree.runtime.colocation.environment import BATCH_RULES
 from wattree.runtime.colocation.layout import share_of
 
-__all__ = ["BatchShare", "batch_share", "share_begin"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShare:

@@ -17,8 +17,6 @@ from typing import IO
 from wattree.errors import RunError
 from wattree.runtime.colocation.processes import end, in_groups
 
-__all__ = ["Child", "Start", "end_children", "started"]
-
 #: `PR_SET_PDEATHSIG` of Linux' `prctl(2)`: the signal that a process gets when its parent ends.
 _PARENT_DEATH_SIGNAL = 1
 #: A process that was killed and does not go (the kernel waits for a device) is left to itself. [s]

@@ -15,8 +15,6 @@ from wattree.runtime.colocation.environment import JOB
 from wattree.runtime.colocation.processes import Process, end, is_alive, marked
 from wattree.runtime.colocation.state import JobState, locked, states_in
 
-__all__ = ["KEEPER", "Cleared", "clear", "clear_orphans"]
-
 #: What the process is called that clears up after its launcher.
 KEEPER = "keeper"
 #: A keeper whose launcher is gone is at work; it has so long. [s]

@@ -12,8 +12,6 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["allowed_cores", "cores_near", "numa_of", "parsed_cores"]
-
 _SYS = Path("/sys")
 
 

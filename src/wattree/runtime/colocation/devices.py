@@ -18,8 +18,6 @@ from pathlib import Path
 from wattree.errors import HardwareError
 from wattree.runtime.colocation.cores import allowed_cores, cores_near, numa_of
 
-__all__ = ["Device", "Driver", "accelerators", "clients_limit", "driver", "processors", "visible"]
-
 _QUERY = (
     *("index", "uuid", "name", "pci.bus_id", "compute_cap", "compute_mode"),
     *("mig.mode.current", "memory.total", "memory.free"),
@@ -31,7 +29,7 @@ _CLIENTS, _CLIENTS_VOLTA, _CLIENTS_CUDA_13_1 = 16, 48, 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class NodeDevice:
     """A device of this node.
 
     Attributes:
@@ -71,7 +69,7 @@ class Driver:
         fault: Why there are none; empty where there are.
     """
 
-    devices: tuple[Device, ...] = ()
+    devices: tuple[NodeDevice, ...] = ()
     cuda: tuple[int, int] = (0, 0)
     fault: str = ""
 
@@ -103,7 +101,9 @@ def driver(environment: Mapping[str, str]) -> Driver:
     return Driver(devices=devices, cuda=cuda)
 
 
-def visible(devices: Sequence[Device], environment: Mapping[str, str]) -> tuple[Device, ...]:
+def visible(
+    devices: Sequence[NodeDevice], environment: Mapping[str, str]
+) -> tuple[NodeDevice, ...]:
     """Return the devices that `CUDA_VISIBLE_DEVICES` leaves, in its order.
 
     As CUDA reads it: numbers or beginnings of UUIDs, and nothing after the first one that is none.
@@ -114,7 +114,7 @@ def visible(devices: Sequence[Device], environment: Mapping[str, str]) -> tuple[
     text = environment.get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return tuple(devices)
-    found: list[Device] = []
+    found: list[NodeDevice] = []
     for word in (part.strip() for part in text.split(",")):
         if word.startswith("MIG"):
             raise HardwareError(
@@ -139,11 +139,11 @@ def accelerators(environment: Mapping[str, str]) -> Driver:
     return Driver(devices=left, cuda=every.cuda, fault=every.fault)
 
 
-def processors(count: int) -> tuple[Device, ...]:
+def processors(count: int) -> tuple[NodeDevice, ...]:
     """Return the processor of this host as `count` devices of equal shares."""
     memory, free = _host_memory()
     return tuple(
-        Device(
+        NodeDevice(
             kind="cpu",
             name="CPU",
             index=index,
@@ -155,7 +155,7 @@ def processors(count: int) -> tuple[Device, ...]:
     )
 
 
-def clients_limit(device: Device, cuda: tuple[int, int]) -> int:
+def clients_limit(device: NodeDevice, cuda: tuple[int, int]) -> int:
     """Return how many MPS clients a device takes.
 
     Args:
@@ -167,10 +167,10 @@ def clients_limit(device: Device, cuda: tuple[int, int]) -> int:
     return _CLIENTS_CUDA_13_1 if cuda >= (13, 1) else _CLIENTS_VOLTA
 
 
-def _device(words: Sequence[str], allowed: tuple[int, ...]) -> Device:
+def _device(words: Sequence[str], allowed: tuple[int, ...]) -> NodeDevice:
     index, uuid, name, bus, capability, mode, mig, total, free = words
     major, _, minor = capability.partition(".")
-    return Device(
+    return NodeDevice(
         kind="cuda",
         uuid=uuid,
         name=name,
@@ -190,7 +190,7 @@ def _number(text: str) -> float:
     return float(text) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else 0.0
 
 
-def _is_called(device: Device, word: str) -> bool:
+def _is_called(device: NodeDevice, word: str) -> bool:
     if word.isdigit():
         return device.index == int(word)
     return word.startswith("GPU-") and device.uuid.startswith(word)

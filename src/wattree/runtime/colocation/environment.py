@@ -20,23 +20,6 @@ from dataclasses import dataclass
 
 from wattree.errors import RunError
 
-__all__ = [
-    "BATCH_RULE",
-    "BATCH_RULES",
-    "DEVICE",
-    "DEVICE_RANK",
-    "JOB",
-    "LOADER_WORKERS",
-    "LOCAL_RANK",
-    "PARENT",
-    "PROCESSES_PER_DEVICE",
-    "REDUCE",
-    "REDUCTIONS",
-    "SHARED",
-    "Colocation",
-    "colocation_from",
-]
-
 #: Processes on each device, `q`.
 PROCESSES_PER_DEVICE = "WATTREE_PROCESSES_PER_DEVICE"
 #: Number of this process's device over the whole job, from 0.
@@ -64,7 +47,7 @@ BATCH_RULES = ("fixed-global", "fixed-per-process")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Colocation:
+class ColocatedProcess:
     """This process among those of its device.
 
     Attributes:
@@ -109,7 +92,7 @@ class Colocation:
         return told
 
 
-def colocation_from(environment: Mapping[str, str]) -> Colocation | None:
+def colocation_from(environment: Mapping[str, str]) -> ColocatedProcess | None:
     """Return what the launcher said; None where it started no such processes.
 
     Args:
@@ -137,7 +120,7 @@ def colocation_from(environment: Mapping[str, str]) -> Colocation | None:
     batch_rule = _one_of(environment, BATCH_RULE, BATCH_RULES, problems)
     if problems:
         raise RunError("environment of wattree launch", problems)
-    return Colocation(
+    return ColocatedProcess(
         processes=processes,
         device=device,
         device_rank=device_rank,

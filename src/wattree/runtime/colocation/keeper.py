@@ -18,8 +18,6 @@ from pathlib import Path
 from wattree.runtime.colocation.clean import KEEPER, clear
 from wattree.runtime.colocation.state import JobState
 
-__all__ = ["Keeper", "main"]
-
 _DONE = b"done\n"
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 

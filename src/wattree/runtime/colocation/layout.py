@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from wattree.errors import RunError
 
-__all__ = ["DeviceShape", "Layout", "NodeShape", "Place", "layout", "share_of"]
-
 _SOURCE = "--processes-per-device"
 
 
@@ -39,7 +37,7 @@ class NodeShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ProcessPlace:
     """Where a process goes.
 
     Attributes:
@@ -66,7 +64,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ProcessLayout:
     """All processes of a job, by rank.
 
     Attributes:
@@ -75,7 +73,7 @@ class Layout:
         devices: Over all nodes, `N`; the job has `q N` ranks.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[ProcessPlace, ...]
     processes_per_device: int
     devices: int
 
@@ -84,18 +82,18 @@ class Layout:
         """All processes."""
         return len(self.places)
 
-    def on_node(self, node: int) -> tuple[Place, ...]:
+    def on_node(self, node: int) -> tuple[ProcessPlace, ...]:
         """Return the processes of a node, by local rank."""
         return tuple(place for place in self.places if place.node == node)
 
-    def on_device(self, device: int) -> tuple[Place, ...]:
+    def on_device(self, device: int) -> tuple[ProcessPlace, ...]:
         """Return the processes of a device of the job, the leader first."""
         return tuple(place for place in self.places if place.device == device)
 
 
 def layout(
     nodes: Sequence[NodeShape], processes_per_device: int, *, loader_workers: int | None = None
-) -> Layout:
+) -> ProcessLayout:
     """Return where each process of a job goes.
 
     Args:
@@ -116,14 +114,16 @@ def layout(
         problems.append(f"no device on node {', '.join(bare) or 0}; expected one or more")
     if problems:
         raise RunError(_SOURCE, problems)
-    places: list[Place] = []
+    places: list[ProcessPlace] = []
     devices = 0
     for number, node in enumerate(nodes):
         places += _on_node(
             number, node, processes_per_device, loader_workers, first=len(places), device=devices
         )
         devices += len(node.devices)
-    return Layout(places=tuple(places), processes_per_device=processes_per_device, devices=devices)
+    return ProcessLayout(
+        places=tuple(places), processes_per_device=processes_per_device, devices=devices
+    )
 
 
 def share_of(total: int, parts: int, part: int) -> int:
@@ -133,14 +133,14 @@ def share_of(total: int, parts: int, part: int) -> int:
 
 def _on_node(
     number: int, node: NodeShape, q: int, workers: int | None, *, first: int, device: int
-) -> list[Place]:
+) -> list[ProcessPlace]:
     found = []
     for local, shape in enumerate(node.devices):
         near = _near(node, local)
         for device_rank in range(q):
             local_rank = local * q + device_rank
             found.append(
-                Place(
+                ProcessPlace(
                     rank=first + local_rank,
                     node=number,
                     local_rank=local_rank,

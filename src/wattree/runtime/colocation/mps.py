@@ -25,8 +25,6 @@ from wattree.runtime.colocation.children import Start, started
 from wattree.runtime.colocation.processes import Process, end, is_alive, process_of
 from wattree.runtime.colocation.state import JobState
 
-__all__ = ["CONTROL", "DAEMON", "SERVER", "MpsControl", "MpsDaemon", "control_program"]
-
 CONTROL = "nvidia-cuda-mps-control"
 #: What they are called in the state of a job.
 DAEMON, SERVER = "MPS daemon", "MPS server"

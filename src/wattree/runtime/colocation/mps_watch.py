@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from wattree.runtime.colocation.mps import MpsControl
 
-__all__ = ["Clients"]
-
 #: Between two looks at the daemon's list of clients, and at the driver's of processes. [s]
 _CLIENTS_EVERY_S, _DRIVER_EVERY_S = 1.0, 10.0
 #: A program that is no client by then may never be: it is looked at as rarely as the driver. [s]

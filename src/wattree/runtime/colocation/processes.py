@@ -15,8 +15,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Process", "end", "in_groups", "is_alive", "marked", "process_of", "words_of"]
-
 _PROC = Path("/proc")
 #: Programs that tidy up after the processes that they serve once those are gone: shared memory
 #: and semaphores of Python's and PyTorch's multiprocessing.

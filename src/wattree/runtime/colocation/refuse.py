@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wattree.errors import RunError
-from wattree.runtime.colocation.devices import Device, clients_limit
+from wattree.runtime.colocation.devices import NodeDevice, clients_limit
 from wattree.runtime.colocation.processes import words_of
 from wattree.runtime.colocation.state import states_in
 from wattree.units import format_bytes
-
-__all__ = ["check_devices", "check_memory", "check_processors", "foreign_daemons"]
 
 _SOURCE = "--processes-per-device"
 #: The name by which the kernel knows both: fifteen characters of it.
@@ -26,7 +24,7 @@ _OLDEST = (3, 5)
 
 
 def check_devices(
-    devices: Sequence[Device], processes: int, *, cuda: tuple[int, int], with_mps: bool
+    devices: Sequence[NodeDevice], processes: int, *, cuda: tuple[int, int], with_mps: bool
 ) -> None:
     """Refuse devices that do not take so many processes.
 
@@ -73,7 +71,7 @@ def check_devices(
         raise RunError(_SOURCE, problems)
 
 
-def check_processors(devices: Sequence[Device], processes: int) -> None:
+def check_processors(devices: Sequence[NodeDevice], processes: int) -> None:
     """Refuse more processes than can be meant on the cores of a host.
 
     Args:
@@ -94,7 +92,7 @@ def check_processors(devices: Sequence[Device], processes: int) -> None:
         )
 
 
-def check_memory(devices: Sequence[Device], processes: int, per_process_bytes: float) -> None:
+def check_memory(devices: Sequence[NodeDevice], processes: int, per_process_bytes: float) -> None:
     """Refuse more processes than the memory of a device has room for.
 
     Args:

@@ -26,8 +26,6 @@ from wattree.errors import RunError
 from wattree.files import write_atomic
 from wattree.runtime.colocation.processes import Process, process_of
 
-__all__ = ["JobState", "Recorded", "locked", "new_state", "state_root", "states_in"]
-
 _JOB, _PROCESSES, _SHARED, _LOCK = "job.json", "processes", "shared", "lock"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Linux shows shared memory, no file of ours
 

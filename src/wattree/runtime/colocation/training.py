@@ -7,10 +7,8 @@ from dataclasses import replace
 from wattree.errors import StrategyError
 from wattree.job import Job
 from wattree.runtime.colocation.batch import batch_share
-from wattree.runtime.recipe import Kind, Recipe
+from wattree.runtime.recipe import LayerKind, Recipe
 from wattree.strategy import StrategyOptions
-
-__all__ = ["colocated", "planned"]
 
 
 def colocated(job: Job, recipe: Recipe, processes: int, rule: str) -> tuple[Job, Recipe]:
@@ -32,7 +30,7 @@ def colocated(job: Job, recipe: Recipe, processes: int, rule: str) -> tuple[Job,
     """
     if processes == 1:
         return job, recipe
-    if recipe.kind is not Kind.DDP:
+    if recipe.kind is not LayerKind.DDP:
         raise StrategyError(
             {
                 "strategy.processes_per_device": f"found {processes} with tp {recipe.tp}, expected "

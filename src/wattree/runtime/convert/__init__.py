@@ -2,8 +2,8 @@
 
 from wattree.runtime.convert.convert import conversion_of, phantomize
 from wattree.runtime.convert.files import load_shards, read_shards, write_shards
-from wattree.runtime.convert.plan import Adjustment, CutKind, Plan, Rule, Side
-from wattree.runtime.convert.report import Conversion, LayerReport
+from wattree.runtime.convert.plan import Adjustment, ConversionPlan, ConversionRule, CutKind, Side
+from wattree.runtime.convert.report import ConversionReport, LayerReport
 from wattree.runtime.convert.shards import (
     Shards,
     export_dense,
@@ -15,11 +15,11 @@ from wattree.runtime.convert.shards import (
 
 __all__ = [
     "Adjustment",
-    "Conversion",
+    "ConversionPlan",
+    "ConversionReport",
+    "ConversionRule",
     "CutKind",
     "LayerReport",
-    "Plan",
-    "Rule",
     "Shards",
     "Side",
     "conversion_of",

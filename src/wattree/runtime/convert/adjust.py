@@ -9,9 +9,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from wattree.errors import StrategyError
-from wattree.runtime.convert.plan import Plan
-
-__all__ = ["Adjusted", "adjusted_by", "set_adjusted"]
+from wattree.runtime.convert.plan import ConversionPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +35,9 @@ class Adjusted:
         return self.original // size if self.value is None else self.value
 
 
-def adjusted_by(plan: Plan, module: nn.Module, names: Iterable[str]) -> tuple[Adjusted, ...]:
+def adjusted_by(
+    plan: ConversionPlan, module: nn.Module, names: Iterable[str]
+) -> tuple[Adjusted, ...]:
     """Return what a plan changes around converted layers.
 
     Args:

@@ -14,8 +14,6 @@ from torch import Tensor
 from wattree.errors import StrategyError
 from wattree.runtime.shards import peers_of, shard_widths
 
-__all__ = ["Blocks"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:

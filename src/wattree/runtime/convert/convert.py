@@ -18,12 +18,10 @@ from wattree.runtime.convert.families import shipped_plan
 from wattree.runtime.convert.inputs import InputBorder, borders_of
 from wattree.runtime.convert.layers import built
 from wattree.runtime.convert.moments import Moments, input_moments
-from wattree.runtime.convert.plan import CutKind, Plan, Rule, plan_of_mapping
-from wattree.runtime.convert.report import Conversion, LayerReport, report_of
+from wattree.runtime.convert.plan import ConversionPlan, ConversionRule, CutKind, plan_of_mapping
+from wattree.runtime.convert.report import ConversionReport, LayerReport, report_of
 from wattree.runtime.convert.states import split_dense
 from wattree.runtime.group import Group
-
-__all__ = ["conversion_of", "keep_conversion", "moments_for", "phantomize", "planned"]
 
 #: Attribute of a converted module that says what became of it.
 _KEPT = "phantom_conversion"
@@ -34,7 +32,7 @@ def phantomize(
     mesh: Any = None,
     *,
     ghosts: int,
-    plan: str | Plan | Mapping[str, str | Rule],
+    plan: str | ConversionPlan | Mapping[str, str | ConversionRule],
     variant: str = "pair",
     from_dense: bool = True,
     calibration: Iterable[Any] | None = None,
@@ -50,8 +48,8 @@ def phantomize(
         module: Dense; on the device and of the type that its layers are to have.
         mesh: `Group`, `ProcessGroup` or 1-D `DeviceMesh`; None for all ranks.
         ghosts: Ghost neurons of each rank, k; 0 leaves blocks on the diagonal.
-        plan: Which layers, and how they lie: `ffn`, `mlp`, `all`, a `Plan`, or patterns of names
-            → `[phantom] whole|shard -> whole|shard`, `column`, `row`, `rows` or `keep`.
+        plan: Which layers, and how they lie: `ffn`, `mlp`, `all`, a `ConversionPlan`, or patterns
+            of names → `[phantom] whole|shard -> whole|shard`, `column`, `row`, `rows` or `keep`.
         variant: `pair` or `shared` decompressors.
         from_dense: Approximate the module's weights (see `factor.py`). Otherwise draw initial
             values whose variance is that of the weights they replace.
@@ -85,23 +83,23 @@ def phantomize(
         set_layer(module, name, layer)
         reports.append(report)
     set_adjusted(module, adjusted, group.size)
-    conversion = Conversion(size=group.size, layers=tuple(reports), adjusted=adjusted)
+    conversion = ConversionReport(size=group.size, layers=tuple(reports), adjusted=adjusted)
     return keep_conversion(module, conversion)
 
 
-def conversion_of(module: nn.Module) -> Conversion:
+def conversion_of(module: nn.Module) -> ConversionReport:
     """Return what became of a module.
 
     Raises:
         StrategyError: It has not been converted.
     """
     found = getattr(module, _KEPT, None)
-    if not isinstance(found, Conversion):
+    if not isinstance(found, ConversionReport):
         raise StrategyError({"module": f"is a {type(module).__name__} that was not converted"})
     return found
 
 
-def keep_conversion(module: nn.Module, conversion: Conversion) -> nn.Module:
+def keep_conversion(module: nn.Module, conversion: ConversionReport) -> nn.Module:
     """Let `conversion_of` find a conversion; return the module."""
     setattr(module, _KEPT, conversion)
     return module
@@ -109,7 +107,7 @@ def keep_conversion(module: nn.Module, conversion: Conversion) -> nn.Module:
 
 def planned(
     module: nn.Module, plan: Any, *, size: int, ghosts: int, variant: str
-) -> tuple[Plan, dict[str, LayerCut]]:
+) -> tuple[ConversionPlan, dict[str, LayerCut]]:
     """Return the plan of a module that is still dense, and how it cuts each layer.
 
     Raises:
@@ -118,7 +116,7 @@ def planned(
     if hasattr(module, _KEPT):
         raise StrategyError({"module": "has been converted; export its dense weights first"})
     chosen = plan
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, ConversionPlan):
         chosen = shipped_plan(module, plan) if isinstance(plan, str) else plan_of_mapping(plan)
     return chosen, cuts_of(module, chosen, size=size, ghosts=ghosts, variant=variant)
 

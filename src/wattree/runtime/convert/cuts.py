@@ -11,11 +11,9 @@ from torch import nn
 
 from wattree.errors import StrategyError
 from wattree.runtime.convert.dense import DenseLayer, linear_layers, why_not
-from wattree.runtime.convert.plan import CutKind, Plan, Rule, Side
+from wattree.runtime.convert.plan import ConversionPlan, ConversionRule, CutKind, Side
 from wattree.runtime.layers.ghosts import VARIANTS
 from wattree.runtime.shards import shard_widths
-
-__all__ = ["LayerCut", "cuts_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +67,7 @@ class LayerCut:
 
 
 def cuts_of(
-    module: nn.Module, plan: Plan, *, size: int, ghosts: int, variant: str
+    module: nn.Module, plan: ConversionPlan, *, size: int, ghosts: int, variant: str
 ) -> dict[str, LayerCut]:
     """Return how the layers of a module are cut, by name.
 
@@ -110,14 +108,14 @@ def cuts_of(
     return found
 
 
-def _ghosts(rule: Rule, ghosts: int) -> int:
+def _ghosts(rule: ConversionRule, ghosts: int) -> int:
     if rule.kind is not CutKind.PHANTOM:
         return 0
     return ghosts if rule.ghosts is None else rule.ghosts
 
 
 def _misfits_of_plan(
-    module: nn.Module, plan: Plan, layers: Mapping[str, DenseLayer]
+    module: nn.Module, plan: ConversionPlan, layers: Mapping[str, DenseLayer]
 ) -> dict[str, str]:
     kinds = {name: type(each).__name__ for name, each in module.named_modules() if name}
     misfits = {}
@@ -148,7 +146,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _reasons(
-    module: nn.Module, layer: DenseLayer, rule: Rule, size: int, ghosts: int
+    module: nn.Module, layer: DenseLayer, rule: ConversionRule, size: int, ghosts: int
 ) -> Iterable[str]:
     why = why_not(module, layer)
     if why:
@@ -174,7 +172,9 @@ def _reasons(
     yield from _cut_heads(module, layer, rule, size)
 
 
-def _cut_heads(module: nn.Module, layer: DenseLayer, rule: Rule, size: int) -> Iterable[str]:
+def _cut_heads(
+    module: nn.Module, layer: DenseLayer, rule: ConversionRule, size: int
+) -> Iterable[str]:
     if rule.head is None:
         return
     head = rule.head

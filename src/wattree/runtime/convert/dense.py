@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["DenseLayer", "linear_layers", "set_layer", "why_not"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseLayer:

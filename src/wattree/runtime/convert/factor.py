@@ -25,8 +25,6 @@ from torch import Tensor
 
 from wattree.runtime.shards import shard_offsets
 
-__all__ = ["pair_factors", "shared_factors"]
-
 #: Rounds of alternating least squares, and the share of the error below which a gain ends them.
 _ROUNDS, _GAIN = 200, 1e-5
 #: Share of a squared norm that is rounding.

@@ -18,25 +18,30 @@ from torch import nn
 
 from wattree.errors import StrategyError
 from wattree.runtime.convert.dense import linear_layers
-from wattree.runtime.convert.plan import Adjustment, CutKind, Plan, Rule, Side, rule_of
-
-__all__ = ["SHIPPED", "shipped_plan"]
+from wattree.runtime.convert.plan import (
+    Adjustment,
+    ConversionPlan,
+    ConversionRule,
+    CutKind,
+    Side,
+    rule_of,
+)
 
 #: Plans by name.
 SHIPPED = ("ffn", "mlp", "all")
 
 
-def _in(*patterns: str, head: str | None = None, parts: int = 1) -> tuple[Rule, ...]:
+def _in(*patterns: str, head: str | None = None, parts: int = 1) -> tuple[ConversionRule, ...]:
     rules = (rule_of(pattern, "whole -> shard") for pattern in patterns)
     return tuple(replace(rule, head=head, parts=parts) for rule in rules)
 
 
-def _out(pattern: str, head: str | None = None) -> tuple[Rule, ...]:
+def _out(pattern: str, head: str | None = None) -> tuple[ConversionRule, ...]:
     return (replace(rule_of(pattern, "shard -> whole"), head=head),)
 
 
-def _keep(pattern: str) -> Rule:
-    return Rule(pattern=pattern, kind=CutKind.KEEP, input=Side.WHOLE, output=Side.WHOLE)
+def _keep(pattern: str) -> ConversionRule:
+    return ConversionRule(pattern=pattern, kind=CutKind.KEEP, input=Side.WHOLE, output=Side.WHOLE)
 
 
 #: Norms of single heads: each rank would see the gradient of its own heads only.
@@ -47,34 +52,34 @@ _HEAD_NORMS = {
 }
 #: Feed-forward parts, by what they are named like.
 _MLPS = {
-    "llama": Plan(
+    "llama": ConversionPlan(
         rules=(*_in("*mlp.gate_proj", "*mlp.up_proj"), *_out("*mlp.down_proj")),
     ),
-    "gpt2": Plan(rules=(*_in("*mlp.c_fc"), *_out("*mlp.c_proj"))),
-    "bert": Plan(
+    "gpt2": ConversionPlan(rules=(*_in("*mlp.c_fc"), *_out("*mlp.c_proj"))),
+    "bert": ConversionPlan(
         rules=(
             _keep("*attention.output.dense"),
             *_in("*intermediate.dense"),
             *_out("*output.dense"),
         )
     ),
-    "torch": Plan(
+    "torch": ConversionPlan(
         # Its fast path reads the weights of both and calls neither.
         rules=(*_in("*linear1"), *_out("*linear2")),
         adjustments=(Adjustment(beside="*linear1", attribute="activation_relu_or_gelu", value=0),),
     ),
-    "opt": Plan(rules=(*_in("*fc1"), *_out("*fc2"))),
+    "opt": ConversionPlan(rules=(*_in("*fc1"), *_out("*fc2"))),
 }
 #: Attention, of those whose code takes the number of heads from the width it meets.
 _ATTENTIONS = {
-    "llama": Plan(
+    "llama": ConversionPlan(
         rules=(
             *_in("*attn.q_proj", "*attn.k_proj", "*attn.v_proj", head="head_dim"),
             *_out("*attn.o_proj", head="head_dim"),
         ),
         unfit=_HEAD_NORMS,
     ),
-    "gpt2": Plan(
+    "gpt2": ConversionPlan(
         rules=(
             *_in("*attn.c_attn", head="head_dim", parts=3),
             *_out("*attn.c_proj", head="head_dim"),
@@ -82,7 +87,7 @@ _ATTENTIONS = {
         adjustments=(Adjustment(beside="*attn.c_attn", attribute="split_size"),),
         unfit={"*crossattention": "attends to another sequence; use plan 'mlp'"},
     ),
-    "bert": Plan(
+    "bert": ConversionPlan(
         rules=(
             *_in(
                 "*attention.self.query",
@@ -103,7 +108,7 @@ _ELEMENTWISE = (
 )
 
 
-def shipped_plan(module: nn.Module, name: str) -> Plan:
+def shipped_plan(module: nn.Module, name: str) -> ConversionPlan:
     """Return the plan of that name for a module.
 
     Args:
@@ -134,7 +139,7 @@ def shipped_plan(module: nn.Module, name: str) -> Plan:
             }
         )
     more = _ATTENTIONS[family]
-    return Plan(
+    return ConversionPlan(
         rules=(*more.rules, *plan.rules),
         adjustments=(*plan.adjustments, *more.adjustments),
         unfit={**plan.unfit, **more.unfit},
@@ -142,7 +147,7 @@ def shipped_plan(module: nn.Module, name: str) -> Plan:
     )
 
 
-def _family(module: nn.Module, known: dict[str, Plan]) -> str | None:
+def _family(module: nn.Module, known: dict[str, ConversionPlan]) -> str | None:
     names = list(linear_layers(module))
     for family, plan in known.items():
         wanted = [rule.pattern for rule in plan.rules if rule.kind is not CutKind.KEEP]
@@ -151,7 +156,7 @@ def _family(module: nn.Module, known: dict[str, Plan]) -> str | None:
     return None
 
 
-def _stack(module: nn.Module) -> Plan:
+def _stack(module: nn.Module) -> ConversionPlan:
     """Return shards from the first linear layer to the last one, whole outside."""
     layers = linear_layers(module)
     if len(layers) < 2:
@@ -172,8 +177,8 @@ def _stack(module: nn.Module) -> Plan:
     for place, name in enumerate(names):
         begin = Side.WHOLE if place == 0 else Side.SHARD
         end = Side.WHOLE if place == len(names) - 1 else Side.SHARD
-        rules.append(Rule(pattern=_exactly(name), input=begin, output=end))
-    return Plan(rules=tuple(rules), name="ffn")
+        rules.append(ConversionRule(pattern=_exactly(name), input=begin, output=end))
+    return ConversionPlan(rules=tuple(rules), name="ffn")
 
 
 def _between(module: nn.Module, names: list[str]) -> Iterable[tuple[str, str]]:

@@ -18,12 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from wattree.errors import OutputError, RunError
-from wattree.runtime.convert.report import Conversion
+from wattree.runtime.convert.report import ConversionReport
 from wattree.runtime.convert.shards import Shards, put_shard
 from wattree.runtime.convert.states import State
 from wattree.runtime.group import Group
-
-__all__ = ["load_shards", "read_shards", "write_shards"]
 
 _FACTS, _COMMON, _FORMAT = "shards.json", "common.pt", "wattree-shards-1"
 
@@ -96,13 +94,13 @@ def load_shards(
     return put_shard(module, shards, group, **options)
 
 
-def _facts(place: Path) -> Conversion:
+def _facts(place: Path) -> ConversionReport:
     try:
         told = json.loads((place / _FACTS).read_text(encoding="utf-8"))
         found = told.pop("format", None)
         if found != _FORMAT:
             raise RunError(str(place), [f"{_FACTS}: found format {found}, expected {_FORMAT}"])
-        return Conversion.of(told)
+        return ConversionReport.of(told)
     except FileNotFoundError as error:
         raise RunError(str(place), [f"holds no {_FACTS}; give a folder of write_shards"]) from error
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:

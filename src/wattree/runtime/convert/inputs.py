@@ -19,9 +19,7 @@ from wattree.runtime.convert.cuts import LayerCut
 from wattree.runtime.convert.plan import CutKind, Side
 from wattree.runtime.layers import ColumnParallelLinear
 from wattree.runtime.layers.border_operators import CopyOperator
-from wattree.runtime.layers.operator import Operator, run
-
-__all__ = ["InputBorder", "SharedColumnLinear", "borders_of"]
+from wattree.runtime.layers.operator import LayerOperator, run
 
 
 class InputBorder:
@@ -41,7 +39,7 @@ class InputBorder:
         """Return a border of the copy's own; layers of one model share it no more."""
         return InputBorder()
 
-    def cross(self, operator: Operator, x: Tensor) -> Tensor:
+    def cross(self, operator: LayerOperator, x: Tensor) -> Tensor:
         """Return what the operator makes of x, or made of it for the layer before.
 
         Args:

@@ -21,8 +21,6 @@ from wattree.runtime.layers import (
 from wattree.runtime.layers.border_operators import JoinOperator, SplitOperator
 from wattree.runtime.layers.operator import run
 
-__all__ = ["BorderedPhantomLinear", "built"]
-
 
 class BorderedPhantomLinear(PhantomLinear):
     """A phantom layer whose input or output every rank has whole.

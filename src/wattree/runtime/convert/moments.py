@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from wattree.errors import StrategyError
 from wattree.runtime.group import Group
 
-__all__ = ["Moments", "input_moments"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:

@@ -15,8 +15,6 @@ from fnmatch import fnmatchcase
 
 from wattree.errors import StrategyError
 
-__all__ = ["Adjustment", "CutKind", "Plan", "Rule", "Side", "plan_of_mapping", "rule_of"]
-
 
 class CutKind(StrEnum):
     """What a linear layer becomes."""
@@ -45,7 +43,7 @@ _FIXED = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ConversionRule:
     """How the layers that a pattern names are cut.
 
     Attributes:
@@ -98,7 +96,7 @@ class Adjustment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ConversionPlan:
     """Which layers of a model are cut, and how.
 
     Attributes:
@@ -108,17 +106,17 @@ class Plan:
         name: What messages call it.
     """
 
-    rules: tuple[Rule, ...]
+    rules: tuple[ConversionRule, ...]
     adjustments: tuple[Adjustment, ...] = ()
     unfit: Mapping[str, str] = field(default_factory=dict)
     name: str = "plan"
 
-    def rule(self, name: str) -> Rule | None:
+    def rule(self, name: str) -> ConversionRule | None:
         """Return the rule of a layer, or None if no pattern matches its name."""
         return next((rule for rule in self.rules if fnmatchcase(name, rule.pattern)), None)
 
 
-def rule_of(pattern: str, told: str) -> Rule:
+def rule_of(pattern: str, told: str) -> ConversionRule:
     """Return what `[kind] [input -> output]` says; the kind is phantom if none is given.
 
     Raises:
@@ -139,10 +137,10 @@ def rule_of(pattern: str, told: str) -> Rule:
                 }
             )
         sides = (Side(words[0]), Side(words[2]))
-    return Rule(pattern=pattern, kind=kind, input=sides[0], output=sides[1])
+    return ConversionRule(pattern=pattern, kind=kind, input=sides[0], output=sides[1])
 
 
-def plan_of_mapping(told: Mapping[str, str | Rule]) -> Plan:
+def plan_of_mapping(told: Mapping[str, str | ConversionRule]) -> ConversionPlan:
     """Return the plan of patterns and what becomes of the layers they name.
 
     Raises:
@@ -150,7 +148,7 @@ def plan_of_mapping(told: Mapping[str, str | Rule]) -> Plan:
     """
     rules, misfits = [], {}
     for pattern, value in told.items():
-        if isinstance(value, Rule):
+        if isinstance(value, ConversionRule):
             rules.append(value)
             continue
         try:
@@ -161,4 +159,4 @@ def plan_of_mapping(told: Mapping[str, str | Rule]) -> Plan:
         misfits["plan"] = "is empty; give patterns of linear layers"
     if misfits:
         raise StrategyError(misfits)
-    return Plan(rules=tuple(rules))
+    return ConversionPlan(rules=tuple(rules))

@@ -10,8 +10,6 @@ from torch import Tensor
 from wattree.runtime.convert.blocks import Blocks
 from wattree.runtime.shards import shard_offsets
 
-__all__ = ["refitted"]
-
 
 def refitted(blocks: Blocks, weight: Tensor, second: Tensor) -> Blocks:
     """Return blocks with the least expected error of outputs that these compressors allow.

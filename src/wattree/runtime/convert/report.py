@@ -11,8 +11,6 @@ from wattree.runtime.convert.adjust import Adjusted
 from wattree.runtime.convert.blocks import Blocks
 from wattree.runtime.convert.cuts import LayerCut
 
-__all__ = ["Conversion", "LayerReport", "parameters_of", "report_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerReport:
@@ -38,7 +36,7 @@ class LayerReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversion:
+class ConversionReport:
     """What became of a module.
 
     Attributes:
@@ -56,7 +54,7 @@ class Conversion:
         return asdict(self)
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> Conversion:
+    def of(cls, told: dict[str, Any]) -> ConversionReport:
         """Return what `told` was made of."""
         layers = [
             LayerReport(**{**each, "cut": LayerCut.of(each["cut"])}) for each in told["layers"]

@@ -16,8 +16,8 @@ from wattree.runtime.convert.cuts import LayerCut
 from wattree.runtime.convert.dense import linear_layers, set_layer
 from wattree.runtime.convert.inputs import borders_of
 from wattree.runtime.convert.layers import built
-from wattree.runtime.convert.plan import Plan, Rule
-from wattree.runtime.convert.report import Conversion, parameters_of
+from wattree.runtime.convert.plan import ConversionPlan, ConversionRule
+from wattree.runtime.convert.report import ConversionReport, parameters_of
 from wattree.runtime.convert.states import (
     State,
     dense_of,
@@ -27,8 +27,6 @@ from wattree.runtime.convert.states import (
     state_shapes,
 )
 from wattree.runtime.group import Group
-
-__all__ = ["Shards", "export_dense", "gather_shards", "merge", "put_shard", "split_model"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +39,7 @@ class Shards:
         states: By rank: layer → its parameters.
     """
 
-    conversion: Conversion
+    conversion: ConversionReport
     common: Mapping[str, Tensor]
     states: tuple[Mapping[str, State], ...]
 
@@ -85,7 +83,7 @@ def split_model(
     *,
     ranks: int,
     ghosts: int,
-    plan: str | Plan | Mapping[str, str | Rule],
+    plan: str | ConversionPlan | Mapping[str, str | ConversionRule],
     variant: str = "pair",
     calibration: Iterable[Any] | None = None,
 ) -> Shards:
@@ -114,7 +112,7 @@ def split_model(
         for state, part in zip(states, parts, strict=True):
             state[name] = part
     return Shards(
-        conversion=Conversion(size=ranks, layers=tuple(reports), adjusted=adjusted),
+        conversion=ConversionReport(size=ranks, layers=tuple(reports), adjusted=adjusted),
         common=_common(module, cuts),
         states=tuple(states),
     )
@@ -207,7 +205,7 @@ def put_shard(module: nn.Module, shards: Shards, mesh: Any = None, **options: An
     return keep_conversion(module, conversion)
 
 
-def _check_fit(module: nn.Module, conversion: Conversion, group: Group) -> None:
+def _check_fit(module: nn.Module, conversion: ConversionReport, group: Group) -> None:
     misfits = {}
     if group.size != conversion.size:
         misfits["mesh"] = (

@@ -20,8 +20,6 @@ from wattree.runtime.convert.report import LayerReport, report_of
 from wattree.runtime.group import Group
 from wattree.runtime.shards import shard_offsets, shard_widths
 
-__all__ = ["State", "dense_of", "merged_states", "output_order", "split_dense", "state_shapes"]
-
 #: Parameters of a rank's layer, by name.
 State = dict[str, Tensor]
 

@@ -13,8 +13,6 @@ from wattree.errors import JobError, WattreeError
 from wattree.job import ModuleSource
 from wattree.runtime.data.sets import SampleSet, Wanted, WantedKind
 
-__all__ = ["given_set"]
-
 _EXPECTED = (
     "expected a pair (inputs, targets) of tensors with a sample in each row, or a map-style "
     "torch.utils.data.Dataset of such pairs"

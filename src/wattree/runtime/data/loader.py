@@ -10,8 +10,6 @@ from torch import Tensor
 from wattree.runtime.data.order import batch_samples
 from wattree.runtime.data.sets import SampleSet
 
-__all__ = ["Batch", "MicroBatches"]
-
 Batch = tuple[tuple[Tensor, ...], Tensor | None]
 
 

@@ -7,8 +7,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["batch_samples"]
-
 
 def batch_samples(*, step: int, batch: int, samples: int, seed: int) -> NDArray[np.int64]:
     """Return the samples of a step, `(batch,)`: each epoch is a permutation of all samples.

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from wattree.errors import JobError
 
-__all__ = ["SampleSet", "Wanted", "WantedKind", "sample_set"]
-
 #: Classes of the synthetic classification, and of the digits.
 CLASSES = 10
 #: Rank of the map that synthetic regression is to be learnt.

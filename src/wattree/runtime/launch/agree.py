@@ -12,8 +12,6 @@ from typing import Any
 from wattree.errors import RunError
 from wattree.runtime.colocation.layout import DeviceShape, NodeShape
 
-__all__ = ["Agreement", "Facts", "agreement"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:

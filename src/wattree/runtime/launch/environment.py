@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from wattree.errors import RunError
 from wattree.runtime.colocation.environment import PROCESSES_PER_DEVICE
 
-__all__ = ["LAUNCHERS", "OWN", "STORE", "Launch", "first_host", "launch_from"]
-
 #: Where the ranks meet that `wattree train` started itself: a file, which needs no free port.
 STORE = "WATTREE_TRAIN_STORE"
 #: What its own launcher is called.

@@ -15,8 +15,6 @@ from types import TracebackType
 
 from wattree.runtime.launch.spawn import FAILURES, end_soon, leave_failure, watch_parent
 
-__all__ = ["follow", "tell_launcher"]
-
 #: Set in a rank, so that programs that it starts are not taken for it.
 _FOLLOWS = "WATTREE_FOLLOWS"
 

@@ -21,8 +21,6 @@ from wattree.errors import RunError
 from wattree.runtime.launch.environment import Launch
 from wattree.runtime.launch.spawn import Failure
 
-__all__ = ["Meeting", "meet"]
-
 #: Ports tried from the first on: another program may have one of them.
 _PORTS = 8
 #: A failure waits so long for an earlier one on another host. [s]
@@ -85,7 +83,7 @@ class _Peer:
         self.is_done = self.is_done or "done" in told
 
 
-class Meeting:
+class LauncherMeeting:
     """The launchers of a job, seen from one of them; one alone meets nobody.
 
     Args:
@@ -224,7 +222,7 @@ class Meeting:
             peer.send({"verdict": asdict(self.verdict)})
 
 
-def meet(launch: Launch, *, timeout_s: float) -> Meeting:
+def meet(launch: Launch, *, timeout_s: float) -> LauncherMeeting:
     """Return the meeting of all launchers that an outer launcher started.
 
     Args:
@@ -235,7 +233,7 @@ def meet(launch: Launch, *, timeout_s: float) -> Meeting:
         RunError: Not all came, or no port is free.
     """
     if launch.world == 1:
-        return Meeting(timeout_s=timeout_s)
+        return LauncherMeeting(timeout_s=timeout_s)
     # torchrun's agent listens on the port itself that it names.
     first = launch.port + 1
     ports = range(first, first + _PORTS)
@@ -243,9 +241,9 @@ def meet(launch: Launch, *, timeout_s: float) -> Meeting:
     until_s = time.monotonic() + timeout_s
     if launch.rank:
         peer = _connected(launch, ports, word, until_s)
-        return Meeting(launch.rank, (peer,), timeout_s=timeout_s)
+        return LauncherMeeting(launch.rank, (peer,), timeout_s=timeout_s)
     peers = _gathered(launch, ports, word, until_s)
-    return Meeting(0, tuple(peers[number] for number in sorted(peers)), timeout_s=timeout_s)
+    return LauncherMeeting(0, tuple(peers[number] for number in sorted(peers)), timeout_s=timeout_s)
 
 
 def _gathered(launch: Launch, ports: range, word: str, until_s: float) -> dict[int, _Peer]:

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattree.errors import RunError
-from wattree.runtime.colocation.devices import Device, Driver, accelerators, processors
+from wattree.runtime.colocation.devices import Driver, NodeDevice, accelerators, processors
 from wattree.runtime.colocation.mps import CONTROL, control_program
 from wattree.runtime.colocation.refuse import check_devices, check_memory, check_processors
 from wattree.runtime.launch.options import LaunchOptions
-
-__all__ = ["Equipment", "equipment"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +24,7 @@ class Equipment:
         notes: Lines for the user: what was fallen back to, what has no effect.
     """
 
-    devices: tuple[Device, ...]
+    devices: tuple[NodeDevice, ...]
     control: Path | None = None
     notes: tuple[str, ...] = ()
 
@@ -71,7 +69,7 @@ def equipment(options: LaunchOptions, environment: Mapping[str, str]) -> Equipme
     return Equipment(devices=devices, control=control, notes=tuple(notes))
 
 
-def _chosen(devices: tuple[Device, ...], options: LaunchOptions) -> tuple[Device, ...]:
+def _chosen(devices: tuple[NodeDevice, ...], options: LaunchOptions) -> tuple[NodeDevice, ...]:
     wanted = options.devices
     if wanted is not None and wanted > len(devices):
         raise RunError(

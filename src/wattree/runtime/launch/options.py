@@ -9,8 +9,6 @@ from wattree.errors import RunError
 from wattree.runtime.colocation.environment import BATCH_RULES, REDUCTIONS
 from wattree.runtime.launch.spawn import GRACE_S
 
-__all__ = ["LaunchOptions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:

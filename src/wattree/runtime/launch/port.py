@@ -12,8 +12,6 @@ import socket
 import sys
 from collections.abc import Iterator
 
-__all__ = ["kept_port"]
-
 
 @contextlib.contextmanager
 def kept_port() -> Iterator[int]:

@@ -21,21 +21,19 @@ from wattree.errors import RunError, WattreeError
 from wattree.runtime.colocation.clean import clear, clear_orphans
 from wattree.runtime.colocation.environment import PROCESSES_PER_DEVICE
 from wattree.runtime.colocation.keeper import Keeper
-from wattree.runtime.colocation.layout import Layout, Place, layout
+from wattree.runtime.colocation.layout import ProcessLayout, ProcessPlace, layout
 from wattree.runtime.colocation.mps import MpsControl, MpsDaemon
 from wattree.runtime.colocation.refuse import foreign_daemons
 from wattree.runtime.colocation.state import JobState, new_state, state_root
 from wattree.runtime.launch.agree import Agreement, Facts, agreement
 from wattree.runtime.launch.environment import Launch, launch_from
-from wattree.runtime.launch.meeting import Meeting, meet
+from wattree.runtime.launch.meeting import LauncherMeeting, meet
 from wattree.runtime.launch.node import Equipment, equipment
 from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.port import kept_port
-from wattree.runtime.launch.spawn import Failure, Finished, Watch, run_ranks
+from wattree.runtime.launch.spawn import Failure, Finished, LaunchWatch, run_ranks
 from wattree.runtime.launch.starts import Told, common_environment, starts_of
 from wattree.runtime.launch.watches import DaemonWatch, starter_watch
-
-__all__ = ["launch_script"]
 
 MISTAKE = 2
 _ALONE = Launch(rank=0, world=1, local_rank=0, local_world=1, address="127.0.0.1")
@@ -92,7 +90,7 @@ class _Job:
         environment: Mapping[str, str],
         say: Say,
         outer: Launch,
-        meeting: Meeting,
+        meeting: LauncherMeeting,
     ) -> None:
         self._command, self._options, self._environment = command, options, environment
         self._say, self._outer, self._meeting = say, outer, meeting
@@ -135,9 +133,13 @@ class _Job:
             return self._run(places, told, state, watched)
 
     def _run(
-        self, places: Sequence[Place], told: Told, state: JobState, watched: DaemonWatch | None
+        self,
+        places: Sequence[ProcessPlace],
+        told: Told,
+        state: JobState,
+        watched: DaemonWatch | None,
     ) -> Finished:
-        watches: list[Watch] = [self._meeting]
+        watches: list[LaunchWatch] = [self._meeting]
         if self._starter is not None:
             watches.append(self._starter)
         if watched is not None:
@@ -179,7 +181,7 @@ class _Job:
         self,
         tools: Equipment,
         agreed: Agreement,
-        whole: Layout,
+        whole: ProcessLayout,
         state: JobState,
         daemon: MpsDaemon | None,
         *,
@@ -248,7 +250,7 @@ class _Job:
             clear(state, keeps=_all_but_ranks(state))
             daemon.stop()
 
-    def _tell_user(self, tools: Equipment, whole: Layout, daemon: MpsDaemon | None) -> None:
+    def _tell_user(self, tools: Equipment, whole: ProcessLayout, daemon: MpsDaemon | None) -> None:
         if not self._is_first:
             return
         for note in tools.notes:

@@ -25,20 +25,6 @@ from wattree.files import write_atomic
 from wattree.runtime.colocation.children import Child, Start, end_children, started
 from wattree.runtime.launch.environment import STORE
 
-__all__ = [
-    "FAILURES",
-    "GRACE_S",
-    "INTERRUPTED",
-    "Failure",
-    "Finished",
-    "Watch",
-    "end_soon",
-    "leave_failure",
-    "own_command",
-    "run_ranks",
-    "watch_parent",
-]
-
 #: Folder in which ranks leave what went wrong, so that the first one's message is told first.
 FAILURES = "WATTREE_TRAIN_FAILURES"
 #: Descriptor that ends when the parent does.
@@ -94,7 +80,7 @@ class Finished:
     interrupted: bool = False
 
 
-class Watch(Protocol):
+class LaunchWatch(Protocol):
     """Looks after something that ranks depend on."""
 
     def check(self) -> Failure | None:
@@ -109,7 +95,7 @@ def run_ranks(
     environment: Mapping[str, str],
     grace_s: float = GRACE_S,
     starts: Sequence[Start] | None = None,
-    watches: Sequence[Watch] = (),
+    watches: Sequence[LaunchWatch] = (),
     begun: Callable[[Sequence[int]], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Finished:
@@ -224,7 +210,7 @@ class _Grace:
 
 
 def _watched(
-    children: Sequence[Child], folder: Path, grace: _Grace, watches: Sequence[Watch]
+    children: Sequence[Child], folder: Path, grace: _Grace, watches: Sequence[LaunchWatch]
 ) -> Finished:
     """Wait for all; end the rest when one fails, or when they do not stop as asked."""
     begin_s = time.monotonic()

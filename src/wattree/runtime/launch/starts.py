@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattree.runtime.colocation.children import Start
-from wattree.runtime.colocation.environment import JOB, Colocation
-from wattree.runtime.colocation.layout import Layout, Place
+from wattree.runtime.colocation.environment import JOB, ColocatedProcess
+from wattree.runtime.colocation.layout import ProcessLayout, ProcessPlace
 from wattree.runtime.launch.environment import LAUNCHERS
 from wattree.runtime.launch.options import LaunchOptions
-
-__all__ = ["Told", "common_environment", "starts_of"]
 
 #: Folder whose `sitecustomize` makes an unmodified script a rank of ours.
 _PATCHED = Path(__file__).resolve().parents[1] / "patched"
@@ -41,7 +39,7 @@ class Told:
         is_direct: Each launcher has one process.
     """
 
-    layout: Layout
+    layout: ProcessLayout
     options: LaunchOptions
     uuids: tuple[str, ...]
     address: str
@@ -73,7 +71,7 @@ def common_environment(environment: Mapping[str, str], told: Told) -> dict[str, 
 
 
 def starts_of(
-    places: Sequence[Place], environment: Mapping[str, str], told: Told
+    places: Sequence[ProcessPlace], environment: Mapping[str, str], told: Told
 ) -> tuple[Start, ...]:
     """Return how each process is started.
 
@@ -95,9 +93,9 @@ def starts_of(
 
 
 def _variables(
-    place: Place, here: Sequence[Place], environment: Mapping[str, str], told: Told
+    place: ProcessPlace, here: Sequence[ProcessPlace], environment: Mapping[str, str], told: Told
 ) -> dict[str, str]:
-    colocation = Colocation(
+    colocation = ColocatedProcess(
         processes=told.layout.processes_per_device,
         device=place.device,
         device_rank=place.device_rank,
@@ -132,7 +130,11 @@ def _variables(
 
 
 def _of_other_launchers(
-    environment: Mapping[str, str], place: Place, told: Told, local_rank: int, local_world: int
+    environment: Mapping[str, str],
+    place: ProcessPlace,
+    told: Told,
+    local_rank: int,
+    local_world: int,
 ) -> dict[str, str]:
     """Return the variables that the outer launcher set for itself, as they are of this process."""
     found: dict[str, str] = {}

@@ -13,8 +13,6 @@ from wattree.runtime.colocation.mps_watch import Clients
 from wattree.runtime.colocation.processes import is_alive, process_of
 from wattree.runtime.launch.spawn import Failure
 
-__all__ = ["DaemonWatch", "StarterWatch", "starter_watch"]
-
 #: Who a job ends with is looked for this often. [s]
 _LOOK_EVERY_S = 0.2
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from wattree.errors import CommunicationError
 from wattree.runtime.group import Group
-from wattree.runtime.layers.operator import Operator, Parameters
+from wattree.runtime.layers.operator import BackwardCall, LayerOperator, Parameters
 from wattree.runtime.regions import gathered_parts, own_part
 from wattree.runtime.shards import shard_widths
 
-__all__ = ["CopyOperator", "JoinOperator", "SplitOperator"]
 
-
-class _Border(Operator):
+class _Border(LayerOperator):
     """Base of borders; `(…, features)` in and out, no parameters.
 
     Args:
@@ -40,15 +35,6 @@ class _Border(Operator):
             facts={"kind": type(self).__name__, "features": features},
         )
 
-    def check(self, x: Tensor, parameters: Parameters) -> None:
-        """Refuse another width."""
-        del parameters
-        if x.dim() == 0 or x.shape[-1] != self.in_features:
-            raise CommunicationError(
-                f"{self.at}: the input has shape {tuple(x.shape)}, but its last dim should be "
-                f"{self.in_features} on this rank"
-            )
-
     def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
         """Return the shape of the output."""
         del parameters
@@ -59,17 +45,9 @@ class _Border(Operator):
         del parameters
         return self._crossed(x), []
 
-    def backward(
-        self,
-        delta: Tensor,
-        x: Any,
-        parameters: Parameters,
-        made: Sequence[Tensor],
-        needs: Sequence[bool],
-    ) -> list[Tensor | None]:
+    def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return the gradient on this side."""
-        del x, parameters, made
-        return [self._back(delta) if needs[0] else None]
+        return [self._back(call.delta) if call.needs[0] else None]
 
     @abstractmethod
     def _crossed(self, x: Tensor) -> Tensor:

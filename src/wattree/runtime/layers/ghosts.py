@@ -5,17 +5,15 @@ Letters as in docs/design/0021-phantom-layers.md.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from wattree.errors import StrategyError
 from wattree.runtime.layers.initialise import LINEAR_GAIN, rank_generator, uniform_
-from wattree.runtime.layers.sharded import ShardedLinear
+from wattree.runtime.layers.sharded import LayerSettings, ShardedLinear
 from wattree.runtime.shards import shard_offsets
-
-__all__ = ["VARIANTS", "GhostLinear"]
 
 #: `pair`: a decompressor for each pair of ranks; `shared`: one for the sum of the others' ghosts.
 VARIANTS = ("pair", "shared")
@@ -27,13 +25,10 @@ class GhostLinear(ShardedLinear):
     Args:
         in_features: Of the whole layer.
         out_features: Of the whole layer.
-        ghosts: k.
-        variant: One of `VARIANTS`.
-        bias: Whether to add `b_j`.
+        ghosts: Ghost neurons of each rank, k; 0 up to the smallest input shard.
+        variant: `pair` (`W_ji = D_ji C_i`) or `shared` (`W_ji = D_j C_i`).
         ghost_bias: Whether ghosts have a bias.
-        device: Of the parameters.
-        dtype: Of the parameters.
-        others: As of `ShardedLinear`.
+        settings: As of `ShardedLinear`.
 
     Attributes:
         weight, bias, compressor, ghost_bias, decompressor: As of `PhantomLinear`.
@@ -50,27 +45,27 @@ class GhostLinear(ShardedLinear):
         *,
         ghosts: int,
         variant: str,
-        bias: bool,
-        ghost_bias: bool,
-        device: Any,
-        dtype: Any,
-        **others: Any,
+        ghost_bias: bool = False,
+        **settings: Unpack[LayerSettings],
     ) -> None:
-        super().__init__(in_features, out_features, **others)
+        super().__init__(in_features, out_features, **settings)
         self.ghosts, self.variant = ghosts, variant
         self._check_ghosts()
         self.has_ghosts = ghosts > 0 and self.group.size > 1
         sources = self.group.size - 1 if variant == "pair" else 1
         for name, shape, is_there in (
-            ("weight", (self.out_shard, self.in_shard), True),
-            ("bias", (self.out_shard,), bias),
             ("compressor", (ghosts, self.in_shard), self.has_ghosts),
             ("ghost_bias", (ghosts,), self.has_ghosts and ghost_bias),
             ("decompressor", (self.out_shard, sources * ghosts), self.has_ghosts),
         ):
-            made = torch.empty(shape, device=device, dtype=dtype) if is_there else None
-            self.register_parameter(name, None if made is None else nn.Parameter(made))
+            made = nn.Parameter(self.weight.new_empty(shape))
+            self.register_parameter(name, made if is_there else None)
         self.reset_parameters()
+
+    @property
+    def communicates(self) -> bool:
+        """Return whether there are ghosts to exchange."""
+        return self.has_ghosts
 
     def reset_parameters(self, gain: float = LINEAR_GAIN) -> None:
         """Draw initial values that keep the variance of a dense layer.
@@ -85,8 +80,7 @@ class GhostLinear(ShardedLinear):
         stream = rank_generator(self.group, self.weight.device)
         # Without ghosts the rows of a block-diagonal layer have no more inputs than their block.
         uniform_(self.weight, gain / (n if self.ghosts else self.in_shard), stream)
-        if self.bias is not None:
-            uniform_(self.bias, LINEAR_GAIN / n, stream)
+        self._start_bias(stream)
         if not self.has_ghosts:
             return
         uniform_(self.compressor, 1.0 / self.in_shard, stream)

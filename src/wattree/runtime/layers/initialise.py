@@ -14,8 +14,6 @@ from torch import Tensor
 
 from wattree.runtime.group import Group
 
-__all__ = ["LINEAR_GAIN", "rank_generator", "uniform_"]
-
 #: Variance of `nn.Linear`'s weights times their inputs: uniform within 1/sqrt(n) is 1/(3 n).
 LINEAR_GAIN = 1.0 / 3.0
 

@@ -6,17 +6,13 @@ Against `PhantomLinear` it shows what exchanging ghosts instead of activations s
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor
-from torch.nn import functional
 
 from wattree.runtime.layers.ghosts import GhostLinear
 from wattree.runtime.layers.low_rank_operator import LowRankOperator
-from wattree.runtime.layers.operator import run
-from wattree.runtime.layers.sharded import rows_of
-
-__all__ = ["LowRankLinear"]
+from wattree.runtime.layers.sharded import LayerSettings
 
 
 class LowRankLinear(GhostLinear):
@@ -29,14 +25,9 @@ class LowRankLinear(GhostLinear):
     Args:
         in_features: Of the whole layer.
         out_features: Of the whole layer.
-        group: `Group`, `ProcessGroup` or 1-D `DeviceMesh`; None for all ranks.
-        ghosts: k; 0 up to the smallest input shard.
-        variant: `pair` or `shared`.
-        bias: Whether to add one.
-        overlap: Whether communication goes on during local products.
-        device: Of the parameters.
-        dtype: Of the parameters.
-        name: What messages call the layer.
+        ghosts: As of `GhostLinear`.
+        variant: As of `GhostLinear`.
+        settings: As of `ShardedLinear`.
 
     Attributes:
         weight, bias, compressor, decompressor: As of `PhantomLinear`, whose state it loads.
@@ -50,39 +41,17 @@ class LowRankLinear(GhostLinear):
         in_features: int,
         out_features: int,
         *,
-        group: Any = None,
         ghosts: int,
         variant: str = "pair",
-        bias: bool = True,
-        overlap: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        name: str = "",
+        **settings: Unpack[LayerSettings],
     ) -> None:
-        super().__init__(
-            in_features,
-            out_features,
-            group=group,
-            overlap=overlap,
-            name=name,
-            ghosts=ghosts,
-            variant=variant,
-            bias=bias,
-            ghost_bias=False,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(in_features, out_features, ghosts=ghosts, variant=variant, **settings)
         self._operator = LowRankOperator(
             ghosts=ghosts,
             is_shared=variant == "shared",
             in_widths=self.in_widths,
-            **self.told(self.in_shard, bias=bias, ghosts=ghosts, variant=variant),
+            **self.operator_kwargs(ghosts=ghosts, variant=variant),
         )
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return `(…, out_shard)` of `(…, in_shard)`."""
-        if not self.has_ghosts:
-            return functional.linear(x, self.weight, self.bias)
-        parameters = (self.weight, self.bias, self.compressor, self.decompressor)
-        z = run(self._operator, rows_of(x), *parameters)
-        return z.view(*x.shape[:-1], self.out_shard)
+    def _operands(self) -> tuple[Tensor | None, ...]:
+        return self.weight, self.bias, self.compressor, self.decompressor

@@ -7,27 +7,30 @@ rank in each direction. Activations and compressors travel together, features fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from wattree.runtime.layers.operator import Operator, Parameters, transposed_into
+from wattree.runtime.layers.operator import (
+    BackwardCall,
+    LayerOperator,
+    Parameters,
+    linear,
+    transposed_into,
+)
 from wattree.runtime.shards import shard_offsets
 
-__all__ = ["LowRankOperator"]
 
-
-class LowRankOperator(Operator):
+class LowRankOperator(LayerOperator):
     """x `(B, m)` → z `(B, m')`; parameters L, b, C, D as of `PhantomLinear`.
 
     Args:
         ghosts: k.
         is_shared: Whether one decompressor serves all sources.
         in_widths: Input shard of every rank.
-        others: As of `Operator`.
+        others: As of `LayerOperator`.
     """
 
     def __init__(
@@ -47,7 +50,7 @@ class LowRankOperator(Operator):
         gathering = self.group.gathering(part, self.in_widths, self.place)
         if not self.overlap:
             arrived = list(gathering.arriving())
-        z = torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+        z = linear(x, weight, bias)
         places = {peer: place for place, peer in enumerate(self.group.peers)}
         blocks = x.new_empty(len(places), self.ghosts, rows)
         for peer in gathering.arriving() if self.overlap else arrived:
@@ -57,31 +60,23 @@ class LowRankOperator(Operator):
         z.addmm_(others.t(), decompressor.t())
         return z, [gathering.room, others]
 
-    def backward(
-        self,
-        delta: Tensor,
-        x: Any,
-        parameters: Parameters,
-        made: Sequence[Tensor],
-        needs: Sequence[bool],
-    ) -> list[Tensor | None]:
+    def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return gradients; those of activations and compressors are summed where they belong."""
-        weight, _, _, decompressor = parameters
-        whole, others = made
-        needs_x, needs_weight, needs_bias, needs_c, needs_d = needs
+        delta, (weight, _, _, decompressor) = call.delta, call.parameters
+        whole, others = call.made
+        needs_x, _, _, needs_c, needs_d = call.needs
         scattering = None
         if needs_x or needs_c:
             scattering = self._scattered(delta, weight, decompressor, whole, inputs=needs_x)
             scattering.unless(self.overlap)
-        d_weight = torch.mm(delta.t(), x) if needs_weight else None
-        d_bias = delta.sum(0) if needs_bias else None
+        own = call.own_gradients(call.x)
         d_decompressor = torch.mm(delta.t(), others.t()) if needs_d else None
         d_x = d_compressor = None
         if scattering is not None:
             summed = scattering.wait()
             d_x = summed[:, : delta.shape[0]].t() if needs_x else None
             d_compressor = summed[:, -self.ghosts :].t() if needs_c else None
-        return [d_x, d_weight, d_bias, d_compressor, d_decompressor]
+        return [d_x, *own, d_compressor, d_decompressor]
 
     def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
         """Return those of z, of what is gathered and of the peers' ghosts."""

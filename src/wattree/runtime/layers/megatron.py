@@ -6,165 +6,133 @@ V. Korthikanti et al., "Reducing activation recomputation", arXiv 2205.05198 (20
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from wattree.runtime.layers.initialise import LINEAR_GAIN, rank_generator, uniform_
 from wattree.runtime.layers.megatron_operators import ColumnOperator, RowOperator
-from wattree.runtime.layers.operator import Operator, run
+from wattree.runtime.layers.operator import run
 from wattree.runtime.layers.sequence_operators import SequenceColumnOperator, SequenceRowOperator
-from wattree.runtime.layers.sharded import ShardedLinear, rows_of
-
-__all__ = ["ColumnParallelLinear", "RowParallelLinear"]
+from wattree.runtime.layers.sharded import LayerSettings, ShardedLinear
 
 
-class ColumnParallelLinear(ShardedLinear):
+class _MegatronLinear(ShardedLinear):
+    """Base of the pair, whose activations between its layers may be cut along the sequence."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        sequence_parallel: bool,
+        sequence_dim: int,
+        **settings: Unpack[LayerSettings],
+    ) -> None:
+        super().__init__(in_features, out_features, **settings)
+        self.sequence_parallel, self.sequence_dim = sequence_parallel, sequence_dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `(…, out_shard)`; a column layer's whole sequence, a row layer's own part."""
+        if not (self.communicates and self.sequence_parallel):
+            return super().forward(x)
+        first = x.movedim(self.sequence_dim, 0)
+        rest = first.shape[1:-1]
+        rows = first.reshape(first.shape[0], -1, x.shape[-1])
+        z = run(self._operator, rows, self.weight, self.bias)
+        return z.view(z.shape[0], *rest, z.shape[-1]).movedim(0, self.sequence_dim)
+
+
+class ColumnParallelLinear(_MegatronLinear):
     """Input whole, output cut: `(…, in_features)`, the same on all ranks, to `(…, out_shard)`.
 
     Args:
         in_features: Of the whole layer.
         out_features: Of the whole layer.
-        group: `Group`, `ProcessGroup` or 1-D `DeviceMesh`; None for all ranks.
-        bias: Whether to add one.
         sequence_parallel: The input is cut along `sequence_dim` and gathered.
         sequence_dim: Dim of the input that is cut; the layer is quickest with 0.
         regather: With `sequence_parallel`, keep the own part of the input for backward and gather
             it once more, as V. Korthikanti et al. do, instead of keeping the whole.
-        overlap: Whether communication goes on during local products.
-        device: Of the parameters.
-        dtype: Of the parameters.
-        name: What messages call the layer.
+        settings: As of `ShardedLinear`.
 
     Attributes:
         weight: Own rows `(out_shard, in_features)`.
         bias: `(out_shard,)`, or None.
     """
 
+    cuts = ("out",)
+
     def __init__(
         self,
         in_features: int,
         out_features: int,
         *,
-        group: Any = None,
-        bias: bool = True,
         sequence_parallel: bool = False,
         sequence_dim: int = 0,
         regather: bool = False,
-        overlap: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        name: str = "",
+        **settings: Unpack[LayerSettings],
     ) -> None:
         super().__init__(
-            in_features, out_features, group=group, overlap=overlap, name=name, cuts=("out",)
+            in_features,
+            out_features,
+            sequence_parallel=sequence_parallel,
+            sequence_dim=sequence_dim,
+            **settings,
         )
-        made = {"device": device, "dtype": dtype}
-        self.sequence_parallel, self.sequence_dim = sequence_parallel, sequence_dim
-        self.weight = nn.Parameter(torch.empty(self.out_shard, in_features, **made))
-        self.bias = nn.Parameter(torch.empty(self.out_shard, **made)) if bias else None
-        told = self.told(in_features, bias=bias)
-        self._operator: Operator = (
-            SequenceColumnOperator(regather=regather, **told)
+        shared = self.operator_kwargs()
+        self._operator = (
+            SequenceColumnOperator(regather=regather, **shared)
             if sequence_parallel
-            else ColumnOperator(**told)
+            else ColumnOperator(**shared)
         )
         self.reset_parameters()
 
-    def reset_parameters(self, gain: float = LINEAR_GAIN) -> None:
-        """Draw initial values of variance `gain / in_features`."""
-        if self.weight.is_meta:
-            return
-        stream = rank_generator(self.group, self.weight.device)
-        uniform_(self.weight, gain / self.in_features, stream)
-        if self.bias is not None:
-            uniform_(self.bias, LINEAR_GAIN / self.in_features, stream)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return `(…, out_shard)`; the whole sequence of it."""
-        if self.group.size == 1:
-            return functional.linear(x, self.weight, self.bias)
-        if self.sequence_parallel:
-            return _along(self.sequence_dim, x, self._operator, self.weight, self.bias)
-        z = run(self._operator, rows_of(x), self.weight, self.bias)
-        return z.view(*x.shape[:-1], self.out_shard)
-
-    def dense_weight(self) -> Tensor:
-        """Return the weight of the equivalent `nn.Linear`, on every rank; a collective call.
-
-        Returns:
-            `(out_features, in_features)`, without a gradient.
-        """
-        return self.group.all_gather(self.weight.detach(), self.out_widths, self.name).wait()
-
-
-class RowParallelLinear(ShardedLinear):
+class RowParallelLinear(_MegatronLinear):
     """Input cut, output whole: `(…, in_shard)` to `(…, out_features)`, the same on all ranks.
+
+    The bias is on every rank, begins as zeros, and its gradient is whole on every rank, so that
+    copies stay equal.
 
     Args:
         in_features: Of the whole layer.
         out_features: Of the whole layer.
-        group: `Group`, `ProcessGroup` or 1-D `DeviceMesh`; None for all ranks.
-        bias: Whether to add one. It is on every rank, begins as zeros, and its gradient is whole
-            on every rank, so that copies stay equal.
         sequence_parallel: The output is reduce-scattered along `sequence_dim`; the first ranks
             get one more where its length does not divide.
         sequence_dim: Dim of the output that is cut; the layer is quickest with 0.
-        overlap: Whether communication goes on during local products.
-        device: Of the parameters.
-        dtype: Of the parameters.
-        name: What messages call the layer.
+        settings: As of `ShardedLinear`.
 
     Attributes:
         weight: Own columns `(out_features, in_shard)`.
         bias: `(out_features,)`, or None.
     """
 
+    cuts = ("in",)
+
     def __init__(
         self,
         in_features: int,
         out_features: int,
         *,
-        group: Any = None,
-        bias: bool = True,
         sequence_parallel: bool = False,
         sequence_dim: int = 0,
-        overlap: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        name: str = "",
+        **settings: Unpack[LayerSettings],
     ) -> None:
         super().__init__(
-            in_features, out_features, group=group, overlap=overlap, name=name, cuts=("in",)
+            in_features,
+            out_features,
+            sequence_parallel=sequence_parallel,
+            sequence_dim=sequence_dim,
+            **settings,
         )
-        made = {"device": device, "dtype": dtype}
-        self.sequence_parallel, self.sequence_dim = sequence_parallel, sequence_dim
-        self.weight = nn.Parameter(torch.empty(out_features, self.in_shard, **made))
-        self.bias = nn.Parameter(torch.empty(out_features, **made)) if bias else None
         kind = SequenceRowOperator if sequence_parallel else RowOperator
-        self._operator: Operator = kind(**self.told(self.in_shard, bias=bias))
+        self._operator = kind(**self.operator_kwargs())
         self.reset_parameters()
 
-    def reset_parameters(self, gain: float = LINEAR_GAIN) -> None:
-        """Draw initial weights of variance `gain / in_features`; the bias is zero."""
-        if self.weight.is_meta:
-            return
-        uniform_(
-            self.weight, gain / self.in_features, rank_generator(self.group, self.weight.device)
-        )
+    def _start_bias(self, stream: torch.Generator | None) -> None:
+        del stream
         if self.bias is not None:
             nn.init.zeros_(self.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return `(…, out_features)`, or this rank's part of the sequence of it."""
-        if self.group.size == 1:
-            return functional.linear(x, self.weight, self.bias)
-        if self.sequence_parallel:
-            return _along(self.sequence_dim, x, self._operator, self.weight, self.bias)
-        z = run(self._operator, rows_of(x), self.weight, self.bias)
-        return z.view(*x.shape[:-1], self.out_features)
 
     def dense_weight(self) -> Tensor:
         """Return the weight of the equivalent `nn.Linear`, on every rank; a collective call.
@@ -178,11 +146,3 @@ class RowParallelLinear(ShardedLinear):
     def dense_bias(self) -> Tensor | None:
         """Return the bias `(out_features,)`; that of this rank."""
         return None if self.bias is None else self.bias.detach()
-
-
-def _along(dim: int, x: Tensor, operator: Operator, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return what an operator makes of `(s, b, features)`, with the sequence where it was."""
-    first = x.movedim(dim, 0)
-    rest = first.shape[1:-1]
-    z = run(operator, first.reshape(first.shape[0], -1, x.shape[-1]), weight, bias)
-    return z.view(z.shape[0], *rest, z.shape[-1]).movedim(0, dim)

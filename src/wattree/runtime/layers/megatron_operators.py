@@ -7,54 +7,35 @@ would read the weight once for each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from wattree.runtime.group import Group
-from wattree.runtime.layers.operator import Operator, Parameters
-
-__all__ = ["ColumnOperator", "RowOperator"]
+from wattree.runtime.layers.operator import BackwardCall, LayerOperator, Parameters, linear
 
 #: An all-reduce is cut into at most so many chunks, of at least so many bytes: below, messages
 #: cost their latency (the smallest that links were measured with: 256 KiB).
 _MOST_CHUNKS, _LEAST_BYTES = 4, 256 * 1024
 
 
-class ColumnOperator(Operator):
+class ColumnOperator(LayerOperator):
     """x `(B, n)`, the same on all ranks → z `(B, m')`; parameters: rows `(m', n)`, bias."""
 
     def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
         """Return z; nothing is sent."""
         weight, bias = parameters
-        z = torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
-        return z, []
+        return linear(x, weight, bias), []
 
-    def backward(
-        self,
-        delta: Tensor,
-        x: Any,
-        parameters: Parameters,
-        made: Sequence[Tensor],  # noqa: ARG002 - of all operators
-        needs: Sequence[bool],
-    ) -> list[Tensor | None]:
+    def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return gradients; that of x is all-reduced during the products."""
-        needs_x, needs_weight, needs_bias = needs
         d_x = None
-        if needs_x:
-            d_x = _Reduced(self, parameters[0].t(), delta.t())
-        d_weight = torch.mm(delta.t(), x) if needs_weight else None
-        d_bias = delta.sum(0) if needs_bias else None
-        return [d_x.wait().t() if d_x else None, d_weight, d_bias]
-
-    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
-        """Return that of z."""
-        return [(x.shape[0], parameters[0].shape[0])]
+        if call.needs[0]:
+            d_x = _Reduced(self, call.parameters[0].t(), call.delta.t())
+        own = call.own_gradients(call.x)
+        return [d_x.wait().t() if d_x else None, *own]
 
 
-class RowOperator(Operator):
+class RowOperator(LayerOperator):
     """x `(B, m)` → z `(B, n')`, the same on all ranks; parameters: columns `(n', m)`, bias `(n')`.
 
     The bias is on every rank and is added once.
@@ -68,31 +49,16 @@ class RowOperator(Operator):
         z = x.new_empty(whole.shape)
         return (z.copy_(whole) if bias is None else torch.add(whole, bias, out=z)), []
 
-    def backward(
-        self,
-        delta: Tensor,
-        x: Any,
-        parameters: Parameters,
-        made: Sequence[Tensor],  # noqa: ARG002 - of all operators
-        needs: Sequence[bool],
-    ) -> list[Tensor | None]:
+    def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return gradients; nothing is sent."""
-        needs_x, needs_weight, needs_bias = needs
-        return [
-            torch.mm(delta, parameters[0]) if needs_x else None,
-            torch.mm(delta.t(), x) if needs_weight else None,
-            delta.sum(0) if needs_bias else None,
-        ]
-
-    def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
-        """Return that of z."""
-        return [(x.shape[0], parameters[0].shape[0])]
+        d_x = torch.mm(call.delta, call.parameters[0]) if call.needs[0] else None
+        return [d_x, *call.own_gradients(call.x)]
 
 
 class _Reduced:
     """The sum over ranks of `left @ right`, `(n, m) @ (m, B)`, made and sent in chunks."""
 
-    def __init__(self, operator: Operator, left: Tensor, right: Tensor) -> None:
+    def __init__(self, operator: LayerOperator, left: Tensor, right: Tensor) -> None:
         group: Group = operator.group
         self._whole = left.new_empty(left.shape[0], right.shape[1])
         count = 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -19,15 +20,39 @@ from torch import Tensor
 from wattree.errors import CommunicationError
 from wattree.runtime.group import Group
 
-__all__ = ["Operator", "run", "transposed_into"]
-
 #: Tensors, the weight first; those that a layer does without are None.
 Parameters = Sequence[Any]
 #: Longest name that ranks tell each other.
 _LONGEST_NAME = 200
 
 
-class Operator(ABC):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardCall:
+    """What a backward pass is given.
+
+    Attributes:
+        delta: Gradient of the output.
+        x: The input; None where the operator does not keep it.
+        parameters: The weight first.
+        made: What forward made for it.
+        needs: Whether the gradients of input and parameters are wanted, one by one.
+    """
+
+    delta: Tensor
+    x: Any
+    parameters: Parameters
+    made: Sequence[Tensor]
+    needs: Sequence[bool]
+
+    def own_gradients(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return those of weight and bias, of the rows of an input; None if not wanted."""
+        return (
+            torch.mm(self.delta.t(), x) if self.needs[1] else None,
+            self.delta.sum(0) if self.needs[2] else None,
+        )
+
+
+class LayerOperator(ABC):
     """Forward and backward of a layer, without its parameters.
 
     Operators are immutable but for what ranks have agreed on; copies of a layer share theirs.
@@ -57,7 +82,7 @@ class Operator(ABC):
         _OPERATORS[self.handle] = self
         self._agreed: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
 
-    def __deepcopy__(self, _: Any) -> Operator:
+    def __deepcopy__(self, _: Any) -> LayerOperator:
         """Return itself."""
         return self
 
@@ -66,19 +91,12 @@ class Operator(ABC):
         """Return the output, and what was made for the backward pass; none of it an input."""
 
     @abstractmethod
-    def backward(
-        self,
-        delta: Tensor,
-        x: Any,
-        parameters: Parameters,
-        made: Sequence[Tensor],
-        needs: Sequence[bool],
-    ) -> list[Tensor | None]:
+    def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return gradients of input and parameters; None for those that are not needed."""
 
-    @abstractmethod
     def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
         """Return the shapes of the output and of what is made; for the compiler."""
+        return [(x.shape[0], parameters[0].shape[0])]
 
     @property
     def at(self) -> str:
@@ -87,7 +105,7 @@ class Operator(ABC):
 
     def check(self, x: Tensor, parameters: Parameters) -> None:
         """Refuse what the parameters do not fit."""
-        weight = parameters[0]
+        weight = parameters[0] if parameters else x
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise CommunicationError(
                 f"{self.at}: the input has shape {tuple(x.shape)}, but its last dim should be "
@@ -124,11 +142,11 @@ class Operator(ABC):
 
 
 #: Operators by handle, for compiled graphs, which hold integers only.
-_OPERATORS: WeakValueDictionary[int, Operator] = WeakValueDictionary()
+_OPERATORS: WeakValueDictionary[int, LayerOperator] = WeakValueDictionary()
 _HANDLES = itertools.count(1)
 
 
-def run(operator: Operator, x: Tensor, *parameters: Tensor | None) -> Tensor:
+def run(operator: LayerOperator, x: Tensor, *parameters: Tensor | None) -> Tensor:
     """Return the output of an operator, under autograd and autocast.
 
     Args:
@@ -147,6 +165,13 @@ def run(operator: Operator, x: Tensor, *parameters: Tensor | None) -> Tensor:
     return _Eager.apply(operator, x, *parameters)
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """Return `x weight^T + bias` of rows."""
+    if bias is None:
+        return torch.mm(x, weight.t(), out=out)
+    return torch.addmm(bias, x, weight.t(), out=out)
+
+
 def transposed_into(room: Tensor, left: Tensor, right: Tensor) -> None:
     """Write the transpose of `left @ right` to a room, features first.
 
@@ -158,7 +183,7 @@ def transposed_into(room: Tensor, left: Tensor, right: Tensor) -> None:
 
 class _Eager(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, operator: Operator, x: Tensor, *parameters: Tensor | None) -> Tensor:
+    def forward(ctx: Any, operator: LayerOperator, x: Tensor, *parameters: Tensor | None) -> Tensor:
         operator.agreed(x, ctx.needs_input_grad[1:])
         z, made = operator.forward(x, parameters)
         ctx.operator, ctx.count = operator, len(parameters)
@@ -170,8 +195,10 @@ class _Eager(torch.autograd.Function):
     def backward(ctx: Any, delta: Tensor) -> tuple[Tensor | None, ...]:
         x, *rest = ctx.saved_tensors
         parameters, made = rest[: ctx.count], rest[ctx.count :]
-        needs = ctx.needs_input_grad[1:]
-        return None, *ctx.operator.backward(delta, x, parameters, made, needs)
+        call = BackwardCall(
+            delta=delta, x=x, parameters=parameters, made=made, needs=ctx.needs_input_grad[1:]
+        )
+        return None, *ctx.operator.backward(call)
 
 
 class _Compiled(torch.autograd.Function):
@@ -231,7 +258,8 @@ def _backward(  # noqa: PLR0917 - operators take what they are given by position
     needs: Sequence[bool],
     handle: int,
 ) -> list[Tensor]:
-    found = _OPERATORS[handle].backward(delta, x, parameters, made, needs)
+    call = BackwardCall(delta=delta, x=x, parameters=parameters, made=made, needs=needs)
+    found = _OPERATORS[handle].backward(call)
     return [each.contiguous() for each in found if each is not None]
 
 

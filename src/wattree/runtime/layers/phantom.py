@@ -6,18 +6,14 @@ initial values are derived in docs/design/0021-phantom-layers.md, whose letters 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 from torch import Tensor
-from torch.nn import functional
 
 from wattree.errors import StrategyError
 from wattree.runtime.layers.ghosts import GhostLinear
-from wattree.runtime.layers.operator import run
 from wattree.runtime.layers.phantom_operator import ACTIVATIONS, PhantomOperator
-from wattree.runtime.layers.sharded import rows_of
-
-__all__ = ["PhantomLinear"]
+from wattree.runtime.layers.sharded import LayerSettings
 
 
 class PhantomLinear(GhostLinear):
@@ -31,18 +27,13 @@ class PhantomLinear(GhostLinear):
     Args:
         in_features: Of the whole layer.
         out_features: Of the whole layer.
-        group: `Group`, `ProcessGroup` or 1-D `DeviceMesh`; None for all ranks.
-        ghosts: Ghost neurons of each rank, k; 0 up to the smallest input shard.
-        variant: `pair` (`W_ji = D_ji C_i`) or `shared` (`W_ji = D_j C_i`).
-        bias: Whether to add `b_j`.
+        ghosts: As of `GhostLinear`.
+        variant: As of `GhostLinear`.
         ghost_bias: Whether ghosts have a bias.
         ghost_activation: `relu`, `gelu` or `tanh` of ghosts; None for linear ghosts, the only ones
             with a dense equivalent.
         regather: Exchange ghosts again in the backward pass instead of keeping them.
-        overlap: Whether communication goes on during local products.
-        device: Of the parameters.
-        dtype: Of the parameters.
-        name: What messages call the layer.
+        settings: As of `ShardedLinear`.
 
     Attributes:
         weight: `L_j`, `(out_shard, in_shard)`.
@@ -61,30 +52,20 @@ class PhantomLinear(GhostLinear):
         in_features: int,
         out_features: int,
         *,
-        group: Any = None,
         ghosts: int,
         variant: str = "pair",
-        bias: bool = True,
         ghost_bias: bool = False,
         ghost_activation: str | None = None,
         regather: bool = False,
-        overlap: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        name: str = "",
+        **settings: Unpack[LayerSettings],
     ) -> None:
         super().__init__(
             in_features,
             out_features,
-            group=group,
-            overlap=overlap,
-            name=name,
             ghosts=ghosts,
             variant=variant,
-            bias=bias,
             ghost_bias=ghost_bias,
-            device=device,
-            dtype=dtype,
+            **settings,
         )
         if ghost_activation is not None and ghost_activation not in ACTIVATIONS:
             known = ", ".join(ACTIVATIONS)
@@ -97,9 +78,7 @@ class PhantomLinear(GhostLinear):
             is_shared=variant == "shared",
             activation=ghost_activation,
             regather=regather,
-            **self.told(
-                self.in_shard,
-                bias=bias,
+            **self.operator_kwargs(
                 ghosts=ghosts,
                 variant=variant,
                 ghost_activation=ghost_activation,
@@ -108,13 +87,9 @@ class PhantomLinear(GhostLinear):
             ),
         )
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return `(…, out_shard)` of `(…, in_shard)`."""
-        if not self.has_ghosts:
-            return functional.linear(x, self.weight, self.bias)
-        parameters = (self.compressor, self.ghost_bias, self.decompressor)
-        z = run(self._operator, rows_of(x), self.weight, self.bias, *parameters)
-        return z.view(*x.shape[:-1], self.out_shard)
+    def _operands(self) -> tuple[Tensor | None, ...]:
+        ghosts = (self.compressor, self.ghost_bias, self.decompressor)
+        return self.weight, self.bias, *ghosts
 
     def dense_weight(self) -> Tensor:
         """Return the weight of the equivalent `nn.Linear`, on every rank; a collective call.

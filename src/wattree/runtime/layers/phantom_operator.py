@@ -6,16 +6,14 @@ one product decompresses all. Letters as in docs/design/0021-phantom-layers.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from wattree.runtime.layers.operator import Operator, Parameters
+from wattree.runtime.layers.operator import BackwardCall, LayerOperator, Parameters, linear
 from wattree.runtime.transfers import Pending
-
-__all__ = ["ACTIVATIONS", "PhantomOperator"]
 
 
 def _relu_backward(h: Tensor, before: Tensor) -> Tensor:
@@ -38,7 +36,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tenso
 }
 
 
-class PhantomOperator(Operator):
+class PhantomOperator(LayerOperator):
     """x `(B, m)` → z `(B, m')`; parameters L, b, C, ghost bias, D as of `PhantomLinear`.
 
     Args:
@@ -46,7 +44,7 @@ class PhantomOperator(Operator):
         is_shared: Whether one decompressor serves all sources.
         activation: Of ghosts, or None.
         regather: Whether ghosts are exchanged again in the backward pass.
-        others: As of `Operator`.
+        others: As of `LayerOperator`.
     """
 
     def __init__(
@@ -71,32 +69,25 @@ class PhantomOperator(Operator):
         ghosts = self._activated(before)
         pending = self._start_gather(ghosts)
         # The local product runs while ghosts are on their way.
-        z = torch.mm(x, weight.t()) if bias is None else torch.addmm(bias, x, weight.t())
+        z = linear(x, weight, bias)
         others = self._received(pending, ghosts)
         z.addmm_(others.t(), decompressor.t())
         return z, [*self._kept_ghosts(others), *self._kept_own(before)]
 
-    def backward(
-        self,
-        delta: Tensor,
-        x: Any,
-        parameters: Parameters,
-        made: Sequence[Tensor],
-        needs: Sequence[bool],
-    ) -> list[Tensor | None]:
+    def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return gradients; the reduce-scatter runs during the products that need no peer."""
-        weight, _, compressor, _, decompressor = parameters
-        needs_x, needs_weight, needs_bias, needs_c, needs_ghost_bias, needs_d = needs
-        others: Any = None if self.regather else made[0]
-        before = made[-1] if self._keeps_own else None
+        delta, x = call.delta, call.x
+        weight, _, compressor, _, decompressor = call.parameters
+        needs_x, _, _, needs_c, needs_ghost_bias, needs_d = call.needs
+        others: Any = None if self.regather else call.made[0]
+        before = call.made[-1] if self._keeps_own else None
         ghosts = gathering = scattering = own = None
         if self.regather and needs_d:
             ghosts = self._activated(before)
             gathering = self._start_gather(ghosts)
         if needs_x or needs_c or needs_ghost_bias:
             scattering, own = self._start_scatter(decompressor, delta)
-        d_weight = torch.mm(delta.t(), x) if needs_weight else None
-        d_bias = delta.sum(0) if needs_bias else None
+        own_gradients = call.own_gradients(x)
         d_x = torch.mm(delta, weight) if needs_x else None
         if gathering is not None:
             others = self._received(gathering, ghosts)
@@ -108,7 +99,7 @@ class PhantomOperator(Operator):
             d_ghost_bias = h.sum(1) if needs_ghost_bias else None
             if d_x is not None:
                 d_x.addmm_(h.t(), compressor)
-        return [d_x, d_weight, d_bias, d_compressor, d_ghost_bias, d_decompressor]
+        return [d_x, *own_gradients, d_compressor, d_ghost_bias, d_decompressor]
 
     def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
         """Return those of z, of the peers' ghosts and of the own ones."""

@@ -5,25 +5,28 @@ Features first, `(n, B)`, in what is sent: gathering stacks shards without a cop
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from wattree.runtime.layers.operator import Operator, Parameters, transposed_into
+from wattree.runtime.layers.operator import (
+    BackwardCall,
+    LayerOperator,
+    Parameters,
+    linear,
+    transposed_into,
+)
 from wattree.runtime.shards import shard_offsets
 
-__all__ = ["GatherRowsOperator"]
 
-
-class GatherRowsOperator(Operator):
+class GatherRowsOperator(LayerOperator):
     """x `(B, m)` → z `(B, m')`; parameters: own rows `(m', n)`, bias.
 
     Args:
         in_widths: Input shard of every rank.
-        others: As of `Operator`.
+        others: As of `LayerOperator`.
     """
 
     keeps_input = False
@@ -43,26 +46,18 @@ class GatherRowsOperator(Operator):
             return (z if bias is None else z.add_(bias)), [whole]
         gathering = self.group.gathering(x.t().contiguous(), self.in_widths, self.place)
         # Each product runs while the next shard is on its way.
-        own = weight[:, self._columns[self.group.rank]].t()
-        z = torch.mm(x, own) if bias is None else torch.addmm(bias, x, own)
+        own = weight[:, self._columns[self.group.rank]]
+        z = linear(x, own, bias)
         for peer in gathering.arriving():
             columns = self._columns[peer]
             z.addmm_(gathering.room[columns].t(), weight[:, columns].t())
         return z, [gathering.room]
 
-    def backward(
-        self,
-        delta: Tensor,
-        x: Any,  # noqa: ARG002 - of all operators
-        parameters: Parameters,
-        made: Sequence[Tensor],
-        needs: Sequence[bool],
-    ) -> list[Tensor | None]:
+    def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return gradients; the reduce-scatter runs during their products."""
-        weight, (whole,) = parameters[0], made
-        needs_x, needs_weight, needs_bias = needs
+        delta, weight, (whole,) = call.delta, call.parameters[0], call.made
         scattering = None
-        if needs_x:
+        if call.needs[0]:
             shape = (weight.shape[1], delta.shape[0])
             scattering = self.group.scattering(delta, shape, self.in_widths, self.place)
             if not self.overlap:  # one product is faster than those with slices of the weight
@@ -72,9 +67,8 @@ class GatherRowsOperator(Operator):
                     transposed_into(scattering.block(rank), delta, weight[:, self._columns[rank]])
                 scattering.send(rank)
             scattering.unless(self.overlap)
-        d_weight = torch.mm(delta.t(), whole.t()) if needs_weight else None
-        d_bias = delta.sum(0) if needs_bias else None
-        return [scattering.wait().t() if scattering else None, d_weight, d_bias]
+        own = call.own_gradients(whole.t())
+        return [scattering.wait().t() if scattering else None, *own]
 
     def shapes(self, x: Tensor, parameters: Parameters) -> list[tuple[int, ...]]:
         """Return those of z and of the gathered input."""

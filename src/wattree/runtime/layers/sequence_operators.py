@@ -14,24 +14,22 @@ import torch
 from torch import Tensor
 
 from wattree.errors import CommunicationError
-from wattree.runtime.layers.operator import Operator, Parameters
+from wattree.runtime.layers.operator import BackwardCall, LayerOperator, Parameters, linear
 from wattree.runtime.shards import shard_offsets, shard_widths
 from wattree.runtime.transfers import NativeScattering, Scattering
-
-__all__ = ["SequenceColumnOperator", "SequenceRowOperator"]
 
 #: Rows of a block from which on blocks are made one by one, and sent while the next is made.
 #: Fewer rows read the weight as often for too little arithmetic.
 _ROWS_WORTH = 128
 
 
-class SequenceColumnOperator(Operator):
+class SequenceColumnOperator(LayerOperator):
     """x `(s_i, b, n)` → z `(S, b, m')`; parameters: rows `(m', n)`, bias `(m')`.
 
     Args:
         regather: Keep the own part of the input for backward and gather it once more, instead of
             keeping the whole.
-        others: As of `Operator`.
+        others: As of `LayerOperator`.
     """
 
     same_rows = False
@@ -49,23 +47,16 @@ class SequenceColumnOperator(Operator):
         parts = list(zip(gathering.room.split(lengths), z.split(lengths), strict=True))
         if self.overlap and _is_worth(x):
             for rank in (self.group.rank, *gathering.arriving()):
-                _linear(_flat(parts[rank][0]), weight, bias, out=_flat(parts[rank][1]))
+                linear(_flat(parts[rank][0]), weight, bias, out=_flat(parts[rank][1]))
         else:
             list(gathering.arriving())
-            _linear(_flat(gathering.room), weight, bias, out=_flat(z))
+            linear(_flat(gathering.room), weight, bias, out=_flat(z))
         return z, [] if self.regather else [_flat(gathering.room)]
 
-    def backward(
-        self,
-        delta: Tensor,
-        x: Any,
-        parameters: Parameters,
-        made: Sequence[Tensor],
-        needs: Sequence[bool],
-    ) -> list[Tensor | None]:
+    def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return gradients; the reduce-scatter runs during their products."""
-        weight = parameters[0]
-        needs_x, needs_weight, needs_bias = needs
+        delta, x, weight = call.delta, call.x, call.parameters[0]
+        needs_x, needs_weight, needs_bias = call.needs
         flat = _flat(delta)
         lengths = self._lengths_of[delta.shape[0]]
         gathering = scattering = None
@@ -77,7 +68,7 @@ class SequenceColumnOperator(Operator):
             list(gathering.arriving())
         d_weight = None
         if needs_weight:
-            d_weight = torch.mm(flat.t(), _flat(gathering.room) if gathering else made[0])
+            d_weight = torch.mm(flat.t(), _flat(gathering.room) if gathering else call.made[0])
         d_bias = flat.sum(0) if needs_bias else None
         return [scattering.wait() if scattering else None, d_weight, d_bias]
 
@@ -100,7 +91,7 @@ class SequenceColumnOperator(Operator):
         return found
 
 
-class SequenceRowOperator(Operator):
+class SequenceRowOperator(LayerOperator):
     """x `(S, b, m)` → z `(s_i, b, n')`; parameters: columns `(n', m)`, bias `(n')`."""
 
     def forward(self, x: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
@@ -109,20 +100,13 @@ class SequenceRowOperator(Operator):
         z = _scattered(self, x, weight.t(), self.lengths(x.shape[0])).wait()
         return (z if bias is None else z.add_(bias)), []
 
-    def backward(
-        self,
-        delta: Tensor,
-        x: Any,
-        parameters: Parameters,
-        made: Sequence[Tensor],  # noqa: ARG002 - of all operators
-        needs: Sequence[bool],
-    ) -> list[Tensor | None]:
+    def backward(self, call: BackwardCall) -> list[Tensor | None]:
         """Return gradients; products run as the gradient of the output arrives.
 
         The bias is on every rank, and so is its whole gradient.
         """
-        weight = parameters[0]
-        needs_x, needs_weight, needs_bias = needs
+        delta, x, weight = call.delta, call.x, call.parameters[0]
+        needs_x, needs_weight, needs_bias = call.needs
         lengths = self.lengths(x.shape[0])
         gathering = self.group.gathering(delta.contiguous(), lengths, self.place)
         d_x = x.new_empty(x.shape) if needs_x else None
@@ -153,7 +137,7 @@ class SequenceRowOperator(Operator):
 
 
 def _scattered(
-    operator: Operator, x: Tensor, right: Tensor, lengths: Sequence[int]
+    operator: LayerOperator, x: Tensor, right: Tensor, lengths: Sequence[int]
 ) -> Scattering | NativeScattering:
     """Return the reduce-scatter of `x @ right` in flight, cut along the sequence."""
     shape = (*x.shape[:-1], right.shape[1])
@@ -177,10 +161,3 @@ def _is_worth(x: Tensor) -> bool:
 
 def _flat(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor) -> None:
-    if bias is None:
-        torch.mm(x, weight.t(), out=out)
-    else:
-        torch.addmm(bias, x, weight.t(), out=out)

@@ -1,16 +1,29 @@
-"""What linear layers over several ranks share: shards, checks, the dense equivalent."""
+"""What linear layers over several ranks share: shards, parameters, checks, the dense equivalent."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, TypedDict
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from wattree.errors import StrategyError
 from wattree.runtime.group import Group
+from wattree.runtime.layers.initialise import LINEAR_GAIN, rank_generator, uniform_
+from wattree.runtime.layers.operator import LayerOperator, run
 from wattree.runtime.shards import shard_widths
 
-__all__ = ["ShardedLinear", "rows_of"]
+
+class LayerSettings(TypedDict, total=False):
+    """Keyword arguments of every layer; `ShardedLinear` says what they are."""
+
+    group: Any
+    bias: bool
+    overlap: bool
+    device: Any
+    dtype: Any
+    name: str
 
 
 class ShardedLinear(nn.Module):
@@ -20,11 +33,15 @@ class ShardedLinear(nn.Module):
         in_features: Of the whole layer.
         out_features: Of the whole layer.
         group: `Group`, `ProcessGroup` or 1-D `DeviceMesh`; None for all ranks.
+        bias: Whether to add one.
         overlap: Whether communication goes on during local products.
+        device: Of the parameters.
+        dtype: Of the parameters.
         name: What messages call the layer.
-        cuts: Which of `in` and `out` are cut over the ranks.
 
     Attributes:
+        weight: `(out_shard, in_shard)`.
+        bias: `(out_shard,)`, or None.
         in_widths, out_widths: Shard of every rank, or the whole width alone where it is not cut.
             Widths that do not divide are fine.
         in_shard, out_shard: Of this rank.
@@ -33,15 +50,23 @@ class ShardedLinear(nn.Module):
         StrategyError: A width has fewer features than the group ranks.
     """
 
+    #: Which of `in` and `out` are cut over the ranks.
+    cuts: ClassVar[tuple[str, ...]] = ("in", "out")
+    #: Whether a rank's weight reads the whole input, although it is cut.
+    reads_whole: ClassVar[bool] = False
+    _operator: LayerOperator
+
     def __init__(
         self,
         in_features: int,
         out_features: int,
         *,
-        group: Any,
-        overlap: bool,
-        name: str,
-        cuts: tuple[str, ...] = ("in", "out"),
+        group: Any = None,
+        bias: bool = True,
+        overlap: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        name: str = "",
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
@@ -51,34 +76,65 @@ class ShardedLinear(nn.Module):
         widths, misfits = {}, {}
         for side, width in (("in", in_features), ("out", out_features)):
             try:
-                widths[side] = shard_widths(width, size if side in cuts else 1)
+                widths[side] = shard_widths(width, size if side in self.cuts else 1)
             except StrategyError as error:
                 misfits[f"{self.name}.{side}_features"] = next(iter(error.misfits.values()))
         if misfits:
             raise StrategyError(misfits)
         self.in_widths, self.out_widths = widths["in"], widths["out"]
-        self.in_shard = self.in_widths[rank if "in" in cuts else 0]
-        self.out_shard = self.out_widths[rank if "out" in cuts else 0]
+        self.in_shard = self.in_widths[rank if "in" in self.cuts else 0]
+        self.out_shard = self.out_widths[rank if "out" in self.cuts else 0]
+        columns = in_features if self.reads_whole else self.in_shard
+        made = {"device": device, "dtype": dtype}
+        self.weight = nn.Parameter(torch.empty(self.out_shard, columns, **made))
+        self.bias = nn.Parameter(torch.empty(self.out_shard, **made)) if bias else None
 
-    def told(self, features: int, **facts: Any) -> dict[str, Any]:
-        """Return what every operator is told.
+    def operator_kwargs(self, **facts: Any) -> dict[str, Any]:
+        """Return the arguments that every operator takes.
 
         Args:
-            features: Last dim of the input on this rank.
             facts: What all ranks have to agree on, besides what every layer has.
         """
         every = {
             "kind": type(self).__name__,
             "in_features": self.in_features,
             "out_features": self.out_features,
+            "bias": self.bias is not None,
         }
         return {
             "group": self.group,
             "place": self.name,
             "overlap": self.overlap,
-            "in_features": features,
+            "in_features": self.in_shard,
             "facts": every | facts,
         }
+
+    def reset_parameters(self, gain: float = LINEAR_GAIN) -> None:
+        """Draw initial values of variance `gain / in_features`."""
+        if self.weight.is_meta:
+            return
+        stream = rank_generator(self.group, self.weight.device)
+        uniform_(self.weight, gain / self.in_features, stream)
+        self._start_bias(stream)
+
+    def _start_bias(self, stream: torch.Generator | None) -> None:
+        if self.bias is not None:
+            uniform_(self.bias, LINEAR_GAIN / self.in_features, stream)
+
+    @property
+    def communicates(self) -> bool:
+        """Return whether the layer is more than a plain one of its own weight."""
+        return self.group.size > 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `(…, out_shard)` of `(…, in_shard)`."""
+        if not self.communicates:
+            return functional.linear(x, self.weight, self.bias)
+        z = run(self._operator, rows_of(x), *self._operands())
+        return z.view(*x.shape[:-1], self.out_shard)
+
+    def _operands(self) -> tuple[Tensor | None, ...]:
+        return self.weight, self.bias
 
     def dense_weight(self) -> Tensor:
         """Return the weight of the equivalent `nn.Linear`, on every rank; a collective call.
@@ -86,7 +142,7 @@ class ShardedLinear(nn.Module):
         Returns:
             `(out_features, in_features)`, without a gradient.
         """
-        raise NotImplementedError
+        return self.group.all_gather(self.weight.detach(), self.out_widths, self.name).wait()
 
     def dense_bias(self) -> Tensor | None:
         """Return the bias `(out_features,)` of the equivalent `nn.Linear`; a collective call."""

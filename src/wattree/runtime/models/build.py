@@ -10,11 +10,9 @@ from wattree.errors import JobError
 from wattree.job import CROSS_ENTROPY, Ffn, Job
 from wattree.runtime.data import Wanted, WantedKind
 from wattree.runtime.models.ffn import build_ffn
-from wattree.runtime.models.linears import Layout, Linears
+from wattree.runtime.models.linears import FeatureLayout, Linears
 from wattree.runtime.models.trainable import Trainable
 from wattree.runtime.models.transformer import build_decoder
-
-__all__ = ["TRAINABLE", "build_trainable"]
 
 #: What to say of any other model.
 TRAINABLE = (
@@ -81,7 +79,7 @@ def _transformer(job: Job, block: Mapping[str, Any], linears: Linears) -> Traina
             batch=job.data.global_batch,
         ),
         group=linears.group,
-        output_layout=Layout.VOCABULARY,
+        output_layout=FeatureLayout.VOCABULARY,
         outputs=shape.vocab,
         classes=True,
         place="model.transformer",

@@ -8,10 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wattree.job import Ffn
-from wattree.runtime.models.linears import Layout, Linears, Weights
-from wattree.runtime.recipe import Kind
-
-__all__ = ["FeedForward", "build_ffn"]
+from wattree.runtime.models.linears import FeatureLayout, Linears, Weights
+from wattree.runtime.recipe import LayerKind
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
@@ -33,7 +31,12 @@ class FeedForward(nn.Module):
     """
 
     def __init__(
-        self, layers: list[nn.Module], activation: str, *, inputs: Layout, outputs: Layout
+        self,
+        layers: list[nn.Module],
+        activation: str,
+        *,
+        inputs: FeatureLayout,
+        outputs: FeatureLayout,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
@@ -69,19 +72,19 @@ def build_ffn(ffn: Ffn, linears: Linears) -> FeedForward:
 
 def _maker(linears: Linears, number: int) -> Callable[..., nn.Module]:
     match linears.recipe.kind:
-        case Kind.DDP:
+        case LayerKind.DDP:
             return linears.plain
-        case Kind.TENSOR:
+        case LayerKind.TENSOR:
             return linears.gathered
-        case Kind.MEGATRON:
+        case LayerKind.MEGATRON:
             return linears.row if number % 2 else linears.column
-        case Kind.PHANTOM | Kind.LOW_RANK:
+        case LayerKind.PHANTOM | LayerKind.LOW_RANK:
             return linears.phantom
 
 
-def _layouts(kind: Kind, depth: int) -> tuple[Layout, Layout]:
-    if kind is Kind.DDP:
-        return Layout.WHOLE, Layout.WHOLE
-    if kind is Kind.MEGATRON:  # a column without its row leaves features where they are
-        return Layout.WHOLE, Layout.FEATURES if depth % 2 else Layout.WHOLE
-    return Layout.FEATURES, Layout.FEATURES
+def _layouts(kind: LayerKind, depth: int) -> tuple[FeatureLayout, FeatureLayout]:
+    if kind is LayerKind.DDP:
+        return FeatureLayout.WHOLE, FeatureLayout.WHOLE
+    if kind is LayerKind.MEGATRON:  # a column without its row leaves features where they are
+        return FeatureLayout.WHOLE, FeatureLayout.FEATURES if depth % 2 else FeatureLayout.WHOLE
+    return FeatureLayout.FEATURES, FeatureLayout.FEATURES

@@ -12,13 +12,11 @@ from torch import Tensor, nn
 from wattree.runtime import layers
 from wattree.runtime.group import Group
 from wattree.runtime.models.start import normal_block
-from wattree.runtime.recipe import Kind, Recipe
+from wattree.runtime.recipe import LayerKind, Recipe
 from wattree.runtime.shards import shard_offsets, shard_widths
 
-__all__ = ["Layout", "Linears", "Weights"]
 
-
-class Layout(StrEnum):
+class FeatureLayout(StrEnum):
     """Where the features of a tensor lie in the ranks of a replica."""
 
     WHOLE = "whole"  # all of them on every rank
@@ -118,7 +116,7 @@ class Linears:
         ghosts = recipe.ghosts_of(weights.name)
         told = {"ghosts": ghosts, "variant": recipe.variant, **self._settings(weights)}
         layer: layers.PhantomLinear | layers.LowRankLinear
-        if recipe.kind is Kind.LOW_RANK:
+        if recipe.kind is LayerKind.LOW_RANK:
             layer = layers.LowRankLinear(inputs, outputs, **told)
         else:
             layer = layers.PhantomLinear(inputs, outputs, regather=recipe.regather, **told)

@@ -19,8 +19,6 @@ from wattree.runtime.models.linears import Linears
 from wattree.runtime.models.share import shared_module
 from wattree.runtime.models.trainable import Trainable
 
-__all__ = ["Adapted", "config_trainable", "module_trainable"]
-
 #: Samples that the other start of a module answers at once.
 _CHUNK = 64
 

@@ -14,16 +14,21 @@ from typing import Any
 from torch import nn
 
 from wattree.errors import JobError, StrategyError
-from wattree.runtime.convert import CutKind, Plan, Rule, Side, conversion_of, phantomize
+from wattree.runtime.convert import (
+    ConversionPlan,
+    ConversionRule,
+    CutKind,
+    Side,
+    conversion_of,
+    phantomize,
+)
 from wattree.runtime.convert.convert import planned
 from wattree.runtime.convert.dense import linear_layers
 from wattree.runtime.convert.families import shipped_plan
 from wattree.runtime.models.linears import Linears
-from wattree.runtime.recipe import Kind, Recipe, names_layer
+from wattree.runtime.recipe import LayerKind, Recipe, names_layer
 from wattree.runtime.shards import shard_widths
 from wattree.strategy import PAIR
-
-__all__ = ["shared_module"]
 
 #: What is exact and lies as a phantom layer does; a layer of whole input and output is neither.
 _EXACT = {
@@ -49,7 +54,7 @@ def shared_module(module: nn.Module, linears: Linears, source: str) -> nn.Module
     recipe = linears.recipe
     try:
         plan = _counted(module, _plan(module, recipe, linears.group.size), recipe)
-        is_phantom = recipe.kind is Kind.PHANTOM
+        is_phantom = recipe.kind is LayerKind.PHANTOM
         options: dict[str, Any] = {"overlap": recipe.overlap}
         options |= {"regather": recipe.regather} if is_phantom else {}
         shared = phantomize(
@@ -68,7 +73,7 @@ def shared_module(module: nn.Module, linears: Linears, source: str) -> nn.Module
     return shared
 
 
-def _plan(module: nn.Module, recipe: Recipe, size: int) -> Plan:
+def _plan(module: nn.Module, recipe: Recipe, size: int) -> ConversionPlan:
     """Return the plan of the named layers, or the first shipped one that fits the module."""
     if recipe.phantom_layers is not None:
         return _named(module, recipe.phantom_layers, size)
@@ -83,7 +88,7 @@ def _plan(module: nn.Module, recipe: Recipe, size: int) -> Plan:
     raise StrategyError({"strategy": f"{recipe.kind} knows no plan for this module", **reasons})
 
 
-def _counted(module: nn.Module, plan: Plan, recipe: Recipe) -> Plan:
+def _counted(module: nn.Module, plan: ConversionPlan, recipe: Recipe) -> ConversionPlan:
     """Return a plan with rules for the layers that have ghosts of another number.
 
     Raises:
@@ -101,14 +106,14 @@ def _counted(module: nn.Module, plan: Plan, recipe: Recipe) -> Plan:
                 unmet.pop(pattern, None)
         if ghosts != recipe.ghosts:
             rules.append(replace(rule, pattern=_exactly(name), ghosts=ghosts))
-    if unmet and recipe.kind is Kind.PHANTOM:
+    if unmet and recipe.kind is LayerKind.PHANTOM:
         raise StrategyError(
             {f"strategy.layer_ghosts.{pattern}": "names no phantom layer" for pattern in unmet}
         )
     return replace(plan, rules=(*rules, *plan.rules)) if rules else plan
 
 
-def _with_attention(module: nn.Module, plan: Plan, size: int) -> Plan:
+def _with_attention(module: nn.Module, plan: ConversionPlan, size: int) -> ConversionPlan:
     """Add exact layers of attention by heads, as simulations have them, where that fits."""
     whole = _by_heads(module, plan, size)
     attention = tuple(rule for rule in whole.rules if rule not in plan.rules)
@@ -116,7 +121,7 @@ def _with_attention(module: nn.Module, plan: Plan, size: int) -> Plan:
     return replace(whole, rules=(*_exact(attention), *plan.rules))
 
 
-def _by_heads(module: nn.Module, plan: Plan, size: int) -> Plan:
+def _by_heads(module: nn.Module, plan: ConversionPlan, size: int) -> ConversionPlan:
     """Return the plan of feed-forward parts and of attention; without attention if it is unfit."""
     try:
         whole = shipped_plan(module, "all")
@@ -126,7 +131,7 @@ def _by_heads(module: nn.Module, plan: Plan, size: int) -> Plan:
     return whole
 
 
-def _named(module: nn.Module, patterns: Iterable[str], size: int) -> Plan:
+def _named(module: nn.Module, patterns: Iterable[str], size: int) -> ConversionPlan:
     """Return a plan in which the named layers are phantom layers.
 
     Of a transformer that is known they lie as simulations have them: hidden features and heads in
@@ -151,15 +156,15 @@ def _named(module: nn.Module, patterns: Iterable[str], size: int) -> Plan:
     return replace(known, rules=found_rules, name="strategy.phantom_layers")
 
 
-def _transformer(module: nn.Module, size: int) -> Plan:
+def _transformer(module: nn.Module, size: int) -> ConversionPlan:
     """Return the plan of a transformer that is known; one without rules for any other module."""
     try:
         return _by_heads(module, shipped_plan(module, "mlp"), size)
     except StrategyError:
-        return Plan(rules=())
+        return ConversionPlan(rules=())
 
 
-def _rule_of(name: str, known: Plan, *, is_named: bool) -> Rule | None:
+def _rule_of(name: str, known: ConversionPlan, *, is_named: bool) -> ConversionRule | None:
     """Return the rule of one layer; None where it stays."""
     rule = known.rule(name)
     if rule is not None and rule.kind is CutKind.KEEP:
@@ -167,11 +172,11 @@ def _rule_of(name: str, known: Plan, *, is_named: bool) -> Rule | None:
     if not is_named:
         return None if rule is None else _exact([replace(rule, pattern=_exactly(name))])[0]
     if rule is None:
-        return Rule(pattern=_exactly(name), input=Side.WHOLE, output=Side.WHOLE)
+        return ConversionRule(pattern=_exactly(name), input=Side.WHOLE, output=Side.WHOLE)
     return replace(rule, pattern=_exactly(name))
 
 
-def _exact(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+def _exact(rules: Iterable[ConversionRule]) -> tuple[ConversionRule, ...]:
     """Return rules of exact layers in the place of those of phantom layers."""
     return tuple(
         replace(rule, kind=_EXACT[rule.input, rule.output])
@@ -181,7 +186,7 @@ def _exact(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     )
 
 
-def _check_dropout(module: nn.Module, plan: Plan, size: int) -> None:
+def _check_dropout(module: nn.Module, plan: ConversionPlan, size: int) -> None:
     """Refuse random numbers for shards of unequal width beside random numbers for whole tensors.
 
     Ranks that draw different counts would drop different features of what all have whole.
@@ -203,14 +208,16 @@ def _check_dropout(module: nn.Module, plan: Plan, size: int) -> None:
         raise StrategyError(misfits)
 
 
-def _help(module: nn.Module, kind: Kind) -> str:
+def _help(module: nn.Module, kind: LayerKind) -> str:
     folded = dict.fromkeys(
         ".".join("*" if part.isdigit() else part for part in name.split("."))
         for name in linear_layers(module)
     )
     listed = ", ".join(list(folded)[:_MOST_NAMES]) or "none"
     more = ", …" if len(folded) > _MOST_NAMES else ""
-    fix = "name some with strategy.phantom_layers" if kind is Kind.PHANTOM else "use preset ddp"
+    fix = (
+        "name some with strategy.phantom_layers" if kind is LayerKind.PHANTOM else "use preset ddp"
+    )
     return f"linear layers are {listed}{more}; {fix}"
 
 

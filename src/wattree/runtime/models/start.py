@@ -11,8 +11,6 @@ import hashlib
 import torch
 from torch import Tensor
 
-__all__ = ["normal_block"]
-
 #: Rows and columns of a tile.
 _TILE = 512
 

@@ -10,11 +10,9 @@ from torch.nn import functional
 from wattree.errors import JobError
 from wattree.runtime.data import SampleSet, Wanted
 from wattree.runtime.group import Group
-from wattree.runtime.models.linears import Layout
+from wattree.runtime.models.linears import FeatureLayout
 from wattree.runtime.models.vocabulary import vocabulary_loss
 from wattree.runtime.regions import join_parts, own_part
-
-__all__ = ["Trainable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +32,8 @@ class Trainable:
     module: nn.Module
     wanted: Wanted
     group: Group
-    input_layout: Layout = Layout.WHOLE
-    output_layout: Layout = Layout.WHOLE
+    input_layout: FeatureLayout = FeatureLayout.WHOLE
+    output_layout: FeatureLayout = FeatureLayout.WHOLE
     outputs: int = 0
     classes: bool | None = None
     place: str = "model"
@@ -68,9 +66,9 @@ class Trainable:
         self, inputs: tuple[Tensor, ...], targets: Tensor | None
     ) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """Return what this rank needs of samples: its shard of features that are spread."""
-        if self.input_layout is Layout.FEATURES:
+        if self.input_layout is FeatureLayout.FEATURES:
             inputs = tuple(own_part(x, self.group).contiguous() for x in inputs)
-        is_spread = self.output_layout is Layout.FEATURES
+        is_spread = self.output_layout is FeatureLayout.FEATURES
         if targets is not None and is_spread and targets.is_floating_point():
             targets = own_part(targets, self.group).contiguous()
         return inputs, targets
@@ -88,18 +86,18 @@ class Trainable:
             return outputs
         if targets.is_floating_point():
             total = outputs.numel()
-            if self.output_layout is Layout.FEATURES:
+            if self.output_layout is FeatureLayout.FEATURES:
                 total = total // outputs.shape[-1] * self.outputs
             return (outputs.float() - targets).square().sum() / total
         outputs, targets = outputs.flatten(0, -2), targets.flatten()
-        if self.output_layout is Layout.VOCABULARY:
+        if self.output_layout is FeatureLayout.VOCABULARY:
             return vocabulary_loss(outputs.float(), targets, self.group, self.outputs)
-        if self.output_layout is Layout.FEATURES:
+        if self.output_layout is FeatureLayout.FEATURES:
             outputs = join_parts(outputs, self.group, self.outputs, "loss")
         return functional.cross_entropy(outputs.float(), targets)
 
     @property
     def share(self) -> float:
         """What this rank's loss counts in the sum over the ranks of its replica."""
-        is_part = self.output_layout is Layout.FEATURES and not self.classes
+        is_part = self.output_layout is FeatureLayout.FEATURES and not self.classes
         return 1.0 if is_part else 1.0 / self.group.size

@@ -19,8 +19,6 @@ from wattree.runtime.models.linears import Linears, Weights
 from wattree.runtime.models.vocabulary import VocabularyEmbedding
 from wattree.runtime.regions import join_parts, split_parts
 
-__all__ = ["Decoder", "build_decoder", "check_shape"]
-
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "relu": functional.relu,
@@ -87,6 +85,7 @@ class Norm(nn.Module):
             parameter.is_partial = linears.sequence_parallel
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the norm of each position."""
         if self.is_rms:
             return functional.rms_norm(x, (self.width,), self.weight, 1e-6)
         return functional.layer_norm(x, (self.width,), self.weight, self.bias, 1e-5)
@@ -115,6 +114,7 @@ class Attention(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return what attention adds to the residual."""
         qkv = self.qkv(x)
         sizes = [self.heads, self.kv_heads, self.kv_heads]
         q, k, v = (
@@ -150,6 +150,7 @@ class FeedForwardPart(nn.Module):
         self.down = down(inner, shape.hidden, weights)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return what the feed-forward part adds to the residual."""
         if self.is_phantom:
             x = split_parts(x, self.group, self.name)
         x = self.up(x)
@@ -173,6 +174,7 @@ class Layer(nn.Module):
         self.mlp = FeedForwardPart(shape, linears, f"{name}.mlp")
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the residual behind the layer."""
         x = x + self.attention(self.attention_norm(x))
         return x + self.mlp(self.mlp_norm(x))
 

@@ -16,8 +16,6 @@ from wattree.runtime.group import Group
 from wattree.runtime.regions import sum_parts
 from wattree.runtime.shards import shard_offsets, shard_widths
 
-__all__ = ["IGNORED", "VocabularyEmbedding", "vocabulary_loss"]
-
 #: Target of places that have none, as PyTorch's losses have it.
 IGNORED = -100
 

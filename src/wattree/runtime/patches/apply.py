@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from wattree.runtime.colocation.environment import Colocation
+from wattree.runtime.colocation.environment import ColocatedProcess
 from wattree.runtime.patches.backend import change_backend
 from wattree.runtime.patches.learning_rate import change_learning_rate
 from wattree.runtime.patches.loader import change_loader
 from wattree.runtime.patches.model import change_model
 
-__all__ = ["apply"]
 
-
-def apply(told: Colocation, left: frozenset[str]) -> None:
+def apply(told: ColocatedProcess, left: frozenset[str]) -> None:
     """Change torch.
 
     Args:
@@ -40,7 +38,7 @@ def apply(told: Colocation, left: frozenset[str]) -> None:
         sys.stderr.write(f"wattree: {told.processes} processes per device: {', '.join(done)}\n")
 
 
-def _loaders(told: Colocation, left: frozenset[str]) -> str:
+def _loaders(told: ColocatedProcess, left: frozenset[str]) -> str:
     batch = (
         f"1/{told.processes} of the batch"
         if told.batch_rule == "fixed-global"

@@ -10,14 +10,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from wattree.runtime.colocation.environment import Colocation
+from wattree.runtime.colocation.environment import ColocatedProcess
 from wattree.runtime.patches.ending import end_by
 from wattree.runtime.reduce.nccl import check_nccl
 
-__all__ = ["change_backend", "shared_backend"]
 
-
-def change_backend(told: Colocation) -> None:
+def change_backend(told: ColocatedProcess) -> None:
     """Let scripts that ask for NCCL, or for nothing, have gloo; check NCCL where it is wanted."""
     if not dist.is_available():
         return
@@ -42,7 +40,7 @@ def shared_backend(backend: str | None) -> str | None:
     return "gloo" if "nccl" in parts else backend
 
 
-def _wrapped(original: Callable[..., Any], told: Colocation) -> Callable[..., Any]:
+def _wrapped(original: Callable[..., Any], told: ColocatedProcess) -> Callable[..., Any]:
     names = list(inspect.signature(original).parameters)
 
     @functools.wraps(original)

@@ -9,8 +9,6 @@ from typing import TypeVar
 from wattree.errors import WattreeError
 from wattree.runtime.launch.follow import tell_launcher
 
-__all__ = ["end_by"]
-
 _Found = TypeVar("_Found")
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-__all__ = ["change_learning_rate"]
-
 
 def change_learning_rate(scale: int) -> None:
     """Multiply what optimisers are given as learning rates.

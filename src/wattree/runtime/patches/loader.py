@@ -10,17 +10,15 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from wattree.errors import JobError
 from wattree.runtime.colocation.batch import batch_share
-from wattree.runtime.colocation.environment import Colocation
+from wattree.runtime.colocation.environment import ColocatedProcess
 from wattree.runtime.colocation.layout import share_of
 from wattree.runtime.patches import UNPATCHED
 from wattree.runtime.patches.ending import end_by
 
-__all__ = ["change_loader"]
-
 _SOURCE = "DataLoader(batch_size=…)"
 
 
-def change_loader(told: Colocation, *, batch: bool, workers: bool) -> None:
+def change_loader(told: ColocatedProcess, *, batch: bool, workers: bool) -> None:
     """Let every loader that the script makes take this process's share.
 
     Args:
@@ -50,7 +48,7 @@ def change_loader(told: Colocation, *, batch: bool, workers: bool) -> None:
     DataLoader.__init__ = begin
 
 
-def _batch(values: dict[str, Any], told: Colocation) -> int:
+def _batch(values: dict[str, Any], told: ColocatedProcess) -> int:
     """Return the samples of a batch of this process.
 
     Raises:
@@ -76,7 +74,7 @@ def _batch(values: dict[str, Any], told: Colocation) -> int:
     return share.samples
 
 
-def _workers(workers: int, told: Colocation) -> int:
+def _workers(workers: int, told: ColocatedProcess) -> int:
     if told.loader_workers is not None:
         return told.loader_workers
     return max(1, share_of(workers, told.processes, told.device_rank))

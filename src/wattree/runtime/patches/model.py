@@ -12,18 +12,16 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from wattree.errors import RunError
-from wattree.runtime.colocation.environment import Colocation
+from wattree.runtime.colocation.environment import ColocatedProcess
 from wattree.runtime.patches import UNPATCHED
 from wattree.runtime.patches.ending import end_by
 from wattree.runtime.reduce import Reduction, attach
-
-__all__ = ["change_model"]
 
 #: Hooks of torch that say what else is wanted of the mean, which this one does as well.
 _KNOWN = {"allreduce_hook": False, "bf16_compress_hook": True}
 
 
-def change_model(told: Colocation) -> None:
+def change_model(told: ColocatedProcess) -> None:
     """Attach a reduction to every model that the script wraps with DDP."""
     model = DistributedDataParallel
     # Beside the models, which scripts may copy and save.
@@ -84,7 +82,7 @@ def _follow(reduction: Reduction, hook: Any) -> None:
         reduction.compress()
 
 
-def _say_of_batch_norm(model: Any, told: Colocation) -> None:
+def _say_of_batch_norm(model: Any, told: ColocatedProcess) -> None:
     layers = [
         layer
         for layer in model.modules()

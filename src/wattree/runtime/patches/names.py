@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-__all__ = ["FOLDER", "PARTS", "UNPATCHED"]
-
 #: Goes to the front of PYTHONPATH; it holds a `sitecustomize` and nothing else.
 FOLDER = Path(__file__).resolve().parents[1] / "patched"
 #: What a script gains.

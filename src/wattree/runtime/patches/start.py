@@ -11,12 +11,10 @@ from types import ModuleType
 from typing import Any
 
 from wattree.errors import RunError, WattreeError
-from wattree.runtime.colocation.environment import Colocation, colocation_from
+from wattree.runtime.colocation.environment import ColocatedProcess, colocation_from
 from wattree.runtime.launch.follow import follow
 from wattree.runtime.patches import PARTS, UNPATCHED
 from wattree.runtime.tune import Trial, trial_from
-
-__all__ = ["left_out", "start"]
 
 
 def start() -> None:
@@ -60,7 +58,7 @@ def left_out(environment: Mapping[str, str]) -> frozenset[str]:
     return found
 
 
-def _change(told: Colocation, left: frozenset[str], trial: Trial | None) -> None:
+def _change(told: ColocatedProcess, left: frozenset[str], trial: Trial | None) -> None:
     # What these import imports torch.
     from wattree.runtime.patches.apply import apply
 

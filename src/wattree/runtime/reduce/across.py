@@ -10,9 +10,7 @@ from torch import Tensor
 
 from wattree.errors import CommunicationError
 from wattree.runtime.reduce.mean import all_reduce_bytes, sum_rounded_once_
-from wattree.runtime.transfers import Traffic
-
-__all__ = ["GroupSum"]
+from wattree.runtime.transfers import SentTraffic
 
 
 class GroupSum:
@@ -28,7 +26,7 @@ class GroupSum:
     """
 
     def __init__(
-        self, process_group: Any, traffic: Traffic, *, patience_s: float, rank: int
+        self, process_group: Any, traffic: SentTraffic, *, patience_s: float, rank: int
     ) -> None:
         self._group, self._traffic, self._patience_s = process_group, traffic, patience_s
         self._rank, self.size = rank, dist.get_world_size(process_group)

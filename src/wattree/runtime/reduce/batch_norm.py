@@ -16,8 +16,6 @@ from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 from wattree.runtime.colocation.environment import colocation_from
 from wattree.runtime.reduce.members import agree, device_of, host_name, members_of
 
-__all__ = ["SharedBatchNorm", "share_batch_norm"]
-
 
 class SharedBatchNorm(_BatchNorm):
     """Batch norm over the samples of all ranks of a group, on any kind of device.

@@ -16,9 +16,7 @@ from wattree.runtime.reduce.hook import Reduction
 from wattree.runtime.reduce.members import Members, agree, device_of, host_name, members_of
 from wattree.runtime.reduce.samples import Samples, rows_of
 from wattree.runtime.reduce.ways import way_of
-from wattree.runtime.transfers import Traffic
-
-__all__ = ["attach"]
+from wattree.runtime.transfers import SentTraffic
 
 #: Time that a rank has to come to a bucket, unless said otherwise; as of the groups of layers. [s]
 _PATIENCE_S = 180.0
@@ -33,7 +31,7 @@ def attach(
     average: Literal["ranks", "samples"] = "ranks",
     count: Callable[[Sequence[Any], Mapping[str, Any]], int] = rows_of,
     timeout_s: float = _PATIENCE_S,
-    traffic: Traffic | None = None,
+    traffic: SentTraffic | None = None,
 ) -> Reduction:
     """Let a DDP model average its gradients as fits several processes on a device.
 
@@ -70,18 +68,13 @@ def attach(
     group = model.process_group
     device = device_of(group, told, processes_per_device)
     members = _members(group, device, method, compress, average)
-    traffic = traffic or Traffic()
+    traffic = traffic or SentTraffic()
     first = next(parameter for parameter in model.parameters() if parameter.requires_grad)
     way = way_of(method, group, members, first.device, traffic=traffic, timeout_s=timeout_s)
     way.compressed = compress == "bf16"
-    reduction = Reduction(
-        way,
-        method=method,
-        samples=Samples(model, by_samples=average == "samples", count=count),
-        rank=dist.get_rank(),
-        traffic=traffic,
-        device=first.device,
-    )
+    samples = Samples(model, by_samples=average == "samples", count=count)
+    place = {"rank": dist.get_rank(), "device": first.device}
+    reduction = Reduction(way, method=method, samples=samples, traffic=traffic, **place)
     # Its thread would keep it, and shared memory with it, when the model is gone.
     weakref.finalize(model, reduction.close).atexit = False
     # DDP compares annotations, which are text in modules like this one; a lambda has none.

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from wattree.errors import CommunicationError
 from wattree.runtime.reduce.mean import Across, averaged_, pieces_of, weighed_
-from wattree.runtime.reduce.meeting import Meeting
+from wattree.runtime.reduce.meeting import MemberMeeting
 from wattree.runtime.reduce.rooms import Rooms
-
-__all__ = ["Hierarchical"]
 
 #: Types of gradients, by the number that stands for them.
 _KINDS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -40,7 +38,7 @@ class Hierarchical:
 
     def __init__(
         self,
-        meeting: Meeting,
+        meeting: MemberMeeting,
         rooms: tuple[Rooms, Rooms],
         across: Across | None,
         *,

@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
-__all__ = ["DeviceRooms"]
-
 #: What rebuilds a tensor in another process, and its arguments; plain values that can be sent.
 _Handle = tuple[Callable[..., Tensor], tuple[Any, ...]]
 #: Rooms grow to so many times what is asked for, as buckets of a model differ in size.

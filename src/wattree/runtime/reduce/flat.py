@@ -7,8 +7,6 @@ from torch import Tensor
 
 from wattree.runtime.reduce.mean import Across, averaged_, weighed_
 
-__all__ = ["Flat"]
-
 
 class Flat:
     """Averages over all ranks by one sum over them.

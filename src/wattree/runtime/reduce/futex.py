@@ -16,8 +16,6 @@ import platform
 import threading
 import time
 
-__all__ = ["fence", "sleep_while", "wake_all"]
-
 #: Of `futex`, by machine [1].
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}
 _NUMBER = _NUMBERS.get(platform.machine()) if platform.system() == "Linux" else None

@@ -14,10 +14,7 @@ from torch import Tensor
 
 from wattree.errors import CommunicationError, WattreeError
 from wattree.runtime.reduce.samples import Samples
-from wattree.runtime.transfers import Traffic
-
-__all__ = ["Average", "Reduction"]
-
+from wattree.runtime.transfers import SentTraffic
 
 #: Time that the thread has to end; it is in the middle of a bucket if it takes longer. [s]
 _LEAVE_S = 1.0
@@ -80,7 +77,7 @@ class Reduction:
         method: str,
         samples: Samples,
         rank: int,
-        traffic: Traffic,
+        traffic: SentTraffic,
         device: Any,
     ) -> None:
         self.method, self.traffic = method, traffic

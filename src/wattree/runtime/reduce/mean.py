@@ -8,15 +8,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = [
-    "Across",
-    "all_reduce_bytes",
-    "averaged_",
-    "pieces_of",
-    "sum_rounded_once_",
-    "weighed_",
-]
-
 #: Elements that a processor adds at once, so that sums stay in its cache, and no more threads are
 #: started for them (PyTorch shares what is larger among threads).
 _PIECE = 32_768

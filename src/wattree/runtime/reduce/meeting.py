@@ -18,8 +18,6 @@ from collections.abc import Iterable, Sequence
 from wattree.errors import CommunicationError, HardwareError
 from wattree.runtime.reduce.futex import fence, sleep_while, wake_all
 
-__all__ = ["Meeting", "Note", "shared_file", "shared_path"]
-
 #: Bytes of a member: its words on one cache line, what it says of itself on the next.
 _MEMBER_BYTES = 256
 _NOTE_AT = 64
@@ -74,7 +72,7 @@ def shared_path(process: int, descriptor: int) -> str:
     return f"/proc/{process}/fd/{descriptor}"
 
 
-class Meeting:
+class MemberMeeting:
     """The members of a device.
 
     Args:

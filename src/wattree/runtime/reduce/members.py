@@ -12,9 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from wattree.errors import CommunicationError, RunError
-from wattree.runtime.colocation.environment import Colocation
-
-__all__ = ["Members", "agree", "device_of", "host_name", "members_of"]
+from wattree.runtime.colocation.environment import ColocatedProcess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +37,7 @@ class Members:
         return self.leaders.index(self.ranks[0])
 
 
-def device_of(group: Any, told: Colocation | None, processes: int | None) -> int:
+def device_of(group: Any, told: ColocatedProcess | None, processes: int | None) -> int:
     """Return the number of this process's device.
 
     Args:

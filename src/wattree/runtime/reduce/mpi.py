@@ -18,9 +18,7 @@ from torch import Tensor
 from wattree.errors import CommunicationError, MissingExtraError
 from wattree.runtime.launch.environment import LAUNCHERS
 from wattree.runtime.reduce.mean import all_reduce_bytes, sum_rounded_once_
-from wattree.runtime.transfers import Traffic
-
-__all__ = ["MpiSum", "mpi_problem"]
+from wattree.runtime.transfers import SentTraffic
 
 
 class MpiSum:
@@ -38,7 +36,9 @@ class MpiSum:
         CommunicationError: The ranks are not those of an MPI program.
     """
 
-    def __init__(self, ranks: Sequence[int], *, rank: int, world: int, traffic: Traffic) -> None:
+    def __init__(
+        self, ranks: Sequence[int], *, rank: int, world: int, traffic: SentTraffic
+    ) -> None:
         problem = mpi_problem(world, os.environ)  # starting MPI where it holds would not return
         if problem:
             raise CommunicationError(f"rank {rank}: {problem}")

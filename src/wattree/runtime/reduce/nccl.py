@@ -13,8 +13,6 @@ from collections.abc import Mapping
 
 from wattree.errors import HardwareError
 
-__all__ = ["check_nccl", "loaded_version", "multi_rank_problem"]
-
 #: The switch [1], and the first release that has it.
 _SWITCH = "NCCL_MULTI_RANK_GPU_ENABLE"
 _FIRST = (2, 30)

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from wattree.errors import HardwareError
 
-__all__ = ["Rooms", "SharedRooms"]
-
 #: Rooms begin on a line of the processor's cache.
 _LINE_BYTES = 64
 #: Pages are mapped at once where the system can, not one by one when they are first written to.

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Samples", "rows_of"]
-
 
 class Samples:
     """Counts the samples of forward passes since gradients were last averaged.

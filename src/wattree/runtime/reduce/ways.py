@@ -16,14 +16,12 @@ from wattree.runtime.reduce.device_rooms import DeviceRooms
 from wattree.runtime.reduce.flat import Flat
 from wattree.runtime.reduce.hook import Average
 from wattree.runtime.reduce.mean import Across
-from wattree.runtime.reduce.meeting import Meeting, shared_file, shared_path
+from wattree.runtime.reduce.meeting import MemberMeeting, shared_file, shared_path
 from wattree.runtime.reduce.members import Members, agree
 from wattree.runtime.reduce.mpi import MpiSum
 from wattree.runtime.reduce.nccl import check_nccl
 from wattree.runtime.reduce.rooms import Rooms, SharedRooms
-from wattree.runtime.transfers import Traffic
-
-__all__ = ["way_of"]
+from wattree.runtime.transfers import SentTraffic
 
 #: Files of a device: where its processes meet, and rooms for two buckets in turn.
 _FILES = ("meeting", "even", "odd")
@@ -35,7 +33,7 @@ def way_of(
     members: Members,
     device: Any,
     *,
-    traffic: Traffic,
+    traffic: SentTraffic,
     timeout_s: float,
 ) -> Average:
     """Return a way to average over the ranks of a process group; a collective call of them.
@@ -58,7 +56,7 @@ def way_of(
 
 
 def _hierarchical(
-    group: Any, members: Members, device: Any, traffic: Traffic, timeout_s: float
+    group: Any, members: Members, device: Any, traffic: SentTraffic, timeout_s: float
 ) -> Average:
     meeting, *rooms = _shared_files(group, members)
     across = None
@@ -72,7 +70,7 @@ def _hierarchical(
         across = group if is_leader else None
     even, odd = _rooms(rooms, members, device, timeout_s)
     return Hierarchical(
-        Meeting(meeting, members.place, members.ranks, patience_s=timeout_s),
+        MemberMeeting(meeting, members.place, members.ranks, patience_s=timeout_s),
         (even, odd),
         across,
         devices=len(members.leaders),
@@ -96,7 +94,7 @@ def _rooms(
 
 
 def _flat(
-    members: Members, method: str, device: Any, traffic: Traffic, timeout_s: float
+    members: Members, method: str, device: Any, traffic: SentTraffic, timeout_s: float
 ) -> Average:
     ranks = members.everybody
     is_shared = len(ranks) > len(members.leaders)
@@ -113,7 +111,9 @@ def _flat(
     return Flat(across, ranks=len(ranks))
 
 
-def _group_sum(ranks: Sequence[int], backend: str, traffic: Traffic, timeout_s: float) -> GroupSum:
+def _group_sum(
+    ranks: Sequence[int], backend: str, traffic: SentTraffic, timeout_s: float
+) -> GroupSum:
     group = _group(ranks, backend, timeout_s)
     return GroupSum(group, traffic, patience_s=timeout_s, rank=dist.get_rank())
 

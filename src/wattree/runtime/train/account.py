@@ -12,12 +12,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from wattree.energy.stages import all_reduce_sent_bytes
 from wattree.runtime.layers import RowParallelLinear, ShardedLinear
 from wattree.runtime.models.vocabulary import VocabularyEmbedding
-from wattree.runtime.train.record import Recorder, Span
-from wattree.runtime.train.session import Session
-
-__all__ = ["RankAccount", "gathered", "peak_memory_bytes", "ring_bytes"]
+from wattree.runtime.train.record import Span, SpanRecorder
+from wattree.runtime.train.session import RankSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ class RankAccount:
 def ring_bytes(module: nn.Module, replicas: int) -> float:
     """Return what a rank sends to reduce its gradients over replicas, in a ring. [B]"""
     elements = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
-    return 2.0 * (replicas - 1) / replicas * elements
+    return all_reduce_sent_bytes(elements, replicas)
 
 
 def peak_memory_bytes(device: torch.device) -> float:
@@ -69,7 +68,12 @@ def peak_memory_bytes(device: torch.device) -> float:
 
 
 def gathered(
-    session: Session, recorder: Recorder, origin: Any, *, module: nn.Module, measured_steps: int
+    session: RankSession,
+    recorder: SpanRecorder,
+    origin: Any,
+    *,
+    module: nn.Module,
+    measured_steps: int,
 ) -> Sequence[RankAccount]:
     """Return what all ranks measured, on rank 0; nothing on others. A collective call."""
     traffic, recipe = session.group.traffic, session.recipe

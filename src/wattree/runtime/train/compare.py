@@ -13,8 +13,6 @@ from wattree.predict import run_of, simulate
 from wattree.runtime.train.outcome import Trained
 from wattree.trace import STAGES, Run
 
-__all__ = ["ComparedFigure", "Comparison", "advice_of", "compared"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedFigure:
@@ -37,7 +35,7 @@ class ComparedFigure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class PredictionComparison:
     """A prediction beside its measurement.
 
     Attributes:
@@ -60,7 +58,7 @@ class Comparison:
         return asdict(self)
 
 
-def compared(found: Trained, *, calibration: Path | None) -> Comparison:
+def compared(found: Trained, *, calibration: Path | None) -> PredictionComparison:
     """Simulate a job and return its figures beside those that were measured.
 
     Energies are those of the nodes, without what the site adds.
@@ -89,7 +87,7 @@ def compared(found: Trained, *, calibration: Path | None) -> Comparison:
     ]
     use = found.result.training
     assert use is not None
-    return Comparison(
+    return PredictionComparison(
         figures=tuple(figures),
         # As measured: of a process, be it one that sends for others of its device or not.
         predicted_sent_bytes=(run.work.network_bytes or 0.0) / (ranks * _processes(job)),

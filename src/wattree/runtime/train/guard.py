@@ -11,8 +11,6 @@ from wattree.errors import CommunicationError, WattreeError
 from wattree.runtime.launch import Launch, end_soon, leave_failure, watch_parent
 from wattree.runtime.train.health import is_echo
 
-__all__ = ["guarded"]
-
 T = TypeVar("T")
 
 DEFECT, MISTAKE = 1, 2

@@ -11,9 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from wattree.errors import CommunicationError, RunError
-from wattree.runtime.layers.operator import Operator
-
-__all__ = ["broken_loss", "is_echo", "is_out_of_memory", "layer_in", "out_of_memory"]
+from wattree.runtime.layers.operator import LayerOperator
 
 #: What gloo, NCCL and the store say where the process at the other end has gone.
 _GONE = (
@@ -52,7 +50,7 @@ def layer_in(error: BaseException, module: nn.Module) -> str:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         for key in ("self", "layer"):
             owner = frame.f_locals.get(key)
-            found = owner.place if isinstance(owner, Operator) else names.get(id(owner), found)
+            found = owner.place if isinstance(owner, LayerOperator) else names.get(id(owner), found)
     return found
 
 

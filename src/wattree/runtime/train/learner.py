@@ -14,9 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from wattree.runtime.data import Batch
 from wattree.runtime.models import Trainable
 from wattree.runtime.reduce import Reduction, attach
-from wattree.runtime.train.session import Session
-
-__all__ = ["Learner"]
+from wattree.runtime.train.session import RankSession
 
 
 class Learner:
@@ -33,7 +31,7 @@ class Learner:
     def __init__(
         self,
         trainable: Trainable,
-        session: Session,
+        session: RankSession,
         *,
         optimizer: torch.optim.Optimizer,
         autocast: Callable[[], contextlib.AbstractContextManager[Any]],
@@ -116,7 +114,7 @@ class Learner:
             gradient.copy_(whole.view_as(gradient))
 
 
-def _shared(model: nn.Module, session: Session) -> Reduction | None:
+def _shared(model: nn.Module, session: RankSession) -> Reduction | None:
     """Let replicas that share a device average their gradients there first."""
     processes = session.recipe.processes_per_device
     if processes == 1 or not isinstance(model, DistributedDataParallel):
@@ -129,7 +127,7 @@ def _shared(model: nn.Module, session: Session) -> Reduction | None:
     )
 
 
-def _replicated(module: nn.Module, session: Session) -> nn.Module:
+def _replicated(module: nn.Module, session: RankSession) -> nn.Module:
     if not any(parameter.requires_grad for parameter in module.parameters()):
         return module
     # Buckets are laid out anew after the first step unless parameters may be unused. Where more

@@ -14,21 +14,19 @@ from wattree.errors import RunError
 from wattree.runtime.data import Batch
 from wattree.runtime.train.health import broken_loss, is_out_of_memory, out_of_memory
 from wattree.runtime.train.learner import Learner
-from wattree.runtime.train.losses import Agreement, LossLog
+from wattree.runtime.train.losses import LossAgreement, LossLog
 from wattree.runtime.train.progress import Progress
-from wattree.runtime.train.record import Recorder
+from wattree.runtime.train.record import SpanRecorder
 from wattree.runtime.train.saving import Saving
-from wattree.runtime.train.session import Session
+from wattree.runtime.train.session import RankSession
 from wattree.runtime.train.stop import StopAsked
-
-__all__ = ["Ended", "Loop"]
 
 #: Steps over whose mean loss the target is to be reached.
 TARGET_OVER = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class LoopEnd:
     """How a loop ended.
 
     Attributes:
@@ -62,11 +60,11 @@ class Loop:
     def __init__(
         self,
         learner: Learner,
-        session: Session,
+        session: RankSession,
         *,
         saving: Saving,
         log: LossLog,
-        recorder: Recorder,
+        recorder: SpanRecorder,
         progress: Progress,
         power: Callable[[], tuple[float | None, bool]],
         measured: Callable[[], None],
@@ -85,7 +83,7 @@ class Loop:
         last: int,
         target: float | None,
         stop: StopAsked,
-    ) -> Ended:
+    ) -> LoopEnd:
         """Train from step `first` to `last`, or until the target or a wish to stop.
 
         Raises:
@@ -106,7 +104,7 @@ class Loop:
             interrupted = agreed.stop and step < last
             if is_saved or interrupted or step == last or reached is not None:
                 self._save(step)
-        return Ended(
+        return LoopEnd(
             step=step, losses=tuple(self._log.losses), interrupted=interrupted, reached=reached
         )
 
@@ -124,7 +122,7 @@ class Loop:
         self._parts.append(part)
         return inputs
 
-    def _talk(self, step: int, inputs: tuple[Tensor, ...], stop: StopAsked) -> Agreement:
+    def _talk(self, step: int, inputs: tuple[Tensor, ...], stop: StopAsked) -> LossAgreement:
         watts, is_estimate = self._power()
         agreed = self._log.talk(
             stop=stop.asked, power_w=watts or 0.0, is_estimate=is_estimate and watts is not None
@@ -137,7 +135,7 @@ class Loop:
         return agreed
 
     def _broken(
-        self, agreed: Agreement, parts: list[float], step: int, inputs: tuple[Tensor, ...]
+        self, agreed: LossAgreement, parts: list[float], step: int, inputs: tuple[Tensor, ...]
     ) -> RunError:
         return broken_loss(
             list(agreed.losses),

@@ -11,15 +11,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Agreement", "LossLog"]
-
 #: Ranks talk about losses so often at most, but after every step that takes longer. [s]
 _TALK_EVERY_S = 0.2
 _MOST_STEPS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
+class LossAgreement:
     """What the ranks found out together.
 
     Attributes:
@@ -71,7 +69,7 @@ class LossLog:
         """Whether the ranks are to talk; the same on all of them."""
         return len(self._parts) >= self._every
 
-    def talk(self, *, stop: bool, power_w: float, is_estimate: bool) -> Agreement:
+    def talk(self, *, stop: bool, power_w: float, is_estimate: bool) -> LossAgreement:
         """Return what the ranks know together; a collective call.
 
         Args:
@@ -92,7 +90,7 @@ class LossLog:
         self._every = min(max(int(_TALK_EVERY_S / step_s) if step_s > 0 else 1, 1), _MOST_STEPS)
         self._parts, self._begun_s = [], time.monotonic()
         self.losses += losses
-        return Agreement(
+        return LossAgreement(
             losses=tuple(losses),
             stop=stops > 0,
             power_w=watts,

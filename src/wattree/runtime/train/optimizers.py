@@ -11,8 +11,6 @@ from torch import nn
 
 from wattree.errors import JobError
 
-__all__ = ["autocast_of", "optimizer_of"]
-
 #: Name → PyTorch's class, its other settings and its usual learning rate.
 _OPTIMIZERS: dict[str, tuple[Callable[..., Any], dict[str, Any], float]] = {
     "adam": (torch.optim.Adam, {}, 1e-3),

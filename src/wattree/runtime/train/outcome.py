@@ -16,7 +16,7 @@ from wattree.job import Job
 from wattree.predict import Setting, setting_of
 from wattree.runtime.recipe import Recipe
 from wattree.runtime.train.account import RankAccount
-from wattree.runtime.train.loop import TARGET_OVER, Ended
+from wattree.runtime.train.loop import TARGET_OVER, LoopEnd
 from wattree.runtime.train.timeline import measured_trace
 from wattree.strategy import FIXED_GLOBAL, StrategyOptions
 from wattree.strategy.described import describe
@@ -36,8 +36,6 @@ from wattree.trace import (
     TrainingUse,
     Work,
 )
-
-__all__ = ["Trained", "trained"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +65,7 @@ def trained(
     job: Job,
     recipe: Recipe,
     run: Run,
-    ended: Ended,
+    ended: LoopEnd,
     accounts: Sequence[RankAccount],
     *,
     first: int,
@@ -90,10 +88,7 @@ def trained(
     """
     setting = setting_of(job, load_calibration(calibration))
     steps = max(run.iterations, 1)
-    sent = {
-        name: sum(account.sent_bytes.get(name, 0.0) for account in accounts) / len(accounts) / steps
-        for name in sorted({name for account in accounts for name in account.sent_bytes})
-    }
+    sent = _sent_by(accounts, steps)
     run = replace(run, work=_work(job, recipe, setting, accounts, sent))
     trace = measured_trace(accounts)
     use = TrainingUse(
@@ -125,6 +120,14 @@ def trained(
         run=run,
         interrupted=ended.interrupted,
     )
+
+
+def _sent_by(accounts: Sequence[RankAccount], steps: int) -> dict[str, float]:
+    """Return what a rank sends in a step, by what for. [B]"""
+    return {
+        name: sum(account.sent_bytes.get(name, 0.0) for account in accounts) / len(accounts) / steps
+        for name in sorted({name for account in accounts for name in account.sent_bytes})
+    }
 
 
 def _options(job: Job) -> StrategyOptions:

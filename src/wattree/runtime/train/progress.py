@@ -6,9 +6,7 @@ import sys
 import time
 from typing import TextIO
 
-from wattree.runtime.train.losses import Agreement
-
-__all__ = ["Progress"]
+from wattree.runtime.train.losses import LossAgreement
 
 #: Between two lines, on a terminal and elsewhere. [s]
 _TERMINAL_S, _FILE_S = 0.5, 5.0
@@ -30,7 +28,7 @@ class Progress:
         self._told_s = 0.0
         self._is_open = False
 
-    def tell(self, step: int, agreed: Agreement) -> None:
+    def tell(self, step: int, agreed: LossAgreement) -> None:
         """Write how far training has come, unless it was said just now."""
         now_s = time.monotonic()
         pause_s = _TERMINAL_S if self._is_terminal else _FILE_S

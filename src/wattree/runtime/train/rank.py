@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,17 +28,15 @@ from wattree.runtime.train.loop import Loop
 from wattree.runtime.train.losses import LossLog
 from wattree.runtime.train.optimizers import autocast_of, optimizer_of
 from wattree.runtime.train.progress import Progress
-from wattree.runtime.train.record import GroupWatch, Recorder
+from wattree.runtime.train.record import GroupWatch, SpanRecorder
 from wattree.runtime.train.saving import Saving, facts_of
-from wattree.runtime.train.session import Session, joined_ranks
+from wattree.runtime.train.session import RankSession, joined_ranks
 from wattree.runtime.train.settings import TrainSettings
 from wattree.runtime.train.state import State
 from wattree.runtime.train.stop import StopAsked
 
 if TYPE_CHECKING:
     from wattree.runtime.train.outcome import Trained
-
-__all__ = ["RankEnd", "train_rank"]
 
 #: Steps at the start that are not measured: a tenth of them, up to so many.
 _MOST_WARM_UP = 5
@@ -94,7 +92,7 @@ def train_rank(job: Job, recipe: Recipe, launch: Launch, settings: TrainSettings
 
 def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
     job: Job,
-    session: Session,
+    session: RankSession,
     settings: TrainSettings,
     parts: _Parts,
     folder: Path,
@@ -102,10 +100,60 @@ def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
     first: int,
     losses: list[float],
 ) -> RankEnd:
-    recipe, last = session.recipe, job.training.steps
-    progress = Progress(last, job.data.global_batch, quiet=settings.quiet or session.rank != 0)
-    if first:
-        progress.say(f"goes on from step {first}")
+    last = job.training.steps
+    _check_steps(first, last)
+    progress = _progress(job, first, quiet=settings.quiet or session.rank != 0)
+    # Between the first steps buffers are made and connections opened.
+    warm_up = min(max((last - first) // 10, 1), _MOST_WARM_UP, last - first - 1)
+    stages = _stages(job, settings, parts.learner, folder, warm_up)
+    recorder = SpanRecorder(stages.timeline)
+    traffic = session.group.traffic
+    session.group.watch = GroupWatch(stages.timeline)
+    loop = Loop(
+        parts.learner,
+        session,
+        saving=parts.saving,
+        log=_loss_log(session, parts, recorder, stages, losses),
+        recorder=recorder,
+        progress=progress,
+        power=lambda: stages.power_w(_POWER_OVER_S),
+        measured=traffic.reset,
+        warm_up=warm_up,
+    )
+    batches = _batches(job, session, parts, first)
+    dist.barrier(session.control)
+    origin = recorder.mark()
+    traffic.reset()
+    try:
+        steps = {"first": first, "last": last}
+        wrapped = iter(stages.wrap(batches))
+        ended = loop.run(wrapped, **steps, target=job.training.target_loss, stop=stop)
+    finally:
+        session.group.watch = None
+        progress.close()
+        stages.close()
+    measured_steps = max(ended.step - first - warm_up, 0)
+    module = parts.learner.module
+    accounts = gathered(session, recorder, origin, module=module, measured_steps=measured_steps)
+    end = RankEnd(interrupted=ended.interrupted)
+    if session.rank or stages.run is None:
+        return end
+    from wattree.runtime.train.outcome import trained  # with all that predicts
+
+    found = trained(
+        job,
+        session.recipe,
+        stages.run,
+        ended,
+        accounts,
+        first=first,
+        launcher=session.launch.launcher,
+        capacity_bytes=_capacity_bytes(session.device),
+    )
+    return replace(end, trained=found)
+
+
+def _check_steps(first: int, last: int) -> None:
     if first >= last:
         raise JobError(
             "training.steps",
@@ -114,11 +162,21 @@ def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
                 "more steps go on, --fresh begins anew"
             ],
         )
-    # Between the first steps buffers are made and connections opened.
-    warm_up = min(max((last - first) // 10, 1), _MOST_WARM_UP, last - first - 1)
-    stages = Stages(
-        parts.learner.replicated,
-        parts.learner.optimizer,
+
+
+def _progress(job: Job, first: int, *, quiet: bool) -> Progress:
+    progress = Progress(job.training.steps, job.data.global_batch, quiet=quiet)
+    if first:
+        progress.say(f"goes on from step {first}")
+    return progress
+
+
+def _stages(
+    job: Job, settings: TrainSettings, learner: Learner, folder: Path, warm_up: int
+) -> Stages:
+    return Stages(
+        learner.replicated,
+        learner.optimizer,
         out=folder / "run.json",
         name=Path(job.source).stem,
         model_name=_model_name(job),
@@ -129,81 +187,44 @@ def _trained(  # noqa: PLR0917 - one rank's run, from what was made for it
         quiet=True,
         calls=False,
     )
-    recorder = Recorder(stages.timeline)
-    traffic = session.group.traffic
-    session.group.watch = GroupWatch(stages.timeline)
+
+
+def _loss_log(
+    session: RankSession,
+    parts: _Parts,
+    recorder: SpanRecorder,
+    stages: Stages,
+    losses: list[float],
+) -> LossLog:
+    """Return the log of losses, which goes on after those of a checkpoint."""
     log = LossLog(
         session.control,
-        share=parts.trainable.share / recipe.dp,
+        share=parts.trainable.share / session.recipe.dp,
         mark=recorder.mark,
         talked=lambda begin, end: stages.timeline.add(
             "communicating", begin, end, exposed=True, what="losses"
         ),
     )
     log.losses += losses
-    loop = Loop(
-        parts.learner,
-        session,
-        saving=parts.saving,
-        log=log,
-        recorder=recorder,
-        progress=progress,
-        power=lambda: stages.power_w(_POWER_OVER_S),
-        measured=traffic.reset,
-        warm_up=warm_up,
-    )
-    batches = MicroBatches(
+    return log
+
+
+def _batches(job: Job, session: RankSession, parts: _Parts, first: int) -> MicroBatches:
+    return MicroBatches(
         parts.samples,
         mine=parts.trainable.mine,
         batch=job.data.global_batch,
         replica=session.replica,
-        replicas=recipe.dp,
-        micro_batches=recipe.micro_batches,
+        replicas=session.recipe.dp,
+        micro_batches=session.recipe.micro_batches,
         seed=job.training.seed,
         first=first,
-        last=last,
+        last=job.training.steps,
         device=session.device,
     )
-    dist.barrier(session.control)
-    origin = recorder.mark()
-    traffic.reset()
-    try:
-        ended = loop.run(
-            iter(stages.wrap(batches)),
-            first=first,
-            last=last,
-            target=job.training.target_loss,
-            stop=stop,
-        )
-    finally:
-        session.group.watch = None
-        progress.close()
-        stages.close()
-    accounts = gathered(
-        session,
-        recorder,
-        origin,
-        module=parts.learner.module,
-        measured_steps=max(ended.step - first - warm_up, 0),
-    )
-    if session.rank or stages.run is None:
-        return RankEnd(interrupted=ended.interrupted)
-    from wattree.runtime.train.outcome import trained  # with all that predicts
-
-    found = trained(
-        job,
-        recipe,
-        stages.run,
-        ended,
-        accounts,
-        first=first,
-        launcher=session.launch.launcher,
-        capacity_bytes=_capacity_bytes(session.device),
-    )
-    return RankEnd(interrupted=ended.interrupted, trained=found)
 
 
-def _parts(job: Job, session: Session) -> _Parts:
+def _parts(job: Job, session: RankSession) -> _Parts:
     """Return model, samples, optimiser and checkpoints of a rank."""
     training, recipe = job.training, session.recipe
     torch.manual_seed(training.seed)
@@ -299,7 +320,7 @@ def _capacity_bytes(device: torch.device) -> float:
 
 
 @contextlib.contextmanager
-def _folder(session: Session, out: Path | None) -> Iterator[Path]:
+def _folder(session: RankSession, out: Path | None) -> Iterator[Path]:
     """Give all ranks one folder: the one that was named, or one that goes away."""
     if out is not None:
         yield out

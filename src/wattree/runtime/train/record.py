@@ -9,8 +9,6 @@ from typing import Any
 
 from wattree.measure.stages.timeline import StageClock, Timeline
 
-__all__ = ["GroupWatch", "Recorder", "Span"]
-
 #: Steps that a timeline shows.
 KEPT_STEPS = 3
 
@@ -31,7 +29,7 @@ class Span:
     end_s: float
 
 
-class Recorder:
+class SpanRecorder:
     """Keeps the spans of the last steps.
 
     Args:

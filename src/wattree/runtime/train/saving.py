@@ -12,10 +12,8 @@ import torch.distributed as dist
 from wattree.errors import RunError
 from wattree.job import Job
 from wattree.runtime.recipe import Recipe
-from wattree.runtime.train.session import Session
+from wattree.runtime.train.session import RankSession
 from wattree.runtime.train.state import State
-
-__all__ = ["Saving", "facts_of"]
 
 _FORMAT = "wattree-checkpoint/1"
 
@@ -66,7 +64,7 @@ class Saving:
 
     def __init__(
         self,
-        session: Session,
+        session: RankSession,
         state: State,
         *,
         folder: Path | None,

@@ -18,11 +18,9 @@ from wattree.runtime.group import Group
 from wattree.runtime.launch import Launch
 from wattree.runtime.recipe import Recipe
 
-__all__ = ["Session", "joined_ranks"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class RankSession:
     """A rank among the others.
 
     Attributes:
@@ -60,7 +58,7 @@ class Session:
 @contextlib.contextmanager
 def joined_ranks(
     launch: Launch, recipe: Recipe, *, kind: str, timeout_s: float
-) -> Iterator[Session]:
+) -> Iterator[RankSession]:
     """Join the ranks of a job while the block runs.
 
     Args:
@@ -79,7 +77,7 @@ def joined_ranks(
     backend = "nccl" if kind != "cpu" and recipe.processes_per_device == 1 else "gloo"
     _join(launch, backend, patience)
     try:
-        yield Session(
+        yield RankSession(
             launch=launch,
             recipe=recipe,
             device=device,

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from wattree.errors import RunError
-from wattree.runtime.train.session import Session
+from wattree.runtime.train.session import RankSession
 
 if TYPE_CHECKING:
     from wattree.runtime.checkpoint import TensorShape
-
-__all__ = ["State"]
 
 
 class State:
@@ -32,7 +30,7 @@ class State:
 
     def __init__(
         self,
-        session: Session,
+        session: RankSession,
         module: nn.Module,
         optimizer: torch.optim.Optimizer,
         *,

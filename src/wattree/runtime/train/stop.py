@@ -7,8 +7,6 @@ import threading
 from types import FrameType
 from typing import Self
 
-__all__ = ["StopAsked"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 

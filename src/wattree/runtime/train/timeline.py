@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattree.graph import ExecutionGraph, Phase, StageLabel, StreamKind, TaskKind
+from wattree.graph.assembly import Assembly, Task, graph_of
 from wattree.runtime.train.account import RankAccount
 from wattree.runtime.train.record import Span
 from wattree.trace import Trace
-
-__all__ = ["measured_trace"]
 
 _PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "optimizer": Phase.OPTIMIZER}
 
@@ -39,59 +39,58 @@ def measured_trace(accounts: Sequence[RankAccount]) -> Trace:
     """
     found = [task for account in accounts for task in _tasks(account)]
     first_s = min((task.begin_s for task in found), default=0.0)
-    lanes = sorted({(task.rank, task.lane) for task in found})
     found.sort(key=lambda task: (task.begin_s, task.rank))
-    streams = {lane: number for number, lane in enumerate(lanes)}
-    ids = np.array([streams[task.rank, task.lane] for task in found], dtype=np.int64)
     start_s = np.array([task.begin_s - first_s for task in found])
     end_s = np.array([task.end_s - first_s for task in found])
-    ranks, count = len(accounts), len(found)
-    names = tuple(dict.fromkeys(task.name for task in found))
-    numbers = {name: number for number, name in enumerate(names)}
     peaks = np.array([account.peak_bytes for account in accounts])
-    nothing = np.zeros(count)
-    graph = ExecutionGraph(
-        kind=np.array([_KINDS[task.lane[0]] for task in found], dtype=np.int8),
-        latency_s=nothing,
-        work_s=end_s - start_s,
-        stream_offsets=np.arange(count + 1),
-        stream_ids=ids,
-        successor_offsets=np.zeros(count + 1, dtype=np.int64),
-        successors=np.empty(0, dtype=np.int64),
-        flow_offsets=np.zeros(count + 1, dtype=np.int64),
-        flow_links=np.empty(0, dtype=np.int64),
-        flow_bytes_per_s=np.empty(0),
-        overlaps=np.zeros(count, dtype=np.bool_),
-        alloc_bytes=nothing,
-        free_bytes=nothing,
-        stream_class=np.array([rank for rank, _ in lanes], dtype=np.int64),
-        stream_kind=np.array([kind for _, (kind, _) in lanes], dtype=np.int8),
-        class_ranks=np.ones(ranks, dtype=np.int64),
-        class_names=tuple(f"rank {account.rank}" for account in accounts),
-        resident_bytes=peaks,
-        link_bandwidth_bytes_per_s=np.empty(0),
-        link_names=(),
-        compute_rate_while_communicating=1.0,
-        communication_rate_while_computing=1.0,
-        name_ids=np.array([numbers[task.name] for task in found], dtype=np.int64),
-        names=names,
-        phase=np.array([task.phase for task in found], dtype=np.int8),
-        stage=np.array([task.stage for task in found], dtype=np.int8),
-        micro_batch=np.full(count, -1, dtype=np.int64),
-        flop=nothing,
-        memory_traffic_bytes=nothing,
-        link_traffic_bytes=nothing,
-        memory_category=np.zeros(count, dtype=np.int8),
-        category_names=("process",),
-        resident_by_category=peaks[:, None],
-    )
     return Trace(
-        graph=graph,
+        graph=_graph(found, end_s - start_s, accounts, peaks),
         start_s=start_s,
         end_s=end_s,
         peak_bytes=peaks,
-        peak_task=np.full(ranks, -1, dtype=np.int64),
+        peak_task=np.full(len(accounts), -1, dtype=np.int64),
         events=0,
+    )
+
+
+def _graph(
+    found: Sequence[_Task],
+    lengths_s: NDArray[np.float64],
+    accounts: Sequence[RankAccount],
+    peaks: NDArray[np.float64],
+) -> ExecutionGraph:
+    """Return tasks in order, each on the stream of its lane; nothing of it is simulated."""
+    lanes = sorted({(task.rank, task.lane) for task in found})
+    streams = {lane: number for number, lane in enumerate(lanes)}
+    tasks = [
+        Task(
+            name=task.name,
+            kind=_KINDS[task.lane[0]],
+            latency_s=0.0,
+            work_s=float(length_s),
+            streams=(streams[task.rank, task.lane],),
+            flows=(),
+            overlaps=False,
+            phase=task.phase,
+            stage=task.stage,
+        )
+        for task, length_s in zip(found, lengths_s, strict=True)
+    ]
+    return graph_of(
+        Assembly(
+            tasks=tasks,
+            before=[()] * len(tasks),
+            stream_kinds=[kind for _, (kind, _) in lanes],
+            stream_ranks=[rank for rank, _ in lanes],
+            rank_names=[f"rank {account.rank}" for account in accounts],
+            link_names=(),
+            link_bytes_per_s=(),
+            compute_rate=1.0,
+            communication_rate=1.0,
+            categories=("process",),
+            resident_bytes=peaks,
+            resident_by_category=peaks[:, None],
+        )
     )
 
 

@@ -4,17 +4,17 @@
 torch.
 """
 
-from wattree.runtime.tune.ramp import Choice, Limits, Row, Setting, ramp
-from wattree.runtime.tune.trial import TRIAL, Account, Trial, accounts, trial_from
+from wattree.runtime.tune.ramp import Choice, RampLimits, TrialRow, TrialSetting, ramp
+from wattree.runtime.tune.trial import TRIAL, Trial, TrialAccount, accounts, trial_from
 
 __all__ = [
     "TRIAL",
-    "Account",
     "Choice",
-    "Limits",
-    "Row",
-    "Setting",
+    "RampLimits",
     "Trial",
+    "TrialAccount",
+    "TrialRow",
+    "TrialSetting",
     "accounts",
     "ramp",
     "trial_from",

@@ -11,17 +11,15 @@ from pathlib import Path
 from wattree.errors import MeterError, RunError, WattreeError
 from wattree.measure import find_meters
 from wattree.measure.window import Window, origin_of
-from wattree.runtime.colocation.devices import Device, accelerators, clients_limit
+from wattree.runtime.colocation.devices import NodeDevice, accelerators, clients_limit
 from wattree.runtime.colocation.mps import control_program
 from wattree.runtime.launch import INTERRUPTED, launch_from
 from wattree.runtime.launch.node import equipment
 from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.script import launch_script
-from wattree.runtime.tune.ramp import Limits, Row, Setting
-from wattree.runtime.tune.trial import TRIAL, Account, Trial, accounts
+from wattree.runtime.tune.ramp import RampLimits, TrialRow, TrialSetting
+from wattree.runtime.tune.trial import TRIAL, Trial, TrialAccount, accounts
 from wattree.trace import RunOrigin
-
-__all__ = ["TrialOptions", "Trials"]
 
 _SOURCE = "--processes-per-device auto"
 #: Time to end once asked to stop: what a trial did is thrown away. [s]
@@ -43,7 +41,7 @@ class TrialOptions:
     launch: LaunchOptions
     seconds: float = 3.0
     limit_s: float = 120.0
-    samples: Callable[[Setting], float] | None = None
+    samples: Callable[[TrialSetting], float] | None = None
     switches: bool = True
 
 
@@ -62,7 +60,7 @@ class Trials:
 
     def __init__(
         self,
-        command: Callable[[Setting], Sequence[str]],
+        command: Callable[[TrialSetting], Sequence[str]],
         options: TrialOptions,
         *,
         environment: Mapping[str, str],
@@ -82,7 +80,7 @@ class Trials:
         self._tools = equipment(replace(options.launch, processes=1), environment)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> RampLimits:
         """Return what bounds the search on this host."""
         devices = self._tools.devices
         cores = set().union(*(device.cores for device in devices)) or {0}
@@ -90,7 +88,7 @@ class Trials:
         cuda = accelerators(self._environment).cuda if is_cuda else (0, 0)
         clients = min(clients_limit(device, cuda) for device in devices) if is_cuda else len(cores)
         with_mps = self._options.launch.with_mps is not False
-        return Limits(
+        return RampLimits(
             free_bytes=min(device.free_bytes for device in devices),
             clients=max(clients // (1 if is_cuda else len(devices)), 1),
             cores=max(len(cores) // len(devices), 1),
@@ -101,7 +99,7 @@ class Trials:
             and "OMP_NUM_THREADS" not in self._environment,
         )
 
-    def __call__(self, setting: Setting) -> Row:
+    def __call__(self, setting: TrialSetting) -> TrialRow:
         """Run a trial and return what it found.
 
         Raises:
@@ -114,7 +112,7 @@ class Trials:
         self._say(f"trial of {setting.words()}: {told}")
         return row
 
-    def _measured(self, setting: Setting, folder: Path) -> Row:
+    def _measured(self, setting: TrialSetting, folder: Path) -> TrialRow:
         base = self._options.launch
         logs = folder / "logs"
         logs.mkdir()
@@ -148,22 +146,22 @@ class Trials:
                     self._command(setting), options, environment=environment, say=quiet.append
                 )
         except WattreeError as error:
-            return Row(setting=setting, fault=_line(str(error)))
+            return TrialRow(setting=setting, fault=_line(str(error)))
         if finished.code == INTERRUPTED:
             raise KeyboardInterrupt
         found = accounts(folder)
         if finished.failure is not None or finished.code:
             message = "" if finished.failure is None else finished.failure.message
-            return Row(setting=setting, fault=_why(logs, message))
+            return TrialRow(setting=setting, fault=_why(logs, message))
         if not found:
-            return Row(
+            return TrialRow(
                 setting=setting,
                 fault="it ended before any step was measured; expected a longer run",
             )
         if setting.compiles and not found[0].wraps:
-            return Row(setting=setting, fault="DDP wraps no model here, so none was compiled")
+            return TrialRow(setting=setting, fault="DDP wraps no model here, so none was compiled")
         if self._options.samples is None and not found[0].wraps:
-            return Row(
+            return TrialRow(
                 setting=setting,
                 fault="the script wraps no model in DistributedDataParallel: its processes would "
                 "train copies that know nothing of each other",
@@ -172,11 +170,11 @@ class Trials:
 
     def _row(
         self,
-        setting: Setting,
-        found: Sequence[Account],
+        setting: TrialSetting,
+        found: Sequence[TrialAccount],
         window: Window | None,
-        before: Sequence[Device],
-    ) -> Row:
+        before: Sequence[NodeDevice],
+    ) -> TrialRow:
         # The ranks take the same steps; the slowest clock is that of all.
         step_s = max(account.seconds / account.steps for account in found)
         if self._options.samples is None:
@@ -197,7 +195,7 @@ class Trials:
         else:
             memory = max(account.memory_bytes for account in found)
         devices = max(len(found) // setting.processes, 1)
-        return Row(
+        return TrialRow(
             setting=setting,
             step_s=step_s,
             rate=samples / step_s,

@@ -14,8 +14,6 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["Choice", "Limits", "Row", "Setting", "ramp"]
-
 #: Numbers of processes that are tried, in order.
 _PROCESSES = (2, 3, 4, 6, 8, 12, 16)
 #: Share by which a setting must be ahead to be preferred: below, short trials do not tell.
@@ -29,7 +27,7 @@ _ROOM = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class TrialSetting:
     """What a trial is run with.
 
     Attributes:
@@ -65,7 +63,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class TrialRow:
     """What a trial found.
 
     Attributes:
@@ -82,7 +80,7 @@ class Row:
             without one.
     """
 
-    setting: Setting
+    setting: TrialSetting
     fault: str = ""
     step_s: float = 0.0
     rate: float = 0.0
@@ -95,7 +93,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class RampLimits:
     """What bounds the search.
 
     Attributes:
@@ -128,14 +126,14 @@ class Choice:
         why: Sentences.
     """
 
-    rows: tuple[Row, ...]
-    competitors: tuple[Row, ...]
-    chosen: Setting
+    rows: tuple[TrialRow, ...]
+    competitors: tuple[TrialRow, ...]
+    chosen: TrialSetting
     gain: float
     why: tuple[str, ...]
 
 
-def ramp(measure: Callable[[Setting], Row], limits: Limits) -> Choice:
+def ramp(measure: Callable[[TrialSetting], TrialRow], limits: RampLimits) -> Choice:
     """Search for the best number of processes on a device.
 
     Args:
@@ -146,14 +144,16 @@ def ramp(measure: Callable[[Setting], Row], limits: Limits) -> Choice:
         The choice: one process where more are not ahead by more than the margin, or where the first
         trial has a fault, which is the reason then.
     """
-    alone = measure(Setting())
+    alone = measure(TrialSetting())
     if alone.fault:
-        return Choice(rows=(alone,), competitors=(), chosen=Setting(), gain=1.0, why=(alone.fault,))
+        return Choice(
+            rows=(alone,), competitors=(), chosen=TrialSetting(), gain=1.0, why=(alone.fault,)
+        )
     why: list[str] = []
     singles = [alone]
     if limits.sets_threads:
         # Processes with a core each are told from threads that wait for each other.
-        singles.append(measure(Setting(threads=1)))
+        singles.append(measure(TrialSetting(threads=1)))
     single = _ahead(singles)
     rows = [*singles, *_more(measure, limits, single, why)]
     rows += _refined(measure, limits, max(rows, key=_rate))
@@ -174,15 +174,19 @@ def ramp(measure: Callable[[Setting], Row], limits: Limits) -> Choice:
     )
 
 
-def _ahead(rows: Sequence[Row]) -> Row:
+def _ahead(rows: Sequence[TrialRow]) -> TrialRow:
     """Return the first one, or another that is ahead of it by more than the margin."""
     best = max(rows, key=_rate)
     return best if best.rate > rows[0].rate * (1 + _MARGIN) else rows[0]
 
 
 def _confirmed(
-    measure: Callable[[Setting], Row], best: Row, single: Row, alone: Row, why: list[str]
-) -> tuple[Row, float]:
+    measure: Callable[[TrialSetting], TrialRow],
+    best: TrialRow,
+    single: TrialRow,
+    alone: TrialRow,
+    why: list[str],
+) -> tuple[TrialRow, float]:
     """Return the best setting and its gain if it is ahead again; otherwise what it was against."""
     while best.setting != alone.setting:
         other = alone if best.setting == single.setting else single
@@ -197,13 +201,13 @@ def _confirmed(
     return alone, 1.0
 
 
-def _rate(row: Row) -> float:
+def _rate(row: TrialRow) -> float:
     return row.rate
 
 
 def _more(
-    measure: Callable[[Setting], Row], limits: Limits, alone: Row, why: list[str]
-) -> Iterator[Row]:
+    measure: Callable[[TrialSetting], TrialRow], limits: RampLimits, alone: TrialRow, why: list[str]
+) -> Iterator[TrialRow]:
     """Try more processes until they no longer help, or there is no room for them."""
     best, behind = alone.rate, 0
     # Each takes what one does with the whole batch: never less than what it takes.
@@ -218,7 +222,7 @@ def _more(
         if processes > fits:
             why.append(f"memory has room for {fits} process(es)")
             return
-        row = measure(Setting(processes=processes))
+        row = measure(TrialSetting(processes=processes))
         yield row
         if row.fault:  # this number does not go: its batch does not divide, say
             behind += 1
@@ -234,13 +238,15 @@ def _more(
             return
 
 
-def _room(limits: Limits, of_one_bytes: float) -> int:
+def _room(limits: RampLimits, of_one_bytes: float) -> int:
     if of_one_bytes <= 0:
         return limits.clients
     return int(_ROOM * limits.free_bytes // of_one_bytes)
 
 
-def _refined(measure: Callable[[Setting], Row], limits: Limits, best: Row) -> Iterator[Row]:
+def _refined(
+    measure: Callable[[TrialSetting], TrialRow], limits: RampLimits, best: TrialRow
+) -> Iterator[TrialRow]:
     """Try other loader workers, then other shares of threads, for the best number of processes."""
     processes = best.setting.processes
     if best.workers:
@@ -256,7 +262,9 @@ def _refined(measure: Callable[[Setting], Row], limits: Limits, best: Row) -> It
                 yield measure(replace(best.setting, thread_percentage=share))
 
 
-def _competitors(measure: Callable[[Setting], Row], limits: Limits, single: Row) -> Iterator[Row]:
+def _competitors(
+    measure: Callable[[TrialSetting], TrialRow], limits: RampLimits, single: TrialRow
+) -> Iterator[TrialRow]:
     """Measure what one process does with a larger batch, more workers, a compiled model."""
     if single.workers and 2 * single.workers <= limits.cores:
         yield measure(replace(single.setting, loader_workers=2 * single.workers))
@@ -274,7 +282,7 @@ def _competitors(measure: Callable[[Setting], Row], limits: Limits, single: Row)
     yield measure(replace(single.setting, compiles=True))
 
 
-def _gain(measure: Callable[[Setting], Row], best: Row, alone: Row) -> float:
+def _gain(measure: Callable[[TrialSetting], TrialRow], best: TrialRow, alone: TrialRow) -> float:
     """Return the median over turns of the ratio of both rates."""
     ratios = [best.rate / alone.rate]
     for _ in range(_TURNS):
@@ -284,7 +292,7 @@ def _gain(measure: Callable[[Setting], Row], best: Row, alone: Row) -> float:
     return statistics.median(ratios)
 
 
-def _of_competitors(competitors: Sequence[Row], best: Row) -> Iterator[str]:
+def _of_competitors(competitors: Sequence[TrialRow], best: TrialRow) -> Iterator[str]:
     """Say which of them is ahead of the choice: not taken, as it is the job's to change."""
     for row in competitors:
         if row.rate > best.rate * (1 + _MARGIN):
@@ -295,12 +303,12 @@ def _of_competitors(competitors: Sequence[Row], best: Row) -> Iterator[str]:
             )
 
 
-def _is_launched(setting: Setting) -> bool:
+def _is_launched(setting: TrialSetting) -> bool:
     """Return whether a launcher can run the job with it: the script stays as it is."""
     return setting.batch_factor == 1 and not setting.compiles
 
 
-def _means(setting: Setting) -> str:
+def _means(setting: TrialSetting) -> str:
     """Return by what a user gets a setting of one process."""
     if setting.batch_factor > 1:
         return "another batch: another path of training"

@@ -10,8 +10,6 @@ from typing import Any
 
 from wattree.errors import RunError
 
-__all__ = ["TRIAL", "Account", "Trial", "accounts", "trial_from"]
-
 #: Says to a process that it is one of a trial, and how long; absent in all other runs. A script may
 #: look for it, to keep no checkpoint of a trial.
 TRIAL = "WATTREE_TRIAL"
@@ -45,7 +43,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class TrialAccount:
     """What one process of a trial measured, from the end of one step to that of another.
 
     Attributes:
@@ -100,10 +98,10 @@ def trial_from(environment: Mapping[str, str]) -> Trial | None:
         ) from error
 
 
-def accounts(folder: Path) -> tuple[Account, ...]:
+def accounts(folder: Path) -> tuple[TrialAccount, ...]:
     """Return what the processes of a trial left, by rank."""
     found = [
-        Account(**json.loads(path.read_text(encoding="utf-8")))
+        TrialAccount(**json.loads(path.read_text(encoding="utf-8")))
         for path in folder.glob("account*.json")
     ]
     return tuple(sorted(found, key=lambda account: account.rank))

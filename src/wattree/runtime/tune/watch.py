@@ -25,9 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from wattree.files import write_atomic
 from wattree.runtime.launch.spawn import leave_failure
 from wattree.runtime.reduce.samples import rows_of
-from wattree.runtime.tune.trial import Account, Trial
-
-__all__ = ["Watch", "begin"]
+from wattree.runtime.tune.trial import Trial, TrialAccount
 
 #: Steps from the one after which rank 0 says that it is enough to the last one. More than one:
 #: several optimisers of a script update without waiting for each other.
@@ -37,16 +35,16 @@ _ENDS_WITHIN_S = 5.0
 _KIB = 1024
 
 
-def begin(trial: Trial) -> Watch:
+def begin(trial: Trial) -> TrialWatch:
     """Watch this process, of which torch was just imported."""
-    watch = Watch(trial, rank=int(os.environ.get("RANK", "0")))
+    watch = TrialWatch(trial, rank=int(os.environ.get("RANK", "0")))
     register_optimizer_step_post_hook(watch.step)
     _watch_models(watch, trial)
     _watch_loaders(watch, trial)
     return watch
 
 
-class Watch:
+class TrialWatch:
     """Measures one process of a trial.
 
     Args:
@@ -101,7 +99,7 @@ class Watch:
         if self._from is None or self._steps == 0 or os.getpid() != _PROCESS:
             return
         began_s, cpu_s, samples, data_s = self._from
-        account = Account(
+        account = TrialAccount(
             rank=self._rank,
             steps=self._steps,
             seen=self._seen,
@@ -163,7 +161,7 @@ def _end_by_force(seconds: float) -> None:
     timer.start()
 
 
-def _watch_models(watch: Watch, trial: Trial) -> None:
+def _watch_models(watch: TrialWatch, trial: Trial) -> None:
     """Count what goes through models that DDP wraps; compile them if asked to."""
     wrap = DistributedDataParallel.__init__
 
@@ -184,7 +182,7 @@ def _watch_models(watch: Watch, trial: Trial) -> None:
     DistributedDataParallel.__init__ = begin_model
 
 
-def _watch_loaders(watch: Watch, trial: Trial) -> None:
+def _watch_loaders(watch: TrialWatch, trial: Trial) -> None:
     """Clock waits for loaders; multiply their batches if asked to."""
     make, take = DataLoader.__init__, _BaseDataLoaderIter.__next__
 

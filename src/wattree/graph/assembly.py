@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.graph import ExecutionGraph
-
-__all__ = ["Assembly", "Task", "graph_of"]
+from wattree.graph.execution_graph import ExecutionGraph
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

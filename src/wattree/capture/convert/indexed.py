@@ -1,0 +1,173 @@
+"""Gathers, writes at indices, sorts, transforms and gates as nests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wattree.capture.convert.atoms import Size
+from wattree.capture.convert.pointwise import at, target_name
+from wattree.capture.convert.structured import add_unrelated
+from wattree.capture.convert.trace import Label, NestTrace, Rule
+from wattree.capture.recording import RecordedOperator
+from wattree.graph import OperatorKind
+
+
+def _index(trace: NestTrace, operator: RecordedOperator) -> None:
+    x, out = operator.inputs[0], operator.outputs[0]
+    places = operator.arguments.get("indices")
+    if not isinstance(places, list):
+        add_unrelated(trace, operator, OperatorKind.GATHER)
+        return
+    sizes = trace.size(x)
+    picked = [i for i, p in enumerate(places) if p is not None]
+    indices = [operator.inputs[places[i]["tensor"]] for i in picked]
+    depth = max((len(trace.size(i)) for i in indices), default=0)
+    index_labels: list[Label] = [f"i{j}" for j in range(depth)]
+    x_labels: list[Label] = [f"rows{i}" if i in picked else f"d{i}" for i in range(len(sizes))]
+    kept: list[Label] = [label for i, label in enumerate(x_labels) if i not in picked]
+    together = picked == list(range(picked[0], picked[0] + len(picked))) if picked else True
+    first = sum(i not in picked for i in range(picked[0])) if picked and together else 0
+    out_labels = [*kept[:first], *index_labels, *kept[first:]]
+    if len(out_labels) != len(trace.size(out)):
+        add_unrelated(trace, operator, OperatorKind.GATHER)
+        return
+    trace.add(
+        operator,
+        OperatorKind.GATHER,
+        "index",
+        [
+            (x, x_labels),
+            *((i, index_labels[depth - len(trace.size(i)) :]) for i in indices),
+        ],
+        [(out, out_labels)],
+        opaque=frozenset(f"rows{i}" for i in picked),
+        outputs_lead=True,
+    )
+
+
+def _index_select(trace: NestTrace, operator: RecordedOperator) -> None:
+    x, index = operator.inputs[:2]
+    rank = len(trace.size(x))
+    place = at(int(operator.arguments.get("dim", 0)), rank)
+    labels: list[Label] = [f"d{i}" for i in range(rank)]
+    labels[place] = "rows"
+    out_labels = list(labels)
+    out_labels[place] = "picked"
+    trace.add(
+        operator,
+        OperatorKind.GATHER,
+        "index",
+        [(x, labels), (index, ["picked"])],
+        [(operator.outputs[0], out_labels)],
+        opaque=frozenset({"rows"}),
+        outputs_lead=True,
+    )
+
+
+def _gather(trace: NestTrace, operator: RecordedOperator) -> None:
+    """Add a gather or scatter along one dim; the others are walked together."""
+    out = operator.outputs[0]
+    rank = len(trace.size(out))
+    place = at(int(operator.arguments.get("dim", 0)), rank) if rank else 0
+    tensors = [i for i in operator.inputs if len(trace.size(i)) == rank]
+    name = target_name(operator)
+    trace.add(
+        operator,
+        OperatorKind.GATHER,
+        "scatter" if "scatter" in name else "index",
+        [(i, [f"d{p}" for p in range(rank)]) for i in tensors],
+        [(out, [f"d{p}" for p in range(rank)])],
+        opaque=frozenset({f"d{place}"}),
+        outputs_lead=True,
+    )
+
+
+def _put(trace: NestTrace, operator: RecordedOperator) -> None:
+    add_unrelated(trace, operator, OperatorKind.GATHER)
+    trace.nests[-1].function = "scatter"
+
+
+def _sort(trace: NestTrace, operator: RecordedOperator) -> None:
+    x = operator.inputs[0]
+    rank = len(trace.size(x))
+    place = at(int(operator.arguments.get("dim", -1) or -1), rank) if rank else 0
+    # Rows of all samples in one: each rank sorts those of its own samples.
+    spans_samples = rank > 0 and bool(trace.size(x)[place].batch)
+    trace.add(
+        operator,
+        OperatorKind.SORT,
+        target_name(operator),
+        [(x, [f"d{i}" for i in range(rank)])],
+        [
+            (out, [f"d{i}" for i in range(rank)])
+            for out in operator.outputs
+            if len(trace.size(out)) == rank
+        ],
+        opaque=frozenset() if spans_samples else frozenset({f"d{place}"}),
+    )
+
+
+def _found(trace: NestTrace, operator: RecordedOperator) -> None:
+    """Add a search whose result has as many entries as values decide."""
+    add_unrelated(trace, operator, OperatorKind.SORT)
+
+
+def _fft(trace: NestTrace, operator: RecordedOperator) -> None:
+    x, out = operator.inputs[0], operator.outputs[0]
+    rank = len(trace.size(x))
+    over = [at(int(d), rank) for d in operator.arguments.get("dim", [-1])]
+    labels: list[Label] = [f"d{i}" for i in range(rank)]
+    trace.add(
+        operator,
+        OperatorKind.FFT,
+        "fft",
+        [(x, labels)],
+        [(out, labels)],
+        opaque=frozenset(f"d{i}" for i in over),
+    )
+
+
+def _glu(trace: NestTrace, operator: RecordedOperator) -> None:
+    """Add a gate: half of a dim scales the other half."""
+    x, out = operator.inputs[0], operator.outputs[0]
+    rank = len(trace.size(x))
+    place = at(int(operator.arguments.get("dim", -1)), rank)
+    labels: list[Label] = [f"d{i}" for i in range(rank)]
+    halves = list(labels)
+    halves[place] = (("half", Size(2)), (f"d{place}", trace.size(out)[place]))
+    trace.add(
+        operator,
+        OperatorKind.ELEMENTWISE,
+        "glu",
+        [(x, halves)],
+        [(out, labels)],
+        opaque=frozenset({"half"}),
+    )
+
+
+INDEXED: Mapping[str, Rule] = {
+    **dict.fromkeys(("index", "_unsafe_index"), _index),
+    "index_select": _index_select,
+    **dict.fromkeys(
+        ("gather", "scatter", "scatter_add", "scatter_reduce", "take_along_dim"), _gather
+    ),
+    **dict.fromkeys(
+        (
+            "index_put",
+            "_unsafe_index_put",
+            "index_add",
+            "index_copy",
+            "index_fill",
+            "masked_scatter",
+            "masked_select",
+            "take",
+            "select_scatter",
+            "slice_scatter",
+        ),
+        _put,
+    ),
+    **dict.fromkeys(("sort", "topk", "argsort", "kthvalue", "unique2", "_unique2", "msort"), _sort),
+    **dict.fromkeys(("nonzero", "unique_consecutive", "bincount", "histc", "searchsorted"), _found),
+    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _fft),
+    "glu": _glu,
+}

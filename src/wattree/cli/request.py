@@ -1,0 +1,53 @@
+"""How a command line becomes one request value: the fields of a dataclass are the options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from typing import TypeVar, get_type_hints
+
+import typer
+from typer.models import OptionInfo
+
+Request = TypeVar("Request")
+
+
+def option(metavar: str, text: str, *names: str, default: str | bool = False) -> OptionInfo:
+    """Return an option whose default is None.
+
+    Args:
+        metavar: What its help calls the value.
+        text: Its help.
+        names: How it is written; as its field by default.
+        default: What its help says of leaving it out; nothing by default.
+    """
+    found: OptionInfo = typer.Option(*names, metavar=metavar, help=text, show_default=default)
+    return found
+
+
+def request_command(run: Callable[[Request], None]) -> Callable[..., None]:
+    """Return a function for typer, whose parameters are the fields of the request of `run`.
+
+    Args:
+        run: Takes one dataclass, whose fields are annotated with their options. Its name and
+            docstring are those of the command.
+    """
+    request: type[Request] = next(iter(get_type_hints(run).values()))
+    hints = get_type_hints(request, include_extras=True)
+
+    def command(**values: object) -> None:
+        run(request(**values))
+
+    command.__name__, command.__doc__ = run.__name__, run.__doc__
+    parameters = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(request)  # type: ignore[arg-type]
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return command

@@ -1,0 +1,144 @@
+"""What `wattree train` is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wattree.cli.launch import (
+    BatchRule,
+    LaunchDevice,
+    MemoryLimit,
+    ThreadPercentage,
+    WithMps,
+    WithoutMps,
+    mps_option,
+)
+from wattree.cli.output import (
+    Calibration,
+    JobPath,
+    JsonPath,
+    check_outputs,
+    check_trace_path,
+    quantity_option,
+    trace_option,
+)
+from wattree.cli.request import option
+
+if TYPE_CHECKING:
+    from wattree.runtime.train import TrainSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRequest:
+    """What `wattree train` is asked."""
+
+    context: typer.Context
+    job: JobPath
+    json_path: JsonPath = None
+    trace_path: Annotated[Path | None, trace_option("the last steps of every rank")] = None
+    calibration: Calibration = None
+    out: Annotated[
+        Path | None,
+        option(
+            "DIR", "Folder for the run (run.json), the result (result.json) and the job (job.yaml)."
+        ),
+    ] = None
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare", help="Simulate the same job and print predicted beside measured."
+        ),
+    ] = False
+    preset: Annotated[
+        str | None,
+        option("NAME", "Train with this preset in place of the job's, with its ranks and degrees."),
+    ] = None
+    against: Annotated[
+        list[str] | None,
+        option(
+            "PRESET", "Train again with this preset and show both side by side; may be repeated."
+        ),
+    ] = None
+    device: Annotated[
+        LaunchDevice,
+        typer.Option(help="Where ranks compute; auto: on the kind of device the job names."),
+    ] = LaunchDevice.AUTO
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew where there is a checkpoint to go on from.")
+    ] = False
+    timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="How long ranks wait for each other before they give up."
+        ),
+    ] = "180 s"
+    meter: Annotated[
+        list[str] | None, option("NAME", "Read this kind of meter alone; may be repeated.")
+    ] = None
+    tdp: Annotated[
+        str | None,
+        option("POWER", "Rated power of all processors, for the estimate where there is no meter."),
+    ] = None
+    processes: Annotated[
+        str | None,
+        option(
+            "Q",
+            "Replicas on each device, which share it; auto: as many as trials find best.",
+            "--processes-per-device",
+            "-q",
+            default="the job's strategy.processes_per_device",
+        ),
+    ] = None
+    batch_rule: Annotated[
+        BatchRule | None,
+        typer.Option(
+            help="Whether the processes of a device divide its batch, or have one each and a "
+            "learning rate scaled to it.",
+            show_default="the job's strategy.batch_rule",
+        ),
+    ] = None
+    with_mps: WithMps = False
+    without_mps: WithoutMps = False
+    thread_percentage: ThreadPercentage = None
+    memory_limit: MemoryLimit = None
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False
+    silent: Annotated[bool, typer.Option("--silent", hidden=True)] = False
+
+    def __post_init__(self) -> None:
+        check_outputs(self.json_path, self.trace_path, source=self.job)
+        check_trace_path(self.trace_path)
+        mps_option(with_mps=self.with_mps, without_mps=self.without_mps)
+
+    @property
+    def by_mps(self) -> bool | None:
+        """Return whether devices are shared by MPS; None where nothing was said."""
+        return mps_option(with_mps=self.with_mps, without_mps=self.without_mps)
+
+    @property
+    def rule(self) -> str | None:
+        """Return what becomes of the batch; None where nothing was said."""
+        return None if self.batch_rule is None else self.batch_rule.value
+
+    def settings(self) -> TrainSettings:
+        """Return what the ranks are told.
+
+        Raises:
+            UnitError: A quantity is none.
+        """
+        from wattree.runtime.train import TrainSettings
+
+        timeout_s = quantity_option("--timeout", self.timeout, "s")
+        assert timeout_s is not None
+        return TrainSettings(
+            out=None if self.out is None else self.out.absolute(),
+            device=self.device.value,
+            fresh=self.fresh,
+            timeout_s=timeout_s,
+            meters=tuple(self.meter or ()),
+            tdp_w=quantity_option("--tdp", self.tdp, "w"),
+            quiet=self.quiet,
+        )

@@ -1,0 +1,36 @@
+"""What collectives send, whatever carries them."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.errors import CostError
+
+__all__ = ["volume_factor"]
+
+Ranks = TypeVar("Ranks", int, float, NDArray[np.float64])
+
+
+def volume_factor(kind: str, ranks: Ranks) -> Ranks | float:
+    """Return bytes each rank sends over the buffer size, by the ring algorithms.
+
+    All-reduce `2 (n - 1) / n`, the least possible [2]; all-gather, reduce-scatter and all-to-all
+    `(n - 1) / n`, with nccl-tests' meaning of size [1].
+
+    Raises:
+        CostError: There is no such collective.
+
+    References:
+        [1] NVIDIA, nccl-tests, doc/PERFORMANCE.md.
+        [2] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication
+            Operations in MPICH", IJHPCA 19(1), 2005.
+    """
+    share = (ranks - 1.0) / ranks
+    if kind == "all_reduce":
+        return 2.0 * share
+    if kind in {"all_gather", "reduce_scatter", "all_to_all"}:
+        return share
+    raise CostError(f"unknown collective '{kind}'")

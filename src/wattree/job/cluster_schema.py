@@ -1,0 +1,93 @@
+"""The sections `cluster`, `place` and `neighbours` of a job file. As in `schema`."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from wattree.job.section import Section
+from wattree.job.values import (
+    Degree,
+    DeviceList,
+    Index,
+    Offset,
+    Power,
+    Seed,
+    Slowdown,
+    Spread,
+)
+
+
+class StragglersSpec(Section):
+    """Devices that differ by chance."""
+
+    spread: Spread = Field(
+        description="the standard deviation of the logarithm of a device's compute time, such as "
+        "0.02"
+    )
+    seed: Seed = Field(0, description="a whole number that fixes the draw")
+
+
+class PoolSpec(Section):
+    """Equal nodes of a cluster that mixes nodes."""
+
+    node: str = Field(description="a node of the catalogue (wattree catalog nodes) or a YAML file")
+    nodes: Degree = Field(1, description="a whole number, how many nodes")
+    power_limit: Power | None = Field(
+        None, description="a power with its unit, such as '400 W', enforced on every device of it"
+    )
+
+
+class ClusterSpec(Section):
+    """The hardware."""
+
+    node: str | None = Field(
+        None, description="a node of the catalogue (wattree catalog nodes) or a YAML file"
+    )
+    nodes: Degree = Field(1, description="a whole number, how many nodes")
+    pools: list[PoolSpec] | None = Field(
+        None,
+        description="a list of mappings with node and nodes in the order of their devices, such "
+        "as [{node: dgx-h100, nodes: 2}, {node: dgx-a100, nodes: 2}], in place of node and nodes",
+    )
+    fabric: str | None = Field(
+        None, description="a fabric of the catalogue or a YAML file; by default the node's own"
+    )
+    site: str = Field("world-average", description="a site of the catalogue or a YAML file")
+    power_limit: Power | None = Field(
+        None, description="a power with its unit, such as '400 W', enforced on every device"
+    )
+    slowdown: Slowdown | None = Field(
+        None, description='device index → factor on its compute time, such as {"3": 1.2}'
+    )
+    stragglers: StragglersSpec | None = Field(
+        None, description="a draw of factors for all devices: spread and seed"
+    )
+    slow_links: Slowdown | None = Field(
+        None,
+        description="device index → factor by which its share of the network is slower, such as "
+        '{"3": 4}',
+    )
+
+
+class PlaceSpec(Section):
+    """Which devices of the cluster; one of the keys."""
+
+    first_device: Index | None = Field(
+        None, description="a whole number from 0, the device of the first rank; the others follow"
+    )
+    devices: DeviceList | None = Field(
+        None, description="device indices in the order of ranks, such as '0-63' or '0-3, 8-11'"
+    )
+    nodes: DeviceList | None = Field(
+        None, description="node indices in the order of ranks, such as '8-15' or '0-14:2'"
+    )
+
+
+class NeighbourSpec(PlaceSpec):
+    """Another job on the same fabric, and its devices."""
+
+    job: str = Field(description="the path of another job's file")
+    offset: Offset | None = Field(
+        None,
+        description="a time with its unit, such as '0.3 s', by which its step begins earlier",
+    )
