@@ -26,6 +26,7 @@ from rich.table import Table
 
 from benchmarks.netlab import ablation as netlab_ablation
 from wattree.accounts.exposure import exposure
+from benchmarks.netlab import bundled_scenarios, load_folder, load_machine
 from wattree.cost import load_calibration
 from wattree.errors import WattreeError
 from wattree.files import write_atomic
@@ -38,7 +39,6 @@ from wattree.sim import play
 from wattree.strategy import StrategyOptions
 from wattree.strategy.presets import strategy_of
 from wattree.validation import MeasuredRow, bundled_rows, express, measurement, read_rows
-from wattree.validation.netlab import bundled_scenarios, load_folder, load_machine
 
 #: Name → rules of play, for measured rows.
 RULES: dict[str, dict[str, Any]] = {

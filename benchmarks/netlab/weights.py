@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.netlab.graph import Built
 from wattree.trace import Trace
-from wattree.validation.netlab.graph import Built
 
 __all__ = ["weights_of"]
 

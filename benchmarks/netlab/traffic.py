@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wattree.validation.netlab.scenario import ScenarioTask
+from benchmarks.netlab.scenario import ScenarioTask
 
 __all__ = ["MAX_SEGMENT_BYTES", "Message", "messages_of"]
 

@@ -3,7 +3,7 @@
     python -m benchmarks.netlab [DIR] [--sharing max-min|proteus] [--json P]
     python -m benchmarks.netlab [DIR] --fit P
 
-DIR holds `scenarios/*.json`; without it the recorded scenarios that ship with Wattree are used.
+DIR holds `scenarios/*.json`; without it the recorded scenarios in `validation/netlab` are used.
 Predictions use the topology and the tasks of a scenario and one calibration of the machine. A
 scenario without a measurement is predicted and listed. `--fit` remakes the calibration from DIR
 and writes it to P. Exits with 0 even where a figure is missed: the table says so.
@@ -23,10 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from wattree.errors import WattreeError
-from wattree.files import write_atomic
-from wattree.sim.rules import SHARING_POLICIES
-from wattree.validation.netlab import (
+from benchmarks.netlab import (
     Comparison,
     Machine,
     Scenario,
@@ -40,6 +37,9 @@ from wattree.validation.netlab import (
     unfitted,
     write_machine,
 )
+from wattree.errors import WattreeError
+from wattree.files import write_atomic
+from wattree.sim.rules import SHARING_POLICIES
 
 #: Name → what is switched off. `ours` is what the errors above it are of.
 ABLATIONS: dict[str, dict[str, Any]] = {
