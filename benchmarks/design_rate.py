@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.energy_frame import Options, Section
-from benchmarks.measure import ROOT, Figure
+from benchmarks.frame import Figure, Options, Section
+from benchmarks.measure import ROOT
 from wattree.design import Outcome, Study, run_study, study_from_mapping
 from wattree.design.assign import drafted
 from wattree.design.backends import Backend, Work, backend_of
@@ -66,7 +66,7 @@ def _study(
 
 
 def _line(measure: str, found: str, *, wanted: str = "", reached: bool = True) -> Figure:
-    return Figure(measure=measure, found=found, wanted=wanted, reached=reached)
+    return Figure(measure, wanted, found, reached)
 
 
 def rate(_: Options) -> Section:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from benchmarks.energy_frame import Measure, Options, Section
+from benchmarks.frame import Measure, Options, Section
 from wattree.cost import Calibration, load_calibration, matmul_time_s
 from wattree.cost.device_power import device_power
 from wattree.cost.precisions import precision_class

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.energy_frame import Measure, Options, Section
+from benchmarks.frame import Measure, Options, Section
 from benchmarks.mlperf_runs import load_of, node_rows
 from benchmarks.node_power import (
     NodeConstants,

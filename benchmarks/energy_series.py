@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.energy_frame import Measure, Options, Section
+from benchmarks.frame import Measure, Options, Section
 from wattree.energy.series import FORECASTERS, Policy, SeriesForecast, forecast_series
 from wattree.errors import MissingExtraError, RunError
 from wattree.trace.run import PowerSeries, Run

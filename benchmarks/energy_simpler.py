@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.energy_frame import Measure, Options, Section
 from benchmarks.energy_nodes import kind_of, read_runs
 from benchmarks.energy_zeus import makes_constants, rows_under_limits
+from benchmarks.frame import Measure, Options, Section
 from benchmarks.mlperf_runs import DEVICES
 from benchmarks.node_power import Run, conversion_of, fitted, node_w, of_benchmark, of_others
 from wattree.energy.baselines import BASELINES

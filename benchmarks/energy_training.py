@@ -22,9 +22,9 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 import wattree
-from benchmarks.energy_frame import Measure, Options, Section
 from benchmarks.energy_nodes import kind_of, read_runs
 from benchmarks.energy_zeus import rows_under_limits
+from benchmarks.frame import Measure, Options, Section
 from benchmarks.mlperf_runs import NODE
 from benchmarks.node_power import Run, conversion_of, fitted, node_w, shipped
 from wattree.accounts.energy_use import step_energy

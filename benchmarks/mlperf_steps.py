@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import wattree
-from benchmarks.energy_frame import Measure, Options, Section
+from benchmarks.frame import Measure, Options, Section
 from benchmarks.mlperf_runs import DEVICES, job_of
 from wattree.validation.rows import MeasuredRow, read_rows
 

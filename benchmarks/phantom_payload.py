@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.energy_frame import Options, Section
-from benchmarks.measure import Figure
+from benchmarks.frame import Figure, Options, Section
 from tests.distributed.ranks import run_ranks
 
 __all__ = ["section"]
@@ -34,10 +33,10 @@ def section(options: Options) -> Section:
         counted = {sum(each[name].values()) for each in found}
         figures.append(
             Figure(
-                measure=f"{name}, each of {_P} ranks",
-                wanted=f"= {wanted:,} B",
-                found=", ".join(f"{each:,} B" for each in sorted(counted)),
-                reached=counted == {wanted},
+                f"{name}, each of {_P} ranks",
+                f"= {wanted:,} B",
+                ", ".join(f"{each:,} B" for each in sorted(counted)),
+                counted == {wanted},
             )
         )
     return Section(title="Payload sent per rank and step, counted", figures=tuple(figures))
