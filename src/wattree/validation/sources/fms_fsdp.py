@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from wattree.job import Job
-from wattree.strategy import StrategyOptions
 from wattree.validation.cells import Cells
 from wattree.validation.clusters import Adapters, row_cluster
 from wattree.validation.shapes import row_model
-from wattree.validation.sources.registry import SOURCES, row_job
+from wattree.validation.sources.registry import SOURCES, row_job, row_strategy
 
 __all__ = ["express"]
 
@@ -30,10 +29,11 @@ def express(cells: Cells) -> Job:
         cells,
         model=row_model(cells),
         cluster=row_cluster(cells, adapters=_ETHERNET),
-        strategy=StrategyOptions(
+        strategy=row_strategy(
+            cells,
+            degrees,
             dp=degrees.dp // shard,
             fsdp=shard,
-            micro_batch=cells.whole("micro_batch"),
             sharding="hybrid" if hybrid else "zero3",
             recompute=_recompute(cells),
         ),
