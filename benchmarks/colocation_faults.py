@@ -21,8 +21,6 @@ from wattree.runtime.colocation.environment import PARENT
 from wattree.runtime.colocation.processes import is_alive, marked
 from wattree.runtime.colocation.state import JobState, state_root, states_in
 
-__all__ = ["faults"]
-
 #: Within which a job ends, by the issue of this part. [s]
 _MOST_S = 10.0
 _PROCESSES, _KILLS = 3, 4

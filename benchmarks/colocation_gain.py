@@ -26,16 +26,6 @@ from wattree.runtime.launch.script import launch_script
 from wattree.runtime.tune import Setting
 from wattree.runtime.tune.measured import TrialOptions, Trials
 
-__all__ = [
-    "CASES",
-    "Case",
-    "averaging_s",
-    "gains",
-    "measured_gain",
-    "predicted_from",
-    "profiled",
-]
-
 _SCRIPT = Path(__file__).parent / "colocation_job.py"
 #: Most that predicted and measured gain may be apart, by the issue of this part.
 _MOST = 0.10

@@ -20,8 +20,6 @@ from pathlib import Path
 from benchmarks.frame import Figure, Section
 from wattree.runtime.colocation.environment import PARENT
 
-__all__ = ["overhead"]
-
 _ROOT = Path(__file__).resolve().parents[1]
 #: Most that it may cost, and length of a run, by the issue of this part. [s]
 _MOST, _RUN_S = 0.01, 60.0

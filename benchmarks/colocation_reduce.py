@@ -18,8 +18,6 @@ import numpy as np
 from benchmarks.frame import Figure, Section
 from tests.distributed.ranks import run_ranks
 
-__all__ = ["crossing", "exactness", "throughput"]
-
 _RANKS = "benchmarks/colocation_reduce_ranks.py"
 #: Gradients of the measure, by the issue of this part. [MiB]
 _MIB = 64

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from benchmarks import design_rate, design_report, design_shape, design_tiers
 from benchmarks.frame import Options, Section, print_sections, section_parser
 
-__all__ = ["SECTIONS", "main"]
-
 #: Name → section; one that returns None lacks what it reads.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "rate": design_rate.rate,

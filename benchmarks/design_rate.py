@@ -33,8 +33,6 @@ from wattree.search import Constraints, Known, Limits, best_strategy
 from wattree.search.screen import screen
 from wattree.search.space import enumerate_space
 
-__all__ = ["kills", "optimum", "rate", "ray"]
-
 _RATE = 100_000.0
 _OPTIMUM, _SPACES, _PLAYED = 0.02, 20, 180
 #: Strategies whose memory is above the room by more in closed form never fit when played.

@@ -19,8 +19,6 @@ from benchmarks.frame import Figure, Options, Section
 from tests.design.synthetic import large_results
 from wattree.report.design.page import design_page
 
-__all__ = ["section"]
-
 POINTS = 10_000
 LOADS = 5
 _MOST_BYTES, _MOST_S = 10e6, 2.0

@@ -24,8 +24,6 @@ from wattree.design import Results
 from wattree.design.load import load_study
 from wattree.design.run import run_study
 
-__all__ = ["complete", "dlrm", "energy", "options", "transformer"]
-
 STUDIES = ROOT / "examples" / "design"
 #: The parts of the first study.
 TRANSFORMER = ("sweep", "expansion", "pipelines", "compute", "network", "clusters")

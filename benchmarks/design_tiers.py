@@ -13,8 +13,6 @@ from wattree.predict import Degrees, estimate, predicted, setting_of
 from wattree.search.screen import Constraints, screen
 from wattree.search.space import Limits, enumerate_space
 
-__all__ = ["section"]
-
 #: Closed form and play differ by no more on average: what screening allows for (`search`).
 _MOST = 0.02
 _PLAYED = 12

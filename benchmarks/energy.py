@@ -28,8 +28,6 @@ from benchmarks import (
 )
 from benchmarks.frame import Measure, Options, Section, options_of, print_sections, section_parser
 
-__all__ = ["SECTIONS", "main"]
-
 #: Name → section; one that returns None has nothing to read.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "products": energy_gemm.section,

@@ -16,8 +16,6 @@ from typing import Any
 from benchmarks.frame import Figure, Options, Section
 from benchmarks.measure import ENGINE, cpu_s, job_of
 
-__all__ = ["account_of", "section"]
-
 #: Jobs whose sums are looked at: pools, a limit, a loader, a straggler, every rank on its own.
 _HEAD = """
 model: gpt2-medium

@@ -19,8 +19,6 @@ from wattree.cost.device_power import clock_curve, device_mixture
 from wattree.energy import ClockCurve, Demand, clock_under_limit, power_at_clock_w, under_limit
 from wattree.hardware import load_device
 
-__all__ = ["section"]
-
 Floats = NDArray[np.float64]
 Rows = list[dict[str, str]]
 

@@ -24,8 +24,6 @@ from wattree.cost.precisions import precision_class
 from wattree.energy import DevicePower
 from wattree.hardware import Precision, load_device
 
-__all__ = ["GemmRows", "fit", "read_rows", "section"]
-
 Floats = NDArray[np.float64]
 
 DEVICES: Mapping[str, str] = {

@@ -26,8 +26,6 @@ from benchmarks.node_power import (
     shipped,
 )
 
-__all__ = ["kind_of", "read_runs", "scaling", "section"]
-
 _TARGET = 0.05
 #: Systems whose rows make the constants: immersion-cooled nodes of one submitter.
 _FITTED = "SMC"

@@ -23,8 +23,6 @@ from typing import Any
 from benchmarks.frame import Measure, Options, Section
 from wattree.measure import Stages, Window, find_meters
 
-__all__ = ["section"]
-
 PAIRS, STEPS = 60, 20
 LIMIT = 0.01
 READINGS_PER_S = 10

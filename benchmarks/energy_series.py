@@ -19,8 +19,6 @@ from wattree.errors import MissingExtraError, RunError
 from wattree.trace.run import PowerSeries, Run
 from wattree.trace.run_file import read_runs
 
-__all__ = ["KNOWN", "POLICIES", "forecasts", "known_series", "recorded_runs", "section"]
-
 Floats = NDArray[np.float64]
 
 _RUNS = Path(__file__).parents[1] / "validation" / "runs"

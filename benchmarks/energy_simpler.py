@@ -24,8 +24,6 @@ from wattree.trace.run import Run as TrainingRun
 from wattree.validation.anchored import anchored_device, anchored_scores, anchors_of
 from wattree.validation.rows import MeasuredRow
 
-__all__ = ["as_training_run", "section"]
-
 #: Rows → predictor of a node's power.
 _Predictor = Callable[[Run], float]
 _Fit = Callable[[Sequence[Run]], _Predictor]

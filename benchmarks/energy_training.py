@@ -38,8 +38,6 @@ from wattree.trace import Trace
 from wattree.validation.anchored import anchored_device, anchors_of
 from wattree.validation.rows import MeasuredRow
 
-__all__ = ["Trained", "device_w", "fit", "section", "shipped_figures", "trained_runs"]
-
 #: Model as printed → what is fixed of its job. CIFAR's ShuffleNet halves its images twice less than
 #: ImageNet's, so that of 32 pixels works as that of 128 from its second stage on.
 _MODELS: Mapping[str, Mapping[str, Any]] = {

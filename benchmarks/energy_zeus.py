@@ -27,8 +27,6 @@ from wattree.validation.anchored import (
 )
 from wattree.validation.rows import MeasuredRow, read_rows
 
-__all__ = ["fit", "makes_constants", "rows_under_limits", "section"]
-
 Floats = NDArray[np.float64]
 
 _TARGETS = {"average_power_w": 0.06, "step_time_s": 0.08, "energy_j": None}

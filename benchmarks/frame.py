@@ -23,22 +23,6 @@ from wattree.cost import Calibration, load_calibration
 from wattree.energy.scores import score
 from wattree.files import write_atomic
 
-__all__ = [
-    "SHARED",
-    "Figure",
-    "Measure",
-    "Options",
-    "Section",
-    "figures_table",
-    "options_of",
-    "percent",
-    "plain_table",
-    "print_sections",
-    "report_parser",
-    "section_parser",
-    "show_report",
-]
-
 Floats = NDArray[np.float64]
 #: Folder of reference data beside the checkout.
 SHARED = Path(__file__).parents[2] / "shared"

@@ -39,8 +39,6 @@ from wattree.runtime.launch.script import launch_script
 from wattree.runtime.tune import Setting
 from wattree.runtime.tune.measured import TrialOptions, Trials
 
-__all__ = ["Line", "lines_of", "main", "predicted", "table"]
-
 _SCRIPT = Path(__file__).parent / "gpu_colocation_job.py"
 _RULE = "fixed-per-process"
 PROCESSES = (1, 2, 3, 4, 6)

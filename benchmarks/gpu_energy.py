@@ -31,18 +31,6 @@ from wattree.job import load_job
 from wattree.predict import run_of
 from wattree.trace import STAGES, Run
 
-__all__ = [
-    "NODE",
-    "TRAININGS",
-    "Row",
-    "Side",
-    "device_of",
-    "main",
-    "measured",
-    "predicted",
-    "table",
-]
-
 #: Batches that fill a data-centre device and leave room in 16 GB.
 TRAININGS = (
     Training(model="vgg-16", batch=64),

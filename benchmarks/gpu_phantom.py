@@ -33,8 +33,6 @@ from wattree.errors import MissingExtraError, UnknownNameError, WattreeError
 from wattree.files import write_atomic
 from wattree.hardware import Device, Precision, canonical_name, load_device
 
-__all__ = ["Row", "main", "measured", "table"]
-
 RESULTS = Path(__file__).parent / "results"
 WIDTH, BATCH, REPEATS = 16_384, 4_096, 30
 RANKS, GHOSTS = (4, 8, 16), (64, 256)

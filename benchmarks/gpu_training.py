@@ -14,8 +14,6 @@ from wattree.capture.zoo import built_in_models
 from wattree.measure import MeterOptions, Stages
 from wattree.trace import Run
 
-__all__ = ["CopiedBatches", "Training", "environment", "train"]
-
 #: Batches copied one after the other before they are trained on. Step by step, all readings of the
 #: counter (some 100 ms apart) see nearly the same mixture of copying and computing, which puts the
 #: energy of copying off by a fifth; in groups by 1 % (tests/validation/test_gpu_energy.py). What a

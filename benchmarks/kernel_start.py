@@ -36,8 +36,6 @@ from wattree.cost.convolution import (
 from wattree.cost.rates import convolution_rates
 from wattree.hardware import Device, Precision, load_device
 
-__all__ = ["main"]
-
 Floats = NDArray[np.float64]
 
 _FILE = "gemm_lowprec.parquet"

@@ -17,8 +17,6 @@ from benchmarks.frame import Measure, Options, Section
 from benchmarks.mlperf_runs import DEVICES, job_of
 from wattree.validation.rows import MeasuredRow, read_rows
 
-__all__ = ["section"]
-
 _BENCHMARKS = {"resnet50": "resnet", "RetinaNet (ResNeXt50)": "ssd"}
 _NODES = {"H100-SXM": "dgx-h100", "H200": "dgx-h200"}
 _MOST_DEVICES = 64

@@ -22,8 +22,6 @@ from wattree.cost.convolution import Convolution, ConvolutionRates, Kernels
 from wattree.cost.rates import convolution_rates
 from wattree.hardware import Device, Precision
 
-__all__ = ["print_fit"]
-
 Floats = NDArray[np.float64]
 
 #: Start of each constant; the last is the launch of one call. [1 and s]

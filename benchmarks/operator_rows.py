@@ -22,16 +22,6 @@ from wattree.cost.rates import convolution_rates
 from wattree.graph import OperatorKind
 from wattree.hardware import Device, Precision, load_device
 
-__all__ = [
-    "LAUNCH_S",
-    "Convolutions",
-    "Streams",
-    "predicted_s",
-    "read_convolutions",
-    "read_streams",
-    "shipped_rates",
-]
-
 Floats = NDArray[np.float64]
 
 #: Device of the table → of the catalogue, where they are called differently.

@@ -22,8 +22,6 @@ from benchmarks import (
 )
 from benchmarks.frame import Options, Section, print_sections, section_parser
 
-__all__ = ["SECTIONS", "main"]
-
 #: Name → section; one that returns None lacks what it reads.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "exactness": phantom_exactness.section,

@@ -8,8 +8,6 @@ from typing import Any
 from benchmarks.frame import Figure, Options, Section
 from tests.distributed.ranks import run_ranks
 
-__all__ = ["section"]
-
 #: Groups of the first ranks of eight. [ranks]
 _SIZES = (1, 2, 3, 4, 8)
 #: Largest relative error of any tensor that the issue of this part allows.

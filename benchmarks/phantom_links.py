@@ -8,8 +8,6 @@ from benchmarks.phantom_contestants import TENSOR_KINDS, payload_bytes
 from benchmarks.phantom_network import netlab_of, ranks_on_links
 from benchmarks.phantom_turns import take_turns
 
-__all__ = ["section"]
-
 _KINDS = ("phantom", "shared", "low-rank", *TENSOR_KINDS)
 _STEPS = 3
 #: What may be sent beside the formula, as ranks count it and as interfaces do.

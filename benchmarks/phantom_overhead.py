@@ -8,8 +8,6 @@ from typing import Any
 
 from benchmarks.frame import Figure, Options, Section
 
-__all__ = ["section"]
-
 #: Rows, inputs, outputs and repeats; the small one shows what a call costs by itself.
 _SIZES = ((64, 2048, 2048, 60), (8, 64, 64, 3000))
 _MOST = 1.05

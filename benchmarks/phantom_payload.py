@@ -5,8 +5,6 @@ from __future__ import annotations
 from benchmarks.frame import Figure, Options, Section
 from tests.distributed.ranks import run_ranks
 
-__all__ = ["section"]
-
 #: Ranks, widths of the two layers, rows of the batch (2 x `_CHUNKS`), ghosts of `tests/runtime`.
 _P, _N, _H, _CHUNKS, _K, _SIZE_BYTES = 4, 1024, 2048, 64, 4, 4
 

@@ -26,8 +26,6 @@ from benchmarks.phantom_contestants import Contestant
 from benchmarks.phantom_network import Ranks, netlab_of, ranks_on_links
 from benchmarks.phantom_steps import quiet, step_standings
 
-__all__ = ["Links", "cluster_files", "predicted_s", "section"]
-
 _MOST = 0.10
 #: Of each half of a profile: one before and one after the steps, as machines drift.
 _MINUTES = 1.25

@@ -20,8 +20,6 @@ from benchmarks.phantom_contestants import TENSOR_KINDS, Contestant
 from benchmarks.phantom_network import netlab_of, ranks_on_links
 from benchmarks.phantom_turns import BUSY, Standing, take_turns
 
-__all__ = ["overlap", "quiet", "section", "step_standings"]
-
 _ROUNDS, _LONG_ROUNDS = 4, 3
 #: For others to rest, on a busy machine. [s]
 _PATIENCE_S = 60.0

@@ -14,8 +14,6 @@ from benchmarks.netlab.weights import weights_of
 from wattree.sim import play
 from wattree.trace import Trace
 
-__all__ = ["Comparison", "Prediction", "Summary", "compare", "predict", "summary"]
-
 #: Plays of one scenario: what links have saved up follows from when they rest, which each play
 #: tells better than the one before. Later plays move makespans by less than 0.01 %.
 _PLAYS = 4

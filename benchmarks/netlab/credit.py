@@ -17,8 +17,6 @@ from benchmarks.netlab.graph import Built
 from benchmarks.netlab.machine import Machine
 from wattree.trace import Trace
 
-__all__ = ["credits_of"]
-
 
 class _Passage(NamedTuple):
     """A message on one link: some of it at once, the rest evenly until its end."""

@@ -14,8 +14,6 @@ from benchmarks.netlab.compare import Comparison, compare, predict
 from benchmarks.netlab.machine import Machine
 from benchmarks.netlab.scenario import Scenario
 
-__all__ = ["FITTED", "fit_machine", "unfitted"]
-
 #: Constant → first step, least and largest value.
 _TRAFFIC = {
     "message_latency_s": (5e-5, 5e-5, 4e-4),

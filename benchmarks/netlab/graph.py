@@ -22,8 +22,6 @@ from wattree.errors import JobError
 from wattree.graph import ExecutionGraph, StreamKind, TaskKind
 from wattree.hardware.network import Link, Network, cable
 
-__all__ = ["Built", "Transit", "build_graph", "network_of"]
-
 #: Longer messages are split, so that their weight may change on the way. [B]
 _PIECE_BYTES = 2**20
 #: Of the link that only carries weights: no flow comes near it. [B/s]

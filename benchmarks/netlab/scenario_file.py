@@ -22,8 +22,6 @@ from wattree.files import read_json
 from wattree.hardware.network import Network, cable
 from wattree.job.problems import Problems
 
-__all__ = ["FILE_LIMIT_BYTES", "bundled_scenarios", "load_folder", "load_scenario"]
-
 #: Larger files are refused before they are read; the largest recorded one is below 64 KiB. [B]
 FILE_LIMIT_BYTES = 8 * 2**20
 _BUNDLED = ROOT / "validation" / "netlab"

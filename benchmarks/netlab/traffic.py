@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from benchmarks.netlab.scenario import ScenarioTask
 
-__all__ = ["MAX_SEGMENT_BYTES", "Message", "messages_of"]
-
 #: gloo moves an all-reduce in segments of at most this size (`AllreduceOptions`). [B]
 MAX_SEGMENT_BYTES = 2**20
 #: A ring keeps two segments on their way, so that adding one overlaps with receiving the next.

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from benchmarks.netlab.graph import Built
 from wattree.trace import Trace
 
-__all__ = ["weights_of"]
-
 #: A link is busy if it carries more than this part of what it can: acknowledgements and latencies
 #: keep a full link a little below 1.
 _BUSY = 0.95

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from wattree.errors import CostError
 from wattree.hardware import Device
 
-__all__ = ["PROFILED_ITEMS", "Calibration", "Constant", "device_names"]
-
 #: Constants that only devices have on which `wattree profile` timed things; `cost.rates` says what
 #: is done without them.
 PROFILED_ITEMS = (

@@ -15,15 +15,6 @@ from numpy.typing import NDArray
 
 from wattree.errors import CostError
 
-__all__ = [
-    "GroupShape",
-    "LinkRates",
-    "PortLoads",
-    "collective_latency_s",
-    "port_loads",
-    "volume_factor",
-]
-
 Floats = NDArray[np.float64]
 
 

@@ -45,8 +45,6 @@ from wattree.cost.requests import AUTO_COLLECTIVES, NCCL, CollectiveRequests
 from wattree.errors import StrategyError
 from wattree.hardware import Cluster
 
-__all__ = ["CollectiveModel", "Played"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

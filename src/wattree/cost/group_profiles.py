@@ -15,8 +15,6 @@ from wattree.cost.collective import GroupShape
 from wattree.errors import CostError
 from wattree.hardware import Cluster
 
-__all__ = ["Layouts", "ProfileRows", "layouts_of", "profile_rows"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

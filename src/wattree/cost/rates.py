@@ -28,8 +28,6 @@ from wattree.energy import DevicePower
 from wattree.errors import CostError
 from wattree.hardware import Cluster, Device, Pool, Precision
 
-__all__ = ["UPDATE_STATES", "Rates", "convolution_rates", "pool_rates", "rates_of"]
-
 Floats = NDArray[np.float64]
 
 #: Optimisers whose updates a profile times → bytes of state a parameter.

@@ -12,8 +12,6 @@ from wattree.design.study import Axis, Change, Link, Study
 from wattree.errors import JobError, UnitError
 from wattree.hardware import Description
 
-__all__ = ["drafted", "factor_in"]
-
 #: Fields that name files; what is in those can be set only once they are named.
 _NAMING = ("node.device", "node.fabric")
 

@@ -35,8 +35,6 @@ from wattree.search import (
 from wattree.search.objective import OBJECTIVES as STRATEGY_OBJECTIVES
 from wattree.strategy import AXES, StrategyOptions, options_in_words
 
-__all__ = ["Evaluator", "models_of", "steps_of"]
-
 #: Keys of a job that decide the model graph.
 _OF_MODEL = ("model", "data", "software", "traits", "compile", "precision")
 

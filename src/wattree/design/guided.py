@@ -18,8 +18,6 @@ from wattree.design.samplers import space_size
 from wattree.design.study import Axis, Study
 from wattree.errors import JobError, MissingExtraError
 
-__all__ = ["Guide"]
-
 #: What an infeasible point has of every objective; searches rank, so only its size matters.
 _WORST = 1e30
 #: Proposals of one batch, over its size, before what is left of the space is taken to be empty.

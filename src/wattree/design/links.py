@@ -14,8 +14,6 @@ from wattree.errors import UnitError
 from wattree.job.problems import Problems, shown
 from wattree.units import UNITS, any_quantity
 
-__all__ = ["links_of"]
-
 
 def links_of(
     value: Mapping[str, Any], axes: Sequence[Axis], *, problems: Problems

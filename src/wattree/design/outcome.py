@@ -8,8 +8,6 @@ from typing import Any
 
 from wattree.design.points import Point
 
-__all__ = ["TOTALS", "Outcome", "WorkloadOutcome", "outcome_from_json", "outcome_json"]
-
 #: Totals of a point, each where it is known: sums of weight × workload; the most of the power.
 TOTALS = ("time_s", "energy_j", "cost_usd", "carbon_gco2e", "power_w", "capital_usd")
 

@@ -7,8 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Point", "Value", "point_of"]
-
 #: A value of an axis: a quantity in SI units, a number, a truth value, or a name.
 Value = float | int | str
 

@@ -17,8 +17,6 @@ from wattree.design.store import LEASE_S, Store, default_store
 from wattree.design.study import Study
 from wattree.errors import OutputError
 
-__all__ = ["Progress", "run_study", "stored_results"]
-
 #: Called with (points finished, points in all, points that were finished before the run).
 Progress = Callable[[int, int, int], None]
 

@@ -15,8 +15,6 @@ from wattree.design.study import Axis, Sampler, Study
 from wattree.job.problems import Problems, shown, unknown_key
 from wattree.units import any_quantity
 
-__all__ = ["GUIDED", "drawn_value", "points_of", "sampler_of", "space_size"]
-
 GUIDED = "guided"
 #: Draws of one point before what is left of the space is taken to be empty.
 _MOST_DRAWS = 200

@@ -21,8 +21,6 @@ from wattree.design.points import Point
 from wattree.design.study import Study
 from wattree.errors import OutputError
 
-__all__ = ["LEASE_S", "Store", "default_store"]
-
 #: Says in the file's header that it is one of ours ("WTds").
 _APPLICATION = 0x57546473
 #: Goes with every change of the tables.

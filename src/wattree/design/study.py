@@ -11,19 +11,6 @@ from wattree.design.formula import Formula
 from wattree.design.points import Value
 from wattree.hardware import Description
 
-__all__ = [
-    "AUTO",
-    "OBJECTIVES",
-    "Axis",
-    "Change",
-    "Link",
-    "Sampler",
-    "Study",
-    "StudyConstraints",
-    "Target",
-    "Workload",
-]
-
 #: What totals of a point may be ranked by, all of them the less the better.
 OBJECTIVES = ("time", "energy", "cost", "carbon", "power", "capital")
 #: The strategy of a workload that leaves it to the search.

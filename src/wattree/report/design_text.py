@@ -19,8 +19,6 @@ from wattree.report.design.words import (
     worth_sentence,
 )
 
-__all__ = ["show_answers"]
-
 #: Break-even points and budgets that a terminal shows.
 _MOST_LINES = 6
 

@@ -16,8 +16,6 @@ from wattree.energy.scores import GroupComparison, Score
 from wattree.report.words import NOT_APPLICABLE, percent, quantity
 from wattree.units import format_time
 
-__all__ = ["show_calibration", "show_comparison", "show_forecasts"]
-
 _INDENT = (0, 0, 0, 2)
 #: Lines of a list before the rest is only counted.
 _LISTED = 12

@@ -12,17 +12,6 @@ from wattree.report.words import NOT_APPLICABLE, count, money, percent, quantity
 from wattree.trace import COMPONENTS, EnergyUse, Result, RunBill, ScheduleShift, ShiftedStart
 from wattree.units import format_time
 
-__all__ = [
-    "class_table",
-    "component_table",
-    "efficiency",
-    "run_facts",
-    "shift_table",
-    "sparkline",
-    "unsplit_hosts",
-    "waiting_table",
-]
-
 _BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 _GRAMS_PER_TONNE = 1e6
 #: Components that follow work, and those that follow all others of a node or site alike, whose

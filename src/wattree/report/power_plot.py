@@ -12,8 +12,6 @@ from wattree.errors import MissingExtraError, OutputError
 from wattree.files import write_atomic
 from wattree.trace import COMPONENTS, PowerOverTime
 
-__all__ = ["check_plotting", "write_power_plot"]
-
 #: Colours that stay apart in grey and for the colour-blind (Okabe and Ito, 2008).
 _COLOURS = {
     "device_static": "#0072B2",

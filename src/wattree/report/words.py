@@ -5,18 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "NOT_APPLICABLE",
-    "changed_function",
-    "column",
-    "count",
-    "money",
-    "percent",
-    "quantity",
-    "significant",
-    "strategy_in_words",
-]
-
 NOT_APPLICABLE = "–"
 
 _DECIMAL = (

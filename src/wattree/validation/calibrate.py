@@ -27,8 +27,6 @@ from wattree.strategy import StrategyOptions
 from wattree.validation.express import Expressed
 from wattree.validation.priors import Prior
 
-__all__ = ["Fit", "FitRow", "fit", "leave_sources_out"]
-
 Floats = NDArray[np.float64]
 
 #: Weight of a row whose configuration occurs n times: n**-0.35 (a scaling series is one fact).

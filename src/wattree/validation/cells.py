@@ -10,8 +10,6 @@ from wattree.errors import RowError
 from wattree.hardware import Precision
 from wattree.validation.rows import MeasuredRow
 
-__all__ = ["Cells", "Degrees"]
-
 T = TypeVar("T")
 
 #: Pattern of a printed precision → number format of matrix work, first match wins.

@@ -15,8 +15,6 @@ from wattree.hardware.load import (
 )
 from wattree.validation.cells import Cells
 
-__all__ = ["Adapters", "row_cluster"]
-
 _GBIT_PER_S = 1e9 / 8
 
 

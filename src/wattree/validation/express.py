@@ -11,8 +11,6 @@ from wattree.validation.cells import Cells
 from wattree.validation.rows import MeasuredRow
 from wattree.validation.sources import SOURCES, Expression, generic
 
-__all__ = ["Expressed", "express"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expressed:

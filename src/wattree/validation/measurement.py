@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from wattree.units import GIB, JOULES_PER_KWH
 from wattree.validation.rows import MeasuredRow
 
-__all__ = ["MEMORY_KINDS", "QUANTITIES", "Measurement", "measurement"]
-
 QUANTITIES = ("step_time_s", "peak_memory_bytes", "average_power_w", "energy_j")
 #: `allocated`: tensors; `reserved`: what the allocator holds for them; `process`: what the driver
 #: shows for the process, with its context and communication buffers.

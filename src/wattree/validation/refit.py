@@ -31,9 +31,6 @@ from wattree.predict import predicted, run_of, setting_of
 from wattree.strategy import StrategyOptions
 from wattree.validation.trained import RUN_STAGES, TrainedRun, refuse_mixed
 
-__all__ = ["Refit", "RefitRow", "RunFit", "Scale", "refit_from_runs"]
-
-
 #: Constants by what a longer time means for them: rates fall, times grow.
 _COMPUTING_RATES = (
     *("matmul.bf16", "matmul.fp32", "matmul.fp8", "matmul.nvfp4"),

@@ -15,16 +15,6 @@ import numpy as np
 
 from wattree.validation.rows import MeasuredRow
 
-__all__ = [
-    "ALL_SOURCES",
-    "PAIR_MARGIN",
-    "Scored",
-    "Summary",
-    "summaries",
-    "summary_json",
-    "worst",
-]
-
 #: Key of the summary over every source.
 ALL_SOURCES = "all"
 #: Two measurements closer than this are no pair: their order is noise.

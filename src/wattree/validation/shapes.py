@@ -10,8 +10,6 @@ from typing import Any
 from wattree.job import ModelSource
 from wattree.validation.cells import Cells
 
-__all__ = ["padded_vocabulary", "row_model"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Architecture:

@@ -31,8 +31,6 @@ from wattree.validation.priors import FITTED, FITTED_NETWORKS, Prior
 from wattree.validation.rows import MeasuredRow, bundled_rows, read_rows
 from wattree.validation.score import Scored
 
-__all__ = ["validate"]
-
 Progress = Callable[[str, int, int], None]
 
 #: Rounds of: simulate every row, carry the ratio to the closed form, fit.

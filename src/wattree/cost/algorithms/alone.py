@@ -12,8 +12,6 @@ from wattree.cost.algorithms.protocols import Protocol, base_latency_s, hop_late
 from wattree.cost.algorithms.routes import Crossed, Routes
 from wattree.errors import CostError
 
-__all__ = ["AloneTime", "link_loads", "time_alone"]
-
 Floats = NDArray[np.float64]
 
 #: A reduction reads two operands and writes one, as ASTRA-sim counts it.

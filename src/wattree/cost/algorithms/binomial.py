@@ -7,8 +7,6 @@ import numpy as np
 from wattree.cost.algorithms.messages import Round, Schedule, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
 
-__all__ = ["binomial"]
-
 _KINDS = ("broadcast", "reduce", "gather", "scatter")
 
 

@@ -13,8 +13,6 @@ from wattree.cost.algorithms.tuning import NcclChoice, NcclSystem, nccl_choice
 from wattree.errors import CostError
 from wattree.hardware import Cluster
 
-__all__ = ["OURS", "choice_for", "nccl_knows", "nccl_system", "schedule_of"]
-
 #: Names in NCCL's tuning model → ours.
 OURS: Mapping[str, str] = {"nvls-tree": "nvls", "collnet-chain": "sharp"}
 _ROOTED = frozenset({"gather", "scatter", "send_receive"})

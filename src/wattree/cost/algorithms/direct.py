@@ -7,8 +7,6 @@ import numpy as np
 from wattree.cost.algorithms.messages import Schedule, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of
 
-__all__ = ["direct"]
-
 
 @ALGORITHMS.register("direct")
 def direct(call: Call) -> Schedule:

@@ -11,8 +11,6 @@ from wattree.cost.algorithms.messages import Round, Schedule, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
 from wattree.errors import CostError
 
-__all__ = ["torus_rings"]
-
 Integers = NDArray[np.int64]
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 

@@ -18,8 +18,6 @@ from wattree.hardware.topologies import (
     slice_shape,
 )
 
-__all__ = ["Group", "contiguous_group", "group_of", "has_cycles", "ring_cycles"]
-
 Integers = NDArray[np.int64]
 
 

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from wattree.cost.algorithms.messages import Round, Schedule, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
 
-__all__ = ["halving_doubling"]
-
 Integers = NDArray[np.int64]
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 

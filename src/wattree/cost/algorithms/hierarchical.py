@@ -8,8 +8,6 @@ from wattree.cost.algorithms.messages import Schedule
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
 from wattree.cost.algorithms.two_level import between_domains, shard_owner, within_domains
 
-__all__ = ["hierarchical"]
-
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 
 

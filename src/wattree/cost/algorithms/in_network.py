@@ -10,8 +10,6 @@ from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_k
 from wattree.cost.algorithms.two_level import between_domains, shard_owner, within_domains
 from wattree.errors import CostError
 
-__all__ = ["nvls", "sharp"]
-
 Integers = NDArray[np.int64]
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 

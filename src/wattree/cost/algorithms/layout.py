@@ -8,8 +8,6 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Layout"]
-
 Integers = NDArray[np.int64]
 
 

@@ -16,8 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from wattree.cost.algorithms.group import Group
 
-__all__ = ["EVERY", "Round", "Schedule", "round_of"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -22,8 +22,6 @@ from wattree.cost.algorithms.registry import Call
 from wattree.cost.algorithms.wiring import Traffic, Wiring, busiest_s, crossing_of
 from wattree.errors import CostError
 
-__all__ = ["Profile", "profile_of", "shifted_stretch"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

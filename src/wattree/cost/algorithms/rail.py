@@ -7,8 +7,6 @@ import numpy as np
 from wattree.cost.algorithms.messages import Schedule, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
 
-__all__ = ["rail"]
-
 
 @ALGORITHMS.register("rail")
 def rail(call: Call) -> Schedule:

@@ -13,8 +13,6 @@ from wattree.cost.algorithms.messages import EVERY, Schedule
 from wattree.errors import CostError
 from wattree.registry import Registry
 
-__all__ = ["ALGORITHMS", "KINDS", "Algorithm", "Call", "ends_of", "refuse_kind"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

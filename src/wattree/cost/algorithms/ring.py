@@ -11,8 +11,6 @@ from wattree.cost.algorithms.group import Group
 from wattree.cost.algorithms.messages import Round, Schedule, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
 
-__all__ = ["ring", "ring_orders"]
-
 Integers = NDArray[np.int64]
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 

@@ -9,8 +9,6 @@ from wattree.cost.algorithms.group import Group
 from wattree.cost.algorithms.messages import Round, Schedule, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
 
-__all__ = ["binary_tree_parents", "tree"]
-
 Integers = NDArray[np.int64]
 _KINDS = ("all_reduce", "broadcast", "reduce")
 

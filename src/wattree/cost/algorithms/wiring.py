@@ -21,8 +21,6 @@ from wattree.hardware.topologies import (
 )
 from wattree.hardware.topologies.node_network import adapters_of
 
-__all__ = ["Crossing", "Traffic", "Wiring", "busiest_s", "crossing_of", "wiring_of"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

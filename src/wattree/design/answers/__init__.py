@@ -27,8 +27,9 @@ from wattree.design.answers.pareto import Front, pareto, undominated
 from wattree.design.answers.sensitivity import Bar, Effect, Tornado, main_effects, tornado
 from wattree.design.answers.spend import CAPITAL, Spending, Step, spend
 from wattree.design.answers.summary import Comparison, Summary, summarise
-from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, Value, sweep_of
+from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, sweep_of
 from wattree.design.answers.worth import LevelWorth, Worth, worth
+from wattree.design.points import Value
 
 __all__ = [
     "CAPITAL",

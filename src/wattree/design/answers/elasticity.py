@@ -8,8 +8,6 @@ import numpy as np
 
 from wattree.design.answers.sweep import AxisColumn, Floats, NoAnswer, Sweep, answered_by_axis
 
-__all__ = ["Bottleneck", "Elasticity", "bottleneck", "elasticities"]
-
 #: A resource whose doubling changes the measure by less than 1 % does not limit it: 2^-0.015.
 _NEGLIGIBLE = 0.015
 

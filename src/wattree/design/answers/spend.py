@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattree.design.answers.budget import best_within
-from wattree.design.answers.sweep import AxisColumn, Floats, NoAnswer, Sweep, Value
-
-__all__ = ["CAPITAL", "Spending", "Step", "spend"]
+from wattree.design.answers.sweep import AxisColumn, Floats, NoAnswer, Sweep
+from wattree.design.points import Value
 
 #: The measure that a price of the cluster is known by.
 CAPITAL = "capital_usd"

@@ -15,11 +15,10 @@ from wattree.design.answers.elasticity import Bottleneck, bottleneck
 from wattree.design.answers.pareto import Front, pareto
 from wattree.design.answers.sensitivity import Effect, Tornado, main_effects, tornado
 from wattree.design.answers.spend import CAPITAL, Spending, spend
-from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, Value, sweep_of
+from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, sweep_of
 from wattree.design.answers.worth import Worth, worth
+from wattree.design.points import Value
 from wattree.design.results import OBJECTIVE_TOTALS, Results
-
-__all__ = ["Comparison", "Summary", "summarise"]
 
 #: An axis with more values than this is a range, whose values are no alternatives to each other.
 _MOST_ALTERNATIVES = 8

@@ -12,8 +12,6 @@ from wattree.design.points import Point
 from wattree.design.study import Study
 from wattree.graph import ModelGraph
 
-__all__ = ["Backend", "Here", "Work"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:

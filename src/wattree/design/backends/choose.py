@@ -8,8 +8,6 @@ from wattree.design.backends.backend import Backend, Here, Work
 from wattree.design.backends.processes import Processes
 from wattree.errors import OutputError
 
-__all__ = ["backend_of"]
-
 
 def backend_of(on: str, work: Work, *, workers: int | None, points: int) -> Backend:
     """Return what evaluates points.

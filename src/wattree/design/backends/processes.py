@@ -18,8 +18,6 @@ from wattree.design.outcome import Outcome
 from wattree.design.points import Point
 from wattree.errors import OutputError
 
-__all__ = ["Processes"]
-
 #: Libraries that would start threads of their own on every core.
 _ONE_THREAD = (
     "OMP_NUM_THREADS",

@@ -23,8 +23,6 @@ from wattree.design.outcome import Outcome
 from wattree.design.points import Point
 from wattree.errors import MissingExtraError, OutputError
 
-__all__ = ["Rays"]
-
 #: Points handed over for each core: one that is evaluated, one that waits beside it.
 _EACH = 2
 #: Times that Ray starts a point again after its worker or machine was lost.

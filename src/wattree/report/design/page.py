@@ -28,8 +28,6 @@ from wattree.report.design.sections import (
 )
 from wattree.report.design.words import MEASURES, bottleneck_sentence
 
-__all__ = ["check_report", "design_page", "write_design_page"]
-
 _FOLDER = Path(__file__).with_name("page")
 _SECTIONS = (
     ("short", "In short"),

@@ -19,8 +19,6 @@ from wattree.design.answers import AxisColumn, NoAnswer, Summary, Tornado, Worth
 from wattree.report.design.basis import is_reconstruction
 from wattree.report.design.words import MEASURES, SHORT, level
 
-__all__ = ["payload", "script_json"]
-
 #: Kinds of figures that the page knows units for.
 _UNITS = {
     "time_s": "s",

@@ -31,18 +31,6 @@ from wattree.report.design.words import (
     worth_sentence,
 )
 
-__all__ = [
-    "best_section",
-    "comparison_rows",
-    "front_section",
-    "infeasible_rows",
-    "matter_sections",
-    "money_sections",
-    "point_name",
-    "strategies_at",
-    "worth_sections",
-]
-
 Section = dict[str, Any]
 #: Rows of a table before the rest is counted; the page's table of all points has every one.
 _MOST_ROWS = 60

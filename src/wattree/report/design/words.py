@@ -24,23 +24,6 @@ from wattree.design.answers import (
 from wattree.report.words import NOT_APPLICABLE, money, quantity, significant
 from wattree.units import JOULES_PER_KWH, format_time
 
-__all__ = [
-    "MEASURES",
-    "SHORT",
-    "amount",
-    "at_point",
-    "bottleneck_sentence",
-    "break_even_sentence",
-    "change",
-    "comparison_sentence",
-    "elasticity_text",
-    "level",
-    "number",
-    "spending_sentence",
-    "step_text",
-    "worth_sentence",
-]
-
 #: Measure → what people call it.
 MEASURES = {
     "time_s": "time to target",

@@ -8,8 +8,6 @@ from wattree.validation.clusters import Adapters, row_cluster
 from wattree.validation.shapes import padded_vocabulary, row_model
 from wattree.validation.sources.registry import SOURCES, row_job, row_strategy
 
-__all__ = ["express_1b3", "express_tr11"]
-
 #: "8 GPUs per node Using NVLink 4 inter-gpu connects, 4 OmniPath links".
 _JEAN_ZAY = Adapters(
     count=4,

@@ -17,8 +17,6 @@ from wattree.validation.networks import row_network
 from wattree.validation.sources.registry import SOURCES
 from wattree.validation.sources.replicas import is_mixed, replicas_job
 
-__all__ = ["convnets", "dlrm", "efficientnet", "ncf", "paddle", "tensorflow"]
-
 #: Samples per device of EfficientNet-b4 in `configs.yml`, by memory [GB] and 16 bits or not.
 _B4_SAMPLES: Mapping[tuple[float, bool], int] = {
     (16, True): 32,

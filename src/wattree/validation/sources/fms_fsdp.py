@@ -8,8 +8,6 @@ from wattree.validation.clusters import Adapters, row_cluster
 from wattree.validation.shapes import row_model
 from wattree.validation.sources.registry import SOURCES, row_job, row_strategy
 
-__all__ = ["express"]
-
 _ETHERNET = Adapters(count=4, gbit_per_s=100, source="printed: 400 Gbit/s per node")
 #: Parameters [1e9] up to which `selective` is read as every third block; every block above.
 _THIRD_OF_BLOCKS_UP_TO_B = 20.0

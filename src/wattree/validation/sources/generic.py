@@ -7,8 +7,6 @@ from wattree.strategy import StrategyOptions
 from wattree.validation.cells import Cells, Degrees
 from wattree.validation.sources.registry import expert_split, row_job, row_strategy
 
-__all__ = ["express"]
-
 #: Part of a printed software name, lower case → family; first match wins.
 _FAMILIES = (
     ("megatron-deepspeed", "megatron-deepspeed"),

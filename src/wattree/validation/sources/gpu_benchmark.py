@@ -10,8 +10,6 @@ from wattree.validation.cells import Cells
 from wattree.validation.sources.registry import SOURCES
 from wattree.validation.sources.replicas import replicas_job
 
-__all__ = ["express"]
-
 #: Of its data loader, and of one image.
 _WORKERS, _VALUES = 8, 3 * 224 * 224
 #: `model.half()`: everything in 16 bits, nothing kept beside it.

@@ -8,8 +8,6 @@ from wattree.validation.clusters import Adapters, row_cluster
 from wattree.validation.shapes import row_model
 from wattree.validation.sources.registry import SOURCES, row_job, row_strategy
 
-__all__ = ["express"]
-
 #: The A100 tables print their fabric; the H100 tables do not.
 _ROCE_A100 = Adapters(count=8, gbit_per_s=200, source="printed: 1600 Gbit/s RoCE per node")
 

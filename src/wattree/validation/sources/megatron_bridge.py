@@ -15,8 +15,6 @@ from wattree.validation.clusters import row_cluster
 from wattree.validation.shapes import row_model
 from wattree.validation.sources.registry import SOURCES, expert_split, row_job, row_strategy
 
-__all__ = ["express"]
-
 #: Groups are powers of two, so 64 of the 72 devices of an NVL72 domain are used.
 _NVL72_USED = 64
 #: Models whose embedding and loss each take the place of one layer when stages are filled.

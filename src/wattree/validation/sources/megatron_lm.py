@@ -6,8 +6,6 @@ from wattree.job import Job
 from wattree.validation.cells import Cells
 from wattree.validation.sources.registry import SOURCES, row_job, row_strategy
 
-__all__ = ["express_korthikanti", "express_sc21"]
-
 
 @SOURCES.register("megatron-sc21-table1")
 def express_sc21(cells: Cells) -> Job:

@@ -13,8 +13,6 @@ from wattree.validation.cells import Cells, Degrees
 from wattree.validation.clusters import row_cluster
 from wattree.validation.shapes import row_model
 
-__all__ = ["SOURCES", "Expression", "expert_split", "row_job", "row_strategy"]
-
 
 class Expression(Protocol):
     """The convention of one source."""

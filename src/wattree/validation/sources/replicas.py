@@ -14,8 +14,6 @@ from wattree.validation.cells import Cells
 from wattree.validation.clusters import row_cluster
 from wattree.validation.networks import row_network
 
-__all__ = ["READY", "is_mixed", "replicas_job"]
-
 #: Samples that lie on the device when a step begins: made there, or copied during the last step.
 READY = Loader(workers=1)
 

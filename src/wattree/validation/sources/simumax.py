@@ -6,8 +6,6 @@ from wattree.job import Job
 from wattree.validation.cells import Cells
 from wattree.validation.sources.registry import SOURCES, row_job, row_strategy
 
-__all__ = ["express"]
-
 
 @SOURCES.register("simumax-b200")
 def express(cells: Cells) -> Job:

@@ -7,8 +7,6 @@ from wattree.validation.cells import Cells
 from wattree.validation.sources.registry import SOURCES
 from wattree.validation.sources.replicas import replicas_job
 
-__all__ = ["express"]
-
 
 @SOURCES.register("timm-rtx3090")
 def express(cells: Cells) -> Job:

@@ -10,8 +10,6 @@ from wattree.validation.clusters import Adapters, row_cluster
 from wattree.validation.shapes import row_model
 from wattree.validation.sources.registry import SOURCES, row_job, row_strategy
 
-__all__ = ["express_2024_08", "express_2024_12"]
-
 _ASSUMED_A100 = Adapters(count=8, gbit_per_s=200, source="assumed: 25 GB/s per device")
 _RDMA_H100 = Adapters(count=8, gbit_per_s=400, source="printed: RDMA 400 Gbit/s per device")
 #: `selective` alone is the per-operator kind, the default of the configurations of 2024-12.
