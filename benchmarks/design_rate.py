@@ -24,7 +24,7 @@ from benchmarks.frame import Figure, Options, Section
 from benchmarks.measure import ROOT
 from wattree.design import Outcome, Study, run_study, study_from_mapping
 from wattree.design.assign import drafted
-from wattree.design.backends import Backend, Work, backend_of
+from wattree.design.backends import Backend, StudyWork, backend_of
 from wattree.design.evaluate import Evaluator, limits_of, models_of
 from wattree.design.samplers import points_of
 from wattree.design.schema import SearchSpec
@@ -183,7 +183,7 @@ def ray(_: Options) -> Section | None:
         nodes=2,
         axes={"pod": {**bandwidths, "points": _POINTS}},
     )
-    work = Work(study=study, models=models_of(study))
+    work = StudyWork(study=study, models=models_of(study))
     taken, found = {}, {}
     for on in ("processes", "ray"):
         try:

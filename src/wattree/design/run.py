@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattree.design.backends import Backend, Work, backend_of
+from wattree.design.backends import Backend, StudyWork, backend_of
 from wattree.design.evaluate import models_of
 from wattree.design.guided import Guide
 from wattree.design.results import Results
@@ -66,7 +66,7 @@ def run_study(
         least = (study.sampler.points or 0) if study.sampler.kind == GUIDED else 0
         report(done, max(total, least), done)
         if source.is_open():
-            work = Work(study=study, models=models_of(study))
+            work = StudyWork(study=study, models=models_of(study))
             backend = backend_of(on, work, workers=workers, points=total - done)
             try:
                 in_time = _drive(

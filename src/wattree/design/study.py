@@ -62,7 +62,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class AxisLink:
     """A field that follows from axes.
 
     Attributes:
@@ -185,7 +185,7 @@ class Study:
     axes: tuple[Axis, ...]
     title: str = ""
     changes: tuple[Change, ...] = ()
-    links: tuple[Link, ...] = ()
+    links: tuple[AxisLink, ...] = ()
     constraints: StudyConstraints = field(default_factory=StudyConstraints)
     objectives: tuple[str, ...] = ("time",)
     sampler: Sampler = field(default_factory=Sampler)

@@ -92,7 +92,7 @@ class FitRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class CalibrationFit:
     """Result of a fit.
 
     Attributes:
@@ -115,7 +115,7 @@ def fit(
     *,
     rounds: int = _ROUNDS,
     progress: Callable[[str, int, int], None] | None = None,
-) -> Fit:
+) -> CalibrationFit:
     """Fit the constants that have `priors` to `rows`.
 
     Args:
@@ -136,7 +136,7 @@ def fit(
         if progress is not None:
             progress("fitting", done + 1, rounds)
     spread = _posterior(jacobian, weights, priors)
-    return Fit(
+    return CalibrationFit(
         calibration=calibration,
         spread=dict(zip(names, spread, strict=True)),
         jacobian=jacobian,
@@ -146,7 +146,7 @@ def fit(
 
 def leave_sources_out(
     rows: Sequence[FitRow],
-    full: Fit,
+    full: CalibrationFit,
     *,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Calibration]:

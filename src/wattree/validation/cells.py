@@ -25,7 +25,7 @@ _PRECISIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Degrees:
+class RowDegrees:
     """Parallel sizes of a row, every one filled.
 
     Attributes:
@@ -100,7 +100,7 @@ class Cells:
         if sentence not in self.assumptions:
             self.assumptions.append(sentence)
 
-    def degrees(self, *, vp: int = 1, why_vp: str = "no interleaving") -> Degrees:
+    def degrees(self, *, vp: int = 1, why_vp: str = "no interleaving") -> RowDegrees:
         """Return the parallel sizes; a size that is not stated is 1, `dp` follows from the rest.
 
         Args:
@@ -122,7 +122,7 @@ class Cells:
         dp = devices // model
         if self.row.dp is not None and self.row.dp != dp:
             raise self.refusal(f"found dp {self.row.dp}, but {devices} devices / {model} give {dp}")
-        return Degrees(tp=tp, pp=pp, cp=cp, vp=stages, ep=ep, dp=dp)
+        return RowDegrees(tp=tp, pp=pp, cp=cp, vp=stages, ep=ep, dp=dp)
 
     def precision(self) -> Precision:
         """Return the number format of matrix work.

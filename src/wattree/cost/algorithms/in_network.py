@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost.algorithms.messages import Round, Schedule, round_of
+from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
 from wattree.cost.algorithms.two_level import between_domains, shard_owner, within_domains
 from wattree.errors import CostError
@@ -15,7 +15,7 @@ _KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 @ALGORITHMS.register("nvls")
-def nvls(call: Call) -> Schedule:
+def nvls(call: Call) -> MessageSchedule:
     """Return collectives through NVSwitches that add and multicast.
 
     Place l of a domain works on shard l: the switch reads the shard from all members, adds, and
@@ -66,7 +66,7 @@ def nvls(call: Call) -> Schedule:
         if call.kind == "all_reduce":
             rounds += between_domains(grid, shard=places, offset=1, reduces=False) + pushed
     source, target = ends_of(call.kind, owner)
-    return Schedule(
+    return MessageSchedule(
         kind=call.kind,
         algorithm="nvls",
         group=group,
@@ -80,7 +80,7 @@ def nvls(call: Call) -> Schedule:
 
 
 @ALGORITHMS.register("sharp")
-def sharp(call: Call) -> Schedule:
+def sharp(call: Call) -> MessageSchedule:
     """Return an all-reduce that the switches of the fabric add.
 
     Reduce-scatter in every domain, then every place sends its shard into the fabric and gets the
@@ -107,7 +107,7 @@ def sharp(call: Call) -> Schedule:
             round_of(root, grid, first=shard * domains, count=domains, period=grid.size),
         )
     source, target = ends_of(call.kind, np.zeros(grid.size, dtype=np.int64))
-    return Schedule(
+    return MessageSchedule(
         kind=call.kind,
         algorithm="sharp",
         group=call.group,

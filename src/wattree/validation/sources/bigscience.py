@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wattree.job import Job, ModelSource
-from wattree.validation.cells import Cells, Degrees
+from wattree.validation.cells import Cells, RowDegrees
 from wattree.validation.clusters import Adapters, row_cluster
 from wattree.validation.shapes import padded_vocabulary, row_model
 from wattree.validation.sources.registry import SOURCES, row_job, row_strategy
@@ -45,7 +45,7 @@ def express_1b3(cells: Cells) -> Job:
     return _job(cells, degrees, row_model(cells, padded_vocab=padded))
 
 
-def _job(cells: Cells, degrees: Degrees, model: ModelSource) -> Job:
+def _job(cells: Cells, degrees: RowDegrees, model: ModelSource) -> Job:
     row = cells.row
     cells.need("sharding", "recompute")
     sharding = _SHARDING.get(str(row.sharding))
@@ -69,7 +69,7 @@ def _job(cells: Cells, degrees: Degrees, model: ModelSource) -> Job:
     )
 
 
-def _layers(cells: Cells, degrees: Degrees) -> int:
+def _layers(cells: Cells, degrees: RowDegrees) -> int:
     """Return whole layers per stage that come nearest to the printed parameter count.
 
     `pp round((N - V h) / 12 h^2 / pp)`; the table fits layers to stages and does not print them.

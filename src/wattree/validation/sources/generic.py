@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wattree.job import Job
 from wattree.strategy import StrategyOptions
-from wattree.validation.cells import Cells, Degrees
+from wattree.validation.cells import Cells, RowDegrees
 from wattree.validation.sources.registry import expert_split, row_job, row_strategy
 
 #: Part of a printed software name, lower case → family; first match wins.
@@ -52,7 +52,7 @@ def express(cells: Cells) -> Job:
     )
 
 
-def _strategy(cells: Cells, degrees: Degrees, family: str) -> StrategyOptions:
+def _strategy(cells: Cells, degrees: RowDegrees, family: str) -> StrategyOptions:
     dp, ep = expert_split(cells, degrees)
     sharding = _sharding(cells, family)
     shard = cells.whole("fsdp_shard") if sharding == "hybrid" else 1

@@ -10,7 +10,7 @@ from typing import Any
 from wattree.hardware import Cluster
 from wattree.job import Job
 from wattree.strategy import Offload, Traffic
-from wattree.validation.cells import Cells, Degrees
+from wattree.validation.cells import Cells, RowDegrees
 from wattree.validation.clusters import row_cluster
 from wattree.validation.shapes import row_model
 from wattree.validation.sources.registry import SOURCES, expert_split, row_job, row_strategy
@@ -85,7 +85,7 @@ def _cluster(cells: Cells) -> Cluster:
     return replace(cluster, pools=(pool,))
 
 
-def _stage_layers(cells: Cells, degrees: Degrees) -> tuple[int, ...] | None:
+def _stage_layers(cells: Cells, degrees: RowDegrees) -> tuple[int, ...] | None:
     layers, chunks = cells.whole("n_layers"), degrees.pp * degrees.vp
     if degrees.pp == 1 or cells.row.model_name not in _SLOTTED:
         return None

@@ -9,7 +9,7 @@ from wattree.hardware import Cluster
 from wattree.job import Data, Job, ModelSource
 from wattree.registry import Registry
 from wattree.strategy import StrategyOptions
-from wattree.validation.cells import Cells, Degrees
+from wattree.validation.cells import Cells, RowDegrees
 from wattree.validation.clusters import row_cluster
 from wattree.validation.shapes import row_model
 
@@ -76,7 +76,7 @@ def row_job(
     )
 
 
-def row_strategy(cells: Cells, degrees: Degrees, **options: Any) -> StrategyOptions:
+def row_strategy(cells: Cells, degrees: RowDegrees, **options: Any) -> StrategyOptions:
     """Return the strategy of a row's degrees: interleaved where stages are virtual.
 
     Args:
@@ -93,7 +93,7 @@ def row_strategy(cells: Cells, degrees: Degrees, **options: Any) -> StrategyOpti
     return StrategyOptions(**(found | options))
 
 
-def expert_split(cells: Cells, degrees: Degrees) -> tuple[int, int]:
+def expert_split(cells: Cells, degrees: RowDegrees) -> tuple[int, int]:
     """Return the mesh's `dp` and `ep`.
 
     A row's `ep` counts the ranks that hold different experts, tensor ranks among them (experts
