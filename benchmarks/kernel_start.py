@@ -33,7 +33,7 @@ from wattree.cost.convolution import (
     ConvolutionPass,
     convolution_time_s,
 )
-from wattree.cost.rates import convolution_rates
+from wattree.cost.convolution_rates import convolution_rates
 from wattree.hardware import Device, Precision, load_device
 
 Floats = NDArray[np.float64]

@@ -18,7 +18,7 @@ from wattree.cost.convolution import (
     ConvolutionRates,
     convolution_time_s,
 )
-from wattree.cost.rates import convolution_rates
+from wattree.cost.convolution_rates import convolution_rates
 from wattree.graph import OperatorKind
 from wattree.hardware import Device, Precision, load_device
 

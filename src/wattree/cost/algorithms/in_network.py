@@ -14,6 +14,12 @@ Integers = NDArray[np.int64]
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
+_NO_SWITCH = (
+    "algorithm 'nvls' needs a switch that adds in every domain; these devices have none, use "
+    "'ring' or 'tree'"
+)
+
+
 @ALGORITHMS.register("nvls")
 def nvls(call: Call) -> MessageSchedule:
     """Return collectives through NVSwitches that add and multicast.
@@ -31,15 +37,12 @@ def nvls(call: Call) -> MessageSchedule:
     group = call.group
     grid = group.grid(needed_by="algorithm 'nvls'")
     if len(group.switches) != len(grid):
-        raise CostError(
-            "algorithm 'nvls' needs a switch that adds in every domain; these devices have none, "
-            "use 'ring' or 'tree'"
-        )
+        raise CostError(_NO_SWITCH)
     domains, inside = grid.shape
     places = np.arange(inside)
     switch = group.ranks + np.arange(domains)[:, None]
-    everything, shard = domains * inside, places * domains
-    period = everything
+    everything = period = domains * inside
+    shard = places * domains
 
     def pull() -> tuple[Round, ...]:
         """Return the switch reading all shards from all, and handing each to its place."""
@@ -71,7 +74,7 @@ def nvls(call: Call) -> MessageSchedule:
         algorithm="nvls",
         group=group,
         helpers=group.switches,
-        chunk_bytes=np.full(everything, call.size_bytes / everything),
+        chunk_bytes=np.full(period, call.size_bytes / period),
         source=source,
         target=target,
         rounds=rounds,
