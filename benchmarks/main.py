@@ -117,7 +117,7 @@ def screening() -> list[Figure]:
     """Rate of screening, and whether screening finds what simulating everything finds."""
     from benchmarks import screening as part
 
-    return [Figure(**line) for line in part.figures()]
+    return part.figures()
 
 
 def accuracy(folder: Path | None) -> list[Figure]:

@@ -98,13 +98,7 @@ class Calibration:
     def replaced(self, values: Mapping[str, float]) -> Calibration:
         """Return a copy with other values for some constants."""
         changed = {
-            name: Constant(
-                value=value,
-                evidence=self.constants[name].evidence,
-                source=self.constants[name].source,
-                spread=self.constants[name].spread,
-            )
-            for name, value in values.items()
+            name: replace(self.constants[name], value=value) for name, value in values.items()
         }
         return replace(self, constants={**self.constants, **changed})
 
