@@ -11,8 +11,6 @@ fitted with our rules: the others might do better with one of their own (`wattre
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,12 +21,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from rich.text import Text
 
-from benchmarks.netlab import ablation as netlab_ablation
+from benchmarks.frame import percent, plain_table, report_parser, show_report
+from benchmarks.netlab import bundled_scenarios, load_folder, load_machine
+from benchmarks.netlab.__main__ import ABLATIONS
+from benchmarks.netlab.__main__ import ablation as netlab_ablation
 from wattree.accounts.exposure import exposure
 from wattree.cost import load_calibration
 from wattree.errors import WattreeError
-from wattree.files import write_atomic
 from wattree.graph import ModelGraph
 from wattree.job import Job
 from wattree.lowering.model import model_of
@@ -38,7 +39,6 @@ from wattree.sim import play
 from wattree.strategy import StrategyOptions
 from wattree.strategy.presets import strategy_of
 from wattree.validation import MeasuredRow, bundled_rows, express, measurement, read_rows
-from wattree.validation.netlab import bundled_scenarios, load_folder, load_machine
 
 #: Name → rules of play, for measured rows.
 RULES: dict[str, dict[str, Any]] = {
@@ -50,12 +50,8 @@ RULES: dict[str, dict[str, Any]] = {
 }
 #: The same for scenarios, where collectives are messages: without sharing, those of one call meet
 #: all the same, as they do in the times of collectives alone.
-NETLAB_RULES: dict[str, dict[str, Any]] = {
-    "ours": {},
-    "no mutual slowdown": {"mutual_slowdown": False},
-    "no sharing": {"share_links": False},
-    "neither": {"share_links": False, "mutual_slowdown": False},
-    "Proteus' rules": {"sharing": "proteus"},
+NETLAB_RULES: dict[str, dict[str, Any]] = ABLATIONS | {
+    "neither": {"share_links": False, "mutual_slowdown": False}
 }
 #: The two ends of overlap, as `wattree.accounts.exposure` defines them.
 HIDDEN, EXPOSED = "communication wholly hidden", "communication wholly exposed"
@@ -82,25 +78,16 @@ class Row:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; write JSON on request."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report_parser(__doc__)
     parser.add_argument("dir", nargs="?", type=Path, help="folder of measured rows, *.csv")
     parser.add_argument("--netlab", type=Path, metavar="DIR", help="folder of scenarios/*.json")
-    parser.add_argument("--json", dest="json_path", metavar="P", help="file, or - for the screen")
     options = parser.parse_args(arguments)
     try:
         report = report_of(options.dir, options.netlab)
     except WattreeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    text = json.dumps(report, indent=1, allow_nan=False) + "\n"
-    if options.json_path == "-":
-        sys.stdout.write(text)
-        return 0
-    show(report)
-    if options.json_path:
-        write_atomic(options.json_path, text)
+    show_report(report, options.json_path, *tables(report), skipped(report))
     return 0
 
 
@@ -108,7 +95,7 @@ def report_of(folder: Path | None, netlab: Path | None) -> dict[str, Any]:
     """Return everything that is printed, as plain values."""
     machine = load_machine()
     scenarios = bundled_scenarios() if netlab is None else load_folder(netlab)
-    rows, skipped = played(rows_of(folder))
+    rows, left_out = played(rows_of(folder))
     parts = {"all": rows, "groups cross nodes": [row for row in rows if row.crosses]}
     return {
         "netlab": [
@@ -124,7 +111,7 @@ def report_of(folder: Path | None, netlab: Path | None) -> dict[str, Any]:
             asdict(row) for row in sorted(rows, key=_miss) if abs(row.error("ours")) > BAD_ERROR
         ],
         "every_row": [asdict(row) for row in rows],
-        "skipped": skipped,
+        "skipped": left_out,
     }
 
 
@@ -233,87 +220,48 @@ def _miss(row: Row) -> float:
     return -abs(row.error("ours"))
 
 
-def show(report: dict[str, Any]) -> None:
-    """Print the tables."""
-    console = Console(width=120)
-    for table in tables(report):
-        console.print(table)
-    skipped = report["skipped"]
-    console.print(f"{len(skipped)} core rows of step time have no prediction.")
-    for row_id, reason in list(skipped.items())[:5]:
-        console.print(f"  {row_id}: {reason}", markup=False)
+def skipped(report: dict[str, Any]) -> Text:
+    """Return how many rows have no prediction, and why some of them have none."""
+    rows = report["skipped"]
+    lines = [f"  {row_id}: {reason}" for row_id, reason in list(rows.items())[:5]]
+    head = f"{len(rows)} core rows of step time have no prediction."
+    return Text("\n".join([head, *lines]))
 
 
 def tables(report: dict[str, Any]) -> Iterator[Table]:
     """Return the tables of a report."""
     head = ("rules", "mean", "worst", "task ends", "with products: mean", "worst")
-    yield _table(
-        "netlab: makespans against real traffic",
-        head,
-        [
-            (
-                entry["rules"],
-                *(
-                    _percent(entry[name])
-                    for name in (
-                        *("mean_abs_error", "worst", "mean_end_error"),
-                        *("matmul_mean_abs_error", "matmul_worst"),
-                    )
-                ),
-            )
-            for entry in report["netlab"]
-        ],
-    )
+    keys = ("mean_abs_error", "worst", "mean_end_error", "matmul_mean_abs_error", "matmul_worst")
+    lines = [(row["rules"], *(percent(row[key]) for key in keys)) for row in report["netlab"]]
+    yield plain_table("netlab: makespans against real traffic", head, lines)
     head = ("rules", "rows", "mean", "median", "bias", "worst", "of row", "moved by")
-    for part in dict.fromkeys(entry["part"] for entry in report["rows"]):
-        yield _table(
+    for part in dict.fromkeys(row["part"] for row in report["rows"]):
+        yield plain_table(
             f"step times of measured rows ({part}); the calibration was fitted with ours",
             head,
-            [
-                (
-                    entry["rules"],
-                    str(entry["count"]),
-                    *(_percent(entry[n]) for n in ("mean_abs_error", "median_abs_error")),
-                    *(_percent(entry[n], sign=True) for n in ("bias", "worst")),
-                    entry["worst_id"] or "–",
-                    _percent(entry["mean_change"]),
-                )
-                for entry in report["rows"]
-                if entry["part"] == part
-            ],
+            [_line(row) for row in report["rows"] if row["part"] == part],
         )
     names = (*RULES, HIDDEN, EXPOSED)
-    yield _table(
+    yield plain_table(
         f"rows that ours misses by more than {BAD_ERROR:.0%}: errors",
         ("row", "source", "devices", *(name.replace("communication ", "") for name in names)),
         [
-            (
-                row["row_id"],
-                row["source"],
-                str(row["devices"]),
-                *(
-                    _percent(row["predicted_s"][n] / row["measured_s"] - 1, sign=True)
-                    for n in names
-                ),
-            )
+            (row["row_id"], row["source"], str(row["devices"]), *_misses(row, names))
             for row in report["bad_rows"]
         ],
     )
 
 
-def _table(title: str, head: Sequence[str], lines: Iterable[Sequence[str]]) -> Table:
-    table = Table(title=title)
-    for place, name in enumerate(head):
-        table.add_column(name, justify="left" if place == 0 else "right")
-    for line in lines:
-        table.add_row(*line)
-    return table
+def _line(row: dict[str, Any]) -> tuple[str, ...]:
+    signed = (percent(row[name], sign=True, digits=1) for name in ("bias", "worst"))
+    means = (percent(row[name]) for name in ("mean_abs_error", "median_abs_error"))
+    moved = percent(row["mean_change"])
+    return (row["rules"], str(row["count"]), *means, *signed, row["worst_id"] or "–", moved)
 
 
-def _percent(value: float | None, *, sign: bool = False) -> str:
-    if value is None:
-        return "–"
-    return f"{value:+.1%}" if sign else f"{value:.2%}"
+def _misses(row: dict[str, Any], names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        yield percent(row["predicted_s"][name] / row["measured_s"] - 1, sign=True, digits=1)
 
 
 if __name__ == "__main__":

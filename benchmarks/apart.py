@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-__all__ = ["OutOfTime", "Work", "done_apart"]
-
 _MEMORY_BYTES = 10 * 2**30  # of one process, so that two leave room on a machine of 24 GiB
 
 

@@ -10,25 +10,23 @@ are of the time, positive where the prediction is too long. The rows missed most
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from benchmarks.frame import SHARED, plain_table, report_parser, show_report
 from wattree.cost import GroupShape, load_calibration, software_family
 from wattree.cost.rates import Rates, rates_of
 from wattree.cost.requests import COMPILED_KINDS, CollectiveRequests, Request
 from wattree.errors import RowError, WattreeError
-from wattree.files import write_atomic
 from wattree.hardware import Cluster, Precision, load_fabric, load_node, load_site
 
 #: System of the table → node and fabric of the catalogue. Others say too little to be predicted:
@@ -79,26 +77,21 @@ class Row:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; write JSON on request."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = report_parser(__doc__)
+    parser.add_argument(
+        "dir", nargs="?", type=Path, default=SHARED / "opdata", help="with collectives.csv"
     )
-    default = Path(__file__).parents[2] / "shared" / "opdata"
-    parser.add_argument("dir", nargs="?", type=Path, default=default, help="with collectives.csv")
     parser.add_argument("--worst", type=int, default=12, metavar="N", help="rows to list")
-    parser.add_argument("--json", dest="json_path", metavar="P", help="file, or - for the screen")
     options = parser.parse_args(arguments)
     try:
         rows, left_out = predicted_rows(options.dir / "collectives.csv")
     except WattreeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if options.json_path:
-        text = json.dumps(report_of(rows), indent=1)
-        if options.json_path == "-":
-            print(text)
-            return 0
-        write_atomic(Path(options.json_path), text)
-    show(rows, left_out, worst=options.worst)
+    tables = tables_of(rows, worst=options.worst)
+    others = ", ".join(f"{system} {count}" for system, count in sorted(left_out.items()))
+    tail = f"{len(rows)} rows; left out (no NCCL collective, or system unknown): {others}"
+    show_report(report_of(rows), options.json_path, *tables, Text(tail), width=132)
     return 0
 
 
@@ -203,9 +196,8 @@ def _mean_abs(rows: Sequence[Row], choice: str) -> float | None:
     return float(np.mean([abs(row.error(choice)) for row in rows])) if rows else None
 
 
-def show(rows: Sequence[Row], left_out: dict[str, int], *, worst: int) -> None:
-    """Print errors by system, by kind and span, and the rows missed most."""
-    console = Console(width=132)
+def tables_of(rows: Sequence[Row], *, worst: int) -> Iterator[Table]:
+    """Return errors by system, by kind and span, and the rows missed most."""
     by_system: dict[str, list[Row]] = {}
     by_kind: dict[str, list[Row]] = {}
     for row in rows:
@@ -213,31 +205,24 @@ def show(rows: Sequence[Row], left_out: dict[str, int], *, worst: int) -> None:
         by_system.setdefault(f"{row.system}, {span}", []).append(row)
         by_kind.setdefault(f"{row.kind}, {span}", []).append(row)
     for title, groups in (("by system", by_system), ("by kind", by_kind)):
-        console.print(_table(f"Mean absolute error of the time, auto / nccl, {title}", groups))
-    table = Table(title="Missed most, by the better of the two")
-    for name in ("system", "kind", "ranks", "per node", "bytes", "measured us", *_CHOICES):
-        table.add_column(name, justify="left" if name in {"system", "kind"} else "right")
+        lines = [
+            (name, str(len(members)), *_cells(members)) for name, members in sorted(groups.items())
+        ]
+        head = ("", "rows", *_SIZES)
+        yield plain_table(f"Mean absolute error of the time, auto / nccl, {title}", head, lines)
+    lines = []
     by_error = sorted(rows, key=lambda row: -min(abs(row.error(choice)) for choice in _CHOICES))
     for row in by_error[:worst]:
-        errors = [f"{row.error(choice):+.0%}" for choice in _CHOICES]
-        counts = [str(row.ranks), str(row.per_node), f"{row.size_bytes:,.0f}"]
-        table.add_row(row.system, row.kind, *counts, f"{row.measured_s * 1e6:,.0f}", *errors)
-    console.print(table)
-    others = ", ".join(f"{system} {count}" for system, count in sorted(left_out.items()))
-    console.print(f"{len(rows)} rows; left out (no NCCL collective, or system unknown): {others}")
+        errors = (f"{row.error(choice):+.0%}" for choice in _CHOICES)
+        counts = (str(row.ranks), str(row.per_node), f"{row.size_bytes:,.0f}")
+        lines.append((row.system, row.kind, *counts, f"{row.measured_s * 1e6:,.0f}", *errors))
+    head = ("system", "kind", "ranks", "per node", "bytes", "measured us", *_CHOICES)
+    yield plain_table("Missed most, by the better of the two", head, lines, left=2)
 
 
-def _table(title: str, groups: dict[str, list[Row]]) -> Table:
-    table = Table(title=title)
-    table.add_column("")
-    for name in ("rows", *_SIZES):
-        table.add_column(name, justify="right")
-    for name, members in sorted(groups.items()):
-        cells = [
-            _cell([row for row in members if row.size_class == size_class]) for size_class in _SIZES
-        ]
-        table.add_row(name, str(len(members)), *cells)
-    return table
+def _cells(rows: Sequence[Row]) -> Iterator[str]:
+    for size_class in _SIZES:
+        yield _cell([row for row in rows if row.size_class == size_class])
 
 
 def _cell(rows: Sequence[Row]) -> str:

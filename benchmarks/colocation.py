@@ -16,9 +16,7 @@ from benchmarks import (
     colocation_launch,
     colocation_reduce,
 )
-from benchmarks.energy_frame import Options, Section, print_alone
-
-__all__ = ["SECTIONS", "main"]
+from benchmarks.frame import Options, Section, print_sections, section_parser
 
 #: Name → section; one that returns None lacks what it needs.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
@@ -33,7 +31,8 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; write JSON on request."""
-    return print_alone(__doc__, SECTIONS, arguments, missing="what it needs is")
+    given = section_parser(__doc__, SECTIONS).parse_args(arguments)
+    return print_sections(SECTIONS, given, missing="what it needs is")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["main", "slowdowns"]
-
 _MOST = 8
 _STEPS = {"perceptron": 40, "convolutions": 20, "wide layer": 20}
 

@@ -16,13 +16,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.energy_frame import Section
-from benchmarks.measure import Figure
+from benchmarks.frame import Figure, Section
 from wattree.runtime.colocation.environment import PARENT
 from wattree.runtime.colocation.processes import is_alive, marked
 from wattree.runtime.colocation.state import JobState, state_root, states_in
-
-__all__ = ["faults"]
 
 #: Within which a job ends, by the issue of this part. [s]
 _MOST_S = 10.0
@@ -47,11 +44,11 @@ def faults(kills: int = _KILLS) -> Section | None:
         told = all(message for _, message in found) or victim == "the launcher"
         figures.append(
             Figure(
-                measure=f"kill -9 of {victim}, {kills} times at random moments",
-                wanted=f"nothing left in {_MOST_S:.0f} s, and why",
-                found=f"nothing left after {longest:.2f} s at most"
+                f"kill -9 of {victim}, {kills} times at random moments",
+                f"nothing left in {_MOST_S:.0f} s, and why",
+                f"nothing left after {longest:.2f} s at most"
                 + ("" if victim == "the launcher" else f": {found[0][1]}"),
-                reached=longest <= _MOST_S and told,
+                longest <= _MOST_S and told,
             )
         )
     notes = (f"{_PROCESSES} processes of a DDP script; processes and segments of /dev/shm.",)
@@ -109,7 +106,3 @@ def _ranks(state: JobState) -> Iterator[tuple[int, int]]:
 def _left(state: JobState) -> bool:
     alive = any(is_alive(each.process) for each in state.recorded())
     return alive or bool(marked("WATTREE_JOB", state.token)) or bool(state.segments())
-
-
-if __name__ == "__main__":
-    print(faults())

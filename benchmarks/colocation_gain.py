@@ -1,6 +1,6 @@
 """What two processes on this machine gain over one: measured in turns, and predicted from one run.
 
-A section for `benchmarks.colocation`; `python -m benchmarks.colocation_gain` prints it alone.
+A section for `benchmarks.colocation`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.energy_frame import Section
-from benchmarks.measure import Figure
+from benchmarks.frame import Figure, Section
 from tests.distributed.ranks import run_ranks
 from wattree.errors import RunError
 from wattree.predict.colocation import MeasuredStep, predicted_gain
@@ -26,16 +25,6 @@ from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.script import launch_script
 from wattree.runtime.tune import TrialSetting
 from wattree.runtime.tune.measured import TrialOptions, Trials
-
-__all__ = [
-    "CASES",
-    "Case",
-    "averaging_s",
-    "gains",
-    "measured_gain",
-    "predicted_from",
-    "profiled",
-]
 
 _SCRIPT = Path(__file__).parent / "colocation_job.py"
 #: Most that predicted and measured gain may be apart, by the issue of this part.
@@ -109,12 +98,12 @@ def gains(turns: int = _TURNS, seconds: float = _SECONDS) -> Section:
         error = predicted / measured - 1
         figures.append(
             Figure(
-                measure=f"{case.name} ({case.rule})",
-                wanted=f"within {_MOST:.0%}",
-                found=f"predicted {predicted:.2f} x ({min(predictions):.2f} to "
+                f"{case.name} ({case.rule})",
+                f"within {_MOST:.0%}",
+                f"predicted {predicted:.2f} x ({min(predictions):.2f} to "
                 f"{max(predictions):.2f}), measured {measured:.2f} x ({min(ratios):.2f} to "
                 f"{max(ratios):.2f}): {error:+.1%}",
-                reached=abs(error) <= _MOST,
+                abs(error) <= _MOST,
             )
         )
     notes = (
@@ -235,20 +224,3 @@ def measured_gain(case: Case, processes: int, *, turn: int = 0, seconds: float =
 
 def _nothing(line: str) -> None:
     del line
-
-
-def main() -> int:
-    """Print the section."""
-    section = gains()
-    print(section.title)
-    for line in section.figures:
-        print(
-            f"  {line.measure}: {line.found}  {line.wanted}  {'met' if line.reached else 'MISSED'}"
-        )
-    for note in section.notes:
-        print(f"  {note}")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -12,8 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from wattree.runtime.reduce import attach
 
-__all__ = ["averaged"]
-
 #: Backward passes in a row.
 _PASSES = 20
 

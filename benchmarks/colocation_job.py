@@ -23,8 +23,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
 
-__all__ = ["main", "model_of"]
-
 #: Batches that are loaded to time a worker.
 _LOADED = 20
 

@@ -1,8 +1,8 @@
 """What `wattree launch` costs beside the plain command: time of training, start-up apart.
 
-A section for `benchmarks.colocation`; `python -m benchmarks.colocation_launch [SECONDS]` prints it
-alone. Both train the same thing in turns, each one first as often as the other, and all that either
-starts has one core: what the launcher does is not done beside the training but instead of it.
+A section for `benchmarks.colocation`. Both train the same thing in turns, each one first as often
+as the other, and all that either starts has one core: what the launcher does is not done beside
+the training but instead of it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.energy_frame import Section
-from benchmarks.measure import Figure
+from benchmarks.frame import Figure, Section
 from wattree.runtime.colocation.environment import PARENT
-
-__all__ = ["overhead"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 #: Most that it may cost, and length of a run, by the issue of this part. [s]
@@ -78,10 +75,10 @@ def overhead(seconds: float = _RUN_S) -> Section:
     start_s = statistics.median(starts_s)
     busy = sum(launched.other_cpu_s - start_s for _, launched in pairs) / total_s
     figure = Figure(
-        measure=f"wattree launch, one process, {total_s:.0f} s of {_PAIRS} runs",
-        wanted=f"<= {1 + _MOST}",
-        found=f"{ratio:.4f} × (pairs {min(ratios):.4f} to {max(ratios):.4f})",
-        reached=ratio <= 1 + _MOST,
+        f"wattree launch, one process, {total_s:.0f} s of {_PAIRS} runs",
+        f"<= {1 + _MOST}",
+        f"{ratio:.4f} × (pairs {min(ratios):.4f} to {max(ratios):.4f})",
+        ratio <= 1 + _MOST,
     )
     notes = (
         "Median over pairs of the median step with and without, start-up apart, all on one core. "
@@ -136,10 +133,3 @@ def _children_cpu_s() -> float:
     """Return the processor time of processes that this one waited for, and of theirs. [s]"""
     use = resource.getrusage(resource.RUSAGE_CHILDREN)
     return use.ru_utime + use.ru_stime
-
-
-if __name__ == "__main__":
-    section = overhead(float(sys.argv[1]) if len(sys.argv) > 1 else _RUN_S)
-    for line in section.figures:
-        print(f"{line.measure}: {line.found} (wanted {line.wanted})")
-    print(*section.notes)

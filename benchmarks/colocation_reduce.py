@@ -1,6 +1,6 @@
 """Gradients of processes that share a device: throughput, bytes between devices, exactness.
 
-Sections for `benchmarks.colocation`; `python -m benchmarks.colocation_reduce` prints them alone.
+Sections for `benchmarks.colocation`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.energy_frame import Section
-from benchmarks.measure import Figure
+from benchmarks.frame import Figure, Section
 from tests.distributed.ranks import run_ranks
-
-__all__ = ["crossing", "exactness", "throughput"]
 
 _RANKS = "benchmarks/colocation_reduce_ranks.py"
 #: Gradients of the measure, by the issue of this part. [MiB]
@@ -47,10 +44,10 @@ def throughput() -> Section:
         for name, times in ends.items()
     )
     figure = Figure(
-        measure=f"{_PROCESSES} processes, {_MIB} MiB of float32, shared memory against gloo",
-        wanted=">= 2 ×",
-        found=f"{ratio:.2f} × ({rates})",
-        reached=ratio >= 2.0,
+        f"{_PROCESSES} processes, {_MIB} MiB of float32, shared memory against gloo",
+        ">= 2 ×",
+        f"{ratio:.2f} × ({rates})",
+        ratio >= 2.0,
     )
     notes = (
         f"Median over {_TURNS} turns of the ratio of both, one after the other, by the process "
@@ -120,17 +117,16 @@ def crossing() -> Section | None:
     ratio = hierarchical / plain
     figures = (
         Figure(
-            measure="2 devices of 2 processes, hierarchical, against 2 ranks",
-            wanted="<= 1.01 ×",
-            found=f"{ratio:.3f} × ({hierarchical / gradients:.2f} against "
+            "2 devices of 2 processes, hierarchical, against 2 ranks",
+            "<= 1.01 ×",
+            f"{ratio:.3f} × ({hierarchical / gradients:.2f} against "
             f"{plain / gradients:.2f} times the gradients)",
-            reached=ratio <= 1.01,
+            ratio <= 1.01,
         ),
         Figure(
-            measure="the same 4 ranks, flat, against 2 ranks",
-            wanted="",
-            found=f"{flat / plain:.3f} × ({flat / gradients:.2f} times the gradients)",
-            reached=True,
+            "the same 4 ranks, flat, against 2 ranks",
+            "",
+            f"{flat / plain:.3f} × ({flat / gradients:.2f} times the gradients)",
         ),
     )
     notes = (
@@ -188,30 +184,9 @@ def _ip(*arguments: str) -> None:
 
 def _at_most(measure: str, found: Any, wanted: Any, most: float) -> Figure:
     apart = np.abs(np.asarray(found) - np.asarray(wanted)).max() / np.abs(np.asarray(wanted)).max()
-    return Figure(
-        measure=measure, wanted=f"<= {most:.0e}", found=f"{apart:.1e}", reached=apart <= most
-    )
+    return Figure(measure, f"<= {most:.0e}", f"{apart:.1e}", apart <= most)
 
 
 def _same(measure: str, every: Sequence[bool]) -> Figure:
     found = "bit for bit" if all(every) else "differs"
-    return Figure(measure=measure, wanted="bit for bit", found=found, reached=all(every))
-
-
-def main() -> int:
-    """Print the sections."""
-    for section in (throughput(), crossing(), exactness()):
-        if section is None:
-            print("Bytes between devices: need root, and `ip`")
-            continue
-        print(section.title)
-        for line in section.figures:
-            verdict = ("met" if line.reached else "MISSED") if line.wanted else ""
-            print(f"  {line.measure}: {line.found}  {line.wanted}  {verdict}")
-        for note in section.notes:
-            print(f"  {note}")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    return Figure(measure, "bit for bit", found, all(every))

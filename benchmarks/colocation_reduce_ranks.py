@@ -13,8 +13,6 @@ from wattree.runtime.reduce.members import Members
 from wattree.runtime.reduce.ways import way_of
 from wattree.runtime.transfers import SentTraffic
 
-__all__ = ["payload", "timed"]
-
 _CPU = torch.device("cpu")
 
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from benchmarks import design_rate, design_report, design_shape, design_tiers
-from benchmarks.energy_frame import Options, Section, print_alone
-
-__all__ = ["SECTIONS", "main"]
+from benchmarks.frame import Options, Section, print_sections, section_parser
 
 #: Name → section; one that returns None lacks what it reads.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
@@ -32,7 +30,8 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; write JSON on request."""
-    return print_alone(__doc__, SECTIONS, arguments, missing="what it reads is")
+    given = section_parser(__doc__, SECTIONS).parse_args(arguments)
+    return print_sections(SECTIONS, given, missing="what it reads is")
 
 
 if __name__ == "__main__":

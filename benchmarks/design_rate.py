@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.energy_frame import Options, Section
-from benchmarks.measure import ROOT, Figure
+from benchmarks.frame import Figure, Options, Section
+from benchmarks.measure import ROOT
 from wattree.design import Outcome, Study, run_study, study_from_mapping
 from wattree.design.assign import drafted
-from wattree.design.backends import Backend, Work, backend_of
+from wattree.design.backends import Backend, StudyWork, backend_of
 from wattree.design.evaluate import Evaluator, limits_of, models_of
 from wattree.design.samplers import points_of
 from wattree.design.schema import SearchSpec
@@ -32,8 +32,6 @@ from wattree.predict import Setting, predicted
 from wattree.search import Constraints, Known, Limits, best_strategy
 from wattree.search.screen import screen
 from wattree.search.space import enumerate_space
-
-__all__ = ["kills", "optimum", "rate", "ray"]
 
 _RATE = 100_000.0
 _OPTIMUM, _SPACES, _PLAYED = 0.02, 20, 180
@@ -65,10 +63,6 @@ def _study(
     )
 
 
-def _line(measure: str, found: str, *, wanted: str = "", reached: bool = True) -> Figure:
-    return Figure(measure=measure, found=found, wanted=wanted, reached=reached)
-
-
 def rate(_: Options) -> Section:
     """Pairs of clusters and strategies that one core screens in a second."""
     lines = []
@@ -88,11 +82,11 @@ def rate(_: Options) -> Section:
             )
         second = pairs / (time.process_time() - began)
         lines.append(
-            _line(
+            Figure(
                 f"screening, {len(points)} clusters of 1,024 devices that differ in {label}",
+                f">= {_RATE:,.0f} pairs/s",
                 f"{second:,.0f} pairs/s ({pairs:,} pairs)",
-                wanted=f">= {_RATE:,.0f} pairs/s",
-                reached=second >= _RATE,
+                second >= _RATE,
             )
         )
     return Section(title="Screening across clusters and strategies, one core", figures=tuple(lines))
@@ -129,11 +123,11 @@ def optimum(options: Options) -> Section:
     return Section(
         title="The strategy that is found against the best of a whole space, simulated",
         figures=(
-            _line(
+            Figure(
                 f"behind the optimum, {len(losses)} random spaces of {min(sizes)} to {max(sizes)}",
+                f"<= {100 * _OPTIMUM:g} %",
                 f"{100 * worst:.2f} % at most, {100 * float(np.mean(losses)):.2f} % on average",
-                wanted=f"<= {100 * _OPTIMUM:g} %",
-                reached=worst <= _OPTIMUM,
+                worst <= _OPTIMUM,
             ),
         ),
     )
@@ -185,7 +179,7 @@ def ray(_: Options) -> Section | None:
         nodes=2,
         axes={"pod": {**bandwidths, "points": _POINTS}},
     )
-    work = Work(study=study, models=models_of(study))
+    work = StudyWork(study=study, models=models_of(study))
     taken, found = {}, {}
     for on in ("processes", "ray"):
         try:
@@ -198,22 +192,17 @@ def ray(_: Options) -> Section | None:
         finally:
             backend.close()
     seconds = sum(o.seconds for o in found["processes"]) / len(found["processes"])
-    share = taken["ray"] / taken["processes"] - 1
+    share, alike = taken["ray"] / taken["processes"] - 1, found["ray"] == found["processes"]
     return Section(
         title="Ray on this machine against the pool of processes, two workers each",
         figures=(
-            _line(
+            Figure(
                 f"time of {len(found['ray'])} points of {1e3 * seconds:.0f} ms, Ray over pool",
+                f"<= +{100 * _RAY:g} %",
                 f"{100 * share:+.1f} %",
-                wanted=f"<= +{100 * _RAY:g} %",
-                reached=share <= _RAY,
+                share <= _RAY,
             ),
-            _line(
-                "results",
-                "identical" if found["ray"] == found["processes"] else "different",
-                wanted="identical",
-                reached=found["ray"] == found["processes"],
-            ),
+            Figure("results", "identical", "identical" if alike else "different", alike),
         ),
     )
 
@@ -254,14 +243,9 @@ def kills(_: Options) -> Section:
                 path = Path(folder) / f"killed-{killed}.yaml"
         same = _run(path) == expected
     lines = [
-        _line(
-            f"database sound after {killed} kills",
-            f"{sound}",
-            wanted=f"{killed}",
-            reached=sound == killed,
-        ),
-        _line("finished points lost", f"{lost}", wanted="0", reached=lost == 0),
-        _line("resumed result", "identical" if same else "different", reached=same, wanted="same"),
+        Figure(f"database sound after {killed} kills", f"{killed}", f"{sound}", sound == killed),
+        Figure("finished points lost", "0", f"{lost}", lost == 0),
+        Figure("resumed result", "same", "identical" if same else "different", same),
     ]
     return Section(title="Kills (SIGKILL) at random moments", figures=tuple(lines))
 

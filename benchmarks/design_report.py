@@ -1,7 +1,5 @@
 """The page of a study: how large, and how soon and how quickly it can be used in Chromium.
 
-    python -m benchmarks.design_report [--points N] [--loads N]
-
 Pages are of made-up results (two workloads, six axes). Each is opened from disk in a fresh context
 of the system's Chromium without a window; times are those of the page's own `performance` marks,
 from the start of navigation, median over loads.
@@ -9,21 +7,17 @@ from the start of navigation, median over loads.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.energy_frame import Options, Section
-from benchmarks.measure import Figure, show_figures
+from benchmarks.frame import Figure, Options, Section
 from tests.design.synthetic import large_results
 from wattree.report.design.page import design_page
-
-__all__ = ["main", "section"]
 
 POINTS = 10_000
 LOADS = 5
@@ -32,13 +26,7 @@ _PLOTS = ("worth-0", "scatter", "heat", "time-bars", "energy-bars", "tornado")
 
 
 def section(_: Options) -> Section | None:
-    """Return the section of the table; None where there is no Chromium."""
-    found = figures(POINTS, LOADS)
-    return None if found is None else Section(title="Page of a study", figures=tuple(found))
-
-
-def figures(points: int, loads: int) -> list[Figure] | None:
-    """Measure; None where there is no Chromium or nothing to drive it."""
+    """Return the section of the table; None where there is no Chromium or nothing to drive it."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     try:
         from playwright.sync_api import sync_playwright
@@ -46,7 +34,7 @@ def figures(points: int, loads: int) -> list[Figure] | None:
         return None
     if chromium is None:
         return None
-    results = large_results(points)
+    results = large_results(POINTS)
     began = time.perf_counter()
     text = design_page(results).encode()
     made_s = time.perf_counter() - began
@@ -54,17 +42,20 @@ def figures(points: int, loads: int) -> list[Figure] | None:
         path = Path(folder) / "report.html"
         path.write_bytes(text)
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        taken = [_load(browser, path.as_uri()) for _ in range(loads)]
+        taken = [_load(browser, path.as_uri()) for _ in range(LOADS)]
         browser.close()
     middle = {name: statistics.median(one[name] for one in taken) for name in taken[0]}
     ready = middle.pop("interactive")
-    lines = [
-        _figure(f"size at {points:,} points", "≤ 10 MB", f"{len(text) / 1e6:.2f} MB",
-                reached=len(text) <= _MOST_BYTES),
-        _figure("interactive, from disk", "≤ 2 s", f"{ready:.2f} s", reached=ready <= _MOST_S),
-        _figure("written in", "", f"{made_s:.2f} s"),
-    ]  # fmt: skip
-    return lines + [_figure(name, "", f"{1e3 * value:.0f} ms") for name, value in middle.items()]
+    size = len(text)
+    lines = (
+        Figure(
+            f"size at {POINTS:,} points", "≤ 10 MB", f"{size / 1e6:.2f} MB", size <= _MOST_BYTES
+        ),
+        Figure("interactive, from disk", "≤ 2 s", f"{ready:.2f} s", ready <= _MOST_S),
+        Figure("written in", "", f"{made_s:.2f} s"),
+        *(Figure(name, "", f"{1e3 * value:.0f} ms") for name, value in middle.items()),
+    )
+    return Section(title="Page of a study", figures=lines)
 
 
 def _load(browser: Any, address: str) -> dict[str, float]:
@@ -101,25 +92,3 @@ def _after(page: Any, use: Callable[[], None]) -> float:
     page.locator("#scatter").scroll_into_view_if_needed()
     page.wait_for_function(f"{entries}.length > {before}")
     return float(page.evaluate(f"{entries}.at(-1).duration")) / 1e3
-
-
-def _figure(measure: str, wanted: str, found: str, *, reached: bool = True) -> Figure:
-    return Figure(measure=measure, wanted=wanted, found=found, reached=reached)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--points", type=int, default=POINTS)
-    parser.add_argument("--loads", type=int, default=LOADS)
-    given = parser.parse_args(arguments)
-    found = figures(given.points, given.loads)
-    if found is None:
-        print("no Chromium, or no playwright to drive it")
-        return 0
-    show_figures(found, title="Page of a study", bound="wanted", json_path=None)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -18,13 +18,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.energy_frame import Options, Section
-from benchmarks.measure import ROOT, Figure
+from benchmarks.frame import Figure, Options, Section
+from benchmarks.measure import ROOT
 from wattree.design import Results
 from wattree.design.load import load_study
 from wattree.design.run import run_study
-
-__all__ = ["complete", "dlrm", "energy", "options", "transformer"]
 
 STUDIES = ROOT / "examples" / "design"
 #: The parts of the first study.
@@ -56,10 +54,10 @@ def complete(_: Options) -> Section:
             whole += taken
     figures.append(
         Figure(
-            measure="Study (1) complete, two cores, cold",
-            wanted=f"≤ {_MINUTES:.0f} min",
-            found=f"{whole:.0f} s",
-            reached=whole <= 60 * _MINUTES,
+            "Study (1) complete, two cores, cold",
+            f"≤ {_MINUTES:.0f} min",
+            f"{whole:.0f} s",
+            whole <= 60 * _MINUTES,
         )
     )
     return Section(
@@ -95,10 +93,10 @@ def _splits() -> tuple[Figure, ...]:
     free, kept = _best(ignored), _best(enforced)
     return (
         Figure(
-            measure="Capacity ignored: best split",
-            wanted="model parallel = pod size, 8",
-            found=f"{free}, {ignored[free]:.1f} s; next {_second(ignored):.1f} s",
-            reached=free == "MP8_DP128",
+            "Capacity ignored: best split",
+            "model parallel = pod size, 8",
+            f"{free}, {ignored[free]:.1f} s; next {_second(ignored):.1f} s",
+            free == "MP8_DP128",
         ),
         _told(
             "Capacity ignored, ZeRO-2: up to the pod, beyond it",
@@ -106,10 +104,10 @@ def _splits() -> tuple[Figure, ...]:
             f"up to {max(sharded.values()) / min(sharded.values()):.2f} ×",
         ),
         Figure(
-            measure="Capacity enforced: best split",
-            wanted="wider than the pod",
-            found=f"{kept[0]} with {kept[1]}, {enforced[kept]:.1f} s",
-            reached=_ranks(str(kept[0])) > 8,
+            "Capacity enforced: best split",
+            "wider than the pod",
+            f"{kept[0]} with {kept[1]}, {enforced[kept]:.1f} s",
+            _ranks(str(kept[0])) > 8,
         ),
     )
 
@@ -121,10 +119,10 @@ def _expansion() -> tuple[Figure, ...]:
         at = _break_even(found, way)
         figures.append(
             Figure(
-                measure=f"Expanded memory, tensor ranks in pods, {way.split('-')[1]}: break-even",
-                wanted="one exists",
-                found="none" if at is None else f"{at / 1e9:.0f} GB/s a device",
-                reached=at is not None,
+                f"Expanded memory, tensor ranks in pods, {way.split('-')[1]}: break-even",
+                "one exists",
+                "none" if at is None else f"{at / 1e9:.0f} GB/s a device",
+                at is not None,
             )
         )
     gain = max(found[b, "own"] / t for (b, way), t in found.items() if way == "serial")
@@ -134,10 +132,10 @@ def _expansion() -> tuple[Figure, ...]:
         *figures,
         _told("Gain over tensor ranks across pods, without pipelines", f"{gain:.2f} ×"),
         Figure(
-            measure="Gain over the best of every strategy",
-            wanted=f"≤ about {_PUBLISHED_GAIN} ×",
-            found=f"{best:.2f} ×",
-            reached=best <= 1.05 * _PUBLISHED_GAIN,
+            "Gain over the best of every strategy",
+            f"≤ about {_PUBLISHED_GAIN} ×",
+            f"{best:.2f} ×",
+            best <= 1.05 * _PUBLISHED_GAIN,
         ),
     )
 
@@ -168,10 +166,10 @@ def _clusters() -> tuple[Figure, ...]:
     }
     return (
         Figure(
-            measure="Eight clusters (reconstruction): slowest over fastest",
-            wanted=f"order of {_PUBLISHED_SPREAD} ×, or explained",
-            found=f"{spread:.1f} × among {len(found)} that fit",
-            reached=2.0 < spread < 2 * _PUBLISHED_SPREAD,
+            "Eight clusters (reconstruction): slowest over fastest",
+            f"order of {_PUBLISHED_SPREAD} ×, or explained",
+            f"{spread:.1f} × among {len(found)} that fit",
+            2.0 < spread < 2 * _PUBLISHED_SPREAD,
         ),
         _told(
             "Gain by expanded memory, by cluster",
@@ -256,7 +254,7 @@ def _times(name: str, *axes: str) -> dict[tuple[object, ...], float]:
 
 
 def _told(measure: str, found: str) -> Figure:
-    return Figure(measure=measure, wanted="", found=found, reached=True)
+    return Figure(measure, "", found)
 
 
 def _best(found: Mapping[_Key, float]) -> _Key:

@@ -6,15 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.energy_frame import Measure, Options, Section
-from benchmarks.measure import Figure
+from benchmarks.frame import Figure, Measure, Options, Section
 from wattree.hardware import MemoryTier
 from wattree.job import job_from_mapping
 from wattree.predict import Degrees, estimate, predicted, setting_of
 from wattree.search.screen import Constraints, screen
 from wattree.search.space import Limits, enumerate_space
-
-__all__ = ["section"]
 
 #: Closed form and play differ by no more on average: what screening allows for (`search`).
 _MOST = 0.02
@@ -66,16 +63,11 @@ def section(options: Options) -> Section:
         measures=(Measure.of("step time", errors, _MOST),),
         figures=(
             Figure(
-                measure=f"Step time of {len(errors)} random strategies, mean error",
-                wanted=f"≤ {_MOST:.0%}",
-                found=f"{np.abs(errors).mean():.2%}, at most {np.abs(errors).max():.2%}",
-                reached=bool(np.abs(errors).mean() <= _MOST),
+                f"Step time of {len(errors)} random strategies, mean error",
+                f"≤ {_MOST:.0%}",
+                f"{np.abs(errors).mean():.2%}, at most {np.abs(errors).max():.2%}",
+                bool(np.abs(errors).mean() <= _MOST),
             ),
-            Figure(
-                measure="Both say that it fits",
-                wanted="all",
-                found=f"{sum(room)} of {len(room)}",
-                reached=all(room),
-            ),
+            Figure("Both say that it fits", "all", f"{sum(room)} of {len(room)}", all(room)),
         ),
     )

@@ -9,28 +9,24 @@ constants that the measurements make, beside the shipped ones. A missed target i
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import (
+    energy_account,
     energy_clocks,
     energy_gemm,
     energy_nodes,
+    energy_overhead,
     energy_series,
     energy_simpler,
-    energy_sums,
     energy_training,
     energy_zeus,
     mlperf_steps,
 )
-from benchmarks.energy_frame import Measure, Options, Section, print_sections
-from wattree.cost import load_calibration
-
-__all__ = ["SECTIONS", "main"]
+from benchmarks.frame import Measure, Options, Section, options_of, print_sections, section_parser
 
 #: Name → section; one that returns None has nothing to read.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
@@ -43,8 +39,8 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
     "training": energy_training.section,
     "simpler": energy_simpler.section,
     "series": energy_series.section,
-    "account": energy_sums.account,
-    "overhead": energy_sums.overhead,
+    "account": energy_account.section,
+    "overhead": energy_overhead.section,
 }
 #: Fits of constants; those not named here are not made from these tables.
 FITS: dict[str, Callable[[Options], dict[str, float]]] = {
@@ -56,26 +52,14 @@ FITS: dict[str, Callable[[Options], dict[str, float]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; write JSON on request."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    default = Path(__file__).parents[2] / "shared"
-    parser.add_argument("dir", nargs="?", type=Path, default=default, help="folder of tables")
-    parser.add_argument("--only", choices=sorted(SECTIONS), help="one section")
+    parser = section_parser(__doc__, SECTIONS, reads_tables=True)
     parser.add_argument("--fit", action="store_true", help="print what the tables make")
-    parser.add_argument("--json", type=Path, dest="json_path")
     given = parser.parse_args(arguments)
-    options = Options(shared=given.dir, calibration=load_calibration())
     if given.fit:
-        _print_fit(options, Console(width=120), given.only)
+        _print_fit(options_of(given), Console(width=120), given.only)
         return 0
-    print_sections(
-        SECTIONS,
-        options,
-        only=given.only,
-        json_path=given.json_path,
-        table=_table,
-        missing="its tables or its library are",
-    )
-    return 0
+    missing = "its tables or its library are"
+    return print_sections(SECTIONS, given, missing=missing, table=_table)
 
 
 def _table(section: Section) -> Table:

@@ -14,12 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.energy_frame import Measure, Options, Section
+from benchmarks.frame import Measure, Options, Section
 from wattree.cost.device_power import clock_curve, device_mixture
 from wattree.energy import ClockCurve, Demand, clock_under_limit, power_at_clock_w, under_limit
 from wattree.hardware import load_device
-
-__all__ = ["section"]
 
 Floats = NDArray[np.float64]
 Rows = list[dict[str, str]]

@@ -17,14 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from benchmarks.energy_frame import Measure, Options, Section
+from benchmarks.frame import Measure, Options, Section
 from wattree.cost import Calibration, load_calibration, matmul_time_s
 from wattree.cost.device_power import device_power
 from wattree.cost.precisions import precision_class
 from wattree.energy import DevicePower
 from wattree.hardware import Precision, load_device
-
-__all__ = ["GemmRows", "fit", "read_rows", "section"]
 
 Floats = NDArray[np.float64]
 

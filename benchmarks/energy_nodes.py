@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.energy_frame import Measure, Options, Section
+from benchmarks.frame import Measure, Options, Section
 from benchmarks.mlperf_runs import load_of, node_rows
 from benchmarks.node_power import (
     NodeConstants,
@@ -25,8 +25,6 @@ from benchmarks.node_power import (
     runs_of,
     shipped,
 )
-
-__all__ = ["kind_of", "read_runs", "scaling", "section"]
 
 _TARGET = 0.05
 #: Systems whose rows make the constants: immersion-cooled nodes of one submitter.

@@ -1,7 +1,5 @@
 """What labelling a training loop costs: its steps with `wattree.measure.Stages` and without.
 
-    python -m benchmarks.energy_overhead [--json PATH]
-
 Two figures, each to be below 1 %:
 
 - *seen*: blocks of steps with and without labels take turns in one process, in an order that
@@ -14,15 +12,15 @@ Two figures, each to be below 1 %:
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from benchmarks.frame import Measure, Options, Section
 from wattree.measure import Stages, Window, find_meters
 
 PAIRS, STEPS = 60, 20
@@ -126,27 +124,40 @@ def counted(step_s: float) -> dict[str, float]:
     return {"label_s": label_s, "reading_s": reading_s, "overhead": share}
 
 
-def main() -> None:
-    """Print the overhead."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    without, with_labels = seen(labelled=False), seen(labelled=True)
-    parts = counted(with_labels["step_s"])
-    print(f"labelled stages on steps of {with_labels['step_s'] * 1e3:.1f} ms, at most {LIMIT:.0%}:")
-    for name, of in (("seen", with_labels), ("no labels", without)):
-        print(
-            f"  {name:<10}{of['overhead']:+7.2%}  quartiles {of['quartile_low']:+.2%} to "
-            f"{of['quartile_high']:+.2%} over {PAIRS} pairs"
-        )
-    print(
-        f"  {'counted':<10}{parts['overhead']:+7.2%}  {parts['label_s'] * 1e6:.1f} us a step and "
-        f"{parts['reading_s'] * 1e6:.0f} us a reading, {READINGS_PER_S} readings a second"
+def section(_: Options) -> Section | None:
+    """Return what `wattree.measure.Stages` adds to steps of a small loop; needs PyTorch."""
+    if find_spec("torch") is None:
+        return None
+    without, labelled = seen(labelled=False), seen(labelled=True)
+    share = counted(labelled["step_s"])["overhead"]
+    return Section(
+        title="Time that labelled stages add to a training loop",
+        measures=(
+            Measure(
+                name=f"processor time of labels, steps of {labelled['step_s'] * 1e3:.0f} ms",
+                count=1,
+                figure=share,
+                target=LIMIT,
+            ),
+            Measure(
+                name="steps with labels against steps without, median of pairs",
+                count=PAIRS,
+                figure=labelled["overhead"],
+                target=LIMIT,
+            ),
+        ),
+        beside=(
+            Measure(
+                name="the same without labels in either: noise of this machine",
+                count=PAIRS,
+                figure=without["overhead"],
+            ),
+        ),
+        notes=(
+            f"quartiles over pairs: {_quartiles(labelled)}, of the noise {_quartiles(without)}",
+        ),
     )
-    if arguments.json:
-        found = {"seen": with_labels, "no_labels": without, "counted": parts}
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
-if __name__ == "__main__":
-    main()
+def _quartiles(found: dict[str, float]) -> str:
+    return f"{found['quartile_low']:+.1%} to {found['quartile_high']:+.1%}"

@@ -13,13 +13,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.energy_frame import Measure, Options, Section
+from benchmarks.frame import Measure, Options, Section
 from wattree.energy.series import FORECASTERS, Policy, SeriesForecast, forecast_series
 from wattree.errors import MissingExtraError, RunError
 from wattree.trace.run import PowerSeries, Run
 from wattree.trace.run_file import read_runs
-
-__all__ = ["KNOWN", "POLICIES", "forecasts", "known_series", "recorded_runs", "section"]
 
 Floats = NDArray[np.float64]
 

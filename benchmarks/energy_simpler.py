@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.energy_frame import Measure, Options, Section
 from benchmarks.energy_nodes import kind_of, read_runs
 from benchmarks.energy_zeus import makes_constants, rows_under_limits
+from benchmarks.frame import Measure, Options, Section
 from benchmarks.mlperf_runs import DEVICES
 from benchmarks.node_power import Run, conversion_of, fitted, node_w, of_benchmark, of_others
 from wattree.energy.baselines import BASELINES
@@ -23,8 +23,6 @@ from wattree.trace.run import Activity, MeterReading, RunOrigin, StageUse, Work
 from wattree.trace.run import Run as TrainingRun
 from wattree.validation.anchored import anchored_device, anchored_scores, anchors_of
 from wattree.validation.rows import MeasuredRow
-
-__all__ = ["as_training_run", "section"]
 
 #: Rows → predictor of a node's power.
 _Predictor = Callable[[Run], float]

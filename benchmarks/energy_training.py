@@ -22,9 +22,9 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 import wattree
-from benchmarks.energy_frame import Measure, Options, Section
 from benchmarks.energy_nodes import kind_of, read_runs
 from benchmarks.energy_zeus import rows_under_limits
+from benchmarks.frame import Measure, Options, Section
 from benchmarks.mlperf_runs import NODE
 from benchmarks.node_power import Run, conversion_of, fitted, node_w, shipped
 from wattree.accounts.energy_use import step_energy
@@ -37,8 +37,6 @@ from wattree.predict import predicted, setting_of
 from wattree.trace import Trace
 from wattree.validation.anchored import anchored_device, anchors_of
 from wattree.validation.rows import MeasuredRow
-
-__all__ = ["Trained", "device_w", "fit", "section", "shipped_figures", "trained_runs"]
 
 #: Model as printed → what is fixed of its job. CIFAR's ShuffleNet halves its images twice less than
 #: ImageNet's, so that of 32 pixels works as that of 128 from its second stage on.

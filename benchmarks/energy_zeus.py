@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from benchmarks.energy_frame import Measure, Options, Section
+from benchmarks.frame import Measure, Options, Section
 from wattree.energy import ClockCurve, Mixture, under_limit
 from wattree.hardware import Device, load_device
 from wattree.validation.anchored import (
@@ -26,8 +26,6 @@ from wattree.validation.anchored import (
     measured_of,
 )
 from wattree.validation.rows import MeasuredRow, read_rows
-
-__all__ = ["fit", "makes_constants", "rows_under_limits", "section"]
 
 Floats = NDArray[np.float64]
 

@@ -28,18 +28,15 @@ from rich.table import Table
 import wattree
 from benchmarks.gpu_colocation_job import MODELS
 from benchmarks.gpu_energy import NODE, RESULTS, device_of
-from benchmarks.gpu_training import environment
+from benchmarks.gpu_training import environment, sees_no_device, write_result
 from wattree.cost.colocation import capacity_of_fill
 from wattree.errors import RunError, UnknownNameError, WattreeError
-from wattree.files import write_atomic
 from wattree.job import job_from_mapping
 from wattree.predict.colocation import MeasuredStep, predicted_gain
 from wattree.runtime.launch.options import LaunchOptions
 from wattree.runtime.launch.script import launch_script
 from wattree.runtime.tune import TrialSetting
 from wattree.runtime.tune.measured import TrialOptions, Trials
-
-__all__ = ["Line", "lines_of", "main", "predicted", "table"]
 
 _SCRIPT = Path(__file__).parent / "gpu_colocation_job.py"
 _RULE = "fixed-per-process"
@@ -277,11 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: dict[str, Any] = {"device": "CPU", "torch": str(torch.__version__)}
     known_as = None
     if given.device == "cuda":
-        if not torch.cuda.is_available() or torch.version.cuda is None:
-            print(
-                f"torch {torch.__version__} sees no NVIDIA device: nothing is measured or written",
-                file=sys.stderr,
-            )
+        if sees_no_device("measured or written"):
             return 0
         import pynvml
 
@@ -307,7 +300,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = f"gpu_colocation_{known_as or 'device'}.json"
     out = given.out or (RESULTS / name if given.device == "cuda" else None)
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
         result = {
             "schema": "wattree-gpu-colocation/1",
             "origin": "measured",
@@ -317,8 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "seconds": given.seconds,
             "lines": [asdict(line) for line in lines],
         }
-        write_atomic(out, json.dumps(result, indent=1) + "\n")
-        print(f"written to {out}")
+        write_result(result, out)
     return 0
 
 

@@ -27,8 +27,6 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from wattree.capture.zoo import built_in_models
 
-__all__ = ["MODELS", "main", "model_of"]
-
 #: Name → name in the catalogue; the perceptron is none of it.
 MODELS = {"resnet-18": "resnet-18", "shufflenet": "shufflenet-v2-1.0", "mlp": ""}
 _STORED = 256

@@ -11,7 +11,6 @@ the node is read.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -23,25 +22,12 @@ from rich.console import Console
 from rich.table import Table
 
 import wattree
-from benchmarks.gpu_training import Training, environment, train
+from benchmarks.gpu_training import Training, environment, sees_no_device, train, write_result
 from wattree.errors import UnknownNameError, WattreeError
-from wattree.files import write_atomic
 from wattree.hardware import canonical_name, load_device
 from wattree.job import load_job
 from wattree.predict import run_of
 from wattree.trace import STAGES, Run
-
-__all__ = [
-    "NODE",
-    "TRAININGS",
-    "Row",
-    "Side",
-    "device_of",
-    "main",
-    "measured",
-    "predicted",
-    "table",
-]
 
 #: Batches that fill a data-centre device and leave room in 16 GB.
 TRAININGS = (
@@ -238,13 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--known-as", help="the device's name in the catalogue")
     parser.add_argument("--out", type=Path, help="file to write, instead of one in results/")
     given = parser.parse_args(arguments)
-    import torch
 
-    if not torch.cuda.is_available() or torch.version.cuda is None:
-        print(
-            f"torch {torch.__version__} sees no NVIDIA device: nothing is trained or written",
-            file=sys.stderr,
-        )
+    if sees_no_device("trained or written"):
         return 0
     import pynvml
 
@@ -258,9 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     name = f"gpu_energy_{result['known_as']}.json"
     out = given.out or RESULTS / name
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(out, json.dumps(result, indent=1) + "\n")
-    print(f"written to {out}")
+    write_result(result, out)
     return 0
 
 

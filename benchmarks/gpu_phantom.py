@@ -14,7 +14,6 @@ only if `--known-as` names one.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import sys
 from collections.abc import Sequence
@@ -28,12 +27,9 @@ from rich.table import Table
 
 import wattree
 from benchmarks.gpu_phantom_kernels import Kernel, Sizes, kernels_of, median_s
-from benchmarks.gpu_training import environment
+from benchmarks.gpu_training import environment, sees_no_device, write_result
 from wattree.errors import MissingExtraError, UnknownNameError, WattreeError
-from wattree.files import write_atomic
 from wattree.hardware import Device, Precision, canonical_name, load_device
-
-__all__ = ["Row", "main", "measured", "table"]
 
 RESULTS = Path(__file__).parent / "results"
 WIDTH, BATCH, REPEATS = 16_384, 4_096, 30
@@ -164,11 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import torch
 
     is_cuda = torch.device(given.device).type == "cuda"
-    if is_cuda and (not torch.cuda.is_available() or torch.version.cuda is None):
-        print(
-            f"torch {torch.__version__} sees no NVIDIA device: nothing is timed or written",
-            file=sys.stderr,
-        )
+    if is_cuda and sees_no_device("timed or written"):
         return 0
     try:
         result = _result(_around(given.device), layers, given)
@@ -179,9 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"benchmarks.gpu_phantom: {error}", file=sys.stderr)
         return 2
     out = given.out or RESULTS / f"gpu_phantom_{result['known_as'] or 'cpu'}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(out, json.dumps(result, indent=1) + "\n")
-    print(f"written to {out}")
+    write_result(result, out)
     return 0
 
 

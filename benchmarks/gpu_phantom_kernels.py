@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["Kernel", "Sizes", "kernels_of", "median_s"]
-
 #: Written between calls on an accelerator, so that operands come from its memory and not from a
 #: cache, as they do in a step: several times the largest last-level cache (256 MB, MI300X).
 _FLUSH_BYTES: Final = 1 << 30

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from wattree.capture.zoo import built_in_models
+from wattree.files import write_atomic
 from wattree.measure import MeterOptions, Stages
 from wattree.trace import Run
-
-__all__ = ["CopiedBatches", "Training", "environment", "train"]
 
 #: Batches copied one after the other before they are trained on. Step by step, all readings of the
 #: counter (some 100 ms apart) see nearly the same mixture of copying and computing, which puts the
@@ -129,10 +130,8 @@ def train(
     module = import_module(f"wattree.capture.zoo.{entry.module}").build(**arguments)
     model = module.to(device).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    shape = (training.batch, 3, training.image_size, training.image_size)
-    host = [
-        (torch.randn(shape), torch.randint(10, (training.batch,))) for _ in range(_HOST_BATCHES)
-    ]
+    batch, shape = training.batch, (training.batch, 3, training.image_size, training.image_size)
+    host = [(torch.randn(shape), torch.randint(10, (batch,))) for _ in range(_HOST_BATCHES)]
     loader = CopiedBatches(host, device, warm_up=warm_up, seconds=seconds, group=group, most=most)
     kind = torch.device(device).type
     with tempfile.TemporaryDirectory() as folder:
@@ -179,3 +178,20 @@ def environment(index: int, nvml: Any) -> dict[str, Any]:
         "cudnn": torch.backends.cudnn.version(),
         "torch": str(torch.__version__),
     }
+
+
+def sees_no_device(what: str) -> bool:
+    """Return whether torch sees no NVIDIA device, after saying that `what` is left out."""
+    import torch
+
+    if torch.cuda.is_available() and torch.version.cuda is not None:
+        return False
+    print(f"torch {torch.__version__} sees no NVIDIA device: nothing is {what}", file=sys.stderr)
+    return True
+
+
+def write_result(result: Mapping[str, Any], out: Path) -> None:
+    """Write a result, with the folder it lies in, and say where."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(out, json.dumps(result, indent=1) + "\n")
+    print(f"written to {out}")

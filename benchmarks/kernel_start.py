@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.optimize import minimize
 
+from benchmarks.frame import SHARED
 from wattree.cost import load_calibration
 from wattree.cost.convolution import (
     MATRIX_KERNELS,
@@ -32,10 +33,8 @@ from wattree.cost.convolution import (
     ConvolutionPass,
     convolution_time_s,
 )
-from wattree.cost.rates import convolution_rates
+from wattree.cost.convolution_rates import convolution_rates
 from wattree.hardware import Device, Precision, load_device
-
-__all__ = ["main"]
 
 Floats = NDArray[np.float64]
 
@@ -69,8 +68,9 @@ class _Products:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    default = Path(__file__).parents[2] / "shared" / "opdata"
-    parser.add_argument("dir", nargs="?", type=Path, default=default, help="folder of tables")
+    parser.add_argument(
+        "dir", nargs="?", type=Path, default=SHARED / "opdata", help="folder of tables"
+    )
     tables = list(_tables(parser.parse_args(arguments).dir / _FILE))
     shown = Table(title="bf16 products replayed from graphs: errors on shapes left out of the fit")
     for name in ("ramp", "start is", "start, us", "of peak", "mean |error|", "all tables"):

@@ -9,8 +9,6 @@ missed: the table says so.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -20,18 +18,17 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.measure import ENGINE, LARGEST, ROOT, Figure, apart, compiled, cpu_s
+from benchmarks.frame import Figure, plain_table, report_parser, show_report
+from benchmarks.measure import ENGINE, LARGEST, ROOT, apart, compiled, cpu_s
 
 EXAMPLE = ROOT / "examples" / "llama-3.1-8b-dgx-h100.yaml"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; write JSON on request."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = report_parser(__doc__)
     parser.add_argument("dir", nargs="?", type=Path, help="folder of measured rows")
-    parser.add_argument("--json", type=Path, dest="json_path")
     options = parser.parse_args(arguments)
     parts: list[Callable[[], list[Figure]]] = [
         start_up,
@@ -44,16 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures: list[Figure] = []
     for part in parts:
         figures += part()
-    table = Table(title="Main job")
-    for name in ("measure", "at least", "found", ""):
-        table.add_column(name, overflow="fold")
-    for figure in figures:
-        table.add_row(
-            figure.measure, figure.wanted, figure.found, "ok" if figure.reached else "MISSED"
-        )
-    Console(width=150).print(table)
-    if options.json_path:
-        options.json_path.write_text(json.dumps([asdict(f) for f in figures], indent=1))
+    lines = [(f.measure, f.wanted, f.found, "ok" if f.reached else "MISSED") for f in figures]
+    table = plain_table("Main job", ("measure", "at least", "found", ""), lines, left=4)
+    show_report([asdict(f) for f in figures], options.json_path, table, width=150)
     return 0
 
 
@@ -73,18 +63,8 @@ def start_up() -> list[Figure]:
     imported = wall_s([sys.executable, "-c", "import wattree"], 9) - bare
     helped = wall_s([sys.executable, "-m", "wattree", "--help"], 9)
     return [
-        Figure(
-            measure="import wattree",
-            wanted="<= 0.3 s",
-            found=f"{imported:.2f} s",
-            reached=imported <= 0.3,
-        ),
-        Figure(
-            measure="wattree --help",
-            wanted="<= 0.5 s",
-            found=f"{helped:.2f} s",
-            reached=helped <= 0.5,
-        ),
+        Figure("import wattree", "<= 0.3 s", f"{imported:.2f} s", imported <= 0.3),
+        Figure("wattree --help", "<= 0.5 s", f"{helped:.2f} s", helped <= 0.5),
     ]
 
 
@@ -95,10 +75,7 @@ def plan_time() -> list[Figure]:
     found = wall_s(command, 3)
     return [
         Figure(
-            measure="plan, Llama-3.1-8B on 8 x H100, cold process",
-            wanted="<= 5 s",
-            found=f"{found:.2f} s",
-            reached=found <= 5,
+            "plan, Llama-3.1-8B on 8 x H100, cold process", "<= 5 s", f"{found:.2f} s", found <= 5
         )
     ]
 
@@ -110,10 +87,10 @@ def largest_job() -> list[Figure]:
     resident = max(run["resident_bytes"] for run in runs)
     return [
         Figure(
-            measure="simulate Llama-3.1-405B on 16,384 H100",
-            wanted="<= 2 s, <= 1.5 GB",
-            found=f"{elapsed:.2f} s, {resident / 1e9:.2f} GB (step {runs[0]['step_time_s']:.2f} s)",
-            reached=elapsed <= 2 and resident <= 1.5e9,
+            "simulate Llama-3.1-405B on 16,384 H100",
+            "<= 2 s, <= 1.5 GB",
+            f"{elapsed:.2f} s, {resident / 1e9:.2f} GB (step {runs[0]['step_time_s']:.2f} s)",
+            elapsed <= 2 and resident <= 1.5e9,
         )
     ]
 
@@ -128,10 +105,10 @@ def engine_rate() -> list[Figure]:
     rate = statistics.median(rates)
     return [
         Figure(
-            measure=f"engine, Llama-3.1-70B TP 8 x PP 4 x DP 4 unfolded, {graph.tasks:,} tasks",
-            wanted=">= 5 M tasks/s",
-            found=f"{rate / 1e6:.2f} M tasks/s",
-            reached=rate >= 5e6,
+            f"engine, Llama-3.1-70B TP 8 x PP 4 x DP 4 unfolded, {graph.tasks:,} tasks",
+            ">= 5 M tasks/s",
+            f"{rate / 1e6:.2f} M tasks/s",
+            rate >= 5e6,
         )
     ]
 
@@ -140,7 +117,7 @@ def screening() -> list[Figure]:
     """Rate of screening, and whether screening finds what simulating everything finds."""
     from benchmarks import screening as part
 
-    return [Figure(**line) for line in part.figures()]
+    return part.figures()
 
 
 def accuracy(folder: Path | None) -> list[Figure]:
@@ -159,54 +136,37 @@ def accuracy(folder: Path | None) -> list[Figure]:
     mean, median = speed.mean_abs_error or 1, speed.median_abs_error or 1
     lines.append(
         Figure(
-            measure=f"step time, {speed.count} core rows",
-            wanted="mean <= 6 %, median <= 4 %",
-            found=f"{mean:.1%}, {median:.1%}",
-            reached=mean <= 0.06 and median <= 0.04,
+            f"step time, {speed.count} core rows",
+            "mean <= 6 %, median <= 4 %",
+            f"{mean:.1%}, {median:.1%}",
+            mean <= 0.06 and median <= 0.04,
         )
     )
     lines.append(
         Figure(
-            measure="step time, source left out",
-            wanted="mean <= 10 %, <= 1.5 x in-sample",
-            found=f"{out:.1%}, {out / mean:.2f} x",
-            reached=out <= 0.10 and out <= 1.5 * mean,
+            "step time, source left out",
+            "mean <= 10 %, <= 1.5 x in-sample",
+            f"{out:.1%}, {out / mean:.2f} x",
+            out <= 0.10 and out <= 1.5 * mean,
         )
     )
+    lines.append(Figure("step time, constants fitted", "<= 45", str(fitted), fitted <= 45))
     lines.append(
         Figure(
-            measure="step time, constants fitted",
-            wanted="<= 45",
-            found=str(fitted),
-            reached=fitted <= 45,
-        )
-    )
-    lines.append(
-        Figure(
-            measure="step time, coverage",
-            wanted=">= 95 %",
-            found=f"{speed.coverage:.1%}",
-            reached=(speed.coverage or 0) >= 0.95,
+            "step time, coverage", ">= 95 %", f"{speed.coverage:.1%}", (speed.coverage or 0) >= 0.95
         )
     )
     order = speed.order or 0
-    lines.append(
-        Figure(
-            measure=f"order of {speed.pairs} pairs",
-            wanted=">= 93 %",
-            found=f"{order:.1%}",
-            reached=order >= 0.93,
-        )
-    )
+    lines.append(Figure(f"order of {speed.pairs} pairs", ">= 93 %", f"{order:.1%}", order >= 0.93))
     if "peak_memory_bytes" in summary:
         memory = summary["peak_memory_bytes"]["all"]
         error = memory.mean_abs_error or 1
         lines.append(
             Figure(
-                measure=f"peak memory, {memory.count} core rows",
-                wanted="mean <= 5 %, coverage >= 95 %",
-                found=f"{error:.1%}, {memory.coverage:.0%}",
-                reached=error <= 0.05 and (memory.coverage or 0) >= 0.95,
+                f"peak memory, {memory.count} core rows",
+                "mean <= 5 %, coverage >= 95 %",
+                f"{error:.1%}, {memory.coverage:.0%}",
+                error <= 0.05 and (memory.coverage or 0) >= 0.95,
             )
         )
     return lines

@@ -9,8 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,41 +35,6 @@ optimizer: adamw
 cluster: {node: dgx-h100, nodes: 16}
 strategy: {preset: megatron, tp: 8, pp: 4, dp: 4, micro_batch: 1}
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """One line of the table."""
-
-    measure: str
-    wanted: str
-    found: str
-    reached: bool
-
-
-def show_figures(
-    figures: Sequence[Figure], *, title: str, bound: str, json_path: Path | None
-) -> None:
-    """Print figures as a table, and write them as JSON if asked to.
-
-    Args:
-        figures: The lines.
-        title: Of the table.
-        bound: Head of the column of what is wanted, such as `at least`.
-        json_path: File to write, or None.
-    """
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title)
-    for name in ("measure", bound, "found", ""):
-        table.add_column(name, overflow="fold")
-    for figure in figures:
-        verdict = ("ok" if figure.reached else "MISSED") if figure.wanted else ""
-        table.add_row(figure.measure, figure.wanted, figure.found, verdict)
-    Console(width=150).print(table)
-    if json_path:
-        json_path.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
 
 
 def job_of(text: str) -> Job:
@@ -101,40 +65,17 @@ def apart(what: str, job: str, *, module: str = "measure") -> dict[str, float]:
     return figures
 
 
-def simulated_unfolded(text: str) -> dict[str, float]:
-    """Return time and memory of simulating every rank of a job."""
-    return simulated(text, fold=False)
-
-
-def simulated(text: str, *, fold: bool = True) -> dict[str, float]:
+def simulated(text: str) -> dict[str, float]:
     """Return time and memory of simulating a job in a fresh process, kernels cached."""
     import wattree
 
     job = job_of(text)
     began = time.perf_counter()
-    prediction = wattree.simulate(job, fold=fold)
+    prediction = wattree.simulate(job)
     return {
         "elapsed_s": time.perf_counter() - began,
         "resident_bytes": resident_bytes(),
         "step_time_s": prediction.result.step_time_s,
-    }
-
-
-def played(text: str) -> dict[str, float]:
-    """Return time and memory of compiling a job for every rank and playing it."""
-    from wattree.sim import play
-
-    began = time.perf_counter()
-    graph, _ = compiled(text, repeats=1)
-    built = time.perf_counter()
-    trace = play(graph)
-    return {
-        "tasks": graph.tasks,
-        "compile_s": built - began,
-        "run_s": time.perf_counter() - built,
-        "resident_bytes": resident_bytes(),
-        "step_time_s": trace.makespan_s,
-        "peak_bytes": float(trace.peak_bytes.max()),
     }
 
 

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 from scipy.optimize import lsq_linear
 
+from benchmarks.frame import plain_table
 from wattree.accounts.reserved import reserved_for
 from wattree.cost import load_calibration
 from wattree.errors import WattreeError
@@ -145,9 +145,8 @@ def _fitted(base: Floats, design: Floats) -> tuple[Floats, Floats]:
 
 
 def _show(rows: Sequence[Row], found: dict[str, tuple[list[float], dict[str, float]]]) -> None:
-    table = Table(title=f"Mean absolute error of peak memory, {len(rows)} rows")
-    for head in ("reckoned with", "constants", *next(iter(found.values()))[1]):
-        table.add_column(head, justify="left" if head == "reckoned with" else "right")
+    head = ("reckoned with", "constants", *next(iter(found.values()))[1])
+    table = plain_table(f"Mean absolute error of peak memory, {len(rows)} rows", head)
     for name, (constants, errors) in found.items():
         table.add_row(name, str(len(constants)), *(f"{error:.2%}" for error in errors.values()))
     Console(width=120).print(table)

@@ -30,18 +30,6 @@ from wattree.job import Job, job_from_mapping
 from wattree.predict import run_of
 from wattree.validation.rows import MeasuredRow, read_rows
 
-__all__ = [
-    "DEVICES",
-    "NODE",
-    "PLAIN",
-    "TUNED",
-    "Load",
-    "NodeRow",
-    "job_of",
-    "load_of",
-    "node_rows",
-]
-
 #: What the rows stand on, and how many devices it has.
 NODE, DEVICES = "dgx-h100", 8
 #: What a software family is set to besides its habits: nothing, and what submissions switch on.

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 import wattree
-from benchmarks.energy_frame import Measure, Options, Section
+from benchmarks.frame import Measure, Options, Section
 from benchmarks.mlperf_runs import DEVICES, job_of
 from wattree.validation.rows import MeasuredRow, read_rows
-
-__all__ = ["section"]
 
 _BENCHMARKS = {"resnet50": "resnet", "RetinaNet (ResNeXt50)": "ssd"}
 _NODES = {"H100-SXM": "dgx-h100", "H200": "dgx-h200"}

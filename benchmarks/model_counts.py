@@ -25,16 +25,6 @@ from wattree.capture.summary import module_rows
 from wattree.errors import ModelError
 from wattree.graph import ModelGraph, OperatorKind
 
-__all__ = [
-    "KEYS",
-    "MEASURES",
-    "Row",
-    "config_row",
-    "import_libraries",
-    "module_row",
-    "recorded_module",
-]
-
 Row = dict[str, Any]
 
 MEASURES = (

@@ -9,8 +9,6 @@ from typing import Any
 
 from benchmarks.measure import ROOT
 
-__all__ = ["capture_times"]
-
 _MODELS = ROOT / "validation" / "models"
 _DECODER = _MODELS / "config" / "huggyllama--llama-7b" / "config.json"
 _RESNET = _MODELS / "modules" / "resnet50.py"

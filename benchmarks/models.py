@@ -10,21 +10,20 @@ with the reason. Exits with 0 even where a figure is missed: the table says so.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from benchmarks.apart import Work, done_apart
+from benchmarks.frame import percent, plain_table, report_parser, show_report
 from benchmarks.measure import ROOT
 from benchmarks.model_counts import MEASURES, Row, config_row, import_libraries, module_row
 from benchmarks.model_times import capture_times
-from wattree.files import write_atomic
 
 BUNDLED = ROOT / "validation" / "models"
 
@@ -40,11 +39,8 @@ GOALS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; write JSON on request."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = report_parser(__doc__)
     parser.add_argument("dir", nargs="?", type=Path, default=BUNDLED)
-    parser.add_argument("--json", dest="json_path", metavar="P", help="file, or - for the screen")
     parser.add_argument("--only", action="append", metavar="ID", help="this model; may be repeated")
     parser.add_argument("--time-limit", type=float, default=240, metavar="S", help="of one model")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="side by side")
@@ -204,18 +200,12 @@ def _finite(value: float) -> float | None:
 
 def show(report: dict[str, Any], json_path: str | None) -> None:
     """Print tables, or write JSON and leave the screen to it if it goes there."""
-    text = json.dumps(report, indent=1, allow_nan=False) + "\n"
-    if json_path == "-":
-        sys.stdout.write(text)
-        return
-    console = Console(width=140)
-    console.print(model_table(report["models"]))
+    notes = Text("", style="dim", end="")
     for line, names in _notes(report["models"]).items():
         who = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-        console.print(f"{who}: {line}", style="dim", soft_wrap=True)
-    console.print(figure_table(report))
-    if json_path:
-        write_atomic(json_path, text)
+        notes.append(f"{who}: {line}\n")
+    models, figures = model_table(report["models"]), figure_table(report)
+    show_report(report, json_path, models, notes, figures, width=140)
 
 
 def _notes(rows: Sequence[Row]) -> dict[str, list[str]]:
@@ -230,10 +220,18 @@ def _notes(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 def model_table(rows: Sequence[Row]) -> Table:
     """Return one line per model."""
-    table = Table(title="Found against expected")
-    table.add_column("model", overflow="fold")
-    for name in ("road", "parameters", "error", "forward", "fwd + bwd", "saved", "full", "capture"):
-        table.add_column(name, justify="right")
+    head = (
+        "model",
+        "road",
+        "parameters",
+        "error",
+        "forward",
+        "fwd + bwd",
+        "saved",
+        "full",
+        "capture",
+    )
+    table = plain_table("Found against expected", head)
     for row in rows:
         seconds = row["capture_s"]
         table.add_row(
@@ -248,9 +246,8 @@ def model_table(rows: Sequence[Row]) -> Table:
 
 def figure_table(report: dict[str, Any]) -> Table:
     """Return what must be reached and what is."""
-    table = Table(title="Figures")
-    for name in ("measure", "at most", "compared", "exact", "mean", "worst", "", ""):
-        table.add_column(name)
+    head = ("measure", "at most", "compared", "exact", "mean", "worst", "", "")
+    table = plain_table("Figures", head, left=8)
     found = report["summary"]
     lines = [(measure, found[measure]) for measure in GOALS]
     lines += [(f"small modules: {name}", one) for name, one in found["small"].items()]
@@ -261,8 +258,8 @@ def figure_table(report: dict[str, Any]) -> Table:
             f"{one['goal']:.1%}",
             str(one["compared"]),
             str(one["exact"]),
-            _percent(one["mean_abs_error"]),
-            _percent(one["worst"]),
+            percent(one["mean_abs_error"], digits=3),
+            percent(one["worst"], digits=3),
             one["worst_id"] if one["worst"] else "",
             "MISSED" if one["missed"] else "ok" if one["compared"] else "–",
         )
@@ -285,10 +282,6 @@ def _error(pair: Mapping[str, Any], goal: float) -> str:
 
 def _count(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3%}"
 
 
 if __name__ == "__main__":

@@ -26,20 +26,6 @@ from wattree.cost.device_power import device_power
 from wattree.energy import DevicePower, average_power_w
 from wattree.hardware import Precision, load_device, load_node
 
-__all__ = [
-    "NodeConstants",
-    "Run",
-    "conversion_of",
-    "fitted",
-    "measured_work_w",
-    "node_w",
-    "not_training_s",
-    "of_benchmark",
-    "of_others",
-    "runs_of",
-    "shipped",
-]
-
 Floats = NDArray[np.float64]
 
 _FP8_BENCHMARKS = ("llama2_70b_lora",)

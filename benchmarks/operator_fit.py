@@ -19,10 +19,8 @@ from scipy.optimize import minimize
 from benchmarks.operator_rows import Convolutions, predicted_s
 from wattree.cost import load_calibration
 from wattree.cost.convolution import Convolution, ConvolutionRates, Kernels
-from wattree.cost.rates import convolution_rates
+from wattree.cost.convolution_rates import convolution_rates
 from wattree.hardware import Device, Precision
-
-__all__ = ["print_fit"]
 
 Floats = NDArray[np.float64]
 

@@ -18,19 +18,9 @@ from wattree.cost.convolution import (
     ConvolutionRates,
     convolution_time_s,
 )
-from wattree.cost.rates import convolution_rates
+from wattree.cost.convolution_rates import convolution_rates
 from wattree.graph import OperatorKind
 from wattree.hardware import Device, Precision, load_device
-
-__all__ = [
-    "LAUNCH_S",
-    "Convolutions",
-    "Streams",
-    "predicted_s",
-    "read_convolutions",
-    "read_streams",
-    "shipped_rates",
-]
 
 Floats = NDArray[np.float64]
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.frame import SHARED, plain_table
 from benchmarks.operator_fit import print_fit
 from benchmarks.operator_rows import (
     LAUNCH_S,
@@ -43,8 +44,9 @@ _STREAM_NAMES = 2  # that a memory-bound row has: operator and device
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; write JSON on request."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    default = Path(__file__).parents[2] / "shared" / "opdata"
-    parser.add_argument("dir", nargs="?", type=Path, default=default, help="folder of tables")
+    parser.add_argument(
+        "dir", nargs="?", type=Path, default=SHARED / "opdata", help="folder of tables"
+    )
     parser.add_argument("--fit", action="store_true", help="remake the constants and score them")
     parser.add_argument("--worst", type=int, default=8, help="rows to list")
     parser.add_argument("--json", type=Path, dest="json_path")
@@ -110,11 +112,8 @@ def _summary(errors: Floats) -> dict[str, float]:
 
 
 def _table(title: str, names: Sequence[str], rows: dict[tuple[str, ...], Floats]) -> Table:
-    table = Table(title=title)
-    for name in names:
-        table.add_column(name)
-    for name in ("rows", "mean |error|", "median |error|", "median error"):
-        table.add_column(name, justify="right")
+    head = (*names, "rows", "mean |error|", "median |error|", "median error")
+    table = plain_table(title, head, left=len(names))
     percent: Callable[[float], str] = "{:.1%}".format
     for key, errors in rows.items():
         found = _summary(errors)
@@ -153,9 +152,8 @@ def _print_worst(groups: Sequence[Convolutions], console: Console, count: int) -
             for ratio, line in zip(ratios, group.lines, strict=True)
         ]
     found.sort(key=lambda row: -row[0])
-    table = Table(title="Largest errors of convolutions")
-    for name in ("line of conv.csv", "device", "precision", "pass", "taps", "error"):
-        table.add_column(name)
+    head = ("line of conv.csv", "device", "precision", "pass", "taps", "error")
+    table = plain_table("Largest errors of convolutions", head, left=6)
     for _, error, group, line in found[:count]:
         table.add_row(
             str(line),

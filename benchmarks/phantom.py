@@ -9,7 +9,6 @@ lacks what it reads, or root for its network, is left out and named. FILE is the
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,10 +20,7 @@ from benchmarks import (
     phantom_predicted,
     phantom_steps,
 )
-from benchmarks.energy_frame import Options, Section, figures_table, print_sections
-from wattree.cost import load_calibration
-
-__all__ = ["SECTIONS", "main"]
+from benchmarks.frame import Options, Section, print_sections, section_parser
 
 #: Name → section; one that returns None lacks what it reads.
 SECTIONS: dict[str, Callable[[Options], Section | None]] = {
@@ -40,25 +36,11 @@ SECTIONS: dict[str, Callable[[Options], Section | None]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; write JSON on request."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    default = Path(__file__).parents[2] / "shared"
-    parser.add_argument("dir", nargs="?", type=Path, default=default, help="folder of tables")
-    parser.add_argument("--only", choices=sorted(SECTIONS), help="one section")
+    parser = section_parser(__doc__, SECTIONS, reads_tables=True)
     parser.add_argument(
         "--machine", type=Path, help="calibration of `wattree profile`; measured if not given"
     )
-    parser.add_argument("--json", type=Path, dest="json_path")
-    given = parser.parse_args(arguments)
-    options = Options(shared=given.dir, calibration=load_calibration(), machine=given.machine)
-    print_sections(
-        SECTIONS,
-        options,
-        only=given.only,
-        json_path=given.json_path,
-        table=figures_table,
-        missing="what it reads is",
-    )
-    return 0
+    return print_sections(SECTIONS, parser.parse_args(arguments), missing="what it reads is")
 
 
 if __name__ == "__main__":

@@ -6,19 +6,6 @@ from dataclasses import replace
 
 from benchmarks.phantom_contestants import TENSOR_KINDS, Contestant, iso_width
 
-__all__ = [
-    "BYTES_CASE",
-    "LONG_CASE",
-    "RATE_MBIT_PER_S",
-    "SIZE",
-    "STEPS_CASE",
-    "WIDE_CASE",
-    "iso_case_width",
-    "like",
-    "step_contestants",
-    "told",
-]
-
 #: Ranks, of one thread each, and the rate of their links.
 SIZE, RATE_MBIT_PER_S = 4, 200.0
 STEPS_CASE = Contestant(kind="phantom", width=8192, depth=4, batch=64, ghosts=64)

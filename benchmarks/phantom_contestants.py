@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-__all__ = ["KINDS", "TENSOR_KINDS", "Contestant", "iso_width", "payload_bytes"]
-
 #: Of an element, float32. [B]
 _BYTES = 4
 #: Kind → what tables call it.

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from benchmarks.energy_frame import Options, Section
-from benchmarks.measure import Figure
+from benchmarks.frame import Figure, Options, Section
 from tests.distributed.ranks import run_ranks
-
-__all__ = ["section"]
 
 #: Groups of the first ranks of eight. [ranks]
 _SIZES = (1, 2, 3, 4, 8)
@@ -38,10 +35,10 @@ def section(options: Options) -> Section:
     checked = all(all(each["checked"].values()) for each in uses)
     figures.append(
         Figure(
-            measure="gradcheck across 2 ranks, 7 layers",
-            wanted="passes",
-            found="passes" if checked else "fails",
-            reached=checked,
+            "gradcheck across 2 ranks, 7 layers",
+            "passes",
+            "passes" if checked else "fails",
+            checked,
         )
     )
     notes = (
@@ -62,9 +59,4 @@ def _errors(found: Iterable[Mapping[str, Mapping[str, Any]]], kind: str) -> Iter
 
 
 def _figure(measure: str, error: float, tolerance: float = _TOLERANCE) -> Figure:
-    return Figure(
-        measure=measure,
-        wanted=f"<= {tolerance:.0e}",
-        found=f"{error:.1e}",
-        reached=error <= tolerance,
-    )
+    return Figure(measure, f"<= {tolerance:.0e}", f"{error:.1e}", error <= tolerance)

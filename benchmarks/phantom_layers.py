@@ -16,8 +16,6 @@ from wattree.runtime.layers import (
     RowParallelLinear,
 )
 
-__all__ = ["Layout", "stack_of"]
-
 
 class Layout(Enum):
     """What of the samples a rank is fed, and what of the last layer's output it holds."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks.energy_frame import Options, Section
-from benchmarks.measure import Figure
+from benchmarks.frame import Figure, Options, Section
 from benchmarks.phantom_cases import BYTES_CASE, like, told
 from benchmarks.phantom_contestants import TENSOR_KINDS, payload_bytes
 from benchmarks.phantom_network import netlab_of, ranks_on_links
 from benchmarks.phantom_turns import take_turns
-
-__all__ = ["section"]
 
 _KINDS = ("phantom", "shared", "low-rank", *TENSOR_KINDS)
 _STEPS = 3
@@ -35,11 +32,11 @@ def section(options: Options) -> Section | None:
         )
         figures.append(
             Figure(
-                measure=standing.contestant.words,
-                wanted=f"{formula / 2**20:.3f} MiB within {_PAYLOAD_ERROR:.0%}, "
+                standing.contestant.words,
+                f"{formula / 2**20:.3f} MiB within {_PAYLOAD_ERROR:.0%}, "
                 f"on the wire within {_WIRE_ERROR:.0%}",
-                found=f"{payload:+.2%}, on the wire {wire:+.2%}",
-                reached=abs(payload) <= _PAYLOAD_ERROR and abs(wire) <= _WIRE_ERROR,
+                f"{payload:+.2%}, on the wire {wire:+.2%}",
+                abs(payload) <= _PAYLOAD_ERROR and abs(wire) <= _WIRE_ERROR,
             )
         )
     return Section(

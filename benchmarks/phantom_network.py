@@ -27,16 +27,6 @@ from typing import Any, NamedTuple
 from benchmarks.measure import ROOT
 from benchmarks.phantom_cases import RATE_MBIT_PER_S, SIZE
 
-__all__ = [
-    "PREFIX",
-    "Ranks",
-    "Turn",
-    "await_rest",
-    "netlab_of",
-    "ranks_on_links",
-    "running_ranks",
-]
-
 PREFIX = "ghost-"
 SWITCH = "sw"
 _LOCK = Path("/run/lock/wattree-ghost.lock")  # two such networks would share names and processors

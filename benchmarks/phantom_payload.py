@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.energy_frame import Options, Section
-from benchmarks.measure import Figure
+from benchmarks.frame import Figure, Options, Section
 from tests.distributed.ranks import run_ranks
-
-__all__ = ["section"]
 
 #: Ranks, widths of the two layers, rows of the batch (2 x `_CHUNKS`), ghosts of `tests/runtime`.
 _P, _N, _H, _CHUNKS, _K, _SIZE_BYTES = 4, 1024, 2048, 64, 4, 4
@@ -34,10 +31,10 @@ def section(options: Options) -> Section:
         counted = {sum(each[name].values()) for each in found}
         figures.append(
             Figure(
-                measure=f"{name}, each of {_P} ranks",
-                wanted=f"= {wanted:,} B",
-                found=", ".join(f"{each:,} B" for each in sorted(counted)),
-                reached=counted == {wanted},
+                f"{name}, each of {_P} ranks",
+                f"= {wanted:,} B",
+                ", ".join(f"{each:,} B" for each in sorted(counted)),
+                counted == {wanted},
             )
         )
     return Section(title="Payload sent per rank and step, counted", figures=tuple(figures))

@@ -19,14 +19,12 @@ from typing import Any
 
 import yaml
 
-from benchmarks.energy_frame import Options, Section
-from benchmarks.measure import ROOT, Figure
+from benchmarks.frame import Figure, Options, Section
+from benchmarks.measure import ROOT
 from benchmarks.phantom_cases import RATE_MBIT_PER_S, SIZE, STEPS_CASE, step_contestants, told
 from benchmarks.phantom_contestants import Contestant
 from benchmarks.phantom_network import Ranks, netlab_of, ranks_on_links
 from benchmarks.phantom_steps import quiet, step_standings
-
-__all__ = ["Links", "cluster_files", "predicted_s", "section"]
 
 _MOST = 0.10
 #: Of each half of a profile: one before and one after the steps, as machines drift.
@@ -283,8 +281,8 @@ def _pairs_cut_by_samples(depth: int) -> dict[str, Any]:
 def _compared(contestant: Contestant, measured_s: float, predicted: float) -> Figure:
     error = predicted / measured_s - 1
     return Figure(
-        measure=f"{contestant.words}; width {contestant.width}",
-        wanted=f"within {_MOST:.0%}",
-        found=f"{error:+.1%}: predicted {predicted:.3f} s, measured {measured_s:.3f} s",
-        reached=abs(error) <= _MOST,
+        f"{contestant.words}; width {contestant.width}",
+        f"within {_MOST:.0%}",
+        f"{error:+.1%}: predicted {predicted:.3f} s, measured {measured_s:.3f} s",
+        abs(error) <= _MOST,
     )

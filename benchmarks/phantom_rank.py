@@ -25,8 +25,6 @@ from wattree.measure.allocator import keep_freed_memory
 from wattree.runtime.group import Group
 from wattree.runtime.transfers import Pending
 
-__all__ = ["Training", "main"]
-
 _TIMEOUT_S = 60.0
 _LEARNING_RATE = 0.01
 #: Rows, contraction and columns of products beside gathers, and weights that take turns, so that

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from benchmarks.energy_frame import Options, Section
-from benchmarks.measure import Figure
+from benchmarks.frame import Figure, Options, Section
 from benchmarks.phantom_cases import (
     LONG_CASE,
     STEPS_CASE,
@@ -20,8 +19,6 @@ from benchmarks.phantom_cases import (
 from benchmarks.phantom_contestants import TENSOR_KINDS, Contestant
 from benchmarks.phantom_network import netlab_of, ranks_on_links
 from benchmarks.phantom_turns import BUSY, Standing, take_turns
-
-__all__ = ["overlap", "quiet", "section", "step_standings"]
 
 _ROUNDS, _LONG_ROUNDS = 4, 3
 #: For others to rest, on a busy machine. [s]
@@ -125,32 +122,31 @@ def _ratio(ours: Standing, best: Standing, what: str, wanted: float | None) -> F
         theirs.step_s / own.step_s for theirs, own in zip(best.turns, ours.turns, strict=True)
     ]
     return Figure(
-        measure=f"{ours.contestant.words}: faster than {what}, {best.contestant.words}",
-        wanted="" if wanted is None else f">= {wanted} x",
-        found=f"{ratio:.2f} x (rounds {min(rounds):.2f} to {max(rounds):.2f})",
-        reached=wanted is None or ratio >= wanted,
+        f"{ours.contestant.words}: faster than {what}, {best.contestant.words}",
+        "" if wanted is None else f">= {wanted} x",
+        f"{ratio:.2f} x (rounds {min(rounds):.2f} to {max(rounds):.2f})",
+        wanted is None or ratio >= wanted,
     )
 
 
 def _exposed(on: Standing, off: Standing) -> Figure:
     left = on.waited_s / off.waited_s
     return Figure(
-        measure=on.contestant.words,
-        wanted="at least 30 % less with overlap",
-        found=f"{left - 1:+.0%}: {off.waited_s * 1e3:.1f} to {on.waited_s * 1e3:.1f} ms; "
+        on.contestant.words,
+        "at least 30 % less with overlap",
+        f"{left - 1:+.0%}: {off.waited_s * 1e3:.1f} to {on.waited_s * 1e3:.1f} ms; "
         f"step {off.step_s:.3f} to {on.step_s:.3f} s",
-        reached=left <= _EXPOSED,
+        left <= _EXPOSED,
     )
 
 
 def _line(standing: Standing) -> Figure:
     contestant = standing.contestant
     return Figure(
-        measure=f"{contestant.words}; width {contestant.width}",
-        wanted="",
-        found=f"{standing.step_s:.3f} s, spread {standing.spread:.0%}; waits "
+        f"{contestant.words}; width {contestant.width}",
+        "",
+        f"{standing.step_s:.3f} s, spread {standing.spread:.0%}; waits "
         f"{standing.waited_s * 1e3:.0f} ms, processors {standing.processor_s * 1e3:.0f} ms; sends "
         f"{standing.turns[0].sent_bytes[0] / 2**20:.2f} MiB; "
         f"{standing.parameters / 1e6:.1f} M weights",
-        reached=True,
     )

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from benchmarks.phantom_contestants import Contestant
 from benchmarks.phantom_network import Ranks, Turn, await_rest
 
-__all__ = ["BUSY", "Standing", "take_turns"]
-
 #: Share of the machine that other programs may take in a turn that counts.
 BUSY = 0.04
 #: How long a turn should be, and the steps that it may have. [s]

@@ -5,30 +5,21 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-#: Packages (folders) and modules of the skeleton on which breaches are tried.
-PACKAGES = (
-    *("hardware", "graph", "trace", "energy", "cost", "strategy", "job", "capture", "compiler"),
-    *(
-        "lowering",
-        "sim",
-        "accounts",
-        "closed_form",
-        "measure",
-        "predict",
-        "runtime",
-        "validation",
-        "search",
-        "interchange",
-        "design",
-    ),
-    "report",
-    "cli",
-)
+#: Modules of the skeleton on which breaches are tried; the other layers are packages (folders).
 MODULES = ("errors", "units", "registry", "files")
+
+
+def layers(root: Path) -> list[str]:
+    """Return the layers of the contract, highest first; siblings on one line."""
+    told = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = told["tool"]["importlinter"]["contracts"]
+    found: list[str] = next(each["layers"] for each in contracts if each["id"] == "layers")
+    return found
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -49,7 +40,8 @@ def skeleton(tmp_path: Path, root: Path) -> Path:
     """Return a copy of the layers without their content."""
     shutil.copy(root / "pyproject.toml", tmp_path)
     package = tmp_path / "src" / "wattree"
-    for name in PACKAGES:
+    names = " | ".join(each for each in layers(root) if not each.startswith("("))
+    for name in {*names.split(" | ")} - {*MODULES}:
         (package / name).mkdir(parents=True)
         (package / name / "__init__.py").touch()
     for name in ("__init__", *MODULES):

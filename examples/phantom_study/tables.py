@@ -231,6 +231,35 @@ def verdict(
         source: Data set whose steps count.
     """
     every = [case.phantom.energy_j / case.tensor.energy_j for case in cases]
+    told = _simulated(cases, every, claim)
+    ratios = iterations(runs, source=source)
+    known = [each for each in ratios if each is not None]
+    if not known:
+        return [*told, "No phantom stack reached the target loss: nothing can be said of it."]
+    least, most = min(known), max(known)
+    told.append(
+        f"Same loss (measured on stacks of {source}): {least:.2f} to {most:.2f} times the steps of "
+        f"the dense stack of the same width, median {statistics.median(known):.2f}; "
+        f"{len(ratios) - len(known)} of {len(ratios)} did not get there."
+    )
+    told += [
+        f"  with as many parameters: phantom of width {width}, p {ranks}, k {ghosts} takes "
+        f"{ratio:.2f} times the steps of dense of width {narrow}"
+        for width, ranks, ghosts, narrow, ratio in iso_iterations(runs, source=source)
+    ]
+    surely = sum(energy * most <= claim for energy in every)
+    maybe = sum(energy * least <= claim for energy in every) - surely
+    geometric = math.exp(statistics.fmean(math.log(energy) for energy in every))
+    told.append(
+        f"If large stacks took as many times the steps, which nothing here shows: holds in "
+        f"{surely} of {len(cases)} cases at the most steps, and in {maybe} more only at the fewest "
+        f"(energy of a step: geometric mean {geometric:.2f})."
+    )
+    return told
+
+
+def _simulated(cases: Sequence[Case], every: Sequence[float], claim: float) -> list[str]:
+    """Return where the claim holds if as many steps are taken."""
     held = [case for case, energy in zip(cases, every, strict=True) if energy <= claim]
     told = [
         f"Same width and ranks, as many steps (simulated): at most {claim:.0%} of the energy in "
@@ -255,29 +284,6 @@ def verdict(
     told.append(
         f"Best ranks of each (simulated): holds in {sum(each <= claim for each in best)} of "
         f"{len(best)}; ratios {_span(best)}."
-    )
-    ratios = iterations(runs, source=source)
-    known = [each for each in ratios if each is not None]
-    if not known:
-        return [*told, "No phantom stack reached the target loss: nothing can be said of it."]
-    least, most = min(known), max(known)
-    told.append(
-        f"Same loss (measured on stacks of {source}): {least:.2f} to {most:.2f} times the steps of "
-        f"the dense stack of the same width, median {statistics.median(known):.2f}; "
-        f"{len(ratios) - len(known)} of {len(ratios)} did not get there."
-    )
-    told += [
-        f"  with as many parameters: phantom of width {width}, p {ranks}, k {ghosts} takes "
-        f"{ratio:.2f} times the steps of dense of width {narrow}"
-        for width, ranks, ghosts, narrow, ratio in iso_iterations(runs, source=source)
-    ]
-    surely = sum(energy * most <= claim for energy in every)
-    maybe = sum(energy * least <= claim for energy in every) - surely
-    geometric = math.exp(statistics.fmean(math.log(energy) for energy in every))
-    told.append(
-        f"If large stacks took as many times the steps, which nothing here shows: holds in "
-        f"{surely} of {len(cases)} cases at the most steps, and in {maybe} more only at the fewest "
-        f"(energy of a step: geometric mean {geometric:.2f})."
     )
     return told
 

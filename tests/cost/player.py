@@ -6,13 +6,13 @@ from collections import Counter
 
 import numpy as np
 
-from wattree.cost.algorithms import EVERY, Round, Schedule
+from wattree.cost.algorithms import EVERY, MessageSchedule, Round
 
 #: What a participant has of one chunk: how often each rank's contribution is in it.
 Held = Counter[int]
 
 
-def start_of(schedule: Schedule) -> list[list[Held]]:
+def start_of(schedule: MessageSchedule) -> list[list[Held]]:
     """Return what every participant has of every chunk before the first message."""
     held = [[Held() for _ in schedule.chunk_bytes] for _ in schedule.vertices]
     for chunk, source in enumerate(schedule.source.tolist()):
@@ -22,7 +22,7 @@ def start_of(schedule: Schedule) -> list[list[Held]]:
     return held
 
 
-def play(schedule: Schedule) -> list[list[Held]]:
+def play(schedule: MessageSchedule) -> list[list[Held]]:
     """Return what every participant has of every chunk after the last message.
 
     Within a hop all messages are read before any is written, as they travel at the same time.
@@ -59,13 +59,13 @@ def chunks_of(each: Round, message: int, repeat: int) -> list[int]:
     ]
 
 
-def wanted_of(schedule: Schedule, chunk: int) -> Held:
+def wanted_of(schedule: MessageSchedule, chunk: int) -> Held:
     """Return what a target must have of a chunk: all contributions once."""
     source = int(schedule.source[chunk])
     return Held(range(schedule.ranks)) if source == EVERY else Held([source])
 
 
-def wrong_ends(schedule: Schedule) -> list[str]:
+def wrong_ends(schedule: MessageSchedule) -> list[str]:
     """Return who ends without what they should have, or with more."""
     held = play(schedule)
     wrong = []
@@ -79,7 +79,7 @@ def wrong_ends(schedule: Schedule) -> list[str]:
     return wrong
 
 
-def bytes_between(schedule: Schedule) -> np.ndarray:
+def bytes_between(schedule: MessageSchedule) -> np.ndarray:
     """Return what participants send to each other, counted chunk by chunk. `(p, p)`. [B]"""
     total = np.zeros((len(schedule.vertices),) * 2)
     for each in schedule.rounds:

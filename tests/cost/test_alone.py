@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from wattree.cost import GroupShape, LinkRates, port_loads
 from wattree.cost.algorithms import (
     Call,
-    Group,
+    MessageSchedule,
     Protocol,
+    RankGroup,
     Routes,
-    Schedule,
     contiguous_group,
     group_of,
     link_loads,
@@ -48,7 +48,7 @@ def one_switch(ranks: int) -> Routes:
     return Routes(fabric)
 
 
-def alone_s(kind: str, size: float, group: Group, algorithm: str, routes: Routes) -> float:
+def alone_s(kind: str, size: float, group: RankGroup, algorithm: str, routes: Routes) -> float:
     """Return the time of a collective alone."""
     schedule = schedule_of(Call(kind=kind, size_bytes=size, group=group), algorithm)
     return time_alone(schedule, routes).total_s
@@ -64,7 +64,7 @@ def cluster(node: str, nodes: int, fabric: str = "rail-optimised-ndr") -> Cluste
     )
 
 
-def by_link(schedule: Schedule, routes: Routes) -> dict[str, float]:
+def by_link(schedule: MessageSchedule, routes: Routes) -> dict[str, float]:
     """Return the loads by name of link."""
     loads = link_loads(schedule, routes)
     return {
@@ -278,7 +278,7 @@ def test_all_reduces_in_each_dimension_take_as_long_as_in_astra_sim() -> None:
     routes = astra_switches()
     total_s = 0.0
     for ranks in ([0, 1, 2, 3], [0, 4]):
-        group = Group(devices=np.array(ranks), node=np.zeros(len(ranks), dtype=np.int64))
+        group = RankGroup(devices=np.array(ranks), node=np.zeros(len(ranks), dtype=np.int64))
         call = Call(kind="all_reduce", size_bytes=2**24, group=group)
         total_s += time_alone(schedule_of(call, "ring"), routes, endpoint_s=1e-9).total_s
 
@@ -529,12 +529,12 @@ def test_ranks_that_are_not_joined_are_named() -> None:
     apart = Call(
         kind="all_reduce",
         size_bytes=1.0,
-        group=Group(devices=np.array([0, 1, 2]), node=np.zeros(3, dtype=np.int64)),
+        group=RankGroup(devices=np.array([0, 1, 2]), node=np.zeros(3, dtype=np.int64)),
     )
     nowhere = Call(
         kind="all_reduce",
         size_bytes=1.0,
-        group=Group(devices=np.array([0, 7]), node=np.zeros(2, dtype=np.int64)),
+        group=RankGroup(devices=np.array([0, 7]), node=np.zeros(2, dtype=np.int64)),
     )
 
     with pytest.raises(CostError, match="no path leads from 'd2' to 'd0'; join them with links"):

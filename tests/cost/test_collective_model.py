@@ -22,10 +22,10 @@ from wattree.cost.algorithms import (
     schedule_of,
     time_alone,
 )
-from wattree.cost.algorithms.layout import Layout
-from wattree.cost.algorithms.messages import Schedule
+from wattree.cost.algorithms.layout import GroupLayout
+from wattree.cost.algorithms.messages import MessageSchedule
 from wattree.cost.algorithms.tuning import NCCL_KEYS, nccl_columns, nccl_expected_s
-from wattree.cost.collective_model import CollectiveModel, Played
+from wattree.cost.collective_model import CollectiveCost, CollectiveModel
 from wattree.cost.requests import COMPILED_KINDS, CollectiveRequests, Request
 from wattree.errors import StrategyError
 from wattree.hardware import Cluster
@@ -71,9 +71,9 @@ def shape_of(place: Cluster, spans: Spans, *, filled: int | None = None) -> Grou
     )
 
 
-def layout_of(place: Cluster, spans: Spans) -> Layout:
+def layout_of(place: Cluster, spans: Spans) -> GroupLayout:
     """Return the layout of groups on all devices."""
-    return Layout(
+    return GroupLayout(
         spans=spans,
         domain=place.domain_devices,
         leaf=place.node.devices * place.fabric.leaf_nodes,
@@ -83,13 +83,13 @@ def layout_of(place: Cluster, spans: Spans) -> Layout:
 
 def played(
     place: Cluster, kind: str, spans: Spans, requests: CollectiveRequests | None = None
-) -> Played:
+) -> CollectiveCost:
     """Return what the model says of one size."""
     model = CollectiveModel(cluster=place, requests=requests or CollectiveRequests(), refuses=True)
     return model.played(kind, np.array([SIZE]), shape_of(place, spans), ideal(place))
 
 
-def all_groups(place: Cluster, kind: str, algorithm: str, spans: Spans) -> list[Schedule]:
+def all_groups(place: Cluster, kind: str, algorithm: str, spans: Spans) -> list[MessageSchedule]:
     """Return the messages of every group of the mesh, all devices of the cluster in use."""
     devices = np.arange(place.devices)
     bases = devices[np.all([devices // stride % degree == 0 for degree, stride in spans], axis=0)]
@@ -357,7 +357,7 @@ def test_a_layout_is_the_groups_of_a_mesh(draw: st.DataObject) -> None:
     spans = sorted((strides[axis], mesh.degree(axis)) for axis in axes)
     groups = mesh.groups(axes)
 
-    layout = Layout(
+    layout = GroupLayout(
         spans=tuple((degree, stride) for stride, degree in spans if degree > 1),
         domain=mesh.ranks,
         leaf=mesh.ranks,

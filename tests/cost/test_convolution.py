@@ -19,7 +19,7 @@ from wattree.cost.convolution import (
     convolution_product,
     convolution_time_s,
 )
-from wattree.cost.rates import convolution_rates
+from wattree.cost.convolution_rates import convolution_rates
 from wattree.hardware import Precision, load_device
 
 PASSES = tuple(ConvolutionPass)

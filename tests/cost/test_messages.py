@@ -13,8 +13,8 @@ from wattree.cost.algorithms import (
     EVERY,
     KINDS,
     Call,
-    Group,
-    Schedule,
+    MessageSchedule,
+    RankGroup,
     contiguous_group,
     schedule_of,
 )
@@ -38,7 +38,7 @@ PAIRS = [(name, kind) for name in sorted(CAN) for kind in sorted(CAN[name])]
 
 
 @st.composite
-def groups(draw: st.DrawFn, *, even: bool = False, most: int = 14) -> Group:
+def groups(draw: st.DrawFn, *, even: bool = False, most: int = 14) -> RankGroup:
     """Return ranks spread over domains, in any order, with switches that add."""
     if even:
         domains, inside = draw(st.integers(1, 4)), draw(st.integers(1, 4))
@@ -49,7 +49,7 @@ def groups(draw: st.DrawFn, *, even: bool = False, most: int = 14) -> Group:
         )
     node = draw(st.permutations([index for index, size in enumerate(sizes) for _ in range(size)]))
     devices = draw(st.permutations(range(len(node))))
-    return Group(
+    return RankGroup(
         devices=np.array(devices, dtype=np.int64),
         node=np.array(node, dtype=np.int64),
         switches=tuple(f"switch{index}" for index in range(len(sizes))),
@@ -57,15 +57,15 @@ def groups(draw: st.DrawFn, *, even: bool = False, most: int = 14) -> Group:
 
 
 @st.composite
-def tori(draw: st.DrawFn) -> Group:
+def tori(draw: st.DrawFn) -> RankGroup:
     """Return ranks that fill a grid of one to three axes, some of length one."""
     shape = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
     ranks = int(np.prod(shape))
     devices = np.array(draw(st.permutations(range(ranks))), dtype=np.int64)
-    return Group(devices=devices, node=np.zeros(ranks, dtype=np.int64), shape=shape)
+    return RankGroup(devices=devices, node=np.zeros(ranks, dtype=np.int64), shape=shape)
 
 
-def calls(kind: str, group: Group, draw: st.DataObject) -> Call:
+def calls(kind: str, group: RankGroup, draw: st.DataObject) -> Call:
     """Return a call of any size, root and peer; all-to-alls with a matrix half of the time."""
     n = group.ranks
     matrix = None
@@ -84,7 +84,7 @@ def calls(kind: str, group: Group, draw: st.DataObject) -> Call:
     )
 
 
-def drawn(algorithm: str, kind: str, draw: st.DataObject) -> tuple[Call, Schedule]:
+def drawn(algorithm: str, kind: str, draw: st.DataObject) -> tuple[Call, MessageSchedule]:
     """Return a call and its messages."""
     shaped = tori() if algorithm == "torus" else groups(even=algorithm in EVEN_ONLY)
     call = calls(kind, draw.draw(shaped), draw)
@@ -171,7 +171,7 @@ def test_no_rank_receives_less_than_it_needs(
 @pytest.mark.parametrize("algorithm", sorted(CAN))
 def test_an_algorithm_refuses_what_it_has_not(algorithm: str) -> None:
     """And the table of this file is the truth about what it has."""
-    group = Group(
+    group = RankGroup(
         devices=np.arange(4),
         node=np.array([0, 0, 1, 1]),
         switches=("switch0", "switch1"),
@@ -236,15 +236,15 @@ def test_a_call_that_means_nothing_is_refused(change: dict[str, object], message
 def test_groups_that_cannot_be_are_refused() -> None:
     """A device that takes part twice, a group of nobody."""
     with pytest.raises(CostError, match="device 3 is in the group more than once"):
-        Group(devices=np.array([3, 1, 3]), node=np.array([0, 0, 0]))
+        RankGroup(devices=np.array([3, 1, 3]), node=np.array([0, 0, 0]))
     with pytest.raises(CostError, match="needs at least one rank and a domain for each, found 0"):
-        Group(devices=np.array([], dtype=np.int64), node=np.array([], dtype=np.int64))
+        RankGroup(devices=np.array([], dtype=np.int64), node=np.array([], dtype=np.int64))
 
 
 @pytest.mark.parametrize("algorithm", sorted(EVEN_ONLY))
 def test_algorithms_on_two_levels_need_even_groups(algorithm: str) -> None:
     """The message says what can be used instead."""
-    group = Group(devices=np.arange(3), node=np.array([0, 0, 1]), switches=("a", "b"))
+    group = RankGroup(devices=np.arange(3), node=np.array([0, 0, 1]), switches=("a", "b"))
     kind = min(CAN[algorithm])
 
     with pytest.raises(CostError, match="found 1 to 2; use 'ring', 'tree' or 'direct'"):

@@ -15,9 +15,9 @@ from tests.energy.synthetic import MODELS, TRUE, World, isolated, study
 from wattree.energy import fit_energy as fit_energy_module
 from wattree.energy.calibration import (
     CONSTANTS,
-    Constant,
     EnergyCalibration,
     Scatter,
+    StageConstant,
     Status,
     WorkLine,
 )
@@ -205,15 +205,19 @@ def test_an_impossible_calibration_is_refused_with_its_key(
     [
         (
             "energy.static_w",
-            Constant(value=1e308),
+            StageConstant(value=1e308),
             r"value: found 1e\+308, expected .* at most 1e\+30",
         ),
-        ("time.overlap", Constant(value=7.0), r"value: found 7\.0, expected .* at most 1"),
-        ("energy.static_w", Constant(value=2.0, lower=3.0), "lower: found lower 3.0, value 2.0"),
+        ("time.overlap", StageConstant(value=7.0), r"value: found 7\.0, expected .* at most 1"),
+        (
+            "energy.static_w",
+            StageConstant(value=2.0, lower=3.0),
+            "lower: found lower 3.0, value 2.0",
+        ),
     ],
 )
 def test_an_impossible_constant_is_refused_with_its_key(
-    calibration: EnergyCalibration, tmp_path: Path, name: str, constant: Constant, message: str
+    calibration: EnergyCalibration, tmp_path: Path, name: str, constant: StageConstant, message: str
 ) -> None:
     """It would overflow, or give times and energies that nothing has."""
     path = tmp_path / "calibration.yaml"

@@ -12,7 +12,7 @@ from tests.measure import profiles
 from wattree.closed_form.strategies import Degrees, estimate
 from wattree.cost import load_calibration
 from wattree.cost.convolution import product_time_s
-from wattree.cost.rates import convolution_rates
+from wattree.cost.convolution_rates import convolution_rates
 from wattree.errors import RunError
 from wattree.hardware import Precision, load_device, load_node
 from wattree.job import Job, job_from_mapping

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import energy, energy_gemm, energy_zeus
-from benchmarks.energy_frame import Measure, Options
+from benchmarks.frame import Measure, Options
 from wattree.cost import load_calibration
 
 

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 
 from benchmarks import energy, energy_nodes, energy_series, energy_simpler, energy_training
-from benchmarks.energy_frame import Measure, Options
-from benchmarks.measure import Figure
+from benchmarks.frame import Figure, Measure, Options
 from benchmarks.mlperf_runs import DEVICES, Load, NodeRow
 from benchmarks.node_power import (
     NodeConstants,
@@ -257,7 +256,7 @@ def test_lines_in_words_reach_the_table_and_its_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Sums to 1e-9 are no percentages."""
-    line = Figure(measure="sum of parts", wanted="1e-9", found="2e-16", reached=True)
+    line = Figure("sum of parts", "1e-9", "2e-16")
     section = energy.Section(title="Account", figures=(line,))
     monkeypatch.setitem(energy.SECTIONS, "account", lambda _: section)
     path = tmp_path / "energy.json"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from wattree.validation import MeasuredRow, Measurement, measurement
+from wattree.validation import MeasuredRow, RowMeasurement, measurement
 
 ROW = MeasuredRow(
     row_id="A1",
@@ -24,7 +24,7 @@ def test_a_printed_step_time_goes_before_a_derived_one() -> None:
     """The derived one carries the rounding of the throughput it comes from."""
     found = measurement(replace(ROW, step_time_s=2.0, implied_step_time_s=2.1))
 
-    assert found == Measurement(quantity="step_time_s", value=2.0)
+    assert found == RowMeasurement(quantity="step_time_s", value=2.0)
 
 
 def test_a_throughput_is_compared_as_the_step_time_it_implies() -> None:

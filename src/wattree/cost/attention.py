@@ -5,14 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "BACKWARD_PRODUCTS",
-    "FORWARD_PRODUCTS",
-    "fused_attention_time_s",
-    "unfused_attention_time_s",
-    "unfused_score_bytes",
-]
-
 Floats = NDArray[np.float64]
 
 #: Products over the score matrix: QK and PV; backward repeats QK and adds dV, dP, dQ, dK.

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from wattree.errors import CostError
 from wattree.hardware import Device
 
-__all__ = ["PROFILED_ITEMS", "Calibration", "Constant", "device_names"]
-
 #: Constants that only devices have on which `wattree profile` timed things; `cost.rates` says what
 #: is done without them.
 PROFILED_ITEMS = (
@@ -100,13 +98,7 @@ class Calibration:
     def replaced(self, values: Mapping[str, float]) -> Calibration:
         """Return a copy with other values for some constants."""
         changed = {
-            name: Constant(
-                value=value,
-                evidence=self.constants[name].evidence,
-                source=self.constants[name].source,
-                spread=self.constants[name].spread,
-            )
-            for name, value in values.items()
+            name: replace(self.constants[name], value=value) for name, value in values.items()
         }
         return replace(self, constants={**self.constants, **changed})
 

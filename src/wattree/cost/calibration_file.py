@@ -11,8 +11,6 @@ from wattree.cost.software import SOFTWARE
 from wattree.errors import JobError, nearest
 from wattree.files import read_yaml, refusal
 
-__all__ = ["SHIPPED_BASE", "constant_lines", "load_calibration"]
-
 #: Value of `base` of a file that holds only what differs from the calibration that ships.
 SHIPPED_BASE = "shipped"
 _SHIPPED = Path(__file__).with_name("calibration.yaml")

@@ -15,14 +15,6 @@ from numpy.typing import NDArray
 
 from wattree.graph.volume import volume_factor
 
-__all__ = [
-    "GroupShape",
-    "LinkRates",
-    "PortLoads",
-    "collective_latency_s",
-    "port_loads",
-]
-
 Floats = NDArray[np.float64]
 
 

@@ -19,10 +19,15 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost.algorithms import Group, Protocol, nccl_system
+from wattree.cost.algorithms import Protocol, RankGroup, nccl_system
 from wattree.cost.algorithms.choose import OURS
-from wattree.cost.algorithms.layout import Layout
-from wattree.cost.algorithms.profile import Profile, profile_of, ring_stretch, shifted_stretch
+from wattree.cost.algorithms.layout import GroupLayout
+from wattree.cost.algorithms.profile import (
+    CollectiveProfile,
+    profile_of,
+    ring_stretch,
+    shifted_stretch,
+)
 from wattree.cost.algorithms.protocols import base_latency_s, hop_latencies_s
 from wattree.cost.algorithms.tuning import (
     NCCL_KEYS,
@@ -45,8 +50,6 @@ from wattree.errors import StrategyError
 from wattree.graph.volume import volume_factor
 from wattree.hardware import Cluster
 
-__all__ = ["CollectiveModel", "Played"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -55,7 +58,7 @@ Integers = NDArray[np.int64]
 _IMPOSSIBLE_S = 1e9
 
 
-class Played(NamedTuple):
+class CollectiveCost(NamedTuple):
     """What one collective takes; every array `(k,)`.
 
     Attributes:
@@ -109,7 +112,7 @@ class CollectiveModel:
         links: LinkRates,
         *,
         copies: float = 1.0,
-    ) -> Played:
+    ) -> CollectiveCost:
         """Return what a collective takes.
 
         Args:
@@ -160,18 +163,24 @@ class CollectiveModel:
 
     def _closed(
         self, kind: str, size_bytes: Floats, group: GroupShape, links: LinkRates, copies: float
-    ) -> Played:
+    ) -> CollectiveCost:
         loads = port_loads(kind, size_bytes, group, links, copies=copies)
         work = np.maximum(
             loads.scale_up / links.scale_up_bytes_per_s, loads.adapter / links.adapter_bytes_per_s
         )
         work = np.maximum(work, loads.uplink / links.uplink_bytes_per_s)
         latency = collective_latency_s(kind, group, links)
-        return Played(latency, work, loads, np.zeros(len(work), dtype=bool))
+        return CollectiveCost(latency, work, loads, np.zeros(len(work), dtype=bool))
 
     def _on_links(
-        self, kind: str, size_bytes: Floats, group: GroupShape, links: LinkRates, *, closed: Played
-    ) -> Played:
+        self,
+        kind: str,
+        size_bytes: Floats,
+        group: GroupShape,
+        links: LinkRates,
+        *,
+        closed: CollectiveCost,
+    ) -> CollectiveCost:
         """Return the closed form, with ports stretched to what the node's links reach."""
         layouts = self._layouts(group)
         rows = self._rows(kind, AUTO_COLLECTIVES, group)
@@ -180,7 +189,7 @@ class CollectiveModel:
             scale_up = scale_up * _advantage(links)
         loads = replace(closed.loads, scale_up=scale_up)
         work = _work_s(loads, links, in_turn=closed.in_turn)
-        return Played(closed.latency_s, work, loads, closed.in_turn)
+        return CollectiveCost(closed.latency_s, work, loads, closed.in_turn)
 
     def _asked(
         self,
@@ -189,9 +198,9 @@ class CollectiveModel:
         group: GroupShape,
         links: LinkRates,
         *,
-        closed: Played,
+        closed: CollectiveCost,
         routed: bool,
-    ) -> Played:
+    ) -> CollectiveCost:
         """Return the costs by the algorithm asked for, or NCCL's choice."""
         latency, work = closed.latency_s.copy(), closed.work_s.copy()
         scale_up, adapter, uplink = (
@@ -223,7 +232,7 @@ class CollectiveModel:
                     raise StrategyError({f"collectives.{kind}": fault})
                 work[impossible] = _IMPOSSIBLE_S
         loads = PortLoads(scale_up=scale_up, adapter=adapter, uplink=uplink)
-        return Played(latency, work, loads, in_turn)
+        return CollectiveCost(latency, work, loads, in_turn)
 
     def _choices(
         self, kind: str, size_bytes: Floats, group: GroupShape
@@ -273,10 +282,10 @@ class CollectiveModel:
             ),
         )
 
-    def _named(self, kind: str, algorithm: str, layout: Layout) -> Profile:
+    def _named(self, kind: str, algorithm: str, layout: GroupLayout) -> CollectiveProfile:
         return profile_of(kind, algorithm, layout, self._wiring)
 
-    def _automatic(self, kind: str, _: str, layout: Layout) -> Profile:
+    def _automatic(self, kind: str, _: str, layout: GroupLayout) -> CollectiveProfile:
         """Return the profile of what software does on a node without a switch."""
         if kind == "all_to_all":
             return profile_of(kind, "direct", layout, self._wiring)
@@ -292,10 +301,10 @@ class CollectiveModel:
     def _columns(self, kind: str, layouts: Layouts) -> NcclColumns:
         return nccl_columns(kind, [self._system(layout) for layout in layouts.distinct])
 
-    def _system(self, layout: Layout) -> NcclSystem:
+    def _system(self, layout: GroupLayout) -> NcclSystem:
         """Return the communicator as NCCL would find it: its search sees the node's links."""
         offsets = layout.offsets
-        group = Group(devices=offsets, node=offsets // layout.domain)
+        group = RankGroup(devices=offsets, node=offsets // layout.domain)
         system = nccl_system(self.cluster, group)
         if self._wiring.is_switch or layout.ranks == 1:
             return system
@@ -337,7 +346,7 @@ def _known(group: GroupShape, key: tuple[object, ...], find: Callable[[], T]) ->
     return found
 
 
-def _has_rails(layout: Layout) -> bool:
+def _has_rails(layout: GroupLayout) -> bool:
     """Return whether groups fill several domains evenly, more than one rank in each."""
     _, members = np.unique(layout.offsets // layout.domain, return_counts=True)
     return bool(len(members) > 1 and members.max() == members.min() > 1)

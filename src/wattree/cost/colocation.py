@@ -30,17 +30,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Alternating",
-    "alternating",
-    "barrier_s",
-    "capacity_of_fill",
-    "expected_maximum",
-    "local_reduction_bytes",
-    "station_rate",
-    "together_s",
-]
-
 Floats = NDArray[np.float64]
 
 

@@ -25,8 +25,6 @@ from dataclasses import dataclass
 
 from wattree.hardware import Device
 
-__all__ = ["Communicator", "communicator_bytes", "context_bytes"]
-
 _MIB = 2.0**20
 _RECEIVES_BYTES = 10 * _MIB  # [1], rounded up to pages: 9.2 MiB
 _SENDS_BYTES = 2 * _MIB

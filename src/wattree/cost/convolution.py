@@ -15,21 +15,6 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "HOPPER_KERNELS",
-    "MATRIX_KERNELS",
-    "VECTOR_KERNELS",
-    "Convolution",
-    "ConvolutionPass",
-    "ConvolutionRates",
-    "Kernels",
-    "Product",
-    "convolution_product",
-    "convolution_time_s",
-    "fresh_s",
-    "product_time_s",
-]
-
 Floats = NDArray[np.float64]
 
 #: Above this many waves the last, partial one is averaged, as in `cost.matmul`.

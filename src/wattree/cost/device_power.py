@@ -8,8 +8,6 @@ from wattree.energy import ClockCurve, DevicePower
 from wattree.energy.anchors import Mixture
 from wattree.hardware import Cluster, Device, Precision
 
-__all__ = ["clock_curve", "device_mixture", "device_power", "pool_powers"]
-
 
 def clock_curve(device: Device, calibration: Calibration) -> ClockCurve:
     """Return how a device's voltage follows its clock."""

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ExpandedMemory", "bandwidth_factor"]
-
 Floats = NDArray[np.float64]
 
 

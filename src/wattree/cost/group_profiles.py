@@ -9,18 +9,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost.algorithms.layout import Layout
-from wattree.cost.algorithms.profile import Profile
+from wattree.cost.algorithms.layout import GroupLayout
+from wattree.cost.algorithms.profile import CollectiveProfile
 from wattree.cost.collective import GroupShape
 from wattree.errors import CostError
 from wattree.hardware import Cluster
 
-__all__ = ["Layouts", "ProfileRows", "layouts_of", "profile_rows"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_FIELDS = tuple(each.name for each in fields(Profile))
+_FIELDS = tuple(each.name for each in fields(CollectiveProfile))
 
 
 class Layouts(NamedTuple):
@@ -31,13 +29,13 @@ class Layouts(NamedTuple):
         of_group: Number of each group's, `(k,)`.
     """
 
-    distinct: tuple[Layout, ...]
+    distinct: tuple[GroupLayout, ...]
     of_group: Integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRows:
-    """Profiles by layout, `(layouts,)` each; fields as those of `Profile`.
+    """Profiles by layout, `(layouts,)` each; fields as those of `CollectiveProfile`.
 
     Attributes:
         faults: Why the algorithm cannot serve a layout, by its number.
@@ -66,11 +64,11 @@ def layouts_of(group: GroupShape, cluster: Cluster, *, alike_on_switches: bool) 
     columns = [column for span in group.spans for column in span]
     rows = np.stack([*columns, group.filled]).astype(np.int64).T
     distinct, number = np.unique(rows, axis=0, return_inverse=True)
-    numbers: dict[Layout, int] = {}
+    numbers: dict[GroupLayout, int] = {}
     which = []
     for row in distinct.tolist():
         pairs = zip(row[0:-1:2], row[1:-1:2], strict=True)
-        layout = Layout(
+        layout = GroupLayout(
             spans=_merged([(degree, stride) for degree, stride in pairs if degree > 1]),
             domain=cluster.domain_devices,
             leaf=cluster.node.devices * cluster.fabric.leaf_nodes,
@@ -83,9 +81,11 @@ def layouts_of(group: GroupShape, cluster: Cluster, *, alike_on_switches: bool) 
     return Layouts(distinct=tuple(numbers), of_group=of_group)
 
 
-def profile_rows(layouts: Sequence[Layout], profile: Callable[[Layout], Profile]) -> ProfileRows:
+def profile_rows(
+    layouts: Sequence[GroupLayout], profile: Callable[[GroupLayout], CollectiveProfile]
+) -> ProfileRows:
     """Return the profiles of layouts; groups of one rank take nothing."""
-    found: list[Profile | None] = []
+    found: list[CollectiveProfile | None] = []
     faults = {}
     for number, layout in enumerate(layouts):
         try:

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from wattree.cost.collective import GroupShape, LinkRates, PortLoads
 
-__all__ = ["halo_bytes", "halo_loads", "halo_work_s"]
-
 Floats = NDArray[np.float64]
 
 

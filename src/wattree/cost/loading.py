@@ -21,16 +21,6 @@ from numpy.typing import NDArray
 
 from wattree.hardware import Node
 
-__all__ = [
-    "PAGEABLE_SHARE",
-    "PARTS",
-    "Loader",
-    "copy_bytes_per_s",
-    "first_batch_s",
-    "part_times_s",
-    "storage_bytes_per_s",
-]
-
 Floats = NDArray[np.float64]
 
 #: Parts of a pipeline, in the order of a sample's way.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["alignment_factor", "matmul_time_s", "tile_efficiency"]
-
 Floats = NDArray[np.float64]
 
 #: Output tiles of cuBLAS-class kernels with their rate relative to the largest, from fits of a

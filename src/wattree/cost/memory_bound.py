@@ -16,17 +16,6 @@ from numpy.typing import NDArray
 
 from wattree.graph import OperatorKind
 
-__all__ = [
-    "BY_FUNCTION",
-    "BY_KIND",
-    "IN_CONVOLUTIONS",
-    "SECTOR_BYTES",
-    "Passes",
-    "gathered_bytes",
-    "passes_of",
-    "plain_function",
-]
-
 Floats = NDArray[np.float64]
 
 #: What one access to device memory brings at least (CUDA C++ Best Practices Guide 12.4, section

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from wattree.hardware import Precision
 
-__all__ = ["precision_class"]
-
 _CLASSES = {
     Precision.BF16: "bf16",
     Precision.FP16: "bf16",

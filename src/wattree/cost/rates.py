@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +12,8 @@ from numpy.typing import NDArray
 from wattree.cost.calibration import Calibration
 from wattree.cost.collective import LinkRates
 from wattree.cost.collective_model import CollectiveModel
-from wattree.cost.convolution import (
-    HOPPER_KERNELS,
-    MATRIX_KERNELS,
-    VECTOR_KERNELS,
-    ConvolutionRates,
-    Kernels,
-)
+from wattree.cost.convolution import ConvolutionRates
+from wattree.cost.convolution_rates import convolution_rates
 from wattree.cost.device_power import device_power
 from wattree.cost.expanded import ExpandedMemory
 from wattree.cost.precisions import precision_class
@@ -28,14 +24,10 @@ from wattree.energy import DevicePower
 from wattree.errors import CostError
 from wattree.hardware import Cluster, Device, Pool, Precision
 
-__all__ = ["UPDATE_STATES", "Rates", "convolution_rates", "pool_rates", "rates_of"]
-
 Floats = NDArray[np.float64]
 
 #: Optimisers whose updates a profile times → bytes of state a parameter.
 UPDATE_STATES: Mapping[str, float] = {"sgd": 0.0, "momentum": 4.0, "adamw": 8.0}
-#: Architectures whose 16-bit rate is that of vector units.
-_WITHOUT_MATRIX_UNITS = frozenset({"kepler", "maxwell", "pascal"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,18 +202,9 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     device = pool.node.device
     math = calibration.family(software.name, "math")
     plain = Precision.BF16 if precision not in {Precision.FP32, Precision.TF32} else precision
-    linear = device.matrix_peak_flop_per_s(precision)
-    linear *= calibration.device(device, f"matmul.{precision_class(precision)}") * math
-    if precision is Precision.MXFP8:
-        linear *= calibration.general("block_scaling_rate")
-    peak = device.matrix_peak_flop_per_s(plain)
-    attention = peak * calibration.device(device, "attention")
-    if software.attention_kernels == "ampere" and device.architecture == "hopper":
-        attention *= calibration.general("old_attention_rate")
     elementwise = calibration.family(software.name, "elementwise")
     if software.compiled:
         elementwise *= calibration.general("compiled_elementwise")
-    fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
     graphed = software.cuda_graphs == "full"
     bandwidth = device.memory_bandwidth_bytes_per_s
     stream = bandwidth * calibration.device(device, "library_bandwidth")
@@ -230,12 +213,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
     beside = _beside(cluster, device, links, calibration)
     return Rates(
         compute_units=device.compute_units,
-        linear_flop_per_s=linear,
-        plain_flop_per_s=peak
-        * calibration.device(device, f"matmul.{precision_class(plain)}")
-        * math,
-        peak_flop_per_s=peak,
-        attention_flop_per_s=attention,
+        **_products(device, software, precision, plain, calibration),
         attention_ramp_tokens=calibration.device(device, "attention_ramp_tokens"),
         memory_bytes_per_s=bandwidth * calibration.general("memory_efficiency"),
         stream_bytes_per_s=stream,
@@ -259,13 +237,7 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         tensor_exposed_share=calibration.general("tensor_exposed_share"),
         alignment_penalty=calibration.device(device, "alignment_penalty"),
         head_misalignment=calibration.general("head_misalignment"),
-        moe_host_s=calibration.general(
-            "moe_host_graphed_s" if software.cuda_graphs != "none" else "moe_host_s"
-        )
-        if software.moe_dropless
-        else 0.0,
-        moe_permute_factor=calibration.general("moe_permute_factor") * fused,
-        moe_exchange_factor=calibration.general("moe_exchange_factor") * fused,
+        **_experts(software, calibration),
         step_overhead_s=calibration.family(software.name, "step_overhead_s"),
         straggling=calibration.general("straggling_per_doubling"),
         convolution=convolution_rates(
@@ -275,6 +247,43 @@ def _rates(  # noqa: PLR0917 - as for `rates_of`
         sharing=sharing_of(device, calibration),
         update_rates=_update_rates(device, calibration),
     )
+
+
+def _products(
+    device: Device,
+    software: Software,
+    precision: Precision,
+    plain: Precision,
+    calibration: Calibration,
+) -> dict[str, Any]:
+    """Return the fields of `Rates` for products and attention. [FLOP/s]"""
+    math = calibration.family(software.name, "math")
+    linear = device.matrix_peak_flop_per_s(precision)
+    linear *= calibration.device(device, f"matmul.{precision_class(precision)}") * math
+    if precision is Precision.MXFP8:
+        linear *= calibration.general("block_scaling_rate")
+    peak = device.matrix_peak_flop_per_s(plain)
+    attention = peak * calibration.device(device, "attention")
+    if software.attention_kernels == "ampere" and device.architecture == "hopper":
+        attention *= calibration.general("old_attention_rate")
+    plain_rate = peak * calibration.device(device, f"matmul.{precision_class(plain)}") * math
+    return {
+        "linear_flop_per_s": linear,
+        "plain_flop_per_s": plain_rate,
+        "peak_flop_per_s": peak,
+        "attention_flop_per_s": attention,
+    }
+
+
+def _experts(software: Software, calibration: Calibration) -> dict[str, Any]:
+    """Return the fields of `Rates` for layers of experts."""
+    fused = calibration.general("moe_fused_rate") if software.moe_fused_experts else 1.0
+    host = "moe_host_graphed_s" if software.cuda_graphs != "none" else "moe_host_s"
+    return {
+        "moe_host_s": calibration.general(host) if software.moe_dropless else 0.0,
+        "moe_permute_factor": calibration.general("moe_permute_factor") * fused,
+        "moe_exchange_factor": calibration.general("moe_exchange_factor") * fused,
+    }
 
 
 def _launches(device: Device, software: Software, calibration: Calibration) -> tuple[float, float]:
@@ -321,83 +330,6 @@ def _beside(
         if left > computing:
             return left, 1.0
     return computing, moving
-
-
-def _profiled_kernels(device: Device, calibration: Calibration) -> Kernels | None:
-    """Return what products that were timed on the device itself say; None where none were."""
-    ramp = calibration.own(device, "product_ramp", -1.0)
-    if ramp < 0:
-        return None
-    # Libraries of CPUs copy operands into blocks before they multiply: the roofs add up.
-    return Kernels(
-        tiles=((1, 1, 1.0),),
-        ramp=ramp,
-        split_waves=1.0,
-        roofs=1.0,
-        matrix=False,
-        profiled=True,
-        row_ramp=calibration.own(device, "product_row_ramp", 0.0),
-        aliased=calibration.own(device, "product_aliased", 1.0),
-    )
-
-
-def convolution_rates(
-    device: Device,
-    precision: Precision,
-    calibration: Calibration,
-    *,
-    math: float = 1.0,
-    tuned: bool = True,
-) -> ConvolutionRates:
-    """Return what convolutions reach, on matrix units where the device has any at `precision`.
-
-    Args:
-        device: Datasheet.
-        precision: Of products: fp32, tf32, or a format of 16 bits.
-        calibration: Constants.
-        math: Rate of the software's products over the reference family's.
-        tuned: Algorithms were chosen by trying them.
-
-    Raises:
-        CostError: The device has no rate for `precision`.
-    """
-    wide = precision in {Precision.FP32, Precision.TF32}
-    if precision is Precision.FP32:
-        matrix = False
-    elif precision is Precision.TF32:
-        matrix = Precision.TF32 in device.peak_flop_per_s
-    else:
-        matrix = device.architecture not in _WITHOUT_MATRIX_UNITS
-    units = "matrix" if matrix else "vector"
-    width = ("tf32" if wide else "bf16") if matrix else "fp32"
-    kernels = _profiled_kernels(device, calibration)
-    if kernels is None:
-        tensor_cores = HOPPER_KERNELS if device.architecture == "hopper" else MATRIX_KERNELS
-        kernels = tensor_cores if matrix else VECTOR_KERNELS
-    product = calibration.device(device, f"convolution.{width}") * math
-    if not tuned:
-        product *= calibration.general("convolution_untuned")
-    return ConvolutionRates(
-        peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
-        kernels=kernels,
-        # What was timed is the device as a whole: no waves over its units.
-        compute_units=1 if kernels.profiled else device.compute_units,
-        memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
-        * calibration.own(
-            device, "product_bandwidth", calibration.device(device, "library_bandwidth")
-        ),
-        element_bytes=4.0 if wide else 2.0,
-        product=product,
-        winograd=product * calibration.general("convolution_winograd"),
-        input_gradient=calibration.general(f"convolution_{units}_input_gradient"),
-        weight_gradient=calibration.general(f"convolution_{units}_weight_gradient"),
-        strided=calibration.general(f"convolution_{units}_strided"),
-        unaligned=calibration.general("convolution_unaligned"),
-        direct=calibration.general("convolution_direct"),
-        direct_flop_per_s=device.vector_flop_per_s * calibration.general("convolution_direct_math"),
-        direct_weight_gradient=calibration.general("convolution_direct_weight_gradient"),
-        fresh_s_per_byte=calibration.own(device, "fresh_s_per_byte", 0.0),
-    )
 
 
 def _oversubscription(cluster: Cluster) -> float:

@@ -10,8 +10,6 @@ from wattree.cost.algorithms import ALGORITHMS, Protocol
 from wattree.cost.algorithms.choose import nccl_knows
 from wattree.hardware import Cluster, Node
 
-__all__ = ["AUTO_COLLECTIVES", "COMPILED_KINDS", "NCCL", "CollectiveRequests", "Request"]
-
 #: What layout changes and replicas call for.
 COMPILED_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 #: The calibrated closed form; and what NCCL would take for each call.

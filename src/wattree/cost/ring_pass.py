@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from wattree.cost.collective import GroupShape, LinkRates, PortLoads
 
-__all__ = ["ring_pass_latency_s", "ring_pass_loads", "ring_pass_work_s"]
-
 Floats = NDArray[np.float64]
 
 

@@ -16,15 +16,6 @@ from numpy.typing import NDArray
 from wattree.cost.calibration import Calibration
 from wattree.hardware import Device
 
-__all__ = [
-    "BLOCK_ELEMENTS",
-    "CORE_ELEMENTS",
-    "DeviceSharing",
-    "element_fill",
-    "product_fill",
-    "sharing_of",
-]
-
 Floats = NDArray[np.float64]
 
 #: Elements that a thread block of an elementwise kernel takes: 128 threads of 4 each (PyTorch,

@@ -13,16 +13,6 @@ from typing import Any
 from wattree.errors import JobError, UnknownNameError, nearest
 from wattree.hardware import Precision
 
-__all__ = [
-    "AUTOCAST",
-    "AUTO_SOFTWARE",
-    "SOFTWARE",
-    "Software",
-    "at_precision",
-    "matrix_precision",
-    "software_family",
-]
-
 #: Leaves the choice of the software family to the kind of model.
 AUTO_SOFTWARE = "auto"
 

@@ -9,8 +9,6 @@ from wattree.cost.colocation import local_reduction_bytes
 from wattree.cost.rates import Rates
 from wattree.cost.software import Software
 
-__all__ = ["far_update_share", "update_bytes_per_s", "update_traffic_bytes"]
-
 Floats = NDArray[np.float64]
 
 #: Bytes the optimiser moves per updated parameter besides reading and writing its state: fp32

@@ -2,7 +2,7 @@
 
 from wattree.design.load import load_study, study_from_mapping
 from wattree.design.outcome import TOTALS, Outcome, WorkloadOutcome
-from wattree.design.points import Point
+from wattree.design.points import DesignPoint
 from wattree.design.results import OBJECTIVE_TOTALS, Results, results_json
 from wattree.design.run import Progress, run_study, stored_results
 from wattree.design.schema import study_schema
@@ -14,8 +14,8 @@ __all__ = [
     "OBJECTIVE_TOTALS",
     "TOTALS",
     "Axis",
+    "DesignPoint",
     "Outcome",
-    "Point",
     "Progress",
     "Results",
     "Study",

@@ -8,11 +8,9 @@ from typing import Any
 from wattree.design.draft import ALIASES, Draft
 from wattree.design.fields import written
 from wattree.design.points import Value
-from wattree.design.study import Axis, Change, Link, Study
+from wattree.design.study import Axis, AxisLink, Change, Study
 from wattree.errors import JobError, UnitError
 from wattree.hardware import Description
-
-__all__ = ["drafted", "factor_in"]
 
 #: Fields that name files; what is in those can be set only once they are named.
 _NAMING = ("node.device", "node.fabric")
@@ -113,7 +111,7 @@ def _link(draft: Draft, study: Study, values: Mapping[str, Value]) -> None:
 
 
 def _value(
-    link: Link,
+    link: AxisLink,
     study: Study,
     values: Mapping[str, Value],
     found: Mapping[str, float],

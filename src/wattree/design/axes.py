@@ -16,8 +16,6 @@ from wattree.design.study import Axis
 from wattree.job.problems import Problems, shown
 from wattree.units import UNITS, any_quantity
 
-__all__ = ["axis_of", "name_fault"]
-
 #: Names that formulas use for something else.
 _RESERVED = frozenset({*FUNCTIONS, "base"})
 #: Values of one axis; more are a range to sample.

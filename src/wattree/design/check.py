@@ -20,8 +20,6 @@ from wattree.hardware import Cluster, Description
 from wattree.job import job_from_mapping
 from wattree.job.problems import Problems
 
-__all__ = ["check_fields"]
-
 #: More values of one axis than this are alike to readers: its first, its last, and some between.
 _MOST_CHECKED = 24
 

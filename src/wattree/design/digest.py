@@ -13,8 +13,6 @@ from wattree.design.formula import Formula
 from wattree.design.study import Study
 from wattree.hardware import Description
 
-__all__ = ["digest_of"]
-
 #: Goes with every change of what is stored, or of what the same study means.
 _FORM = 1
 #: What changes how results are shown or found, but none of them.

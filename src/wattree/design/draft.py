@@ -31,8 +31,6 @@ from wattree.job.cluster_schema import ClusterSpec
 from wattree.job.problems import Problems
 from wattree.units import parse_quantity
 
-__all__ = ["ALIASES", "CAPITAL", "CLUSTER", "ROOTS", "Capital", "Draft", "check_path"]
-
 #: What the first word of a path names.
 ROOTS = ("cluster", "node", "device", "fabric", "site", "capital", "job", "search")
 #: Roots whose fields are those of a hardware file.

@@ -14,7 +14,7 @@ from wattree.design.assign import drafted
 from wattree.design.draft import Draft
 from wattree.design.figures import failed, of_estimate, of_result, total_of
 from wattree.design.outcome import Outcome, WorkloadOutcome
-from wattree.design.points import Point
+from wattree.design.points import DesignPoint
 from wattree.design.schema import SearchSpec
 from wattree.design.study import Study, Workload
 from wattree.design.workload_job import job_mapping, search_of
@@ -34,8 +34,6 @@ from wattree.search import (
 )
 from wattree.search.objective import OBJECTIVES as STRATEGY_OBJECTIVES
 from wattree.strategy import AXES, StrategyOptions, options_in_words
-
-__all__ = ["Evaluator", "models_of", "steps_of"]
 
 #: Keys of a job that decide the model graph.
 _OF_MODEL = ("model", "data", "software", "traits", "compile", "precision")
@@ -60,7 +58,7 @@ class Evaluator:
     def __post_init__(self) -> None:
         self._hardware = dict(self.study.hardware)
 
-    def outcome(self, point: Point) -> Outcome:
+    def outcome(self, point: DesignPoint) -> Outcome:
         """Return what becomes of a point. Its own faults are reasons, not errors."""
         began = time.perf_counter()
         try:
@@ -78,7 +76,7 @@ class Evaluator:
             self.models[key] = model_of(job)
         return setting_of(job, self.calibration, model=self.models[key])
 
-    def _outcome(self, point: Point) -> Outcome:
+    def _outcome(self, point: DesignPoint) -> Outcome:
         draft = drafted(self.study, point.values, self._hardware)
         cluster = draft.cluster()
         capital_usd = draft.bought().total_usd(cluster)

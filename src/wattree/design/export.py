@@ -19,8 +19,6 @@ from wattree.errors import MissingExtraError
 from wattree.files import write_atomic
 from wattree.units import si_unit
 
-__all__ = ["Column", "check_parquet", "columns", "csv_text", "write_csv", "write_parquet"]
-
 Cell = str | float | int | bool | None
 
 #: Figures of a workload → unit; their names end in it as well.

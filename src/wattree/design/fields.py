@@ -11,8 +11,6 @@ from typing import Any
 from wattree.errors import UnitError
 from wattree.units import any_quantity
 
-__all__ = ["number_at", "scaled", "value_at", "with_value", "written"]
-
 #: Keys that stand bare even where a file does not have them yet.
 _BARE = frozenset({"topology", "access", "attached"})
 #: Digits that survive a change of units and back.

@@ -14,8 +14,6 @@ from wattree.strategy import AXES, options_in_words
 from wattree.trace import Result
 from wattree.units import format_quantity, format_time
 
-__all__ = ["failed", "of_estimate", "of_result", "total_of"]
-
 
 def failed(workload: Workload, reason: str, notes: Sequence[str] = ()) -> WorkloadOutcome:
     """Return the outcome of a workload that nothing fits."""

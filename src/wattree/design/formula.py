@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from wattree.errors import UnitError, nearest
 
-__all__ = ["FUNCTIONS", "Formula", "formula_of"]
-
 #: What a formula may call.
 FUNCTIONS: Mapping[str, Callable[..., float]] = {
     "min": min,

@@ -12,13 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wattree.design.outcome import Outcome
-from wattree.design.points import Point, Value, point_of
+from wattree.design.points import DesignPoint, Value, point_of
 from wattree.design.results import OBJECTIVE_TOTALS
 from wattree.design.samplers import space_size
 from wattree.design.study import Axis, Study
 from wattree.errors import JobError, MissingExtraError
-
-__all__ = ["Guide"]
 
 #: What an infeasible point has of every objective; searches rank, so only its size matters.
 _WORST = 1e30
@@ -61,10 +59,10 @@ class Guide:
             directions=["minimize"] * len(study.objectives), sampler=sampler
         )
         self._spaces = {axis.name: _distribution(axis, optuna) for axis in study.axes}
-        self._known: dict[str, Point] = {}  # all points so far, in their order
+        self._known: dict[str, DesignPoint] = {}  # all points so far, in their order
         self._waiting: list[tuple[Any, str]] = []  # trials of the batch that is out
 
-    def following(self, outcomes: Sequence[Outcome]) -> list[Point]:
+    def following(self, outcomes: Sequence[Outcome]) -> list[DesignPoint]:
         """Return the batch that follows these outcomes, which are in order; empty at the end.
 
         Raises:
@@ -82,14 +80,14 @@ class Guide:
             if not batch or any(point.key not in by_key for point in batch):
                 return batch
 
-    def _batch(self, by_key: Mapping[str, Outcome]) -> list[Point]:
+    def _batch(self, by_key: Mapping[str, Outcome]) -> list[DesignPoint]:
         """Return new points, after telling at once what is known of others that were proposed."""
         sampler = self.study.sampler
         left = min(
             float(sampler.points or 0) - len(self._known),
             space_size(self.study.axes) - len(self._known),
         )
-        self._waiting, batch = [], dict[str, Point]()
+        self._waiting, batch = [], dict[str, DesignPoint]()
         for _ in range(_MOST_PROPOSALS * sampler.batch):
             if len(batch) >= min(left, sampler.batch):
                 break

@@ -9,22 +9,20 @@ from wattree.design.axes import name_fault
 from wattree.design.draft import check_path
 from wattree.design.formula import formula_of
 from wattree.design.schema import LinkSpec
-from wattree.design.study import Axis, Link
+from wattree.design.study import Axis, AxisLink
 from wattree.errors import UnitError
 from wattree.job.problems import Problems, shown
 from wattree.units import UNITS, any_quantity
 
-__all__ = ["links_of"]
-
 
 def links_of(
     value: Mapping[str, Any], axes: Sequence[Axis], *, problems: Problems
-) -> tuple[Link, ...]:
+) -> tuple[AxisLink, ...]:
     """Return the links of a file, in its order, after noting what is wrong with others.
 
     A formula may take axes that have numbers, links before it, and `base`.
     """
-    found: list[Link] = []
+    found: list[AxisLink] = []
     named = {axis.name: axis for axis in axes}
     for name, given in value.items():
         where = f"links.{name}"
@@ -48,7 +46,7 @@ def _link(
     earlier: Sequence[str],
     *,
     problems: Problems,
-) -> Link | None:
+) -> AxisLink | None:
     before = len(problems.lines)
     if spec.path and (fault := check_path(spec.path)):
         problems.add(f"{where}.path", f"'{spec.path}' {fault}")
@@ -80,7 +78,7 @@ def _link(
         return None
     if len(problems.lines) > before:
         return None
-    return Link(
+    return AxisLink(
         name=name,
         path=spec.path,
         formula=formula,

@@ -29,8 +29,6 @@ from wattree.files import read_yaml
 from wattree.job.problems import Problems, shown, unknown_key
 from wattree.job.schema import JobFile
 
-__all__ = ["load_study", "study_from_mapping"]
-
 #: Keys of a job file that a study gives otherwise, or that have no meaning in one.
 _ELSEWHERE = {
     "cluster": "the study has one cluster for all workloads",

@@ -9,8 +9,6 @@ from wattree.design.study import Study
 from wattree.errors import JobError
 from wattree.hardware import Description
 
-__all__ = ["money_notes"]
-
 _LIFETIME, _ENERGY = "capital.lifetime", "site.energy_price"
 
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from wattree.design.points import Point
-
-__all__ = ["TOTALS", "Outcome", "WorkloadOutcome", "outcome_from_json", "outcome_json"]
+from wattree.design.points import DesignPoint
 
 #: Totals of a point, each where it is known: sums of weight × workload; the most of the power.
 TOTALS = ("time_s", "energy_j", "cost_usd", "carbon_gco2e", "power_w", "capital_usd")
@@ -70,7 +68,7 @@ class Outcome:
         seconds: How long it took to find out; no part of what is compared. [s]
     """
 
-    point: Point
+    point: DesignPoint
     feasible: bool
     reason: str | None = None
     workloads: tuple[WorkloadOutcome, ...] = ()
@@ -93,4 +91,4 @@ def outcome_from_json(plain: Mapping[str, Any]) -> Outcome:
         WorkloadOutcome(**{**entry, "notes": tuple(entry["notes"])}) for entry in plain["workloads"]
     )
     rest = {key: plain[key] for key in ("feasible", "reason", "totals", "seconds")}
-    return Outcome(point=Point(**plain["point"]), workloads=workloads, **rest)
+    return Outcome(point=DesignPoint(**plain["point"]), workloads=workloads, **rest)

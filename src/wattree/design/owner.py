@@ -7,8 +7,6 @@ import platform
 import uuid
 from pathlib import Path
 
-__all__ = ["is_gone", "own_name"]
-
 
 def own_name() -> str:
     """Return a name of this process that no other has: machine, number, start, and a draw."""

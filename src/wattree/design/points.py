@@ -7,8 +7,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Point", "Value", "point_of"]
-
 #: A value of an axis: a quantity in SI units, a number, a truth value, or a name.
 Value = float | int | str
 
@@ -17,7 +15,7 @@ _KEY_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class DesignPoint:
     """One choice of all axes.
 
     Attributes:
@@ -29,7 +27,9 @@ class Point:
     values: Mapping[str, Value]
 
 
-def point_of(values: Mapping[str, Value]) -> Point:
+def point_of(values: Mapping[str, Value]) -> DesignPoint:
     """Return the point with these values; their order does not matter to its key."""
     text = json.dumps(dict(values), sort_keys=True, ensure_ascii=True, allow_nan=False)
-    return Point(key=hashlib.sha256(text.encode()).hexdigest()[:_KEY_DIGITS], values=dict(values))
+    return DesignPoint(
+        key=hashlib.sha256(text.encode()).hexdigest()[:_KEY_DIGITS], values=dict(values)
+    )

@@ -13,8 +13,6 @@ from wattree.design.outcome import TOTALS, Outcome, WorkloadOutcome, outcome_jso
 from wattree.design.points import Value
 from wattree.design.study import Study
 
-__all__ = ["OBJECTIVE_TOTALS", "Results", "results_json"]
-
 Floats = NDArray[np.float64]
 
 #: Objective → the total that it has least of.

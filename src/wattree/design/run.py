@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattree.design.backends import Backend, Work, backend_of
+from wattree.design.backends import Backend, StudyWork, backend_of
 from wattree.design.evaluate import models_of
 from wattree.design.guided import Guide
 from wattree.design.results import Results
@@ -16,8 +16,6 @@ from wattree.design.samplers import GUIDED, points_of
 from wattree.design.store import LEASE_S, Store, default_store
 from wattree.design.study import Study
 from wattree.errors import OutputError
-
-__all__ = ["Progress", "run_study", "stored_results"]
 
 #: Called with (points finished, points in all, points that were finished before the run).
 Progress = Callable[[int, int, int], None]
@@ -68,7 +66,7 @@ def run_study(
         least = (study.sampler.points or 0) if study.sampler.kind == GUIDED else 0
         report(done, max(total, least), done)
         if source.is_open():
-            work = Work(study=study, models=models_of(study))
+            work = StudyWork(study=study, models=models_of(study))
             backend = backend_of(on, work, workers=workers, points=total - done)
             try:
                 in_time = _drive(

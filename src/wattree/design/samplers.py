@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from wattree.design.points import Point, Value, point_of
+from wattree.design.points import DesignPoint, Value, point_of
 from wattree.design.schema import MOST_POINTS, SamplerSpec
 from wattree.design.study import Axis, Sampler, Study
 from wattree.job.problems import Problems, shown, unknown_key
 from wattree.units import any_quantity
-
-__all__ = ["GUIDED", "drawn_value", "points_of", "sampler_of", "space_size"]
 
 GUIDED = "guided"
 #: Draws of one point before what is left of the space is taken to be empty.
@@ -61,7 +59,7 @@ def space_size(axes: Sequence[Axis]) -> float:
     return math.prod(math.inf if axis.sampled else len(axis.values) for axis in axes)
 
 
-def points_of(study: Study) -> list[Point]:
+def points_of(study: Study) -> list[DesignPoint]:
     """Return the points of a study whose sampler does not wait for outcomes, each once."""
     sampler = study.sampler
     assert sampler.kind != GUIDED
@@ -87,13 +85,13 @@ def drawn_value(axis: Axis, share: float) -> Value:
     return round(value) if axis.whole else float(f"{value:.12g}")
 
 
-def _grid(axes: Sequence[Axis]) -> Iterator[Point]:
+def _grid(axes: Sequence[Axis]) -> Iterator[DesignPoint]:
     names = [axis.name for axis in axes]
     for values in itertools.product(*(axis.values for axis in axes)):
         yield point_of(dict(zip(names, values, strict=True)))
 
 
-def _random(axes: Sequence[Axis], sampler: Sampler) -> Iterator[Point]:
+def _random(axes: Sequence[Axis], sampler: Sampler) -> Iterator[DesignPoint]:
     """Yield different points, drawn alike whatever was drawn before."""
     known: set[str] = set()
     for number in range(sampler.points or 0):

@@ -9,19 +9,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from wattree.errors import UnitError
 from wattree.units import parse_quantity
 
-__all__ = [
-    "MOST_POINTS",
-    "AxisSpec",
-    "ConstraintsSpec",
-    "LinkSpec",
-    "SamplerSpec",
-    "SearchSpec",
-    "StudyFile",
-    "TargetSpec",
-    "WorkloadSpec",
-    "study_schema",
-]
-
 #: Points of one study that are worth starting; more are refused with what to do.
 MOST_POINTS = 200_000
 _MOST_COUNT = 1e18

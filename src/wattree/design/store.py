@@ -17,11 +17,9 @@ from typing import Self
 
 from wattree.design.outcome import Outcome, outcome_from_json, outcome_json
 from wattree.design.owner import is_gone, own_name
-from wattree.design.points import Point
+from wattree.design.points import DesignPoint
 from wattree.design.study import Study
 from wattree.errors import OutputError
-
-__all__ = ["LEASE_S", "Store", "default_store"]
 
 #: Says in the file's header that it is one of ours ("WTds").
 _APPLICATION = 0x57546473
@@ -99,7 +97,7 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, points: Sequence[Point], *, first: int = 0) -> None:
+    def add(self, points: Sequence[DesignPoint], *, first: int = 0) -> None:
         """Enter points that are not known yet; `first` is the place of the first in the study."""
         rows = [
             (point.key, first + index, json.dumps(dict(point.values), allow_nan=False))
@@ -110,7 +108,7 @@ class Store:
                 "INSERT OR IGNORE INTO points (key, ordinal, point) VALUES (?, ?, ?)", rows
             )
 
-    def claim(self, most: int) -> list[Point]:
+    def claim(self, most: int) -> list[DesignPoint]:
         """Return up to `most` points that nobody is at, and sign them as this process's."""
         with self._errors(), self._transaction():
             rows = self._connection.execute(
@@ -122,7 +120,7 @@ class Store:
                 "UPDATE points SET owner = ?, lease = ? WHERE key = ?",
                 [(self.name, time.time() + LEASE_S, key) for key, _ in rows],
             )
-        return [Point(key=key, values=json.loads(values)) for key, values in rows]
+        return [DesignPoint(key=key, values=json.loads(values)) for key, values in rows]
 
     def renew(self) -> None:
         """Extend the claims of this process, and end those of processes that are gone."""

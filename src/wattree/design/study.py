@@ -11,19 +11,6 @@ from wattree.design.formula import Formula
 from wattree.design.points import Value
 from wattree.hardware import Description
 
-__all__ = [
-    "AUTO",
-    "OBJECTIVES",
-    "Axis",
-    "Change",
-    "Link",
-    "Sampler",
-    "Study",
-    "StudyConstraints",
-    "Target",
-    "Workload",
-]
-
 #: What totals of a point may be ranked by, all of them the less the better.
 OBJECTIVES = ("time", "energy", "cost", "carbon", "power", "capital")
 #: The strategy of a workload that leaves it to the search.
@@ -75,7 +62,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class AxisLink:
     """A field that follows from axes.
 
     Attributes:
@@ -198,7 +185,7 @@ class Study:
     axes: tuple[Axis, ...]
     title: str = ""
     changes: tuple[Change, ...] = ()
-    links: tuple[Link, ...] = ()
+    links: tuple[AxisLink, ...] = ()
     constraints: StudyConstraints = field(default_factory=StudyConstraints)
     objectives: tuple[str, ...] = ("time",)
     sampler: Sampler = field(default_factory=Sampler)

@@ -8,8 +8,6 @@ from wattree.design.draft import Draft
 from wattree.design.schema import SearchSpec
 from wattree.design.study import AUTO, Workload
 
-__all__ = ["job_mapping", "search_of"]
-
 
 def job_mapping(workload: Workload, draft: Draft) -> dict[str, Any]:
     """Return the keys of the job file of a workload, without its cluster."""

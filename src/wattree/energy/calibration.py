@@ -22,7 +22,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Constant:
+class StageConstant:
     """A constant of the model.
 
     Attributes:
@@ -149,7 +149,7 @@ class EnergyCalibration:
     origin: RunOrigin
     devices_per_node: int
     domains: tuple[str, ...]
-    constants: Mapping[str, Constant]
+    constants: Mapping[str, StageConstant]
     correlated: tuple[str, ...] = ()
     covariance: tuple[tuple[float, ...], ...] = ()
     scatter: Scatter = field(default_factory=Scatter)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from wattree.energy.calibration import Constant, EnergyCalibration, ModelTraits
+from wattree.energy.calibration import EnergyCalibration, ModelTraits, StageConstant
 
 #: Figures beyond are of no machine, and their squares and products overflow.
 _LEAST, _MOST = 1e-30, 1e30
@@ -26,7 +26,7 @@ def _outside(value: float, *, least: float = 0.0, most: float = _MOST) -> str:
     return f"found {value}, expected a finite number of {what}{top}"
 
 
-def constant_faults(name: str, constant: Constant) -> Iterator[str]:
+def constant_faults(name: str, constant: StageConstant) -> Iterator[str]:
     """Yield what a constant cannot be, with its key."""
     most = 1.0 if name in _SHARES else _MOST
     faulty = False

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from wattree.energy.calibration import CONSTANTS, Constant, EnergyCalibration
+from wattree.energy.calibration import CONSTANTS, EnergyCalibration, StageConstant
 from wattree.energy.calibration_checks import (
     constant_faults,
     covariance_faults,
@@ -120,7 +120,7 @@ def _impossible(calibration: EnergyCalibration) -> list[str]:
         problems.append(f"constants.{name}: {what}")
     for name, constant in calibration.constants.items():
         problems += [f"constants.{name}.{line}" for line in constant_faults(name, constant)]
-    if calibration.constants.get("energy.static_w", Constant(value=0.0)).value is None:
+    if calibration.constants.get("energy.static_w", StageConstant(value=0.0)).value is None:
         problems.append("constants.energy.static_w.value: found null, expected a power")
     size = len(calibration.correlated)
     if [len(row) for row in calibration.covariance] != [size] * size:
@@ -130,6 +130,6 @@ def _impossible(calibration: EnergyCalibration) -> list[str]:
     problems += [
         f"correlated: unknown constant '{name}'"
         for name in calibration.correlated
-        if calibration.constants.get(name, Constant(value=None)).value is None
+        if calibration.constants.get(name, StageConstant(value=None)).value is None
     ]
     return [*problems, *impossible_elsewhere(calibration)]

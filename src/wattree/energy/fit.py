@@ -15,10 +15,10 @@ import numpy as np
 
 from wattree.energy.calibration import (
     CONSTANTS,
-    Constant,
     EnergyCalibration,
     ModelTraits,
     Scatter,
+    StageConstant,
     Status,
     WorkLine,
 )
@@ -184,7 +184,7 @@ def _line(samples: Sequence[float], amounts: Sequence[float]) -> WorkLine:
 
 def _overlaps(
     seen: Observations, calibration: EnergyCalibration
-) -> tuple[Constant, dict[str, float], list[str]]:
+) -> tuple[StageConstant, dict[str, float], list[str]]:
     """Return the overlap of all models, those of models with runs enough, and warnings."""
     values = calibration.values()
     by_model: dict[str, list[Overlap]] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.energy.calibration import Constant, Status
+from wattree.energy.calibration import StageConstant, Status
 from wattree.energy.least_squares import NonNegativeFit, dependent_columns, non_negative_fit
 from wattree.energy.observed import Observations, busy_s, stage_energies_j, total
 from wattree.errors import RunError
@@ -92,7 +92,7 @@ class EnergyConstants:
         warnings: What could not be told.
     """
 
-    constants: Mapping[str, Constant]
+    constants: Mapping[str, StageConstant]
     correlated: tuple[str, ...]
     covariance: Floats
     condition: float
@@ -179,9 +179,9 @@ def _told_of_stages(rows: Sequence[_Row], runs: int) -> list[str]:
     ]
 
 
-def _inseparable(others: str, partners: int, runs: int) -> Constant:
+def _inseparable(others: str, partners: int, runs: int) -> StageConstant:
     stands = stand_for_it(partners)
-    return Constant(
+    return StageConstant(
         value=None,
         status=Status.INSEPARABLE,
         runs=runs,
@@ -263,7 +263,7 @@ def _fitted_by_model(
 
 def _used_columns(
     runs: Sequence[Run], table: Sequence[Mapping[str, float | None]]
-) -> tuple[list[str], dict[str, Constant], list[str]]:
+) -> tuple[list[str], dict[str, StageConstant], list[str]]:
     """Return columns that every run knows and some have, the constants without, and warnings."""
     names, constants, warnings = [], {}, []
     for name in _COLUMNS:
@@ -271,16 +271,16 @@ def _used_columns(
         known = any(row[name] for row in table)
         if _known_in_all(_STAND_INS.get(name), table):
             note = f"not needed: {_STAND_INS[name]} has what it takes"
-            constants[name] = Constant(value=None, status=Status.ABSENT, note=note)
+            constants[name] = StageConstant(value=None, status=Status.ABSENT, note=note)
         elif known and not unknown:
             names.append(name)
         elif known:
             shown = ", ".join(unknown[:3]) + (", …" if len(unknown) > 3 else "")
             note = f"not known in {len(unknown)} of {len(runs)} runs ({shown})"
-            constants[name] = Constant(value=None, status=Status.ABSENT, note=note)
+            constants[name] = StageConstant(value=None, status=Status.ABSENT, note=note)
             warnings.append(f"{name} is not fitted: what it needs is {note}")
         else:
-            constants[name] = Constant(
+            constants[name] = StageConstant(
                 value=None, status=Status.ABSENT, note="no run says that it has any"
             )
     return names, constants, warnings
@@ -310,7 +310,7 @@ def _static_unknown(why: str) -> RunError:
 
 def _told(
     names: Sequence[str], solution: NonNegativeFit, exercised: Sequence[int]
-) -> dict[str, Constant]:
+) -> dict[str, StageConstant]:
     told = {}
     for index, name in enumerate(names):
         value, lower = float(solution.values[index]), float(solution.lower[index])
@@ -326,7 +326,7 @@ def _told(
                 Status.WEAK,
                 "its interval reaches zero" + _partners(index, names, solution.covariance),
             )
-        told[name] = Constant(
+        told[name] = StageConstant(
             value=value,
             lower=None if unbounded else lower,
             upper=None if unbounded else upper,

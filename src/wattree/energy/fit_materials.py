@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.energy.calibration import Constant, Status
+from wattree.energy.calibration import StageConstant, Status
 from wattree.energy.least_squares import dependent_columns, non_negative_fit, quantile
 from wattree.energy.observed import Observations
 from wattree.trace.run import Activity, Run
@@ -51,7 +51,7 @@ def _known(amounts: Mapping[str, float | None]) -> dict[str, float]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-def fit_materials(seen: Observations) -> tuple[dict[str, Constant], list[str]]:
+def fit_materials(seen: Observations) -> tuple[dict[str, StageConstant], list[str]]:
     """Return the constants of `t_M`, and what could not be told.
 
     Runs of the loader alone; without any, training runs that waited for their data, or whose
@@ -61,7 +61,8 @@ def fit_materials(seen: Observations) -> tuple[dict[str, Constant], list[str]]:
     rows, source = _rows(seen)
     names = [name for name in _ORDER if any(name in materials_amounts(run) for run, _ in rows)]
     constants = {
-        name: Constant(value=None, status=Status.ABSENT, note="no run shows it") for name in _ORDER
+        name: StageConstant(value=None, status=Status.ABSENT, note="no run shows it")
+        for name in _ORDER
     }
     if not rows or not names:
         return constants, []
@@ -82,14 +83,14 @@ def fit_materials(seen: Observations) -> tuple[dict[str, Constant], list[str]]:
         at_least = float((amounts[:, index] / times).max())
         if index not in chosen:
             note = f"at least {at_least:.4g}: it bounded no run; taken as no bound at all"
-            constants[name] = Constant(
+            constants[name] = StageConstant(
                 value=None, lower=at_least, status=Status.BOUND, runs=shown, note=note
             )
             continue
         mine = bound == index
         rate = rates[list(chosen).index(index)]
         lower, upper = _interval(rate, residuals[mine])
-        constants[name] = Constant(
+        constants[name] = StageConstant(
             value=rate,
             lower=lower,
             upper=upper,
@@ -103,7 +104,7 @@ def fit_materials(seen: Observations) -> tuple[dict[str, Constant], list[str]]:
 
 def _one_after_another(
     names: Sequence[str], amounts: Floats, times: Floats
-) -> tuple[dict[str, Constant], list[str]]:
+) -> tuple[dict[str, StageConstant], list[str]]:
     """Return the rates of parts that wait for each other: `t_M = t_io + t_cpu + t_h2d`."""
     dependent = dependent_columns(amounts / times[:, None], range(len(names)))
     kept = [index for index in range(len(names)) if index not in dependent]
@@ -111,7 +112,7 @@ def _one_after_another(
     found, warnings = {}, []
     for index, partners in dependent.items():
         others = ", ".join(names[partner] for partner in partners)
-        found[names[index]] = Constant(
+        found[names[index]] = StageConstant(
             value=None, status=Status.INSEPARABLE, runs=len(times), note=f"in one ratio to {others}"
         )
         warnings.append(f"{names[index]} cannot be told apart from {others}")
@@ -120,10 +121,12 @@ def _one_after_another(
         lower, upper = float(fit.lower[place]), float(fit.upper[place])
         if slowness <= 0:
             note = "the runs want no time for it; taken as no bound at all"
-            found[names[index]] = Constant(value=None, status=Status.BOUND, runs=shown, note=note)
+            found[names[index]] = StageConstant(
+                value=None, status=Status.BOUND, runs=shown, note=note
+            )
             continue
         told = lower > 0 and np.isfinite(upper)
-        found[names[index]] = Constant(
+        found[names[index]] = StageConstant(
             value=1.0 / slowness,
             lower=1.0 / upper if told else None,
             upper=1.0 / lower if told else None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.energy.calibration import Constant, Status
+from wattree.energy.calibration import StageConstant, Status
 from wattree.energy.least_squares import (
     NonNegativeFit,
     dependent_columns,
@@ -48,7 +48,7 @@ _BY_SAMPLES = "FLOP are not known in every run: computing is by samples, of each
 class Computing:
     """Constants of `t_C`, with how much slower each model is than they say."""
 
-    constants: Mapping[str, Constant]
+    constants: Mapping[str, StageConstant]
     ratios: Mapping[str, float]
     warnings: tuple[str, ...]
 
@@ -78,13 +78,13 @@ def fit_computing(seen: Observations) -> Computing:
     """
     rows, word = computing_rows(seen)
     rows = [(run, time_s) for run, time_s in rows if run.work.flop or run.work.samples]
-    absent = Constant(
+    absent = StageConstant(
         value=None, status=Status.ABSENT, note="no run tells work and time of computing"
     )
     if not rows:
         constants = dict.fromkeys(_COMPUTING, absent)
         return Computing(constants=constants, ratios={}, warnings=())
-    unknown = Constant(
+    unknown = StageConstant(
         value=None, status=Status.ABSENT, note="its work is not known in every such run"
     )
     constants = dict.fromkeys(_COMPUTING, unknown)
@@ -102,7 +102,7 @@ def fit_computing(seen: Observations) -> Computing:
     for index, partners in dependent.items():
         others = ", ".join(_COMPUTING[partner] for partner in partners)
         stand = "stands for it" if len(partners) == 1 else "stand for it together"
-        constants[_COMPUTING[index]] = Constant(
+        constants[_COMPUTING[index]] = StageConstant(
             value=None, status=Status.INSEPARABLE, runs=len(rows), note=f"{others} {stand}"
         )
         warnings.append(f"{_COMPUTING[index]} cannot be told apart from {others}")
@@ -130,14 +130,14 @@ def _computing_columns(run: Run, *, by_flop: bool) -> tuple[float, ...]:
 
 def _computing_constants(
     names: Sequence[str], solution: NonNegativeFit, rows: int
-) -> dict[str, Constant]:
+) -> dict[str, StageConstant]:
     told = {name: _constant(solution, index, rows) for index, name in enumerate(names)}
     half = told.get("time.computing.half_batch")
     if half is not None and half.value is not None:
         # The fit has b½/(R η∞); the constant is b½. Its relative error is that of the quotient.
         speed = float(solution.values[names.index("time.computing.s_per_flop")])
         scale = 1.0 / speed if speed > 0 else 0.0
-        told["time.computing.half_batch"] = Constant(
+        told["time.computing.half_batch"] = StageConstant(
             value=half.value * scale,
             lower=None if half.lower is None else half.lower * scale,
             upper=None if half.upper is None else half.upper * scale,
@@ -148,34 +148,36 @@ def _computing_constants(
     return told
 
 
-def _constant(solution: NonNegativeFit, index: int, rows: int) -> Constant:
+def _constant(solution: NonNegativeFit, index: int, rows: int) -> StageConstant:
     value, upper = float(solution.values[index]), float(solution.upper[index])
     if not np.isfinite(upper):
         note = "no interval: as many constants as runs"
-        return Constant(value=value, status=Status.WEAK, runs=rows, note=note)
+        return StageConstant(value=value, status=Status.WEAK, runs=rows, note=note)
     lower = float(solution.lower[index])
     status = Status.FITTED if lower > 0 else Status.WEAK
     note = "" if lower > 0 else "its interval reaches zero"
     if value <= 0:
         status, note = Status.BOUND, "the runs want none of it"
-    return Constant(value=value, lower=lower, upper=upper, status=status, runs=rows, note=note)
+    return StageConstant(value=value, lower=lower, upper=upper, status=status, runs=rows, note=note)
 
 
 def fit_network(
     seen: Observations,
-) -> tuple[dict[str, Constant], dict[str, AllReduce], list[str]]:
+) -> tuple[dict[str, StageConstant], dict[str, AllReduce], list[str]]:
     """Return α, β and algorithm of all-reduces within and between nodes, and what is not told.
 
     A sweep of collectives; without one, training runs whose stages tell how long theirs took.
     """
-    constants: dict[str, Constant] = {}
+    constants: dict[str, StageConstant] = {}
     algorithms: dict[str, AllReduce] = {}
     warnings: list[str] = []
     for span in ("within", "between"):
         names = (f"time.network.{span}.alpha_s", f"time.network.{span}.bytes_per_s")
         rows, word = _network_rows(seen, span)
         if not rows:
-            absent = Constant(value=None, status=Status.ABSENT, note=f"no collective {span} nodes")
+            absent = StageConstant(
+                value=None, status=Status.ABSENT, note=f"no collective {span} nodes"
+            )
             constants |= dict.fromkeys(names, absent)
             continue
         warnings += [word] if word else []
@@ -192,7 +194,7 @@ def fit_network(
         alpha = (
             _constant(solution, kept.index(0), len(rows))
             if 0 in kept
-            else Constant(
+            else StageConstant(
                 value=None, status=Status.INSEPARABLE, note="one size and number of ranks: in β"
             )
         )
@@ -203,11 +205,13 @@ def fit_network(
     return constants, algorithms, warnings
 
 
-def _rate(slowness: Constant) -> Constant:
+def _rate(slowness: StageConstant) -> StageConstant:
     """Return a rate from seconds per byte."""
     if not slowness.value:
-        return Constant(value=None, status=Status.BOUND, runs=slowness.runs, note=slowness.note)
-    return Constant(
+        return StageConstant(
+            value=None, status=Status.BOUND, runs=slowness.runs, note=slowness.note
+        )
+    return StageConstant(
         value=1.0 / slowness.value,
         lower=None if not slowness.upper else 1.0 / slowness.upper,
         upper=None if not slowness.lower else 1.0 / slowness.lower,
@@ -284,7 +288,7 @@ class Overlap:
         return np.asarray(np.maximum(beside, self.materials) / step_s - 1.0)
 
 
-def fit_overlap(cases: Sequence[Overlap]) -> Constant:
+def fit_overlap(cases: Sequence[Overlap]) -> StageConstant:
     """Return φ, the share of backward behind which gradients travel.
 
     The value with the least sum of squared errors; its interval is the profile's: all values whose
@@ -293,7 +297,7 @@ def fit_overlap(cases: Sequence[Overlap]) -> Constant:
     """
     if not cases:
         note = "no training run on several ranks with known α and β"
-        return Constant(value=None, status=Status.ABSENT, note=note)
+        return StageConstant(value=None, status=Status.ABSENT, note=note)
     coarse = float(_OVERLAPS[_sums(cases, _OVERLAPS).argmin()])
     near = np.linspace(max(coarse - _STEP, 0.0), min(coarse + _STEP, 1.0), len(_OVERLAPS))
     overlaps = np.union1d(_OVERLAPS, near)
@@ -304,18 +308,18 @@ def fit_overlap(cases: Sequence[Overlap]) -> Constant:
     freedom = len(cases) - 1
     if len(at_least) > 1 and at_least[-1] == len(overlaps) - 1:
         note = "all communication is hidden: any larger share explains the runs as well"
-        return Constant(
+        return StageConstant(
             value=value, lower=value, upper=1.0, status=Status.BOUND, runs=len(cases), note=note
         )
     if freedom < 1:
-        return Constant(value=value, status=Status.WEAK, runs=1, note="one run: no interval")
+        return StageConstant(value=value, status=Status.WEAK, runs=1, note="one run: no interval")
     inside = overlaps[sums <= least * (1 + quantile(freedom) ** 2 / freedom) + 1e-15]
     lower, upper = float(inside.min()), float(inside.max())
     status, note = Status.FITTED, ""
     if lower <= 0 < value or upper - lower > _WIDE:
         status = Status.WEAK
         note = f"any share from {lower:.2g} to {upper:.2g} explains the runs about as well"
-    return Constant(
+    return StageConstant(
         value=value, lower=lower, upper=upper, status=status, runs=len(cases), note=note
     )
 

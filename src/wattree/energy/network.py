@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from wattree.energy.calibration import Constant, EnergyCalibration, Status
+from wattree.energy.calibration import EnergyCalibration, StageConstant, Status
 from wattree.errors import RunError
 
 _NOTE = "given, not from runs"
@@ -46,8 +46,8 @@ def with_network(
     if slower:
         note += f"; within nodes {' and '.join(slower)} are slower, which sets the pace"
     given = {
-        f"{name}.bytes_per_s": Constant(value=rate, status=Status.WEAK, note=note),
-        f"{name}.alpha_s": Constant(value=alpha_s, status=Status.WEAK, note=note),
+        f"{name}.bytes_per_s": StageConstant(value=rate, status=Status.WEAK, note=note),
+        f"{name}.alpha_s": StageConstant(value=alpha_s, status=Status.WEAK, note=note),
     }
     warning = f"{name}: {bytes_per_s:.4g} B/s and {latency_s:.4g} s are given, not from runs"
     return replace(

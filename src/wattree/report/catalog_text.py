@@ -24,8 +24,6 @@ from wattree.hardware.load import (
 from wattree.report.words import NOT_APPLICABLE, column, count, quantity, significant
 from wattree.units import JOULES_PER_KWH, SECONDS_PER_HOUR, format_bytes, format_time
 
-__all__ = ["Entry", "detail_table", "entries_of", "overview_table"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:

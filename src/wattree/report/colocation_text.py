@@ -8,8 +8,6 @@ from wattree.report.words import percent
 from wattree.trace import ColocationUse
 from wattree.units import format_bytes, format_time
 
-__all__ = ["colocation_table", "colocation_title"]
-
 _SHARING = {"mps": "kernels at once (MPS)", "time-sliced": "in turn"}
 _RULES = {
     "fixed-global": "they share the batch",

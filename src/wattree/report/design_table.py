@@ -14,8 +14,6 @@ from wattree.design.answers import Sweep, sweep_of
 from wattree.design.results import OBJECTIVE_TOTALS
 from wattree.report.design.words import MEASURES, SHORT, amount, level
 
-__all__ = ["show_points"]
-
 #: Points of a table that a terminal shows; files have them all.
 _MOST_ROWS = 12
 

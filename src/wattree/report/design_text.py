@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from wattree.design import Results
-from wattree.design.answers import NoAnswer, Summary, summarise
+from wattree.design.answers import NoAnswer, StudySummary, summarise
 from wattree.design.results import OBJECTIVE_TOTALS
 from wattree.report.design.words import (
     MEASURES,
@@ -18,8 +18,6 @@ from wattree.report.design.words import (
     spending_sentence,
     worth_sentence,
 )
-
-__all__ = ["show_answers"]
 
 #: Break-even points and budgets that a terminal shows.
 _MOST_LINES = 6
@@ -55,7 +53,7 @@ def show_answers(results: Results, console: Console) -> None:
     _money(summary, console)
 
 
-def _front(summary: Summary, console: Console) -> None:
+def _front(summary: StudySummary, console: Console) -> None:
     if isinstance(summary.front, NoAnswer):
         console.print(f"Pareto front: cannot be told: {summary.front.reason}", markup=False)
         return
@@ -65,7 +63,7 @@ def _front(summary: Summary, console: Console) -> None:
         console.print(f"{count:,} of {fit:,} points are beaten by none in {names}", markup=False)
 
 
-def _break_evens(summary: Summary, console: Console) -> None:
+def _break_evens(summary: StudySummary, console: Console) -> None:
     found = [one for one in summary.comparisons if one.anew.crossings]
     if not found:
         return
@@ -82,7 +80,7 @@ def _break_evens(summary: Summary, console: Console) -> None:
         console.print(f"{len(found) - len(shown)} more are in the report")
 
 
-def _money(summary: Summary, console: Console) -> None:
+def _money(summary: StudySummary, console: Console) -> None:
     _heading(console, "The next million")
     if isinstance(summary.spending, NoAnswer):
         console.print(f"cannot be told: {summary.spending.reason}", markup=False)

@@ -9,14 +9,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from wattree.energy.calibration import CONSTANTS, Constant, EnergyCalibration, Status
+from wattree.energy.calibration import CONSTANTS, EnergyCalibration, StageConstant, Status
 from wattree.energy.compare import EnergyComparison
 from wattree.energy.predict import EnergyForecast, Figure
 from wattree.energy.scores import GroupComparison, Score
 from wattree.report.words import NOT_APPLICABLE, percent, quantity
 from wattree.units import format_time
-
-__all__ = ["show_calibration", "show_comparison", "show_forecasts"]
 
 _INDENT = (0, 0, 0, 2)
 #: Lines of a list before the rest is only counted.
@@ -84,7 +82,7 @@ def _constants(calibration: EnergyCalibration) -> Table:
     return table
 
 
-def _told_of(constant: Constant, unit: str) -> tuple[str, str, str, str]:
+def _told_of(constant: StageConstant, unit: str) -> tuple[str, str, str, str]:
     """Return value, interval, runs and status; what has no value has its status for one."""
     runs = f"{constant.runs}"
     if constant.value is None and constant.lower is None and constant.upper is None:
@@ -114,7 +112,7 @@ def _small(value: float, unit: str) -> str:
 _SMALLEST, _LARGEST = 1e-9, 1e21
 
 
-def _range(constant: Constant, unit: str) -> str:
+def _range(constant: StageConstant, unit: str) -> str:
     if constant.lower is None and constant.upper is None:
         return NOT_APPLICABLE
     if constant.upper is None:

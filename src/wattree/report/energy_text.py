@@ -8,20 +8,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from wattree.report.words import NOT_APPLICABLE, count, money, percent, quantity, significant
+from wattree.report.words import (
+    COMPONENT_WORDS,
+    NOT_APPLICABLE,
+    count,
+    money,
+    percent,
+    quantity,
+    significant,
+)
 from wattree.trace import COMPONENTS, EnergyUse, Result, RunBill, ScheduleShift, ShiftedStart
 from wattree.units import format_time
-
-__all__ = [
-    "class_table",
-    "component_table",
-    "efficiency",
-    "run_facts",
-    "shift_table",
-    "sparkline",
-    "unsplit_hosts",
-    "waiting_table",
-]
 
 _BLOCKS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 _GRAMS_PER_TONNE = 1e6
@@ -29,20 +26,6 @@ _GRAMS_PER_TONNE = 1e6
 #: shares they leave as they are; what is in neither flows whatever runs.
 _BY_WORK = {"device_dynamic", "host_loading", "storage"}
 _FOLLOWING = {"fans", "conversion", "facility"}
-_COMPONENT_WORDS = {
-    "device_static": "devices at rest",
-    "device_dynamic": "devices at work",
-    "host_processors": "processors",
-    "host_memory": "main memory",
-    "host_adapters": "network adapters",
-    "host_rest": "rest of the hosts",
-    "host_idle": "hosts at rest",
-    "host_training": "hosts while training",
-    "host_loading": "hosts that load",
-    "conversion": "power supplies (loss)",
-    "switch": "switches",
-    "facility": "facility (PUE)",
-}
 _WAIT_WORDS = {
     "bubble": "other pipeline stages",
     "straggler": "the slowest of a group",
@@ -91,7 +74,7 @@ def component_table(energy: EnergyUse) -> Table:
     table = _table(("component", "energy", "share"))
     for name in COMPONENTS:
         if part := energy.by_component.get(name, 0.0):
-            words = _COMPONENT_WORDS.get(name, name.replace("_", " "))
+            words = COMPONENT_WORDS.get(name, name.replace("_", " "))
             table.add_row(words, quantity(part, "J"), percent(part / energy.total))
     return table
 

@@ -12,8 +12,6 @@ from wattree.interchange import Exported, Replay
 from wattree.report.words import percent, quantity
 from wattree.units import format_bytes, format_time
 
-__all__ = ["show_exported", "show_replay"]
-
 _TIMES_FROM = {
     "wattree": "as simulated when Wattree wrote it",
     "recorded": "recorded in the trace; links are not modelled",

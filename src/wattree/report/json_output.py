@@ -10,8 +10,6 @@ from typing import Any, TextIO
 
 from wattree.files import write_atomic
 
-__all__ = ["json_text", "plain", "write_json"]
-
 
 def json_text(value: object) -> str:
     """Return `value` as indented JSON; numbers that are not finite become null."""

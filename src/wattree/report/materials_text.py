@@ -8,8 +8,6 @@ from wattree.report.words import count, percent
 from wattree.trace import PART_WORDS, MaterialsUse
 from wattree.units import format_bytes, format_time
 
-__all__ = ["loading_table", "loading_title"]
-
 
 def loading_title(materials: MaterialsUse) -> str:
     """Return in a line whether the step waits for its data, and for which part."""

@@ -9,8 +9,6 @@ from rich.table import Table
 
 from wattree.trace import MeterReading, Run
 
-__all__ = ["show_measured"]
-
 
 def show_measured(run: Run, peak_w: Mapping[str, float], console: Console) -> None:
     """Print energy and power by domain, what nothing read, and what befell the meters.

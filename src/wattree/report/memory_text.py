@@ -11,8 +11,6 @@ from wattree.report.words import NOT_APPLICABLE, percent
 from wattree.trace import AliveTensors, AllocatorUse, MemoryUse
 from wattree.units import format_bytes
 
-__all__ = ["show_alive"]
-
 INDENT = (0, 0, 0, 2)
 
 

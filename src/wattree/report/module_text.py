@@ -11,8 +11,6 @@ from rich.text import Text
 from wattree.capture import ModuleRow, Recording, module_rows
 from wattree.report.words import quantity
 
-__all__ = ["as_json", "module_table"]
-
 _HEADS = (
     *("values", "FLOP\nforward", "\nto input", "\nto weight"),
     *("bytes\nread", "\nwritten", "\nkept"),

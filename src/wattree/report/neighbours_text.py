@@ -13,8 +13,6 @@ from wattree.report.words import quantity
 from wattree.trace import NeighbourEffect, NeighbourJob
 from wattree.units import format_time
 
-__all__ = ["show_neighbours"]
-
 _INDENT = (0, 0, 0, 2)
 _KINDS = {"scale-up": "ports in nodes", "network": "adapters", "uplink": "uplinks of leaves"}
 #: A longer list of devices says less than its beginning.

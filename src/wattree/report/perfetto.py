@@ -36,8 +36,6 @@ from wattree.report.trace_counters import (
 )
 from wattree.trace import Trace
 
-__all__ = ["MOST_SLICES", "PowerCurves", "chrome_trace", "write_trace"]
-
 Integers = NDArray[np.int64]
 
 #: Slices that a file holds at most: beyond some 10^6 the browser runs out of memory.

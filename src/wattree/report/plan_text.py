@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     # Only for the types: the search loads the whole stack of predictions.
     from wattree.search.plan_result import Plan, RankedStrategy
 
-__all__ = ["show_plan"]
 
 INDENT = (0, 0, 0, 2)
 

@@ -12,8 +12,6 @@ from wattree.report.words import NOT_APPLICABLE, percent, quantity
 from wattree.trace import PoolUse
 from wattree.units import format_bytes
 
-__all__ = ["pool_table", "shortages"]
-
 
 def pool_table(pools: Sequence[PoolUse]) -> Table:
     """Return one row per pool: what it is, who runs there, how busy and how full it is."""

@@ -10,9 +10,8 @@ import numpy as np
 
 from wattree.errors import MissingExtraError, OutputError
 from wattree.files import write_atomic
+from wattree.report.words import COMPONENT_WORDS
 from wattree.trace import COMPONENTS, PowerOverTime
-
-__all__ = ["check_plotting", "write_power_plot"]
 
 #: Colours that stay apart in grey and for the colour-blind (Okabe and Ito, 2008).
 _COLOURS = {
@@ -29,19 +28,6 @@ _COLOURS = {
     "fans": "#44AA99",
     "conversion": "#D55E00",
     "switch": "#CC79A7",
-}
-_WORDS = {
-    "device_static": "devices at rest",
-    "device_dynamic": "devices at work",
-    "host_processors": "processors",
-    "host_memory": "main memory",
-    "host_adapters": "network adapters",
-    "host_rest": "rest of the hosts",
-    "host_idle": "hosts at rest",
-    "host_training": "hosts while training",
-    "host_loading": "hosts that load",
-    "conversion": "power supplies (loss)",
-    "switch": "switches",
 }
 
 
@@ -86,7 +72,7 @@ def write_power_plot(path: Path, power: PowerOverTime, *, title: str) -> None:
             baseline=below,
             fill=True,
             color=_COLOURS[name],
-            label=_WORDS.get(name, name),
+            label=COMPONENT_WORDS.get(name, name),
         )
         below = below + watts
     axes.set(

@@ -9,8 +9,6 @@ from wattree.predict.power_sweep import LimitedStep, PowerSweep
 from wattree.report.words import percent
 from wattree.units import format_quantity, format_time
 
-__all__ = ["show_power_sweep"]
-
 
 def show_power_sweep(sweep: PowerSweep, console: Console) -> None:
     """Print one row per limit, and which of them is best for what."""

@@ -10,8 +10,6 @@ from wattree.report.words import percent
 from wattree.units import format_quantity, format_time
 from wattree.validation.refit import Refit
 
-__all__ = ["show_profile", "show_refit"]
-
 
 def show_profile(profile: MachineProfile, console: Console) -> None:
     """Print what was measured, how well it fits, and where it was written."""

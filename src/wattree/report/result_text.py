@@ -37,8 +37,6 @@ from wattree.report.words import (
 from wattree.trace import Evidence, MemoryUse, PoolUse, Result, TierUse
 from wattree.units import format_bytes, format_time
 
-__all__ = ["show_result"]
-
 BAR_COLUMNS = 24
 INDENT = (0, 0, 0, 2)
 

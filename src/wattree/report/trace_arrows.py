@@ -19,8 +19,6 @@ from wattree.graph import ExecutionGraph, TaskKind
 from wattree.report.trace_counters import nanoseconds
 from wattree.trace import Trace
 
-__all__ = ["MOST_ARROWS", "arrows"]
-
 Integers = NDArray[np.int64]
 
 #: Arrows that a file holds at most; of more only those that a task really waited for, in time.

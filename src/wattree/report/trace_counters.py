@@ -11,15 +11,6 @@ from numpy.typing import NDArray
 from wattree.graph import ExecutionGraph
 from wattree.trace import Trace
 
-__all__ = [
-    "PowerCurves",
-    "link_load",
-    "memory",
-    "nanoseconds",
-    "power_curves",
-    "processes",
-]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 #: Name → (time [s], power [W]) points; each value holds until the next point. A name of a rank

@@ -12,8 +12,6 @@ from wattree.report.words import NOT_APPLICABLE, significant
 from wattree.trace import STAGES, Result, Run, TrainingUse
 from wattree.units import format_bytes, format_time
 
-__all__ = ["show_rivals", "show_trained"]
-
 
 def show_trained(result: Result, run: Run, comparison: Any, console: Console) -> None:
     """Print what a run came to: loss, speed, stages, what was sent, energy.

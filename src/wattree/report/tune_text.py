@@ -9,8 +9,6 @@ from wattree.report.words import percent, significant
 from wattree.runtime.tune import Choice, TrialRow, TrialSetting
 from wattree.units import format_bytes, format_time
 
-__all__ = ["show_choice"]
-
 _NO_METER = "no meter"
 #: No table is as wide: what it is measured within, in columns.
 _WIDEST = 1000

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "NOT_APPLICABLE",
-    "changed_function",
-    "column",
-    "count",
-    "money",
-    "percent",
-    "quantity",
-    "significant",
-    "strategy_in_words",
-]
-
 NOT_APPLICABLE = "–"
+#: Component of power or energy → what people call it.
+COMPONENT_WORDS = {
+    "device_static": "devices at rest",
+    "device_dynamic": "devices at work",
+    "host_processors": "processors",
+    "host_memory": "main memory",
+    "host_adapters": "network adapters",
+    "host_rest": "rest of the hosts",
+    "host_idle": "hosts at rest",
+    "host_training": "hosts while training",
+    "host_loading": "hosts that load",
+    "conversion": "power supplies (loss)",
+    "switch": "switches",
+    "facility": "facility (PUE)",
+}
 
 _DECIMAL = (
     *((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")),

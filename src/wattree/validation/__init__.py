@@ -1,7 +1,7 @@
 """Measured rows: reading them, expressing them as jobs, scoring predictions, showing errors."""
 
 from wattree.validation.express import Expressed, express
-from wattree.validation.measurement import MEMORY_KINDS, QUANTITIES, Measurement, measurement
+from wattree.validation.measurement import MEMORY_KINDS, QUANTITIES, RowMeasurement, measurement
 from wattree.validation.outcome import Validation
 from wattree.validation.rows import (
     ROWS_FILE_LIMIT_BYTES,
@@ -37,7 +37,7 @@ __all__ = [
     "SOURCES",
     "Expressed",
     "MeasuredRow",
-    "Measurement",
+    "RowMeasurement",
     "Scored",
     "Summary",
     "Validation",

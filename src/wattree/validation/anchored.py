@@ -21,8 +21,6 @@ from wattree.units import JOULES_PER_KWH
 from wattree.validation.rows import MeasuredRow
 from wattree.validation.score import Scored
 
-__all__ = ["ANCHORED_SOURCES", "anchored_device", "anchored_scores", "anchors_of", "measured_of"]
-
 #: Source → accelerator as printed → catalogue name. V100 of Zeus: the variant is not stated; its
 #: highest limit is 250 W, the rated power of the PCIe part.
 ANCHORED_SOURCES: Mapping[str, Mapping[str, str]] = {

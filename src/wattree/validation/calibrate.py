@@ -27,8 +27,6 @@ from wattree.strategy import StrategyOptions
 from wattree.validation.express import Expressed
 from wattree.validation.priors import Prior
 
-__all__ = ["Fit", "FitRow", "fit", "leave_sources_out"]
-
 Floats = NDArray[np.float64]
 
 #: Weight of a row whose configuration occurs n times: n**-0.35 (a scaling series is one fact).
@@ -94,7 +92,7 @@ class FitRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class CalibrationFit:
     """Result of a fit.
 
     Attributes:
@@ -117,7 +115,7 @@ def fit(
     *,
     rounds: int = _ROUNDS,
     progress: Callable[[str, int, int], None] | None = None,
-) -> Fit:
+) -> CalibrationFit:
     """Fit the constants that have `priors` to `rows`.
 
     Args:
@@ -138,7 +136,7 @@ def fit(
         if progress is not None:
             progress("fitting", done + 1, rounds)
     spread = _posterior(jacobian, weights, priors)
-    return Fit(
+    return CalibrationFit(
         calibration=calibration,
         spread=dict(zip(names, spread, strict=True)),
         jacobian=jacobian,
@@ -148,7 +146,7 @@ def fit(
 
 def leave_sources_out(
     rows: Sequence[FitRow],
-    full: Fit,
+    full: CalibrationFit,
     *,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, Calibration]:

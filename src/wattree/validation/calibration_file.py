@@ -8,8 +8,6 @@ from pathlib import Path
 from wattree.cost import Calibration, constant_lines
 from wattree.files import write_atomic
 
-__all__ = ["write_calibration"]
-
 _HEAD = """\
 # Constants of the cost models, by dotted name. Evidence: `measured` was read off measurements,
 # `fitted` is remade by `wattree validate --fit` from published training rows, `chosen` is a stated

@@ -10,8 +10,6 @@ from wattree.errors import RowError
 from wattree.hardware import Precision
 from wattree.validation.rows import MeasuredRow
 
-__all__ = ["Cells", "Degrees"]
-
 T = TypeVar("T")
 
 #: Pattern of a printed precision → number format of matrix work, first match wins.
@@ -27,7 +25,7 @@ _PRECISIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Degrees:
+class RowDegrees:
     """Parallel sizes of a row, every one filled.
 
     Attributes:
@@ -57,6 +55,10 @@ class Cells:
         self.row = row
         self.assumptions: list[str] = []
 
+    def refusal(self, message: str) -> RowError:
+        """Return the error that refuses the row."""
+        return RowError(f"row {self.row.row_id}: {message}")
+
     def need(self, *columns: str) -> None:
         """Refuse the row if one of `columns` is empty.
 
@@ -65,7 +67,7 @@ class Cells:
         """
         empty = [column for column in columns if getattr(self.row, column) is None]
         if empty:
-            raise RowError(f"row {self.row.row_id}: not stated: {', '.join(empty)}")
+            raise self.refusal(f"not stated: {', '.join(empty)}")
 
     def whole(self, column: str) -> int:
         """Return a stated whole number above zero; raise `RowError` if there is none."""
@@ -98,7 +100,7 @@ class Cells:
         if sentence not in self.assumptions:
             self.assumptions.append(sentence)
 
-    def degrees(self, *, vp: int = 1, why_vp: str = "no interleaving") -> Degrees:
+    def degrees(self, *, vp: int = 1, why_vp: str = "no interleaving") -> RowDegrees:
         """Return the parallel sizes; a size that is not stated is 1, `dp` follows from the rest.
 
         Args:
@@ -114,13 +116,13 @@ class Cells:
         stages = self.or_assume("vp", vp, why_vp) if pp > 1 else 1
         model = tp * pp * cp
         if devices % model:
-            message = f"tp {tp} x pp {pp} x cp {cp} = {model} does not divide {devices} devices"
-            raise RowError(f"row {self.row.row_id}: {message}")
+            raise self.refusal(
+                f"tp {tp} x pp {pp} x cp {cp} = {model} does not divide {devices} devices"
+            )
         dp = devices // model
         if self.row.dp is not None and self.row.dp != dp:
-            message = f"found dp {self.row.dp}, but {devices} devices / {model} give {dp}"
-            raise RowError(f"row {self.row.row_id}: {message}")
-        return Degrees(tp=tp, pp=pp, cp=cp, vp=stages, ep=ep, dp=dp)
+            raise self.refusal(f"found dp {self.row.dp}, but {devices} devices / {model} give {dp}")
+        return RowDegrees(tp=tp, pp=pp, cp=cp, vp=stages, ep=ep, dp=dp)
 
     def precision(self) -> Precision:
         """Return the number format of matrix work.
@@ -134,7 +136,7 @@ class Cells:
             if re.search(pattern, printed.lower()):
                 self._note_precision(printed, precision)
                 return precision
-        raise RowError(f"row {self.row.row_id}: no known number format in '{printed}'")
+        raise self.refusal(f"no known number format in '{printed}'")
 
     def _note_precision(self, printed: str, precision: Precision) -> None:
         half = printed.lower()

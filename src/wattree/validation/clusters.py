@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from wattree.errors import RowError
 from wattree.hardware import Cluster, Fabric, Node, Site
 from wattree.hardware.load import (
     default_fabric_name,
@@ -15,8 +14,6 @@ from wattree.hardware.load import (
     load_site,
 )
 from wattree.validation.cells import Cells
-
-__all__ = ["Adapters", "row_cluster"]
 
 _GBIT_PER_S = 1e9 / 8
 
@@ -84,8 +81,7 @@ def row_cluster(
     found = _NODES.get((row.accelerator, row.accel_mem_gb, per_node))
     if found is None:
         memory = f" with {row.accel_mem_gb:g} GB" if row.accel_mem_gb else ""
-        message = f"no catalogue node holds {per_node} x {row.accelerator}{memory}"
-        raise RowError(f"row {row.row_id}: {message}")
+        raise cells.refusal(f"no catalogue node holds {per_node} x {row.accelerator}{memory}")
     node, fabric = _from_catalogue(found)
     node = _with_adapters(_with_devices(node, min(per_node, devices)), adapters)
     if through_host and node.devices > 1:
@@ -94,8 +90,7 @@ def row_cluster(
     if devices < per_node:
         cells.assume(f"one node with {devices} of its {per_node} devices in use")
     if devices % node.devices:
-        message = f"{devices} devices do not fill whole nodes of {node.devices}"
-        raise RowError(f"row {row.row_id}: {message}")
+        raise cells.refusal(f"{devices} devices do not fill whole nodes of {node.devices}")
     if devices > node.devices:
         _note_network(cells, node, adapters)
     limit_w = row.power_limit_w

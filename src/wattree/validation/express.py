@@ -11,8 +11,6 @@ from wattree.validation.cells import Cells
 from wattree.validation.rows import MeasuredRow
 from wattree.validation.sources import SOURCES, Expression, generic
 
-__all__ = ["Expressed", "express"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expressed:
@@ -43,7 +41,7 @@ def express(row: MeasuredRow) -> Expressed:
         raise
     except WattreeError as error:
         # A device that is not in the catalogue or a strategy that cannot be: the row's fault.
-        raise RowError(f"row {row.row_id}: {error}") from error
+        raise cells.refusal(str(error)) from error
     assert isinstance(job.strategy, StrategyOptions)
     assert job.strategy.ranks == job.cluster.devices == row.n_accel
     return Expressed(row=row, job=job, assumptions=tuple(cells.assumptions))

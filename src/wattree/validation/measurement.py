@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from wattree.units import GIB, JOULES_PER_KWH
 from wattree.validation.rows import MeasuredRow
 
-__all__ = ["MEMORY_KINDS", "QUANTITIES", "Measurement", "measurement"]
-
 QUANTITIES = ("step_time_s", "peak_memory_bytes", "average_power_w", "energy_j")
 #: `allocated`: tensors; `reserved`: what the allocator holds for them; `process`: what the driver
 #: shows for the process, with its context and communication buffers.
@@ -17,7 +15,7 @@ _GB = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class RowMeasurement:
     """One quantity of one row.
 
     Attributes:
@@ -35,7 +33,7 @@ class Measurement:
     assumptions: tuple[str, ...] = ()
 
 
-def measurement(row: MeasuredRow, *, samples: int | None = None) -> Measurement:
+def measurement(row: MeasuredRow, *, samples: int | None = None) -> RowMeasurement:
     """Return the one quantity that `row` measured; its primary metric says which.
 
     Speed in any form is a step time: the printed one, else the one implied by a printed
@@ -54,7 +52,7 @@ def measurement(row: MeasuredRow, *, samples: int | None = None) -> Measurement:
         energy_j = None if row.energy_kwh is None else row.energy_kwh * JOULES_PER_KWH
         return _found("energy_j", energy_j, "energy_kwh")
     if "single layer" in row.primary_metric:
-        return Measurement(quantity="step_time_s", value=None, reason="measures a single layer")
+        return RowMeasurement(quantity="step_time_s", value=None, reason="measures a single layer")
     if row.step_time_s is not None:
         return _found("step_time_s", row.step_time_s, "step_time_s")
     implied_s = row.implied_step_time_s
@@ -63,18 +61,22 @@ def measurement(row: MeasuredRow, *, samples: int | None = None) -> Measurement:
     return _found("step_time_s", implied_s, "step_time_s and implied_step_time_s")
 
 
-def _found(quantity: str, value: float | None, columns: str) -> Measurement:
+def _found(quantity: str, value: float | None, columns: str) -> RowMeasurement:
     if value is None:
-        return Measurement(quantity=quantity, value=None, reason=f"no measured value in {columns}")
+        return RowMeasurement(
+            quantity=quantity, value=None, reason=f"no measured value in {columns}"
+        )
     if value == 0:
-        return Measurement(quantity=quantity, value=None, reason=f"the value in {columns} is zero")
-    return Measurement(quantity=quantity, value=value)
+        return RowMeasurement(
+            quantity=quantity, value=None, reason=f"the value in {columns} is zero"
+        )
+    return RowMeasurement(quantity=quantity, value=value)
 
 
-def _memory(row: MeasuredRow) -> Measurement:
+def _memory(row: MeasuredRow) -> RowMeasurement:
     kind = row.mem_kind or ""
     if kind.startswith("OOM"):
-        return Measurement(
+        return RowMeasurement(
             quantity="peak_memory_bytes", value=None, reason=f"ran out of memory: {kind}"
         )
     found = _found("peak_memory_bytes", row.mem_gib_per_gpu, "mem_gib_per_gpu")
@@ -91,7 +93,7 @@ def _memory(row: MeasuredRow) -> Measurement:
         assumptions.append("memory printed in GB: read as 1e9 bytes")
     if memory_kind is None:
         assumptions.append("kind of memory not stated: taken as allocated")
-    return Measurement(
+    return RowMeasurement(
         quantity="peak_memory_bytes",
         value=found.value * (GIB if in_gib else _GB),
         memory_kind=memory_kind or "allocated",

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from wattree.cost import Calibration
 from wattree.validation.rows import MeasuredRow
 
-__all__ = ["MEMORY_CONSTANTS", "MemoryRow", "fit_memory", "memory_bytes"]
-
 Floats = NDArray[np.float64]
 
 _ALLOCATED = "general.memory_allocated_bytes"

@@ -8,8 +8,6 @@ from wattree.errors import RowError
 from wattree.job import ModelSource
 from wattree.validation.cells import Cells
 
-__all__ = ["row_network"]
-
 #: Printed names that are no alias of their built-in model.
 _NAMES: Mapping[str, str] = {
     "DLRM large": "dlrm-large",

@@ -18,8 +18,6 @@ from wattree.validation.score import (
 )
 from wattree.validation.table import skipped_table, summary_table, worst_table
 
-__all__ = ["Validation"]
-
 #: Rows in the list of largest errors on a terminal.
 _WORST_SHOWN = 10
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["FITTED", "FITTED_NETWORKS", "Prior"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
@@ -35,13 +33,17 @@ _ATTENTION_SPREAD = 0.02
 _UNKNOWN_SPREAD = 1.5
 
 
-def _priors() -> dict[str, Prior]:
+def _of(table: Mapping[str, tuple[float, float, str]]) -> dict[str, Prior]:
+    return {
+        name: Prior(value=value, spread=spread, source=source)
+        for name, (value, spread, source) in table.items()
+    }
+
+
+def _device_priors() -> dict[str, Prior]:
     gemm = "0.9 of the best achieved 16-bit product (published shape searches)"
     fitted8 = "0.85 of the best achieved fp8 product"
     prefill = "0.88 of measured forward attention (AI Configurator tables, 2026)"
-    eager = "eager kernels, each operand moved once or twice, casts in between"
-    seen = "order of magnitude; chosen with the rows in view"
-    reference = "as the reference family"
     table = {
         "device.a100-sxm-80gb.matmul.bf16": (0.79, _DEVICE_SPREAD, gemm),
         "device.h100-sxm-80gb.matmul.bf16": (0.71, _DEVICE_SPREAD, gemm),
@@ -65,6 +67,15 @@ def _priors() -> dict[str, Prior]:
             "0.86 of the 700 W part's clock",
         ),
         "architecture.blackwell.attention": (0.48, _ATTENTION_SPREAD, prefill),
+    }
+    return _of(table)
+
+
+def _other_priors() -> dict[str, Prior]:
+    eager = "eager kernels, each operand moved once or twice, casts in between"
+    seen = "order of magnitude; chosen with the rows in view"
+    reference = "as the reference family"
+    table = {
         "general.block_scaling_rate": (0.93, 0.08, "measured block-scaled products"),
         "general.old_attention_rate": (
             0.45,
@@ -104,14 +115,11 @@ def _priors() -> dict[str, Prior]:
         "family.maxtext.math": (1.0, _FAMILY_SPREAD, reference),
         "family.megatron-te.math": (0.9, 0.1, "no overlap, no tuning stated"),
     }
-    return {
-        name: Prior(value=value, spread=spread, source=source)
-        for name, (value, spread, source) in table.items()
-    }
+    return _of(table)
 
 
 #: Constants that `fit` remakes, with their priors.
-FITTED: Mapping[str, Prior] = _priors()
+FITTED: Mapping[str, Prior] = _device_priors() | _other_priors()
 
 
 #: Spread of what a device reaches in convolutions and products of library kernels, over the tiles
@@ -163,10 +171,7 @@ def _network_priors() -> dict[str, Prior]:
         "family.pytorch.step_overhead_s": (5e-4, _UNKNOWN_SPREAD, chosen),
         "family.pytorch-ngc.step_overhead_s": (5e-4, _UNKNOWN_SPREAD, chosen),
     }
-    return {
-        name: Prior(value=value, spread=spread, source=source)
-        for name, (value, spread, source) in table.items()
-    }
+    return _of(table)
 
 
 #: Constants of convolutions, library kernels and eager hosts: those that rows of vision and

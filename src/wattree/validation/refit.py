@@ -31,9 +31,6 @@ from wattree.predict import predicted, run_of, setting_of
 from wattree.strategy import StrategyOptions
 from wattree.validation.trained import RUN_STAGES, TrainedRun, refuse_mixed
 
-__all__ = ["Refit", "RefitRow", "RunFit", "Scale", "refit_from_runs"]
-
-
 #: Constants by what a longer time means for them: rates fall, times grow.
 _COMPUTING_RATES = (
     *("matmul.bf16", "matmul.fp32", "matmul.fp8", "matmul.nvfp4"),
@@ -52,7 +49,7 @@ _MOST, _LEAST_SHARE = 50.0, 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class RefitScale:
     """One refitted scale.
 
     Attributes:
@@ -96,7 +93,7 @@ class Refit:
         warnings: What the runs could not tell.
     """
 
-    scales: tuple[Scale, ...]
+    scales: tuple[RefitScale, ...]
     runs: tuple[RunFit, ...]
     error_before: float
     error_after: float
@@ -263,20 +260,20 @@ class _Fitting:
         count = len(self.cases)
         return f"refitted by {count} run{'s' if count > 1 else ''} of wattree train: {what}"
 
-    def _told(self, scales: Mapping[str, float], overhead_s: float) -> tuple[Scale, ...]:
+    def _told(self, scales: Mapping[str, float], overhead_s: float) -> tuple[RefitScale, ...]:
         name = self.device.name
         return (
-            Scale(
+            RefitScale(
                 name="computing",
                 factor=scales["computing"],
                 what=f"products, streams and launches of {name}",
             ),
-            Scale(
+            RefitScale(
                 name="communicating",
                 factor=scales["communicating"],
                 what=f"ports and latencies of {name}, and the network's efficiency",
             ),
-            Scale(
+            RefitScale(
                 name="host",
                 factor=overhead_s / self.before_s if self.before_s else 1.0,
                 what=f"step overhead of {self.family}",

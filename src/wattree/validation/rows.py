@@ -16,8 +16,6 @@ from typing import Any
 from wattree.errors import JobError, nearest
 from wattree.files import read_text, refusal
 
-__all__ = ["ROWS_FILE_LIMIT_BYTES", "MeasuredRow", "bundled_rows", "read_rows"]
-
 #: Larger files are refused before they are read; the largest published set is below 1 MiB. [B]
 ROWS_FILE_LIMIT_BYTES = 64 * 2**20
 #: A message lists this many faults, then counts the rest.

@@ -8,22 +8,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from wattree.validation.rows import MeasuredRow
-
-__all__ = [
-    "ALL_SOURCES",
-    "PAIR_MARGIN",
-    "Scored",
-    "Summary",
-    "summaries",
-    "summary_json",
-    "worst",
-]
 
 #: Key of the summary over every source.
 ALL_SOURCES = "all"
@@ -115,16 +105,7 @@ class Summary:
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields of one entry of `summary` in `validate --json`."""
-        return {
-            "count": self.count,
-            "mean_abs_error": self.mean_abs_error,
-            "median_abs_error": self.median_abs_error,
-            "p90_abs_error": self.p90_abs_error,
-            "bias": self.bias,
-            "pairs": self.pairs,
-            "pairs_ordered_right": self.pairs_ordered_right,
-            "skipped": self.skipped,
-        }
+        return asdict(self)
 
 
 def summaries(scored: Iterable[Scored]) -> dict[str, dict[str, Summary]]:

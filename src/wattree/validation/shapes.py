@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wattree.errors import RowError
 from wattree.job import ModelSource
 from wattree.validation.cells import Cells
-
-__all__ = ["padded_vocabulary", "row_model"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +135,9 @@ def _habits(cells: Cells) -> dict[str, Any]:
     family = _ARCHITECTURES.get(str(cells.row.model_family))
     if family is None:
         known = ", ".join(sorted(_ARCHITECTURES))
-        message = f"the habits of model family '{cells.row.model_family}' are not known"
-        raise RowError(f"row {cells.row.row_id}: {message}; known: {known}")
+        raise cells.refusal(
+            f"the habits of model family '{cells.row.model_family}' are not known; known: {known}"
+        )
     cells.assume(f"{cells.row.model_family} beyond the printed sizes: {family.source}")
     return dict(family.keys)
 

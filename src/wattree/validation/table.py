@@ -10,14 +10,6 @@ from rich.table import Table
 from wattree.units import format_bytes, format_quantity, format_time
 from wattree.validation.score import ALL_SOURCES, Scored, Summary
 
-__all__ = [
-    "skipped_table",
-    "summary_markdown",
-    "summary_table",
-    "worst_markdown",
-    "worst_table",
-]
-
 _TITLES = {
     "step_time_s": "Step time",
     "peak_memory_bytes": "Peak memory",

@@ -12,8 +12,6 @@ from wattree.strategy import Strategy, StrategyOptions
 from wattree.trace.run import Activity, Run, RunOrigin
 from wattree.trace.run_file import read_run
 
-__all__ = ["JOB_FILE", "RUN_FILE", "RUN_STAGES", "TrainedRun", "refuse_mixed"]
-
 #: What `wattree train` leaves in the folder of a run.
 RUN_FILE, JOB_FILE = "run.json", "job.yaml"
 #: Stages in the order in which they are told.

@@ -16,10 +16,10 @@ from wattree.lowering.model import model_of
 from wattree.predict import Prediction, Setting, predicted, setting_of
 from wattree.strategy import StrategyOptions
 from wattree.validation.anchored import ANCHORED_SOURCES, anchored_scores
-from wattree.validation.calibrate import Fit, FitRow, fit, leave_sources_out
+from wattree.validation.calibrate import CalibrationFit, FitRow, fit, leave_sources_out
 from wattree.validation.calibration_file import write_calibration
 from wattree.validation.express import Expressed, express
-from wattree.validation.measurement import Measurement, measurement
+from wattree.validation.measurement import RowMeasurement, measurement
 from wattree.validation.memory_fit import (
     MEMORY_CONSTANTS,
     MemoryRow,
@@ -30,8 +30,6 @@ from wattree.validation.outcome import Validation
 from wattree.validation.priors import FITTED, FITTED_NETWORKS, Prior
 from wattree.validation.rows import MeasuredRow, bundled_rows, read_rows
 from wattree.validation.score import Scored
-
-__all__ = ["validate"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -81,7 +79,7 @@ class _Entry:
     """One row on its way: what it measured, the job it is, or why it is none."""
 
     row: MeasuredRow
-    measurement: Measurement
+    measurement: RowMeasurement
     expressed: Expressed | None = None
     reason: str | None = None
 
@@ -247,7 +245,7 @@ def _fitted(runner: _Runner, output: Path) -> Validation:
     shipped, by_group = load_calibration(), _fit_rows(runner)
     constants = _with_priors(shipped, [_GROUPS[is_network] for is_network in by_group])
     predictions = runner.predictions(constants)
-    results: list[Fit] = []
+    results: list[CalibrationFit] = []
     left_out = {quantity: dict(errors) for quantity, errors in shipped.left_out.items()}
     for is_network, rows in by_group.items():
         for row in rows:
@@ -320,7 +318,7 @@ def _with_priors(constants: Calibration, groups: Sequence[Mapping[str, Prior]]) 
 _POOLED = ("matmul.bf16", "matmul.fp8", "matmul.nvfp4", "attention")
 
 
-def _recorded(constants: Calibration, results: Sequence[Fit]) -> Calibration:
+def _recorded(constants: Calibration, results: Sequence[CalibrationFit]) -> Calibration:
     """Put the posterior spread beside each fitted constant, and means where devices lack one."""
     spreads = {name: spread for result in results for name, spread in result.spread.items()}
     table = {
@@ -340,7 +338,9 @@ def _recorded(constants: Calibration, results: Sequence[Fit]) -> Calibration:
     return replace(constants, constants=table)
 
 
-def _left_out_times(rows: Sequence[FitRow], result: Fit, progress: Progress) -> dict[str, float]:
+def _left_out_times(
+    rows: Sequence[FitRow], result: CalibrationFit, progress: Progress
+) -> dict[str, float]:
     """Return the mean absolute error of each source's rows after a fit to all others."""
     errors: dict[str, list[float]] = {}
     calibrations = leave_sources_out(rows, result, progress=progress)

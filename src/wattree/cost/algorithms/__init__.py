@@ -13,8 +13,8 @@ from wattree.cost.algorithms import (
 )
 from wattree.cost.algorithms.alone import AloneTime, link_loads, time_alone
 from wattree.cost.algorithms.choose import choice_for, nccl_system, schedule_of
-from wattree.cost.algorithms.group import Group, contiguous_group, group_of
-from wattree.cost.algorithms.messages import EVERY, Round, Schedule, round_of
+from wattree.cost.algorithms.group import RankGroup, contiguous_group, group_of
+from wattree.cost.algorithms.messages import EVERY, MessageSchedule, Round, round_of
 from wattree.cost.algorithms.protocols import Protocol
 from wattree.cost.algorithms.registry import ALGORITHMS, KINDS, Call
 from wattree.cost.algorithms.routes import Routes
@@ -26,13 +26,13 @@ __all__ = [
     "KINDS",
     "AloneTime",
     "Call",
-    "Group",
+    "MessageSchedule",
     "NcclChoice",
     "NcclSystem",
     "Protocol",
+    "RankGroup",
     "Round",
     "Routes",
-    "Schedule",
     "binomial",
     "choice_for",
     "contiguous_group",

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost.algorithms.messages import Round, Schedule
+from wattree.cost.algorithms.messages import MessageSchedule, Round
 from wattree.cost.algorithms.protocols import Protocol, base_latency_s, hop_latencies_s
 from wattree.cost.algorithms.routes import Crossed, Routes
 from wattree.errors import CostError
-
-__all__ = ["AloneTime", "link_loads", "time_alone"]
 
 Floats = NDArray[np.float64]
 
@@ -38,7 +36,7 @@ class AloneTime:
         return self.latency_s + self.transfer_s
 
 
-def link_loads(schedule: Schedule, routes: Routes) -> Floats:
+def link_loads(schedule: MessageSchedule, routes: Routes) -> Floats:
     """Return what a collective puts on every link of the network. Shape `(links,)`. [B]
 
     Raises:
@@ -53,7 +51,7 @@ def link_loads(schedule: Schedule, routes: Routes) -> Floats:
 
 
 def time_alone(
-    schedule: Schedule,
+    schedule: MessageSchedule,
     routes: Routes,
     *,
     protocol: Protocol | None = None,
@@ -108,7 +106,7 @@ def time_alone(
 
 
 def _message_latency_s(
-    schedule: Schedule, routes: Routes, crossed: Crossed, protocol: Protocol | None
+    schedule: MessageSchedule, routes: Routes, crossed: Crossed, protocol: Protocol | None
 ) -> Floats:
     if protocol is None:
         return crossed.latency_s[crossed.route]
@@ -116,7 +114,13 @@ def _message_latency_s(
 
 
 def _hop_transfer_s(
-    schedule: Schedule, routes: Routes, each: Round, hop: slice, *, crossed: Crossed, rates: Floats
+    schedule: MessageSchedule,
+    routes: Routes,
+    each: Round,
+    hop: slice,
+    *,
+    crossed: Crossed,
+    rates: Floats,
 ) -> float:
     """Return the time of the busiest link in one hop, over all repeats. [s]"""
     part = crossed._replace(route=crossed.route[hop])

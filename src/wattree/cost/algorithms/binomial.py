@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattree.cost.algorithms.messages import Round, Schedule, round_of
+from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
-
-__all__ = ["binomial"]
 
 _KINDS = ("broadcast", "reduce", "gather", "scatter")
 
 
 @ALGORITHMS.register("binomial")
-def binomial(call: Call) -> Schedule:
+def binomial(call: Call) -> MessageSchedule:
     """Return `ceil(log2 n)` steps; broadcast and reduce move all of `S` in each [1].
 
     In gather and scatter an edge carries the parts of the ranks below it, `(n - 1) / n S` in all
@@ -47,7 +45,7 @@ def binomial(call: Call) -> Schedule:
             )
         )
     source, target = ends_of(call.kind, order, root=call.root)
-    return Schedule(
+    return MessageSchedule(
         kind=call.kind,
         algorithm="binomial",
         group=call.group,

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from wattree.cost.algorithms.group import Group
-from wattree.cost.algorithms.messages import Schedule
+from wattree.cost.algorithms.group import RankGroup
+from wattree.cost.algorithms.messages import MessageSchedule
 from wattree.cost.algorithms.registry import ALGORITHMS, Call
 from wattree.cost.algorithms.tuning import NcclChoice, NcclSystem, nccl_choice
 from wattree.errors import CostError
 from wattree.hardware import Cluster
-
-__all__ = ["OURS", "choice_for", "nccl_knows", "nccl_system", "schedule_of"]
 
 #: Names in NCCL's tuning model → ours.
 OURS: Mapping[str, str] = {"nvls-tree": "nvls", "collnet-chain": "sharp"}
@@ -30,7 +28,7 @@ _CAPABILITIES = {
 }
 
 
-def schedule_of(call: Call, algorithm: str) -> Schedule:
+def schedule_of(call: Call, algorithm: str) -> MessageSchedule:
     """Return the messages of a collective by one algorithm. One rank alone sends none.
 
     Raises:
@@ -40,7 +38,7 @@ def schedule_of(call: Call, algorithm: str) -> Schedule:
     make = ALGORITHMS[algorithm]
     if call.group.ranks == 1:
         nothing = np.zeros(1, dtype=np.int64)
-        return Schedule(
+        return MessageSchedule(
             kind=call.kind,
             algorithm=algorithm,
             group=call.group,
@@ -80,7 +78,7 @@ def nccl_knows(architecture: str) -> bool:
     return architecture in _CAPABILITIES
 
 
-def nccl_system(cluster: Cluster, group: Group, *, collnet: bool = False) -> NcclSystem:
+def nccl_system(cluster: Cluster, group: RankGroup, *, collnet: bool = False) -> NcclSystem:
     """Return what NCCL would know of a group of a cluster's NVIDIA devices.
 
     A domain of NVLink counts as a node, as NCCL counts racks of NVL72.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["disjoint_cycles"]
-
 Integers = NDArray[np.int64]
 
 #: Steps after which the search keeps the best it has; the nodes there are need far fewer.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattree.cost.algorithms.messages import Schedule, round_of
+from wattree.cost.algorithms.messages import MessageSchedule, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of
-
-__all__ = ["direct"]
 
 
 @ALGORITHMS.register("direct")
-def direct(call: Call) -> Schedule:
+def direct(call: Call) -> MessageSchedule:
     """Return one step in which all messages travel at once; all-reduce takes two.
 
     As gloo's pairwise all-to-all, and the two-shot all-reduce over full meshes do.
@@ -34,7 +32,7 @@ def direct(call: Call) -> Schedule:
         "scatter": (round_of(call.root, rooted, first=rooted, period=n),),
     }[call.kind]
     source, target = ends_of(call.kind, ranks, root=call.root)
-    return Schedule(
+    return MessageSchedule(
         kind=call.kind,
         algorithm="direct",
         group=call.group,
@@ -45,7 +43,7 @@ def direct(call: Call) -> Schedule:
     )
 
 
-def _pairs(call: Call) -> Schedule:
+def _pairs(call: Call) -> MessageSchedule:
     n = call.group.ranks
     if call.kind == "send_receive":
         one, other = np.array([call.root]), np.array([call.peer])
@@ -58,7 +56,7 @@ def _pairs(call: Call) -> Schedule:
     first = np.arange(len(one))
     moved = one != other  # a message to oneself stays where it is
     only = round_of(one[moved], other[moved], first=first[moved], period=len(one))
-    return Schedule(
+    return MessageSchedule(
         kind=call.kind,
         algorithm="direct",
         group=call.group,

@@ -7,18 +7,16 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost.algorithms.messages import Round, Schedule, round_of
+from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
 from wattree.errors import CostError
-
-__all__ = ["torus_rings"]
 
 Integers = NDArray[np.int64]
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 @ALGORITHMS.register("torus")
-def torus_rings(call: Call) -> Schedule:
+def torus_rings(call: Call) -> MessageSchedule:
     """Return scatters along one axis after the other, and gathers back, all links at work [1, 2].
 
     The data is cut into as many parts as a device has links, two for each axis. Each part begins
@@ -49,7 +47,7 @@ def torus_rings(call: Call) -> Schedule:
         "all_gather": tuple(gather),
     }[call.kind]
     source, target = ends_of(call.kind, np.concatenate([part.owner for part in parts]))
-    return Schedule(
+    return MessageSchedule(
         kind=call.kind,
         algorithm="torus",
         group=call.group,

@@ -18,13 +18,11 @@ from wattree.hardware.topologies import (
     slice_shape,
 )
 
-__all__ = ["Group", "contiguous_group", "group_of", "has_cycles", "ring_cycles"]
-
 Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RankGroup:
     """Ranks in order, and the domain of fast links in which each sits.
 
     Attributes:
@@ -88,13 +86,13 @@ class Group:
         return np.stack(members)
 
 
-def contiguous_group(ranks: int, inside: int) -> Group:
+def contiguous_group(ranks: int, inside: int) -> RankGroup:
     """Return ranks 0, 1, … on devices of those numbers, `inside` of them in each domain."""
     devices = np.arange(ranks, dtype=np.int64)
-    return Group(devices=devices, node=devices // inside)
+    return RankGroup(devices=devices, node=devices // inside)
 
 
-def group_of(cluster: Cluster, devices: Sequence[int]) -> Group:
+def group_of(cluster: Cluster, devices: Sequence[int]) -> RankGroup:
     """Return the group of those devices of a cluster, in that order.
 
     Raises:
@@ -110,7 +108,7 @@ def group_of(cluster: Cluster, devices: Sequence[int]) -> Group:
     size = cluster.domain_devices
     domain = array // size
     local = array[domain == domain[0]] % size if len(array) else array
-    return Group(
+    return RankGroup(
         devices=array,
         node=domain,
         cycles=ring_cycles(cluster.node, size, local),

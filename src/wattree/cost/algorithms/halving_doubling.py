@@ -5,17 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost.algorithms.messages import Round, Schedule, round_of
+from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
-
-__all__ = ["halving_doubling"]
 
 Integers = NDArray[np.int64]
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 @ALGORITHMS.register("halving-doubling")
-def halving_doubling(call: Call) -> Schedule:
+def halving_doubling(call: Call) -> MessageSchedule:
     """Return `log2 n` steps each for scatter and gather, together `2 (n - 1) / n S` bytes [1, 2].
 
     Where n is no power of two, the first ranks pair up: one of each pair hands all of its data to
@@ -53,7 +51,7 @@ def halving_doubling(call: Call) -> Schedule:
         ),
     }[call.kind]
     source, target = ends_of(call.kind, order)
-    return Schedule(
+    return MessageSchedule(
         kind=call.kind,
         algorithm="halving-doubling",
         group=group,

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattree.cost.algorithms.messages import Schedule
+from wattree.cost.algorithms.messages import MessageSchedule
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
 from wattree.cost.algorithms.two_level import between_domains, shard_owner, within_domains
-
-__all__ = ["hierarchical"]
 
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 @ALGORITHMS.register("hierarchical")
-def hierarchical(call: Call) -> Schedule:
+def hierarchical(call: Call) -> MessageSchedule:
     """Return ring phases at two levels.
 
     All-reduce: reduce-scatter among the m members of a domain, all-reduce of `S / m` among the N
@@ -42,7 +40,7 @@ def hierarchical(call: Call) -> Schedule:
             rounds += within_domains(grid, offset=1, reduces=False)
         owner = shard_owner(grid, shard=after, offset=1)
     source, target = ends_of(call.kind, owner)
-    return Schedule(
+    return MessageSchedule(
         kind=call.kind,
         algorithm="hierarchical",
         group=call.group,

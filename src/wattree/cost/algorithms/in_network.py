@@ -5,19 +5,23 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost.algorithms.messages import Round, Schedule, round_of
+from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
 from wattree.cost.algorithms.two_level import between_domains, shard_owner, within_domains
 from wattree.errors import CostError
-
-__all__ = ["nvls", "sharp"]
 
 Integers = NDArray[np.int64]
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
+_NO_SWITCH = (
+    "algorithm 'nvls' needs a switch that adds in every domain; these devices have none, use "
+    "'ring' or 'tree'"
+)
+
+
 @ALGORITHMS.register("nvls")
-def nvls(call: Call) -> Schedule:
+def nvls(call: Call) -> MessageSchedule:
     """Return collectives through NVSwitches that add and multicast.
 
     Place l of a domain works on shard l: the switch reads the shard from all members, adds, and
@@ -33,15 +37,12 @@ def nvls(call: Call) -> Schedule:
     group = call.group
     grid = group.grid(needed_by="algorithm 'nvls'")
     if len(group.switches) != len(grid):
-        raise CostError(
-            "algorithm 'nvls' needs a switch that adds in every domain; these devices have none, "
-            "use 'ring' or 'tree'"
-        )
+        raise CostError(_NO_SWITCH)
     domains, inside = grid.shape
     places = np.arange(inside)
     switch = group.ranks + np.arange(domains)[:, None]
-    everything, shard = domains * inside, places * domains
-    period = everything
+    everything = period = domains * inside
+    shard = places * domains
 
     def pull() -> tuple[Round, ...]:
         """Return the switch reading all shards from all, and handing each to its place."""
@@ -68,12 +69,12 @@ def nvls(call: Call) -> Schedule:
         if call.kind == "all_reduce":
             rounds += between_domains(grid, shard=places, offset=1, reduces=False) + pushed
     source, target = ends_of(call.kind, owner)
-    return Schedule(
+    return MessageSchedule(
         kind=call.kind,
         algorithm="nvls",
         group=group,
         helpers=group.switches,
-        chunk_bytes=np.full(everything, call.size_bytes / everything),
+        chunk_bytes=np.full(period, call.size_bytes / period),
         source=source,
         target=target,
         rounds=rounds,
@@ -82,7 +83,7 @@ def nvls(call: Call) -> Schedule:
 
 
 @ALGORITHMS.register("sharp")
-def sharp(call: Call) -> Schedule:
+def sharp(call: Call) -> MessageSchedule:
     """Return an all-reduce that the switches of the fabric add.
 
     Reduce-scatter in every domain, then every place sends its shard into the fabric and gets the
@@ -109,7 +110,7 @@ def sharp(call: Call) -> Schedule:
             round_of(root, grid, first=shard * domains, count=domains, period=grid.size),
         )
     source, target = ends_of(call.kind, np.zeros(grid.size, dtype=np.int64))
-    return Schedule(
+    return MessageSchedule(
         kind=call.kind,
         algorithm="sharp",
         group=call.group,

@@ -8,13 +8,11 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Layout"]
-
 Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class GroupLayout:
     """The groups over some axes of a mesh whose rank r sits on device r. Hashable.
 
     Attributes:
@@ -71,7 +69,7 @@ class Layout:
             domains *= degree // here
         return tuple(inside), domains
 
-    def with_domains(self, most: int) -> Layout:
+    def with_domains(self, most: int) -> GroupLayout:
         """Return a layout of the same groups, cut down to at most so many domains.
 
         Only where domains hold equal parts of a group; otherwise the layout itself.
@@ -81,7 +79,7 @@ class Layout:
             return self
         return replace(self, spans=(*split[0], (most, self.domain)))
 
-    def on_switches(self) -> Layout:
+    def on_switches(self) -> GroupLayout:
         """Return the layout by which all that lie as spread are the same behind switches.
 
         Members of a domain stand side by side, those of others in the domains that follow.

@@ -14,14 +14,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wattree.cost.algorithms.group import Group
-
-__all__ = ["EVERY", "Round", "Schedule", "round_of"]
+from wattree.cost.algorithms.group import RankGroup
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-#: In `Schedule.source` every rank has a contribution; in `Schedule.target` every rank ends with it.
+#: In `MessageSchedule.source` every rank has a contribution; in `MessageSchedule.target` every rank
+#: ends with it.
 EVERY = -1
 
 
@@ -95,7 +94,7 @@ def round_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class MessageSchedule:
     """One collective, ready to be timed, loaded onto links or played.
 
     Attributes:
@@ -114,7 +113,7 @@ class Schedule:
 
     kind: str
     algorithm: str
-    group: Group
+    group: RankGroup
     helpers: tuple[str, ...] = ()
     chunk_bytes: Floats
     source: Integers

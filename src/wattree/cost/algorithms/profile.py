@@ -15,14 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.cost.algorithms.choose import schedule_of
-from wattree.cost.algorithms.group import Group, has_cycles, ring_cycles
-from wattree.cost.algorithms.layout import Layout
-from wattree.cost.algorithms.messages import Round, Schedule
+from wattree.cost.algorithms.group import RankGroup, has_cycles, ring_cycles
+from wattree.cost.algorithms.layout import GroupLayout
+from wattree.cost.algorithms.messages import MessageSchedule, Round
 from wattree.cost.algorithms.registry import Call
-from wattree.cost.algorithms.wiring import Traffic, Wiring, busiest_s, crossing_of
+from wattree.cost.algorithms.wiring import LinkTraffic, Wiring, busiest_s, crossing_of
 from wattree.errors import CostError
-
-__all__ = ["Profile", "profile_of", "shifted_stretch"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -32,7 +30,7 @@ _EXCHANGES = frozenset({"direct", "rail"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class CollectiveProfile:
     """A collective of one byte.
 
     Attributes:
@@ -60,7 +58,7 @@ class Profile:
 
 
 @lru_cache(maxsize=8192)  # sizes scale; kinds, algorithms and places of a search are few
-def profile_of(kind: str, algorithm: str, layout: Layout, wiring: Wiring) -> Profile:
+def profile_of(kind: str, algorithm: str, layout: GroupLayout, wiring: Wiring) -> CollectiveProfile:
     """Return the profile of a collective.
 
     Args:
@@ -121,11 +119,11 @@ def shifted_stretch(distance: int, filled: int, wiring: Wiring) -> float:
         wiring: Of the domain.
     """
     sender = np.arange(filled - distance)
-    traffic = Traffic(sender, sender + distance, np.ones(len(sender)))
+    traffic = LinkTraffic(sender, sender + distance, np.ones(len(sender)))
     return busiest_s(wiring, [traffic]) * wiring.scale_up.bandwidth_bytes_per_s
 
 
-def ring_stretch(layout: Layout, wiring: Wiring) -> float:
+def ring_stretch(layout: GroupLayout, wiring: Wiring) -> float:
     """Return the time of messages from every member to the next, over that through a port.
 
     All groups send at once; the last member of a group in the domain sends to the first, or off.
@@ -139,16 +137,18 @@ def ring_stretch(layout: Layout, wiring: Wiring) -> float:
     inside = (sender < layout.filled) & (receiver < layout.filled) & (sender != receiver)
     if not inside.any():
         return 1.0
-    traffic = Traffic(sender[inside], receiver[inside], np.ones(int(inside.sum())))
+    traffic = LinkTraffic(sender[inside], receiver[inside], np.ones(int(inside.sum())))
     return busiest_s(wiring, [traffic]) * wiring.scale_up.bandwidth_bytes_per_s
 
 
-def _schedule(kind: str, algorithm: str, layout: Layout, wiring: Wiring, base: int) -> Schedule:
+def _schedule(
+    kind: str, algorithm: str, layout: GroupLayout, wiring: Wiring, base: int
+) -> MessageSchedule:
     devices = layout.offsets + base
     domain = devices // layout.domain
     local = devices[domain == domain[0]] % layout.domain
     cycles = () if wiring.is_switch else ring_cycles(wiring.node, layout.domain, local)
-    group = Group(
+    group = RankGroup(
         devices=devices,
         node=domain,
         cycles=cycles,
@@ -164,7 +164,7 @@ def _schedule(kind: str, algorithm: str, layout: Layout, wiring: Wiring, base: i
 # ---------------------------------------------------------------------- counting messages
 
 
-def _places(schedule: Schedule, unit: int) -> Integers:
+def _places(schedule: MessageSchedule, unit: int) -> Integers:
     """Return the domain or leaf of every participant; -1 for a switch of the fabric.
 
     Args:
@@ -180,7 +180,7 @@ def _places(schedule: Schedule, unit: int) -> Integers:
     return np.concatenate([own, own[first]])  # a switch of each domain
 
 
-def _counted(schedule: Schedule, layout: Layout) -> Profile:
+def _counted(schedule: MessageSchedule, layout: GroupLayout) -> CollectiveProfile:
     domain = _places(schedule, layout.domain)
     leaf = _places(schedule, layout.leaf)
     if schedule.helpers and schedule.algorithm == "sharp":
@@ -206,7 +206,7 @@ def _counted(schedule: Schedule, layout: Layout) -> Profile:
             # To a switch of the fabric or from it; those inside a domain count as NCCL counts them.
             way = 0.5 if between and (ends >= schedule.ranks).all() else 1.0
             steps += np.array([1.0 - between, between]) * (each.repeats * way)
-    return Profile(
+    return CollectiveProfile(
         scale_up=float(loads[0]),
         adapter=float(loads[1]),
         uplink=float(loads[2]),
@@ -218,12 +218,12 @@ def _counted(schedule: Schedule, layout: Layout) -> Profile:
     )
 
 
-def _parts(schedule: Schedule) -> Iterator[Traffic]:
+def _parts(schedule: MessageSchedule) -> Iterator[LinkTraffic]:
     """Yield what is under way at one time, participants as numbered: a hop, or all if pipelined."""
     rounds = schedule.rounds
     if schedule.pipelined:
         if rounds:
-            yield Traffic(
+            yield LinkTraffic(
                 np.concatenate([each.sender for each in rounds]),
                 np.concatenate([each.receiver for each in rounds]),
                 np.concatenate([schedule.carried_bytes(each) for each in rounds]),
@@ -233,13 +233,13 @@ def _parts(schedule: Schedule) -> Iterator[Traffic]:
         yield from _hops(schedule, each)
 
 
-def _hops(schedule: Schedule, each: Round) -> Iterator[Traffic]:
+def _hops(schedule: MessageSchedule, each: Round) -> Iterator[LinkTraffic]:
     carried = schedule.carried_bytes(each)
     for hop in each.hops():
-        yield Traffic(each.sender[hop], each.receiver[hop], carried[hop])
+        yield LinkTraffic(each.sender[hop], each.receiver[hop], carried[hop])
 
 
-def _most(part: Traffic, chosen: NDArray[np.bool_], ranks: int) -> float:
+def _most(part: LinkTraffic, chosen: NDArray[np.bool_], ranks: int) -> float:
     """Return the bytes of the messages chosen at the busiest rank, out of it or into it. [B]"""
     ends = (part.sender[chosen], part.receiver[chosen])
     return max(
@@ -248,7 +248,9 @@ def _most(part: Traffic, chosen: NDArray[np.bool_], ranks: int) -> float:
     )
 
 
-def _most_of_a_leaf(part: Traffic, chosen: NDArray[np.bool_], leaf: Integers, ranks: int) -> float:
+def _most_of_a_leaf(
+    part: LinkTraffic, chosen: NDArray[np.bool_], leaf: Integers, ranks: int
+) -> float:
     """Return the bytes of the messages chosen out of the busiest leaf, over its members. [B]"""
     if not chosen.any():
         return 0.0
@@ -262,8 +264,8 @@ def _most_of_a_leaf(part: Traffic, chosen: NDArray[np.bool_], leaf: Integers, ra
 
 
 def _traffic_of_groups(
-    kind: str, algorithm: str, layout: Layout, wiring: Wiring, bases: Sequence[int]
-) -> list[list[Traffic]]:
+    kind: str, algorithm: str, layout: GroupLayout, wiring: Wiring, bases: Sequence[int]
+) -> list[list[LinkTraffic]]:
     """Return what the groups do to the first domain, each at one time after another."""
     if has_cycles(wiring.domain) or layout.split() is None:
         schedules = (_schedule(kind, algorithm, layout, wiring, base) for base in bases)
@@ -273,16 +275,16 @@ def _traffic_of_groups(
     return [[_moved(traffic, base) for traffic in first] for base in bases]
 
 
-def _moved(traffic: Traffic, devices: int) -> Traffic:
+def _moved(traffic: LinkTraffic, devices: int) -> LinkTraffic:
     sender, receiver, size_bytes = traffic
-    return Traffic(
+    return LinkTraffic(
         np.where(sender < 0, -1, sender + devices),
         np.where(receiver < 0, -1, receiver + devices),
         size_bytes,
     )
 
 
-def _traffic(schedule: Schedule, layout: Layout) -> list[Traffic]:
+def _traffic(schedule: MessageSchedule, layout: GroupLayout) -> list[LinkTraffic]:
     """Return what touches the first domain, at one time after another."""
     domain = _places(schedule, layout.domain)
     result = []
@@ -293,7 +295,7 @@ def _traffic(schedule: Schedule, layout: Layout) -> list[Traffic]:
         chosen = (outwards | inwards) & ~(helps & outwards & inwards)
         device = np.concatenate([schedule.group.devices, np.full(len(schedule.helpers), -1)])
         result.append(
-            Traffic(
+            LinkTraffic(
                 np.where(outwards, device[part.sender], -1)[chosen],
                 np.where(inwards, device[part.receiver], -1)[chosen],
                 part.size_bytes[chosen],
@@ -305,7 +307,7 @@ def _traffic(schedule: Schedule, layout: Layout) -> list[Traffic]:
 # --------------------------------------------------------------------- everyone to everyone
 
 
-def _exchange(kind: str, algorithm: str, layout: Layout, base: int) -> Profile:
+def _exchange(kind: str, algorithm: str, layout: GroupLayout, base: int) -> CollectiveProfile:
     """Return the profile of parts that go straight to their ranks, or over their rails."""
     if algorithm == "rail" and kind != "all_to_all":
         raise CostError(f"algorithm 'rail' has no {kind}; it has all_to_all")
@@ -324,7 +326,7 @@ def _exchange(kind: str, algorithm: str, layout: Layout, base: int) -> Profile:
             )
         scale_up = (inside.max() - 1.0) / inside.max()
         steps_inside, steps_between = float(inside.max() > 1), float(len(inside) > 1)
-    return Profile(
+    return CollectiveProfile(
         scale_up=passes * scale_up if n > 1 else 0.0,
         adapter=passes * float(1.0 - inside.min() / n),
         uplink=passes * float(1.0 - in_leaf.min() / n),
@@ -336,7 +338,9 @@ def _exchange(kind: str, algorithm: str, layout: Layout, base: int) -> Profile:
     )
 
 
-def _exchange_traffic(kind: str, algorithm: str, layout: Layout, base: int) -> list[Traffic]:
+def _exchange_traffic(
+    kind: str, algorithm: str, layout: GroupLayout, base: int
+) -> list[LinkTraffic]:
     devices = layout.offsets + base
     here = devices[devices < layout.domain]
     n, m = len(devices), len(here)
@@ -347,7 +351,7 @@ def _exchange_traffic(kind: str, algorithm: str, layout: Layout, base: int) -> l
     beyond = m if away > 0 else 0
     to_each = 1.0 / m if algorithm == "rail" else 1.0 / n
     return [
-        Traffic(
+        LinkTraffic(
             np.concatenate([one, here[:beyond], apart[:beyond]]),
             np.concatenate([other, apart[:beyond], here[:beyond]]),
             passes * np.concatenate([np.full(len(one), to_each), np.full(2 * beyond, away)]),

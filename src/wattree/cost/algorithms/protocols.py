@@ -13,15 +13,6 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "BASE_LATENCIES_S",
-    "HARDWARE",
-    "HARDWARE_LATENCIES_S",
-    "Protocol",
-    "base_latency_s",
-    "hop_latencies_s",
-]
-
 Floats = NDArray[np.float64]
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattree.cost.algorithms.messages import Schedule, round_of
+from wattree.cost.algorithms.messages import MessageSchedule, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, refuse_kind
-
-__all__ = ["rail"]
 
 
 @ALGORITHMS.register("rail")
-def rail(call: Call) -> Schedule:
+def rail(call: Call) -> MessageSchedule:
     """Return an all-to-all in two hops: over NVLink to the member on the receiver's rail, then out.
 
     What NCCL calls PXN: all parts that members of a domain send to one receiver leave together,
@@ -47,7 +45,7 @@ def rail(call: Call) -> Schedule:
             period=n * n,
         )
     )
-    return Schedule(
+    return MessageSchedule(
         kind=call.kind,
         algorithm="rail",
         group=call.group,

@@ -8,12 +8,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost.algorithms.group import Group
-from wattree.cost.algorithms.messages import EVERY, Schedule
+from wattree.cost.algorithms.group import RankGroup
+from wattree.cost.algorithms.messages import EVERY, MessageSchedule
 from wattree.errors import CostError
 from wattree.registry import Registry
-
-__all__ = ["ALGORITHMS", "KINDS", "Algorithm", "Call", "ends_of", "refuse_kind"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -51,7 +49,7 @@ class Call:
 
     kind: str
     size_bytes: float
-    group: Group
+    group: RankGroup
     root: int = 0
     peer: int = 1
     matrix_bytes: Floats | None = None
@@ -83,7 +81,7 @@ class Call:
 class Algorithm(Protocol):
     """Turns a call into messages."""
 
-    def __call__(self, call: Call) -> Schedule:
+    def __call__(self, call: Call) -> MessageSchedule:
         """Return the messages; every chunk reaches its target if rounds are played in order.
 
         The group has two ranks or more.

@@ -7,18 +7,16 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost.algorithms.group import Group
-from wattree.cost.algorithms.messages import Round, Schedule, round_of
+from wattree.cost.algorithms.group import RankGroup
+from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
-
-__all__ = ["ring", "ring_orders"]
 
 Integers = NDArray[np.int64]
 _KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 
 
 @ALGORITHMS.register("ring")
-def ring(call: Call) -> Schedule:
+def ring(call: Call) -> MessageSchedule:
     """Return ring algorithms; all-reduce takes `2 (n - 1)` steps of `S / n` [1].
 
     Broadcast and reduce are pipelined chains. All-to-all passes parts on from neighbour to
@@ -61,7 +59,7 @@ def ring(call: Call) -> Schedule:
     }[call.kind]
     owner = np.roll(orders, 1, axis=1) if call.kind == "reduce_scatter" else orders
     source, target = ends_of(call.kind, owner.ravel())
-    return Schedule(
+    return MessageSchedule(
         kind=call.kind,
         algorithm="ring",
         group=call.group,
@@ -72,7 +70,7 @@ def ring(call: Call) -> Schedule:
     )
 
 
-def ring_orders(group: Group, channels: int | None = None) -> Integers:
+def ring_orders(group: RankGroup, channels: int | None = None) -> Integers:
     """Return the order of the ranks in each channel's ring. Shape `(channels, n)`.
 
     A ring enters and leaves every domain once. There are as many rings as the smallest domain has
@@ -121,7 +119,7 @@ def _crossed(members: Integers, channel: int, index: int) -> Integers:
     return forth[::-1] if index % 2 else forth
 
 
-def _chain(call: Call, orders: Integers) -> Schedule:
+def _chain(call: Call, orders: Integers) -> MessageSchedule:
     """Return a pipelined chain away from the root, or towards it."""
     channels, n = orders.shape
     begin = np.argmax(orders == call.root, axis=1)
@@ -137,7 +135,7 @@ def _chain(call: Call, orders: Integers) -> Schedule:
         reduces=call.kind == "reduce",
     )
     source, target = ends_of(call.kind, np.zeros(channels, dtype=np.int64), root=call.root)
-    return Schedule(
+    return MessageSchedule(
         kind=call.kind,
         algorithm="ring",
         group=call.group,
@@ -149,7 +147,7 @@ def _chain(call: Call, orders: Integers) -> Schedule:
     )
 
 
-def _ring_all_to_all(call: Call) -> Schedule:
+def _ring_all_to_all(call: Call) -> MessageSchedule:
     order = ring_orders(call.group, 1)[0]
     n = len(order)
     place = np.arange(n)
@@ -171,7 +169,7 @@ def _ring_all_to_all(call: Call) -> Schedule:
         )
         for hops in range(1, n)
     )
-    return Schedule(
+    return MessageSchedule(
         kind=call.kind,
         algorithm="ring",
         group=call.group,

@@ -12,8 +12,6 @@ from wattree.cost.algorithms.search import first_paths
 from wattree.errors import CostError
 from wattree.hardware import Network
 
-__all__ = ["Crossed", "Routes"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

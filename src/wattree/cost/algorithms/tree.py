@@ -5,18 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.cost.algorithms.group import Group
-from wattree.cost.algorithms.messages import Round, Schedule, round_of
+from wattree.cost.algorithms.group import RankGroup
+from wattree.cost.algorithms.messages import MessageSchedule, Round, round_of
 from wattree.cost.algorithms.registry import ALGORITHMS, Call, ends_of, refuse_kind
-
-__all__ = ["binary_tree_parents", "tree"]
 
 Integers = NDArray[np.int64]
 _KINDS = ("all_reduce", "broadcast", "reduce")
 
 
 @ALGORITHMS.register("tree")
-def tree(call: Call) -> Schedule:
+def tree(call: Call) -> MessageSchedule:
     """Return two complementary trees, each with half of the data, up and down, pipelined [1, 2].
 
     A leaf of one tree is an inner node of the other, so that no domain sends much more than the
@@ -47,7 +45,7 @@ def tree(call: Call) -> Schedule:
         "broadcast": (down,),
     }
     source, target = ends_of(call.kind, np.zeros(len(edges), dtype=np.int64), root=call.root)
-    return Schedule(
+    return MessageSchedule(
         kind=call.kind,
         algorithm="tree",
         group=call.group,
@@ -80,7 +78,7 @@ def binary_tree_parents(nodes: int, *, second: bool = False) -> Integers:
 
 
 def _edges(
-    group: Group, members: list[Integers], *, channel: int, second: bool, call: Call
+    group: RankGroup, members: list[Integers], *, channel: int, second: bool, call: Call
 ) -> tuple[Integers, Integers, Integers]:
     """Return child, parent and hop of every edge, hops counted upwards from the leaves."""
     nodes = len(members)

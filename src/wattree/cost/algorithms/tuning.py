@@ -20,17 +20,6 @@ from wattree.cost.algorithms.protocols import (
 )
 from wattree.errors import CostError
 
-__all__ = [
-    "NCCL_KEYS",
-    "NcclChoice",
-    "NcclColumns",
-    "NcclSystem",
-    "nccl_choice",
-    "nccl_columns",
-    "nccl_expected_s",
-    "nccl_times_s",
-]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from wattree.cost.algorithms.messages import Round, round_of
 
-__all__ = ["between_domains", "shard_owner", "within_domains"]
-
 Integers = NDArray[np.int64]
 
 

@@ -21,8 +21,6 @@ from wattree.hardware.topologies import (
 )
 from wattree.hardware.topologies.node_network import adapters_of
 
-__all__ = ["Crossing", "Traffic", "Wiring", "busiest_s", "crossing_of", "wiring_of"]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -87,7 +85,7 @@ def wiring_of(cluster: Cluster) -> Wiring:
     )
 
 
-class Traffic(NamedTuple):
+class LinkTraffic(NamedTuple):
     """Messages at one time that touch the first domain, devices numbered within it.
 
     Attributes:
@@ -100,7 +98,7 @@ class Traffic(NamedTuple):
     size_bytes: Floats
 
 
-class Crossing(NamedTuple):
+class LinkCrossing(NamedTuple):
     """What messages within a domain meet: latency of the longest way, and its kind of hardware."""
 
     latency_s: float
@@ -122,7 +120,7 @@ def _touches_adapter(wiring: Wiring) -> NDArray[np.bool_]:
     return np.array([any(end.startswith("nic") for end in pair) for pair in ends])
 
 
-def _ends(wiring: Wiring, traffic: Traffic) -> tuple[Integers, Integers, Floats]:
+def _ends(wiring: Wiring, traffic: LinkTraffic) -> tuple[Integers, Integers, Floats]:
     """Return vertices of the messages, those to other domains as far as the adapter."""
     routes = _routes(wiring)
     devices = routes.places([device_name(place) for place in range(wiring.domain)])
@@ -142,7 +140,7 @@ def _ends(wiring: Wiring, traffic: Traffic) -> tuple[Integers, Integers, Floats]
     return sender, receiver, traffic.size_bytes
 
 
-def busiest_s(wiring: Wiring, traffics: Sequence[Traffic]) -> float:
+def busiest_s(wiring: Wiring, traffics: Sequence[LinkTraffic]) -> float:
     """Return the time of the busiest link of a domain under messages at one time. [s]
 
     Links of adapters are left out: adapters have loads and sharing of their own.
@@ -151,7 +149,7 @@ def busiest_s(wiring: Wiring, traffics: Sequence[Traffic]) -> float:
         CostError: A device cannot be reached from another.
     """
     routes = _routes(wiring)
-    together = Traffic(*(np.concatenate(parts) for parts in zip(*traffics, strict=True)))
+    together = LinkTraffic(*(np.concatenate(parts) for parts in zip(*traffics, strict=True)))
     sender, receiver, size = _ends(wiring, together)
     if not len(sender):
         return 0.0
@@ -160,7 +158,7 @@ def busiest_s(wiring: Wiring, traffics: Sequence[Traffic]) -> float:
     return float(times.max(initial=0.0))
 
 
-def crossing_of(wiring: Wiring, traffic: Traffic) -> Crossing:
+def crossing_of(wiring: Wiring, traffic: LinkTraffic) -> LinkCrossing:
     """Return what the messages within a domain meet.
 
     Raises:
@@ -168,8 +166,8 @@ def crossing_of(wiring: Wiring, traffic: Traffic) -> Crossing:
     """
     inside = (traffic.sender >= 0) & (traffic.receiver >= 0)
     if not inside.any():
-        return Crossing(0.0, 0)
+        return LinkCrossing(0.0, 0)
     routes = _routes(wiring)
     devices = routes.places([device_name(place) for place in range(wiring.domain)])
     crossed = routes.crossed(devices[traffic.sender[inside]], devices[traffic.receiver[inside]])
-    return Crossing(float(crossed.latency_s.max()), int(routes.hardware(crossed).max()))
+    return LinkCrossing(float(crossed.latency_s.max()), int(routes.hardware(crossed).max()))

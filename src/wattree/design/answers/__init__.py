@@ -22,35 +22,36 @@ from wattree.design.answers.break_even import (
     crossings,
 )
 from wattree.design.answers.budget import Budgets, BudgetStep, best_within, budgets
-from wattree.design.answers.elasticity import Bottleneck, Elasticity, bottleneck, elasticities
+from wattree.design.answers.elasticity import Elasticity, LimitingResource, bottleneck, elasticities
 from wattree.design.answers.pareto import Front, pareto, undominated
 from wattree.design.answers.sensitivity import Bar, Effect, Tornado, main_effects, tornado
-from wattree.design.answers.spend import CAPITAL, Spending, Step, spend
-from wattree.design.answers.summary import Comparison, Summary, summarise
-from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, Value, sweep_of
+from wattree.design.answers.spend import CAPITAL, Spending, SpendingStep, spend
+from wattree.design.answers.summary import StudySummary, ValueComparison, summarise
+from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, sweep_of
 from wattree.design.answers.worth import LevelWorth, Worth, worth
+from wattree.design.points import Value
 
 __all__ = [
     "CAPITAL",
     "AxisColumn",
     "Bar",
-    "Bottleneck",
     "BreakEven",
     "BudgetStep",
     "Budgets",
-    "Comparison",
     "Crossing",
     "Effect",
     "Elasticity",
     "Front",
     "LevelWorth",
+    "LimitingResource",
     "NoAnswer",
     "Spending",
-    "Step",
-    "Summary",
+    "SpendingStep",
+    "StudySummary",
     "Sweep",
     "Tornado",
     "Value",
+    "ValueComparison",
     "Worth",
     "best_within",
     "bottleneck",

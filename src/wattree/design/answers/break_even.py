@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wattree.design.answers.sweep import AxisColumn, Flags, Floats, NoAnswer, Sweep, Value
-
-__all__ = ["BreakEven", "Crossing", "break_even", "break_even_with", "crossings"]
+from wattree.design.answers.sweep import AxisColumn, Flags, Floats, NoAnswer, Sweep
+from wattree.design.points import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

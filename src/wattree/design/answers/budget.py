@@ -9,8 +9,6 @@ import numpy as np
 from wattree.design.answers.pareto import undominated
 from wattree.design.answers.sweep import Floats, NoAnswer, Sweep
 
-__all__ = ["BudgetStep", "Budgets", "best_within", "budgets"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStep:

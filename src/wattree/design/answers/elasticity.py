@@ -8,8 +8,6 @@ import numpy as np
 
 from wattree.design.answers.sweep import AxisColumn, Floats, NoAnswer, Sweep, answered_by_axis
 
-__all__ = ["Bottleneck", "Elasticity", "bottleneck", "elasticities"]
-
 #: A resource whose doubling changes the measure by less than 1 % does not limit it: 2^-0.015.
 _NEGLIGIBLE = 0.015
 
@@ -38,7 +36,7 @@ class Elasticity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bottleneck:
+class LimitingResource:
     """The resource of which less would hurt most at a point.
 
     Attributes:
@@ -71,7 +69,7 @@ def elasticities(
     return answered_by_axis(sweep, lambda axis: _elasticity(sweep, axis, values, base))
 
 
-def bottleneck(sweep: Sweep, measure: str, base: int | None = None) -> Bottleneck | NoAnswer:
+def bottleneck(sweep: Sweep, measure: str, base: int | None = None) -> LimitingResource | NoAnswer:
     """Return which resource limits a measure at a point, the best one if None.
 
     At the best point nothing better is near, so what counts is what less of a resource would do.
@@ -85,7 +83,7 @@ def bottleneck(sweep: Sweep, measure: str, base: int | None = None) -> Bottlenec
     limits = first is not None and first.slope is not None and first.slope < -_NEGLIGIBLE
     chosen = sweep.best(measure) if base is None else base
     assert isinstance(chosen, int)
-    return Bottleneck(
+    return LimitingResource(
         measure=measure,
         base=chosen,
         axis=first.axis if first is not None and limits else None,

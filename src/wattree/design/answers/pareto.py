@@ -9,8 +9,6 @@ import numpy as np
 
 from wattree.design.answers.sweep import Floats, Integers, NoAnswer, Sweep
 
-__all__ = ["Front", "pareto", "undominated"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:

@@ -7,16 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattree.design.answers.budget import best_within
-from wattree.design.answers.sweep import AxisColumn, Floats, NoAnswer, Sweep, Value
-
-__all__ = ["CAPITAL", "Spending", "Step", "spend"]
+from wattree.design.answers.sweep import AxisColumn, Floats, NoAnswer, Sweep
+from wattree.design.points import Value
 
 #: The measure that a price of the cluster is known by.
 CAPITAL = "capital_usd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class SpendingStep:
     """One more step of one axis.
 
     Attributes:
@@ -59,8 +58,8 @@ class Spending:
     measure: str
     base: int
     sum_usd: float
-    steps: tuple[Step, ...]
-    free: tuple[Step, ...]
+    steps: tuple[SpendingStep, ...]
+    free: tuple[SpendingStep, ...]
     anywhere: int
     gain: float
     without: dict[str, str]
@@ -116,7 +115,7 @@ def _known(sweep: Sweep, measure: str) -> tuple[Floats, Floats] | NoAnswer:
     return prices if isinstance(prices, NoAnswer) else (values, prices)
 
 
-def _rank(step: Step) -> tuple[bool, float, float]:
+def _rank(step: SpendingStep) -> tuple[bool, float, float]:
     return (not step.affordable, -step.gain_per_sum, step.extra_usd)
 
 
@@ -127,7 +126,7 @@ def _cheapest(prices: Floats, values: Floats, both: np.ndarray) -> int:
 
 def _steps(
     sweep: Sweep, values: Floats, prices: Floats, base: int, sum_usd: float
-) -> tuple[list[Step], list[Step], dict[str, str]]:
+) -> tuple[list[SpendingStep], list[SpendingStep], dict[str, str]]:
     paid, free, without = [], [], {}
     for axis in sweep.axes:
         steps = _along(sweep, axis, values, prices, base=base, sum_usd=sum_usd)
@@ -145,7 +144,7 @@ def _steps(
 
 def _along(
     sweep: Sweep, axis: AxisColumn, values: Floats, prices: Floats, *, base: int, sum_usd: float
-) -> list[Step] | NoAnswer:
+) -> list[SpendingStep] | NoAnswer:
     line = sweep.alone(axis, base)
     line = line[line != base]
     if not len(line):
@@ -161,11 +160,11 @@ def _along(
 
 def _step(
     axis: AxisColumn, point: int, values: Floats, prices: Floats, *, base: int, sum_usd: float
-) -> Step:
+) -> SpendingStep:
     extra = float(prices[point] - prices[base])
     ratio = float(values[point] / values[base])
     part = min(1.0, sum_usd / extra) if extra > 0 else 1.0
-    return Step(
+    return SpendingStep(
         axis=axis.name,
         value=axis.value(point),
         point=point,

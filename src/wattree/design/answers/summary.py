@@ -11,15 +11,14 @@ import numpy as np
 
 from wattree.design.answers.break_even import BreakEven, break_even
 from wattree.design.answers.budget import Budgets, budgets
-from wattree.design.answers.elasticity import Bottleneck, bottleneck
+from wattree.design.answers.elasticity import LimitingResource, bottleneck
 from wattree.design.answers.pareto import Front, pareto
 from wattree.design.answers.sensitivity import Effect, Tornado, main_effects, tornado
 from wattree.design.answers.spend import CAPITAL, Spending, spend
-from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, Value, sweep_of
+from wattree.design.answers.sweep import AxisColumn, NoAnswer, Sweep, sweep_of
 from wattree.design.answers.worth import Worth, worth
+from wattree.design.points import Value
 from wattree.design.results import OBJECTIVE_TOTALS, Results
-
-__all__ = ["Comparison", "Summary", "summarise"]
 
 #: An axis with more values than this is a range, whose values are no alternatives to each other.
 _MOST_ALTERNATIVES = 8
@@ -28,7 +27,7 @@ _MOST_BASES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class ValueComparison:
     """Two values of an axis along another, in both ways of treating all other axes.
 
     Attributes:
@@ -41,7 +40,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class StudySummary:
     """What is known of a study.
 
     Attributes:
@@ -65,15 +64,15 @@ class Summary:
     front: Front | NoAnswer
     tornados: Mapping[str, Tornado | NoAnswer]
     effects: Mapping[str, tuple[Effect, ...] | NoAnswer]
-    bottlenecks: Mapping[str, Bottleneck | NoAnswer]
+    bottlenecks: Mapping[str, LimitingResource | NoAnswer]
     worths: Mapping[str, tuple[Worth | NoAnswer, Worth | NoAnswer]]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[ValueComparison, ...]
     budgets: Mapping[str, Budgets | NoAnswer]
     spending: tuple[Spending, ...] | NoAnswer
     infeasible: Mapping[str, int]
 
 
-def summarise(results: Results) -> Summary:
+def summarise(results: Results) -> StudySummary:
     """Return every answer that the points of a study give, and why others cannot be given."""
     sweep = sweep_of(results)
     wanted = [OBJECTIVE_TOTALS[name] for name in results.study.objectives]
@@ -84,7 +83,7 @@ def summarise(results: Results) -> Summary:
     first = wanted[0]
     base = best.get(first)
     reasons = Counter(one.reason or "no reason" for one in results.outcomes if not one.feasible)
-    return Summary(
+    return StudySummary(
         sweep=sweep,
         measures=measures,
         missing=missing,
@@ -109,7 +108,7 @@ def summarise(results: Results) -> Summary:
     )
 
 
-def _comparisons(sweep: Sweep, measure: str, base: int | None) -> tuple[Comparison, ...]:
+def _comparisons(sweep: Sweep, measure: str, base: int | None) -> tuple[ValueComparison, ...]:
     if base is None:
         return ()
     found = []
@@ -134,11 +133,11 @@ def _comparisons(sweep: Sweep, measure: str, base: int | None) -> tuple[Comparis
                     for place in (None, base)
                 )
                 if isinstance(anew, BreakEven):
-                    found.append(Comparison(anew=anew, alone=alone))
+                    found.append(ValueComparison(anew=anew, alone=alone))
     return tuple(sorted(found, key=_rank))
 
 
-def _rank(found: Comparison) -> tuple[bool, float]:
+def _rank(found: ValueComparison) -> tuple[bool, float]:
     """Order by whether there is a break-even, then by the most that is gained or lost."""
     gains = np.abs(found.anew.gains[np.isfinite(found.anew.gains)])
     return not found.anew.crossings, -float(gains.max(initial=0.0))

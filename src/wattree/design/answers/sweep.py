@@ -15,19 +15,6 @@ from wattree.design.results import Results
 from wattree.design.study import Axis
 from wattree.errors import nearest
 
-__all__ = [
-    "AxisColumn",
-    "Flags",
-    "Floats",
-    "Integers",
-    "NoAnswer",
-    "Sweep",
-    "Value",
-    "answered_by_axis",
-    "is_number",
-    "sweep_of",
-]
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattree.design.answers.break_even import BreakEven, break_even_with
-from wattree.design.answers.sweep import AxisColumn, Flags, Floats, NoAnswer, Sweep, Value
-
-__all__ = ["LevelWorth", "Worth", "worth"]
+from wattree.design.answers.sweep import AxisColumn, Flags, Floats, NoAnswer, Sweep
+from wattree.design.points import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,15 +8,13 @@ from typing import Protocol
 
 from wattree.design.evaluate import Evaluator
 from wattree.design.outcome import Outcome
-from wattree.design.points import Point
+from wattree.design.points import DesignPoint
 from wattree.design.study import Study
 from wattree.graph import ModelGraph
 
-__all__ = ["Backend", "Here", "Work"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class StudyWork:
     """What a worker must know before its first point; whole, so that it needs no files.
 
     Attributes:
@@ -39,7 +37,7 @@ class Backend(Protocol):
     def room(self) -> int:
         """How many more points it takes at once."""
 
-    def submit(self, points: Sequence[Point]) -> None:
+    def submit(self, points: Sequence[DesignPoint]) -> None:
         """Take points, at most as many as there is room for."""
 
     def completed(self, timeout_s: float) -> list[Outcome]:
@@ -52,15 +50,15 @@ class Backend(Protocol):
 class Here:
     """Evaluates in this process, a point at a time."""
 
-    def __init__(self, work: Work) -> None:
-        self._evaluator, self._points = work.evaluator(), list[Point]()
+    def __init__(self, work: StudyWork) -> None:
+        self._evaluator, self._points = work.evaluator(), list[DesignPoint]()
 
     @property
     def room(self) -> int:
         """How many more points it takes at once."""
         return 1 - len(self._points)
 
-    def submit(self, points: Sequence[Point]) -> None:
+    def submit(self, points: Sequence[DesignPoint]) -> None:
         """Take a point."""
         self._points += points
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 
-from wattree.design.backends.backend import Backend, Here, Work
+from wattree.design.backends.backend import Backend, Here, StudyWork
 from wattree.design.backends.processes import Processes
 from wattree.errors import OutputError
 
-__all__ = ["backend_of"]
 
-
-def backend_of(on: str, work: Work, *, workers: int | None, points: int) -> Backend:
+def backend_of(on: str, work: StudyWork, *, workers: int | None, points: int) -> Backend:
     """Return what evaluates points.
 
     Args:

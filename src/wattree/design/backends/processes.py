@@ -13,12 +13,10 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 
-from wattree.design.backends.backend import Work
+from wattree.design.backends.backend import StudyWork
 from wattree.design.outcome import Outcome
-from wattree.design.points import Point
+from wattree.design.points import DesignPoint
 from wattree.errors import OutputError
-
-__all__ = ["Processes"]
 
 #: Libraries that would start threads of their own on every core.
 _ONE_THREAD = (
@@ -38,7 +36,7 @@ _MOST_DEATHS = 2
 class _Worker:
     """A process and its pipe."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: StudyWork) -> None:
         ours, theirs = socket.socketpair()
         environment = os.environ | dict.fromkeys(_ONE_THREAD, "1")
         descriptor = theirs.fileno()
@@ -50,7 +48,7 @@ class _Worker:
         )
         theirs.close()
         self.pipe = Connection(ours.detach())
-        self.point: Point | None = None
+        self.point: DesignPoint | None = None
         self.pipe.send(work)
 
     def end(self) -> None:
@@ -63,7 +61,7 @@ class _Worker:
 class Processes:
     """Evaluates points in processes of this machine."""
 
-    def __init__(self, work: Work, workers: int) -> None:
+    def __init__(self, work: StudyWork, workers: int) -> None:
         self._work, self._size = work, workers
         self._workers: list[_Worker] = []
         self._deaths: dict[str, int] = {}
@@ -74,7 +72,7 @@ class Processes:
         """How many more points it takes at once."""
         return self._size - sum(worker.point is not None for worker in self._workers)
 
-    def submit(self, points: Sequence[Point]) -> None:
+    def submit(self, points: Sequence[DesignPoint]) -> None:
         """Take points, at most as many as there is room for."""
         for point in points:
             worker = next((w for w in self._workers if w.point is None), None)
@@ -112,7 +110,7 @@ class Processes:
             worker.end()
         self._workers = []
 
-    def _send(self, worker: _Worker, point: Point) -> None:
+    def _send(self, worker: _Worker, point: DesignPoint) -> None:
         try:
             worker.pipe.send(point)
         except (BrokenPipeError, OSError):

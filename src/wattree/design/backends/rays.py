@@ -17,13 +17,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import wattree
-from wattree.design.backends.backend import Work
+from wattree.design.backends.backend import StudyWork
 from wattree.design.evaluate import Evaluator
 from wattree.design.outcome import Outcome
-from wattree.design.points import Point
+from wattree.design.points import DesignPoint
 from wattree.errors import MissingExtraError, OutputError
-
-__all__ = ["Rays"]
 
 #: Points handed over for each core: one that is evaluated, one that waits beside it.
 _EACH = 2
@@ -42,7 +40,7 @@ _INSTEAD_OF_AMDSMI = Path(__file__).parent / "without_amdsmi"
 _EVALUATORS: dict[str, Evaluator] = {}
 
 
-def _evaluate(work: Work, version: str, point: Point) -> Outcome:
+def _evaluate(work: StudyWork, version: str, point: DesignPoint) -> Outcome:
     """Evaluate a point on a worker, which keeps what it learns of a study from point to point."""
     if wattree.__version__ != version:
         raise OutputError(
@@ -63,7 +61,7 @@ class Rays:
         address: Of the cluster; None for one on this machine, which lives as long as the run.
     """
 
-    def __init__(self, work: Work, *, address: str | None, workers: int | None) -> None:
+    def __init__(self, work: StudyWork, *, address: str | None, workers: int | None) -> None:
         """Connect, or start a cluster on this machine.
 
         Args:
@@ -76,7 +74,7 @@ class Rays:
             OutputError: No cluster answers.
         """
         self.address, self._ray = address, _imported()
-        self._points: dict[Any, Point] = {}
+        self._points: dict[Any, DesignPoint] = {}
         # Ray logs each attempt to reach a cluster that is gone; that it is gone is told here, once.
         self._logger = logging.getLogger("ray")
         self._level = self._logger.level
@@ -103,7 +101,7 @@ class Rays:
         """How many more points it takes at once."""
         return self._most - len(self._points)
 
-    def submit(self, points: Sequence[Point]) -> None:
+    def submit(self, points: Sequence[DesignPoint]) -> None:
         """Take points, at most as many as there is room for."""
         with self._errors("is gone"):
             for point in points:

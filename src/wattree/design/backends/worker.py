@@ -7,8 +7,6 @@ import sys
 import traceback
 from multiprocessing.connection import Connection
 
-__all__ = ["serve"]
-
 
 def serve(descriptor: int) -> None:
     """Evaluate points that come through a pipe: first the work, then a point each time.

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from wattree.cost import Calibration, Constant, at_precision, software_family, volume_factor
 from wattree.cost.convolution import ConvolutionRates, fresh_s, product_time_s
+from wattree.cost.convolution_rates import convolution_rates
 from wattree.cost.precisions import precision_class
-from wattree.cost.rates import UPDATE_STATES, convolution_rates
+from wattree.cost.rates import UPDATE_STATES
 from wattree.cost.update import update_traffic_bytes
 from wattree.errors import RunError
 from wattree.hardware import Device, Precision

@@ -8,8 +8,6 @@ from wattree.design import Axis, Results, Study, Workload
 from wattree.design.answers import Sweep
 from wattree.report.design.words import level
 
-__all__ = ["axis_rows", "identity", "is_reconstruction", "marks", "source_rows", "workload_rows"]
-
 _RECONSTRUCTION = "reconstruction"
 
 

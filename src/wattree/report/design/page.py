@@ -11,7 +11,7 @@ from typing import Any
 
 from wattree import __version__
 from wattree.design import Results
-from wattree.design.answers import Summary, summarise
+from wattree.design.answers import StudySummary, summarise
 from wattree.design.results import OBJECTIVE_TOTALS
 from wattree.errors import MissingExtraError
 from wattree.files import write_atomic
@@ -27,8 +27,6 @@ from wattree.report.design.sections import (
     worth_sections,
 )
 from wattree.report.design.words import MEASURES, bottleneck_sentence
-
-__all__ = ["check_report", "design_page", "write_design_page"]
 
 _FOLDER = Path(__file__).with_name("page")
 _SECTIONS = (
@@ -99,7 +97,7 @@ def design_page(results: Results) -> str:
     )
 
 
-def _context(results: Results, summary: Summary) -> dict[str, Any]:
+def _context(results: Results, summary: StudySummary) -> dict[str, Any]:
     study = results.study
     first = OBJECTIVE_TOTALS[study.objectives[0]]
     comparisons = comparison_rows(summary)
@@ -135,7 +133,7 @@ def _context(results: Results, summary: Summary) -> dict[str, Any]:
     }
 
 
-def _counts(results: Results, summary: Summary) -> str:
+def _counts(results: Results, summary: StudySummary) -> str:
     done, fit = len(results), int(summary.sweep.feasible.sum())
     open_points = "" if results.points in {None, done} else f" of {results.points:,}"
     axes = sum(len(axis.levels) > 1 for axis in summary.sweep.axes)

@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.design import Results, WorkloadOutcome
-from wattree.design.answers import AxisColumn, NoAnswer, Summary, Tornado, Worth
+from wattree.design.answers import AxisColumn, NoAnswer, StudySummary, Tornado, Worth
 from wattree.report.design.basis import is_reconstruction
 from wattree.report.design.words import MEASURES, SHORT, level
-
-__all__ = ["payload", "script_json"]
 
 #: Kinds of figures that the page knows units for.
 _UNITS = {
@@ -43,7 +41,7 @@ _FIGURES = {
 _FIGURE_UNITS = _UNITS | {"step_time_s": "s", "average_power_w": "W", "memory_bytes": "B"}
 
 
-def payload(results: Results, summary: Summary) -> dict[str, Any]:
+def payload(results: Results, summary: StudySummary) -> dict[str, Any]:
     """Return everything that the plots of the page need."""
     sweep = summary.sweep
     return {
@@ -135,7 +133,7 @@ def _known(
     return _f32(np.array([np.nan if value is None else value for value in values]))
 
 
-def _tornado(summary: Summary, measure: str) -> dict[str, Any]:
+def _tornado(summary: StudySummary, measure: str) -> dict[str, Any]:
     found = summary.tornados[measure]
     if isinstance(found, NoAnswer):
         return {"measure": measure, "label": MEASURES[measure], "reason": found.reason, "bars": []}
@@ -147,7 +145,7 @@ def _tornado(summary: Summary, measure: str) -> dict[str, Any]:
     }
 
 
-def _bars(summary: Summary, found: Tornado) -> list[dict[str, Any]]:
+def _bars(summary: StudySummary, found: Tornado) -> list[dict[str, Any]]:
     axes = {axis.name: axis for axis in summary.sweep.axes}
     return [
         {
@@ -163,7 +161,7 @@ def _bars(summary: Summary, found: Tornado) -> list[dict[str, Any]]:
 
 
 def _worth(
-    summary: Summary, name: str, found: tuple[Worth | NoAnswer, Worth | NoAnswer]
+    summary: StudySummary, name: str, found: tuple[Worth | NoAnswer, Worth | NoAnswer]
 ) -> dict[str, Any]:
     axis = next(axis for axis in summary.sweep.axes if axis.name == name)
     lines = []

@@ -11,7 +11,7 @@ from wattree.design.answers import (
     Budgets,
     Effect,
     NoAnswer,
-    Summary,
+    StudySummary,
     Tornado,
     Worth,
 )
@@ -30,18 +30,6 @@ from wattree.report.design.words import (
     spending_sentence,
     worth_sentence,
 )
-
-__all__ = [
-    "best_section",
-    "comparison_rows",
-    "front_section",
-    "infeasible_rows",
-    "matter_sections",
-    "money_sections",
-    "point_name",
-    "strategies_at",
-    "worth_sections",
-]
 
 Section = dict[str, Any]
 #: Rows of a table before the rest is counted; the page's table of all points has every one.
@@ -69,7 +57,7 @@ def _strategy(one: WorkloadOutcome) -> str:
     return f"{one.strategy}{'' if one.simulated else ' ≈'}{notes}"
 
 
-def best_section(results: Results, summary: Summary) -> Section:
+def best_section(results: Results, summary: StudySummary) -> Section:
     """Return the best point of each objective, with what else it has."""
     totals = list(summary.sweep.measures)
     rows = [
@@ -86,7 +74,7 @@ def best_section(results: Results, summary: Summary) -> Section:
     return {"head": head, "rows": rows}
 
 
-def front_section(results: Results, summary: Summary) -> Section:
+def front_section(results: Results, summary: StudySummary) -> Section:
     """Return the points that none beats in the study's objectives."""
     front = summary.front
     if isinstance(front, NoAnswer):
@@ -118,7 +106,7 @@ def front_section(results: Results, summary: Summary) -> Section:
     }
 
 
-def worth_sections(results: Results, summary: Summary) -> list[Section]:
+def worth_sections(results: Results, summary: StudySummary) -> list[Section]:
     """Return what the values of each axis buy, in the order of the study."""
     return [
         _worth_section(results, summary, name, anew, alone)
@@ -127,7 +115,11 @@ def worth_sections(results: Results, summary: Summary) -> list[Section]:
 
 
 def _worth_section(
-    results: Results, summary: Summary, name: str, anew: Worth | NoAnswer, alone: Worth | NoAnswer
+    results: Results,
+    summary: StudySummary,
+    name: str,
+    anew: Worth | NoAnswer,
+    alone: Worth | NoAnswer,
 ) -> Section:
     axis = next(axis for axis in summary.sweep.axes if axis.name == name)
     totals = list(summary.sweep.measures)
@@ -168,7 +160,7 @@ def _worth_section(
     }
 
 
-def comparison_rows(summary: Summary) -> list[tuple[str, str, str]]:
+def comparison_rows(summary: StudySummary) -> list[tuple[str, str, str]]:
     """Return what is known of pairs of alternatives, those with a break-even first."""
     return [
         (
@@ -180,12 +172,12 @@ def comparison_rows(summary: Summary) -> list[tuple[str, str, str]]:
     ]
 
 
-def matter_sections(summary: Summary) -> list[Section]:
+def matter_sections(summary: StudySummary) -> list[Section]:
     """Return how much each axis matters, for each measure."""
     return [_matter(summary, name) for name in summary.measures]
 
 
-def _matter(summary: Summary, name: str) -> Section:
+def _matter(summary: StudySummary, name: str) -> Section:
     lines = [f"What limits it: {bottleneck_sentence(summary.sweep, summary.bottlenecks[name])}"]
     tornado, effects = summary.tornados[name], summary.effects[name]
     found: dict[str, Effect] = {}
@@ -230,7 +222,7 @@ def _span(tornado: Tornado | NoAnswer, axis: str) -> str:
     return f"{bar.lowest:.2f} × to {bar.highest:.2f} ×{fits}"
 
 
-def _elasticity(summary: Summary, measure: str, axis: str) -> str:
+def _elasticity(summary: StudySummary, measure: str, axis: str) -> str:
     found = summary.bottlenecks[measure]
     if isinstance(found, NoAnswer):
         return "–"
@@ -247,7 +239,7 @@ def _fitting(effect: Effect | None) -> str:
     return f"{100 * low:.0f} % to {100 * high:.0f} %"
 
 
-def money_sections(results: Results, summary: Summary) -> list[Section]:
+def money_sections(results: Results, summary: StudySummary) -> list[Section]:
     """Return the best cluster per budget, and what the next million buys."""
     first = MEASURES[_first(results)]
     sections = [
@@ -280,7 +272,7 @@ def money_sections(results: Results, summary: Summary) -> list[Section]:
 
 
 def _budget_section(
-    results: Results, summary: Summary, found: Budgets | NoAnswer, title: str
+    results: Results, summary: StudySummary, found: Budgets | NoAnswer, title: str
 ) -> Section:
     if isinstance(found, NoAnswer):
         return {"title": title, "lines": [f"Cannot be told: {found.reason}."]}
@@ -306,7 +298,7 @@ def _budget_section(
     }
 
 
-def infeasible_rows(summary: Summary) -> list[tuple[str, str]]:
+def infeasible_rows(summary: StudySummary) -> list[tuple[str, str]]:
     """Return reasons why points do not fit, with their number; the rarest are counted together."""
     reasons = Counter(summary.infeasible)
     rows = [(reason, f"{count:,}") for reason, count in reasons.most_common(_MOST_ROWS)]

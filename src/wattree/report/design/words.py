@@ -9,37 +9,20 @@ import numpy as np
 
 from wattree.design.answers import (
     AxisColumn,
-    Bottleneck,
     BreakEven,
-    Comparison,
     Crossing,
     Elasticity,
+    LimitingResource,
     NoAnswer,
     Spending,
-    Step,
+    SpendingStep,
     Sweep,
     Value,
+    ValueComparison,
     Worth,
 )
 from wattree.report.words import NOT_APPLICABLE, money, quantity, significant
 from wattree.units import JOULES_PER_KWH, format_time
-
-__all__ = [
-    "MEASURES",
-    "SHORT",
-    "amount",
-    "at_point",
-    "bottleneck_sentence",
-    "break_even_sentence",
-    "change",
-    "comparison_sentence",
-    "elasticity_text",
-    "level",
-    "number",
-    "spending_sentence",
-    "step_text",
-    "worth_sentence",
-]
 
 #: Measure → what people call it.
 MEASURES = {
@@ -191,7 +174,7 @@ def _gained(sweep: Sweep, found: BreakEven) -> str:
     return f"; at {end} {first} has {_changed(found.measure, -gain)}"
 
 
-def comparison_sentence(sweep: Sweep, found: Comparison) -> str:
+def comparison_sentence(sweep: Sweep, found: ValueComparison) -> str:
     """Return what is compared in one line."""
     axis, along = _axis(sweep, found.anew.alternative), _axis(sweep, found.anew.along)
     first, second = level(axis, found.anew.first), level(axis, found.anew.second)
@@ -209,7 +192,7 @@ def _crossed(axis: AxisColumn, crossings: tuple[Crossing, ...], *, first: str, s
     return ", then ".join(parts)
 
 
-def bottleneck_sentence(sweep: Sweep, found: Bottleneck | NoAnswer) -> str:
+def bottleneck_sentence(sweep: Sweep, found: LimitingResource | NoAnswer) -> str:
     """Return which resource limits a measure."""
     if isinstance(found, NoAnswer):
         return f"Cannot be told: {found.reason}."
@@ -236,7 +219,7 @@ def elasticity_text(one: Elasticity) -> str:
     return ", ".join(parts) or "no neighbour fits"
 
 
-def step_text(sweep: Sweep, step: Step) -> str:
+def step_text(sweep: Sweep, step: SpendingStep) -> str:
     """Return one step of spending."""
     axis = _axis(sweep, step.axis)
     extra = amount("capital_usd", abs(step.extra_usd))

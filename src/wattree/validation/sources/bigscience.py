@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from wattree.errors import RowError
 from wattree.job import Job, ModelSource
-from wattree.strategy import StrategyOptions
-from wattree.validation.cells import Cells, Degrees
+from wattree.validation.cells import Cells, RowDegrees
 from wattree.validation.clusters import Adapters, row_cluster
 from wattree.validation.shapes import padded_vocabulary, row_model
-from wattree.validation.sources.registry import SOURCES, row_job
-
-__all__ = ["express_1b3", "express_tr11"]
+from wattree.validation.sources.registry import SOURCES, row_job, row_strategy
 
 #: "8 GPUs per node Using NVLink 4 inter-gpu connects, 4 OmniPath links".
 _JEAN_ZAY = Adapters(
@@ -49,24 +45,23 @@ def express_1b3(cells: Cells) -> Job:
     return _job(cells, degrees, row_model(cells, padded_vocab=padded))
 
 
-def _job(cells: Cells, degrees: Degrees, model: ModelSource) -> Job:
+def _job(cells: Cells, degrees: RowDegrees, model: ModelSource) -> Job:
     row = cells.row
     cells.need("sharding", "recompute")
     sharding = _SHARDING.get(str(row.sharding))
     if sharding is None or row.recompute not in ("none", "full"):
-        message = f"sharding '{row.sharding}' with recompute '{row.recompute}'"
-        raise RowError(f"row {row.row_id}: {message} has no expression")
+        raise cells.refusal(
+            f"sharding '{row.sharding}' with recompute '{row.recompute}' has no expression"
+        )
     cells.assume("unfused attention; 1F1B without virtual stages; no sequence parallel")
     cells.assume("gradients reduced in 16 bits after the last micro-batch, not overlapped")
     return row_job(
         cells,
         model=model,
         cluster=row_cluster(cells, adapters=_JEAN_ZAY),
-        strategy=StrategyOptions(
-            dp=degrees.dp,
-            tp=degrees.tp,
-            pp=degrees.pp,
-            micro_batch=cells.whole("micro_batch"),
+        strategy=row_strategy(
+            cells,
+            degrees,
             sharding=sharding,
             recompute=str(row.recompute),
         ),
@@ -74,7 +69,7 @@ def _job(cells: Cells, degrees: Degrees, model: ModelSource) -> Job:
     )
 
 
-def _layers(cells: Cells, degrees: Degrees) -> int:
+def _layers(cells: Cells, degrees: RowDegrees) -> int:
     """Return whole layers per stage that come nearest to the printed parameter count.
 
     `pp round((N - V h) / 12 h^2 / pp)`; the table fits layers to stages and does not print them.

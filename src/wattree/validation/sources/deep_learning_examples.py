@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wattree.cost.loading import Loader
-from wattree.errors import RowError
 from wattree.job import Job
 from wattree.job.loader_presets import LOADER_PRESETS
 from wattree.validation.cells import Cells
@@ -17,8 +16,6 @@ from wattree.validation.clusters import row_cluster
 from wattree.validation.networks import row_network
 from wattree.validation.sources.registry import SOURCES
 from wattree.validation.sources.replicas import is_mixed, replicas_job
-
-__all__ = ["convnets", "dlrm", "efficientnet", "ncf", "paddle", "tensorflow"]
 
 #: Samples per device of EfficientNet-b4 in `configs.yml`, by memory [GB] and 16 bits or not.
 _B4_SAMPLES: Mapping[tuple[float, bool], int] = {
@@ -45,8 +42,6 @@ def dlrm(cells: Cells) -> Job:
     devices = cells.whole("n_accel")
     return replicas_job(
         cells,
-        model=row_network(cells),
-        cluster=row_cluster(cells),
         software="pytorch-ngc",
         optimizer="sgd",
         options={"tables": "table-wise"} if devices > 1 else {},
@@ -67,7 +62,7 @@ def efficientnet(cells: Cells) -> Job:
     if cells.row.micro_batch is None:
         samples = _B4_SAMPLES.get((cells.row.accel_mem_gb or 0, is_mixed(cells)))
         if samples is None or "b4" not in str(cells.row.model_name):
-            raise RowError(f"row {cells.row.row_id}: not stated: micro_batch")
+            raise cells.refusal("not stated: micro_batch")
         cells.assume(f"micro_batch not stated: {samples}, as the repository's configs.yml")
     cells.assume("gradients reduced in every pass, not after several")
     return _pytorch(cells, optimizer="rmsprop", micro_batch=samples)
@@ -80,8 +75,6 @@ def ncf(cells: Cells) -> Job:
     cells.assume("replicas reduce the gradients of whole tables, as the repository's ncf.py")
     return replicas_job(
         cells,
-        model=row_network(cells),
-        cluster=row_cluster(cells),
         software="pytorch-ngc",
         optimizer="adam",
     )
@@ -93,8 +86,6 @@ def tensorflow(cells: Cells) -> Job:
     cells.assume("optimizer not stated: SGD with momentum; Horovod")
     return replicas_job(
         cells,
-        model=row_network(cells),
-        cluster=row_cluster(cells),
         software="tensorflow-xla",
         optimizer="momentum",
         traits={"channels_last": is_mixed(cells)},
@@ -108,8 +99,6 @@ def paddle(cells: Cells) -> Job:
     cells.assume("optimizer not stated: SGD with momentum")
     return replicas_job(
         cells,
-        model=row_network(cells),
-        cluster=row_cluster(cells),
         software="paddle",
         optimizer="momentum",
         micro_batch=samples,
@@ -124,10 +113,10 @@ def _pytorch(cells: Cells, *, optimizer: str, micro_batch: int | None = None) ->
     cells.assume(f"layout not stated: {layout}, as the repository's configs.yml")
     return replicas_job(
         cells,
-        model=row_network(cells),
-        cluster=row_cluster(cells),
         software="pytorch-ngc",
         optimizer=optimizer,
+        model=row_network(cells),  # asked before the loader
+        cluster=row_cluster(cells),
         micro_batch=micro_batch,
         loader=_loader(cells),
         traits={"channels_last": mixed},

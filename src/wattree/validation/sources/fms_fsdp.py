@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from wattree.job import Job
-from wattree.strategy import StrategyOptions
 from wattree.validation.cells import Cells
 from wattree.validation.clusters import Adapters, row_cluster
 from wattree.validation.shapes import row_model
-from wattree.validation.sources.registry import SOURCES, row_job
-
-__all__ = ["express"]
+from wattree.validation.sources.registry import SOURCES, row_job, row_strategy
 
 _ETHERNET = Adapters(count=4, gbit_per_s=100, source="printed: 400 Gbit/s per node")
 #: Parameters [1e9] up to which `selective` is read as every third block; every block above.
@@ -30,10 +27,11 @@ def express(cells: Cells) -> Job:
         cells,
         model=row_model(cells),
         cluster=row_cluster(cells, adapters=_ETHERNET),
-        strategy=StrategyOptions(
+        strategy=row_strategy(
+            cells,
+            degrees,
             dp=degrees.dp // shard,
             fsdp=shard,
-            micro_batch=cells.whole("micro_batch"),
             sharding="hybrid" if hybrid else "zero3",
             recompute=_recompute(cells),
         ),

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from wattree.errors import RowError
 from wattree.job import Job
 from wattree.strategy import StrategyOptions
-from wattree.validation.cells import Cells, Degrees
-from wattree.validation.clusters import row_cluster
-from wattree.validation.shapes import row_model
-from wattree.validation.sources.registry import expert_split, row_job
-
-__all__ = ["express"]
+from wattree.validation.cells import Cells, RowDegrees
+from wattree.validation.sources.registry import expert_split, row_job, row_strategy
 
 #: Part of a printed software name, lower case → family; first match wins.
 _FAMILIES = (
@@ -44,37 +39,31 @@ def express(cells: Cells) -> Job:
     row = cells.row
     family = _first(_FAMILIES, row.software)
     if family is None:
-        message = f"software '{row.software}' belongs to no known family"
-        raise RowError(f"row {row.row_id}: {message}")
+        raise cells.refusal(f"software '{row.software}' belongs to no known family")
     if row.arch_type not in (None, "decoder", "moe"):
-        raise RowError(f"row {row.row_id}: architecture '{row.arch_type}' has no expression")
+        raise cells.refusal(f"architecture '{row.arch_type}' has no expression")
     cells.need("micro_batch", "global_batch", "n_layers", "n_heads", "vocab")
     degrees = cells.degrees()
     strategy = _strategy(cells, degrees, family)
     return row_job(
         cells,
-        model=row_model(cells),
-        cluster=row_cluster(cells),
         strategy=strategy,
         software=family,
     )
 
 
-def _strategy(cells: Cells, degrees: Degrees, family: str) -> StrategyOptions:
+def _strategy(cells: Cells, degrees: RowDegrees, family: str) -> StrategyOptions:
     dp, ep = expert_split(cells, degrees)
     sharding = _sharding(cells, family)
     shard = cells.whole("fsdp_shard") if sharding == "hybrid" else 1
     if dp % shard:
-        message = f"{dp} replicas do not divide into shards of {shard}"
-        raise RowError(f"row {cells.row.row_id}: {message}")
-    return StrategyOptions(
+        raise cells.refusal(f"{dp} replicas do not divide into shards of {shard}")
+    return row_strategy(
+        cells,
+        degrees,
         dp=dp // shard,
         fsdp=shard,
         ep=ep,
-        tp=degrees.tp,
-        cp=degrees.cp,
-        pp=degrees.pp,
-        micro_batch=cells.whole("micro_batch"),
         sharding=sharding,
         sequence_parallel=cells.or_assume(
             "seq_parallel", degrees.tp > 1 and family in ("megatron-core", "torchtitan")
@@ -90,7 +79,7 @@ def _sharding(cells: Cells, family: str) -> str:
     if printed is not None:
         found = _first(_SHARDING, printed)
         if found is None:
-            raise RowError(f"row {cells.row.row_id}: unknown sharding '{printed}'")
+            raise cells.refusal(f"unknown sharding '{printed}'")
         return found
     habits = {"megatron-core": "zero1", "megatron-deepspeed": "zero1", "megatron-lm-2021": "none"}
     habit = habits.get(family, "zero3")
@@ -105,7 +94,7 @@ def _recompute(cells: Cells) -> str:
         return "none"
     if printed in ("none", "full", "selective"):
         return printed
-    raise RowError(f"row {cells.row.row_id}: recompute '{printed}' has no expression")
+    raise cells.refusal(f"recompute '{printed}' has no expression")
 
 
 def _first(table: tuple[tuple[str, str], ...], text: str) -> str | None:

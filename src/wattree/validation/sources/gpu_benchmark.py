@@ -7,12 +7,8 @@ from typing import Any
 from wattree.cost.loading import Loader
 from wattree.job import Job
 from wattree.validation.cells import Cells
-from wattree.validation.clusters import row_cluster
-from wattree.validation.networks import row_network
 from wattree.validation.sources.registry import SOURCES
 from wattree.validation.sources.replicas import replicas_job
-
-__all__ = ["express"]
 
 #: Of its data loader, and of one image.
 _WORKERS, _VALUES = 8, 3 * 224 * 224
@@ -35,8 +31,6 @@ def express(cells: Cells) -> Job:
     cells.assume("no optimizer step in the source: counted as plain SGD, the cheapest")
     return replicas_job(
         cells,
-        model=row_network(cells),
-        cluster=row_cluster(cells),
         software="pytorch",
         optimizer="sgd",
         loader=Loader(

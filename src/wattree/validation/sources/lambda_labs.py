@@ -13,8 +13,6 @@ from wattree.validation.networks import row_network
 from wattree.validation.sources.registry import SOURCES
 from wattree.validation.sources.replicas import replicas_job
 
-__all__ = ["express"]
-
 _SSD_SIZE = 300
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from wattree.errors import RowError
 from wattree.job import Job
-from wattree.strategy import StrategyOptions
 from wattree.validation.cells import Cells
 from wattree.validation.clusters import Adapters, row_cluster
 from wattree.validation.shapes import row_model
-from wattree.validation.sources.registry import SOURCES, row_job
-
-__all__ = ["express"]
+from wattree.validation.sources.registry import SOURCES, row_job, row_strategy
 
 #: The A100 tables print their fabric; the H100 tables do not.
 _ROCE_A100 = Adapters(count=8, gbit_per_s=200, source="printed: 1600 Gbit/s RoCE per node")
@@ -22,19 +18,19 @@ def express(cells: Cells) -> Job:
     row = cells.row
     degrees = cells.degrees()
     if degrees.tp * degrees.pp * degrees.cp > 1:
-        raise RowError(f"row {row.row_id}: llm-foundry rows are data parallel only")
+        raise cells.refusal("llm-foundry rows are data parallel only")
     cells.need("recompute")
     if row.recompute not in ("none", "full"):
-        raise RowError(f"row {row.row_id}: unknown recompute '{row.recompute}'")
+        raise cells.refusal(f"unknown recompute '{row.recompute}'")
     cells.assume("parameters gathered and gradients reduced in bf16, at every micro-batch")
     cells.assume("flash attention kernels of the Ampere generation, on H100 too")
     return row_job(
         cells,
         model=row_model(cells),
         cluster=row_cluster(cells, adapters=_ROCE_A100 if "A100" in row.accelerator else None),
-        strategy=StrategyOptions(
-            dp=degrees.dp,
-            micro_batch=cells.whole("micro_batch"),
+        strategy=row_strategy(
+            cells,
+            degrees,
             sharding="zero3",
             recompute=str(row.recompute),
         ),

@@ -7,16 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from wattree.errors import RowError
 from wattree.hardware import Cluster
 from wattree.job import Job
-from wattree.strategy import Offload, StrategyOptions, Traffic
-from wattree.validation.cells import Cells, Degrees
+from wattree.strategy import Offload, Traffic
+from wattree.validation.cells import Cells, RowDegrees
 from wattree.validation.clusters import row_cluster
 from wattree.validation.shapes import row_model
-from wattree.validation.sources.registry import SOURCES, expert_split, row_job
-
-__all__ = ["express"]
+from wattree.validation.sources.registry import SOURCES, expert_split, row_job, row_strategy
 
 #: Groups are powers of two, so 64 of the 72 devices of an NVL72 domain are used.
 _NVL72_USED = 64
@@ -63,17 +60,13 @@ def express(cells: Cells) -> Job:
         cells,
         model=row_model(cells),
         cluster=_cluster(cells),
-        strategy=StrategyOptions(
+        strategy=row_strategy(
+            cells,
+            degrees,
             dp=dp,
             ep=ep,
-            tp=degrees.tp,
-            cp=degrees.cp,
-            pp=degrees.pp,
-            micro_batch=cells.whole("micro_batch"),
             sharding="zero3" if sharded else "zero1",
             sequence_parallel=degrees.tp > 1,
-            schedule="interleaved" if degrees.vp > 1 else "1f1b",
-            virtual_stages=degrees.vp,
             stage_layers=_stage_layers(cells, degrees),
             traffic=_offloaded(cells) if sharded else Traffic(),
         ),
@@ -92,13 +85,12 @@ def _cluster(cells: Cells) -> Cluster:
     return replace(cluster, pools=(pool,))
 
 
-def _stage_layers(cells: Cells, degrees: Degrees) -> tuple[int, ...] | None:
+def _stage_layers(cells: Cells, degrees: RowDegrees) -> tuple[int, ...] | None:
     layers, chunks = cells.whole("n_layers"), degrees.pp * degrees.vp
     if degrees.pp == 1 or cells.row.model_name not in _SLOTTED:
         return None
     if (layers + 2) % chunks:
-        message = f"{layers} layers, embedding and loss do not fill {chunks} chunks"
-        raise RowError(f"row {cells.row.row_id}: {message}")
+        raise cells.refusal(f"{layers} layers, embedding and loss do not fill {chunks} chunks")
     cells.assume("embedding and loss each take the place of one layer in the pipeline")
     slots = (layers + 2) // chunks
     return (slots - 1, *[slots] * (chunks - 2), slots - 1)
@@ -153,5 +145,5 @@ def _is_older_preset(cells: Cells) -> bool:
 def _release(cells: Cells) -> tuple[int, int]:
     found = re.match(r"(\d+)\.(\d+)", cells.row.software_version or "")
     if found is None:
-        raise RowError(f"row {cells.row.row_id}: no release in software_version")
+        raise cells.refusal("no release in software_version")
     return int(found[1]), int(found[2])

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from wattree.errors import RowError
 from wattree.job import Job
-from wattree.strategy import StrategyOptions
-from wattree.validation.cells import Cells, Degrees
-from wattree.validation.clusters import row_cluster
-from wattree.validation.shapes import row_model
-from wattree.validation.sources.registry import SOURCES, row_job
-
-__all__ = ["express_korthikanti", "express_sc21"]
+from wattree.validation.cells import Cells
+from wattree.validation.sources.registry import SOURCES, row_job, row_strategy
 
 
 @SOURCES.register("megatron-sc21-table1")
@@ -33,7 +27,7 @@ def express_korthikanti(cells: Cells) -> Job:
     if row.recompute == "selective":
         cells.assume("selective recomputation: QK^T, softmax and their product with V only")
     elif row.recompute not in ("none", "full"):
-        raise RowError(f"row {row.row_id}: unknown recompute '{row.recompute}'")
+        raise cells.refusal(f"unknown recompute '{row.recompute}'")
     return _job(cells, recompute=str(row.recompute), sequence_parallel=bool(row.seq_parallel))
 
 
@@ -43,22 +37,12 @@ def _job(cells: Cells, *, recompute: str, sequence_parallel: bool) -> Job:
     cells.assume("plain data parallelism: optimizer state not sharded")
     return row_job(
         cells,
-        model=row_model(cells),
-        cluster=row_cluster(cells),
-        strategy=StrategyOptions(
-            dp=degrees.dp,
-            tp=degrees.tp,
-            pp=degrees.pp,
-            micro_batch=cells.whole("micro_batch"),
+        strategy=row_strategy(
+            cells,
+            degrees,
             sharding="none",
             sequence_parallel=sequence_parallel,
             recompute=recompute,
-            schedule=_schedule(degrees),
-            virtual_stages=degrees.vp,
         ),
         software="megatron-lm-2021",
     )
-
-
-def _schedule(degrees: Degrees) -> str:
-    return "interleaved" if degrees.vp > 1 else "1f1b"

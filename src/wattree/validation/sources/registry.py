@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from wattree.errors import RowError
 from wattree.hardware import Cluster
 from wattree.job import Data, Job, ModelSource
 from wattree.registry import Registry
 from wattree.strategy import StrategyOptions
-from wattree.validation.cells import Cells, Degrees
-
-__all__ = ["SOURCES", "Expression", "expert_split", "row_job"]
+from wattree.validation.cells import Cells, RowDegrees
+from wattree.validation.clusters import row_cluster
+from wattree.validation.shapes import row_model
 
 
 class Expression(Protocol):
@@ -32,28 +31,38 @@ SOURCES: Registry[Expression] = Registry(kind="source of rows", group="wattree.r
 def row_job(
     cells: Cells,
     *,
-    model: ModelSource,
-    cluster: Cluster,
     strategy: StrategyOptions,
     software: str,
+    model: ModelSource | None = None,
+    cluster: Cluster | None = None,
     traits: Mapping[str, Any] | None = None,
 ) -> Job:
-    """Return the job of a row whose model, cluster and strategy are known.
+    """Return the job of a row whose strategy is known.
+
+    Args:
+        cells: The row.
+        strategy: As the source has it.
+        software: Family.
+        model, cluster: None: what the row's own cells say.
+        traits: Overrides of the family's habits.
 
     Raises:
-        RowError: The global batch does not split into whole micro-batches.
+        RowError: The global batch does not split into whole micro-batches, or the row does not say
+            enough of its model and cluster.
     """
     row = cells.row
+    model, cluster = model or row_model(cells), cluster or row_cluster(cells)
     samples = cells.whole("global_batch")
     per_pass = strategy.replicas * strategy.pipeline.micro_batch
     if samples % per_pass:
-        message = f"global batch {samples} does not split over {strategy.replicas} replicas"
-        raise RowError(
-            f"row {row.row_id}: {message} of micro-batch {strategy.pipeline.micro_batch}"
+        raise cells.refusal(
+            f"global batch {samples} does not split over {strategy.replicas} replicas "
+            f"of micro-batch {strategy.pipeline.micro_batch}"
         )
     if row.grad_accum is not None and row.grad_accum != samples // per_pass:
-        message = f"found grad_accum {row.grad_accum}, but the batch sizes give"
-        raise RowError(f"row {row.row_id}: {message} {samples // per_pass}")
+        raise cells.refusal(
+            f"found grad_accum {row.grad_accum}, but the batch sizes give {samples // per_pass}"
+        )
     return Job(
         model=model,
         data=Data(sequence_length=cells.whole("seq_len"), global_batch=samples),
@@ -67,7 +76,24 @@ def row_job(
     )
 
 
-def expert_split(cells: Cells, degrees: Degrees) -> tuple[int, int]:
+def row_strategy(cells: Cells, degrees: RowDegrees, **options: Any) -> StrategyOptions:
+    """Return the strategy of a row's degrees: interleaved where stages are virtual.
+
+    Args:
+        cells: The row.
+        degrees: Its parallel sizes.
+        options: All others, and those that differ.
+    """
+    found = {
+        **{axis: getattr(degrees, axis) for axis in ("dp", "tp", "cp", "pp")},
+        "micro_batch": cells.whole("micro_batch"),
+        "schedule": "interleaved" if degrees.vp > 1 else "1f1b",
+        "virtual_stages": degrees.vp,
+    }
+    return StrategyOptions(**(found | options))
+
+
+def expert_split(cells: Cells, degrees: RowDegrees) -> tuple[int, int]:
     """Return the mesh's `dp` and `ep`.
 
     A row's `ep` counts the ranks that hold different experts, tensor ranks among them (experts
@@ -79,12 +105,14 @@ def expert_split(cells: Cells, degrees: Degrees) -> tuple[int, int]:
     if degrees.ep == 1:
         return degrees.dp, 1
     if degrees.ep % degrees.tp:
-        message = f"ep {degrees.ep} is no multiple of tp {degrees.tp}, over which it extends"
-        raise RowError(f"row {cells.row.row_id}: {message}")
+        raise cells.refusal(
+            f"ep {degrees.ep} is no multiple of tp {degrees.tp}, over which it extends"
+        )
     ep = degrees.ep // degrees.tp
     if degrees.dp % ep:
-        message = f"ep {degrees.ep} over tp {degrees.tp} needs {ep} replicas of {degrees.dp}"
-        raise RowError(f"row {cells.row.row_id}: {message}")
+        raise cells.refusal(
+            f"ep {degrees.ep} over tp {degrees.tp} needs {ep} replicas of {degrees.dp}"
+        )
     if degrees.tp > 1:
         cells.assume("experts whole on each rank: spread over data and tensor ranks together")
     return degrees.dp // ep, ep

@@ -7,13 +7,12 @@ from typing import Any
 
 from wattree.cost import AUTOCAST
 from wattree.cost.loading import Loader
-from wattree.errors import RowError
 from wattree.hardware import Cluster, Precision
 from wattree.job import Data, Job, ModelSource
 from wattree.strategy import StrategyOptions
 from wattree.validation.cells import Cells
-
-__all__ = ["READY", "is_mixed", "replicas_job"]
+from wattree.validation.clusters import row_cluster
+from wattree.validation.networks import row_network
 
 #: Samples that lie on the device when a step begins: made there, or copied during the last step.
 READY = Loader(workers=1)
@@ -31,10 +30,10 @@ def is_mixed(cells: Cells) -> bool:
 def replicas_job(
     cells: Cells,
     *,
-    model: ModelSource,
-    cluster: Cluster,
     software: str,
     optimizer: str,
+    model: ModelSource | None = None,
+    cluster: Cluster | None = None,
     micro_batch: int | None = None,
     loader: Loader = READY,
     options: Mapping[str, Any] | None = None,
@@ -44,10 +43,9 @@ def replicas_job(
 
     Args:
         cells: The row.
-        model: What is trained.
-        cluster: On what.
         software: Family.
         optimizer: As a job names it.
+        model, cluster: None: what the row's own cells say.
         micro_batch: Samples per device; None: as the row says.
         loader: How samples get to the devices, where that is not hidden.
         options: Of the strategy, besides its degree and micro-batch.
@@ -56,13 +54,16 @@ def replicas_job(
     Raises:
         RowError: The batches of the row contradict each other.
     """
+    model, cluster = model or row_network(cells), cluster or row_cluster(cells)
     row, devices = cells.row, cells.whole("n_accel")
     if loader is READY:
         cells.assume("samples are on the device when a step begins")
     samples = micro_batch or cells.whole("micro_batch")
     if row.global_batch is not None and row.global_batch != samples * devices:
-        message = f"found global_batch {row.global_batch}, but {devices} x {samples} samples"
-        raise RowError(f"row {row.row_id}: {message} give {samples * devices}")
+        raise cells.refusal(
+            f"found global_batch {row.global_batch}, but {devices} x {samples} samples give "
+            f"{samples * devices}"
+        )
     return Job(
         model=model,
         data=Data(global_batch=samples * devices, has_sequence=False, loader=loader),

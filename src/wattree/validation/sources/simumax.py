@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from wattree.job import Job
-from wattree.strategy import StrategyOptions
 from wattree.validation.cells import Cells
-from wattree.validation.clusters import row_cluster
-from wattree.validation.shapes import row_model
-from wattree.validation.sources.registry import SOURCES, row_job
-
-__all__ = ["express"]
+from wattree.validation.sources.registry import SOURCES, row_job, row_strategy
 
 
 @SOURCES.register("simumax-b200")
@@ -22,13 +17,9 @@ def express(cells: Cells) -> Job:
         cells.assume("sequence parallel with tensor parallel; its communication not overlapped")
     return row_job(
         cells,
-        model=row_model(cells),
-        cluster=row_cluster(cells),
-        strategy=StrategyOptions(
-            dp=degrees.dp,
-            tp=degrees.tp,
-            pp=degrees.pp,
-            micro_batch=cells.whole("micro_batch"),
+        strategy=row_strategy(
+            cells,
+            degrees,
             sharding="zero1",
             sequence_parallel=degrees.tp > 1,
         ),

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from wattree.job import Job
 from wattree.validation.cells import Cells
-from wattree.validation.clusters import row_cluster
-from wattree.validation.networks import row_network
 from wattree.validation.sources.registry import SOURCES
 from wattree.validation.sources.replicas import replicas_job
-
-__all__ = ["express"]
 
 
 @SOURCES.register("timm-rtx3090")
@@ -18,8 +14,6 @@ def express(cells: Cells) -> Job:
     cells.assume("optimizer not stated: SGD with momentum, the default of benchmark.py")
     return replicas_job(
         cells,
-        model=row_network(cells),
-        cluster=row_cluster(cells),
         software="pytorch",
         optimizer="momentum",
         traits={

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from wattree.errors import RowError
 from wattree.job import Job
-from wattree.strategy import StrategyOptions
 from wattree.validation.cells import Cells
 from wattree.validation.clusters import Adapters, row_cluster
 from wattree.validation.shapes import row_model
-from wattree.validation.sources.registry import SOURCES, row_job
-
-__all__ = ["express_2024_08", "express_2024_12"]
+from wattree.validation.sources.registry import SOURCES, row_job, row_strategy
 
 _ASSUMED_A100 = Adapters(count=8, gbit_per_s=200, source="assumed: 25 GB/s per device")
 _RDMA_H100 = Adapters(count=8, gbit_per_s=400, source="printed: RDMA 400 Gbit/s per device")
@@ -45,18 +41,15 @@ def _job(cells: Cells, *, adapters: Adapters, traits: dict[str, Any]) -> Job:
     degrees = cells.degrees()
     recompute = _RECOMPUTE.get(row.recompute or "")
     if recompute is None or degrees.pp > 1:
-        message = f"recompute '{row.recompute}' with pp {degrees.pp} has no expression"
-        raise RowError(f"row {row.row_id}: {message}")
+        raise cells.refusal(f"recompute '{row.recompute}' with pp {degrees.pp} has no expression")
     _note(cells, tp=degrees.tp, cp=degrees.cp, recompute=recompute)
     return row_job(
         cells,
         model=row_model(cells),
         cluster=row_cluster(cells, adapters=adapters),
-        strategy=StrategyOptions(
-            dp=degrees.dp,
-            tp=degrees.tp,
-            cp=degrees.cp,
-            micro_batch=cells.whole("micro_batch"),
+        strategy=row_strategy(
+            cells,
+            degrees,
             sharding="zero3",
             sequence_parallel=degrees.tp > 1,
             recompute=recompute,

@@ -15,10 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.netlab.graph import Built
 from wattree.trace import Trace
-from wattree.validation.netlab.graph import Built
-
-__all__ = ["weights_of"]
 
 #: A link is busy if it carries more than this part of what it can: acknowledgements and latencies
 #: keep a full link a little below 1.

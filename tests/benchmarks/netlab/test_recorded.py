@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wattree.errors import JobError
-from wattree.validation.netlab import (
+from benchmarks.netlab import (
     Comparison,
     build_graph,
     bundled_scenarios,
@@ -26,7 +25,8 @@ from wattree.validation.netlab import (
     summary,
     write_machine,
 )
-from wattree.validation.netlab.machine import MACHINE_FILE
+from benchmarks.netlab.machine import MACHINE_FILE
+from wattree.errors import JobError
 
 
 @pytest.fixture(scope="module")

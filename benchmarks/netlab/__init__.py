@@ -1,6 +1,6 @@
 """Real traffic on emulated hosts: recorded scenarios, and the executor's predictions of them."""
 
-from wattree.validation.netlab.compare import (
+from benchmarks.netlab.compare import (
     Comparison,
     Prediction,
     Summary,
@@ -8,16 +8,16 @@ from wattree.validation.netlab.compare import (
     predict,
     summary,
 )
-from wattree.validation.netlab.fit import fit_machine, unfitted
-from wattree.validation.netlab.graph import Built, Transit, build_graph, network_of
-from wattree.validation.netlab.machine import Machine, load_machine, write_machine
-from wattree.validation.netlab.scenario import Scenario
-from wattree.validation.netlab.scenario_file import (
+from benchmarks.netlab.fit import fit_machine, unfitted
+from benchmarks.netlab.graph import Built, Transit, build_graph, network_of
+from benchmarks.netlab.machine import Machine, load_machine, write_machine
+from benchmarks.netlab.scenario import Scenario
+from benchmarks.netlab.scenario_file import (
     bundled_scenarios,
     load_folder,
     load_scenario,
 )
-from wattree.validation.netlab.traffic import Message, messages_of
+from benchmarks.netlab.traffic import Message, messages_of
 
 __all__ = [
     "Built",

@@ -10,11 +10,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from wattree.validation.netlab.compare import Comparison, compare, predict
-from wattree.validation.netlab.machine import Machine
-from wattree.validation.netlab.scenario import Scenario
-
-__all__ = ["FITTED", "fit_machine", "unfitted"]
+from benchmarks.netlab.compare import Comparison, compare, predict
+from benchmarks.netlab.machine import Machine
+from benchmarks.netlab.scenario import Scenario
 
 #: Constant → first step, least and largest value.
 _TRAFFIC = {

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wattree.errors import HardwareError, JobError
-from wattree.sim import play, play_reference
-from wattree.validation.netlab import (
+from benchmarks.netlab import (
     Machine,
     Scenario,
     build_graph,
@@ -21,6 +19,8 @@ from wattree.validation.netlab import (
     load_scenario,
     predict,
 )
+from wattree.errors import HardwareError, JobError
+from wattree.sim import play, play_reference
 
 #: Links that carry payload only, no credit, no latency: times follow from bytes alone.
 IDEAL = Machine(

@@ -13,8 +13,6 @@ from pathlib import Path
 from wattree.errors import JobError, nearest
 from wattree.files import read_yaml, write_atomic
 
-__all__ = ["MACHINE_FILE", "SOURCES", "Machine", "load_machine", "write_machine"]
-
 MACHINE_FILE = Path(__file__).parent / "machine.yaml"
 
 

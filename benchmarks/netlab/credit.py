@@ -13,11 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.netlab.graph import Built
+from benchmarks.netlab.machine import Machine
 from wattree.trace import Trace
-from wattree.validation.netlab.graph import Built
-from wattree.validation.netlab.machine import Machine
-
-__all__ = ["credits_of"]
 
 
 class _Passage(NamedTuple):

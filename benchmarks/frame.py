@@ -1,11 +1,14 @@
-"""What sections of a table hand over, what they are told, and how they are printed."""
+"""What benchmarks share: lines and sections, what these read, arguments, tables, and JSON.
+
+What they measure with (jobs, processes, clocks) is in `measure`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,17 +17,27 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from benchmarks.measure import Figure
 from wattree.cost import Calibration, load_calibration
 from wattree.energy.scores import score
 from wattree.files import write_atomic
 
-__all__ = ["Measure", "Options", "Section", "figures_table", "print_alone", "print_sections"]
-
 Floats = NDArray[np.float64]
+#: Folder of reference data beside the checkout.
+SHARED = Path(__file__).parents[2] / "shared"
 #: Rows up to which figures get an interval.
 _MOST_DRAWN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of a table: what is measured, what is wanted of it (or nothing), what was found."""
+
+    measure: str
+    wanted: str
+    found: str
+    reached: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,67 +145,80 @@ class Section:
 
 def figures_table(section: Section) -> Table:
     """Return the figures of a section as a table, with what is wanted and whether it is met."""
-    table = Table(title=section.title, title_justify="left")
-    for name in ("measure", "wanted", "found", ""):
-        table.add_column(name, overflow="fold")
+    table = plain_table(section.title, ("measure", "wanted", "found", ""), left=4)
+    table.title_justify = "left"
     for line in section.figures:
         verdict = ("met" if line.reached else "MISSED") if line.wanted else ""
         table.add_row(line.measure, line.wanted, line.found, verdict)
     return table
 
 
-def print_alone(
-    doc: str | None,
-    sections: Mapping[str, Callable[[Options], Section | None]],
-    arguments: Sequence[str] | None,
-    *,
-    missing: str,
-) -> int:
-    """Print sections that read no tables, for a command with `--only` and `--json`; return 0.
+def plain_table(
+    title: str, heads: Sequence[str], rows: Iterable[Sequence[str]] = (), *, left: int = 1
+) -> Table:
+    """Return a table whose first `left` columns hold words and whose others hold numbers."""
+    table = Table(title=title)
+    for place, head in enumerate(heads):
+        justify = "left" if place < left else "right"
+        table.add_column(head, justify=justify, overflow="fold" if place < left else "ellipsis")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def percent(value: float | None, *, sign: bool = False, digits: int = 2) -> str:
+    """Return a share in percent; a dash where there is none."""
+    if value is None:
+        return "–"
+    return f"{value:{'+' if sign else ''}.{digits}%}"
+
+
+def section_parser(
+    doc: str | None, sections: Iterable[str], *, reads_tables: bool = False
+) -> argparse.ArgumentParser:
+    """Return the arguments of a command that prints sections.
 
     Args:
         doc: Of the command; its first line is told by `--help`.
-        sections, missing: As of `print_sections`.
-        arguments: Of the command; those of the process if None.
+        sections: Their names.
+        reads_tables: Whether the command takes the folder of tables, too.
     """
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    if reads_tables:
+        parser.add_argument("dir", nargs="?", type=Path, default=SHARED, help="folder of tables")
     parser.add_argument("--only", choices=sorted(sections), help="one section")
     parser.add_argument("--json", type=Path, dest="json_path")
-    given = parser.parse_args(arguments)
-    print_sections(
-        sections,
-        Options(shared=Path(), calibration=load_calibration()),
-        only=given.only,
-        json_path=given.json_path,
-        table=figures_table,
-        missing=missing,
+    return parser
+
+
+def options_of(given: argparse.Namespace) -> Options:
+    """Return what sections are told, from the arguments of their command."""
+    return Options(
+        shared=getattr(given, "dir", Path()),
+        calibration=load_calibration(),
+        machine=getattr(given, "machine", None),
     )
-    return 0
 
 
 def print_sections(
     sections: Mapping[str, Callable[[Options], Section | None]],
-    options: Options,
+    given: argparse.Namespace,
     *,
-    only: str | None,
-    json_path: Path | None,
-    table: Callable[[Section], Table],
     missing: str,
-) -> None:
-    """Print sections as they are made; write JSON on request.
+    table: Callable[[Section], Table] = figures_table,
+) -> int:
+    """Print sections as they are made; write JSON on request; return 0.
 
     Args:
         sections: Name → what makes it, None where something is not there.
-        options: What all are told.
-        only: One name; None for all.
-        json_path: Where to write them, or None.
-        table: Draws one.
+        given: Arguments of `section_parser`.
         missing: What is not there where a section is left out.
+        table: Draws one.
     """
-    console = Console(width=120)
+    console, options = Console(width=120), options_of(given)
     found: dict[str, Section] = {}
     for name, section in sections.items():
-        if only not in {None, name}:
+        if given.only not in {None, name}:
             continue
         made = section(options)
         if made is None:
@@ -202,6 +228,31 @@ def print_sections(
         console.print(table(made))
         for note in made.notes:
             console.print(f"  {note}")
-    if json_path:
+    if given.json_path:
         text = json.dumps({name: each.as_json() for name, each in found.items()}, indent=1)
-        write_atomic(json_path, text + "\n")
+        write_atomic(given.json_path, text + "\n")
+    return 0
+
+
+def report_parser(doc: str | None) -> argparse.ArgumentParser:
+    """Return the arguments of a command that prints one report, or writes it as JSON."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", dest="json_path", metavar="P", help="file, or - for the screen")
+    return parser
+
+
+def show_report(
+    report: object, json_path: str | None, *tables: Table | Text, width: int = 120
+) -> None:
+    """Print tables and lines, or write JSON and leave the screen to it if it goes there."""
+    text = json.dumps(report, indent=1, allow_nan=False) + "\n"
+    if json_path == "-":
+        sys.stdout.write(text)
+        return
+    console = Console(width=width)
+    for each in tables:
+        console.print(each, soft_wrap=isinstance(each, Text))
+    if json_path:
+        write_atomic(json_path, text)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wattree.validation.netlab.scenario import ScenarioTask
-
-__all__ = ["MAX_SEGMENT_BYTES", "Message", "messages_of"]
+from benchmarks.netlab.scenario import ScenarioTask
 
 #: gloo moves an all-reduce in segments of at most this size (`AllreduceOptions`). [B]
 MAX_SEGMENT_BYTES = 2**20

@@ -14,15 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from benchmarks.netlab.columns import Columns
+from benchmarks.netlab.machine import Machine
+from benchmarks.netlab.scenario import Scenario, ScenarioTask
+from benchmarks.netlab.traffic import Message, messages_of
 from wattree.errors import JobError
 from wattree.graph import ExecutionGraph, StreamKind, TaskKind
 from wattree.hardware.network import Link, Network, cable
-from wattree.validation.netlab.columns import Columns
-from wattree.validation.netlab.machine import Machine
-from wattree.validation.netlab.scenario import Scenario, ScenarioTask
-from wattree.validation.netlab.traffic import Message, messages_of
-
-__all__ = ["Built", "Transit", "build_graph", "network_of"]
 
 #: Longer messages are split, so that their weight may change on the way. [B]
 _PIECE_BYTES = 2**20

@@ -6,15 +6,13 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from benchmarks.netlab.credit import credits_of
+from benchmarks.netlab.graph import build_graph
+from benchmarks.netlab.machine import Machine
+from benchmarks.netlab.scenario import Scenario
+from benchmarks.netlab.weights import weights_of
 from wattree.sim import play
 from wattree.trace import Trace
-from wattree.validation.netlab.credit import credits_of
-from wattree.validation.netlab.graph import build_graph
-from wattree.validation.netlab.machine import Machine
-from wattree.validation.netlab.scenario import Scenario
-from wattree.validation.netlab.weights import weights_of
-
-__all__ = ["Comparison", "Prediction", "Summary", "compare", "predict", "summary"]
 
 #: Plays of one scenario: what links have saved up follows from when they rest, which each play
 #: tells better than the one before. Later plays move makespans by less than 0.01 %.

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from wattree.graph import ExecutionGraph, StageLabel, StreamKind, TaskKind
 
-__all__ = ["Columns"]
-
 Integers = NDArray[np.int64]
 
 

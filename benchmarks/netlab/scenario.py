@@ -8,17 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "COLLECTIVES",
-    "KINDS",
-    "QUEUEING",
-    "Cable",
-    "Communicator",
-    "Measured",
-    "Scenario",
-    "ScenarioTask",
-]
-
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 KINDS = ("compute", "matmul", "send_recv", *COLLECTIVES)
 QUEUEING = ("fair", "fifo")

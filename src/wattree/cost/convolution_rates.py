@@ -1,0 +1,93 @@
+"""What convolutions and products of one shape reach on a device: calibration meets datasheet."""
+
+from __future__ import annotations
+
+from wattree.cost.calibration import Calibration
+from wattree.cost.convolution import (
+    HOPPER_KERNELS,
+    MATRIX_KERNELS,
+    VECTOR_KERNELS,
+    ConvolutionRates,
+    Kernels,
+)
+from wattree.hardware import Device, Precision
+
+#: Architectures whose 16-bit rate is that of vector units.
+_WITHOUT_MATRIX_UNITS = frozenset({"kepler", "maxwell", "pascal"})
+
+
+def _profiled_kernels(device: Device, calibration: Calibration) -> Kernels | None:
+    """Return what products that were timed on the device itself say; None where none were."""
+    ramp = calibration.own(device, "product_ramp", -1.0)
+    if ramp < 0:
+        return None
+    # Libraries of CPUs copy operands into blocks before they multiply: the roofs add up.
+    return Kernels(
+        tiles=((1, 1, 1.0),),
+        ramp=ramp,
+        split_waves=1.0,
+        roofs=1.0,
+        matrix=False,
+        profiled=True,
+        row_ramp=calibration.own(device, "product_row_ramp", 0.0),
+        aliased=calibration.own(device, "product_aliased", 1.0),
+    )
+
+
+def convolution_rates(
+    device: Device,
+    precision: Precision,
+    calibration: Calibration,
+    *,
+    math: float = 1.0,
+    tuned: bool = True,
+) -> ConvolutionRates:
+    """Return what convolutions reach, on matrix units where the device has any at `precision`.
+
+    Args:
+        device: Datasheet.
+        precision: Of products: fp32, tf32, or a format of 16 bits.
+        calibration: Constants.
+        math: Rate of the software's products over the reference family's.
+        tuned: Algorithms were chosen by trying them.
+
+    Raises:
+        CostError: The device has no rate for `precision`.
+    """
+    wide = precision in {Precision.FP32, Precision.TF32}
+    if precision is Precision.FP32:
+        matrix = False
+    elif precision is Precision.TF32:
+        matrix = Precision.TF32 in device.peak_flop_per_s
+    else:
+        matrix = device.architecture not in _WITHOUT_MATRIX_UNITS
+    units = "matrix" if matrix else "vector"
+    width = ("tf32" if wide else "bf16") if matrix else "fp32"
+    kernels = _profiled_kernels(device, calibration)
+    if kernels is None:
+        tensor_cores = HOPPER_KERNELS if device.architecture == "hopper" else MATRIX_KERNELS
+        kernels = tensor_cores if matrix else VECTOR_KERNELS
+    product = calibration.device(device, f"convolution.{width}") * math
+    if not tuned:
+        product *= calibration.general("convolution_untuned")
+    return ConvolutionRates(
+        peak_flop_per_s=device.matrix_peak_flop_per_s(precision),
+        kernels=kernels,
+        # What was timed is the device as a whole: no waves over its units.
+        compute_units=1 if kernels.profiled else device.compute_units,
+        memory_bytes_per_s=device.memory_bandwidth_bytes_per_s
+        * calibration.own(
+            device, "product_bandwidth", calibration.device(device, "library_bandwidth")
+        ),
+        element_bytes=4.0 if wide else 2.0,
+        product=product,
+        winograd=product * calibration.general("convolution_winograd"),
+        input_gradient=calibration.general(f"convolution_{units}_input_gradient"),
+        weight_gradient=calibration.general(f"convolution_{units}_weight_gradient"),
+        strided=calibration.general(f"convolution_{units}_strided"),
+        unaligned=calibration.general("convolution_unaligned"),
+        direct=calibration.general("convolution_direct"),
+        direct_flop_per_s=device.vector_flop_per_s * calibration.general("convolution_direct_math"),
+        direct_weight_gradient=calibration.general("convolution_direct_weight_gradient"),
+        fresh_s_per_byte=calibration.own(device, "fresh_s_per_byte", 0.0),
+    )
