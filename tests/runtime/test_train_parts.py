@@ -19,7 +19,7 @@ from wattree.job import Job, job_from_mapping
 from wattree.runtime.data import Wanted, WantedKind, batch_samples, given_set, sample_set
 from wattree.runtime.kept_job import job_text
 from wattree.runtime.models.start import normal_block
-from wattree.runtime.recipe import LayerKind, recipe_of, with_preset
+from wattree.runtime.recipe import ReplicaKind, recipe_of, with_preset
 from wattree.runtime.train import learner
 
 
@@ -86,7 +86,7 @@ def test_no_prediction_depends_on_what_is_trained_on() -> None:
 def test_a_recipe_has_the_degrees_of_the_strategy() -> None:
     """What is left of the devices are replicas."""
     recipe = recipe_of(_job())
-    assert (recipe.kind, recipe.dp, recipe.tp, recipe.ranks) == (LayerKind.PHANTOM, 2, 2, 4)
+    assert (recipe.kind, recipe.dp, recipe.tp, recipe.ranks) == (ReplicaKind.PHANTOM, 2, 2, 4)
     assert (recipe.micro_batch, recipe.micro_batches, recipe.ghosts) == (8, 1, 4)
 
 

@@ -19,7 +19,7 @@ _ESTIMATE = "estimate:"
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class CitedFigure:
     """How a cited number is written in a file.
 
     Attributes:
@@ -129,7 +129,7 @@ class Fields:
             if key in self._mapping
         }
 
-    def figures(self, figures: Mapping[str, Figure], prefix: str = "") -> dict[str, Any]:
+    def figures(self, figures: Mapping[str, CitedFigure], prefix: str = "") -> dict[str, Any]:
         """Return name → value of those figures that the file has, or must have.
 
         Args:

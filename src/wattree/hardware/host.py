@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from wattree.hardware.fields import Fields, Figure
+from wattree.hardware.fields import CitedFigure, Fields
 from wattree.hardware.node import HOST_PARTS, Host, HostPart
 
 _MOST_W = 100_000
 #: Bounds of what can be meant: fans as hungry as all else; supplies that lose a third.
 _FIGURES = {
-    "cpu_cores": Figure("cpu_cores", "count", 1, 100_000),
-    "memory_bytes": Figure("memory", "bytes", 2**28, 2**50),
-    "storage_read_bytes_per_s": Figure("storage_read", "bytes_per_s", 1e6, 1e13),
-    "idle_w": Figure("idle", "w", 0, _MOST_W),
-    "busy_w": Figure("busy", "w", 0, _MOST_W),
-    "memory_bytes_per_s": Figure("memory_bandwidth", "bytes_per_s", 1e9, 1e14, is_optional=True),
-    "fans": Figure("fans", "number", 0, 1.0, is_optional=True),
-    "conversion": Figure("conversion", "number", 1, 1.5, is_optional=True),
+    "cpu_cores": CitedFigure("cpu_cores", "count", 1, 100_000),
+    "memory_bytes": CitedFigure("memory", "bytes", 2**28, 2**50),
+    "storage_read_bytes_per_s": CitedFigure("storage_read", "bytes_per_s", 1e6, 1e13),
+    "idle_w": CitedFigure("idle", "w", 0, _MOST_W),
+    "busy_w": CitedFigure("busy", "w", 0, _MOST_W),
+    "memory_bytes_per_s": CitedFigure(
+        "memory_bandwidth", "bytes_per_s", 1e9, 1e14, is_optional=True
+    ),
+    "fans": CitedFigure("fans", "number", 0, 1.0, is_optional=True),
+    "conversion": CitedFigure("conversion", "number", 1, 1.5, is_optional=True),
 }
 
 

@@ -17,7 +17,7 @@ from wattree.files import read_yaml
 from wattree.hardware.cluster import Fabric, Site
 from wattree.hardware.description import Description
 from wattree.hardware.device import Device, Precision
-from wattree.hardware.fields import Fields, Figure
+from wattree.hardware.fields import CitedFigure, Fields
 from wattree.hardware.host import read_host
 from wattree.hardware.node import ACCESS, MemoryTier, Node, ScaleUp
 from wattree.hardware.wiring import read_wiring
@@ -37,53 +37,57 @@ _ATTACHED = ("device", "host")
 
 # The limits below are no facts, only the bounds of what can be meant.
 _DEVICE_MEMORY = {
-    "memory_bytes": Figure("memory", "bytes", 2**28, 2**44),
-    "memory_bandwidth_bytes_per_s": Figure("memory_bandwidth", "bytes_per_s", 1e9, 1e15),
+    "memory_bytes": CitedFigure("memory", "bytes", 2**28, 2**44),
+    "memory_bandwidth_bytes_per_s": CitedFigure("memory_bandwidth", "bytes_per_s", 1e9, 1e15),
 }
 _DEVICE = {
-    "vector_flop_per_s": Figure("vector_peak", "flop_per_s", 1e9, 1e16),
-    "compute_units": Figure("compute_units", "count", 1, 100_000),
-    "host_link_bytes_per_s": Figure("host_link", "bytes_per_s", 1e8, 1e13),
-    "tdp_w": Figure("tdp", "w", 1, 20_000),
-    "idle_w": Figure("idle", "w", 0, 20_000),
+    "vector_flop_per_s": CitedFigure("vector_peak", "flop_per_s", 1e9, 1e16),
+    "compute_units": CitedFigure("compute_units", "count", 1, 100_000),
+    "host_link_bytes_per_s": CitedFigure("host_link", "bytes_per_s", 1e8, 1e13),
+    "tdp_w": CitedFigure("tdp", "w", 1, 20_000),
+    "idle_w": CitedFigure("idle", "w", 0, 20_000),
 }
 _ADAPTERS = {
-    "nics": Figure("nics", "count", 0, 1024),
-    "nic_bandwidth_bytes_per_s": Figure("nic_bandwidth", "bytes_per_s", 1e6, 1e13),
-    "nic_latency_s": Figure("nic_latency", "s", 0, 1),
+    "nics": CitedFigure("nics", "count", 0, 1024),
+    "nic_bandwidth_bytes_per_s": CitedFigure("nic_bandwidth", "bytes_per_s", 1e6, 1e13),
+    "nic_latency_s": CitedFigure("nic_latency", "s", 0, 1),
 }
-_PRICE = {"price_usd_per_s": Figure("price", "usd_per_s", 0, 1000, may_be_unknown=True)}
+_PRICE = {"price_usd_per_s": CitedFigure("price", "usd_per_s", 0, 1000, may_be_unknown=True)}
 _FABRIC = {
-    "oversubscription": Figure("oversubscription", "number", 1, 1000),
-    "leaf_nodes": Figure("leaf_nodes", "count", 1, 1_000_000),
-    "switch_latency_s": Figure("switch_latency", "s", 0, 1),
-    "switch_w_per_nic": Figure("switch_power_per_nic", "w", 0, 10_000),
-    "port_bytes_per_s": Figure("port_bandwidth", "bytes_per_s", 1e6, 1e13, is_optional=True),
+    "oversubscription": CitedFigure("oversubscription", "number", 1, 1000),
+    "leaf_nodes": CitedFigure("leaf_nodes", "count", 1, 1_000_000),
+    "switch_latency_s": CitedFigure("switch_latency", "s", 0, 1),
+    "switch_w_per_nic": CitedFigure("switch_power_per_nic", "w", 0, 10_000),
+    "port_bytes_per_s": CitedFigure("port_bandwidth", "bytes_per_s", 1e6, 1e13, is_optional=True),
 }
 _SITE = {
-    "pue": Figure("pue", "number", 1, 10),
-    "carbon_gco2e_per_j": Figure(
+    "pue": CitedFigure("pue", "number", 1, 10),
+    "carbon_gco2e_per_j": CitedFigure(
         "carbon", "gco2e_per_j", 0, 5000 / JOULES_PER_KWH, may_be_unknown=True
     ),
-    "energy_price_usd_per_j": Figure(
+    "energy_price_usd_per_j": CitedFigure(
         "energy_price", "usd_per_j", 0, 100 / JOULES_PER_KWH, may_be_unknown=True
     ),
 }
 _SCALE_UP = {
-    "bandwidth_bytes_per_s": Figure("bandwidth", "bytes_per_s", 1e8, 1e14),
-    "latency_s": Figure("latency", "s", 0, 1),
-    "domain_devices": Figure("domain_devices", "count", 1, 100_000),
+    "bandwidth_bytes_per_s": CitedFigure("bandwidth", "bytes_per_s", 1e8, 1e14),
+    "latency_s": CitedFigure("latency", "s", 0, 1),
+    "domain_devices": CitedFigure("domain_devices", "count", 1, 100_000),
 }
 _SWITCHED = {
-    "devices_per_switch": Figure("devices_per_switch", "count", 1, 64, is_optional=True),
-    "sockets": Figure("sockets", "count", 1, 64, is_optional=True),
+    "devices_per_switch": CitedFigure("devices_per_switch", "count", 1, 64, is_optional=True),
+    "sockets": CitedFigure("sockets", "count", 1, 64, is_optional=True),
 }
-_SOCKETS = {"socket_bandwidth_bytes_per_s": Figure("socket_bandwidth", "bytes_per_s", 1e8, 1e13)}
-_POOL = {"pool_bytes_per_s": Figure("pool_bandwidth", "bytes_per_s", 1e8, 1e16, is_optional=True)}
+_SOCKETS = {
+    "socket_bandwidth_bytes_per_s": CitedFigure("socket_bandwidth", "bytes_per_s", 1e8, 1e13)
+}
+_POOL = {
+    "pool_bytes_per_s": CitedFigure("pool_bandwidth", "bytes_per_s", 1e8, 1e16, is_optional=True)
+}
 _TIER = {
-    "memory_bytes": Figure("memory", "bytes", 2**28, 2**60),
-    "bandwidth_bytes_per_s": Figure("bandwidth", "bytes_per_s", 1e8, 1e14),
-    "latency_s": Figure("latency", "s", 0, 1),
+    "memory_bytes": CitedFigure("memory", "bytes", 2**28, 2**60),
+    "bandwidth_bytes_per_s": CitedFigure("bandwidth", "bytes_per_s", 1e8, 1e14),
+    "latency_s": CitedFigure("latency", "s", 0, 1),
 }
 
 

@@ -17,7 +17,7 @@ RUNNABLE = (
 )
 
 
-class LayerKind(StrEnum):
+class ReplicaKind(StrEnum):
     """How the ranks of one replica share the model."""
 
     DDP = "ddp"
@@ -29,7 +29,7 @@ class LayerKind(StrEnum):
     @property
     def has_ghosts(self) -> bool:
         """Whether layers have the function of phantom layers, however that is computed."""
-        return self in {LayerKind.PHANTOM, LayerKind.LOW_RANK}
+        return self in {ReplicaKind.PHANTOM, ReplicaKind.LOW_RANK}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Recipe:
         learning_rate_scale: What the learning rate is multiplied by, where their batch grows.
     """
 
-    kind: LayerKind
+    kind: ReplicaKind
     dp: int
     tp: int
     micro_batch: int
@@ -117,14 +117,14 @@ def recipe_of(job: Job) -> Recipe:
     if misfits:
         raise StrategyError(misfits, source=job.source)
     if options.tp == 1:
-        kind = LayerKind.DDP
+        kind = ReplicaKind.DDP
     elif options.phantoms.enabled:
-        kind = LayerKind.LOW_RANK if options.phantoms.exchange == ACTIVATIONS else LayerKind.PHANTOM
+        kind = ReplicaKind.LOW_RANK if options.phantoms.exchange == ACTIVATIONS else ReplicaKind.PHANTOM
     else:
         kind = (
-            LayerKind.MEGATRON
+            ReplicaKind.MEGATRON
             if options.parallelism.tensor_pairs or options.parallelism.sequence_parallel
-            else LayerKind.TENSOR
+            else ReplicaKind.TENSOR
         )
     return Recipe(
         kind=kind,
@@ -156,19 +156,19 @@ def with_preset(job: Job, preset: str) -> Job:
             {"strategy": f"expected a preset with degrees: {RUNNABLE}"}, source=job.source
         )
     degrees = {"dp": options.dp, "tp": options.tp, "micro_batch": options.pipeline.micro_batch}
-    if preset == LayerKind.DDP:
+    if preset == ReplicaKind.DDP:
         share = max(1, job.data.global_batch // options.ranks)
         degrees = {
             "dp": options.ranks,
             "tp": 1,
             "micro_batch": min(options.pipeline.micro_batch, share),
         }
-    if preset in {LayerKind.PHANTOM, LayerKind.LOW_RANK}:
+    if preset in {ReplicaKind.PHANTOM, ReplicaKind.LOW_RANK}:
         layers = {
             "ghosts": options.phantoms.ghosts,
             "layer_ghosts": options.phantoms.layer_ghosts,
             "variant": options.phantoms.variant,
-            "regather": options.phantoms.regather and preset == LayerKind.PHANTOM,
+            "regather": options.phantoms.regather and preset == ReplicaKind.PHANTOM,
             **({"phantom_layers": options.phantoms.layers} if options.phantoms.layers else {}),
         }
         return replace(job, strategy=options_of_preset(preset, {**degrees, **layers}))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from wattree.errors import StrategyError
 from wattree.job import Job
 from wattree.runtime.colocation.batch import batch_share
-from wattree.runtime.recipe import LayerKind, Recipe
+from wattree.runtime.recipe import Recipe, ReplicaKind
 from wattree.strategy import StrategyOptions
 
 
@@ -30,7 +30,7 @@ def colocated(job: Job, recipe: Recipe, processes: int, rule: str) -> tuple[Job,
     """
     if processes == 1:
         return job, recipe
-    if recipe.kind is not LayerKind.DDP:
+    if recipe.kind is not ReplicaKind.DDP:
         raise StrategyError(
             {
                 "strategy.processes_per_device": f"found {processes} with tp {recipe.tp}, expected "

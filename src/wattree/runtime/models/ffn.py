@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from wattree.job import Ffn
 from wattree.runtime.models.linears import FeatureLayout, Linears, Weights
-from wattree.runtime.recipe import LayerKind
+from wattree.runtime.recipe import ReplicaKind
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
@@ -72,19 +72,19 @@ def build_ffn(ffn: Ffn, linears: Linears) -> FeedForward:
 
 def _maker(linears: Linears, number: int) -> Callable[..., nn.Module]:
     match linears.recipe.kind:
-        case LayerKind.DDP:
+        case ReplicaKind.DDP:
             return linears.plain
-        case LayerKind.TENSOR:
+        case ReplicaKind.TENSOR:
             return linears.gathered
-        case LayerKind.MEGATRON:
+        case ReplicaKind.MEGATRON:
             return linears.row if number % 2 else linears.column
-        case LayerKind.PHANTOM | LayerKind.LOW_RANK:
+        case ReplicaKind.PHANTOM | ReplicaKind.LOW_RANK:
             return linears.phantom
 
 
-def _layouts(kind: LayerKind, depth: int) -> tuple[FeatureLayout, FeatureLayout]:
-    if kind is LayerKind.DDP:
+def _layouts(kind: ReplicaKind, depth: int) -> tuple[FeatureLayout, FeatureLayout]:
+    if kind is ReplicaKind.DDP:
         return FeatureLayout.WHOLE, FeatureLayout.WHOLE
-    if kind is LayerKind.MEGATRON:  # a column without its row leaves features where they are
+    if kind is ReplicaKind.MEGATRON:  # a column without its row leaves features where they are
         return FeatureLayout.WHOLE, FeatureLayout.FEATURES if depth % 2 else FeatureLayout.WHOLE
     return FeatureLayout.FEATURES, FeatureLayout.FEATURES

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from wattree.runtime import layers
 from wattree.runtime.group import Group
 from wattree.runtime.models.start import normal_block
-from wattree.runtime.recipe import LayerKind, Recipe
+from wattree.runtime.recipe import Recipe, ReplicaKind
 from wattree.runtime.shards import shard_offsets, shard_widths
 
 
@@ -116,7 +116,7 @@ class Linears:
         ghosts = recipe.ghosts_of(weights.name)
         told = {"ghosts": ghosts, "variant": recipe.variant, **self._settings(weights)}
         layer: layers.PhantomLinear | layers.LowRankLinear
-        if recipe.kind is LayerKind.LOW_RANK:
+        if recipe.kind is ReplicaKind.LOW_RANK:
             layer = layers.LowRankLinear(inputs, outputs, **told)
         else:
             layer = layers.PhantomLinear(inputs, outputs, regather=recipe.regather, **told)

@@ -26,7 +26,7 @@ from wattree.runtime.convert.convert import planned
 from wattree.runtime.convert.dense import linear_layers
 from wattree.runtime.convert.families import shipped_plan
 from wattree.runtime.models.linears import Linears
-from wattree.runtime.recipe import LayerKind, Recipe, names_layer
+from wattree.runtime.recipe import Recipe, ReplicaKind, names_layer
 from wattree.runtime.shards import shard_widths
 from wattree.strategy import PAIR
 
@@ -54,7 +54,7 @@ def shared_module(module: nn.Module, linears: Linears, source: str) -> nn.Module
     recipe = linears.recipe
     try:
         plan = _counted(module, _plan(module, recipe, linears.group.size), recipe)
-        is_phantom = recipe.kind is LayerKind.PHANTOM
+        is_phantom = recipe.kind is ReplicaKind.PHANTOM
         options: dict[str, Any] = {"overlap": recipe.overlap}
         options |= {"regather": recipe.regather} if is_phantom else {}
         shared = phantomize(
@@ -106,7 +106,7 @@ def _counted(module: nn.Module, plan: ConversionPlan, recipe: Recipe) -> Convers
                 unmet.pop(pattern, None)
         if ghosts != recipe.ghosts:
             rules.append(replace(rule, pattern=_exactly(name), ghosts=ghosts))
-    if unmet and recipe.kind is LayerKind.PHANTOM:
+    if unmet and recipe.kind is ReplicaKind.PHANTOM:
         raise StrategyError(
             {f"strategy.layer_ghosts.{pattern}": "names no phantom layer" for pattern in unmet}
         )
@@ -208,7 +208,7 @@ def _check_dropout(module: nn.Module, plan: ConversionPlan, size: int) -> None:
         raise StrategyError(misfits)
 
 
-def _help(module: nn.Module, kind: LayerKind) -> str:
+def _help(module: nn.Module, kind: ReplicaKind) -> str:
     folded = dict.fromkeys(
         ".".join("*" if part.isdigit() else part for part in name.split("."))
         for name in linear_layers(module)
@@ -216,7 +216,9 @@ def _help(module: nn.Module, kind: LayerKind) -> str:
     listed = ", ".join(list(folded)[:_MOST_NAMES]) or "none"
     more = ", …" if len(folded) > _MOST_NAMES else ""
     fix = (
-        "name some with strategy.phantom_layers" if kind is LayerKind.PHANTOM else "use preset ddp"
+        "name some with strategy.phantom_layers"
+        if kind is ReplicaKind.PHANTOM
+        else "use preset ddp"
     )
     return f"linear layers are {listed}{more}; {fix}"
 
