@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiled import kernel, part
 from wattree.graph import ExecutionGraph
 from wattree.sim.checks import check_graph
-from wattree.sim.compiled import is_cached, kernel, part
 from wattree.sim.deadlock import halt_error
 from wattree.sim.events import pop_event, pop_task, push_task, schedule
 from wattree.sim.fetch import fetch_ahead
@@ -255,4 +255,4 @@ def _free(board: Board, task: int) -> None:
 
 def player_is_compiled() -> bool:
     """Return whether playing starts at once: the kernel's machine code is on disk."""
-    return is_cached(_run)
+    return _run.is_compiled()
