@@ -71,7 +71,7 @@ class Kernel(Generic[P, R]):
         assert isinstance(function, FunctionType)
         self.name = f"{function.__module__}.{function.__name__}"
         self._function = function
-        self._source = Path(function.__code__.co_filename)
+        self._source = Path(function.__code__.co_filename).resolve()
         self._result = _RESULTS[function.__annotations__["return"]]
         self._entries: dict[tuple[object, ...], Callable[..., int]] = {}
 
@@ -129,9 +129,10 @@ def compile_elsewhere(function: Callable[[], None], *kernels: Kernel[..., Any]) 
 
     if all(each.is_compiled() for each in kernels):
         return
-    words = f"from {function.__module__} import {function.__name__} as f; f()"
+    words = f"import gc, sys; gc.disable(); sys.path[:] = {sys.path!r}; "
+    words += f"from {function.__module__} import {function.__name__} as f; f()"
     process = subprocess.Popen(  # noqa: S603 - this Python, and words of our own
-        [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {words}"],
+        [sys.executable, "-c", words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -198,7 +199,8 @@ def _compiled(function: FunctionType, args: tuple[object, ...]) -> bytes:
     dispatcher.compile(types)
     compiled = dispatcher.overloads[types]
     library = compiled.library
-    wanted = {each.name for each in library._final_module.functions if each.is_declaration}  # noqa: SLF001
+    functions = library._final_module.functions  # noqa: SLF001
+    wanted = {each.name for each in functions if each.is_declaration}
     missing = {each for each in wanted if not (each.startswith("llvm.") or _is_linked(each))}
     assert not missing, f"{function.__name__} needs {missing}, which only numba has"
     code: bytes = library._get_compiled_object()  # noqa: SLF001 - what numba itself keeps
