@@ -6,6 +6,7 @@ Later ones load the machine code by itself and call it as C would.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import subprocess
@@ -36,6 +37,8 @@ _PART = {**_KERNEL, "forceinline": True}
 _RESULTS: dict[object, type | None] = {"None": None, "bool": bool, "int": int}
 #: Functions that are compiled into kernels → whether they write instructions themselves.
 _PARTS: dict[object, bool] = {}
+#: Kernels are compiled here once another process has taken so long that it must have come to harm.
+_PATIENCE_S = 120.0
 #: Kernels that other processes compile, by the names of their files.
 _ELSEWHERE: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -100,7 +103,8 @@ class Kernel(Generic[P, R]):
     ) -> Callable[..., int]:
         name = f"{self.name}.{hashlib.sha256(kinds.encode()).hexdigest()[:12]}.o"
         if (other := _ELSEWHERE.pop(self.name, None)) is not None:
-            other.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                other.wait(_PATIENCE_S)
         content = kept(self._source, name, self._key())
         if content is None:
             content = _compiled(self._function, args)
