@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -338,11 +337,8 @@ def test_a_file_that_ships_reads_like_any_other(path: Path, tmp_path: Path) -> N
     assert read_yaml(path) == read_yaml(elsewhere) != {}
 
 
-def test_what_a_file_of_the_package_holds_is_kept_by_its_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_file_of_the_package_holds_is_kept_by_its_text(tmp_path: Path) -> None:
     """Parsed once for all processes; another text, or a spoilt copy, is parsed again."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     path, parsed = tmp_path / "constants.yaml", []
     text = "a: {value: 1.0, note: 'no'}\n" + "# \n" * 4000
 
@@ -351,7 +347,7 @@ def test_what_a_file_of_the_package_holds_is_kept_by_its_text(
             parsed.append(text)
             return {"a": {"value": 1.0, "note": "no", "of": [1, True, None]}, "text": text[:20]}
 
-        return kept_parsed(path, text, parse, write_atomic)
+        return kept_parsed(path, text, parse)
 
     first, second = held(text), held(text)
     copy = tmp_path / "__pycache__" / "constants.yaml.json"
@@ -365,15 +361,9 @@ def test_what_a_file_of_the_package_holds_is_kept_by_its_text(
     assert other == first
 
 
-def test_what_would_come_back_otherwise_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """JSON knows no keys but texts. Nor is anything kept where compiled code is not."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    text = "#" * 10_000
-    held = kept_parsed(tmp_path / "a.yaml", text, lambda: {1: "one"}, write_atomic)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    kept_parsed(tmp_path / "b.yaml", text, lambda: {"a": 1}, write_atomic)
+def test_what_would_come_back_otherwise_is_not_kept(tmp_path: Path) -> None:
+    """JSON knows no keys but texts."""
+    held = kept_parsed(tmp_path / "a.yaml", "#" * 10_000, lambda: {1: "one"})
 
     assert held == {1: "one"}
     assert list(tmp_path.rglob("*.json")) == []

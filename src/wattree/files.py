@@ -202,9 +202,7 @@ def _of_package(path: str | Path, text: str) -> object:
     Parsing takes longer than all else that is done for a small job.
     """
     if text not in _PARSED:
-        _PARSED[text] = kept_parsed(
-            Path(path), text, lambda: _parsed_yaml(path, text), write_atomic
-        )
+        _PARSED[text] = kept_parsed(Path(path), text, lambda: _parsed_yaml(path, text))
     return copy.deepcopy(_PARSED[text])
 
 

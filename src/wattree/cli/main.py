@@ -5,6 +5,7 @@ Exit codes: 0 done; 2 the user's mistake, or nothing fits; 1 our defect; 130 int
 
 from __future__ import annotations
 
+import gc
 import sys
 import traceback
 from collections.abc import Sequence
@@ -76,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: Words after the program's name; None for those of the process.
     """
+    # A command makes what it keeps: the collector finds nothing, and most often while importing.
+    gc.set_threshold(100_000, 50, 100)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that has no "×" shows "?" instead
             stream.reconfigure(errors="replace")

@@ -165,10 +165,11 @@ def check_trace_path(path: Path | None) -> None:
 
 
 def announce_compilation() -> None:
-    """Say so on standard error if this is a first run, which compiles the executor."""
-    from wattree.sim import kernels_are_compiled
+    """Begin to compile the executor if this is a first run, and say so on standard error."""
+    from wattree.sim import compile_ahead, kernels_are_compiled
 
     if not kernels_are_compiled():
+        compile_ahead()
         typer.echo(
             "First run: compiling the executor's kernels, some 10 s; later runs load them.",
             err=True,

@@ -8,4 +8,5 @@ from pydantic import BaseModel, ConfigDict
 class Section(BaseModel):
     """A mapping of the file: unknown keys are errors, nothing is converted silently."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # A job uses a few of the sections: each is built when the first value of it is read.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)

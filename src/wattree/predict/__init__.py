@@ -1,12 +1,17 @@
 """Predictions: the one place where capture, compiler, executor and energy meet."""
 
-from wattree.closed_form.strategies import Degrees, Estimates, Shared, estimate
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from wattree.lowering.model import check_recomputation, model_of
 from wattree.lowering.setting import Setting, setting_of
-from wattree.predict.forecast import forecast_job
 from wattree.predict.power_sweep import LimitedStep, PowerSweep, power_sweep, usual_limits_w
 from wattree.predict.run_of import idle_run_of, loader_run_of, run_of
 from wattree.predict.simulate import Prediction, predicted, simulate
+
+if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
+    from wattree.closed_form.strategies import Degrees, Estimates, Shared, estimate
+    from wattree.predict.forecast import forecast_job
 
 __all__ = [
     "Degrees",
@@ -29,3 +34,17 @@ __all__ = [
     "simulate",
     "usual_limits_w",
 ]
+
+_LAZY = {
+    "Degrees": "wattree.closed_form.strategies",
+    "Estimates": "wattree.closed_form.strategies",
+    "Shared": "wattree.closed_form.strategies",
+    "estimate": "wattree.closed_form.strategies",
+    "forecast_job": "wattree.predict.forecast",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

@@ -1,11 +1,15 @@
 """Results as text, JSON and timelines."""
 
-from wattree.report.json_output import json_text, write_json
-from wattree.report.perfetto import chrome_trace, write_trace
-from wattree.report.plan_text import show_plan
-from wattree.report.power_sweep_text import show_power_sweep
-from wattree.report.result_text import show_result
-from wattree.report.words import strategy_in_words
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
+    from wattree.report.json_output import json_text, write_json
+    from wattree.report.perfetto import chrome_trace, write_trace
+    from wattree.report.plan_text import show_plan
+    from wattree.report.power_sweep_text import show_power_sweep
+    from wattree.report.result_text import show_result
+    from wattree.report.words import strategy_in_words
 
 __all__ = [
     "chrome_trace",
@@ -17,3 +21,20 @@ __all__ = [
     "write_json",
     "write_trace",
 ]
+
+_LAZY = {
+    "chrome_trace": "wattree.report.perfetto",
+    "json_text": "wattree.report.json_output",
+    "show_plan": "wattree.report.plan_text",
+    "show_power_sweep": "wattree.report.power_sweep_text",
+    "show_result": "wattree.report.result_text",
+    "strategy_in_words": "wattree.report.words",
+    "write_json": "wattree.report.json_output",
+    "write_trace": "wattree.report.perfetto",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiled import kernel, part
 from wattree.errors import SimulationError
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.sim.compiled import kernel, part
 
 __all__ = ["check_graph"]
 

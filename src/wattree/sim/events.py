@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.sim.compiled import part
+from wattree.compiled import part
 from wattree.sim.layout import Queue
 
 __all__ = ["pop_event", "pop_task", "push_task", "schedule"]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
-from llvmlite import ir
-from numba.extending import intrinsic
+from wattree.compiled import intrinsic
 
 __all__ = ["fetch_ahead"]
 
@@ -14,7 +12,16 @@ __all__ = ["fetch_ahead"]
 _READ, _KEEP, _DATA = 0, 3, 1
 
 
-def _fetch_ahead(_context: Any, array: Any, _index: Any) -> Any:
+# Kernels call it as `fetch_ahead(array, index)`; numba adds the context of its types.
+@intrinsic
+def fetch_ahead(_context: Any, array: Any, _index: Any = None) -> Any:
+    """Ask for an element's cache line while there is other work to do.
+
+    It changes no result. Ranks that are not in lock-step are played a quarter faster with it.
+    """
+    import numba
+    from llvmlite import ir
+
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         array_type, flag = signature.args[0], ir.IntType(32)
         elements = context.make_array(array_type)(context, builder, values[0]).data
@@ -29,8 +36,3 @@ def _fetch_ahead(_context: Any, array: Any, _index: Any) -> Any:
         return context.get_dummy_value()
 
     return numba.types.none(array, numba.types.int64), generate
-
-
-#: `fetch_ahead(array, index)`: ask for an element's cache line while there is other work to do.
-#: It changes no result. Ranks that are not in lock-step are played a quarter faster with it.
-fetch_ahead: Any = intrinsic(_fetch_ahead)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiled import part
 from wattree.graph import ExecutionGraph
-from wattree.sim.compiled import part
 from wattree.sim.prune import crowdable_flows
 
 __all__ = [

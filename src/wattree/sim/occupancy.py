@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiled import kernel, part
 from wattree.graph import ExecutionGraph, OperatorClass, Phase, StageLabel, TaskKind
-from wattree.sim.compiled import is_cached, kernel, part
-from wattree.sim.engine import player_is_compiled
 from wattree.trace import Trace
 
 __all__ = [
@@ -25,7 +24,6 @@ __all__ = [
     "Occupancy",
     "Wait",
     "class_column",
-    "kernels_are_compiled",
     "occupancy",
 ]
 
@@ -214,11 +212,6 @@ def occupancy(
             stints, lanes, batch, most_w, spins_w, trace.makespan_s, starved, _scratch(lanes), found
         )
     return found
-
-
-def kernels_are_compiled() -> bool:
-    """Return whether simulating starts at once: the machine code of all kernels is on disk."""
-    return player_is_compiled() and all(is_cached(each) for each in (_count, _pack, _sweep))
 
 
 def class_column(graph: ExecutionGraph) -> NDArray[np.int8]:

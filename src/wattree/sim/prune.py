@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.compiled import kernel
 from wattree.graph import ExecutionGraph
-from wattree.sim.compiled import kernel
 from wattree.sim.rules import CROWDED_TOLERANCE
 
 __all__ = ["crowdable_flows"]

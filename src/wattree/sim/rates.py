@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from wattree.compiled import part
 from wattree.graph import TaskKind
-from wattree.sim.compiled import part
 from wattree.sim.events import schedule
 from wattree.sim.layout import AT_WORK, Board, Network, Queue, Record
 from wattree.sim.sharing import join_links, leave_links, solve_shares

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.sim.compiled import part
+from wattree.compiled import part
 from wattree.sim.layout import Network, Record
 from wattree.sim.rules import CROWDED_TOLERANCE
 

@@ -7,12 +7,12 @@ of classes that take part in it together. Which classes share an instance is the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from wattree.compiled import kernel, part
 
 __all__ = [
     "FROM_TASK",
@@ -146,26 +146,7 @@ class Rows(NamedTuple):
     flow_ranks: Floats
 
 
-F = TypeVar("F", bound=Callable[..., object])
-
-# The types that numba ships know neither all of its options nor its cache.
-_njit: Any = numba.njit
-#: Without numba's own runtime nothing counts references to arrays, which costs more than the work.
-_KERNEL = {"_nrt": False}
-_PART = {**_KERNEL, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-
-
-def _kernel(function: F) -> F:
-    """Compile an entry point and keep its machine code, parts included, on disk."""
-    return cast("F", _njit(cache=True, **_KERNEL)(function))
-
-
-def _part(function: F) -> F:
-    """Compile a piece of a kernel into it."""
-    return cast("F", _njit(**_PART)(function))
-
-
-@_kernel
+@kernel
 def expand(job: Expansion, streams: int, rows: Rows) -> None:
     """Fill the rows of all instances, given how many streams a rank has."""
     templates, patterns = job.templates, job.patterns
@@ -187,7 +168,7 @@ def expand(job: Expansion, streams: int, rows: Rows) -> None:
             rows.flow_offsets[instance] = flow_end
 
 
-@_part
+@part
 def _succeed(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
     """Append the successors of one instance of a task, and return where they end."""
     templates, patterns, edges = job.templates, job.patterns, job.edges
@@ -211,7 +192,7 @@ def _succeed(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
     return filled
 
 
-@_part
+@part
 def _merge(row: Integers, begin: int, end: int, value: int) -> int:
     """Insert a value into an ascending part of a row unless it is there; return the new end."""
     place = end
@@ -225,7 +206,7 @@ def _merge(row: Integers, begin: int, end: int, value: int) -> int:
     return end + 1
 
 
-@_part
+@part
 def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
     """Append the links of one instance of a task, ascending, and return where they end.
 
@@ -262,7 +243,7 @@ def _flow(job: Expansion, rows: Rows, t: int, copy: int, filled: int) -> int:
     return filled
 
 
-@_part
+@part
 def _insert(rows: Rows, begin: int, end: int, link: int, flow: tuple[float, float]) -> None:
     """Put a flow, its bandwidth and ranks, behind those of the row with no higher link."""
     place = end

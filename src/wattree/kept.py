@@ -1,0 +1,86 @@
+"""Files that one process writes so that later ones need not do its work again.
+
+They lie beside the code, as Python's own do, or in the user's cache folder where that cannot be
+written to. Each carries a digest of what it was made from: it can be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["keep", "kept", "kept_names"]
+
+_DIGEST_BYTES = 32
+
+
+def kept(source: Path, name: str, key: str) -> bytes | None:
+    """Return what was kept under a name and for a key, or None.
+
+    Args:
+        source: File of the package that it was made from.
+        name: Name of the file that holds it.
+        key: What decides whether it is still what would be made today.
+    """
+    for folder in _folders(source):
+        with contextlib.suppress(OSError):
+            content = (folder / name).read_bytes()
+            if content[:_DIGEST_BYTES] == _digest(name, key, content[_DIGEST_BYTES:]):
+                return content[_DIGEST_BYTES:]
+    return None
+
+
+def kept_names(source: Path, pattern: str) -> Iterator[str]:
+    """Yield the names, of any key, that match a pattern."""
+    for folder in _folders(source):
+        with contextlib.suppress(OSError):
+            yield from sorted(path.name for path in folder.glob(pattern))
+
+
+def keep(source: Path, name: str, key: str, content: bytes) -> None:
+    """Keep what was made; where nothing can be written, it is made again next time."""
+    for folder in _folders(source):
+        temporary = folder / f".{uuid.uuid4().hex}.tmp"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary.write_bytes(_digest(name, key, content) + content)
+            temporary.replace(folder / name)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        else:
+            return
+
+
+def _folders(source: Path) -> Iterator[Path]:
+    """Yield where files made from a source may lie, in the order in which they are tried."""
+    # Whoever moves numba's compiled code elsewhere means this too.
+    moved, home = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
+    if not moved:
+        yield source.parent / "__pycache__"
+    with contextlib.suppress(RuntimeError):  # a user without a home
+        users = Path(moved or home or Path.home() / ".cache") / "wattree"
+        # One folder for each place that the package is installed at.
+        folder = users / hashlib.sha256(os.fsencode(source.parent)).hexdigest()[:16]
+        if _is_own(users) and _is_own(folder):
+            yield folder
+
+
+def _is_own(folder: Path) -> bool:
+    """Return whether no other user can put a file here: machine code is run as it is found."""
+    try:
+        status = folder.stat()
+    except FileNotFoundError:
+        return True  # it is made, for its owner alone
+    except OSError:
+        return False
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def _digest(name: str, key: str, content: bytes) -> bytes:
+    head = f"{len(name)} {len(key)} {name}{key}".encode()
+    return hashlib.sha256(head + content).digest()

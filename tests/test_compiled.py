@@ -1,0 +1,93 @@
+"""Kernels: what they return, when they are compiled anew, and whose machine code is run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wattree.kept import keep, kept
+
+_MODULE = """
+from __future__ import annotations
+import sys
+from typing import NamedTuple
+import numpy as np
+from wattree.compiled import kernel, part
+
+FACTOR = {factor}
+
+class Pair(NamedTuple):
+    values: object
+    weight: float
+
+@part
+def scaled(value: float, weight: float) -> float:
+    return FACTOR * value * weight
+
+@kernel
+def add(pair: Pair, table: object, most: int, is_all: bool) -> bool:
+    for i in range(min(len(pair.values), most)):
+        table[i, 1] = scaled(pair.values[i], pair.weight)
+    return is_all
+
+table = np.zeros((3, 2))
+found = add(Pair(np.arange(3.0), 0.5), table, 2, True)
+print(found is True, table[:, 1].tolist(), add.is_compiled(), "numba" in sys.modules)
+"""
+
+
+def _printed(folder: Path, *, factor: int) -> str:
+    module = folder / "small.py"
+    module.write_text(_MODULE.format(factor=factor))
+    words = [sys.executable, str(module)]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_kernel_is_compiled_once_for_all_processes_and_again_when_a_constant_changes(
+    tmp_path: Path,
+) -> None:
+    """Named tuples, tables, whole and truth values go in as they are; numba is not loaded again."""
+    first, second = _printed(tmp_path, factor=2), _printed(tmp_path, factor=2)
+    third = _printed(tmp_path, factor=4)
+
+    assert first == "True [0.0, 1.0, 0.0] True True"
+    assert second == "True [0.0, 1.0, 0.0] True False"
+    assert third == "True [0.0, 2.0, 0.0] True True"
+
+
+def test_what_is_kept_is_found_for_its_key_and_unspoilt_only(tmp_path: Path) -> None:
+    """Machine code that is cut short must not be run."""
+    keep(tmp_path / "a.py", "name", "key", b"content")
+    found, other = kept(tmp_path / "a.py", "name", "key"), kept(tmp_path / "a.py", "name", "new")
+    path = tmp_path / "__pycache__" / "name"
+    path.write_bytes(path.read_bytes()[:-1])
+
+    assert (found, other) == (b"content", None)
+    assert kept(tmp_path / "a.py", "name", "key") is None
+
+
+def test_a_folder_that_others_can_write_to_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can write there could have any code run."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    keep(tmp_path / "a.py", "name", "key", b"content")
+    before = kept(tmp_path / "a.py", "name", "key")
+    (tmp_path / "cache" / "wattree").chmod(0o777)
+
+    assert before == b"content"
+    assert kept(tmp_path / "a.py", "name", "key") is None
+
+
+def test_where_nothing_can_be_kept_it_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file stands where the folder would be."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("")
+    keep(tmp_path / "a.py", "name", "key", b"content")
+
+    assert kept(tmp_path / "a.py", "name", "key") is None
