@@ -8,17 +8,23 @@ back what it returns (JSON). What fails first is shown first, and the others are
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import runpy
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-__all__ = ["RankError", "run_ranks"]
+__all__ = ["RankError", "run_ranks", "start_python"]
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What a rank runs: JSON on its command line.
@@ -46,6 +52,20 @@ if told["start"]:
     dist.barrier()
     dist.destroy_process_group()
 """
+#: What every process of ranks needs before its libraries are loaded.
+_VARIABLES = {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+    "GLOO_SOCKET_IFNAME": "lo",  # a name of the host need not resolve
+}
+#: Loaded once, by the process that ranks are forked from: PyTorch takes two seconds, and what its
+#: optimizers load when they are first used two more.
+_PRELOADED = (
+    "torch.distributed.tensor",
+    "torch.nn.parallel",
+    "torch._dynamo",
+    "wattree.runtime.train.rank",
+)
 
 
 class RankError(AssertionError):
@@ -100,11 +120,13 @@ def run_ranks(
             "timeout_s": timeout_s,
             "start": start,
         }
-        children = [
-            _start(folder, told, rank, environment or {}, prefixes[rank] if prefixes else ())
-            for rank in range(size)
-        ]
+        children: list[Forked | subprocess.Popen[bytes]] = []
         try:
+            for rank in range(size):
+                mine = {**told, "rank": rank, "result": str(folder / f"result-{rank}")}
+                where = folder / f"errors-{rank}"
+                prefix = prefixes[rank] if prefixes else ()
+                children.append(_start(mine, where, environment or {}, prefix))
             _await(children, folder, time.monotonic() + limit_s)
         finally:
             for child in children:
@@ -114,31 +136,82 @@ def run_ranks(
         return [json.loads((folder / f"result-{rank}").read_text()) for rank in range(size)]
 
 
+class Forked(ForkServerProcess):
+    """A Python forked from the process that has loaded PyTorch, with the methods of a `Popen`."""
+
+    def poll(self) -> int | None:
+        """Return what it exited with, if it has."""
+        return self.exitcode
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
+        self.join()
+
+
+def start_python(words: Sequence[str], output: Path, environment: Mapping[str, str]) -> Forked:
+    """Start `python WORDS`, of a script or `-c`, in the checkout and without loading PyTorch anew.
+
+    Args:
+        words: `-c`, a program and its arguments, or a script and its arguments.
+        output: File for what it prints.
+        environment: Added to that of this process and to what ranks need.
+    """
+    _load_once()
+    variables = dict(os.environ | _VARIABLES | environment)
+    started = Forked(target=_forked, args=(list(words), str(output), variables))
+    started.start()
+    return started
+
+
 def _start(
-    folder: Path,
-    told: Mapping[str, Any],
-    rank: int,
-    environment: Mapping[str, str],
-    prefix: Sequence[str],
-) -> subprocess.Popen[bytes]:
-    mine = {**told, "rank": rank, "result": str(folder / f"result-{rank}")}
-    variables = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
-        "GLOO_SOCKET_IFNAME": "lo",  # a name of the host need not resolve
-        **environment,
-    }
-    with (folder / f"errors-{rank}").open("wb") as errors:
+    told: Mapping[str, Any], errors: Path, environment: Mapping[str, str], prefix: Sequence[str]
+) -> Forked | subprocess.Popen[bytes]:
+    words = ["-c", _PROGRAM, json.dumps(dict(told))]
+    if not prefix:
+        return start_python(words, errors, environment)
+    variables = os.environ | _VARIABLES | environment
+    with errors.open("wb") as file:
         return subprocess.Popen(
-            [*prefix, sys.executable, "-c", _PROGRAM, json.dumps(mine)],
-            cwd=ROOT,
-            env=variables,
-            stdout=errors,
-            stderr=errors,
+            [*prefix, sys.executable, *words], cwd=ROOT, env=variables, stdout=file, stderr=file
         )
 
 
-def _await(children: list[subprocess.Popen[bytes]], folder: Path, end_s: float) -> None:
+@functools.cache
+def _load_once() -> None:
+    """Start the process that ranks are forked from; it ends with this one."""
+    with mock.patch.dict(os.environ, _VARIABLES):
+        forkserver.set_forkserver_preload(list(_PRELOADED))
+        forkserver.ensure_running()
+    # Else it would outlive this process by a moment, and its time be counted nowhere.
+    atexit.register(forkserver._forkserver._stop)
+
+
+def _forked(words: Sequence[str], output: str, variables: Mapping[str, str]) -> None:
+    """Do in this process what `python WORDS` does, to what runs at the very end."""
+    with Path(output).open("wb", buffering=0) as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(ROOT)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        if words[0] == "-c":
+            sys.argv = ["-c", *words[2:]]
+            exec(compile(words[1], "program", "exec"), {"__name__": "__main__"})
+        else:
+            sys.argv = list(words)
+            runpy.run_path(words[0], run_name="__main__")
+    except Exception:  # noqa: BLE001 - any of a program's
+        sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()
+        sys.excepthook(sys.last_type, sys.last_value, sys.last_traceback)
+        raise SystemExit(1) from None
+    finally:
+        atexit._run_exitfuncs()
+
+
+def _await(
+    children: Sequence[Forked | subprocess.Popen[bytes]], folder: Path, end_s: float
+) -> None:
     while True:
         codes = [child.poll() for child in children]
         failed = [rank for rank, code in enumerate(codes) if code]
