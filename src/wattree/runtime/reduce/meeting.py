@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from wattree.errors import CommunicationError, HardwareError
 from wattree.runtime.reduce.futex import fence, sleep_while, wake_all
 
-__all__ = ["Meeting", "Note", "shared_file", "shared_path"]
+__all__ = ["Meeting", "Note", "shared_file", "shared_path", "take_place"]
 
 #: Bytes of a member: its words on one cache line, what it says of itself on the next.
 _MEMBER_BYTES = 256
@@ -74,6 +74,11 @@ def shared_path(process: int, descriptor: int) -> str:
     return f"/proc/{process}/fd/{descriptor}"
 
 
+def take_place(descriptor: int, place: int) -> None:
+    """Show that a member is there, for as long as this process lives and has the file open."""
+    fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+
+
 class Meeting:
     """The members of a device.
 
@@ -100,7 +105,7 @@ class Meeting:
             Note.from_buffer(self._map, member * _MEMBER_BYTES + _NOTE_AT)
             for member in range(len(ranks))
         ]
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+        take_place(descriptor, place)
 
     def close(self) -> None:
         """Leave; those who still wait for this process hear that it is gone."""
