@@ -76,11 +76,23 @@ def drawn(page: Any, figure: str) -> None:
     page.locator(f"#{figure}").scroll_into_view_if_needed()
     page.wait_for_selector(f"#{figure} .canvas .main-svg")
     for _ in range(3):
-        page.evaluate("() => new Promise(done => requestAnimationFrame(() => done()))")
+        next_frame(page)
+
+
+def next_frame(page: Any) -> None:
+    """Wait until the page has come to its next frame."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => done()))")
+
+
+def until(page: Any, state: str) -> None:
+    """Wait until an expression is true; the page's policy forbids the driver's own way to."""
+    while not page.evaluate(state):
+        next_frame(page)
 
 
 def pointed_at(page: Any, figure: str, *, across: float, down: float) -> tuple[float, float]:
     """Move to a part of a plot and wait until the plot says what lies there; return the place."""
+    drawn(page, figure)
     box = page.locator(f"#{figure} .canvas .nsewdrag").bounding_box()
     place = (box["x"] + box["width"] * across, box["y"] + box["height"] * down)
     page.mouse.move(0, 0)  # a plot that was drawn anew looks when something moves
@@ -164,7 +176,7 @@ def test_a_selection_is_seen_in_all_plots(opened: Opened) -> None:
     page.wait_for_selector("#points tbody tr")
     page.focus("#points [data-point='15']")
     page.keyboard.press("Space")
-    page.wait_for_function("document.querySelector('#status').textContent.includes('1 selected')")
+    until(page, "document.querySelector('#status').textContent.includes('1 selected')")
     for name in ("scatter", "heat", "time-bars", "energy-bars"):
         drawn(page, name)
     ringed = next(trace for trace in traces(page, "scatter") if trace["name"] == "selected")
@@ -181,16 +193,11 @@ def test_clicking_a_cell_selects_its_points(opened: Opened) -> None:
     """And clicking it again lets them go."""
     page = opened(expansion_results())
     for expected in ("4 selected", "0 selected"):
-        drawn(page, "heat")
         page.mouse.click(*pointed_at(page, "heat", across=1 / 6, down=1 / 4))
-        page.wait_for_function(
-            f"document.querySelector('#status').textContent.includes('{expected}')"
-        )
+        until(page, f"document.querySelector('#status').textContent.includes('{expected}')")
         # Clicks closer together are one double click, by the clock of the page.
-        page.wait_for_function(
-            """(canvas => Date.now() - canvas._mouseDownTime > canvas._context.doubleClickDelay)
-            (document.querySelector('#heat .canvas'))"""
-        )
+        canvas = "document.querySelector('#heat .canvas')"
+        until(page, f"Date.now() - {canvas}._mouseDownTime > {canvas}._context.doubleClickDelay")
 
 
 @needs_chromium
@@ -215,9 +222,7 @@ def test_filters_leave_what_the_front_is_computed_from(opened: Opened) -> None:
     assert found["front"] == np.array(shown)[front.points].tolist()
     page.click("#filter-reset")
     fit = int(results.feasible.sum())
-    page.wait_for_function(
-        f"document.querySelector('#status').textContent.startsWith('{fit} of {fit} ')"
-    )
+    until(page, f"document.querySelector('#status').textContent.startsWith('{fit} of {fit} ')")
 
 
 @needs_chromium
