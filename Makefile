@@ -6,14 +6,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 MANIFEST := pyproject.toml constraints.txt
+# A worker per core. Each begins with a run of whole files, so that what a file's tests share is made
+# once; who has ended takes over half of what another still has before it.
+PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 EXAMPLE := examples/llama-3.1-8b-dgx-h100.yaml
 
 .DELETE_ON_ERROR:
-.PHONY: help plan test format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs gpu clean
+.PHONY: help plan test soak format-check lint types layers format bench bench-models bench-energy bench-phantom bench-colocation models docs gpu clean
 
 help:
 	@echo 'make plan     set up, then plan Llama-3.1-8B on one node of eight H100'
 	@echo 'make test     set up, then run every check that CI runs'
+	@echo 'make soak     run the tests with all examples of properties and larger samples'
 	@echo 'make format   rewrite the code as the format check wants it'
 	@echo 'make bench    print the benchmark table'
 	@echo 'make bench-models  compare captured models with known counts'
@@ -32,10 +36,13 @@ plan: $(VENV)/.base-installed
 # The checks before pytest may run side by side (make -j); pytest comes last, so that its verdict
 # closes the output. It also builds the wheel and tries it alone (tests/packaging/test_wheel.py).
 # Torch is installed after them: pip must not change the environment while they read it.
-# A worker per core, each with whole files, so that what a file's tests share is made once.
 test: format-check lint types layers
 	@$(MAKE) --no-print-directory $(VENV)/.test-torch-installed
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) --durations 30 --durations-min 1 $(PYTEST_ARGS)
+
+# The same tests with all examples of properties and the larger samples: an hour of a core.
+soak: $(VENV)/.test-torch-installed
+	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile soak $(PYTEST_ARGS)
 
 format-check: $(VENV)/.dev-installed
 	$(BIN)/ruff format --check --quiet .

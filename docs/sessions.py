@@ -13,7 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,8 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 _SESSION = re.compile(
     r"<!-- session: (?P<command>[^\n]+?) -->\n```text\n(?P<body>.*?)```\n", re.DOTALL
 )
+#: Variables of the terminal that sessions are of.
+TERMINAL = {"COLUMNS": "80", "TERM": "dumb"}
 #: What a command took on this machine: "compiled in 83.1 ms", "simulated in 2.1 s".
 _MACHINE_TIME = re.compile(r"\bin\s+[\d.,]+\s+(s|ms|us|min)\b")
 
@@ -41,29 +43,33 @@ def sessions() -> Iterator[Session]:
             yield Session(page, found["command"], found["body"])
 
 
-def output(command: str) -> str:
-    """Return the command line with a prompt and what it prints, as on a terminal of 80 columns."""
-    program, *words = shlex.split(command)
-    assert program == "wattree"
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT / "src"),
-        "PYTHONUTF8": "1",
-        "COLUMNS": "80",
-        "TERM": "dumb",
-    }
+def run(words: Sequence[str]) -> tuple[int, str, str]:
+    """Return the exit code of a command, and what it prints and says to standard error."""
     done = subprocess.run(  # noqa: S603 - the commands are those of our own pages
         [sys.executable, "-m", "wattree", *words],
         cwd=ROOT,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUTF8": "1", **TERMINAL},
         capture_output=True,
         text=True,
         encoding="utf-8",
         check=False,
     )
-    if done.returncode not in (0, 2):
-        raise SystemExit(f"{command} failed:\n{done.stderr}")
-    said = (done.stdout + done.stderr).splitlines()
+    return done.returncode, done.stdout, done.stderr
+
+
+def output(command: str, run: Callable[[Sequence[str]], tuple[int, str, str]] = run) -> str:
+    """Return the command line with a prompt and what it prints, as on a terminal of 80 columns.
+
+    Args:
+        command: Of a page, `wattree` and its words.
+        run: Runs the words in the checkout; in a process of its own by default.
+    """
+    program, *words = shlex.split(command)
+    assert program == "wattree"
+    code, printed, errors = run(words)
+    if code not in (0, 2):
+        raise SystemExit(f"{command} failed:\n{errors}")
+    said = (printed + errors).splitlines()
     # Whether kernels were compiled before is no part of what a command says.
     lines = [line.rstrip() for line in said if not line.startswith("First run: ")]
     return "\n".join([f"$ {command}", *lines]) + "\n"

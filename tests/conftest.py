@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -16,11 +17,19 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Reasons for which CI, too, may skip a test: no accelerator, no root, no reference data.
 EXCUSED = frozenset({"gpu", "root", "shared"})
 
+#: What every run but `make soak` tries of the examples of a property: one of so many.
+SHARE = 4
+
 # Examples may be slow on a busy machine, which is no defect: hence no deadline. In CI the examples
 # are the same on every run, so that a red run can be repeated.
 hypothesis.settings.register_profile("dev", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.register_profile("soak", deadline=None, print_blob=True, max_examples=500)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+# Else every process that a test starts would compile the package and parse its constants anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,8 +41,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what reads the reference data, and skip what this machine cannot run."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what reads the reference data, and leave out what this run or machine does not do."""
+    if config.getoption("--hypothesis-profile") != "soak":
+        _try_fewer(items)
+        left_out = [item for item in items if item.get_closest_marker("soak")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
     for item in items:
         if "shared" in getattr(item, "fixturenames", ()):
             item.add_marker("shared")
@@ -41,6 +55,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no accelerator on this machine"))
         if item.get_closest_marker("root") and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="needs root"))
+
+
+def _try_fewer(items: list[pytest.Item]) -> None:
+    """Leave properties a share of their examples; functions of several items are seen once."""
+    place = "_hypothesis_internal_use_settings"  # where hypothesis's own plugin looks for them
+    for test in {getattr(item, "obj", None) for item in items}:
+        if found := getattr(test, place, None):
+            few = max(found.max_examples // SHARE, min(found.max_examples, 5))
+            setattr(test, place, hypothesis.settings(found, max_examples=few))
 
 
 # Outermost, so that the outcome seen here is the one after pytest's own handling of skips.
@@ -96,6 +119,12 @@ def shared() -> Path:
         if (folder / "measured").is_dir():
             return folder
     pytest.skip("no reference data: ../shared is absent")
+
+
+@pytest.fixture(scope="session")
+def soaking(request: pytest.FixtureRequest) -> bool:
+    """Return whether this is `make soak`, which takes the time for larger samples."""
+    return bool(request.config.getoption("--hypothesis-profile") == "soak")
 
 
 class Golden:

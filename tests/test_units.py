@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from wattree.errors import UnitError
 from wattree.units import UNITS, format_bytes, format_quantity, format_time, parse_quantity
 
@@ -183,7 +184,7 @@ def test_quantities_are_printed_as_people_write_them(found: str, expected: str) 
     assert found == expected
 
 
-@pytest.mark.parametrize("dimension", sorted(UNITS))
+@each("dimension", sorted(UNITS))
 def test_the_first_unit_of_a_dimension_is_an_example_that_reads(dimension: str) -> None:
     """Messages offer `1 <first unit>` as the example to follow."""
     example = f"1 {next(iter(UNITS[dimension]))}"

@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import pytest
 
+from tests.each import each
 from wattree.capture import catalogue_entry, configuration_names, load_model, model_names
 from wattree.errors import ModelError, UnknownNameError
 
@@ -30,7 +31,7 @@ def rounded_to(value: int, digits: Decimal) -> Decimal:
     return exact.quantize(digits) if int(digits.as_tuple().exponent) >= 0 else exact
 
 
-@pytest.mark.parametrize("name", configuration_names())
+@each("name", configuration_names())
 def test_parameters_agree_with_the_published_digits(name: str) -> None:
     """An exact count must be met to the last digit, a rounded one to its last."""
     published = Decimal(catalogue_entry(name).published_parameters)
@@ -38,14 +39,14 @@ def test_parameters_agree_with_the_published_digits(name: str) -> None:
     assert rounded_to(load_model(name).parameters, published) == published
 
 
-@pytest.mark.parametrize("name", model_names())
+@each("name", model_names())
 def test_every_model_has_a_source(name: str) -> None:
     """A number without a source cannot be checked by anyone."""
     assert len(catalogue_entry(name).source) > 20
     assert load_model(name).sources == (catalogue_entry(name).source,)
 
 
-@pytest.mark.parametrize("name", WANTED)
+@each("name", WANTED)
 def test_a_model_that_the_catalogue_promises_is_there(name: str) -> None:
     """Names in documents must keep working."""
     assert load_model(name).parameters > 0

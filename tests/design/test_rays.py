@@ -42,7 +42,7 @@ def _kill_daemon() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", [_shut_down, _kill_daemon])
+@pytest.mark.parametrize("end", [pytest.param(_shut_down, marks=pytest.mark.soak), _kill_daemon])
 def test_ray_finds_what_one_process_finds_and_its_end_is_told(
     tmp_path: Path, end: Callable[[], None]
 ) -> None:

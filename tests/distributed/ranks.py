@@ -8,17 +8,27 @@ back what it returns (JSON). What fails first is shown first, and the others are
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import json
 import os
+import runpy
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
+from unittest import mock
 
-__all__ = ["RankError", "run_ranks"]
+__all__ = ["Forked", "RankError", "run_ranks", "start_python"]
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What a rank runs: JSON on its command line.
@@ -46,6 +56,20 @@ if told["start"]:
     dist.barrier()
     dist.destroy_process_group()
 """
+#: What every process of ranks needs before its libraries are loaded.
+_VARIABLES = {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
+    "GLOO_SOCKET_IFNAME": "lo",  # a name of the host need not resolve
+}
+#: Loaded once, by the process that ranks are forked from: PyTorch takes two seconds, and what its
+#: optimizers load when they are first used two more.
+_PRELOADED = (
+    "torch.distributed.tensor",
+    "torch.nn.parallel",
+    "torch._dynamo",
+    "wattree.runtime.train.rank",
+)
 
 
 class RankError(AssertionError):
@@ -100,11 +124,13 @@ def run_ranks(
             "timeout_s": timeout_s,
             "start": start,
         }
-        children = [
-            _start(folder, told, rank, environment or {}, prefixes[rank] if prefixes else ())
-            for rank in range(size)
-        ]
+        children: list[Forked | subprocess.Popen[bytes]] = []
         try:
+            for rank in range(size):
+                mine = {**told, "rank": rank, "result": str(folder / f"result-{rank}")}
+                where = folder / f"errors-{rank}"
+                prefix = prefixes[rank] if prefixes else ()
+                children.append(_start(mine, where, environment or {}, prefix))
             _await(children, folder, time.monotonic() + limit_s)
         finally:
             for child in children:
@@ -114,31 +140,190 @@ def run_ranks(
         return [json.loads((folder / f"result-{rank}").read_text()) for rank in range(size)]
 
 
-def _start(
-    folder: Path,
-    told: Mapping[str, Any],
-    rank: int,
+class Forked(ForkServerProcess):
+    """A Python forked from the process that has loaded PyTorch, with the methods of a `Popen`."""
+
+    def poll(self) -> int | None:
+        """Return what it exited with, if it has."""
+        return self.exitcode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait until it has ended; return what it exited with."""
+        self.join(timeout)
+        return self.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        if self.pid is not None:
+            os.kill(self.pid, number)
+
+
+class ForkedChild:
+    """Stands in for `subprocess.Popen` where ranks are started: `python …` as a fork of itself."""
+
+    def __init__(  # what `wattree.runtime.colocation.children` gives
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdin: int,
+        stdout: IO[bytes] | int | None,
+        stderr: IO[bytes] | None,
+        start_new_session: bool,
+        pass_fds: Sequence[int],
+        preexec_fn: Callable[[], None] | None,
+    ) -> None:
+        assert (command[0], stdin, start_new_session) == (sys.executable, subprocess.DEVNULL, True)
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid:
+            return
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number, place in enumerate((nothing, stdout, stderr)):
+            if place is not None:
+                own = nothing if isinstance(place, int) else place.fileno()
+                os.dup2(own, number)
+        for number in [int(one.name) for one in Path("/proc/self/fd").iterdir()]:
+            if number > 2 and number not in pass_fds:
+                with contextlib.suppress(OSError):
+                    os.close(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if preexec_fn is not None:
+            preexec_fn()
+        os._exit(_as_python(command[1:], env))
+
+    def poll(self) -> int | None:
+        """Return what it exited with, if it has."""
+        return self._waited(os.WNOHANG)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait until it has ended."""
+        end_s = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if end_s is not None and time.monotonic() > end_s:
+                raise subprocess.TimeoutExpired("rank", timeout or 0.0)
+            time.sleep(0.005)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+    def _waited(self, how: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, how)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+def start_python(
+    words: Sequence[str],
+    output: Path,
     environment: Mapping[str, str],
-    prefix: Sequence[str],
-) -> subprocess.Popen[bytes]:
-    mine = {**told, "rank": rank, "result": str(folder / f"result-{rank}")}
-    variables = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
-        "GLOO_SOCKET_IFNAME": "lo",  # a name of the host need not resolve
-        **environment,
-    }
-    with (folder / f"errors-{rank}").open("wb") as errors:
+    *,
+    errors: Path | None = None,
+    folder: Path = ROOT,
+) -> Forked:
+    """Start `python WORDS` without loading PyTorch anew, nor in the ranks that it starts.
+
+    Args:
+        words: `-c`, a program and its arguments, `-m` and a module, or a script.
+        output: File for what it prints.
+        environment: Added to that of this process and to what ranks need.
+        errors: File for its standard error; that of its output if None.
+        folder: Where it runs.
+    """
+    _load_once()
+    variables = dict(os.environ | _VARIABLES | environment)
+    places = (str(output), str(errors or output), str(folder))
+    started = Forked(target=_forked, args=(list(words), places, variables))
+    started.start()
+    return started
+
+
+def _start(
+    told: Mapping[str, Any], errors: Path, environment: Mapping[str, str], prefix: Sequence[str]
+) -> Forked | subprocess.Popen[bytes]:
+    words = ["-c", _PROGRAM, json.dumps(dict(told))]
+    if not prefix:
+        return start_python(words, errors, environment)
+    variables = os.environ | _VARIABLES | environment
+    with errors.open("wb") as file:
         return subprocess.Popen(
-            [*prefix, sys.executable, "-c", _PROGRAM, json.dumps(mine)],
-            cwd=ROOT,
-            env=variables,
-            stdout=errors,
-            stderr=errors,
+            [*prefix, sys.executable, *words], cwd=ROOT, env=variables, stdout=file, stderr=file
         )
 
 
-def _await(children: list[subprocess.Popen[bytes]], folder: Path, end_s: float) -> None:
+@functools.cache
+def _load_once() -> None:
+    """Start the process that ranks are forked from; it ends with this one."""
+    with mock.patch.dict(os.environ, _VARIABLES):
+        forkserver.set_forkserver_preload(list(_PRELOADED))
+        forkserver.ensure_running()
+    # Else it would outlive this process by a moment, and its time be counted nowhere.
+    atexit.register(forkserver._forkserver._stop)
+
+
+def _forked(words: Sequence[str], places: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Do in this process what `python WORDS` does, to what runs at the very end."""
+    from wattree.runtime.colocation import children
+
+    children.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": ForkedChild})
+    output, errors, folder = places
+    for number, place in ((1, output), (2, errors)):
+        with Path(place).open("ab", buffering=0) as file:
+            os.dup2(file.fileno(), number)
+    os.chdir(folder)
+    raise SystemExit(_as_python(words, variables))
+
+
+def _as_python(words: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Run `python WORDS` here; return its exit code."""
+    os.environ.clear()
+    os.environ.update(variables)
+    atexit._clear()  # of the process that this was forked from
+    try:
+        if words[0] == "-c":
+            sys.argv = ["-c", *words[2:]]
+            exec(compile(words[1], "program", "exec"), {"__name__": "__main__"})
+        elif words[0] == "-m":
+            sys.argv = list(words[1:])
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = list(words)
+            runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as left:
+        if isinstance(left.code, str):
+            sys.stderr.write(f"{left.code}\n")
+        return left.code if isinstance(left.code, int) else int(left.code is not None)
+    except BaseException:  # noqa: BLE001 - any of a program's
+        sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()
+        sys.excepthook(sys.last_type, sys.last_value, sys.last_traceback)
+        return 1
+    finally:
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
+
+
+def _await(
+    children: Sequence[Forked | subprocess.Popen[bytes]], folder: Path, end_s: float
+) -> None:
     while True:
         codes = [child.poll() for child in children]
         failed = [rank for rank, code in enumerate(codes) if code]

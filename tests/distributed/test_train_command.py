@@ -18,6 +18,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.distributed.ranks import Forked, start_python
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +54,20 @@ def job(tmp_path: Path) -> Path:
     path = tmp_path / "job.yaml"
     path.write_text(JOB.replace("STEPS", "30"))
     return path
+
+
+def _forked_run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the command without loading PyTorch anew, as a command of its own or as a rank."""
+    output, errors = folder / "said.txt", folder / "told.txt"
+    given = {**_environment(), **more}
+    command = start_python(["-m", "wattree", *words], output, given, errors=errors, folder=folder)
+    try:
+        code = command.wait(200)
+    finally:
+        command.kill()
+    assert code is not None
+    texts = [place.read_text() for place in (output, errors)]
+    return subprocess.CompletedProcess(words, code, *texts)
 
 
 def _run(command: list[str], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
@@ -109,7 +125,7 @@ def test_it_starts_the_ranks_itself_and_compares(job: Path) -> None:
 
 def test_presets_are_shown_side_by_side(job: Path) -> None:
     """The same degrees, one run after the other."""
-    found = _run(_command("train", "job.yaml", "--against", "tensor"), job.parent)
+    found = _forked_run(job.parent, "train", "job.yaml", "--against", "tensor")
     assert found.returncode == 0, found.stderr
     lines = found.stdout.splitlines()
     assert lines[0].split() == ["phantom", "tensor"]
@@ -140,7 +156,7 @@ sys.exit(max(abs(child.wait()) for child in children))
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "mpirun", "srun"])
-def test_launchers_start_its_ranks(job: Path, launcher: str) -> None:
+def test_launchers_start_its_ranks(job: Path, launcher: str, *, soaking: bool) -> None:
     """As many as the job has; others are told."""
     mpirun = shutil.which("mpirun")
     commands = {
@@ -174,7 +190,7 @@ def test_launchers_start_its_ranks(job: Path, launcher: str) -> None:
     result = json.loads((job.parent / "result.json").read_text())
     assert result["training"]["launcher"] == launcher
     assert result["ranks"] == 2
-    if launcher == "srun":  # each task tells the same mistake
+    if launcher == "srun" and soaking:  # each task tells the mistake that one does below
         words[words.index("-n") + 1] = "3"
         found = _run(words, job.parent)
         assert found.returncode == 2
@@ -184,14 +200,14 @@ def test_launchers_start_its_ranks(job: Path, launcher: str) -> None:
 def test_as_many_ranks_as_the_job_has(job: Path) -> None:
     """One rank of torchrun for a job of two is refused at once, with what to do."""
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    found = _run(_command("train", "job.yaml"), job.parent, **alone)
+    found = _forked_run(job.parent, "train", "job.yaml", **alone)
     assert found.returncode == 2
     assert "has 2 ranks (dp 1 × tp 2), but torchrun started 1; start 2" in found.stderr
 
 
 def test_constants_that_cannot_be_read_are_told_before_training(job: Path) -> None:
     """Not after it."""
-    found = _run(_command("train", "job.yaml", "--compare", "--calibration", "no.yaml"), job.parent)
+    found = _forked_run(job.parent, "train", "job.yaml", "--compare", "--calibration", "no.yaml")
     assert found.returncode != 0
     assert found.stderr == "wattree: no.yaml: there is no such file; check the path\n"
 
@@ -199,33 +215,32 @@ def test_constants_that_cannot_be_read_are_told_before_training(job: Path) -> No
 def test_a_peer_that_does_not_come_is_missed(job: Path) -> None:
     """After the time that was given, not after half an hour."""
     alone = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    found = _run(
-        _command("train", "job.yaml", "--timeout", "2 s"), job.parent, MASTER_PORT="29431", **alone
-    )
+    words = ("train", "job.yaml", "--timeout", "2 s")
+    found = _forked_run(job.parent, *words, MASTER_PORT="29431", **alone)
     assert found.returncode == 2
     assert "rank 0 of 2: not all ranks came" in found.stderr
 
 
 @contextlib.contextmanager
-def _training(job: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+def _training(job: Path) -> Iterator[tuple[Forked, list[int]]]:
     """Train long; give the process and its ranks once they train."""
     job.write_text(JOB.replace("STEPS", "1000000"))
     errors = job.parent / "errors.txt"
-    with errors.open("w") as told:
-        starter = subprocess.Popen(
-            _command("train", "job.yaml"),
-            cwd=job.parent,
-            env=_environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=told,
-            text=True,
-        )
+    errors.touch()
+    starter = start_python(
+        ["-m", "wattree", "train", "job.yaml"],
+        Path(os.devnull),
+        _environment(),
+        errors=errors,
+        folder=job.parent,
+    )
     try:
         until_s = time.monotonic() + 150
         while "step 1/" not in errors.read_text():
             assert time.monotonic() < until_s, errors.read_text()
             assert starter.poll() is None, errors.read_text()
             time.sleep(0.05)
+        assert starter.pid is not None
         yield starter, _children(starter.pid)
     finally:
         if starter.poll() is None:
@@ -262,7 +277,7 @@ def test_asked_to_stop_it_saves_and_goes_on_later(job: Path) -> None:
     assert "wattree: interrupted" in errors
 
     job.write_text(JOB.replace("STEPS", str(step + 3)))
-    found = _run(_command("train", "job.yaml", "--json", "-"), job.parent)
+    found = _forked_run(job.parent, "train", "job.yaml", "--json", "-")
     assert found.returncode == 0, found.stderr
     use: dict[str, Any] = json.loads(found.stdout)["training"]
     assert (use["first_step"], use["steps"], len(use["losses"])) == (step, step + 3, step + 3)

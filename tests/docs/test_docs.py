@@ -30,6 +30,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import wattree
+from tests.each import each
+from wattree.cli.main import run
 from wattree.design import load_study
 from wattree.errors import StrategyError
 from wattree.files import read_yaml
@@ -113,7 +115,7 @@ def job_of(block: Block, folder: Path) -> Job:
     return job_from_mapping(read_yaml(path), "job.yaml", folder=where)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@each("page", PAGES, ids=named)
 def test_every_relative_link_resolves(page: Path) -> None:
     """A page moved or a heading renamed must not leave readers behind."""
     text = _FENCED.sub("", page.read_text(encoding="utf-8"))
@@ -135,7 +137,7 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@each("page", PAGES, ids=named)
 def test_every_job_file_is_tested(page: Path) -> None:
     """An example that nobody loads is the first to go stale."""
     text = page.read_text(encoding="utf-8")
@@ -258,9 +260,15 @@ SESSIONS = sessions_module()
     "session",
     [pytest.param(s, id=f"{s.page.name}: {s.command}") for s in SESSIONS.sessions()],
 )
-def test_sessions_are_what_the_commands_print(session: Any) -> None:
+def test_sessions_are_what_the_commands_print(
+    session: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Remake them with `python docs/sessions.py`."""
-    fresh = SESSIONS.output(session.command)
+    monkeypatch.chdir(ROOT)
+    for name, value in SESSIONS.TERMINAL.items():
+        monkeypatch.setenv(name, value)
+
+    fresh = SESSIONS.output(session.command, lambda words: (run(words), *capsys.readouterr()))
 
     assert SESSIONS.comparable(session.body) == SESSIONS.comparable(fresh)
 

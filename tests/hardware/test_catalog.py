@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from tests.each import each
 from wattree.hardware import (
     Precision,
     canonical_name,
@@ -86,7 +87,7 @@ def test_the_catalogue_holds_what_was_asked_for() -> None:
     assert set(WANTED_NODES) <= set(node_names())
 
 
-@pytest.mark.parametrize("name", device_names())
+@each("name", device_names())
 def test_a_device_is_plausible(name: str) -> None:
     """A slip of a power of ten, or of a factor of two for sparsity, shows in these ratios."""
     device = load_device(name)
@@ -107,7 +108,7 @@ def test_a_device_is_plausible(name: str) -> None:
         assert 8e9 <= device.vector_flop_per_s / device.compute_units <= 8e11
 
 
-@pytest.mark.parametrize("name", node_names())
+@each("name", node_names())
 def test_a_node_is_plausible_and_its_fabric_known(name: str) -> None:
     """A bit taken for a byte, or both directions for one, shows here."""
     node = load_node(name)
@@ -125,7 +126,7 @@ def test_a_node_is_plausible_and_its_fabric_known(name: str) -> None:
     assert load_fabric(default_fabric_name(name)).name in fabric_names()
 
 
-@pytest.mark.parametrize("name", fabric_names())
+@each("name", fabric_names())
 def test_a_fabric_is_plausible(name: str) -> None:
     """Latency of some switches, power of some ports."""
     fabric = load_fabric(name)
@@ -135,7 +136,7 @@ def test_a_fabric_is_plausible(name: str) -> None:
     assert fabric.switch_w_per_nic <= 250
 
 
-@pytest.mark.parametrize("name", site_names())
+@each("name", site_names())
 def test_a_site_is_plausible(name: str) -> None:
     """Grams per kilowatt hour lie between hydro and brown coal."""
     site = load_site(name)
@@ -151,7 +152,7 @@ def test_every_device_stands_in_a_node() -> None:
     assert {load_node(name).device.name for name in node_names()} == set(device_names())
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@each("path", FILES, ids=lambda path: path.stem)
 def test_every_number_has_its_source_beside_it(path: Path) -> None:
     """Every citation names a document and a year; every estimate says why; none is left over."""
     with path.open(encoding="utf-8") as file:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.each import each
 from tests.hardware.user_node import HOST
 from wattree.errors import HardwareError, JobError
 from wattree.hardware import (
@@ -338,7 +339,7 @@ def test_what_is_cut_off_is_named() -> None:
 # ------------------------------------------------------------------------------ the catalogue
 
 
-@pytest.mark.parametrize("name", node_names())
+@each("name", node_names())
 def test_every_node_of_the_catalogue_is_one_network(name: str) -> None:
     """All devices reach each other and their adapters; no device has more than its rate."""
     node = load_node(name)
@@ -364,7 +365,7 @@ def test_every_node_of_the_catalogue_is_one_network(name: str) -> None:
             assert min(fast) == pytest.approx(node.scale_up.bandwidth_bytes_per_s)
 
 
-@pytest.mark.parametrize("name", sorted(set(node_names())))
+@each("name", sorted(set(node_names())))
 def test_two_nodes_of_the_catalogue_reach_each_other(name: str) -> None:
     """Over adapters and switches, or refused where nothing joins them."""
     if cluster(name, 1).fabric.kind == "none":  # workstations come without a network

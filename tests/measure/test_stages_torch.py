@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.distributed.ranks import start_python
 from wattree.errors import OutputError, UnknownNameError
 from wattree.measure import MeterOptions, Stages
 from wattree.trace import Work, read_run
 
 torch = pytest.importorskip("torch")
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
 LIMIT_S = 120
 
 
@@ -219,35 +216,31 @@ print("same" if same else "other")
 """
 
 
-def ranks(tmp_path: Path, recorded: Path, fail: str = "") -> list[tuple[int, str]]:
+def ranks(tmp_path: Path, recorded: Path, fail: str = "") -> list[tuple[int | None, str]]:
     """Run the script as two processes; return their exit codes and what they printed."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     return together(script, str(tmp_path / "run.json"), str(recorded), fail)
 
 
-def together(script: Path, *arguments: str) -> list[tuple[int, str]]:
+def together(script: Path, *arguments: str) -> list[tuple[int | None, str]]:
     """Run a script as two processes that find each other."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    words = [port, *arguments]
+    outputs = [script.with_name(f"output-{rank}") for rank in (0, 1)]
     processes = [
-        subprocess.Popen(
-            [sys.executable, script, str(rank), *words],
-            env=os.environ | {"PYTHONPATH": str(SOURCE)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in (0, 1)
+        start_python([str(script), str(rank), port, *arguments], output, {})
+        for rank, output in enumerate(outputs)
     ]
     try:
-        printed = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
+        for process in processes:
+            process.join(LIMIT_S)
     finally:
         for process in processes:
             process.kill()
-    return [(p.returncode, text) for p, text in zip(processes, printed, strict=True)]
+            process.wait()
+    return [(p.exitcode, out.read_text()) for p, out in zip(processes, outputs, strict=True)]
 
 
 def test_two_ranks_make_one_run_with_one_reading_of_a_shared_device(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
@@ -17,12 +20,14 @@ markers =
 
 
 @pytest.fixture
-def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Return an empty test suite under the same conftest, in CI."""
+def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Pytester]:
+    """Return an empty test suite under the same conftest, in CI, run in this process."""
     pytester.makeconftest(CONFTEST.read_text(encoding="utf-8"))
     pytester.makeini(INI)
+    profile = "ci" if os.environ.get("CI") else "dev"
     monkeypatch.setenv("CI", "true")
-    return pytester
+    yield pytester
+    hypothesis.settings.load_profile(profile)  # the conftest has loaded that of CI
 
 
 SKIPS = """
@@ -37,7 +42,7 @@ def test_a_skip_fails_in_ci(inner: pytest.Pytester) -> None:
     """A package that CI forgot to install must not turn its tests off."""
     inner.makepyfile(SKIPS)
 
-    result = inner.runpytest_subprocess("-p", "no:randomly")
+    result = inner.runpytest_inprocess("-p", "no:randomly")
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*was skipped in CI (*no orchestra*"])
@@ -62,7 +67,7 @@ def test_a_skip_is_a_skip_elsewhere(
     monkeypatch.delenv("CI")
     inner.makepyfile(SKIPS)
 
-    result = inner.runpytest_subprocess("-p", "no:randomly")
+    result = inner.runpytest_inprocess("-p", "no:randomly")
 
     result.assert_outcomes(skipped=1)
     assert result.ret == pytest.ExitCode.OK
@@ -72,7 +77,7 @@ def test_a_skipped_module_stops_ci(inner: pytest.Pytester) -> None:
     """`importorskip` at the top of a file would hide all of its tests at once."""
     inner.makepyfile("import pytest\npytest.importorskip('no_such_package')\ndef test_a(): pass")
 
-    result = inner.runpytest_subprocess("-p", "no:randomly")
+    result = inner.runpytest_inprocess("-p", "no:randomly")
 
     result.assert_outcomes(errors=1)
     assert result.ret == pytest.ExitCode.INTERRUPTED
@@ -83,7 +88,7 @@ def test_an_excused_skip_passes_in_ci(inner: pytest.Pytester, marker: str) -> No
     """CI has no accelerator, may not be root, and a public clone has no reference data."""
     inner.makepyfile(f"import pytest\n@pytest.mark.{marker}\ndef test_a(): pytest.skip('none')")
 
-    result = inner.runpytest_subprocess("-p", "no:randomly")
+    result = inner.runpytest_inprocess("-p", "no:randomly")
 
     result.assert_outcomes(skipped=1)
     assert result.ret == pytest.ExitCode.OK
@@ -93,7 +98,7 @@ def test_an_expected_failure_is_no_skip(inner: pytest.Pytester) -> None:
     """Pytest reports both alike; only one of them hides a check."""
     inner.makepyfile("import pytest\n@pytest.mark.xfail\ndef test_a(): assert False")
 
-    result = inner.runpytest_subprocess("-p", "no:randomly")
+    result = inner.runpytest_inprocess("-p", "no:randomly")
 
     result.assert_outcomes(xfailed=1)
     assert result.ret == pytest.ExitCode.OK
@@ -103,7 +108,7 @@ def test_absent_reference_data_is_an_excused_skip(inner: pytest.Pytester) -> Non
     """The fixture marks the tests that use it; nobody has to remember the marker."""
     inner.makepyfile("def test_a(shared): pass")
 
-    result = inner.runpytest_subprocess("-p", "no:randomly")
+    result = inner.runpytest_inprocess("-p", "no:randomly")
 
     result.assert_outcomes(skipped=1)
     assert result.ret == pytest.ExitCode.OK
@@ -120,8 +125,8 @@ def test_a_golden_file_is_compared(inner: pytest.Pytester) -> None:
     inner.makepyfile(GOLDEN)
     stored = inner.path / "golden" / "greeting.txt"
 
-    inner.runpytest_subprocess("-p", "no:randomly").assert_outcomes(failed=1)
-    inner.runpytest_subprocess("-p", "no:randomly", "--update-golden").assert_outcomes(passed=1)
-    inner.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)
+    inner.runpytest_inprocess("-p", "no:randomly").assert_outcomes(failed=1)
+    inner.runpytest_inprocess("-p", "no:randomly", "--update-golden").assert_outcomes(passed=1)
+    inner.runpytest_inprocess("-p", "no:randomly").assert_outcomes(passed=1)
     stored.write_text("goodbye\n")
-    inner.runpytest_subprocess("-p", "no:randomly").assert_outcomes(failed=1)
+    inner.runpytest_inprocess("-p", "no:randomly").assert_outcomes(failed=1)

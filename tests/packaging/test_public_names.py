@@ -6,7 +6,7 @@ import ast
 import importlib
 from pathlib import Path
 
-import pytest
+from tests.each import each
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py"))
@@ -38,7 +38,7 @@ def re_exported(path: Path) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=dotted)
+@each("package", PACKAGES, ids=dotted)
 def test_a_package_re_exports_what_it_lists(package: Path) -> None:
     """`__all__` is the contract; a name outside it is an accident, one missing a broken promise."""
     listed = public_names(package / "__init__.py")
@@ -48,7 +48,7 @@ def test_a_package_re_exports_what_it_lists(package: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=dotted)
+@each("package", PACKAGES, ids=dotted)
 def test_every_listed_name_of_a_package_exists(package: Path) -> None:
     """`from wattree.x import *` must not fail, lazily loaded names included."""
     module = importlib.import_module(dotted(package))

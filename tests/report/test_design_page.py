@@ -48,6 +48,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
         write_design_page(results, path)
         found = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **context})
         pages.append(found)
+        found.set_default_timeout(120_000)  # ms; of a machine that does other things, too
         found.on("pageerror", lambda error: wrong.append(str(error)))
         found.on("console", lambda line: line.type == "error" and wrong.append(line.text))
         found.on("dialog", lambda dialog: wrong.append(dialog.message))
@@ -68,9 +69,36 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
 
 
 def drawn(page: Any, figure: str) -> None:
-    """Scroll to a figure and wait until it is drawn."""
+    """Scroll to a figure and wait until it shows the present state and hears of clicks.
+
+    The page finds in one frame what came into view, and draws it in the next; one more is painted.
+    """
     page.locator(f"#{figure}").scroll_into_view_if_needed()
     page.wait_for_selector(f"#{figure} .canvas .main-svg")
+    for _ in range(3):
+        next_frame(page)
+
+
+def next_frame(page: Any) -> None:
+    """Wait until the page has come to its next frame."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => done()))")
+
+
+def until(page: Any, state: str) -> None:
+    """Wait until an expression is true; the page's policy forbids the driver's own way to."""
+    while not page.evaluate(state):
+        next_frame(page)
+
+
+def pointed_at(page: Any, figure: str, *, across: float, down: float) -> tuple[float, float]:
+    """Move to a part of a plot and wait until the plot says what lies there; return the place."""
+    drawn(page, figure)
+    box = page.locator(f"#{figure} .canvas .nsewdrag").bounding_box()
+    place = (box["x"] + box["width"] * across, box["y"] + box["height"] * down)
+    page.mouse.move(0, 0)  # a plot that was drawn anew looks when something moves
+    page.mouse.move(*place)
+    page.wait_for_selector(f"#{figure} .canvas .hoverlayer .hovertext")
+    return place
 
 
 def traces(page: Any, figure: str) -> Any:
@@ -131,9 +159,7 @@ def test_texts_from_files_are_texts(opened: Opened) -> None:
     for name in page.eval_on_selector_all("figure.plot", "nodes => nodes.map(node => node.id)"):
         drawn(page, name)
     page.check("#points-infeasible")
-    box = page.locator("#heat .canvas .nsewdrag").bounding_box()
-    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + box["height"] / 4)
-    page.wait_for_timeout(150)
+    pointed_at(page, "heat", across=1 / 4, down=1 / 4)
     assert page.evaluate("typeof harmed") == "undefined"
     assert page.inner_text("h1") == NASTY
     assert page.locator("img, object, iframe").count() == 0
@@ -150,10 +176,9 @@ def test_a_selection_is_seen_in_all_plots(opened: Opened) -> None:
     page.wait_for_selector("#points tbody tr")
     page.focus("#points [data-point='15']")
     page.keyboard.press("Space")
-    page.wait_for_function("document.querySelector('#status').textContent.includes('1 selected')")
+    until(page, "document.querySelector('#status').textContent.includes('1 selected')")
     for name in ("scatter", "heat", "time-bars", "energy-bars"):
         drawn(page, name)
-    page.wait_for_timeout(200)
     ringed = next(trace for trace in traces(page, "scatter") if trace["name"] == "selected")
     assert ringed["points"] == [15]
     assert all(trace["points"] == [15] for trace in traces(page, "time-bars"))
@@ -167,15 +192,12 @@ def test_a_selection_is_seen_in_all_plots(opened: Opened) -> None:
 def test_clicking_a_cell_selects_its_points(opened: Opened) -> None:
     """And clicking it again lets them go."""
     page = opened(expansion_results())
-    drawn(page, "heat")
-    box = page.locator("#heat .canvas .nsewdrag").bounding_box()
-    corner = (box["x"] + box["width"] / 6, box["y"] + box["height"] / 4)
     for expected in ("4 selected", "0 selected"):
-        page.mouse.move(*corner)
-        page.wait_for_timeout(100)
-        page.mouse.click(*corner)
-        page.wait_for_timeout(500)  # clicks closer together are one double click
-        assert expected in page.inner_text("#status")
+        page.mouse.click(*pointed_at(page, "heat", across=1 / 6, down=1 / 4))
+        until(page, f"document.querySelector('#status').textContent.includes('{expected}')")
+        # Clicks closer together are one double click, by the clock of the page.
+        canvas = "document.querySelector('#heat .canvas')"
+        until(page, f"Date.now() - {canvas}._mouseDownTime > {canvas}._context.doubleClickDelay")
 
 
 @needs_chromium
@@ -188,7 +210,6 @@ def test_filters_leave_what_the_front_is_computed_from(opened: Opened) -> None:
     nodes = page.locator("#filter-axes fieldset", has_text="nodes")
     nodes.locator("label", has_text="32").locator("input").uncheck()
     drawn(page, "scatter")
-    page.wait_for_timeout(300)
     shown = [
         place
         for place, one in enumerate(results.outcomes)
@@ -200,9 +221,8 @@ def test_filters_leave_what_the_front_is_computed_from(opened: Opened) -> None:
     assert found["points"] == shown
     assert found["front"] == np.array(shown)[front.points].tolist()
     page.click("#filter-reset")
-    page.wait_for_timeout(300)
     fit = int(results.feasible.sum())
-    assert page.inner_text("#status").startswith(f"{fit} of {fit} ")
+    until(page, f"document.querySelector('#status').textContent.startsWith('{fit} of {fit} ')")
 
 
 @needs_chromium

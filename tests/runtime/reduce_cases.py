@@ -232,7 +232,8 @@ def faulty(how: str, victim: int, folder: str, method: str, seed: int = 0) -> No
             x, y = batch(step)
             mine = evenly(step, 0)
             loss = nn.functional.mse_loss(model(x[mine]), y[mine])
-            if rank == victim and how == "is killed at random" and step == 0:
+            # In the first two steps ranks also exchange what only DDP itself sends.
+            if rank == victim and how == "is killed at random" and step == 2:
                 delay_s = random.Random(seed).uniform(0.0, 0.3)
                 threading.Timer(delay_s, lambda: os.kill(os.getpid(), 9)).start()
             if rank == victim and step == 2:

@@ -116,7 +116,7 @@ def _gone(processes: list[Process], state: JobState, since_s: float) -> bool:
     return False
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("victim", ["rank", "leader", "launcher", "keeper and launcher"])
 def test_a_job_ends_when_one_of_its_processes_is_killed(
     home: dict[str, str], victim: str, seed: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,7 @@ def test_a_rank_killed_at_any_moment_ends_all_others(tmp_path: Path, seed: int) 
 
     assert sorted(found) == [rank for rank in range(4) if rank != victim]
     assert max(took_s for took_s, _ in found.values()) < 6.0
-    assert all("has ended" in said or "failed" in said for _, said in found.values())
+    assert [said for _, said in found.values() if not re.search("has ended|failed", said)] == []
 
 
 @pytest.mark.slow

@@ -7,6 +7,12 @@ from typing import Any
 from wattree.cost import load_calibration
 from wattree.job import Job, job_from_mapping
 from wattree.predict import Setting, setting_of
+from wattree.search import Limits
+
+#: A part of the space that is searched in a second: what is asked of plans holds for any part.
+FEW = Limits(
+    shardings=("none", "zero1", "zero3"), recomputations=("none", "full"), schedules=("1f1b",)
+)
 
 
 def job(**changes: Any) -> Job:

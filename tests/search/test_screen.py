@@ -16,12 +16,12 @@ from wattree.strategy import ExpertLoad, StrategyOptions
 
 
 @pytest.mark.parametrize("model", ["gpt2", "llama-3.1-8b", "qwen3-30b-a3b"])
-def test_estimates_are_close_to_simulations(model: str) -> None:
+def test_estimates_are_close_to_simulations(model: str, *, soaking: bool) -> None:
     """Otherwise the best strategy may never be simulated, or one that fits be turned away."""
     job = setting(model=model, batch=32)
     space = enumerate_space(job)
     screened = screen(job, space)
-    sample = random.Random(3).sample(range(len(space)), 25)
+    sample = random.Random(3).sample(range(len(space)), 25 if soaking else 10)
 
     results = [predicted(job, screened.options(index)).result for index in sample]
 
@@ -95,12 +95,12 @@ def test_uneven_experts_mean_the_same_to_both(load: ExpertLoad, dropless: str) -
     assert energy == pytest.approx(predicted(job, options).result.energy_j.total, rel=0.04)
 
 
-def test_screening_in_groups_equals_one_at_a_time() -> None:
+def test_screening_in_groups_equals_one_at_a_time(*, soaking: bool) -> None:
     """Costs are looked up by degrees that matter; a wrong key would mix strategies up."""
     job = setting(model="qwen3-30b-a3b", nodes=2, batch=32)
     space = enumerate_space(job)
     screened = screen(job, space)
-    sample = random.Random(5).sample(range(len(space)), 40)
+    sample = random.Random(5).sample(range(len(space)), 40 if soaking else 8)
     shared = Shared()
 
     for index in sample:

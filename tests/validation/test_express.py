@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from tests.each import each
 from wattree.capture.mapping import transformer_from_mapping
 from wattree.errors import RowError
 from wattree.job import Job
@@ -81,7 +82,7 @@ def test_one_row_per_source_reads_as_its_convention_says(golden: Any) -> None:
     golden.check("expressed.txt", "\n\n".join(as_text(express(row)) for row in chosen) + "\n")
 
 
-@pytest.mark.parametrize("row", CORE, ids=lambda row: row.row_id)
+@each("row", CORE, ids=lambda row: row.row_id)
 def test_a_core_row_becomes_a_job_on_exactly_its_devices(row: MeasuredRow) -> None:
     """A degree too many or too few would still simulate, and be wrong."""
     job = express(row).job
@@ -90,9 +91,7 @@ def test_a_core_row_becomes_a_job_on_exactly_its_devices(row: MeasuredRow) -> No
     assert job.data.global_batch % (options(job).replicas * options(job).pipeline.micro_batch) == 0
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in CORE if row.n_params_b is not None], ids=lambda row: row.row_id
-)
+@each("row", [row for row in CORE if row.n_params_b is not None], ids=lambda row: row.row_id)
 def test_the_model_of_a_row_has_the_stated_parameters(row: MeasuredRow) -> None:
     """2 % covers rounding to two digits; the named rows are wrong in their source."""
     # The source counts a vocabulary of 150k where the model has 250k, and fits whole layers.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.each import each
 from wattree.errors import RowError
 from wattree.job import Job
 from wattree.lowering.model import model_of
@@ -55,7 +56,7 @@ def test_rows_read_as_the_conventions_of_their_sources_say(golden: Any) -> None:
     golden.check("network_rows.txt", "\n\n".join(as_text(express(r)) for r in EXPRESSED) + "\n")
 
 
-@pytest.mark.parametrize("row", EXPRESSED, ids=lambda row: row.row_id)
+@each("row", EXPRESSED, ids=lambda row: row.row_id)
 def test_a_row_becomes_a_job_on_exactly_its_devices(row: MeasuredRow) -> None:
     """One replica on each, and whole micro-batches."""
     job = express(row).job
@@ -64,9 +65,7 @@ def test_a_row_becomes_a_job_on_exactly_its_devices(row: MeasuredRow) -> None:
     assert job.data.global_batch == options(job).dp * options(job).pipeline.micro_batch
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in EXPRESSED if row.n_params_b is not None], ids=lambda row: row.row_id
-)
+@each("row", [row for row in EXPRESSED if row.n_params_b is not None], ids=lambda row: row.row_id)
 def test_the_built_in_model_of_a_row_has_the_stated_parameters(row: MeasuredRow) -> None:
     """Rounding to two digits at most; another network would be off by more."""
     parameters = model_of(express(row).job).parameters

@@ -123,7 +123,9 @@ def test_interfaces_count_the_payload_and_its_headers(netlab: Path) -> None:
 @pytest.mark.root
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.soak), signal.SIGKILL]
+)
 def test_a_killed_benchmark_leaves_no_namespaces(netlab: Path, number: int) -> None:
     """Nor ranks: they end with their parent."""
     with subprocess.Popen(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.each import each
 from wattree.capture import catalogue_entry, dense_forward_flop, load_model
 from wattree.capture.zoo import built_in_models
 from wattree.capture.zoo.shipped import Shipped, shipped_models, write_graph, write_summary
@@ -26,7 +27,7 @@ def test_every_built_in_model_ships() -> None:
     assert list(shipped_models()) == list(MODELS)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each("name", MODELS)
 def test_a_graph_has_the_published_parameters(name: str) -> None:
     """Conversion must lose none of them, and the list must say what the graph holds."""
     graph, shipped = load_model(name), shipped_models()[name]
@@ -40,7 +41,7 @@ def test_a_graph_has_the_published_parameters(name: str) -> None:
     assert (graph.layers, tuple(sorted(graph.blocks))) == (shipped.layers, shipped.blocks)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].published_gmac])
+@each("name", [name for name in MODELS if MODELS[name].published_gmac])
 def test_the_forward_work_is_the_published_one(name: str) -> None:
     """Within 0.5 %, or the last digit; two FLOP to a multiply-add."""
     published = Decimal(MODELS[name].published_gmac)
@@ -50,7 +51,7 @@ def test_the_forward_work_is_the_published_one(name: str) -> None:
     assert found == pytest.approx(float(published), rel=5e-3, abs=last_digit / 2)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each("name", MODELS)
 def test_conversion_keeps_the_forward_work(name: str) -> None:
     """The graph's loops must multiply to what the recorder counted."""
     graph = load_model(name)
@@ -59,7 +60,7 @@ def test_conversion_keeps_the_forward_work(name: str) -> None:
     assert found == pytest.approx(shipped_models()[name].forward_flop, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", REMADE)
+@each("name", REMADE)
 def test_recording_a_model_anew_gives_the_file_that_ships(name: str, tmp_path: Path) -> None:
     """Else the file would be of an older recorder; `python -m wattree.capture.zoo` remakes it."""
     pytest.importorskip("torch")

@@ -72,6 +72,11 @@ def shared_path(process: int, descriptor: int) -> str:
     return f"/proc/{process}/fd/{descriptor}"
 
 
+def take_place(descriptor: int, place: int) -> None:
+    """Show that a member is there, for as long as this process lives and has the file open."""
+    fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+
+
 class MemberMeeting:
     """The members of a device.
 
@@ -98,7 +103,7 @@ class MemberMeeting:
             Note.from_buffer(self._map, member * _MEMBER_BYTES + _NOTE_AT)
             for member in range(len(ranks))
         ]
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+        take_place(descriptor, place)
 
     def close(self) -> None:
         """Leave; those who still wait for this process hear that it is gone."""

@@ -16,7 +16,7 @@ from wattree.runtime.reduce.device_rooms import DeviceRooms
 from wattree.runtime.reduce.flat import Flat
 from wattree.runtime.reduce.hook import Average
 from wattree.runtime.reduce.mean import Across
-from wattree.runtime.reduce.meeting import MemberMeeting, shared_file, shared_path
+from wattree.runtime.reduce.meeting import MemberMeeting, shared_file, shared_path, take_place
 from wattree.runtime.reduce.members import Members, agree
 from wattree.runtime.reduce.mpi import MpiSum
 from wattree.runtime.reduce.nccl import check_nccl
@@ -142,6 +142,9 @@ def _shared_files(group: Any, members: Members) -> list[int]:
                 f"rank {dist.get_rank()} cannot open the shared memory of rank {leader} "
                 f"({error.strerror}): both have to run as one user, in one container"
             )
+    if own:
+        # Before any member goes on: whoever waits for one without a place takes it for gone.
+        take_place(own[0], members.place)
     problems = [said for said in agree(group, problem) if said]
     if problems:
         for file in own:
