@@ -11,8 +11,9 @@ from benchmarks.measure import Figure
 from wattree.hardware import MemoryTier
 from wattree.job import job_from_mapping
 from wattree.predict import Degrees, estimate, predicted, setting_of
+from wattree.search.limits import Limits
 from wattree.search.screen import Constraints, screen
-from wattree.search.space import Limits, enumerate_space
+from wattree.search.space import enumerate_space
 
 __all__ = ["section"]
 

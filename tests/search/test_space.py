@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.search.jobs import setting
 from wattree.lowering.legality import misfits
 from wattree.predict import Setting, predicted
-from wattree.search.space import Limits, device_counts, enumerate_space
+from wattree.search.limits import Limits, device_counts
+from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions
 from wattree.strategy.presets import strategy_of
 

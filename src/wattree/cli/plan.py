@@ -93,6 +93,7 @@ def plan(  # noqa: PLR0917 - typer passes options by name
     """
     import wattree
     from wattree.report import show_plan
+    from wattree.search.plan_result import nothing_found
 
     began = time.perf_counter()
     check_outputs(json_path, source=job)
@@ -114,8 +115,10 @@ def plan(  # noqa: PLR0917 - typer passes options by name
     except InfeasibleError as error:
         tell_warnings(job, error.warnings)
         wall_s = time.perf_counter() - began
-        nothing = _nothing(objective, error, source=loaded.source, wall_s=wall_s)
-        deliver(nothing, json_path, lambda _: None)
+        nothing = nothing_found(
+            error, objective=objective.value, source=loaded.source, wall_s=wall_s
+        )
+        deliver(nothing.as_json(), json_path, lambda _: None)
         raise
     tell_warnings(job, found.warnings)
     deliver(found.as_json(), json_path, lambda console: show_plan(found, console))
@@ -134,28 +137,3 @@ def _pair(text: str | None) -> tuple[str, str] | None:
             [f"found '{text}', expected two different ones of {', '.join(known)}: 'time,energy'"],
         )
     return names[0], names[1]
-
-
-def _nothing(
-    objective: Objective, error: InfeasibleError, *, source: str, wall_s: float
-) -> dict[str, Any]:
-    """Return the JSON of a plan that found nothing, with the fields of one that did."""
-    return {
-        "candidates": sum(error.rejected.values()),
-        "simulated": 0,
-        "feasible": 0,
-        "wall_s": wall_s,
-        "objective": objective.value,
-        "best": None,
-        "ranked": [],
-        "explanation": _sentences(str(error).removeprefix(f"{source}: ")),
-        "rejected": error.rejected,
-        "pareto": None,
-        "warnings": list(error.warnings),
-    }
-
-
-def _sentences(message: str) -> list[str]:
-    """Return the lines of a message as sentences."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return [f"{line[0].upper()}{line[1:].rstrip('.')}." for line in lines]
