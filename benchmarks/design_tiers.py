@@ -10,8 +10,9 @@ from benchmarks.frame import Figure, Measure, Options, Section
 from wattree.hardware import MemoryTier
 from wattree.job import job_from_mapping
 from wattree.predict import Degrees, estimate, predicted, setting_of
+from wattree.search.limits import Limits
 from wattree.search.screen import Constraints, screen
-from wattree.search.space import Limits, enumerate_space
+from wattree.search.space import enumerate_space
 
 #: Closed form and play differ by no more on average: what screening allows for (`search`).
 _MOST = 0.02

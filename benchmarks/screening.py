@@ -24,9 +24,10 @@ from wattree.cost import load_calibration
 from wattree.errors import SimulationError, StrategyError
 from wattree.job import Job, job_from_mapping
 from wattree.predict import Setting, predicted, setting_of
+from wattree.search.limits import Limits
 from wattree.search.plan import search
 from wattree.search.screen import Constraints, screen
-from wattree.search.space import Limits, enumerate_space
+from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions
 
 #: Every axis is searched in full; other choices are cut so that a space stays below 2,000.

@@ -19,8 +19,9 @@ from wattree.hardware import MemoryTier, load_node
 from wattree.job import job_from_mapping
 from wattree.predict import Degrees, Setting, estimate, predicted, simulate
 from wattree.search.fixes import memory_fixes
+from wattree.search.limits import Limits
 from wattree.search.screen import Constraints, screen
-from wattree.search.space import Limits, enumerate_space
+from wattree.search.space import enumerate_space
 from wattree.strategy import Offload, StrategyOptions, Traffic
 
 #: Of one A100 of 80 GB. [B/s]

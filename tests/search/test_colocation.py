@@ -16,8 +16,9 @@ from wattree.job import Job, job_from_mapping
 from wattree.predict import setting_of, simulate
 from wattree.search import plan
 from wattree.search.colocation import sharing_limits
+from wattree.search.limits import Limits
 from wattree.search.screen import screen
-from wattree.search.space import Limits, enumerate_space
+from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions
 
 ONE = Limits(micro_batches=[16], shardings=["none"], recomputations=["none"], axes={"pp": [1]})
@@ -92,7 +93,7 @@ def test_processes_need_as_many_times_the_memory_when_screened() -> None:
     space = enumerate_space(found, limits=Limits(processes=own, micro_batches=[2]))
     screened = screen(found, space)
     need = {
-        screened.options(index).processes_per_device: float(screened.memory_bytes[index])
+        screened.options(index).colocation.processes: float(screened.memory_bytes[index])
         for index in np.flatnonzero(screened.memory_bytes)
         if screened.options(int(index)).memory.recompute == "none"
     }

@@ -14,7 +14,8 @@ from wattree.cost import load_calibration
 from wattree.graph import ModelGraph
 from wattree.predict import Degrees, Setting, estimate, setting_of
 from wattree.predict.simulate import predicted
-from wattree.search.space import Limits, enumerate_space
+from wattree.search.limits import Limits
+from wattree.search.space import enumerate_space
 from wattree.strategy import AXES, StrategyOptions
 
 

@@ -20,8 +20,9 @@ from wattree.predict import predicted, setting_of
 from wattree.search import plan
 from wattree.search.balance import even_stage_layers
 from wattree.search.fixes import memory_fixes
+from wattree.search.limits import Limits
 from wattree.search.screen import screen
-from wattree.search.space import Limits, enumerate_space
+from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions
 
 MIXED = {

@@ -7,7 +7,8 @@ import pytest
 
 from tests.search.jobs import setting
 from wattree.predict import Degrees, estimate, predicted
-from wattree.search.space import Limits, enumerate_space
+from wattree.search.limits import Limits
+from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 

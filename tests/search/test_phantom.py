@@ -16,8 +16,9 @@ from wattree.job import Job, job_from_mapping
 from wattree.predict import setting_of, simulate
 from wattree.report import show_plan
 from wattree.search import Plan, plan, with_memory_fixes
+from wattree.search.limits import Limits
 from wattree.search.phantom import ghost_counts
-from wattree.search.space import Limits, enumerate_space
+from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions
 
 

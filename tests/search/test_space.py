@@ -15,7 +15,8 @@ from tests.search.jobs import setting
 from wattree.lowering.legality import misfits
 from wattree.lowering.split_rules import illegal_by_rule, split_rules
 from wattree.predict import Setting, predicted
-from wattree.search.space import Limits, device_counts, enumerate_space
+from wattree.search.limits import Limits, device_counts
+from wattree.search.space import enumerate_space
 from wattree.strategy import AXES, TABLES, StrategyOptions
 from wattree.strategy.presets import strategy_of
 

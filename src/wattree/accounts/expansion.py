@@ -23,7 +23,7 @@ from wattree.lowering.memory_tier_access import expanded_memory, reached_offload
 from wattree.strategy import Offload, StrategyOptions
 from wattree.trace import MemoryUse, TierUse
 
-__all__ = ["Expansion", "spilled_share", "tier_notes", "tier_room", "tier_uses", "with_spill"]
+__all__ = ["ExpandedTier", "spilled_share", "tier_notes", "tier_room", "tier_uses", "with_spill"]
 
 #: Strategies whose memory is slower by the same within one part in so many share their costs.
 _APART = 256.0
@@ -55,7 +55,7 @@ def tier_room(node: Node, name: str) -> tuple[float, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expansion:
+class ExpandedTier:
     """Expanded memory of strategies that share their options.
 
     Attributes:
@@ -69,7 +69,7 @@ class Expansion:
     spilled: Floats | None
 
     @classmethod
-    def of(cls, cluster: Cluster, options: StrategyOptions, spilled: Floats | None) -> Expansion:
+    def of(cls, cluster: Cluster, options: StrategyOptions, spilled: Floats | None) -> ExpandedTier:
         """Return what `options` put there."""
         offload = options.traffic.offload
         reached = Offload()

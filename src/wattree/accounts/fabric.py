@@ -13,7 +13,7 @@ from wattree.graph import ExecutionGraph, JobTasks, Repeated, part_of, repeated,
 from wattree.sim import play
 from wattree.trace import Trace
 
-__all__ = ["Fabric", "Played", "Rules"]
+__all__ = ["Played", "Rules", "SharedFabric"]
 
 #: Tasks of all jobs and steps that are played at most: some 5 GiB of arrays.
 _MOST_TASKS = 20_000_000
@@ -63,7 +63,7 @@ class Played:
 
 
 @dataclass(slots=True, kw_only=True)
-class Fabric:
+class SharedFabric:
     """Jobs on their fabric.
 
     Attributes:
@@ -117,9 +117,9 @@ class Fabric:
             whole_steps_s=tuple(_whole_steps_s(fabric, trace, j, begin_s, end_s) for j in others),
         )
 
-    def apart(self, links: NDArray[np.bool_]) -> Fabric:
+    def apart(self, links: NDArray[np.bool_]) -> SharedFabric:
         """Return the fabric on which each job has some links to itself, `(L,)`."""
-        return Fabric(
+        return SharedFabric(
             graph=with_links_apart(self.graph, self.jobs, links),
             jobs=self.jobs,
             sources=self.sources,

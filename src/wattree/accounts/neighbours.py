@@ -16,7 +16,7 @@ from wattree.accounts.bill import occupied_nodes
 from wattree.accounts.breakdown import slowest_class, tasks_of, time_parts
 from wattree.accounts.crowding import crowded_s, shared_links
 from wattree.accounts.energy_use import StepEnergy, step_energy
-from wattree.accounts.fabric import Fabric, Played, Rules
+from wattree.accounts.fabric import Played, Rules, SharedFabric
 from wattree.compiler import compile_jobs, link_kind
 from wattree.errors import JobError, StrategyError
 from wattree.graph import TaskKind
@@ -35,7 +35,7 @@ from wattree.trace import (
     Trace,
 )
 
-__all__ = ["PHASES", "Beside", "beside", "with_neighbours"]
+__all__ = ["PHASES", "SharedFabricStep", "beside", "with_neighbours"]
 
 #: Phases that are tried where the job file gives none.
 PHASES = 8
@@ -45,7 +45,7 @@ _COMMUNICATION = (TaskKind.COLLECTIVE, TaskKind.TRANSFER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class SharedFabricStep:
     """A job's step beside its neighbours.
 
     Attributes:
@@ -68,7 +68,7 @@ def beside(
     detail: bool = True,
     rules: Rules | None = None,
     core_s: Sequence[float] = (),
-) -> Beside:
+) -> SharedFabricStep:
     """Return what a job's neighbours do to its step.
 
     Args:
@@ -106,7 +106,7 @@ def beside(
         compiled.append(tenant)
         alone_s.append(rules.play(graph).makespan_s)
     graph, jobs = compile_jobs(compiled, job.cluster, fold=fold, detail=detail)
-    fabric = Fabric(graph=graph, jobs=jobs, sources=sources, alone_s=alone_s, rules=rules)
+    fabric = SharedFabric(graph=graph, jobs=jobs, sources=sources, alone_s=alone_s, rules=rules)
     plays = [fabric.played(offsets) for offsets in _phases(job.neighbours, alone_s[1:])]
     return _beside(setting, alone, fabric, plays, core_s)
 
@@ -182,10 +182,10 @@ def _phases(neighbours: Sequence[Neighbour], alone_s: Sequence[float]) -> list[t
 def _beside(
     setting: Setting,
     alone: Trace,
-    fabric: Fabric,
+    fabric: SharedFabric,
     plays: Sequence[Played],
     core_s: Sequence[float],
-) -> Beside:
+) -> SharedFabricStep:
     """Return the figures of all plays against the step alone."""
     job, ranks = setting.job, alone.graph.ranks
     nodes = occupied_nodes(job, ranks)
@@ -219,7 +219,7 @@ def _beside(
         phases_given=all(other.offset_s is not None for other in job.neighbours),
     )
     curve = energies[nearest].curve
-    return Beside(
+    return SharedFabricStep(
         effect=effect,
         trace=plays[nearest].trace,
         power=tuple((at + plays[nearest].begin_s, watts) for at, watts in curve),
@@ -259,7 +259,7 @@ def _place(devices: Sequence[int], per_node: int) -> str:
     return f"devices {ranges(devices)}"
 
 
-def _links(fabric: Fabric, plays: Sequence[Played]) -> tuple[CrowdedLinks, ...]:
+def _links(fabric: SharedFabric, plays: Sequence[Played]) -> tuple[CrowdedLinks, ...]:
     """Return what each kind of link has to do with the delay."""
     kinds = np.array([link_kind(name) for name in fabric.graph.link_names])
     shared = shared_links(plays[0].trace, plays[0].tasks)

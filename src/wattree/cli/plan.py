@@ -83,6 +83,7 @@ def plan(request: PlanRequest) -> None:
     """
     import wattree
     from wattree.report import show_plan
+    from wattree.search.plan_result import nothing_found
 
     began = time.perf_counter()
     check_outputs(request.json_path, source=request.job)
@@ -104,8 +105,10 @@ def plan(request: PlanRequest) -> None:
     except InfeasibleError as error:
         tell_warnings(request.job, error.warnings)
         wall_s = time.perf_counter() - began
-        nothing = _nothing(request.objective, error, source=loaded.source, wall_s=wall_s)
-        deliver(nothing, request.json_path, lambda _: None)
+        nothing = nothing_found(
+            error, objective=request.objective.value, source=loaded.source, wall_s=wall_s
+        )
+        deliver(nothing.as_json(), request.json_path, lambda _: None)
         raise
     tell_warnings(request.job, found.warnings)
     deliver(found.as_json(), request.json_path, lambda console: show_plan(found, console))
@@ -124,28 +127,3 @@ def _pair(text: str | None) -> tuple[str, str] | None:
             [f"found '{text}', expected two different ones of {', '.join(known)}: 'time,energy'"],
         )
     return names[0], names[1]
-
-
-def _nothing(
-    objective: Objective, error: InfeasibleError, *, source: str, wall_s: float
-) -> dict[str, Any]:
-    """Return the JSON of a plan that found nothing, with the fields of one that did."""
-    return {
-        "candidates": sum(error.rejected.values()),
-        "simulated": 0,
-        "feasible": 0,
-        "wall_s": wall_s,
-        "objective": objective.value,
-        "best": None,
-        "ranked": [],
-        "explanation": _sentences(str(error).removeprefix(f"{source}: ")),
-        "rejected": error.rejected,
-        "pareto": None,
-        "warnings": list(error.warnings),
-    }
-
-
-def _sentences(message: str) -> list[str]:
-    """Return the lines of a message as sentences."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return [f"{line[0].upper()}{line[1:].rstrip('.')}." for line in lines]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.accounts.expansion import Expansion
+from wattree.accounts.expansion import ExpandedTier
 from wattree.closed_form.block_memory import (
     block_memory,
     gathered_bytes,
@@ -78,7 +78,7 @@ class Tables:
         filled = np.zeros_like(micro_batch)
         if self.rates.collectives.looks_at_any():
             filled = np.minimum(self.ranks, float(domain))
-        tier = Expansion.of(setting.job.cluster, options, spilled)
+        tier = ExpandedTier.of(setting.job.cluster, options, spilled)
         first, self.block_of = _distinct(
             values["tp"], values["cp"], values["ep"], micro_batch, filled, *tier.told(values["pp"])
         )

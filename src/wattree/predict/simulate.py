@@ -10,7 +10,7 @@ from wattree.accounts.energy_use import energy_of
 from wattree.accounts.fabric import Rules
 from wattree.accounts.materials import core_times_s
 from wattree.accounts.memory_use import PeakMemory, peak_memory
-from wattree.accounts.neighbours import Beside, beside, with_neighbours
+from wattree.accounts.neighbours import SharedFabricStep, beside, with_neighbours
 from wattree.accounts.result import result_of
 from wattree.compiler import MemoryLedger
 from wattree.cost import load_calibration
@@ -52,7 +52,7 @@ class Prediction:
     peak: PeakMemory
     warnings: tuple[str, ...] = ()
     ledger: MemoryLedger | None = None
-    beside: Beside | None = None
+    beside: SharedFabricStep | None = None
     loading: tuple[Loading, ...] = ()
     curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
 

@@ -119,7 +119,11 @@ def recipe_of(job: Job) -> Recipe:
     if options.tp == 1:
         kind = ReplicaKind.DDP
     elif options.phantoms.enabled:
-        kind = ReplicaKind.LOW_RANK if options.phantoms.exchange == ACTIVATIONS else ReplicaKind.PHANTOM
+        kind = (
+            ReplicaKind.LOW_RANK
+            if options.phantoms.exchange == ACTIVATIONS
+            else ReplicaKind.PHANTOM
+        )
     else:
         kind = (
             ReplicaKind.MEGATRON

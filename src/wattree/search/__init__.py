@@ -2,11 +2,11 @@
 
 from wattree.search.best import Best, Estimate, Known, best_strategy
 from wattree.search.fixes import memory_fixes, with_memory_fixes
+from wattree.search.limits import Limits, device_counts
 from wattree.search.plan import check_objectives, plan
 from wattree.search.plan_result import Plan, RankedStrategy
 from wattree.search.promising import misses
 from wattree.search.screen import Constraints
-from wattree.search.space import Limits, device_counts
 
 __all__ = [
     "Best",

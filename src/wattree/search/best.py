@@ -17,12 +17,13 @@ import numpy as np
 from wattree.job import AUTO, Job, TrainingOptions
 from wattree.job.energy import EnergyTerms
 from wattree.predict import Setting, Shared
+from wattree.search.limits import Limits
 from wattree.search.objective import objective_of
 from wattree.search.placements import reaches_expanded_memory
 from wattree.search.plan_result import RankedStrategy
 from wattree.search.promising import search
-from wattree.search.screen import Constraints, Screened, screen
-from wattree.search.space import Limits, Space, enumerate_space
+from wattree.search.screen import Constraints, ScreenedSpace, screen
+from wattree.search.space import Space, enumerate_space
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.units import format_bytes, format_quantity, format_time
 
@@ -97,9 +98,9 @@ class Known:
 
     shared: Shared = field(default_factory=Shared)
     spaces: OrderedDict[Hashable, Space] = field(default_factory=OrderedDict)
-    screened: list[tuple[Job, Screened]] = field(default_factory=list)
+    screened: list[tuple[Job, ScreenedSpace]] = field(default_factory=list)
 
-    def estimates(self, setting: Setting, ranks: tuple[int, ...], limits: Limits) -> Screened:
+    def estimates(self, setting: Setting, ranks: tuple[int, ...], limits: Limits) -> ScreenedSpace:
         """Return estimates of the strategies of a job.
 
         Prices, and memory where nothing overflows from it, change no estimate, so that clusters
@@ -221,7 +222,7 @@ def _bare(job: Job) -> Job:
     )
 
 
-def _estimate(screened: Screened, index: int) -> Estimate:
+def _estimate(screened: ScreenedSpace, index: int) -> Estimate:
     return Estimate(
         options=screened.options(index),
         step_time_s=float(screened.step_time_s[index]),
@@ -235,7 +236,7 @@ def _estimate(screened: Screened, index: int) -> Estimate:
 
 def _reason(
     setting: Setting,
-    screened: Screened,
+    screened: ScreenedSpace,
     constraints: Constraints,
     counts: Mapping[str, int],
     missed: Mapping[str, int],
@@ -255,7 +256,7 @@ def _reason(
     return f"{_nearest(screened, constraints)} ({turned})"
 
 
-def _nearest(screened: Screened, constraints: Constraints) -> str:
+def _nearest(screened: ScreenedSpace, constraints: Constraints) -> str:
     """Return what the strategy needs that misses the first binding constraint by least."""
     fits = screened.fits(constraints)
     if not fits.any():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from wattree.closed_form.busy_share import busy_share
 from wattree.predict import Setting
-from wattree.search.space import Limits
+from wattree.search.limits import Limits
 from wattree.strategy import StrategyOptions
 
 __all__ = ["sharing_limits"]

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from wattree.predict import Setting
+from wattree.search.limits import Limits
 from wattree.search.screen import Constraints, screen
-from wattree.search.space import Limits, enumerate_space
+from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions
 
 __all__ = ["hand_choices"]

@@ -9,8 +9,9 @@ import numpy as np
 
 from wattree.errors import InfeasibleError
 from wattree.predict import Setting, setting_of
-from wattree.search.screen import Constraints, Screened, screen
-from wattree.search.space import Limits, enumerate_space
+from wattree.search.limits import Limits
+from wattree.search.screen import Constraints, ScreenedSpace, screen
+from wattree.search.space import enumerate_space
 from wattree.strategy import options_in_words
 from wattree.units import format_bytes, format_time
 
@@ -23,7 +24,7 @@ _MOST_DOUBLINGS = 6
 
 
 def infeasible(
-    setting: Setting, screened: Screened, constraints: Constraints, rejected: Mapping[str, int]
+    setting: Setting, screened: ScreenedSpace, constraints: Constraints, rejected: Mapping[str, int]
 ) -> InfeasibleError:
     """Return the error for a search that found nothing.
 
@@ -69,7 +70,7 @@ def _more_nodes(setting: Setting, constraints: Constraints) -> str:
     return f"more than {cluster.nodes * 2**_MOST_DOUBLINGS} nodes, or a larger data.global_batch"
 
 
-def _nearest(setting: Setting, screened: Screened, constraints: Constraints) -> list[str]:
+def _nearest(setting: Setting, screened: ScreenedSpace, constraints: Constraints) -> list[str]:
     """Return what the strategy needs that misses the first binding constraint by least."""
     fits = screened.fits(constraints)
     if not fits.any():

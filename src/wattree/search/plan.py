@@ -22,12 +22,13 @@ from wattree.search.colocation import sharing_limits
 from wattree.search.explain import explanation
 from wattree.search.hand import hand_choices
 from wattree.search.infeasible import infeasible
+from wattree.search.limits import Limits, device_counts
 from wattree.search.objective import OBJECTIVES, objective_of
 from wattree.search.pareto import pareto_front
 from wattree.search.plan_result import Plan, RankedStrategy
 from wattree.search.promising import FEWEST, Search, in_order, misses, ranked_strategy, search
-from wattree.search.screen import Constraints, Screened, screen
-from wattree.search.space import Limits, Space, device_counts, enumerate_space
+from wattree.search.screen import Constraints, ScreenedSpace, screen
+from wattree.search.space import Space, enumerate_space
 from wattree.strategy import StrategyOptions
 
 __all__ = ["check_objectives", "plan", "search"]
@@ -88,17 +89,7 @@ def plan(
         fewest=max(FEWEST, top),
         report=progress or (lambda *_: None),
     )
-    limits = limits or Limits()
-    sought = [seek.within(enumerate_space(setting, ranks=ranks, limits=limits))]
-    if allow_approximate:
-        # Apart, so that strategies of the model itself are simulated however far behind they are.
-        changed = enumerate_space(setting, ranks=ranks, limits=replace(limits, phantom=True))
-        sought.append(seek.within(changed))
-    found = in_order((entry for part in sought for entry in part.found.found), objective)
-    if found and (shared := _sharing(setting, found[0], limits)) is not None:
-        space = enumerate_space(setting, ranks=ranks, limits=shared)
-        sought.append(seek.within(space, than=found))
-        found = in_order((*found, *sought[-1].found.found), objective)
+    sought, found = _searched(seek, ranks, limits or Limits(), approximate=allow_approximate)
     rejected = _summed(part.rejected for part in sought)
     if not found:
         raise infeasible(setting, sought[0].screened, constraints, rejected)
@@ -123,6 +114,31 @@ def plan(
     )
 
 
+def _searched(
+    seek: _Seek, ranks: Sequence[int], limits: Limits, *, approximate: bool
+) -> tuple[list[_Sought], tuple[RankedStrategy, ...]]:
+    """Return what was found in each space, and all of it in order.
+
+    Args:
+        seek: How to search.
+        ranks: Numbers of ranks to try.
+        limits: Part of the space.
+        approximate: Also strategies that train another function.
+    """
+    setting, objective = seek.setting, seek.objectives[0]
+    sought = [seek.within(enumerate_space(setting, ranks=ranks, limits=limits))]
+    if approximate:
+        # Apart, so that strategies of the model itself are simulated however far behind they are.
+        changed = enumerate_space(setting, ranks=ranks, limits=replace(limits, phantom=True))
+        sought.append(seek.within(changed))
+    found = in_order((entry for part in sought for entry in part.found.found), objective)
+    if found and (shared := _sharing(setting, found[0], limits)) is not None:
+        space = enumerate_space(setting, ranks=ranks, limits=shared)
+        sought.append(seek.within(space, than=found))
+        found = in_order((*found, *sought[-1].found.found), objective)
+    return sought, found
+
+
 def _sharing(setting: Setting, best: RankedStrategy, limits: Limits) -> Limits | None:
     """Return where to look for several processes on each device, if that may be better."""
     return sharing_limits(setting, best.options, limits, simulated_s=best.result.step_time_s)
@@ -140,7 +156,7 @@ class _Sought:
         rejected: Reason → how many were turned away for it.
     """
 
-    screened: Screened
+    screened: ScreenedSpace
     found: Search
     candidates: int
     feasible: int
@@ -184,7 +200,7 @@ class _Seek:
             rejected=_counted(space.rejected, turned_away, found.missed),
         )
 
-    def _better(self, screened: Screened, than: Sequence[RankedStrategy]) -> NDArray[np.bool_]:
+    def _better(self, screened: ScreenedSpace, than: Sequence[RankedStrategy]) -> NDArray[np.bool_]:
         """Return which estimates are better than all that is known, by any objective."""
         better = np.zeros(len(screened), dtype=bool)
         for name in self.objectives:

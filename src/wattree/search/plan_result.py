@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from wattree.errors import InfeasibleError
 from wattree.strategy import StrategyOptions
 from wattree.trace import Result
 
-__all__ = ["Plan", "RankedStrategy"]
+__all__ = ["Plan", "RankedStrategy", "nothing_found"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +85,28 @@ class Plan:
             "pareto": front,
             "warnings": list(self.warnings),
         }
+
+
+def nothing_found(error: InfeasibleError, *, objective: str, source: str, wall_s: float) -> Plan:
+    """Return the plan of a search that found nothing; its explanation are the error's lines.
+
+    Args:
+        error: Why.
+        objective: What was sought.
+        source: The job's file, which is left out of the lines.
+        wall_s: Time the search took. [s]
+    """
+    message = str(error).removeprefix(f"{source}: ")
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return Plan(
+        candidates=sum(error.rejected.values()),
+        simulated=0,
+        feasible=0,
+        wall_s=wall_s,
+        objective=objective,
+        best=None,
+        ranked=(),
+        explanation=tuple(f"{line[0].upper()}{line[1:].rstrip('.')}." for line in lines),
+        rejected=error.rejected,
+        warnings=tuple(error.warnings),
+    )

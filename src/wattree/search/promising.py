@@ -18,7 +18,7 @@ from wattree.search.screen import (
     OVER_POWER,
     PAST_DEADLINE,
     Constraints,
-    Screened,
+    ScreenedSpace,
 )
 from wattree.strategy import StrategyOptions, options_in_words
 from wattree.trace import Result
@@ -51,7 +51,7 @@ class Search:
 
 def search(
     setting: Setting,
-    screened: Screened,
+    screened: ScreenedSpace,
     feasible: NDArray[np.bool_],
     constraints: Constraints,
     *,
@@ -156,7 +156,7 @@ class _Played:
     """Strategies simulated so far, each once however often it is asked for."""
 
     def __init__(
-        self, setting: Setting, screened: Screened, constraints: Constraints, *, detail: bool
+        self, setting: Setting, screened: ScreenedSpace, constraints: Constraints, *, detail: bool
     ) -> None:
         self.setting, self.screened, self.constraints = setting, screened, constraints
         self.detail = detail

@@ -16,7 +16,7 @@ from wattree.predict import Estimates, Setting, Shared, estimate
 from wattree.search.space import Space
 from wattree.strategy import AXES, StrategyOptions
 
-__all__ = ["Constraints", "Screened", "screen"]
+__all__ = ["Constraints", "ScreenedSpace", "screen"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -50,7 +50,7 @@ class Constraints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Screened:
+class ScreenedSpace:
     """Estimates of every strategy of a space, in its order; shape `(n,)` each.
 
     Attributes:
@@ -85,7 +85,7 @@ class Screened:
             index -= len(group)
         raise IndexError(index)
 
-    def on(self, cluster: Cluster) -> Screened:
+    def on(self, cluster: Cluster) -> ScreenedSpace:
         """Return the same strategies on a cluster of other prices and of devices of other memory.
 
         Nothing else may differ, and all nodes must be alike.
@@ -147,7 +147,7 @@ def screen(
     *,
     progress: Callable[[int], None] | None = None,
     shared: Shared | None = None,
-) -> Screened:
+) -> ScreenedSpace:
     """Return estimates of every strategy of `space`.
 
     Args:
@@ -180,7 +180,7 @@ def screen(
     memory_bytes = kept * _process_bytes(setting, tensor_bytes, pool) * _processes(space)
     memory_bytes = np.where(kept < 1.0, np.minimum(memory_bytes, room_bytes), memory_bytes)
     energy_j = _joined([chunk.energy_j for chunk in found])
-    return Screened(
+    return ScreenedSpace(
         space=space,
         step_time_s=step_time_s,
         memory_bytes=memory_bytes,

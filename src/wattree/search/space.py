@@ -11,43 +11,35 @@ scores, so nothing would be saved.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph import ModelGraph
-from wattree.lowering.idle import has_experts
-from wattree.lowering.split_rules import (
-    has_attention,
-    has_split_positions,
-    illegal_by_rule,
-    split_rules,
-)
+from wattree.lowering.split_rules import has_split_positions, illegal_by_rule, split_rules
 from wattree.lowering.stages import stage_misfits
 from wattree.predict import Degrees, Setting, Shared
 from wattree.search.balance import balanced_cuts
+from wattree.search.limits import Limits
+from wattree.search.option_sets import NO_CONTEXT, plain_options, recomputations, sharing_options
 from wattree.search.phantom import phantom_options
 from wattree.search.placements import placements_of
 from wattree.strategy import (
     AXES,
-    MPS,
-    TIME_SLICED,
     ULYSSES,
     Offload,
     Schedule,
     StrategyOptions,
     Traffic,
 )
-from wattree.strategy.parts import has_stack, has_whole_states
 from wattree.strategy.presets import schedule_name
 from wattree.strategy.schedules import PIPELINE_SCHEDULES
 
-__all__ = ["Group", "Limits", "Space", "device_counts", "enumerate_space"]
+__all__ = ["Limits", "Space", "StrategyGroup", "enumerate_space"]
 
 Integers = NDArray[np.int64]
 
@@ -57,61 +49,16 @@ _EVERY_DIVISOR_UP_TO = 16
 #: are no sequences are small, so of them every power of two and the whole share.
 _POWERS_OF_TWO_UP_TO = 256
 
-#: Meshes without context parallelism are listed with this, which is what is not chosen.
-_NO_CONTEXT = StrategyOptions().parallelism.context
-#: Ways of context parallelism that software has; `overlapped` is the limit of none. Attention in
-#: blocks needs a fused kernel.
-_CONTEXTS = ("ring", "gather", ULYSSES)
-_CONTEXTS_UNFUSED = ("gather", ULYSSES)
-
-#: Switches that decide what is split.
+#: Options that decide what is split.
 _Kind = tuple[bool, ...]
 
 #: Placements that leave on the device what has room there: several processes on a device know no
 #: other memory, and are listed once, beside any of these.
 _NOTHING_MOVED = (Offload(), Offload(overflow="cxl"))
 
-#: Told apart by virtual stages alone, so they share options.
-_WITHOUT_NAME = ("1f1b", "interleaved")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Which part of the space to list; by default all of it.
-
-    Attributes:
-        axes: Axis → degrees to try; any that are legal if it is not named.
-        micro_batches: Micro-batch sizes to try; by default divisors as the module says.
-        shardings, recomputations, schedules: To try; None for all recomputations. Schedules
-            that few programs can run (zero-bubble, DualPipe, breadth-first) are tried if named.
-        virtual_stages: Counts to try; None for all that leave no chunk empty.
-        contexts: Ways of context parallelism to try; None for those that software has.
-        cuts: Whether pipelines over pools of different devices are also cut by their speed.
-        phantom: Only strategies with phantom layers, which train another function, instead of those
-            without.
-        processes: Processes on each device to try, beside which all devices hold whole replicas;
-            several only where placements leave everything on the device.
-        in_turn: Processes of a device take turns there (time slicing) instead of sharing it (MPS).
-        placements: What lies in expanded memory that devices reach: `device` for nothing, or some
-            of `placements.PLACED` joined by `+`; None for those that make sense on the cluster.
-    """
-
-    axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    micro_batches: Sequence[int] | None = None
-    shardings: Sequence[str] = ("none", "zero1", "zero2", "zero3", "hybrid")
-    recomputations: Sequence[str] | None = None
-    schedules: Sequence[str] = ("1f1b", "gpipe", "interleaved")
-    contexts: Sequence[str] | None = None
-    virtual_stages: Sequence[int] | None = None
-    cuts: bool = True
-    phantom: bool = False
-    processes: Sequence[int] = (1,)
-    in_turn: bool = False
-    placements: Sequence[str] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class StrategyGroup:
     """Strategies that share their options.
 
     Attributes:
@@ -147,7 +94,7 @@ class Space:
         rejected: Reason → meshes that no strategy can use.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[StrategyGroup, ...]
     rejected: Mapping[str, int]
 
     def __len__(self) -> int:
@@ -157,28 +104,6 @@ class Space:
         for group in self.groups:
             for index in range(len(group)):
                 yield group.options(index)
-
-
-def device_counts(
-    devices: int, node_devices: int, *, max_devices: int | None, fewer: bool
-) -> tuple[int, ...]:
-    """Return how many devices strategies may use, most first.
-
-    A job uses whole nodes alike, or part of one node, and its ranks divide the devices.
-
-    Args:
-        devices: Of the cluster.
-        node_devices: Of one node.
-        max_devices: Use no more; None for all.
-        fewer: Also try fewer than allowed.
-    """
-    most = devices if max_devices is None else min(max_devices, devices)
-    counts = [
-        n
-        for n in range(most, 0, -1)
-        if devices % n == 0 and (n % node_devices == 0 or node_devices % n == 0)
-    ]
-    return tuple(counts) if fewer else tuple(counts[:1])
 
 
 def enumerate_space(
@@ -197,14 +122,14 @@ def enumerate_space(
     rejected: Counter[str] = Counter()
     meshes = _meshes(ranks, _axis_limits(model, setting.job.data.sequence_length, limits))
     meshes = _kept(meshes, _batch_splits(meshes, setting), rejected, "mesh: batch does not split")
-    every_options = list(_plain_options(setting, limits))
+    every_options = list(plain_options(setting, limits))
     if limits.phantom:
         every_options = list(
             phantom_options(
                 model,
                 np.unique(_column(meshes, "tp")).tolist(),
                 limits.shardings,
-                _recomputations(setting, limits),
+                recomputations(setting, limits),
             )
         )
     placements = placements_of(limits.placements, setting.job.cluster, model)
@@ -214,7 +139,7 @@ def enumerate_space(
         for options in every_options
     ]
     if any(offload in _NOTHING_MOVED for offload in placements) and not limits.phantom:
-        every_options += _sharing_options(setting, limits)
+        every_options += sharing_options(setting, limits)
     legal = _legal_by_kind(meshes, every_options, setting, rejected)
     groups = []
     shared = Shared()
@@ -227,7 +152,7 @@ def enumerate_space(
             groups.append(_expanded(chosen, options, setting, limits))
             if setting.job.cluster.is_mixed and limits.cuts and not limits.phantom:
                 cuts = balanced_cuts(setting, options, groups[-1].degrees, shared)
-                groups += [Group(common=cut, degrees=degrees) for cut, degrees in cuts]
+                groups += [StrategyGroup(common=cut, degrees=degrees) for cut, degrees in cuts]
     return Space(groups=tuple(g for g in groups if len(g)), rejected=dict(rejected))
 
 
@@ -355,11 +280,9 @@ def _distinct(meshes: Integers, options: StrategyOptions, limits: Limits) -> Int
     tensor, fsdp = _column(meshes, "tp"), _column(meshes, "fsdp")
     copies = _replicas(meshes) * _column(meshes, "cp")  # ranks that hold the same parameters
     keep = np.ones(len(meshes), dtype=bool)
-    alone = options.parallelism.context == _NO_CONTEXT and _NO_CONTEXT not in (
-        limits.contexts or ()
-    )
+    alone = options.parallelism.context == NO_CONTEXT and NO_CONTEXT not in (limits.contexts or ())
     keep &= _column(meshes, "cp") == 1 if alone else True
-    if options.parallelism.context != _NO_CONTEXT:
+    if options.parallelism.context != NO_CONTEXT:
         keep &= _column(meshes, "cp") > 1
     if (
         options.parallelism.sequence_parallel
@@ -384,59 +307,12 @@ def _distinct(meshes: Integers, options: StrategyOptions, limits: Limits) -> Int
     return meshes[keep]
 
 
-# ---------------------------------------------------------------- options, micro-batches, chunks
-
-
-def _plain_options(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
-    """Yield every combination of options; `1f1b` stands for interleaved schedules too."""
-    recomputations = _recomputations(setting, limits)
-    spread = (False, True) if has_whole_states(setting.model) else (False,)
-    spreads = (True, False) if setting.model.own_family and has_experts(setting.model) else (True,)
-    usual = _CONTEXTS if setting.software.fused_attention else _CONTEXTS_UNFUSED
-    wanted = usual if limits.contexts is None else limits.contexts
-    contexts = tuple(dict.fromkeys((_NO_CONTEXT, *wanted)))
-    named = [s for s in PIPELINE_SCHEDULES if s in limits.schedules and s not in _WITHOUT_NAME]
-    pairs = (False, True) if has_stack(setting.model) else (False,)
-    for sharding in limits.shardings if 1 in limits.processes else ():
-        for recompute in recomputations:
-            for sequence_parallel, in_pairs in itertools.product(spread, pairs):
-                for over_tensor in spreads:
-                    for schedule, context in itertools.product(("1f1b", *named), contexts):
-                        yield StrategyOptions(
-                            sharding=sharding,
-                            recompute=recompute,
-                            sequence_parallel=sequence_parallel,
-                            tensor_pairs=in_pairs,
-                            expert_over_tensor=over_tensor,
-                            schedule=schedule,
-                            context=context,
-                        )
-
-
-def _sharing_options(setting: Setting, limits: Limits) -> Iterator[StrategyOptions]:
-    """Yield the options of several processes on each device: whole replicas, however many."""
-    counts = [count for count in limits.processes if count > 1]
-    if "none" not in limits.shardings or setting.job.cluster.is_mixed:
-        return
-    for count, recompute in itertools.product(counts, _recomputations(setting, limits)):
-        yield StrategyOptions(
-            processes_per_device=count,
-            recompute=recompute,
-            device_sharing=TIME_SLICED if limits.in_turn else MPS,
-        )
-
-
-def _recomputations(setting: Setting, limits: Limits) -> Sequence[str]:
-    if limits.recomputations is not None:
-        return limits.recomputations
-    scores = has_attention(setting.model) and not setting.software.fused_attention
-    selective = ("selective",) if scores else ()
-    return ("none", *selective, "full") if setting.model.layers else ("none",)
+# ---------------------------------------------------------------- micro-batches, chunks
 
 
 def _expanded(
     meshes: Integers, options: StrategyOptions, setting: Setting, limits: Limits
-) -> Group:
+) -> StrategyGroup:
     """Return the meshes with every micro-batch size and number of virtual stages."""
     batch = options.colocation.process_batch(setting.job.data.global_batch)
     shares = batch // _replicas(meshes)
@@ -453,7 +329,7 @@ def _expanded(
         stages,
         {int(p): _virtual_stages(int(p), options, setting, limits) for p in np.unique(stages)},
     )
-    return Group(
+    return StrategyGroup(
         common=options,
         degrees=Degrees(
             axes={axis: _column(meshes, axis)[row] for axis in AXES},

@@ -1,0 +1,65 @@
+"""Which part of the space of strategies a search lists, and over how many devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["Limits", "device_counts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Which part of the space to list; by default all of it.
+
+    Attributes:
+        axes: Axis → degrees to try; any that are legal if it is not named.
+        micro_batches: Micro-batch sizes to try; by default divisors as the module says.
+        shardings, recomputations, schedules: To try; None for all recomputations. Schedules
+            that few programs can run (zero-bubble, DualPipe, breadth-first) are tried if named.
+        virtual_stages: Counts to try; None for all that leave no chunk empty.
+        contexts: Ways of context parallelism to try; None for those that software has.
+        cuts: Whether pipelines over pools of different devices are also cut by their speed.
+        phantom: Only strategies with phantom layers, which train another function, instead of those
+            without.
+        processes: Processes on each device to try, beside which all devices hold whole replicas;
+            several only where placements leave everything on the device.
+        in_turn: Processes of a device take turns there (time slicing) instead of sharing it (MPS).
+        placements: What lies in expanded memory that devices reach: `device` for nothing, or some
+            of `placements.PLACED` joined by `+`; None for those that make sense on the cluster.
+    """
+
+    axes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    micro_batches: Sequence[int] | None = None
+    shardings: Sequence[str] = ("none", "zero1", "zero2", "zero3", "hybrid")
+    recomputations: Sequence[str] | None = None
+    schedules: Sequence[str] = ("1f1b", "gpipe", "interleaved")
+    contexts: Sequence[str] | None = None
+    virtual_stages: Sequence[int] | None = None
+    cuts: bool = True
+    phantom: bool = False
+    processes: Sequence[int] = (1,)
+    in_turn: bool = False
+    placements: Sequence[str] | None = None
+
+
+def device_counts(
+    devices: int, node_devices: int, *, max_devices: int | None, fewer: bool
+) -> tuple[int, ...]:
+    """Return how many devices strategies may use, most first.
+
+    A job uses whole nodes alike, or part of one node, and its ranks divide the devices.
+
+    Args:
+        devices: Of the cluster.
+        node_devices: Of one node.
+        max_devices: Use no more; None for all.
+        fewer: Also try fewer than allowed.
+    """
+    most = devices if max_devices is None else min(max_devices, devices)
+    counts = [
+        n
+        for n in range(most, 0, -1)
+        if devices % n == 0 and (n % node_devices == 0 or node_devices % n == 0)
+    ]
+    return tuple(counts) if fewer else tuple(counts[:1])
