@@ -42,13 +42,13 @@ class Borders:
         # Two transfers over each border, of what differs from border to border.
         sizes = (held.crossing @ self._tables.handed).sum(axis=0) / 2
         block = self._tables.block_of[index]
-        # The first micro-batch goes through all chunks before there is anything to hide behind,
-        # and so does the last one's gradient.
-        fill = 2 * (held.stages * virtual - 1) * _longest_s(ways, index, sizes.mean(axis=0)[block])
+        mean = 2 * _longest_s(ways, index, sizes.mean(axis=0)[block])
         if self._hidden:
-            return np.asarray(fill)
+            # The first micro-batch goes through all chunks before there is anything to hide
+            # behind, and so does the last one's gradient.
+            return np.asarray((held.stages * virtual - 1) * mean)
         most = _longest_s(ways, index, sizes.max(axis=0)[block])
-        return np.asarray(fill + 2 * most * micro_batches * virtual)
+        return np.asarray((held.stages - 1) * mean + 2 * most * micro_batches * virtual)
 
 
 class _Way:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from wattree.accounts.energy_use import standing_w
 from wattree.accounts.overhead import process_bytes
 from wattree.closed_form.borders import Borders
+from wattree.closed_form.buckets import waited_and_all
 from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.overlap_slowdown import Beside
 from wattree.closed_form.pipeline import SPLIT, Held, in_flight, split_bubble_s
@@ -101,7 +102,8 @@ class Formulas:
         if not overlap.hides_backward_gathers:
             in_line, waited, again = in_line + again, again, waited
         if not overlap.hides_gradients:
-            in_line, every = in_line + every, 0.0 * every
+            exposed = every * self._waited_share(held)[:, self.tables.storage_of[index]]
+            in_line, every = in_line + exposed, every - exposed
         # A gather that waits for the block before starts with its reduction, and shares links.
         in_line = in_line + np.minimum(waited, every)
         beside = Beside(rates.overlap_compute_rate, rates.overlap_communication_rate)
@@ -145,6 +147,20 @@ class Formulas:
         time_s = self._with_once(time_s, index, held, (backward, forward))
         time_s = time_s + self._ends_s(index, held, behind) + rates.step_overhead_s
         return np.asarray(np.maximum(time_s, self._inputs.period_s(index, held)))
+
+    def _waited_share(self, held: Held) -> Floats:
+        """Return the share of the reductions of each micro-batch that computation waits for.
+
+        In line, all of them. Otherwise the next block waits for a bucket, but what comes after the
+        chunk does not wait for its last one.
+        """
+        shares = np.ones((len(held.first), self.tables.every.shape[1]))
+        if not self._overlap.gradients and "every" not in self._nothing:
+            for kind, chunks in enumerate(held.programs):
+                parts = [waited_and_all(self.tables, programs) for programs in chunks]
+                waited, whole = np.sum(parts, axis=0)
+                shares[kind] = waited / np.maximum(whole, 1e-30)
+        return shares
 
     def _with_once(
         self, time_s: Floats, index: Integers, held: Held, passes: tuple[Floats, Floats]

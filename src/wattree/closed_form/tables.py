@@ -228,6 +228,12 @@ class Tables:
                 )
             for name, value in zip(rows, (gather, every, once, update), strict=True):
                 rows[name].append(value)
+        self.reduced_bytes = np.array(
+            [
+                sum((g.reduce_bytes for g in s.sync if g.every_micro_batch), zero)
+                for s in self.storage
+            ]
+        )
         self.gather, self.every, self.once, self.update = (np.array(v) for v in rows.values())
 
     def _reduction(self, sync: SyncGroup) -> Floats:

@@ -12,9 +12,16 @@ from wattree.cost import Software
 from wattree.lowering.storage import Storage
 from wattree.lowering.streams import Stream
 from wattree.lowering.tiers import Tier
-from wattree.strategy import Offload, Prefetch, Strategy, StrategyOptions
+from wattree.strategy import Offload, Prefetch, Strategy, StrategyOptions, Traffic
 
-__all__ = ["DEFAULT_BUCKET_BYTES", "Movement", "Overlap", "movement_of", "resolved_overlap"]
+__all__ = [
+    "DEFAULT_BUCKET_BYTES",
+    "Movement",
+    "Overlap",
+    "bucket_bytes",
+    "movement_of",
+    "resolved_overlap",
+]
 
 #: PyTorch DDP's default bucket (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
 DEFAULT_BUCKET_BYTES = 25.0 * 2**20
@@ -169,6 +176,11 @@ def resolved_overlap(choices: Strategy | StrategyOptions, software: Software) ->
     )
 
 
+def bucket_bytes(traffic: Traffic) -> float:
+    """Return the gradients that are reduced together. [B]"""
+    return traffic.gradient_bucket_bytes or DEFAULT_BUCKET_BYTES
+
+
 def movement_of(
     strategy: Strategy,
     software: Software,
@@ -195,7 +207,7 @@ def movement_of(
     traffic = strategy.traffic
     return Movement(
         overlap=resolved_overlap(strategy, software),
-        bucket_bytes=traffic.gradient_bucket_bytes or DEFAULT_BUCKET_BYTES,
+        bucket_bytes=bucket_bytes(traffic),
         parameter_bucket_bytes=traffic.parameter_bucket_bytes or 0.0,
         early_updates=traffic.overlap_optimizer,
         offload=traffic.offload.without(there),
