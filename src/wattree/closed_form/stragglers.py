@@ -7,20 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.closed_form.stage_kinds import StageKinds
 from wattree.energy import DevicePower
 from wattree.job import Job
 from wattree.lowering.costs import PhaseCosts
 from wattree.lowering.program import CollectiveStep
 
-__all__ = ["Stragglers", "computing_s", "slowed_stages"]
+__all__ = ["Stragglers", "computing_s", "slowed_kinds"]
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stragglers:
-    """Factors on the computation of the ranks of each kind of stage, `(kinds, n)`.
+    """Factors on the computation of the ranks of each kind of stage, `(rows,)`.
 
     Attributes:
         slowest: Of the slowest rank of such stages: whatever synchronises, waits for it.
@@ -41,14 +41,13 @@ class Stragglers:
         return np.asarray((self.mean - 1.0) * active_w + self.waits * power.spin_w)
 
 
-def slowed_stages(job: Job, ranks: Floats, kind_of_stage: Integers) -> Stragglers | None:
+def slowed_kinds(job: Job, ranks: Floats, kinds: StageKinds) -> Stragglers | None:
     """Return the factors of strategies on so many ranks; None where all devices are alike.
 
     Args:
         job: With its cluster.
         ranks: Of each strategy, `(n,)`.
-        kind_of_stage: Of each stage of their pipelines, `(stages,)`; stages of presets are
-            neighbouring ranks.
+        kinds: What their stages hold; stages of presets are neighbouring ranks.
     """
     given = job.cluster.slowdown
     if not given:
@@ -57,19 +56,23 @@ def slowed_stages(job: Job, ranks: Floats, kind_of_stage: Integers) -> Straggler
     factors[list(given)] = list(given.values())
     if job.devices is not None:
         factors = factors[list(job.devices)]
-    stages, kinds = len(kind_of_stage), int(kind_of_stage.max()) + 1
-    counts, which = np.unique(ranks.astype(np.int64), return_inverse=True)
-    found = np.ones((3, kinds, len(counts)))
-    for column, count in enumerate(counts):
+    found = np.ones((3, len(kinds.strategy)))
+    alike = np.stack([kinds.pipeline, ranks.astype(np.int64)])
+    for shape in np.unique(alike, axis=1).T:
+        number, count = (int(each) for each in shape)
         if count > len(factors):  # such strategies have no devices
             continue
-        by_stage = factors[:count].reshape(stages, -1)
+        held = kinds.helds[number]
+        by_stage = factors[:count].reshape(held.stages, -1)
         slowest, mean = by_stage.max(axis=1), by_stage.mean(axis=1)
-        for kind in range(kinds):
-            own = kind_of_stage == kind
+        rows = (alike == shape[:, None]).all(axis=0)[kinds.strategy]
+        of_kind = []
+        for kind in range(len(held.first)):
+            own = held.kind_of_stage == kind
             waits = (slowest - mean)[own].mean()
-            found[:, kind, column] = slowest[own].max(), mean[own].mean(), waits
-    slowest, mean, waits = found[:, :, which]
+            of_kind.append((slowest[own].max(), mean[own].mean(), waits))
+        found[:, rows] = np.tile(np.array(of_kind).T, int(rows.sum()) // len(held.first))
+    slowest, mean, waits = found
     return Stragglers(slowest=slowest, mean=mean, waits=waits)
 
 
