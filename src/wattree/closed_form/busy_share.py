@@ -27,6 +27,7 @@ def busy_share(setting: Setting, options: StrategyOptions, step_s: float) -> flo
     degrees = Degrees.of([alone], setting.job.data.global_batch)
     program = screened(setting, beside, degrees).program
     tables = Tables(setting, beside, degrees, program, pool=0)
-    demands = [0.0 if c.shared is None else float(c.shared.demand_s[0]) for c in tables.costs]
+    costs = [table.costs for table in tables.blocks]
+    demands = [0.0 if c.shared is None else float(c.shared.demand_s[0]) for c in costs]
     demand_s = sum(demands[number] for number in program.instances)
     return min(demand_s * float(degrees.micro_batches[0]) / step_s, 1.0)

@@ -56,7 +56,8 @@ class Held:
         copies: How often each chunk is held; each copy sees its share of the micro-batches.
         counts: How often each kind of stage holds each program, `(kinds, programs)`.
         chunks: The same by virtual stage and stage, `(virtual, stages, programs)`, equal stages
-            once.
+            once, and then equal virtual stages.
+        chunk_times: How often there is each virtual stage, `(virtual,)`.
         chunk_pools: Share of these stages' ranks in each pool, `(pools, stages)`.
         parts: The same for its first chunk, the chunks between and its last chunk (a stage with
             one chunk has only a last one), `(3, kinds, programs)`.
@@ -81,6 +82,7 @@ class Held:
     virtual: int
     counts: Floats
     chunks: Floats
+    chunk_times: Floats
     chunk_pools: Floats
     parts: Floats
     later: Floats
@@ -151,6 +153,7 @@ def held_by_stages(
     kinds = parts[first]
     told = np.concatenate([per_chunk.transpose(1, 0, 2).reshape(stages, -1), pools.T], axis=1)
     _, alike = np.unique(told, axis=0, return_index=True)
+    rounds, times = np.unique(per_chunk[:, alike], axis=0, return_counts=True)
     mean = crossing.sum(axis=0) / max(len(crossing), 1)
     return Held(
         schedule=schedule.name,
@@ -158,7 +161,8 @@ def held_by_stages(
         stages=stages,
         virtual=virtual,
         counts=kinds.sum(axis=1),
-        chunks=per_chunk[:, alike],
+        chunks=rounds,
+        chunk_times=times.astype(np.float64),
         chunk_pools=pools[:, alike],
         parts=np.ascontiguousarray(kinds.transpose(1, 0, 2)),
         later=np.stack([_later(program, chunks[on_stage[-1, stage]]) for stage in first]),

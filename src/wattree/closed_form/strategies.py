@@ -20,7 +20,7 @@ from wattree.closed_form.degrees import MANY, Degrees
 from wattree.closed_form.formulas import Formulas
 from wattree.closed_form.pipeline import Held, held_by_stages, known_schedule
 from wattree.closed_form.stage_kinds import StageKinds
-from wattree.closed_form.tables import Tables
+from wattree.closed_form.tables import KeptTables, Tables
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram, compile_model
 from wattree.lowering.passes.phantom import with_phantoms
@@ -94,12 +94,14 @@ class Shared:
     Attributes:
         programs: Switches and axes → block programs.
         held: Instances, stages, virtual stages, given cut → what stages hold.
+        tables: Costs of blocks.
     """
 
     programs: dict[tuple[StrategyOptions, frozenset[str]], ModelProgram] = field(
         default_factory=dict
     )
     held: dict[tuple[object, ...], Held] = field(default_factory=dict)
+    tables: KeptTables = field(default_factory=KeptTables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +140,15 @@ class Screened:
         """
         degrees, cluster = self.degrees, setting.job.cluster
         tables = [
-            Tables(setting, self.switches, degrees, self.program, pool=pool, spilled=spilled)
+            Tables(
+                setting,
+                self.switches,
+                degrees,
+                self.program,
+                pool=pool,
+                spilled=spilled,
+                kept=self.shared.tables,
+            )
             for pool in range(len(cluster.pools))
         ]
         screen = Formulas(tables, self._kinds(cluster, tables[0].ranks))
