@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.search.jobs import setting
-from wattree.predict import Degrees, estimate, predicted
+from wattree.closed_form.strategies import Degrees, estimate
+from wattree.predict import predicted
 from wattree.search.space import Limits, enumerate_space
 from wattree.strategy import StrategyOptions
 from wattree.strategy.schedules import PIPELINE_SCHEDULES

@@ -13,14 +13,15 @@ from wattree.job import Job
 from wattree.lowering.costs import PhaseCosts
 from wattree.lowering.program import CollectiveStep
 
-__all__ = ["Stragglers", "computing_s", "slowed_kinds"]
+__all__ = ["Stragglers", "computing_s", "slowed_kinds", "slowed_stages"]
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stragglers:
-    """Factors on the computation of the ranks of each kind of stage, `(rows,)`.
+    """Factors on the computation of the ranks of each kind of stage, arrays of one shape.
 
     Attributes:
         slowest: Of the slowest rank of such stages: whatever synchronises, waits for it.
@@ -42,12 +43,34 @@ class Stragglers:
 
 
 def slowed_kinds(job: Job, ranks: Floats, kinds: StageKinds) -> Stragglers | None:
-    """Return the factors of strategies on so many ranks; None where all devices are alike.
+    """Return the factors of strategies on so many ranks, `(rows,)`; None where devices are alike.
 
     Args:
         job: With its cluster.
         ranks: Of each strategy, `(n,)`.
-        kinds: What their stages hold; stages of presets are neighbouring ranks.
+        kinds: What their stages hold.
+    """
+    if not job.cluster.slowdown:
+        return None
+    found = np.ones((3, len(kinds.strategy)))
+    for number, held in enumerate(kinds.helds):
+        own = kinds.pipeline == number
+        of_kind = slowed_stages(job, ranks[own], held.kind_of_stage)
+        assert of_kind is not None
+        columns = np.stack([of_kind.slowest, of_kind.mean, of_kind.waits])
+        found[:, own[kinds.strategy]] = columns.transpose(0, 2, 1).reshape(3, -1)
+    slowest, mean, waits = found
+    return Stragglers(slowest=slowest, mean=mean, waits=waits)
+
+
+def slowed_stages(job: Job, ranks: Floats, kind_of_stage: Integers) -> Stragglers | None:
+    """Return the factors of strategies on so many ranks, `(kinds, n)`; None if devices are alike.
+
+    Args:
+        job: With its cluster.
+        ranks: Of each strategy, `(n,)`.
+        kind_of_stage: Of each stage of their pipelines, `(stages,)`; stages of presets are
+            neighbouring ranks.
     """
     given = job.cluster.slowdown
     if not given:
@@ -56,23 +79,19 @@ def slowed_kinds(job: Job, ranks: Floats, kinds: StageKinds) -> Stragglers | Non
     factors[list(given)] = list(given.values())
     if job.devices is not None:
         factors = factors[list(job.devices)]
-    found = np.ones((3, len(kinds.strategy)))
-    alike = np.stack([kinds.pipeline, ranks.astype(np.int64)])
-    for shape in np.unique(alike, axis=1).T:
-        number, count = (int(each) for each in shape)
+    stages, kinds = len(kind_of_stage), int(kind_of_stage.max()) + 1
+    counts, which = np.unique(ranks.astype(np.int64), return_inverse=True)
+    found = np.ones((3, kinds, len(counts)))
+    for column, count in enumerate(counts):
         if count > len(factors):  # such strategies have no devices
             continue
-        held = kinds.helds[number]
-        by_stage = factors[:count].reshape(held.stages, -1)
+        by_stage = factors[:count].reshape(stages, -1)
         slowest, mean = by_stage.max(axis=1), by_stage.mean(axis=1)
-        rows = (alike == shape[:, None]).all(axis=0)[kinds.strategy]
-        of_kind = []
-        for kind in range(len(held.first)):
-            own = held.kind_of_stage == kind
+        for kind in range(kinds):
+            own = kind_of_stage == kind
             waits = (slowest - mean)[own].mean()
-            of_kind.append((slowest[own].max(), mean[own].mean(), waits))
-        found[:, rows] = np.tile(np.array(of_kind).T, int(rows.sum()) // len(held.first))
-    slowest, mean, waits = found
+            found[:, kind, column] = slowest[own].max(), mean[own].mean(), waits
+    slowest, mean, waits = found[:, :, which]
     return Stragglers(slowest=slowest, mean=mean, waits=waits)
 
 

@@ -44,6 +44,10 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
+#: Sets of options whose programs are kept; they share those of blocks.
+_MOST_PROGRAMS = 4096
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
     """Figures of a step, `(n,)` each.
@@ -256,6 +260,8 @@ def screened(
     # Neither do processes on each device, which are all alike.
     own_tp = wide.tp if wide.phantom else min(wide.tp, 2)
     key = replace(wide, tp=own_tp, schedule="1f1b", processes_per_device=1), active
+    if len(shared.programs) > _MOST_PROGRAMS:
+        shared.programs.clear()
     if key not in shared.programs:
         tree = tree_of(wide, setting.model)
         model, tree = with_phantoms(setting.model, tree, {"tp": wide.tp})

@@ -24,12 +24,11 @@ from wattree.lowering.program import (
     OwnedOperator,
     StepPhase,
 )
-from wattree.strategy import OWNER, Choices, StrategyTree, TreeNode
+from wattree.strategy import OWNER, Choices, StrategyTree
 from wattree.strategy.parts import is_sample_table, looked_up
 
 __all__ = ["ModelProgram", "compile_model", "is_trained"]
 
-_EMPTY = TreeNode()
 _Made = TypeVar("_Made")
 
 
@@ -150,9 +149,8 @@ def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Ch
     by_patterns: dict[tuple[str, ...], Choices] = {}
     result = []
     relevant: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, ...], ...]] = {}
-    patterns = tuple(tree.nodes)
     for instance in model.instances:
-        heads = _heads(patterns, instance.path)
+        heads = tree.reaching(instance.path)
         key = (instance.block, heads)
         if key not in relevant:
             part = StrategyTree(nodes={p: tree.nodes[p] for p in heads})
@@ -166,17 +164,6 @@ def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Ch
             resolved[instance.block, matched] = tuple(by_patterns[p] for p in matched)
         result.append(resolved[instance.block, matched])
     return result
-
-
-@lru_cache(maxsize=2**16)  # a search asks again for each tree, and trees share patterns
-def _heads(patterns: tuple[str, ...], path: str) -> tuple[str, ...]:
-    """Return the patterns whose part that reaches into `path` matches it."""
-    return tuple(pattern for pattern in patterns if _may_match(pattern, path))
-
-
-@lru_cache(maxsize=2**16)
-def _may_match(pattern: str, path: str) -> bool:
-    return bool(StrategyTree(nodes={pattern: _EMPTY}).reaching(path))
 
 
 def _layouts(

@@ -1,8 +1,9 @@
 """Predictions: the one place where capture, compiler, executor and energy meet."""
 
-from wattree.closed_form.strategies import Degrees, Estimates, Shared, estimate
+from wattree.closed_form.strategies import Degrees, Estimates, Shared
 from wattree.lowering.model import check_recomputation, model_of
 from wattree.lowering.setting import Setting, setting_of
+from wattree.predict.estimate import StepEstimate, estimate
 from wattree.predict.forecast import forecast_job
 from wattree.predict.power_sweep import LimitedStep, PowerSweep, power_sweep, usual_limits_w
 from wattree.predict.run_of import idle_run_of, loader_run_of, run_of
@@ -16,6 +17,7 @@ __all__ = [
     "Prediction",
     "Setting",
     "Shared",
+    "StepEstimate",
     "check_recomputation",
     "estimate",
     "forecast_job",
