@@ -8,9 +8,10 @@ import numpy as np
 
 from benchmarks.energy_frame import Measure, Options, Section
 from benchmarks.measure import Figure
+from wattree.closed_form.strategies import Degrees, estimate
 from wattree.hardware import MemoryTier
 from wattree.job import job_from_mapping
-from wattree.predict import Degrees, estimate, predicted, setting_of
+from wattree.predict import predicted, setting_of
 from wattree.search.screen import Constraints, screen
 from wattree.search.space import Limits, enumerate_space
 
