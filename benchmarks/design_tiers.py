@@ -7,9 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.frame import Figure, Measure, Options, Section
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
 from wattree.hardware import MemoryTier
 from wattree.job import job_from_mapping
-from wattree.predict import Degrees, estimate, predicted, setting_of
+from wattree.predict import predicted, setting_of
 from wattree.search.limits import Limits
 from wattree.search.screen import Constraints, screen
 from wattree.search.space import enumerate_space

@@ -12,7 +12,14 @@ if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
     from wattree.errors import WattreeError
     from wattree.interchange import Exported, Platform, Replay, export_chakra, replay
     from wattree.job import Job, job_from_mapping, load_job
-    from wattree.predict import PowerSweep, Prediction, power_sweep, simulate
+    from wattree.predict import (
+        PowerSweep,
+        Prediction,
+        StepEstimate,
+        estimate,
+        power_sweep,
+        simulate,
+    )
     from wattree.search import Plan, plan
     from wattree.trace import Result, Trace
     from wattree.validation import Validation, validate
@@ -27,12 +34,14 @@ __all__ = [
     "Recording",
     "Replay",
     "Result",
+    "StepEstimate",
     "Trace",
     "Validation",
     "WattreeError",
     "__version__",
     "capture_module",
     "compare_energy",
+    "estimate",
     "export_chakra",
     "fit_energy",
     "job_from_mapping",
@@ -55,11 +64,13 @@ _HOMES = {
     "Recording": "wattree.capture",
     "Replay": "wattree.interchange",
     "Result": "wattree.trace",
+    "StepEstimate": "wattree.predict",
     "Trace": "wattree.trace",
     "Validation": "wattree.validation",
     "WattreeError": "wattree.errors",
     "capture_module": "wattree.capture",
     "compare_energy": "wattree.energy.commands",
+    "estimate": "wattree.predict",
     "export_chakra": "wattree.interchange",
     "fit_energy": "wattree.energy.commands",
     "job_from_mapping": "wattree.job",

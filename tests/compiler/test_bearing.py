@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattree.closed_form.strategies import Degrees, estimate
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
 from wattree.cost import Calibration, Constant, load_calibration
 from wattree.graph import TaskKind
 from wattree.job import Job, job_from_mapping

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from tests.compiler.jobs import WIDTH, Job
 from tests.search.jobs import setting
 from wattree.capture import freeze, load_model
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
 from wattree.graph import ExecutionGraph, ModelGraph, Phase, TaskKind
 from wattree.lowering.dataflow import chunk_stages, with_received
 from wattree.lowering.program import BlockProgram
 from wattree.lowering.stages import cut_chunks
-from wattree.predict import Degrees, estimate, predicted
+from wattree.predict import predicted
 from wattree.sim import play, reference_events
 from wattree.strategy import StrategyOptions
 

@@ -13,6 +13,8 @@ from tests.compiler.test_links import shared_adapters
 from tests.cost.test_alone import cluster
 from tests.cost.test_collective_model import SIZE, asked, together_s
 from tests.search.jobs import setting
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
 from wattree.compiler.tasks.chunk import ChunkContext, sync_tasks
 from wattree.compiler.tasks.ledger import Items
 from wattree.cost import load_calibration, software_family
@@ -25,7 +27,7 @@ from wattree.lowering.links import alone_s, rank_rates, share_of_one_group
 from wattree.lowering.movement import movement_of
 from wattree.lowering.program import CollectiveKind
 from wattree.lowering.topology import MeshTopology
-from wattree.predict import Degrees, estimate, predicted
+from wattree.predict import predicted
 from wattree.sim import play
 from wattree.strategy import Mesh, Schedule, Strategy, StrategyOptions, StrategyTree
 

@@ -14,10 +14,12 @@ from tests.compiler.test_links import shared_adapters
 from tests.cost.test_alone import cluster
 from tests.search.jobs import setting
 from wattree.accounts.alive import alive_tensors
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
 from wattree.lowering.costs import collective_costs
 from wattree.lowering.program import CollectiveKind
 from wattree.lowering.topology import MeshTopology
-from wattree.predict import Degrees, estimate, predicted
+from wattree.predict import predicted
 from wattree.sim import play
 from wattree.strategy import ExpertLoad, Mesh, StrategyOptions, Traffic
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.measure import profiles
-from wattree.closed_form.strategies import Degrees, estimate
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
 from wattree.cost.convolution import product_time_s
 from wattree.cost.convolution_rates import convolution_rates

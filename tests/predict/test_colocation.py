@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.conftest import Golden
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
 from wattree.errors import JobError, StrategyError
 from wattree.job import Job, job_from_mapping
-from wattree.predict import Degrees, estimate, predicted, setting_of, simulate
+from wattree.predict import predicted, setting_of, simulate
 from wattree.report import show_result
 from wattree.strategy import StrategyOptions
 from wattree.trace import Result

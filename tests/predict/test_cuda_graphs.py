@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 import wattree
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
 from wattree.cost import Calibration, load_calibration
 from wattree.errors import JobError
 from wattree.job import Job, job_from_mapping
-from wattree.predict import Degrees, estimate, setting_of
+from wattree.predict import setting_of
 from wattree.strategy import StrategyOptions
 
 GRAPHED = {"cuda_graphs": "full"}

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from tests.search.jobs import job as small_job
 from tests.search.jobs import setting
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
 from wattree.cost.expanded import bandwidth_factor
 from wattree.errors import HardwareError, JobError, StrategyError
 from wattree.hardware import MemoryTier, load_node
 from wattree.job import job_from_mapping
-from wattree.predict import Degrees, Setting, estimate, predicted, simulate
+from wattree.predict import Setting, predicted, simulate
 from wattree.search.fixes import memory_fixes
 from wattree.search.limits import Limits
 from wattree.search.screen import Constraints, screen

@@ -18,13 +18,15 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.predict.loader_queue import Queue, steady_period_s
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
 from wattree.cost.loading import Loader, part_times_s
 from wattree.errors import StrategyError
 from wattree.graph import Phase, StreamKind
 from wattree.hardware import load_node
 from wattree.job import Job, job_from_mapping, load_job
-from wattree.predict import Degrees, Prediction, estimate, setting_of, simulate
+from wattree.predict import Prediction, setting_of, simulate
 from wattree.report import show_result
 from wattree.search import plan
 from wattree.sim import play

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.search.jobs import setting
+from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.expressible import is_expressible
-from wattree.predict import Degrees, estimate, predicted
+from wattree.closed_form.strategies import estimate
+from wattree.predict import predicted
 from wattree.strategy import Offload, Prefetch, StrategyOptions, Traffic
 
 FSDP = {"dp": 8, "sharding": "zero3"}

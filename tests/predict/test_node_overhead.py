@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
 from wattree.hardware import load_node, node_names
 from wattree.job import Job, job_from_mapping
-from wattree.predict import Degrees, Prediction, estimate, predicted, setting_of, simulate
+from wattree.predict import Prediction, predicted, setting_of, simulate
 from wattree.report.energy_text import unsplit_hosts
 from wattree.strategy import StrategyOptions
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wattree.closed_form.strategies import Degrees, estimate
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
 from wattree.errors import HardwareError
 from wattree.hardware import load_node
 from wattree.job import Job, job_from_mapping

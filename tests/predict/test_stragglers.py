@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.stragglers import slowed_stages
-from wattree.closed_form.strategies import Degrees, Estimates, estimate
+from wattree.closed_form.strategies import Estimates, estimate
 from wattree.cost import load_calibration
 from wattree.job import Job, job_from_mapping
 from wattree.predict import setting_of, simulate

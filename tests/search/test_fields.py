@@ -10,9 +10,11 @@ import pytest
 from tests.compiler.jobs import dense
 from tests.compiler.vision import dlrm, mlp, vgg
 from tests.search import jobs
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
 from wattree.graph import ModelGraph
-from wattree.predict import Degrees, Setting, estimate, setting_of
+from wattree.predict import Setting, setting_of
 from wattree.predict.simulate import predicted
 from wattree.search.limits import Limits
 from wattree.search.space import enumerate_space

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from tests.search.jobs import setting
-from wattree.predict import Degrees, estimate, predicted
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
+from wattree.predict import predicted
 from wattree.search.limits import Limits
 from wattree.search.space import enumerate_space
 from wattree.strategy import StrategyOptions

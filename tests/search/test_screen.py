@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from tests.search.jobs import setting
-from wattree.predict import Degrees, Setting, Shared, estimate, predicted
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import Shared, estimate
+from wattree.predict import Setting, predicted
 from wattree.search.screen import Constraints, screen
 from wattree.search.space import enumerate_space
 from wattree.strategy import ExpertLoad, StrategyOptions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,6 +61,13 @@ def load_model(
     if entry.config is None:
         return built_in_graph(entry.name, arguments or {})
     _refuse(arguments, entry.name)
+    return _of_catalogue(entry.name, sequence, capture=capture)
+
+
+@lru_cache(maxsize=64)  # entries do not change, and what is compiled of a graph is kept with it
+def _of_catalogue(name: str, sequence: int | None, *, capture: bool) -> ModelGraph:
+    entry = catalogue_entry(name)
+    assert entry.config is not None
     return model_from_config(
         entry.config,
         f"catalogue model {entry.name}",

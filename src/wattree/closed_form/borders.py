@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.closed_form.pipeline import Held
+from wattree.closed_form.stage_kinds import StageKinds
 from wattree.closed_form.tables import Tables
 from wattree.strategy import AXES
 
 __all__ = ["Borders"]
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 
 class Borders:
@@ -35,20 +34,29 @@ class Borders:
         stride = np.asarray(np.prod(degrees, axis=0))
         self._ways = [_Way(tables, stride, self._tables.ranks) for tables in by_pool]
 
-    def time_s(self, index: Integers, held: Held, virtual: int, micro_batches: Floats) -> Floats:
-        """Return what transfers add to a step of the strategies at `index`. [s]"""
-        used = held.pools.sum(axis=1) > 0
-        ways = [way for way, is_used in zip(self._ways, used, strict=True) if is_used]
+    def time_s(self, kinds: StageKinds, micro_batches: Floats) -> Floats:
+        """Return what transfers add to a step, `(n,)`. [s]"""
+        at = kinds.pipeline, self._tables.block_of
+        used = np.array([held.pools.sum(axis=1) > 0 for held in kinds.helds]).T[:, kinds.pipeline]
         # Two transfers over each border, of what differs from border to border.
-        sizes = (held.crossing @ self._tables.handed).sum(axis=0) / 2
-        block = self._tables.block_of[index]
-        mean = 2 * _longest_s(ways, index, sizes.mean(axis=0)[block])
+        mean, most = kinds.crossing_bytes(self._tables.handed)
+        through = 2 * self._longest_s(mean[at], used)
         if self._hidden:
             # The first micro-batch goes through all chunks before there is anything to hide
             # behind, and so does the last one's gradient.
-            return np.asarray((held.stages * virtual - 1) * mean)
-        most = _longest_s(ways, index, sizes.max(axis=0)[block])
-        return np.asarray((held.stages - 1) * mean + 2 * most * micro_batches * virtual)
+            time_s = (kinds.stages * kinds.virtual - 1) * through
+        else:
+            all_s = 2 * self._longest_s(most[at], used) * micro_batches * kinds.virtual
+            time_s = (kinds.stages - 1) * through + all_s
+        return np.asarray(np.where(kinds.stages > 1, time_s, 0.0))
+
+    def _longest_s(self, size: Floats, used: NDArray[np.bool_]) -> Floats:
+        """Return the time of one transfer on the slowest pool that is used. [s]"""
+        times = [way.time_s(size) for way in self._ways]
+        if len(times) == 1:
+            return times[0]
+        both = zip(times, used, strict=True)
+        return np.asarray(np.max([np.where(has, time, -np.inf) for time, has in both], axis=0))
 
 
 class _Way:
@@ -62,18 +70,12 @@ class _Way:
         self.stretch = tables.rates.collectives.transfer_stretch(stride, np.minimum(ranks, domain))
         self.network_s = np.where(self.crosses, links.alpha_network_s, 0.0)
 
-    def time_s(self, index: Integers, size: Floats) -> Floats:
+    def time_s(self, size: Floats) -> Floats:
         """Return the time of one transfer of so many bytes. [s]"""
         links = self.links
-        inside = size * self.stretch[index] / links.scale_up_bytes_per_s
-        one = np.where(self.crosses[index], size / links.adapter_bytes_per_s, inside)
+        inside = size * self.stretch / links.scale_up_bytes_per_s
+        one = np.where(self.crosses, size / links.adapter_bytes_per_s, inside)
         if self.goes_beyond:
-            past = np.where(self.beyond[index], size / links.uplink_bytes_per_s, 0.0)
+            past = np.where(self.beyond, size / links.uplink_bytes_per_s, 0.0)
             one = np.maximum(one, past)
-        return np.asarray(one + links.alpha_s / 2 + self.network_s[index])
-
-
-def _longest_s(ways: Sequence[_Way], index: Integers, size: Floats) -> Floats:
-    """Return the time of one transfer on the slowest of some pools. [s]"""
-    times = [way.time_s(index, size) for way in ways]
-    return times[0] if len(times) == 1 else np.asarray(np.max(times, axis=0))
+        return np.asarray(one + links.alpha_s / 2 + self.network_s)

@@ -22,7 +22,7 @@ def waited_and_all(tables: Tables, programs: Sequence[int]) -> tuple[Floats, Flo
         tables: Costs of blocks.
         programs: Of the chunk, in model order.
     """
-    full = bucket_bytes(tables.switches.traffic)
+    full = bucket_bytes(tables.options.traffic)
     time_s = size = waited = np.zeros(tables.every.shape[1])
     for number in reversed(programs[1:]):
         time_s, size = time_s + tables.every[number], size + tables.reduced_bytes[number]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from wattree.closed_form.strategies import Degrees, screened
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import screened
 from wattree.closed_form.tables import Tables
 from wattree.lowering.setting import Setting
 from wattree.strategy import FIXED_PER_PROCESS, StrategyOptions
@@ -27,6 +28,7 @@ def busy_share(setting: Setting, options: StrategyOptions, step_s: float) -> flo
     degrees = Degrees.of([alone], setting.job.data.global_batch)
     program = screened(setting, beside, degrees).program
     tables = Tables(setting, beside, degrees, program, pool=0)
-    demands = [0.0 if c.shared is None else float(c.shared.demand_s[0]) for c in tables.costs]
+    costs = [table.costs for table in tables.blocks]
+    demands = [0.0 if c.shared is None else float(c.shared.demand_s[0]) for c in costs]
     demand_s = sum(demands[number] for number in program.instances)
     return min(demand_s * float(degrees.micro_batches[0]) / step_s, 1.0)

@@ -13,9 +13,10 @@ from wattree.closed_form.borders import Borders
 from wattree.closed_form.buckets import waited_and_all
 from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.overlap_slowdown import Beside
-from wattree.closed_form.pipeline import SPLIT, Held, in_flight, split_bubble_s
+from wattree.closed_form.pipeline import SPLIT
 from wattree.closed_form.split_memory import split_live_bytes
-from wattree.closed_form.stragglers import Stragglers, slowed_stages
+from wattree.closed_form.stage_kinds import StageKinds, slowest
+from wattree.closed_form.stragglers import slowed_kinds
 from wattree.closed_form.tables import Tables
 from wattree.cost.colocation import barrier_s
 from wattree.cost.update import update_bytes_per_s
@@ -44,10 +45,14 @@ class Formulas:
     """Figures of whole steps, by formulas over the costs of their blocks.
 
     Where pools differ, a stage takes as long as the slowest of those that its ranks lie on.
+
+    Args:
+        tables: Costs of blocks, by pool.
+        kinds: What the stages of the strategies hold.
     """
 
-    def __init__(self, tables: Sequence[Tables]) -> None:
-        self.by_pool = tables
+    def __init__(self, tables: Sequence[Tables], kinds: StageKinds) -> None:
+        self.by_pool, self.kinds = tables, kinds
         self.tables = tables[0]  # what depends on no device
         self._overlap = self.tables.overlap
         self._borders = Borders(tables, hidden=self._overlap.pipeline)
@@ -57,43 +62,48 @@ class Formulas:
             update_bytes_per_s(state_bytes, software, self.tables.update_rates, far=far)
             for far in (False, True)
         ]
-        # Much is nothing under most options; pipelines are many, and each would add it up again.
+        micro_batches = self.tables.degrees.micro_batches
+        self._micro_batches = micro_batches / kinds.copies
+        self._block = self.tables.block_of[kinds.strategy]
+        self._storage = self.tables.storage_of[kinds.strategy]
+        ranks = self.tables.ranks
+        self._behind = slowed_kinds(self.tables.setting.job, ranks, kinds)
+        # Much is nothing under most options.
         self._nothing = frozenset(
             name for name in _OFTEN_NOTHING if not any(getattr(each, name).any() for each in tables)
         )
 
-    def _of_blocks(self, held: Held, name: str, index: Integers) -> Floats:
-        """Return a table of blocks summed over those of each kind of stage, `(kinds, n)`."""
-        return self._slowest(held, name).take(self.tables.block_of[index], axis=1)
+    def _of_blocks(self, name: str) -> Floats:
+        """Return a table of blocks summed over those of each kind of stage, `(rows,)`."""
+        return np.asarray(self._slowest(name)[self.kinds.kind, self._block])
 
-    def _of_storage(self, held: Held, name: str, index: Integers) -> Floats:
+    def _of_storage(self, name: str) -> Floats:
         """Return a table of parameters summed over the blocks of each kind of stage."""
         if name in self._nothing:
-            return np.zeros((len(held.first), len(index)))
-        return self._slowest(held, name).take(self.tables.storage_of[index], axis=1)
+            return np.zeros(len(self._storage))
+        return np.asarray(self._slowest(name)[self.kinds.kind, self._storage])
 
-    def _slowest(self, held: Held, name: str) -> Floats:
+    def _slowest(self, name: str) -> Floats:
         """Return `table` of the slowest pool of each kind of stage, `(kinds, distinct)`."""
-        sums = [held.counts @ getattr(tables, name) for tables in self.by_pool]
-        return sums[0] if len(sums) == 1 else _most(sums, held.pools[:, held.first])
+        kinds = self.kinds
+        return slowest(kinds.counts, [getattr(each, name) for each in self.by_pool], kinds.shares)
 
-    def _over_pools(self, held: Held, name: str) -> Floats:
+    def _over_pools(self, name: str) -> Floats:
         """Return `table` averaged over the ranks of each kind of stage, `(kinds, distinct)`."""
-        sums = [held.counts @ getattr(tables, name) for tables in self.by_pool]
+        sums = [self.kinds.counts @ getattr(tables, name) for tables in self.by_pool]
         if len(sums) == 1:
             return np.asarray(sums[0])
-        shares = held.pools[:, held.first, None]
-        return np.asarray(sum(share * part for share, part in zip(shares, sums, strict=True)))
+        both = zip(self.kinds.shares[:, :, None], sums, strict=True)
+        return np.asarray(sum(share * part for share, part in both))
 
-    def step_time_s(self, index: Integers, held: Held) -> Floats:
-        """Return the step time of the strategies at `index`, whose stages hold `held`. [s]"""
-        rates, overlap = self.tables.rates, self._overlap
-        behind = self._behind(held, index)
-        slow = self.tables.slowdown[index] * (1.0 if behind is None else behind.slowest)
-        forward, backward = (
-            self._span_s(held, name, index, behind) for name in ("forward", "backward")
-        )
-        gather, every = (self._of_storage(held, name, index) for name in ("gather", "every"))
+    def step_time_s(self) -> Floats:
+        """Return the step time of all strategies, `(n,)`. [s]"""
+        rates, overlap, kinds = self.tables.rates, self._overlap, self.kinds
+        slow = self.tables.slowdown[kinds.strategy]
+        if self._behind is not None:
+            slow = slow * self._behind.slowest
+        forward, backward = (self._span_s(name) for name in ("forward", "backward"))
+        gather, every = (self._of_storage(name) for name in ("gather", "every"))
         again = gather if overlap.reshard_after_forward else 0.0 * gather
         in_line = 0.0 * gather  # traffic that nothing hides
         if not overlap.hides_forward_gathers:
@@ -102,12 +112,12 @@ class Formulas:
         if not overlap.hides_backward_gathers:
             in_line, waited, again = in_line + again, again, waited
         if not overlap.hides_gradients:
-            exposed = every * self._waited_share(held)[:, self.tables.storage_of[index]]
+            exposed = every * self._waited_share()[kinds.kind, self._storage]
             in_line, every = in_line + exposed, every - exposed
         # A gather that waits for the block before starts with its reduction, and shares links.
         in_line = in_line + np.minimum(waited, every)
         beside = Beside(rates.overlap_compute_rate, rates.overlap_communication_rate)
-        forward_pass = self._inputs.waited_s(index, held) + np.maximum(
+        forward_pass = self._inputs.waited_s(kinds) + np.maximum(
             forward + beside.lost_s(gather), gather + beside.waited_s(forward)
         )
         backward_pass = np.maximum(
@@ -118,59 +128,63 @@ class Formulas:
         traffic = gather + again + every + beside.waited_s(forward + backward)
         both = np.maximum(compute, traffic) + in_line
         trailing = again + every + beside.waited_s(backward) - backward_pass
-        micro_batches = self.tables.degrees.micro_batches[index].astype(np.float64)
-        micro_batches = micro_batches / held.copies
+        several = self._micro_batches[kinds.strategy]
         # The first gather and the last reductions add to computation. Where traffic is what takes
         # the time, it has them already, but waits for the first pass that has any.
-        late = np.maximum(trailing, 0.0) + self._first_gather(index, held)
+        late = np.maximum(trailing, 0.0) + self._first_gather()[kinds.strategy]
         idle = np.where(gather > 0.0, 0.0, forward_pass)
-        ends = np.maximum(micro_batches * compute + late, micro_batches * traffic + idle)
-        ends = ends - micro_batches * np.maximum(compute, traffic)
-        slowest = both.max(axis=0)
-        stages, virtual = held.stages, held.virtual
-        once_through = held.stages_of_kind @ both
+        ends = np.maximum(several * compute + late, several * traffic + idle)
+        ends = ends - several * np.maximum(compute, traffic)
+        time_s = self._piped_s(both, slow, (forward_pass, backward_pass)) + kinds.most(ends)
+        time_s = time_s + self._borders.time_s(kinds, self._micro_batches)
+        time_s = self._with_once(time_s, (backward, forward))
+        time_s = time_s + self._ends_s() + rates.step_overhead_s
+        return np.asarray(np.maximum(time_s, self._inputs.period_s(kinds)))
+
+    def _piped_s(self, both: Floats, slow: Floats, passes: tuple[Floats, Floats]) -> Floats:
+        """Return the time of all micro-batches through the pipelines, `(n,)`. [s]
+
+        Args:
+            both: Time of a micro-batch in a stage. [s]
+            slow: Factors on computation.
+            passes: Its forward and its backward. [s]
+        """
+        kinds, several = self.kinds, self._micro_batches
+        longest, once_through = kinds.most(both), kinds.over_stages(both)
         # Chunks of a stage that differ in size even out: forwards run in turn with backwards of
         # other chunks.
-        time_s = micro_batches * slowest + (once_through - slowest) / virtual
-        if held.schedule in SPLIT:
-            weight = self._of_blocks(held, "deferred", index) * slow
-            parts = (forward_pass, backward_pass - weight, weight)
-            means = [held.stages_of_kind @ part / stages for part in parts]
-            time_s = micro_batches * slowest + split_bubble_s(held, *means)
-        elif virtual > 1:
-            # With fewer micro-batches than stages the first one comes back to an idle stage.
-            alone = once_through + (micro_batches - 1) * slowest / virtual
-            time_s = np.where(micro_batches < stages, alone, time_s)
-        time_s = time_s + ends.max(axis=0)
-        if stages > 1:
-            time_s = time_s + self._borders.time_s(index, held, virtual, micro_batches)
-        time_s = self._with_once(time_s, index, held, (backward, forward))
-        time_s = time_s + self._ends_s(index, held, behind) + rates.step_overhead_s
-        return np.asarray(np.maximum(time_s, self._inputs.period_s(index, held)))
+        time_s = several * longest + (once_through - longest) / kinds.virtual
+        # With fewer micro-batches than stages the first one comes back to an idle stage.
+        alone = once_through + (several - 1) * longest / kinds.virtual
+        time_s = np.where((kinds.virtual > 1) & (several < kinds.stages), alone, time_s)
+        if not kinds.is_split.any():
+            return np.asarray(time_s)
+        weight = self._of_blocks("deferred") * slow
+        parts = (passes[0], passes[1] - weight, weight)
+        means = [kinds.over_stages(part) / kinds.stages for part in parts]
+        split = several * longest + kinds.split_bubble_s(*means)
+        return np.asarray(np.where(kinds.is_split, split, time_s))
 
-    def _waited_share(self, held: Held) -> Floats:
+    def _waited_share(self) -> Floats:
         """Return the share of the reductions of each micro-batch that computation waits for.
 
         In line, all of them. Otherwise the next block waits for a bucket, but what comes after the
-        chunk does not wait for its last one.
+        chunk does not wait for its last one. Shape `(kinds, distinct)`.
         """
-        shares = np.ones((len(held.first), self.tables.every.shape[1]))
-        if not self._overlap.gradients and "every" not in self._nothing:
-            for kind, chunks in enumerate(held.programs):
-                parts = [waited_and_all(self.tables, programs) for programs in chunks]
-                waited, whole = np.sum(parts, axis=0)
-                shares[kind] = waited / np.maximum(whole, 1e-30)
+        shares = np.ones((len(self.kinds.counts), self.tables.every.shape[1]))
+        if self._overlap.gradients or "every" in self._nothing:
+            return shares
+        programs = [chunks for held in self.kinds.helds for chunks in held.programs]
+        for kind, chunks in enumerate(programs):
+            waited, whole = np.sum([waited_and_all(self.tables, each) for each in chunks], axis=0)
+            shares[kind] = waited / np.maximum(whole, 1e-30)
         return shares
 
-    def _with_once(
-        self, time_s: Floats, index: Integers, held: Held, passes: tuple[Floats, Floats]
-    ) -> Floats:
+    def _with_once(self, time_s: Floats, passes: tuple[Floats, Floats]) -> Floats:
         """Return the time with reductions and gathers that come once in a step. [s]
 
         Args:
             time_s: Without them. [s]
-            index: Of strategies.
-            held: What their stages hold.
             passes: The last backward and the first forward, which may hide them. [s]
         """
         rates, overlap = self.tables.rates, self._overlap
@@ -178,182 +192,195 @@ class Formulas:
         names, hides = ("once", "update"), (overlap.hides_gradients, overlap.hides_updates)
         for name, span, hidden in zip(names, passes, hides, strict=True):
             if name not in self._nothing:
-                moved_s = self._of_storage(held, name, index)
-                time_s = time_s + beside.added_s(moved_s, span, overlap=hidden).max(axis=0)
+                added_s = beside.added_s(self._of_storage(name), span, overlap=hidden)
+                time_s = time_s + self.kinds.most(added_s)
         return time_s
 
-    def _behind(self, held: Held, index: Integers) -> Stragglers | None:
-        ranks = self.tables.ranks[index]
-        return slowed_stages(self.tables.setting.job, ranks, held.kind_of_stage)
-
-    def _span_s(self, held: Held, name: str, index: Integers, behind: Stragglers | None) -> Floats:
+    def _span_s(self, name: str) -> Floats:
         """Return the time of a micro-batch in the slowest rank of each kind of stage. [s]"""
-        span = self._of_blocks(held, name, index)
-        if behind is not None:
-            alone = self._of_blocks(held, f"{name}_alone", index)
-            span = span + alone * (behind.slowest - 1.0)
-        return span * self.tables.slowdown[index]
+        span = self._of_blocks(name)
+        if self._behind is not None:
+            span = span + self._of_blocks(f"{name}_alone") * (self._behind.slowest - 1.0)
+        return np.asarray(span * self.tables.slowdown[self.kinds.strategy])
 
-    def _ends_s(self, index: Integers, held: Held, behind: Stragglers | None) -> Floats:
+    def _ends_s(self) -> Floats:
         """Return what ends a step: waiting for others of the device, and the longest update. [s]"""
-        return np.asarray(self._update_s(index, held, behind) + self._barrier_s(index, held))
+        return np.asarray(self._update_s() + self._barrier_s())
 
-    def _update_s(self, index: Integers, held: Held, behind: Stragglers | None) -> Floats:
+    def _update_s(self) -> Floats:
         """Return the time of the longest update of a stage's parameters. [s]"""
-        updated = self._of_storage(held, "updated", index)
-        if behind is not None:
-            updated = updated * behind.slowest
+        kinds, updated = self.kinds, self._of_storage("updated")
+        if self._behind is not None:
+            updated = updated * self._behind.slowest
         state_bytes = self.tables.state_bytes
         if len(self.by_pool) == 1:
-            traffic = self.tables.update_bytes(updated.max(axis=0))
+            traffic = self.tables.update_bytes(kinds.most(updated))
             near, far = self._update_rates
             if self.tables.update_rates.expanded is None:
                 return np.asarray(traffic / near)
-            near = np.asarray(near)[self.tables.storage_of[index]]
+            near = np.asarray(near)[self.tables.storage_of]
             if "far_updated" in self._nothing:
                 return np.asarray(traffic / near)
-            elements = self._of_storage(held, "far_updated", index).max(axis=0)
-            rows = self.tables.update_bytes(elements)
+            rows = self.tables.update_bytes(kinds.most(self._of_storage("far_updated")))
             return np.asarray(traffic / near + rows / far)
-        slowness = [
-            np.full((len(held.first), 1), 1 / t.rates.update_bytes_per_s(state_bytes))
-            for t in self.by_pool
-        ]
+        slowness = [1 / each.rates.update_bytes_per_s(state_bytes) for each in self.by_pool]
+        used = np.where(kinds.shares > 0, np.array(slowness)[:, None], -np.inf)
         traffic = self.tables.update_bytes(updated)
-        return np.asarray((traffic * _most(slowness, held.pools[:, held.first])).max(axis=0))
+        return kinds.most(traffic * used.max(axis=0)[kinds.kind])
 
-    def _barrier_s(self, index: Integers, held: Held) -> Floats:
+    def _barrier_s(self) -> Floats:
         """Return what a process waits for others of its device at the end of a step. [s]"""
+        micro_batches = self.tables.degrees.micro_batches
         if (processes := self.tables.options.colocation.processes) == 1:
-            return np.zeros(len(index))
-        variance = self._of_blocks(held, "variance_s2", index).max(axis=0)
-        return barrier_s(self.tables.degrees.micro_batches[index] * variance, processes=processes)
+            return np.zeros(len(micro_batches))
+        variance = self.kinds.most(self._of_blocks("variance_s2"))
+        return barrier_s(micro_batches * variance, processes=processes)
 
-    def _first_gather(self, index: Integers, held: Held) -> Floats:
-        """The first block's parameters arrive before anything hides them."""
-        column = self.tables.storage_of[index]
-        if len(self.by_pool) == 1:
-            return np.asarray(self.tables.gather[0, column])
-        used = zip(self.by_pool, held.pools[:, 0] > 0, strict=True)
-        return np.asarray(np.max([t.gather[0, column] for t, is_used in used if is_used], axis=0))
+    def _first_gather(self) -> Floats:
+        """The first block's parameters arrive before anything hides them, `(n,)`."""
+        gathers = [each.gather[0, self.tables.storage_of] for each in self.by_pool]
+        if len(gathers) == 1:
+            return np.asarray(gathers[0])
+        used = np.array([held.pools[:, 0] > 0 for held in self.kinds.helds]).T
+        both = zip(gathers, used[:, self.kinds.pipeline], strict=True)
+        return np.asarray(np.max([np.where(has, each, -np.inf) for each, has in both], axis=0))
 
-    def tensor_bytes(self, index: Integers, held: Held) -> Floats:
-        """Return the peak of live tensors of each kind of stage, `(kinds, n)`. [B]"""
-        resident = self._of_storage(held, "resident", index)
-        if held.schedule in SPLIT:
-            live = self._split_live(index, held)
-        else:
-            live = self._saved(index, held) + self._working(index, held)
+    def tensor_bytes(self) -> Floats:
+        """Return the peak of live tensors of each kind of stage, `(rows,)`. [B]"""
+        kinds, live = self.kinds, np.zeros(len(self._block))
+        if not kinds.is_split.all():
+            live = self._saved_bytes() + self._working_bytes()
+        if kinds.is_split.any():
+            live = np.where(kinds.is_split[kinds.strategy], self._split_bytes(), live)
         if not self._overlap.reshard_after_forward:
-            live = live + self._of_storage(held, "gathered", index)
-        if held.stages == 1:
-            live = live + self.tables.buffers[held.counts[0] > 0].max(initial=0.0)
-        return np.asarray(resident + live + self._inputs.device_bytes(index, held))
+            live = live + self._of_storage("gathered")
+        alone = (kinds.counts > 0) * self.tables.buffers
+        alone = alone.max(axis=1)[kinds.kind] * (kinds.stages == 1)[kinds.strategy]
+        inputs = self._inputs.device_bytes(kinds)
+        return np.asarray(self._of_storage("resident") + (live + alone) + inputs)
 
-    def _saved(self, index: Integers, held: Held) -> Floats:
-        """Return what each kind of stage keeps for backward when that is most. [B]"""
-        alive = in_flight(held.schedule, held, self.tables.degrees.micro_batches[index])
-        block = self.tables.block_of[index]
-        saved = np.zeros((len(held.first), len(index)))
-        for part, copies, count in zip(held.parts, held.received, alive, strict=True):
-            if isinstance(count, float) and not count:
-                continue  # a stage with one chunk has only a last one
-            kept = part @ self.tables.kept + copies @ self.tables.handed
-            saved += kept.take(block, axis=1) * count
+    def _saved_bytes(self) -> Floats:
+        """Return what each kind of stage keeps for backward when that is most, `(rows,)`. [B]"""
+        kinds, alive = self.kinds, self.kinds.in_flight(self.tables.degrees.micro_batches)
+        saved = np.zeros(len(self._block))
+        for kept, count in zip(
+            kinds.kept(self.tables.kept, self.tables.handed), alive, strict=True
+        ):
+            if count.any():  # a stage with one chunk has only a last one
+                saved += kept[kinds.kind, self._block] * count
         return saved
 
-    def _working(self, index: Integers, held: Held) -> Floats:
-        """Return the most that the block at work needs beyond what is kept then. [B]"""
-        block, storage = self.tables.block_of[index], self.tables.storage_of[index]
-        working = np.full((len(held.first), len(index)), -np.inf)
-        for kind, program in zip(*np.nonzero(held.counts), strict=True):
-            dropped = held.later[kind, program] @ self.tables.kept
-            need = (self.tables.moment[program] - dropped)[block]
-            need = need + self._gathered(held, int(kind), int(program))[storage]
-            if (staged := self._staged(held.later[kind, program])) is not None:
-                need = need + staged[storage]
-            working[kind] = np.maximum(working[kind], need)
-        return working
-
-    def _gathered(self, held: Held, kind: int, program: int) -> Floats:
-        """Return the parameters that are gathered while a block of `program` is at work. [B]"""
-        copies, gathered = self._overlap.gathered_copies, self.tables.gathered
-        # Those farther ahead are of the blocks that there are most of.
-        common = int(np.argmax(held.counts[kind]))
-        return np.asarray(
-            min(copies, 2) * gathered[program] + max(copies - 2, 0) * gathered[common]
-        )
-
-    def _split_live(self, index: Integers, held: Held) -> Floats:
+    def _split_bytes(self) -> Floats:
         """Return activations and gathered parameters where weight gradients are made apart. [B]"""
-        tables = self.tables
-        live = split_live_bytes(
-            held,
-            tables.pieces,
-            kept=tables.kept,
-            handed=tables.handed,
-            micro_batches=tables.degrees.micro_batches[index],
-            block=tables.block_of[index],
-        )
-        for kind, counts in enumerate(held.counts):
-            programs = np.flatnonzero(counts).tolist()
-            most = np.max([self._gathered(held, kind, each) for each in programs], axis=0)
-            live[kind] += most[tables.storage_of[index]]
+        kinds, tables = self.kinds, self.tables
+        live, pieces = np.zeros(len(self._block)), tables.split_memory()
+        for pipeline, held in enumerate(kinds.helds):
+            own, rows = kinds.rows(pipeline)
+            if held.schedule not in SPLIT or not len(own):
+                continue
+            live[rows] = split_live_bytes(
+                held,
+                pieces,
+                kept=tables.kept,
+                handed=tables.handed,
+                micro_batches=tables.degrees.micro_batches[own],
+                block=tables.block_of[own],
+            )
+        if self._overlap.gathered_copies and "gathered" not in self._nothing:
+            programs = range(kinds.counts.shape[1])
+            gathered = [
+                np.where((kinds.counts[:, each] > 0)[kinds.kind], self._gathered(each), 0.0)
+                for each in programs
+            ]
+            live = live + np.max(gathered, axis=0)
         return live
 
-    def placed_bytes(self, index: Integers, held: Held) -> Floats:
-        """Return what each kind of stage has in expanded memory by class, `(kinds, n)`. [B]"""
-        placed = self._of_storage(held, "far_resident", index)
+    def _gathered(self, program: int) -> Floats:
+        """Return the parameters that are gathered while a block is at work, `(rows,)`. [B]"""
+        copies, gathered = self._overlap.gathered_copies, self.tables.gathered
+        own = min(copies, 2) * gathered[program][self._storage]
+        if copies > 2:  # those farther ahead are of the blocks that there are most of
+            common = self.kinds.counts.argmax(axis=1)[self.kinds.kind]
+            own = own + (copies - 2) * gathered[common, self._storage]
+        return np.asarray(own)
+
+    def _working_bytes(self) -> Floats:
+        """Return what the hungriest block of each kind of stage needs for a moment. [B]"""
+        kinds, tables = self.kinds, self.tables
+        held = kinds.counts > 0
+        need = tables.moment - kinds.later @ tables.kept  # `(kinds, programs, distinct)`
+        need = np.where(held[:, :, None], need, -np.inf)
+        copies, stages_gradients = self._overlap.gathered_copies, self._overlap.hides_gradients
+        gathers = bool(copies) and "gathered" not in self._nothing
+        stages_gradients = stages_gradients and "staged" not in self._nothing
+        if not gathers and not stages_gradients:
+            return np.asarray(need.max(axis=1)[kinds.kind, self._block])
+        working = np.full(len(self._block), -np.inf)
+        for program in range(held.shape[1]):
+            own = need[:, program][kinds.kind, self._block]
+            if gathers:
+                own = own + self._gathered(program)
+            if stages_gradients:
+                own = own + self._staged(program)[kinds.kind, self._storage]
+            working = np.maximum(working, own)
+        return working
+
+    def _staged(self, program: int) -> Floats:
+        """Return the gradients under reduction when a program goes backward, `(kinds, distinct)`.
+
+        They are of what went backward before it.
+        """
+        later = self.kinds.later[:, program] > 0
+        found = np.zeros((len(later), self.tables.staged.shape[1]))
+        for before, staged in zip(later.T, self.tables.staged, strict=True):
+            found = np.maximum(found, np.where(before[:, None], staged, 0.0))
+        return found
+
+    def placed_bytes(self) -> Floats:
+        """Return what each kind of stage has in expanded memory by class, `(rows,)`. [B]"""
+        kinds, placed = self.kinds, self._of_storage("far_resident")
         if "far_kept" in self._nothing:
             return np.asarray(placed)
-        alive = in_flight(held.schedule, held, self.tables.degrees.micro_batches[index])
-        for part, count in zip(held.parts, alive, strict=True):
-            kept = part @ self.tables.far_kept
-            placed = placed + kept.take(self.tables.block_of[index], axis=1) * count
+        alive = kinds.in_flight(self.tables.degrees.micro_batches)
+        for kept, count in zip(kinds.kept(self.tables.far_kept), alive, strict=True):
+            placed = placed + kept[kinds.kind, self._block] * count
         return np.asarray(placed)
 
-    def fullest(self, kinds: Floats, index: Integers, held: Held) -> tuple[Floats, Integers]:
-        """Return the live tensors of the fullest rank, and the pool of its device. [B]
+    def fullest(self, tensors: Floats) -> tuple[Floats, Integers]:
+        """Return the live tensors of the fullest rank, and the pool of its device, `(n,)`. [B]
 
         Args:
-            kinds: Live tensors of each kind of stage, `tensor_bytes` of the others. [B]
-            index: Of strategies.
-            held: What their stages hold.
+            tensors: Of each kind of stage, as `tensor_bytes` returns them. [B]
         """
+        kinds = self.kinds
         if len(self.by_pool) == 1:
-            return kinds.max(axis=0), np.zeros(len(index), dtype=np.int64)
-        setting = self.tables.setting
-        shares = []
-        for tables, used in zip(self.by_pool, held.pools[:, held.first] > 0, strict=True):
+            return kinds.most(tensors), np.zeros(len(kinds.pipeline), dtype=np.int64)
+        calibration = self.tables.setting.calibration
+        needs = []
+        for tables, share in zip(self.by_pool, kinds.shares, strict=True):
             device = tables.pool.node.device
-            need = process_bytes(kinds, setting.calibration, device) / device.memory_bytes
-            shares.append(np.where(used[:, None], need, -np.inf))
-        which = np.stack(shares).reshape(-1, len(index)).argmax(axis=0)
-        pool, kind = np.divmod(which, len(kinds))
-        return kinds[kind, np.arange(len(index))], pool
+            need = process_bytes(tensors, calibration, device) / device.memory_bytes
+            needs.append(np.where(share[kinds.kind] > 0, need, -np.inf))
+        pool = np.argmax([kinds.most(need) for need in needs], axis=0)
+        need = np.choose(pool[kinds.strategy], needs)
+        row = kinds.first_row(need == kinds.most(need)[kinds.strategy])
+        return tensors[row], pool
 
-    def _staged(self, later: Floats) -> Floats | None:
-        """Return the gradients under reduction while blocks go backward after those of `later`."""
-        if not self._overlap.hides_gradients or "staged" in self._nothing or not later.any():
-            return None
-        return np.asarray(self.tables.staged[later > 0].max(axis=0))
-
-    def dynamic_j(self, index: Integers, held: Held) -> Floats:
-        """Return the energy above rest of a step on all devices, before PUE. [J]"""
-        micro_batches = self.tables.degrees.micro_batches[index] / held.copies
-        block, storage = self.tables.block_of[index], self.tables.storage_of[index]
-        stage = self._over_pools(held, "block_j").take(block, axis=1)
+    def dynamic_j(self) -> Floats:
+        """Return the energy above rest of a step on all devices, before PUE, `(n,)`. [J]"""
+        kinds, at_block = self.kinds, (self.kinds.kind, self._block)
+        at_storage, several = (kinds.kind, self._storage), self._micro_batches[kinds.strategy]
+        stage = self._over_pools("block_j")[at_block]
         if "often_j" not in self._nothing:
-            stage = stage + self._over_pools(held, "often_j").take(storage, axis=1)
-        rarely = self._over_pools(held, "rarely_j").take(storage, axis=1)
-        stage = micro_batches * stage + rarely
-        if (behind := self._behind(held, index)) is not None:
+            stage = stage + self._over_pools("often_j")[at_storage]
+        stage = several * stage + self._over_pools("rarely_j")[at_storage]
+        if self._behind is not None:
             names = ("forward_alone", "backward_alone")
-            alone = sum(self._over_pools(held, n).take(block, axis=1) for n in names)
-            added_w = behind.added_w(self.tables.rates.power) * self.tables.pool.node.host.behind
-            stage = stage + micro_batches * alone * added_w
-        all_j = held.stages_of_kind @ stage * self.tables.ranks[index] / held.stages
-        return np.asarray(all_j + self._inputs.energy_j(index, held))
+            alone = sum(self._over_pools(name)[at_block] for name in names)
+            added_w = self._behind.added_w(self.tables.rates.power)
+            stage = stage + several * alone * (added_w * self.tables.pool.node.host.behind)
+        all_j = kinds.over_stages(stage) * self.tables.ranks / kinds.stages
+        return np.asarray(all_j + self._inputs.energy_j(kinds))
 
     def energy_j(self, time_s: Floats, dynamic_j: Floats) -> Floats:
         """Return the energy of a step: what stands through it, and what its work adds. [J]"""
@@ -383,18 +410,6 @@ class Formulas:
         counts, which = np.unique(self.tables.ranks, return_inverse=True)
         watts = [sum(standing_w(cluster, cluster.pool_nodes(int(count)))) for count in counts]
         return np.array(watts)[which]
-
-
-def _most(parts: Sequence[Floats], shares: Floats) -> Floats:
-    """Return the largest of tables by pool, of those pools that have a share.
-
-    Args:
-        parts: By pool, `(..., distinct)` each.
-        shares: `(pools, ...)`.
-    """
-    used = zip(parts, shares > 0, strict=True)
-    masked = [np.where(has[..., None], part, -np.inf) for part, has in used]
-    return np.asarray(np.max(masked, axis=0))
 
 
 def _hungriest_w(tables: Tables, layers: set[int]) -> Floats:

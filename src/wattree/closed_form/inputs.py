@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.closed_form.pipeline import Held
+from wattree.closed_form.stage_kinds import StageKinds
 from wattree.closed_form.tables import Tables
 from wattree.cost.loading import Loader, part_times_s
 from wattree.energy import dynamic_energy_j, loading_energy_j
@@ -16,7 +16,6 @@ from wattree.lowering.loading import BUFFERS
 __all__ = ["Inputs"]
 
 Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _NOTHING = np.zeros(())
 
@@ -35,48 +34,47 @@ class Inputs:
         self.loader = loader.shared(by_pool[0].options.colocation.processes)
         self.is_known = by_pool[0].setting.job.data.loader is not None
 
-    def period_s(self, index: Integers, held: Held) -> Floats:
-        """Return how long a step's data takes the slowest part beside the step. [s]"""
+    def period_s(self, kinds: StageKinds) -> Floats:
+        """Return how long a step's data takes the slowest part beside the step, `(n,)`. [s]"""
         if not self.is_known:
             return _NOTHING
-        return self._slowest(
-            index, held, micro_batches=self._micro_batches(index, held), ahead=True
-        )
+        return self._slowest(kinds, micro_batches=self._micro_batches(kinds), ahead=True)
 
-    def waited_s(self, index: Integers, held: Held) -> Floats:
-        """Return what a micro-batch waits for its copy on each kind of stage, `(kinds, n)`. [s]"""
-        begins = (held.first == 0)[:, None]
+    def waited_s(self, kinds: StageKinds) -> Floats:
+        """Return what a micro-batch waits for its copy on each kind of stage, `(rows,)`. [s]"""
         if self.loader.pinned or not self.is_known:
             return _NOTHING
-        one = np.ones(len(index))
-        return np.asarray(begins * self._slowest(index, held, micro_batches=one, ahead=False))
+        one = np.ones(len(kinds.pipeline))
+        slowest = self._slowest(kinds, micro_batches=one, ahead=False)
+        return np.asarray((kinds.stage == 0) * slowest[kinds.strategy])
 
-    def device_bytes(self, index: Integers, held: Held) -> Floats:
-        """Return what input batches take on a device of each kind of stage, `(kinds, n)`. [B]"""
+    def device_bytes(self, kinds: StageKinds) -> Floats:
+        """Return what input batches take on a device of each kind of stage, `(rows,)`. [B]"""
         if not self.is_known:
             return _NOTHING
-        micro_batch = self.by_pool[0].degrees.micro_batch[index]
+        micro_batch = self.by_pool[0].degrees.micro_batch
         size = BUFFERS[self.loader.pinned] * micro_batch * self.loader.tensor_bytes
-        return np.asarray((held.first == 0)[:, None] * size)
+        return np.asarray((kinds.stage == 0) * size[kinds.strategy])
 
-    def energy_j(self, index: Integers, held: Held) -> Floats:
+    def energy_j(self, kinds: StageKinds) -> Floats:
         """Return what hosts, storage and copies draw above rest for the data of a step. [J]"""
         if not self.is_known:
             return _NOTHING
-        samples = self._micro_batches(index, held) * self.by_pool[0].degrees.micro_batch[index]
-        samples = samples * self._loaders(index, held) * self.loader.processes
+        samples = self._micro_batches(kinds) * self.by_pool[0].degrees.micro_batch
+        samples = samples * self._loaders(kinds) * self.loader.processes
         copied = samples * self.loader.copied_bytes
         hosts_j = loading_energy_j(
             core_s=samples * self.loader.core_s,
             read_bytes=samples * self.loader.sample_bytes,
             copied_bytes=copied,
         )
-        none, whole_j = np.zeros(len(index)), np.zeros(len(index))
-        for tables, share in zip(self.by_pool, held.pools[:, 0], strict=True):
+        none, whole_j = np.zeros(len(samples)), np.zeros(len(samples))
+        first = np.array([held.pools[:, 0] for held in kinds.helds]).T[:, kinds.pipeline]
+        for tables, share in zip(self.by_pool, first, strict=True):
             copies_j = dynamic_energy_j(  # bytes that their memory takes in
                 tables.rates.power,
                 flop=none,
-                traffic_bytes=share * copied * self._served(index),
+                traffic_bytes=share * copied * self._served(),
                 busy_s=none,
                 communicates=none > 0,
                 copies=none == 0,
@@ -84,38 +82,36 @@ class Inputs:
             whole_j = whole_j + tables.pool.node.host.behind * (share * hosts_j + copies_j)
         return whole_j
 
-    def _micro_batches(self, index: Integers, held: Held) -> Floats:
-        return np.asarray(self.by_pool[0].degrees.micro_batches[index] / held.copies)
+    def _micro_batches(self, kinds: StageKinds) -> Floats:
+        return np.asarray(self.by_pool[0].degrees.micro_batches / kinds.copies)
 
-    def _served(self, index: Integers) -> Floats:
+    def _served(self) -> Floats:
         """Return the ranks that one loader serves."""
         tables = self.by_pool[0]
         if not tables.setting.software.broadcasts_data:
-            return np.ones(len(index))
-        return np.asarray(tables.degrees.axes["tp"][index].astype(np.float64))
+            return np.ones_like(tables.ranks)
+        return np.asarray(tables.degrees.axes["tp"].astype(np.float64))
 
-    def _loaders(self, index: Integers, held: Held) -> Floats:
+    def _loaders(self, kinds: StageKinds) -> Floats:
         """Return the loaders of ranks that begin the model: a stage, or both ends of two ways."""
-        ranks = self.by_pool[0].ranks[index] * min(held.copies, held.stages) / held.stages
-        return np.asarray(ranks / self._served(index))
+        ranks = self.by_pool[0].ranks * np.minimum(kinds.copies, kinds.stages) / kinds.stages
+        return np.asarray(ranks / self._served())
 
-    def _slowest(
-        self, index: Integers, held: Held, *, micro_batches: Floats, ahead: bool
-    ) -> Floats:
+    def _slowest(self, kinds: StageKinds, *, micro_batches: Floats, ahead: bool) -> Floats:
         """Return the time of the slowest part, of those beside the step or the others. [s]"""
-        samples = micro_batches * self.by_pool[0].degrees.micro_batch[index]
-        everywhere, slowest = self._loaders(index, held), np.zeros(len(index))
-        served = self._served(index)
-        stage = self.by_pool[0].ranks[index] / held.stages / served
-        loading = held.pools[:, 0] > 0
-        if held.copies > 1:
-            loading = loading | (held.pools[:, -1] > 0)
+        samples = micro_batches * self.by_pool[0].degrees.micro_batch
+        everywhere, slowest = self._loaders(kinds), np.zeros(len(samples))
+        ranks, served = self.by_pool[0].ranks, self._served()
+        stage = ranks / kinds.stages / served
+        loads = [
+            (held.pools[:, 0] > 0) | ((held.copies > 1) & (held.pools[:, -1] > 0))
+            for held in kinds.helds
+        ]
+        loading = np.array(loads).T[:, kinds.pipeline]
         for tables, used in zip(self.by_pool, loading, strict=True):
-            if not used:
-                continue
             devices = float(tables.pool.node.devices)
             # Stages are neighbouring ranks; of small ones, both ends may lie on one node.
-            near = np.where(self.by_pool[0].ranks[index] <= devices, everywhere, stage)
+            near = np.where(ranks <= devices, everywhere, stage)
             parts = part_times_s(
                 self.loader,
                 tables.pool.node,
@@ -126,5 +122,5 @@ class Inputs:
             )
             for name, time_s in parts.items():
                 if ahead == (self.loader.pinned or name != "copies"):
-                    slowest = np.maximum(slowest, time_s)
+                    slowest = np.where(used, np.maximum(slowest, time_s), slowest)
         return slowest

@@ -60,9 +60,10 @@ class Held:
         first: First stage of each kind: under most schedules it has most in flight, `(kinds,)`.
         pools: Share of each stage's ranks in each pool, `(pools, stages)`; stages of one kind have
             the same.
-        crossing: How often each tensor that a program hands on goes over each border of chunks in
-            forward, and its gradient in backward, `(2, borders, tensors)`; tensors of one program
-            after those of another.
+        crossings: How often each tensor that a program hands on, or its gradient, goes over a
+            border of chunks in either direction, over all borders on average and then over each,
+            equal ones once, `(1 + borders, tensors)`; tensors of one program after those of
+            another.
         received: How many copies of each are held beside what programs keep, as `parts`, `(3,
             kinds, tensors)`.
     """
@@ -79,7 +80,7 @@ class Held:
     kind_of_stage: Integers
     first: Integers
     pools: Floats
-    crossing: Floats
+    crossings: Floats
     received: Floats
 
 
@@ -140,6 +141,7 @@ def held_by_stages(
         told, axis=0, return_index=True, return_inverse=True, return_counts=True
     )
     kinds = parts[first]
+    mean = crossing.sum(axis=0) / max(len(crossing), 1)
     return Held(
         schedule=schedule.name,
         copies=placement.copies,
@@ -156,7 +158,7 @@ def held_by_stages(
         kind_of_stage=kind_of_stage.ravel(),
         first=first,
         pools=pools,
-        crossing=crossing,
+        crossings=np.concatenate([mean[None], np.unique(crossing, axis=0)]),
         received=np.ascontiguousarray(received[first].transpose(1, 0, 2)),
     )
 
@@ -164,13 +166,16 @@ def held_by_stages(
 def _handed(
     program: ModelProgram, chunks: Sequence[Sequence[int]], placement: ChunkPlacement
 ) -> tuple[Floats, Floats]:
-    """Return which tensors cross each border of chunks, and which each chunk holds copies of."""
+    """Return which tensors cross each border of chunks, and which each chunk holds copies of.
+
+    What crosses is that of forward and the gradients of backward together.
+    """
     names = [(n, name) for n, each in enumerate(program.programs) for name, _ in each.handed]
     row = {key: place for place, key in enumerate(names)}
     given = entering(program, chunks, chunk_stages(placement))
-    crossing, held = np.zeros((2, len(given), len(row))), np.zeros((len(chunks), len(row)))
+    crossing, held = np.zeros((len(given), len(row))), np.zeros((len(chunks), len(row)))
     for border, each in enumerate(given):
-        kinds = (crossing[0, border], each.forward), (crossing[1, border], each.backward)
+        kinds = (crossing[border], each.forward), (crossing[border], each.backward)
         for counts, tensors in (*kinds, (held[border + 1], each.held)):
             for made in tensors:
                 counts[row[program.instances[made.instance], made.tensor]] += 1.0
@@ -227,46 +232,60 @@ def split_bubble_s(held: Held, forward: Floats, backward: Floats, weight: Floats
 
 
 def _in_flight_by_order(
-    schedule: str, held: Held, micro_batches: Integers
-) -> tuple[Floats, Floats, Floats]:
+    schedule: str, stages: Floats, virtual: Floats, stage: Integers, micro_batches: Integers
+) -> Floats:
     """Return what `in_flight` does, counted from the orders themselves.
 
     Twice as many micro-batches as stages and two more keep as many as any larger number does.
     """
-    stages = held.stages
+    found = np.zeros((3, len(stages)))
     enough = np.minimum(micro_batches, 2 * stages + 2)
-    table = np.zeros((2, len(held.first), len(enough)))
-    for count in np.unique(enough):
-        orders = stage_orders(
-            schedule, stages=stages, chunks=held.virtual, micro_batches=int(count)
-        )
-        for kind, stage in enumerate(held.first):
-            alive = alive_by_chunk(orders[stage], held.virtual)
-            table[0, kind, enough == count] = alive[0] if held.virtual > 1 else 0.0
-            table[1, kind, enough == count] = alive[-1]
-    return table[0], 0.0 * table[0], table[1]
+    alike = np.stack([stages, virtual, enough]).astype(np.int64)
+    for shape in np.unique(alike, axis=1).T:
+        count, chunks, several = (int(each) for each in shape)
+        own = (alike == shape[:, None]).all(axis=0)
+        orders = stage_orders(schedule, stages=count, chunks=chunks, micro_batches=several)
+        for at in np.unique(stage[own]):
+            alive = alive_by_chunk(orders[at], chunks)
+            rows = own & (stage == at)
+            found[0, rows] = alive[0] if chunks > 1 else 0.0
+            found[2, rows] = alive[-1]
+    return found
 
 
 def in_flight(
-    schedule: str, held: Held, micro_batches: Integers
-) -> tuple[Floats | float, Floats | float, Floats]:
-    """Return micro-batches whose activations are kept when most are, for each part of `held`.
+    schedule: str,
+    *,
+    stages: Floats,
+    virtual: Floats,
+    stage: Integers,
+    micro_batches: Integers,
+) -> Floats:
+    """Return micro-batches whose activations are kept when most are, `(3, n)`: by part of `Held`.
 
     Interleaved stages run rounds of as many micro-batches as there are stages through one chunk
     after another. Backward begins when the last chunk is reached, `2 (stages - stage) - 1`
     micro-batches into its round; what goes beyond the round enters the first chunk again.
+
+    Args:
+        schedule: Of all pipelines.
+        stages, virtual: Of each pipeline.
+        stage: Which stage of it.
+        micro_batches: That it runs.
     """
-    stages, stage = held.stages, held.first[:, None]
-    count = micro_batches[None, :].astype(np.float64)
+    count = micro_batches.astype(np.float64)
     if schedule in {"gpipe", "breadth-first"}:
-        return count, count, count
+        return np.stack([count, count, count])
     if schedule in SPLIT:
-        return _in_flight_by_order(schedule, held, micro_batches)
-    if held.virtual == 1:
-        return 0.0, 0.0, np.minimum(stages - stage, count)
+        return _in_flight_by_order(schedule, stages, virtual, stage, micro_batches)
+    one = np.minimum(stages - stage, count)
+    if (virtual == 1).all():
+        return np.stack([np.zeros_like(one), np.zeros_like(one), one])
     ahead = 2.0 * (stages - stage) - 1.0
     again = np.clip(ahead - stages, 0.0, np.maximum(count - stages, 0.0))
     in_round = np.minimum(count, stages)
     # Too few micro-batches for a steady state: all forwards come first.
     last = np.where(count <= stages, in_round, np.minimum(ahead, stages))
-    return in_round + again, in_round, last
+    chunked = np.stack([in_round + again, in_round, last])
+    alone = np.stack([np.zeros_like(one), np.zeros_like(one), one])
+    return np.where(virtual == 1, alone, chunked)

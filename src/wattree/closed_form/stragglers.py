@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.closed_form.stage_kinds import StageKinds
 from wattree.energy import DevicePower
 from wattree.job import Job
 from wattree.lowering.costs import PhaseCosts
 from wattree.lowering.program import CollectiveStep
 
-__all__ = ["Stragglers", "computing_s", "slowed_stages"]
+__all__ = ["Stragglers", "computing_s", "slowed_kinds", "slowed_stages"]
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -20,7 +21,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stragglers:
-    """Factors on the computation of the ranks of each kind of stage, `(kinds, n)`.
+    """Factors on the computation of the ranks of each kind of stage, arrays of one shape.
 
     Attributes:
         slowest: Of the slowest rank of such stages: whatever synchronises, waits for it.
@@ -41,8 +42,29 @@ class Stragglers:
         return np.asarray((self.mean - 1.0) * active_w + self.waits * power.spin_w)
 
 
+def slowed_kinds(job: Job, ranks: Floats, kinds: StageKinds) -> Stragglers | None:
+    """Return the factors of strategies on so many ranks, `(rows,)`; None where devices are alike.
+
+    Args:
+        job: With its cluster.
+        ranks: Of each strategy, `(n,)`.
+        kinds: What their stages hold.
+    """
+    if not job.cluster.slowdown:
+        return None
+    found = np.ones((3, len(kinds.strategy)))
+    for number, held in enumerate(kinds.helds):
+        own = kinds.pipeline == number
+        of_kind = slowed_stages(job, ranks[own], held.kind_of_stage)
+        assert of_kind is not None
+        columns = np.stack([of_kind.slowest, of_kind.mean, of_kind.waits])
+        found[:, own[kinds.strategy]] = columns.transpose(0, 2, 1).reshape(3, -1)
+    slowest, mean, waits = found
+    return Stragglers(slowest=slowest, mean=mean, waits=waits)
+
+
 def slowed_stages(job: Job, ranks: Floats, kind_of_stage: Integers) -> Stragglers | None:
-    """Return the factors of strategies on so many ranks; None where all devices are alike.
+    """Return the factors of strategies on so many ranks, `(kinds, n)`; None if devices are alike.
 
     Args:
         job: With its cluster.

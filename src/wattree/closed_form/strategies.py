@@ -19,7 +19,8 @@ from wattree.accounts.overhead import process_bytes
 from wattree.closed_form.degrees import MANY, Degrees
 from wattree.closed_form.formulas import Formulas
 from wattree.closed_form.pipeline import Held, held_by_stages, known_schedule
-from wattree.closed_form.tables import Tables
+from wattree.closed_form.stage_kinds import StageKinds
+from wattree.closed_form.tables import KeptTables, Tables
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram, compile_model
 from wattree.lowering.passes.phantom import with_phantoms
@@ -41,6 +42,10 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+
+#: Sets of options whose programs are kept; they share those of blocks.
+_MOST_PROGRAMS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +98,14 @@ class Shared:
     Attributes:
         programs: Switches and axes → block programs.
         held: Instances, stages, virtual stages, given cut → what stages hold.
+        tables: Costs of blocks.
     """
 
     programs: dict[tuple[StrategyOptions, frozenset[str]], ModelProgram] = field(
         default_factory=dict
     )
     held: dict[tuple[object, ...], Held] = field(default_factory=dict)
+    tables: KeptTables = field(default_factory=KeptTables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,32 +144,27 @@ class Screened:
         """
         degrees, cluster = self.degrees, setting.job.cluster
         tables = [
-            Tables(setting, self.options, degrees, self.program, pool=pool, spilled=spilled)
+            Tables(
+                setting,
+                self.options,
+                degrees,
+                self.program,
+                pool=pool,
+                spilled=spilled,
+                kept=self.shared.tables,
+            )
             for pool in range(len(cluster.pools))
         ]
-        screen = Formulas(tables)
-        time_s = np.zeros(len(degrees.micro_batch))
-        memory, dynamic_j = np.zeros_like(time_s), np.zeros_like(time_s)
-        pools = np.zeros(len(time_s), dtype=np.int64)
-        over, room = np.zeros_like(time_s), np.ones(len(time_s), dtype=bool)
-        has_tier = bool(self.options.traffic.offload.tiers)
-        alike = degrees.axes["pp"] * MANY + degrees.virtual_stages
-        if cluster.is_mixed:  # which pools a stage lies on depends on the number of ranks
-            alike = alike * MANY + tables[0].ranks.astype(np.int64)
-        order = np.argsort(alike, kind="stable")
-        for index in np.split(order, np.flatnonzero(np.diff(alike[order])) + 1):
-            if not len(index):
-                continue
-            held = self._held(index[0], cluster)
-            time_s[index] = screen.step_time_s(index, held)
-            dynamic_j[index] = screen.dynamic_j(index, held)
-            if spilled is not None:
-                continue  # what is held where depends on no bandwidth, and is known
-            kinds = screen.tensor_bytes(index, held)
-            memory[index], pools[index] = screen.fullest(kinds, index, held)
-            if has_tier:
-                over[index], room[index] = _overflow(setting, screen, kinds, index, held)
-        energy_j = screen.energy_j(time_s, dynamic_j)
+        screen = Formulas(tables, self._kinds(cluster, tables[0].ranks))
+        time_s = screen.step_time_s()
+        memory, over = np.zeros_like(time_s), np.zeros_like(time_s)
+        pools, room = np.zeros(len(time_s), dtype=np.int64), np.ones(len(time_s), dtype=bool)
+        if spilled is None:  # what is held where depends on no bandwidth, and is known
+            tensors = screen.tensor_bytes()
+            memory, pools = screen.fullest(tensors)
+            if self.options.traffic.offload.tiers:
+                over, room = _overflow(setting, screen, tensors)
+        energy_j = screen.energy_j(time_s, screen.dynamic_j())
         return Estimates(
             step_time_s=time_s,
             tensor_bytes=memory,
@@ -172,6 +174,15 @@ class Screened:
             spilled=over,
             tier_fits=room,
         )
+
+    def _kinds(self, cluster: Cluster, ranks: Floats) -> StageKinds:
+        """Return what the stages of all strategies hold."""
+        degrees = self.degrees
+        alike = degrees.axes["pp"] * MANY + degrees.virtual_stages
+        if cluster.is_mixed:  # which pools a stage lies on depends on the number of ranks
+            alike = alike * MANY + ranks.astype(np.int64)
+        _, first, pipeline = np.unique(alike, return_index=True, return_inverse=True)
+        return StageKinds([self._held(at, cluster) for at in first.tolist()], pipeline)
 
     def _held(self, at: int, cluster: Cluster) -> Held:
         """Return what the stages of one strategy hold, and where they lie."""
@@ -192,26 +203,26 @@ class Screened:
 
 
 def _overflow(
-    setting: Setting, screen: Formulas, kinds: Floats, index: Integers, held: Held
+    setting: Setting, screen: Formulas, tensors: Floats
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the share of what is on devices that overflows, and whether there is room for it.
 
-    `kinds` are the live tensors of each kind of stage, `(kinds, n)`. [B]
+    `tensors` are the live ones of each kind of stage, `(rows,)`. [B]
     """
-    cluster = setting.job.cluster
+    cluster, kinds = setting.job.cluster, screen.kinds
     node, offload = cluster.node, screen.tables.options.traffic.offload
-    footprint = process_bytes(kinds, setting.calibration, node.device)
-    over = spilled_share(footprint.max(axis=0), node.device.memory_bytes, offload)
+    footprint = process_bytes(tensors, setting.calibration, node.device)
+    over = spilled_share(kinds.most(footprint), node.device.memory_bytes, offload)
     if "cxl" not in offload.tiers:
         return over, np.ones(len(over), dtype=bool)
-    used = screen.placed_bytes(index, held) + over * footprint
+    used = screen.placed_bytes() + over[kinds.strategy] * footprint
     room, whose = tier_room(node, "cxl")
-    ranks = screen.tables.ranks[index]
+    ranks = screen.tables.ranks
     if whose == "pool":
-        taken = held.stages_of_kind @ used * ranks / held.stages
+        taken = kinds.over_stages(used) * ranks / kinds.stages
     else:
         sharing = 1.0 if whose == "device" else np.minimum(ranks, float(node.devices))
-        taken = used.max(axis=0) * sharing
+        taken = kinds.most(used) * sharing
     return over, np.asarray(taken <= room)
 
 
@@ -249,6 +260,8 @@ def screened(
     # Neither do processes on each device, which are all alike.
     own_tp = wide.tp if wide.phantoms.enabled else min(wide.tp, 2)
     key = wide.changed(tp=own_tp, schedule="1f1b", processes_per_device=1), active
+    if len(shared.programs) > _MOST_PROGRAMS:
+        shared.programs.clear()
     if key not in shared.programs:
         tree = tree_of(wide, setting.model)
         model, tree = with_phantoms(setting.model, tree, {"tp": wide.tp})

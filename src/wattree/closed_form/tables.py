@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattree.accounts.expansion import ExpandedTier
-from wattree.closed_form.block_memory import (
-    block_memory,
-    gathered_bytes,
-    split_memory,
-    staged_bytes,
+from wattree.closed_form.block_memory import SplitMemory, split_memory
+from wattree.closed_form.block_tables import (
+    BlockTable,
+    DeviceOfPool,
+    StorageTable,
+    block_table,
+    storage_table,
 )
 from wattree.closed_form.degrees import MANY, Degrees
-from wattree.closed_form.pipeline import SPLIT, deferred_s
-from wattree.closed_form.stragglers import computing_s
-from wattree.cost.update import update_bytes_per_s, update_traffic_bytes
-from wattree.energy import dynamic_energy_j
+from wattree.cost.update import update_traffic_bytes
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram
-from wattree.lowering.costs import (
-    PhaseCosts,
-    Placement,
-    block_costs,
-    collective_costs,
-)
+from wattree.lowering.costs import Placement, block_costs
 from wattree.lowering.movement import resolved_overlap
-from wattree.lowering.overlap import Pipelining, hidden_beside, phase_span_s
-from wattree.lowering.program import CollectiveKind, CollectiveStep, Scale, TokenLoad
+from wattree.lowering.overlap import Pipelining
+from wattree.lowering.program import BlockProgram, Scale, TokenLoad
 from wattree.lowering.setting import Setting
-from wattree.lowering.storage import SyncGroup, block_storage, buffer_bytes, optimizer_state_bytes
+from wattree.lowering.storage import block_storage, optimizer_state_bytes
 from wattree.lowering.token_load import tokens_of
 from wattree.strategy import AXES, TIME_SLICED, ExpertLoad, Offload, StrategyOptions
 
-__all__ = ["Tables"]
+__all__ = ["KeptTables", "Tables"]
+
+_Table = TypeVar("_Table")
+#: Tables that are kept at most, some 100 kB each.
+_MOST_TABLES = 2048
+#: Numbers that another column still fits beside.
+_LARGEST = 2**62 // MANY
+
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -47,7 +50,16 @@ class Tables:
 
     What one block costs depends on tp, cp, ep and the micro-batch alone; what its parameters
     take and move depends on all axes but pp. Both are evaluated once for each combination that
-    occurs, which is far less often than strategies do, and looked up.
+    occurs, which is far less often than strategies do, and looked up. Options differ in what few
+    blocks see, so the tables of blocks are kept from one to the next.
+
+    Attributes:
+        blocks, storages: By program.
+        block_of, storage_of: Column of each strategy in their arrays, `(n,)`.
+        ranks: Of each strategy, `(n,)`.
+        slowdown: Of computation on so many nodes, `(n,)`.
+
+    Any array of `BlockTable` and `StorageTable` is an attribute, stacked over programs.
     """
 
     def __init__(
@@ -59,6 +71,7 @@ class Tables:
         *,
         pool: int,
         spilled: Floats | None = None,
+        kept: KeptTables | None = None,
     ) -> None:
         self.setting, self.options, self.degrees = setting, options, degrees
         self.program = program
@@ -72,76 +85,81 @@ class Tables:
         domain = self.pool.domain_devices
         self.leaf_devices = self.pool.node.devices * cluster.fabric.leaf_nodes
         micro_batch = degrees.micro_batch.astype(np.float64)
-        # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here.
         self.ranks = np.prod(list(values.values()), axis=0)
         # Where links are played, it matters how full a domain is of groups.
         filled = np.zeros_like(micro_batch)
         if self.rates.collectives.looks_at_any():
             filled = np.minimum(self.ranks, float(domain))
         tier = ExpandedTier.of(setting.job.cluster, options, spilled)
-        first, self.block_of = _distinct(
-            values["tp"], values["cp"], values["ep"], micro_batch, filled, *tier.told(values["pp"])
-        )
+        told = tier.told(values["pp"])
+        self.state_bytes = optimizer_state_bytes(setting.job.optimizer)
+        self.overlap = resolved_overlap(options, software)
+        # Neither what overflows nor the experts' load is told by degrees.
+        if kept is None or spilled is not None or tier.reached.tiers or options.expert_load:
+            kept = KeptTables()
+        same = id(setting), pool, colocation, program.batch_axes
+        # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here.
+        inside = [values[axis] for axis in ("tp", "cp", "ep")]
+        first, self.block_of = _distinct(*inside, micro_batch, filled, *told)
         rates = tier.rates(self.rates, program.model, first, values["pp"])
         ones = np.ones(len(first))
         own = {axis: values[axis][first] if axis in ("tp", "cp", "ep") else ones for axis in AXES}
         placement = _placement(own, domain, self.leaf_devices, filled[first])
         scale = _scale(own, micro_batch[first], setting, program)
-        self.costs = self.mean_costs = [
-            block_costs(p, scale, placement, rates, software) for p in program.programs
-        ]
-        if options.parallelism.expert_load is not None:
-            # All wait for the busiest rank; energy is that of all ranks together.
-            self.costs, self.mean_costs = (
-                [block_costs(p, loaded, placement, rates, software) for p in program.programs]
-                for loaded in _loaded(options.parallelism.expert_load, scale, setting, program)
-            )
-        # Storage: the micro-batch does not matter.
-        without_stages = (values[axis] for axis in AXES if axis != "pp")
-        first, self.storage_of = _distinct(*without_stages, filled, *tier.told(values["pp"]))
-        self.update_rates = tier.rates(self.rates, program.model, first, values["pp"])
-        own = {axis: v[first] for axis, v in values.items()}
-        own["pp"] = np.ones(len(first))
-        self.storage_scale = _scale(own, np.ones(len(first)), setting, program)
-        self.storage_placement = _placement(own, domain, self.leaf_devices, filled[first])
-        self.state_bytes = optimizer_state_bytes(setting.job.optimizer)
-        self.storage = [
-            block_storage(
-                p,
-                self.storage_scale,
-                software,
-                self.state_bytes,
-                reduce_every_micro_batch=options.traffic.reduce_every_micro_batch,
-                samples=float(colocation.process_batch(setting.job.data.global_batch)),
-                offload=tier.reached,
+        device = DeviceOfPool(setting=setting, rates=rates, behind=self.pool.node.host.behind)
+        pipelining = Pipelining.of(rates, self.overlap)
+        columns = [*own.values(), micro_batch[first], filled[first]]
+        key = (*same, pipelining, np.stack(columns).tobytes())
+        self.blocks = [
+            kept.of(
+                (*key, *map(id, (p.forward, p.recomputation, p.backward, p.saved, p.handed))),
+                (setting, p),
+                partial(self._block, p, scale, placement, device, pipelining),
             )
             for p in program.programs
         ]
-        self.overlap = resolved_overlap(options, software)
-        pipelining = Pipelining.of(rates, self.overlap)
-        self.forward = np.array([phase_span_s(c.forward, pipelining) for c in self.costs])
-        self.backward = np.array(
-            [
-                phase_span_s(c.recomputation, pipelining) + phase_span_s(c.backward, pipelining)
-                for c in self.costs
-            ]
-        )
-        self.deferred = np.array([deferred_s(c) for c in self.costs])
-        if colocation.is_several:
-            variances = [
-                c.shared.variance_s2 if c.shared else np.zeros(len(ones)) for c in self.costs
-            ]
-            self.variance_s2 = np.array(variances)
+        # Storage: the micro-batch does not matter.
+        first, self.storage_of = _distinct(*(values[a] for a in AXES if a != "pp"), filled, *told)
+        self.update_rates = tier.rates(self.rates, program.model, first, values["pp"])
+        own = {axis: v[first] for axis, v in values.items()}
+        own["pp"] = np.ones(len(first))
+        scale = _scale(own, np.ones(len(first)), setting, program)
+        placement = _placement(own, domain, self.leaf_devices, filled[first])
+        device = DeviceOfPool(setting=setting, rates=self.rates, behind=device.behind)
+        often = options.traffic.reduce_every_micro_batch
+        stored = (*same, often, np.stack([*own.values(), filled[first]]).tobytes())
+        self.storages = [
+            kept.of(
+                (*stored, id(p.parameters)),
+                (setting, p),
+                partial(self._storage, p, scale, placement, device, tier.reached),
+            )
+            for p in program.programs
+        ]
+        self._stacked: dict[str, Floats] = {}
         nodes = np.maximum(_nodes(cluster, self.ranks), 1.0)
         self.slowdown = 1.0 + rates.straggling * np.log2(nodes)
-        if cluster.slowdown:
-            self.forward_alone = np.array([computing_s(c.forward) for c in self.costs])
-            self.backward_alone = np.array(
-                [computing_s(c.recomputation) + computing_s(c.backward) for c in self.costs]
-            )
-        self._traffic()
-        self._memory(tier.reached)
-        self._energy(pipelining)
+
+    def __getattr__(self, name: str) -> Floats:
+        """Return an array of all blocks, or of all their parameters."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in self._stacked:
+            rows: Sequence[BlockTable | StorageTable] = self.blocks
+            if not hasattr(rows[0], name):
+                rows = self.storages
+            parts = [getattr(row, name) for row in rows]
+            self._stacked[name] = np.concatenate(parts) if name == "handed" else np.array(parts)
+        return self._stacked[name]
+
+    @property
+    def block_j(self) -> Floats:
+        """Energy above rest of a micro-batch through each block. [J]"""
+        return self.forward_j + self.backward_j
+
+    def split_memory(self) -> list[SplitMemory]:
+        """Return the memory of each block whose backward is run in two pieces."""
+        return [split_memory(block.costs) for block in self.blocks]
 
     def update_bytes(self, elements: Floats) -> Floats:
         """Return the memory traffic of the updates of a device. [B]"""
@@ -149,137 +167,70 @@ class Tables:
         software = self.setting.software
         return update_traffic_bytes(elements, self.state_bytes, software, processes=processes)
 
-    def _memory(self, reached: Offload) -> None:
-        """Bytes of each program: resident, gathered, kept, and needed for a moment.
-
-        What has its place in expanded memory is told apart: for the whole step, and kept.
-        """
-        placed = [
-            np.array([getattr(s, name) for s in self.storage])
-            for name in ("parameters", "optimizer")
-            if getattr(reached, name) is not None
-        ]
-        far = [s.far for s in self.storage if s.far is not None]
-        self.far_resident = sum(placed, np.zeros_like(self.gather)) + (np.array(far) if far else 0)
-        self.resident = np.array([s.parameters + s.gradients + s.optimizer for s in self.storage])
-        self.resident = self.resident - sum(placed, np.zeros_like(self.gather))
-        zero = np.zeros_like(self.forward[0])
-        self.far_kept = np.array(
-            [zero if c.far_kept_bytes is None else c.far_kept_bytes for c in self.costs]
-        )
-        self.gathered = np.array([gathered_bytes(s, self.storage_scale) for s in self.storage])
-        self.staged = np.array([staged_bytes(s, self.storage_scale) for s in self.storage])
-        self.updated = np.array([s.updated_elements for s in self.storage])
-        none = np.zeros_like(self.updated[0])
-        self.far_updated = np.array(
-            [none if s.far_elements is None else s.far_elements for s in self.storage]
-        )
-        kept, moment = zip(*(block_memory(c) for c in self.costs), strict=True)
-        self.kept, self.moment = np.array(kept), np.array(moment)
-        if self.options.pipeline.schedule in SPLIT:
-            self.pieces = [split_memory(c) for c in self.costs]
-        self.handed = np.concatenate([c.handed_bytes for c in self.costs])
-        self.buffers = np.array(
-            [buffer_bytes(s.sync, self.setting.software, 1) for s in self.storage]
-        )
-
-    def _energy(self, pipelining: Pipelining) -> None:
-        """Energy above rest of each program: by micro-batch (blocks, traffic) and by step. [J]"""
-        none = np.zeros(1, dtype=bool)
-        second = self._device_j(np.zeros(1), np.zeros(1), np.ones(1), ~none)  # of communication
-        traffic = self.update_bytes(self.updated)
+    def _block(
+        self,
+        program: BlockProgram,
+        scale: Scale,
+        placement: Placement,
+        device: DeviceOfPool,
+        pipelining: Pipelining,
+    ) -> BlockTable:
+        """Return the table of a block."""
+        scales = scale, scale
+        if self.options.expert_load is not None:
+            # All wait for the busiest rank; energy is that of all ranks together.
+            scales = _loaded(self.options.expert_load, scale, self.setting, self.program)
         software = self.setting.software
-        busy_s = traffic / update_bytes_per_s(self.state_bytes, software, self.update_rates)
-        phases = [
-            (
-                self._phase_j(c.forward, pipelining),
-                self._phase_j(c.recomputation, pipelining) + self._phase_j(c.backward, pipelining),
-            )
-            for c in self.mean_costs
-        ]
-        self.forward_j, self.backward_j = (np.array(rows) for rows in zip(*phases, strict=True))
-        self.block_j = self.forward_j + self.backward_j
-        self.often_j = second * (2 * self.gather + self.every)
-        self.rarely_j = second * (self.once + self.update)
-        self.rarely_j = self.rarely_j + self._device_j(0 * traffic, traffic, busy_s, none)
+        costs = mean = block_costs(program, scales[0], placement, device.rates, software)
+        if scales[1] is not scale:
+            mean = block_costs(program, scales[1], placement, device.rates, software)
+        return block_table(costs, mean, device, pipelining)
 
-    def _traffic(self) -> None:
-        """Time of each program's gathers, reductions and updates, `(programs, n)` each."""
-        rows: dict[str, list[Floats]] = {
-            "gather": [],
-            "every": [],
-            "once": [],
-            "update": [],
-        }
-        zero = np.zeros_like(self.storage_scale.micro_batch)
-        for storage in self.storage:
-            gather, every, once, update = zero, zero, zero, zero
-            for sync in storage.sync:
-                gather = gather + self._time(
-                    CollectiveKind.ALL_GATHER, sync.gather_axes, sync.gather_bytes
-                )
-                reduce_s = self._reduction(sync)
-                if sync.every_micro_batch:
-                    every = every + reduce_s
-                else:
-                    once = once + reduce_s
-                update = update + self._time(
-                    CollectiveKind.ALL_GATHER, sync.update_axes, sync.gather_bytes
-                )
-            for name, value in zip(rows, (gather, every, once, update), strict=True):
-                rows[name].append(value)
-        self.reduced_bytes = np.array(
-            [
-                sum((g.reduce_bytes for g in s.sync if g.every_micro_batch), zero)
-                for s in self.storage
-            ]
+    def _storage(
+        self,
+        program: BlockProgram,
+        scale: Scale,
+        placement: Placement,
+        device: DeviceOfPool,
+        reached: Offload,
+    ) -> StorageTable:
+        """Return the table of a block's parameters."""
+        colocation, job = self.options.colocation, self.setting.job
+        storage = block_storage(
+            program,
+            scale,
+            self.setting.software,
+            self.state_bytes,
+            reduce_every_micro_batch=self.options.traffic.reduce_every_micro_batch,
+            samples=float(colocation.process_batch(job.data.global_batch)),
+            offload=reached,
         )
-        self.gather, self.every, self.once, self.update = (np.array(v) for v in rows.values())
-
-    def _reduction(self, sync: SyncGroup) -> Floats:
-        scattered = self._time(CollectiveKind.REDUCE_SCATTER, sync.scatter_axes, sync.reduce_bytes)
-        size = sync.reduce_bytes / self.storage_scale.degree(sync.scatter_axes)
-        return scattered + self._time(CollectiveKind.ALL_REDUCE, sync.reduce_axes, size)
-
-    def _time(self, kind: CollectiveKind, axes: tuple[str, ...], size_bytes: Floats) -> Floats:
-        if not axes:
-            return np.zeros_like(size_bytes)
-        group = self.storage_placement.group(axes, self.storage_scale)
-        latency, work, *_ = collective_costs(kind, size_bytes, group, self.rates)
-        return np.where(size_bytes > 0, latency + work, 0.0)
-
-    def _phase_j(self, phase: PhaseCosts, pipelining: Pipelining) -> Floats:
-        """Return the energy above rest of one micro-batch through a block's phase. [J]"""
-        moves = [isinstance(step, CollectiveStep) for step in phase.steps]
-        lasts_s = phase.latency_s + phase.work_s
-        energy = self._device_j(
-            phase.flop, phase.traffic_bytes, lasts_s, np.array(moves, dtype=bool)[:, None]
+        return storage_table(
+            storage,
+            scale,
+            placement,
+            device,
+            update_rates=self.update_rates,
+            state_bytes=self.state_bytes,
+            processes=colocation.processes,
+            reached=reached,
         )
-        # What is hidden beside a product spins on what the product leaves of the device's limit.
-        one, none = np.ones(1), np.zeros(1, dtype=bool)
-        most_w = self._device_j(one * 1e30, 0 * one, one, none)
-        spin_w = self._device_j(0 * one, 0 * one, one, ~none)
-        for step, product in hidden_beside(phase.steps, pipelining).items():
-            collective = phase.steps[step]
-            assert isinstance(collective, CollectiveStep)
-            hidden_s = (1.0 - pipelining.share(collective)) * phase.work_s[step]
-            left_w = most_w - energy[product] / np.maximum(lasts_s[product], 1e-30)
-            lost_w = np.maximum(spin_w - np.maximum(left_w, 0.0), 0.0)
-            energy[step] -= np.minimum(hidden_s, lasts_s[product]) * lost_w
-        return np.asarray(energy.sum(axis=0))
 
-    def _device_j(
-        self, flop: Floats, traffic: Floats, busy_s: Floats, moves: NDArray[np.bool_]
-    ) -> Floats:
-        """Return energy above rest, with what fans and power supplies add to it. [J]"""
-        return self.pool.node.host.behind * dynamic_energy_j(
-            self.rates.power,
-            flop=flop,
-            traffic_bytes=traffic,
-            busy_s=busy_s,
-            communicates=moves,
-            copies=np.zeros(1, dtype=bool),
-        )
+
+class KeptTables:
+    """Tables of blocks by what they depend on, kept from one set of options to the next."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[object, Any]] = {}
+
+    def of(self, key: Hashable, named: object, make: Callable[[], _Table]) -> _Table:
+        """Return what was made for a key; what the key names by id is `named`, and kept with it."""
+        if key not in self._known:
+            if len(self._known) >= _MOST_TABLES:
+                self._known.clear()
+            self._known[key] = named, make()
+        found: _Table = self._known[key][1]
+        return found
 
 
 def _nodes(cluster: Cluster, ranks: Floats) -> Floats:
@@ -308,10 +259,14 @@ def _loaded(
 
 def _distinct(*columns: NDArray[np.float64]) -> tuple[Integers, Integers]:
     """Return the first row of each distinct combination, and which one every row has."""
-    key = np.zeros(len(columns[0]))
+    key, most = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:  # degrees and micro-batches are whole and below `MANY`
-        _, numbers = np.unique(key * MANY + column, return_inverse=True)
-        key = numbers.astype(np.float64)
+        if most > _LARGEST:
+            distinct, key = np.unique(key, return_inverse=True)
+            most = len(distinct)
+        values = column.astype(np.int64)
+        above = int(values.max(initial=0)) + 1
+        key, most = key * above + values, most * above
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     return first, inverse
 

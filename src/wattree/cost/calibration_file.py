@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,9 @@ def load_calibration(path: Path | None = None) -> Calibration:
     Raises:
         JobError: The file is no calibration; every fault is listed.
     """
-    shipped = _read(_SHIPPED, read_yaml(_SHIPPED), problems=[])
     if path is None:
-        return Calibration(
-            constants=shipped, source="shipped", left_out=_left_out(read_yaml(_SHIPPED))
-        )
+        return _shipped()
+    shipped = _shipped().constants
     raw = read_yaml(path)
     unknown = sorted(map(str, raw.keys() - set(_KEYS)))
     problems = [f"{key}: is unknown; {_hint(key, _KEYS)}" for key in unknown]
@@ -56,6 +55,14 @@ def load_calibration(path: Path | None = None) -> Calibration:
         constants={**shipped, **constants} if base else constants,
         source=str(path),
         left_out=_left_out(raw),
+    )
+
+
+@cache  # one file, that does not change while the program runs
+def _shipped() -> Calibration:
+    raw = read_yaml(_SHIPPED)
+    return Calibration(
+        constants=_read(_SHIPPED, raw, problems=[]), source="shipped", left_out=_left_out(raw)
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Generic, NamedTuple, TypeVar
 
 from wattree.graph import Block, BlockInstance, Extent, Handed, Made, ModelGraph
 from wattree.lowering.layout import PARTIAL, Layout
@@ -23,12 +24,12 @@ from wattree.lowering.program import (
     OwnedOperator,
     StepPhase,
 )
-from wattree.strategy import OWNER, Choices, StrategyTree, TreeNode
+from wattree.strategy import OWNER, Choices, StrategyTree
 from wattree.strategy.parts import is_sample_table, looked_up
 
 __all__ = ["ModelProgram", "compile_model", "is_trained"]
 
-_EMPTY = TreeNode()
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +150,7 @@ def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Ch
     result = []
     relevant: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, ...], ...]] = {}
     for instance in model.instances:
-        heads = tuple(p for p in tree.nodes if _may_match(p, instance.path))
+        heads = tree.reaching(instance.path)
         key = (instance.block, heads)
         if key not in relevant:
             part = StrategyTree(nodes={p: tree.nodes[p] for p in heads})
@@ -163,12 +164,6 @@ def _choices_by_instance(model: ModelGraph, tree: StrategyTree) -> list[tuple[Ch
             resolved[instance.block, matched] = tuple(by_patterns[p] for p in matched)
         result.append(resolved[instance.block, matched])
     return result
-
-
-@lru_cache(maxsize=2**16)  # a search asks again for each tree, and trees share patterns
-def _may_match(pattern: str, path: str) -> bool:
-    """Whether the part of `pattern` that reaches into `path` matches it."""
-    return bool(StrategyTree(nodes={pattern: _EMPTY}).reaching(path))
 
 
 def _layouts(
@@ -199,6 +194,32 @@ def _layouts(
     return layouts
 
 
+class _Compiled(NamedTuple):
+    """A block's program without its parameters, how what it hands on lies, and its splits."""
+
+    program: BlockProgram
+    lies: Mapping[str, Layout]
+    splits: Sequence[Split]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked(Generic[_Made]):
+    """Something to make, known by what it depends on; what the key names by id, `make` holds."""
+
+    key: tuple[object, ...]
+    make: Callable[[], _Made] = field(compare=False)
+
+
+@lru_cache(maxsize=1024)  # strategies differ in what few of their blocks see
+def _compiled(asked: _Asked[_Compiled]) -> _Compiled:
+    return asked.make()
+
+
+@lru_cache(maxsize=1024)
+def _with_parameters(asked: _Asked[BlockProgram]) -> BlockProgram:
+    return asked.make()
+
+
 def _compile_block(
     block: Block,
     choices: Sequence[Choices],
@@ -210,10 +231,71 @@ def _compile_block(
     instance: BlockInstance,
     input_gradient: bool,
 ) -> tuple[BlockProgram, Mapping[str, Layout]]:
-    """Return the program of a block, and how the tensors lie that it hands on."""
+    """Return the program of a block, and how the tensors lie that it hands on.
+
+    Neither axes that no loop is split over nor where parameters are stored change its steps.
+    """
+    told = {id(choice): _told(choice) for choice in choices}
+    active = frozenset(a for c in choices for axes in c.compute.values() for a in axes) & active
+    layouts = _frozen(given), _frozen(handed_on), elsewhere, input_gradient
+    key = (id(block), tuple(told[id(c)] for c in choices), active, layouts, instance.path)
+    compiled = _compiled(
+        _Asked(
+            key,
+            lambda: _block_steps(
+                block,
+                choices,
+                active,
+                given=given,
+                handed_on=handed_on,
+                elsewhere=elsewhere,
+                where=instance.path,
+                input_gradient=input_gradient,
+            ),
+        )
+    )
+    _, lies, splits = compiled
+    stored = tuple((c.parameters, c.gradients, c.optimizer) for c in choices)
+    program = _with_parameters(
+        _Asked(
+            (id(compiled), stored),
+            lambda: replace(
+                compiled.program, parameters=parameter_groups(block, splits, choices, lies)
+            ),
+        )
+    )
+    return program, lies
+
+
+def _told(choice: Choices) -> tuple[object, ...]:
+    """Return what the steps of an operator depend on: all but where its parameters are stored."""
+    return (
+        tuple(choice.compute.items()),
+        choice.recompute,
+        choice.inside_region,
+        choice.context,
+        choice.context_order,
+        choice.sync_batch_norm,
+        choice.phantom,
+        choice.keep_gathered,
+    )
+
+
+def _block_steps(
+    block: Block,
+    choices: Sequence[Choices],
+    active: frozenset[str],
+    *,
+    given: Mapping[str, Layout],
+    handed_on: Mapping[str, Layout | None],
+    elsewhere: frozenset[str],
+    where: str,
+    input_gradient: bool,
+) -> _Compiled:
+    """Return what a block does, parameters left out."""
     inputs = {t.name: _placed(t.extents, given[t.name]) for t in block.inputs}
     layouts = {name: placed.layout for name, placed in inputs.items()}
-    splits = operator_splits(block, choices, layouts, active, instance.path)
+    splits = operator_splits(block, choices, layouts, active, where)
     exchanges, orders = exchanges_of(block, choices)
     synced = statistics_axes(block.operators, splits, choices)
     kept = kept_gathers(block, choices)
@@ -253,15 +335,15 @@ def _compile_block(
         recomputation=tuple(again.steps),
         backward=tuple(backward.steps),
         saved=saved_tensors(block, splits, choices, forward, own),
-        parameters=parameter_groups(block, splits, choices, lies),
+        parameters=(),
         handed=tuple((name, p.size) for name, p in zip(block.outputs, made, strict=True)),
         forward_exit=max((p.step for p in made), default=len(forward.steps) - 1),
         backward_exit=backward_exit,
         expert_places=_expert_places(block, splits),
-        window_parts=window_parts(block.operators, splits, instance.path),
-        owned=_owned(block, splits, instance.path),
+        window_parts=window_parts(block.operators, splits, where),
+        owned=_owned(block, splits, where),
     )
-    return program, lies
+    return _Compiled(program, lies, splits)
 
 
 def _owned(block: Block, splits: Sequence[Split], where: str) -> tuple[OwnedOperator, ...]:

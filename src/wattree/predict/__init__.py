@@ -10,8 +10,10 @@ from wattree.predict.run_of import idle_run_of, loader_run_of, run_of
 from wattree.predict.simulate import Prediction, predicted, simulate
 
 if TYPE_CHECKING:  # checkers see them; at run time `__getattr__` fetches them
-    from wattree.closed_form.strategies import Degrees, Estimates, Shared, estimate
+    from wattree.closed_form.degrees import Degrees
+    from wattree.closed_form.strategies import Estimates, Shared
     from wattree.predict.forecast import forecast_job
+    from wattree.predict.step_estimate import StepEstimate, estimate
 
 __all__ = [
     "Degrees",
@@ -21,6 +23,7 @@ __all__ = [
     "Prediction",
     "Setting",
     "Shared",
+    "StepEstimate",
     "check_recomputation",
     "estimate",
     "forecast_job",
@@ -36,10 +39,11 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Degrees": "wattree.closed_form.strategies",
+    "Degrees": "wattree.closed_form.degrees",
     "Estimates": "wattree.closed_form.strategies",
     "Shared": "wattree.closed_form.strategies",
-    "estimate": "wattree.closed_form.strategies",
+    "StepEstimate": "wattree.predict.step_estimate",
+    "estimate": "wattree.predict.step_estimate",
     "forecast_job": "wattree.predict.forecast",
 }
 

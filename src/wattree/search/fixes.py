@@ -8,19 +8,13 @@ from itertools import combinations
 from pathlib import Path
 
 from wattree.accounts.overhead import process_bytes
+from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.expressible import is_expressible
+from wattree.closed_form.strategies import Shared, estimate
 from wattree.cost import load_calibration
 from wattree.errors import StrategyError
 from wattree.job import Job
-from wattree.predict import (
-    Degrees,
-    Prediction,
-    Setting,
-    Shared,
-    estimate,
-    predicted,
-    setting_of,
-)
+from wattree.predict import Prediction, Setting, predicted, setting_of
 from wattree.search.balance import balanced_cuts
 from wattree.search.placements import reaches_expanded_memory
 from wattree.strategy import StrategyOptions

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from wattree.accounts.bill import energy_usd_per_j
 from wattree.accounts.overhead import process_bytes
+from wattree.closed_form.strategies import Estimates, Shared, estimate
 from wattree.hardware import Cluster
-from wattree.predict import Estimates, Setting, Shared, estimate
+from wattree.predict import Setting
 from wattree.search.space import Space
 from wattree.strategy import AXES, StrategyOptions
 

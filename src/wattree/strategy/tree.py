@@ -11,6 +11,7 @@ import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import lru_cache
 
 from wattree.strategy.phantom import PhantomLayers
 
@@ -150,18 +151,11 @@ class StrategyTree:
 
     def matching(self, path: str) -> tuple[str, ...]:
         """Return the patterns that apply to the operator at `path`, weakest first."""
-        segments = path.split(".")
-        found = [pattern for pattern in self.nodes if _applies(pattern, segments)]
-        return tuple(sorted(found, key=_strength))
+        return _matching(tuple(self.nodes), path)
 
     def reaching(self, path: str) -> tuple[str, ...]:
         """Return the patterns that may apply to something at or below `path`."""
-        segments = path.split(".")
-        return tuple(
-            pattern
-            for pattern in self.nodes
-            if _applies(".".join(pattern.split(".")[: len(segments)]), segments)
-        )
+        return _reaching(tuple(self.nodes), path)
 
     def choices(self, path: str) -> Choices:
         """Return what holds for the operator at `path`, inheritance resolved."""
@@ -209,7 +203,9 @@ class StrategyTree:
         """Return both trees in one; where both set an item, `other` wins."""
         nodes = dict(self.nodes)
         for pattern, theirs in other.nodes.items():
-            ours = nodes.get(pattern, TreeNode())
+            if (ours := nodes.get(pattern)) is None:
+                nodes[pattern] = theirs
+                continue
             nodes[pattern] = TreeNode(
                 compute={**ours.compute, **theirs.compute},
                 memory=_laid_over(ours.memory, theirs.memory),
@@ -228,6 +224,23 @@ class StrategyTree:
 def _laid_over(ours: MemoryChoice, theirs: MemoryChoice) -> MemoryChoice:
     chosen = {f.name: getattr(theirs, f.name) for f in fields(theirs)}
     return replace(ours, **{name: value for name, value in chosen.items() if value is not None})
+
+
+@lru_cache(maxsize=2**16)  # trees of a search share their patterns, and models their paths
+def _matching(patterns: tuple[str, ...], path: str) -> tuple[str, ...]:
+    segments = path.split(".")
+    found = [pattern for pattern in patterns if _applies(pattern, segments)]
+    return tuple(sorted(found, key=_strength))
+
+
+@lru_cache(maxsize=2**16)
+def _reaching(patterns: tuple[str, ...], path: str) -> tuple[str, ...]:
+    segments = path.split(".")
+    return tuple(
+        pattern
+        for pattern in patterns
+        if _applies(".".join(pattern.split(".")[: len(segments)]), segments)
+    )
 
 
 def _applies(pattern: str, segments: list[str]) -> bool:

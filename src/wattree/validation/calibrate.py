@@ -1,7 +1,7 @@
 """Fit the constants of the cost models to measured step times, and leave sources out in turn.
 
 Every constant is fitted as a logarithm with a prior, by Gauss-Newton steps on the closed form of
-`predict.estimate`; each row carries the ratio of simulated to closed-form time, remade between
+`closed_form.estimate`; each row carries the ratio of simulated to closed-form time, remade between
 rounds, so that what is fitted is the simulation. Rows that repeat one configuration count less.
 
 The rows enter only through families and device types: no constant belongs to a row, a model or a

@@ -11,12 +11,14 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.compiler.jobs import Job
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
 from wattree.graph import ModelGraph
 from wattree.job import job_from_mapping
 from wattree.lowering.idle import has_experts, idle_choices
 from wattree.lowering.model import model_of
-from wattree.predict import Degrees, estimate, setting_of, simulate
+from wattree.predict import setting_of, simulate
 from wattree.strategy import StrategyOptions
 
 BATCH, SEQUENCE, WIDTH, EXPERTS, ROOM = 16, 64, 32, 4, 32

@@ -21,9 +21,11 @@ from tests.compiler.jobs import WIDTH, Job
 from tests.search import jobs
 from wattree.capture import capture_module
 from wattree.capture.convert import model_graph
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
 from wattree.cost import load_calibration
 from wattree.graph import ModelGraph, Operator, OperatorKind, TensorRole
-from wattree.predict import Degrees, estimate, setting_of
+from wattree.predict import setting_of
 from wattree.predict.simulate import predicted
 from wattree.sim import play, reference_events
 from wattree.strategy import AXES, StrategyOptions

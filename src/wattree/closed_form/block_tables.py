@@ -1,0 +1,250 @@
+"""What one block costs, and what its parameters take and move, for arrays of degrees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.closed_form.block_memory import block_memory, gathered_bytes, staged_bytes
+from wattree.closed_form.pipeline import deferred_s
+from wattree.closed_form.stragglers import computing_s
+from wattree.cost.rates import Rates
+from wattree.cost.update import update_bytes_per_s, update_traffic_bytes
+from wattree.energy import dynamic_energy_j
+from wattree.lowering.costs import BlockCosts, PhaseCosts, Placement, collective_costs
+from wattree.lowering.overlap import Pipelining, hidden_beside, phase_span_s
+from wattree.lowering.program import CollectiveKind, CollectiveStep, Scale
+from wattree.lowering.setting import Setting
+from wattree.lowering.storage import Storage, SyncGroup, buffer_bytes
+from wattree.strategy import Offload
+
+__all__ = ["BlockTable", "DeviceOfPool", "StorageTable", "block_table", "storage_table"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceOfPool:
+    """A device of one pool as closed forms see it.
+
+    Attributes:
+        setting: Of the job.
+        rates: What it reaches.
+        behind: What fans and power supplies make of its energy.
+    """
+
+    setting: Setting
+    rates: Rates
+    behind: float
+
+    def energy_j(
+        self, flop: Floats, traffic: Floats, busy_s: Floats, moves: NDArray[np.bool_]
+    ) -> Floats:
+        """Return energy above rest, with what fans and power supplies add to it. [J]"""
+        return self.behind * dynamic_energy_j(
+            self.rates.power,
+            flop=flop,
+            traffic_bytes=traffic,
+            busy_s=busy_s,
+            communicates=moves,
+            copies=np.zeros(1, dtype=bool),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTable:
+    """One block by degrees, `(n,)` each unless said otherwise.
+
+    Attributes:
+        costs: On the ranks that all wait for.
+        forward, backward: Time of a micro-batch; backward with recomputation. [s]
+        deferred: Of backward, what can wait. [s]
+        variance_s2: Of that time, where processes share the device. [s^2]
+        forward_alone, backward_alone: Without collectives. [s]
+        kept, far_kept: For backward, on the device and in expanded memory. [B]
+        moment: Needed beyond that while it runs. [B]
+        handed: Tensors handed on, `(tensors, n)`. [B]
+        forward_j, backward_j: Energy above rest of a micro-batch. [J]
+    """
+
+    costs: BlockCosts
+    forward: Floats
+    backward: Floats
+    deferred: Floats
+    variance_s2: Floats
+    forward_alone: Floats
+    backward_alone: Floats
+    kept: Floats
+    far_kept: Floats
+    moment: Floats
+    handed: Floats
+    forward_j: Floats
+    backward_j: Floats
+
+
+def block_table(
+    costs: BlockCosts, mean_costs: BlockCosts, device: DeviceOfPool, pipelining: Pipelining
+) -> BlockTable:
+    """Return the table of a block.
+
+    Args:
+        costs: Of the block, on the ranks that all wait for.
+        mean_costs: On ranks on average, for energy.
+        device: That runs it.
+        pipelining: Visible shares of its collectives.
+    """
+    forward = phase_span_s(costs.forward, pipelining)
+    again, backward = (phase_span_s(p, pipelining) for p in (costs.recomputation, costs.backward))
+    kept, moment = block_memory(costs)
+    zero = np.zeros_like(forward)
+    phases = mean_costs.forward, mean_costs.recomputation, mean_costs.backward
+    forward_j, again_j, backward_j = (_phase_j(phase, pipelining, device) for phase in phases)
+    return BlockTable(
+        costs=costs,
+        forward=forward,
+        backward=again + backward,
+        deferred=deferred_s(costs),
+        variance_s2=zero if costs.shared is None else costs.shared.variance_s2,
+        forward_alone=computing_s(costs.forward),
+        backward_alone=computing_s(costs.recomputation) + computing_s(costs.backward),
+        kept=kept,
+        far_kept=zero if costs.far_kept_bytes is None else costs.far_kept_bytes,
+        moment=moment,
+        handed=costs.handed_bytes,
+        forward_j=forward_j,
+        backward_j=again_j + backward_j,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageTable:
+    """The parameters of one block by degrees, `(n,)` each.
+
+    Attributes:
+        gather, every, once, update: Time of their gathers, of reductions after every micro-batch
+            and once in a step, and of gathers of what was updated. [s]
+        reduced_bytes: Gradients reduced after every micro-batch. [B]
+        resident, far_resident: Held all the time, on the device and in expanded memory. [B]
+        gathered, staged: Whole parameters while in use, whole gradients under reduction. [B]
+        updated, far_updated: Elements that a device updates, and those in expanded memory.
+        buffers: Of a sharded optimizer. [B]
+        often_j, rarely_j: Energy above rest of a micro-batch and of a step. [J]
+    """
+
+    gather: Floats
+    every: Floats
+    once: Floats
+    update: Floats
+    reduced_bytes: Floats
+    resident: Floats
+    far_resident: Floats
+    gathered: Floats
+    staged: Floats
+    updated: Floats
+    far_updated: Floats
+    buffers: float
+    often_j: Floats
+    rarely_j: Floats
+
+
+def storage_table(
+    storage: Storage,
+    scale: Scale,
+    placement: Placement,
+    device: DeviceOfPool,
+    *,
+    update_rates: Rates,
+    state_bytes: float,
+    processes: int,
+    reached: Offload,
+) -> StorageTable:
+    """Return the table of a block's parameters.
+
+    Args:
+        storage: What they take, and what keeps replicas in step.
+        scale: Degrees.
+        placement: Where the groups of the mesh lie.
+        device: That holds them.
+        update_rates: What updates reach.
+        state_bytes: Of the optimizer, for each parameter. [B]
+        processes: On each device.
+        reached: What lies in expanded memory.
+    """
+    gather, every, once, update = _traffic_s(storage.sync, scale, placement, device.rates)
+    zero = np.zeros_like(gather)
+    names = [n for n in ("parameters", "optimizer") if getattr(reached, n) is not None]
+    placed = sum((getattr(storage, name) for name in names), zero)
+    none = np.zeros(1, dtype=bool)
+    second = device.energy_j(np.zeros(1), np.zeros(1), np.ones(1), ~none)  # of communication
+    software = device.setting.software
+    traffic = update_traffic_bytes(
+        storage.updated_elements, state_bytes, software, processes=processes
+    )
+    busy_s = traffic / update_bytes_per_s(state_bytes, software, update_rates)
+    return StorageTable(
+        gather=gather,
+        every=every,
+        once=once,
+        update=update,
+        reduced_bytes=sum((g.reduce_bytes for g in storage.sync if g.every_micro_batch), zero),
+        resident=storage.parameters + storage.gradients + storage.optimizer - placed,
+        far_resident=placed + (0.0 if storage.far is None else storage.far),
+        gathered=gathered_bytes(storage, scale),
+        staged=staged_bytes(storage, scale),
+        updated=storage.updated_elements,
+        far_updated=zero if storage.far_elements is None else storage.far_elements,
+        buffers=buffer_bytes(storage.sync, software, 1),
+        often_j=second * (2 * gather + every),
+        rarely_j=second * (once + update) + device.energy_j(0 * traffic, traffic, busy_s, none),
+    )
+
+
+def _traffic_s(
+    sync: Sequence[SyncGroup], scale: Scale, placement: Placement, rates: Rates
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return the time of gathers, reductions of every micro-batch and step, and updates. [s]"""
+    gather = every = once = update = np.zeros_like(scale.micro_batch)
+
+    def time_s(kind: CollectiveKind, axes: tuple[str, ...], size_bytes: Floats) -> Floats:
+        if not axes:
+            return np.zeros_like(size_bytes)
+        latency, work, *_ = collective_costs(kind, size_bytes, placement.group(axes, scale), rates)
+        return np.where(size_bytes > 0, latency + work, 0.0)
+
+    for group in sync:
+        gather = gather + time_s(CollectiveKind.ALL_GATHER, group.gather_axes, group.gather_bytes)
+        reduce_s = time_s(CollectiveKind.REDUCE_SCATTER, group.scatter_axes, group.reduce_bytes)
+        size = group.reduce_bytes / scale.degree(group.scatter_axes)
+        reduce_s = reduce_s + time_s(CollectiveKind.ALL_REDUCE, group.reduce_axes, size)
+        if group.every_micro_batch:
+            every = every + reduce_s
+        else:
+            once = once + reduce_s
+        update = update + time_s(CollectiveKind.ALL_GATHER, group.update_axes, group.gather_bytes)
+    return gather, every, once, update
+
+
+def _phase_j(phase: PhaseCosts, pipelining: Pipelining, device: DeviceOfPool) -> Floats:
+    """Return the energy above rest of one micro-batch through a block's phase. [J]"""
+    moves = [isinstance(step, CollectiveStep) for step in phase.steps]
+    lasts_s = phase.latency_s + phase.work_s
+    energy = device.energy_j(
+        phase.flop, phase.traffic_bytes, lasts_s, np.array(moves, dtype=bool)[:, None]
+    )
+    hidden = hidden_beside(phase.steps, pipelining)
+    if hidden:
+        # What is hidden beside a product spins on what the product leaves of the device's limit.
+        one, none = np.ones(1), np.zeros(1, dtype=bool)
+        most_w = device.energy_j(one * 1e30, 0 * one, one, none)
+        spin_w = device.energy_j(0 * one, 0 * one, one, ~none)
+    for step, product in hidden.items():
+        collective = phase.steps[step]
+        assert isinstance(collective, CollectiveStep)
+        hidden_s = (1.0 - pipelining.share(collective)) * phase.work_s[step]
+        left_w = most_w - energy[product] / np.maximum(lasts_s[product], 1e-30)
+        lost_w = np.maximum(spin_w - np.maximum(left_w, 0.0), 0.0)
+        energy[step] -= np.minimum(hidden_s, lasts_s[product]) * lost_w
+    return np.asarray(energy.sum(axis=0))

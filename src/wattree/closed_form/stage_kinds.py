@@ -1,0 +1,146 @@
+"""Kinds of pipeline stages of many strategies at once: a row for each kind of each strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.closed_form.pipeline import SPLIT, Held, in_flight, split_bubble_s
+
+__all__ = ["StageKinds", "slowest"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class StageKinds:
+    """What the stages of strategies hold, whatever their pipelines.
+
+    Pipelines are few and each has few kinds of stages, so what depends on these alone is stacked
+    and looked up. Arrays over strategies have shape `(n,)`, arrays over rows `(rows,)`: the kinds
+    of the first strategy, then those of the second.
+
+    Args:
+        helds: What stages hold, by pipeline.
+        pipeline: Of each strategy, `(n,)`.
+
+    Attributes:
+        strategy: Of each row.
+        kind: Of each row, a number among the kinds of all pipelines.
+        counts, later: As those of `Held`, stacked over the kinds of all pipelines.
+        stage: First stage of each row's kind.
+        stages, virtual, copies: Of each strategy's pipeline.
+        is_split: Whether its schedule is one of `SPLIT`.
+    """
+
+    def __init__(self, helds: Sequence[Held], pipeline: Integers) -> None:
+        self.helds, self.pipeline = helds, pipeline
+        many = np.array([len(held.first) for held in helds])
+        before, rows = _starts(many), many[pipeline]
+        self._starts = _starts(rows)
+        self.strategy = np.repeat(np.arange(len(pipeline)), rows)
+        place = np.arange(len(self.strategy)) - self._starts[self.strategy]
+        self.kind = before[pipeline][self.strategy] + place
+        self.counts = np.concatenate([held.counts for held in helds])
+        self.later = np.concatenate([held.later for held in helds])
+        self._parts = np.concatenate([held.parts for held in helds], axis=1)
+        self._received = np.concatenate([held.received for held in helds], axis=1)
+        first = np.concatenate([held.first for held in helds])
+        self.stage = first[self.kind]
+        self._stages_of_kind = np.concatenate([held.stages_of_kind for held in helds])[self.kind]
+        #: Share of the ranks of stages of each kind in each pool, `(pools, kinds)`.
+        self.shares = np.concatenate([held.pools[:, held.first] for held in helds], axis=1)
+        self.stages, self.virtual, self.copies = (
+            np.array([getattr(held, name) for held in helds], dtype=np.float64)[pipeline]
+            for name in ("stages", "virtual", "copies")
+        )
+        self.is_split = np.array([held.schedule in SPLIT for held in helds])[pipeline]
+
+    def most(self, values: Floats) -> Floats:
+        """Return the largest of each strategy's rows, `(n,)`."""
+        return np.asarray(np.maximum.reduceat(values, self._starts))
+
+    def over_stages(self, values: Floats) -> Floats:
+        """Return the sum over the stages of each strategy, `(n,)`."""
+        return np.asarray(np.add.reduceat(self._stages_of_kind * values, self._starts))
+
+    def first_row(self, chosen: NDArray[np.bool_]) -> Integers:
+        """Return the first chosen row of each strategy, all of which have one."""
+        rows = np.where(chosen, np.arange(len(chosen)), len(chosen))
+        return np.asarray(np.minimum.reduceat(rows, self._starts))
+
+    def rows(self, pipeline: int) -> tuple[Integers, Integers]:
+        """Return the strategies of one pipeline, and their rows, `(kinds, strategies)`."""
+        own = np.flatnonzero(self.pipeline == pipeline)
+        kinds = np.arange(len(self.helds[pipeline].first))
+        return own, np.asarray(self._starts[own] + kinds[:, None])
+
+    def kept(self, table: Floats, handed: Floats | None = None) -> list[Floats]:
+        """Return what each part of each kind keeps, `(kinds, distinct)` for each of three parts.
+
+        Args:
+            table: What each program keeps.
+            handed: What each tensor takes that is handed on.
+        """
+        both = zip(self._parts, self._received, strict=True)
+        return [
+            part @ table + (0.0 if handed is None else copies @ handed) for part, copies in both
+        ]
+
+    def crossing_bytes(self, handed: Floats) -> tuple[Floats, Floats]:
+        """Return what goes over a border of each pipeline, on average and at most. [B]
+
+        Args:
+            handed: What each tensor takes that is handed on, `(tensors, distinct)`. [B]
+        """
+        crossings = np.concatenate([held.crossings for held in self.helds])
+        sizes = crossings @ handed / 2  # a tensor and its gradient are two transfers
+        starts = _starts(np.array([len(held.crossings) for held in self.helds]))
+        return sizes[starts], np.maximum.reduceat(sizes, starts)
+
+    def in_flight(self, micro_batches: Integers) -> Floats:
+        """Return micro-batches whose activations are kept when most are, `(3, rows)`: by part."""
+        found = np.zeros((3, len(self.strategy)))
+        names = np.array([held.schedule for held in self.helds])[self.pipeline]
+        for name in dict.fromkeys(held.schedule for held in self.helds):
+            rows = np.flatnonzero((names == name)[self.strategy])
+            own = self.strategy[rows]
+            found[:, rows] = in_flight(
+                name,
+                stages=self.stages[own],
+                virtual=self.virtual[own],
+                stage=self.stage[rows],
+                micro_batches=micro_batches[own],
+            )
+        return found
+
+    def split_bubble_s(self, forward: Floats, backward: Floats, weight: Floats) -> Floats:
+        """Return what filling adds where weight gradients run apart, 0 elsewhere, `(n,)`. [s]"""
+        found = np.zeros(len(self.pipeline))
+        for number, held in enumerate(self.helds):
+            if held.schedule in SPLIT:
+                own = self.pipeline == number
+                found[own] = split_bubble_s(held, forward[own], backward[own], weight[own])
+        return found
+
+
+def slowest(counts: Floats, tables: Sequence[Floats], shares: Floats) -> Floats:
+    """Return tables summed over programs, of the slowest pool that has a share.
+
+    Args:
+        counts: How often each program is held, `(kinds, programs)`.
+        tables: By pool, `(programs, distinct)` each.
+        shares: `(pools, kinds)`.
+    """
+    sums = [counts @ table for table in tables]
+    if len(sums) == 1:
+        return sums[0]
+    used = zip(sums, shares > 0, strict=True)
+    return np.asarray(np.max([np.where(has[:, None], part, -np.inf) for part, has in used], axis=0))
+
+
+def _starts(counts: Integers) -> Integers:
+    """Return where each of consecutive runs begins."""
+    return np.asarray(np.cumsum(counts) - counts)

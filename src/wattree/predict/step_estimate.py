@@ -1,0 +1,198 @@
+"""One strategy of a job by the closed form: time, memory and energy of a step in milliseconds."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wattree.accounts.bill import cost_usd, occupied_nodes
+from wattree.accounts.overhead import process_bytes
+from wattree.closed_form import strategies as closed_form
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.expressible import is_expressible
+from wattree.closed_form.strategies import Estimates, Shared
+from wattree.cost import load_calibration
+from wattree.errors import JobError, StrategyError
+from wattree.hardware import Device
+from wattree.job import Job, naming
+from wattree.lowering.legality import check_fits
+from wattree.lowering.model import check_recomputation
+from wattree.lowering.setting import Setting, setting_of
+from wattree.predict.example import missing_strategy
+from wattree.strategy import Strategy, StrategyOptions
+from wattree.strategy.presets import strategy_of
+
+__all__ = ["EstimatedEnergy", "EstimatedMemory", "StepEstimate", "estimate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimatedMemory:
+    """Peak device memory of the fullest rank. [B]
+
+    Attributes:
+        peak_bytes: Peak, with the framework's overhead.
+        capacity_bytes: What the device has.
+        fits: Whether the peak is within the capacity.
+    """
+
+    peak_bytes: float
+    capacity_bytes: float
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimatedEnergy:
+    """Energy of a step on all nodes of the job, PUE included, as `total`. [J]"""
+
+    total: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEstimate:
+    """A training step by the closed form; figures are called as those of `Result`.
+
+    Attributes:
+        step_time_s: Time of one step. [s]
+        samples_per_s: Throughput of the job.
+        tokens_per_s: The same in tokens; None where samples are no sequences.
+        memory: Peak of the fullest device.
+        energy_j: Of a step.
+        average_power_w: Of the job's nodes, before PUE. [W]
+        peak_power_w: The same while every rank runs the layer that draws most. [W]
+        cost_usd: Of a step; None where no price is known. [USD]
+        carbon_gco2e: Of a step; None where the site has no carbon intensity. [g]
+    """
+
+    step_time_s: float
+    samples_per_s: float
+    tokens_per_s: float | None
+    memory: EstimatedMemory
+    energy_j: EstimatedEnergy
+    average_power_w: float
+    peak_power_w: float
+    cost_usd: float | None
+    carbon_gco2e: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain dictionaries, ready for JSON."""
+        return asdict(self)
+
+
+def estimate(job: Job, *, calibration: Path | None = None) -> StepEstimate:
+    """Estimate time, memory, energy, money and carbon of one training step in closed form.
+
+    The formulas are those by which `plan` screens: `simulate` takes longer and knows more.
+
+    Args:
+        job: What to train, how, on what. Its strategy must be given, not `auto`. What runs beside
+            it counts for nothing.
+        calibration: File of constants; the shipped one if None.
+
+    Raises:
+        StrategyError: The strategy does not fit model or cluster, or the closed form does not know
+            it; the message names the job.
+        WattreeError: The job is impossible; the message says where and what to do.
+    """
+    setting = setting_of(job, load_calibration(calibration))
+    if isinstance(job.strategy, str):
+        raise JobError(job.source, [missing_strategy(setting, "estimate")])
+    model, data = setting.model, job.data
+    with naming(job):
+        options = _known(job.strategy, job)
+        check_recomputation(options, model)
+        check_fits(
+            model,
+            strategy_of(options, model=model, global_batch=data.global_batch),
+            job.cluster,
+            global_batch=options.colocation.process_batch(data.global_batch),
+            sequence=data.sequence_length,
+            devices=None if job.devices is None else len(job.devices),
+        )
+        degrees = Degrees.of([options], data.global_batch)
+        asked = _recent(setting)
+        found = closed_form.estimate(asked.setting, options, degrees, shared=asked.shared)
+    return _told(setting, options, found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A job that was asked about, whatever its strategy, and what its estimates share."""
+
+    setting: Setting
+    shared: Shared
+
+    def is_for(self, setting: Setting) -> bool:
+        """Whether another setting differs in nothing but the strategy."""
+        own = self.setting
+        if own.model is not setting.model or own.calibration is not setting.calibration:
+            return False
+        return own.job == replace(setting.job, strategy=own.job.strategy)
+
+
+#: Jobs asked about last, those of the shortest past at the end.
+_RECENT: deque[_Asked] = deque(maxlen=4)
+
+
+def _recent(setting: Setting) -> _Asked:
+    """Return what is known of a job."""
+    for asked in _RECENT:
+        if asked.is_for(setting):
+            return asked
+    _RECENT.append(_Asked(setting, Shared()))
+    return _RECENT[-1]
+
+
+def _known(strategy: Strategy | StrategyOptions, job: Job) -> StrategyOptions:
+    """Return the strategy if the closed form knows all of it."""
+    if not isinstance(strategy, StrategyOptions):
+        problem = "found a tree of modules; expected degrees and options alone"
+    elif not is_expressible(strategy, job.cluster):
+        problem = (
+            "found what makes ranks differ, is copied behind the devices, or overlaps the "
+            "optimizer; expected none of that"
+        )
+    else:
+        return strategy
+    raise StrategyError(
+        {"strategy": f"{problem}, as the closed form knows nothing else; use simulate instead"}
+    )
+
+
+def _told(setting: Setting, options: StrategyOptions, found: Estimates) -> StepEstimate:
+    """Return the figures of one strategy."""
+    job, cluster = setting.job, setting.job.cluster
+    colocation = options.colocation
+    step_s, energy_j = float(found.step_time_s[0]), float(found.energy_j[0])
+    batch = colocation.samples(job.data.global_batch)
+    nodes = occupied_nodes(job, options.ranks)
+    carbon = cluster.site.carbon_gco2e_per_j
+    tokens_per_s = batch * job.data.sequence_length / step_s
+    return StepEstimate(
+        step_time_s=step_s,
+        samples_per_s=batch / step_s,
+        tokens_per_s=tokens_per_s if setting.has_tokens else None,
+        memory=_memory(setting, found, cluster.pools[int(found.pool[0])].node.device, options),
+        energy_j=EstimatedEnergy(total=energy_j),
+        average_power_w=energy_j / cluster.site.pue / step_s,
+        peak_power_w=float(found.peak_power_w[0]),
+        cost_usd=cost_usd(cluster, nodes, step_s, energy_j),
+        carbon_gco2e=None if carbon is None else carbon * energy_j,
+    )
+
+
+def _memory(
+    setting: Setting, found: Estimates, device: Device, options: StrategyOptions
+) -> EstimatedMemory:
+    """Return the memory of the fullest device, less what overflows to where there is room."""
+    whole = float(process_bytes(found.tensor_bytes, setting.calibration, device)[0])
+    whole *= options.colocation.processes
+    has_room = bool(found.tier_fits[0])
+    spilled = float(found.spilled[0]) * has_room
+    peak = min((1.0 - spilled) * whole, device.memory_bytes) if spilled else whole
+    return EstimatedMemory(
+        peak_bytes=peak,
+        capacity_bytes=device.memory_bytes,
+        fits=has_room and peak <= device.memory_bytes,
+    )
