@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from wattree.accounts.energy_use import standing_w
 from wattree.accounts.memory_use import process_bytes
 from wattree.closed_form.borders import Borders
-from wattree.closed_form.buckets import waited_and_all
+from wattree.closed_form.buckets import Buckets, buckets_of
 from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.overlap_slowdown import Beside
 from wattree.closed_form.pipeline import SPLIT, Held, in_flight, split_bubble_s
@@ -98,14 +98,18 @@ class Formulas:
         in_line = 0.0 * gather  # traffic that nothing hides
         if not overlap.hides_forward_gathers:
             in_line, gather = in_line + gather, 0.0 * gather
-        waited = 0.0 * again
+        buckets = self._buckets(held, index)
         if not overlap.hides_backward_gathers:
-            in_line, waited, again = in_line + again, again, waited
+            in_line, again = in_line + again, 0.0 * again
+            # A gather that waits for the block before starts with its bucket, and shares links.
+            if overlap.hides_gradients and overlap.reshard_after_forward:
+                in_line = in_line + buckets.crowding
         if not overlap.hides_gradients:
-            exposed = every * self._waited_share(held)[:, self.tables.storage_of[index]]
+            # In line, all are waited for. Otherwise the next block waits for a bucket, but what
+            # comes after a chunk does not wait for its last one.
+            share = buckets.inner / np.maximum(buckets.whole, 1e-30)
+            exposed = every * (1.0 if overlap.gradients else share)
             in_line, every = in_line + exposed, every - exposed
-        # A gather that waits for the block before starts with its reduction, and shares links.
-        in_line = in_line + np.minimum(waited, every)
         beside = Beside(rates.overlap_compute_rate, rates.overlap_communication_rate)
         forward_pass = self._inputs.waited_s(index, held) + np.maximum(
             forward + beside.lost_s(gather), gather + beside.waited_s(forward)
@@ -148,19 +152,17 @@ class Formulas:
         time_s = time_s + self._ends_s(index, held, behind) + rates.step_overhead_s
         return np.asarray(np.maximum(time_s, self._inputs.period_s(index, held)))
 
-    def _waited_share(self, held: Held) -> Floats:
-        """Return the share of the reductions of each micro-batch that computation waits for.
-
-        In line, all of them. Otherwise the next block waits for a bucket, but what comes after the
-        chunk does not wait for its last one.
-        """
-        shares = np.ones((len(held.first), self.tables.every.shape[1]))
-        if not self._overlap.gradients and "every" not in self._nothing:
-            for kind, chunks in enumerate(held.programs):
-                parts = [waited_and_all(self.tables, programs) for programs in chunks]
-                waited, whole = np.sum(parts, axis=0)
-                shares[kind] = waited / np.maximum(whole, 1e-30)
-        return shares
+    def _buckets(self, held: Held, index: Integers) -> Buckets:
+        """Return the buckets of gradients of each micro-batch, by kind of stage."""
+        if "every" in self._nothing:
+            nothing = np.zeros((len(held.first), len(index)))
+            return Buckets(nothing, nothing, nothing)
+        by_kind = [
+            np.sum([buckets_of(self.tables, programs) for programs in chunks], axis=0)
+            for chunks in held.programs
+        ]
+        found = np.stack(by_kind, axis=1)[:, :, self.tables.storage_of[index]]
+        return Buckets(*found)
 
     def _with_once(
         self, time_s: Floats, index: Integers, held: Held, passes: tuple[Floats, Floats]
