@@ -26,9 +26,9 @@ MEMORY_BOUNDS: dict[str, tuple[Callable[[StrategyOptions], bool], float]] = {
     "dualpipe": (lambda o: o.schedule.startswith("dualpipe"), 0.40),
     # The fullest moment of a stage of unequal chunks may be in another chunk than its last.
     "virtual stages": (lambda o: o.virtual_stages > 1, 0.05),
-    "zero-bubble": (lambda o: o.schedule.startswith("zb-"), 0.02),
+    "zero-bubble": (lambda o: o.schedule.startswith("zb-"), 0.13),
     # Buffers of collectives outlive the operators that they feed.
-    "sequence parallel": (lambda o: o.sequence_parallel, 0.03),
+    "sequence parallel": (lambda o: o.sequence_parallel, 0.05),
 }
 #: Median of |estimate / simulation - 1| of the step time.
 MEDIAN_TIME = 0.01

@@ -16,12 +16,12 @@ __all__ = ["TIME_BOUNDS", "time_bound"]
 #: Family → the bound.
 TIME_BOUNDS = {
     # Forward and backward side by side fill each other's gaps.
-    "dualpipe": 0.15,
+    "dualpipe": 0.25,
     # Weight gradients fill more of the bubble where stages differ.
-    "zero-bubble": 0.22,
+    "zero-bubble": 0.27,
     # A gather that waits for the block before may run beside that block's last collective.
-    "gathers that wait": 0.15,
-    "others": 0.05,
+    "gathers that wait": 0.20,
+    "others": 0.09,
 }
 
 
