@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from wattree.accounts.energy_use import standing_w
 from wattree.accounts.overhead import process_bytes
 from wattree.closed_form.borders import Borders
-from wattree.closed_form.buckets import waited_and_all
+from wattree.closed_form.buckets import Buckets, buckets_of
 from wattree.closed_form.inputs import Inputs
 from wattree.closed_form.overlap_slowdown import Beside
 from wattree.closed_form.pipeline import SPLIT
@@ -108,14 +108,18 @@ class Formulas:
         in_line = 0.0 * gather  # traffic that nothing hides
         if not overlap.hides_forward_gathers:
             in_line, gather = in_line + gather, 0.0 * gather
-        waited = 0.0 * again
+        buckets = self._buckets()
         if not overlap.hides_backward_gathers:
-            in_line, waited, again = in_line + again, again, waited
+            in_line, again = in_line + again, 0.0 * again
+            # A gather that waits for the block before starts with its bucket, and shares links.
+            if overlap.hides_gradients and overlap.reshard_after_forward:
+                in_line = in_line + buckets.crowding
         if not overlap.hides_gradients:
-            exposed = every * self._waited_share()[kinds.kind, self._storage]
+            # In line, all are waited for. Otherwise the next block waits for a bucket, but what
+            # comes after a chunk does not wait for its last one.
+            share = buckets.inner / np.maximum(buckets.whole, 1e-30)
+            exposed = every * (1.0 if overlap.gradients else share)
             in_line, every = in_line + exposed, every - exposed
-        # A gather that waits for the block before starts with its reduction, and shares links.
-        in_line = in_line + np.minimum(waited, every)
         beside = Beside(rates.overlap_compute_rate, rates.overlap_communication_rate)
         forward_pass = self._inputs.waited_s(kinds) + np.maximum(
             forward + beside.lost_s(gather), gather + beside.waited_s(forward)
@@ -165,20 +169,18 @@ class Formulas:
         split = several * longest + kinds.split_bubble_s(*means)
         return np.asarray(np.where(kinds.is_split, split, time_s))
 
-    def _waited_share(self) -> Floats:
-        """Return the share of the reductions of each micro-batch that computation waits for.
-
-        In line, all of them. Otherwise the next block waits for a bucket, but what comes after the
-        chunk does not wait for its last one. Shape `(kinds, distinct)`.
-        """
-        shares = np.ones((len(self.kinds.counts), self.tables.every.shape[1]))
-        if self._overlap.gradients or "every" in self._nothing:
-            return shares
-        programs = [chunks for held in self.kinds.helds for chunks in held.programs]
-        for kind, chunks in enumerate(programs):
-            waited, whole = np.sum([waited_and_all(self.tables, each) for each in chunks], axis=0)
-            shares[kind] = waited / np.maximum(whole, 1e-30)
-        return shares
+    def _buckets(self) -> Buckets:
+        """Return the buckets of gradients of each micro-batch, by kind of stage, `(rows,)` each."""
+        if "every" in self._nothing:
+            nothing = np.zeros(len(self._storage))
+            return Buckets(nothing, nothing, nothing)
+        by_kind = [
+            np.sum([buckets_of(self.tables, programs) for programs in chunks], axis=0)
+            for held in self.kinds.helds
+            for chunks in held.programs
+        ]
+        found = np.stack(by_kind, axis=1)[:, self.kinds.kind, self._storage]
+        return Buckets(*found)
 
     def _with_once(self, time_s: Floats, passes: tuple[Floats, Floats]) -> Floats:
         """Return the time with reductions and gathers that come once in a step. [s]

@@ -23,8 +23,7 @@ from wattree.closed_form.stage_kinds import StageKinds
 from wattree.closed_form.tables import KeptTables, Tables
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram, compile_model
-from wattree.lowering.passes.phantom import with_phantoms
-from wattree.lowering.passes.widest import with_widest_parts
+from wattree.lowering.changed import changed_model
 from wattree.lowering.setting import Setting
 from wattree.strategy import SPATIAL, StrategyOptions, Traffic
 from wattree.strategy.presets import tree_of
@@ -264,9 +263,9 @@ def screened(
         shared.programs.clear()
     if key not in shared.programs:
         tree = tree_of(wide, setting.model)
-        model, tree = with_phantoms(setting.model, tree, {"tp": wide.tp})
-        if wide.phantoms.enabled:  # of others, even degrees alone are screened
-            model = with_widest_parts(model, tree, {"tp": wide.tp})
+        # Of others than phantom layers, even degrees alone are screened.
+        degrees_of_parts = {"tp": wide.tp} if wide.phantoms.enabled else {}
+        model, tree = changed_model(setting.model, tree, degrees_of_parts)
         shared.programs[key] = compile_model(model, tree, active)
     return Screened(options=options, degrees=degrees, program=shared.programs[key], shared=shared)
 

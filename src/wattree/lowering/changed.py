@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from wattree.graph import ModelGraph
 from wattree.lowering.passes.phantom import with_phantoms
+from wattree.lowering.passes.widest import with_widest_parts
 from wattree.lowering.setting import Setting
-from wattree.strategy import Strategy
+from wattree.strategy import Strategy, StrategyTree
 
-__all__ = ["changed_line", "changed_setting"]
+__all__ = ["changed_line", "changed_model", "changed_setting"]
+
+
+def changed_model(
+    model: ModelGraph, tree: StrategyTree, degrees: Mapping[str, int]
+) -> tuple[ModelGraph, StrategyTree]:
+    """Return the model that is compiled, and its choices: phantom layers, parts of equal width.
+
+    Args:
+        model: The job's.
+        tree: Choices.
+        degrees: Axis → degree; without any, parts have the width that they have.
+
+    Raises:
+        StrategyError: Layers cannot be what the strategy wants of them.
+    """
+    model, tree = with_phantoms(model, tree, degrees)
+    return with_widest_parts(model, tree, degrees), tree
 
 
 def changed_setting(setting: Setting, strategy: Strategy) -> Setting:

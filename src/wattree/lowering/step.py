@@ -17,6 +17,7 @@ from wattree.errors import StrategyError
 from wattree.graph import ModelGraph
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram, compile_model
+from wattree.lowering.changed import changed_model
 from wattree.lowering.colocation import SharedWork, colocation_misfits
 from wattree.lowering.costs import BlockCosts, GroupShapes, Placement, block_costs
 from wattree.lowering.dataflow import chunk_stages, with_received
@@ -27,8 +28,6 @@ from wattree.lowering.memory_tier_access import expanded_memory, reached_offload
 from wattree.lowering.movement import Movement, movement_of
 from wattree.lowering.offload import check_far_tables, offload_misfits
 from wattree.lowering.owners import first_rank_levels, owner_levels
-from wattree.lowering.passes.phantom import with_phantoms
-from wattree.lowering.passes.widest import with_widest_parts
 from wattree.lowering.passes.window import window_part_misfits
 from wattree.lowering.program import Scale
 from wattree.lowering.rank_kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
@@ -139,8 +138,7 @@ def with_changes(job: JobToCompile) -> JobToCompile:
     """
     strategy = job.strategy
     degrees = dict(strategy.mesh.axes)
-    model, tree = with_phantoms(job.model, strategy.tree, degrees)
-    model = with_widest_parts(model, tree, degrees)
+    model, tree = changed_model(job.model, strategy.tree, degrees)
     return (
         job
         if model is job.model

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from wattree.closed_form.bounds import TIME_BOUNDS, time_bound
 from wattree.predict import Setting, predicted
 from wattree.search.objective import objective_of, to_digits
 from wattree.search.plan_result import RankedStrategy
@@ -27,9 +28,6 @@ __all__ = ["FEWEST", "Search", "in_order", "misses", "ranked_strategy", "search"
 
 #: Strategies simulated before the search may stop, and after which it stops.
 FEWEST, _MOST = 8, 24
-#: The closed form exceeds the simulation by no more than this (`benchmarks.screening` measures
-#: it): a strategy whose estimate is behind the best found by more cannot become the best.
-_MARGIN = 0.03
 #: Tasks that simulations may play in all, so that plans of many micro-batches take seconds too.
 _TASK_BUDGET = 4_000_000
 
@@ -114,13 +112,18 @@ def _play_best(
     known: set[StrategyOptions] = set()
     budget = played.tasks + _TASK_BUDGET
     most = min(max(_MOST, 2 * fewest), len(order))
+    software, most_behind = played.setting.software, max(TIME_BOUNDS.values())
     while len(order) and count < most:
         index, order = int(order[0]), order[1:]
-        settled = good >= fewest and estimates[index] > best * (1 + _MARGIN)
+        behind = estimates[index] / best - 1.0  # below 0 while there is no best one
+        settled = good >= fewest and behind > most_behind
         if settled or good == enough or (good and played.tasks > budget):
             break
-        family = _family(played.screened.options(index))
-        if family in known:
+        options = played.screened.options(index)
+        family = _family(options)
+        # The closed form exceeds the simulation by no more than its bound: what is farther behind
+        # cannot become the best.
+        if family in known or (good >= fewest and behind > time_bound(options, software)):
             continue
         count += 1
         if (result := played.result(index)) is not None:

@@ -1,0 +1,38 @@
+"""By how much an estimated step may exceed the simulated one, by family of strategies.
+
+`tests/property/test_closed_form.py` holds these bounds on drawn strategies, with every schedule and
+up to 8 virtual stages. Below the simulation estimates may be by more, which costs a search a
+simulation and never the best strategy.
+"""
+
+from __future__ import annotations
+
+from wattree.cost import Software
+from wattree.lowering.movement import resolved_overlap
+from wattree.strategy import StrategyOptions
+
+__all__ = ["TIME_BOUNDS", "time_bound"]
+
+#: Family → the bound.
+TIME_BOUNDS = {
+    # Forward and backward side by side fill each other's gaps.
+    "dualpipe": 0.25,
+    # Weight gradients fill more of the bubble where stages differ.
+    "zero-bubble": 0.27,
+    # A gather that waits for the block before may run beside that block's last collective.
+    "gathers that wait": 0.20,
+    "others": 0.09,
+}
+
+
+def time_bound(options: StrategyOptions, software: Software) -> float:
+    """Return the most that `estimate / simulation - 1` of a step time may be."""
+    if options.pipeline.schedule.startswith("dualpipe"):
+        return TIME_BOUNDS["dualpipe"]
+    if options.pipeline.schedule.startswith("zb-"):
+        return TIME_BOUNDS["zero-bubble"]
+    if options.memory.sharding in {"zero3", "hybrid"}:
+        overlap = resolved_overlap(options, software)
+        if not (overlap.hides_forward_gathers and overlap.hides_backward_gathers):
+            return TIME_BOUNDS["gathers that wait"]
+    return TIME_BOUNDS["others"]

@@ -1,0 +1,99 @@
+"""The closed form against the simulation: any strategy, software, model and cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.property.drawn import DrawnStep, drawn_step
+from wattree.closed_form.bounds import time_bound
+from wattree.closed_form.degrees import Degrees
+from wattree.closed_form.strategies import estimate
+from wattree.predict import predicted
+from wattree.strategy import StrategyOptions
+
+#: Tensor memory is equal to this, ...
+EQUAL = 0.001
+#: ... but for these families: which strategies, and their bound on either side.
+MEMORY_BOUNDS: dict[str, tuple[Callable[[StrategyOptions], bool], float]] = {
+    # When gathered parameters and staged gradients come and go depends on how long traffic takes.
+    "shards": (lambda o: o.memory.sharding in {"zero2", "zero3", "hybrid"}, 0.30),
+    # What a forward and a backward hold side by side depends on how they take turns.
+    "dualpipe": (lambda o: o.pipeline.schedule.startswith("dualpipe"), 0.40),
+    # The fullest moment of a stage of unequal chunks may be in another chunk than its last.
+    "virtual stages": (lambda o: o.pipeline.virtual_stages > 1, 0.05),
+    "zero-bubble": (lambda o: o.pipeline.schedule.startswith("zb-"), 0.13),
+    # Buffers of collectives outlive the operators that they feed.
+    "sequence parallel": (lambda o: o.parallelism.sequence_parallel, 0.05),
+}
+#: Median of |estimate / simulation - 1| of the step time.
+MEDIAN_TIME = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """How far an estimate is off: `estimate / simulation - 1`, of time and of tensor memory."""
+
+    step: DrawnStep
+    time: float
+    memory: float
+
+    @property
+    def broken(self) -> str:
+        """Which bound is broken, and by what; empty if none is."""
+        options = self.step.options
+        most = time_bound(options, self.step.setting.software)
+        families = (bound for is_one, bound in MEMORY_BOUNDS.values() if is_one(options))
+        either = max(families, default=EQUAL)
+        found = []
+        if self.time > most:
+            found.append(f"time {self.time:+.2%} above {most:.0%}")
+        if abs(self.memory) > either:
+            found.append(f"memory {self.memory:+.3%} beyond {either:.1%}")
+        return f"{' and '.join(found)}: {self.step.words}" if found else ""
+
+
+def errors_of(step: DrawnStep) -> Errors:
+    """Return the errors of one step."""
+    degrees = Degrees.of([step.options], step.setting.job.data.global_batch)
+    estimated = estimate(step.setting, step.options, degrees)
+    simulated = predicted(step.setting, step.options, detail=False)
+    return Errors(
+        step=step,
+        time=float(estimated.step_time_s[0]) / simulated.result.step_time_s - 1.0,
+        memory=float(estimated.tensor_bytes[0]) / simulated.peak.tensors - 1.0,
+    )
+
+
+def check(seeds: Iterable[int]) -> None:
+    """Compare both forms on the steps drawn from `seeds`, and name all that differ too much."""
+    errors = [errors_of(drawn_step(Random(seed))) for seed in seeds]
+    broken = [each.broken for each in errors if each.broken]
+
+    assert not broken, "\n".join(broken)
+    assert np.median([abs(each.time) for each in errors]) <= MEDIAN_TIME
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(min_value=10_000, max_value=2**31))
+def test_any_drawn_step_is_alike_in_both_forms(seed: int) -> None:
+    """What a strategy means is resolved once; the closed form only replaces the simulation."""
+    assert errors_of(drawn_step(Random(seed))).broken == ""
+
+
+def test_two_hundred_drawn_steps_are_alike_in_both_forms() -> None:
+    """The same steps on every run, so that a change that loses accuracy shows at once."""
+    check(range(200))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_two_thousand_drawn_steps_are_alike_in_both_forms() -> None:
+    """Searches stop by these bounds, so rare strategies count as well."""
+    check(range(2000))
