@@ -207,7 +207,7 @@ def show(found: Sequence[Quality], rates: Sequence[Rate]) -> str:
         )
         for row in found
     ]
-    lines += ["", "enumeration and screening (goal: 100,000 strategies/s)"]
+    lines += ["", "enumeration and screening (goal: 1,000,000 strategies/s)"]
     lines += [
         f"{row.space:<34}{row.strategies:>11,} strategies {row.wall_s:>7.2f} s "
         f"{row.strategies_per_s:>10,.0f} /s"
@@ -227,9 +227,9 @@ def figures() -> list[dict[str, Any]]:
     return [
         {
             "measure": "screening, enumeration and memory included",
-            "wanted": ">= 100,000 strategies/s",
+            "wanted": ">= 1,000,000 strategies/s",
             "found": f"{slowest:,.0f} strategies/s",
-            "reached": slowest >= 1e5,
+            "reached": slowest >= 1e6,
         },
         {
             "measure": f"best screened then simulated, {len(found)} spaces",
