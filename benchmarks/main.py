@@ -15,12 +15,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from benchmarks.frame import Figure, plain_table, report_parser, show_report
 from benchmarks.measure import ENGINE, LARGEST, ROOT, apart, compiled, cpu_s
+
+if TYPE_CHECKING:
+    from wattree.job import Job
 
 EXAMPLE = ROOT / "examples" / "llama-3.1-8b-dgx-h100.yaml"
 
@@ -33,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts: list[Callable[[], list[Figure]]] = [
         start_up,
         plan_time,
+        single_predictions,
         largest_job,
         engine_rate,
         screening,
@@ -78,6 +84,47 @@ def plan_time() -> list[Figure]:
             "plan, Llama-3.1-8B on 8 x H100, cold process", "<= 5 s", f"{found:.2f} s", found <= 5
         )
     ]
+
+
+def single_predictions() -> list[Figure]:
+    """One strategy of GPT-3 175B on 512 devices, asked about in a process that knows the job."""
+    import wattree
+
+    jobs = [_gpt3(micro_batch) for micro_batch in (1, 2)]
+    for job in jobs:
+        wattree.estimate(job)
+        wattree.simulate(job)
+    estimated = [cpu_s(partial(wattree.estimate, jobs[turn % 2])) for turn in range(20)]
+    simulated = [cpu_s(partial(wattree.simulate, jobs[turn % 2])) for turn in range(10)]
+    estimated_s, simulated_s = statistics.median(estimated), statistics.median(simulated)
+    return [
+        Figure(
+            measure="estimate, GPT-3 175B on 512 devices, warm",
+            wanted="<= 10 ms",
+            found=f"{estimated_s * 1e3:.1f} ms",
+            reached=estimated_s <= 0.010,
+        ),
+        Figure(
+            measure="simulate, the same job, next strategy",
+            wanted="<= 0.13 s",
+            found=f"{simulated_s:.3f} s",
+            reached=simulated_s <= 0.13,
+        ),
+    ]
+
+
+def _gpt3(micro_batch: int) -> Job:
+    """Return GPT-3 175B in its usual cut."""
+    from wattree.job import job_from_mapping
+
+    return job_from_mapping(
+        {
+            "model": "gpt3-175b",
+            "data": {"sequence_length": 2048, "global_batch": 512},
+            "cluster": {"node": "dgx-h100", "nodes": 64},
+            "strategy": {"tp": 8, "pp": 8, "dp": 8, "micro_batch": micro_batch},
+        }
+    )
 
 
 def largest_job() -> list[Figure]:

@@ -142,6 +142,7 @@ class _Tasks:
         self.last_member = self.patterns.members[np.maximum(ends, 1) - 1]
         self.pattern = self._pattern_of_task([len(stage) for stage in orbits])
         self.copies = (np.diff(self.patterns.copies_at) - 1)[self.pattern]
+        self._is_single = bool((self.copies == 1).all())
         self.first = _starts(self.copies)[:-1]
         self._played: tuple[Integers, Integers] | None = None  # level and task of instances
 
@@ -158,8 +159,10 @@ class _Tasks:
     def column(self, name: str, factor: Floats | None = None) -> NDArray[Any]:
         """Return a field for every instance, times a factor of its task."""
         if len(self.by_level) == 1:
-            values = self.records[name]
-            return np.repeat(values if factor is None else values * factor, self.copies)
+            values = self.records[name] if factor is None else self.records[name] * factor
+            if self._is_single:
+                return np.array(values)
+            return np.repeat(values, self.copies)
         if self._played is None:
             _, task, owner = self.instances_of(np.ones(len(self.records), dtype=bool))
             self._played = self.level[owner], task

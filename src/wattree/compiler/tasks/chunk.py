@@ -6,7 +6,7 @@ In which order, and beside what, is told where micro-batches are put together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,7 @@ class ChunkContext:
         axes: Axes → number.
         moves: How data moves in this job.
         items: Tensors that ledgers name by number.
+        made: Tasks of collectives by what they depend on: equal blocks have equal ones.
     """
 
     rates: Rates
@@ -81,6 +82,7 @@ class ChunkContext:
     axes: Callable[[tuple[str, ...]], int]
     moves: Movement
     items: Items
+    made: dict[tuple[object, ...], np.ndarray] = field(default_factory=dict)
 
 
 def sync_tasks(
@@ -94,6 +96,24 @@ def sync_tasks(
     overlaps: bool = True,
 ) -> np.ndarray:
     """Return the task of one collective between replicas; none if the group is one rank."""
+    key = kind, axes, float(size_bytes), label, int(stream), overlaps
+    if key not in context.made:
+        context.made[key] = _sync_task(
+            kind, axes, size_bytes, context, label=label, stream=stream, overlaps=overlaps
+        )
+    return context.made[key].copy()  # callers add what it takes and gives
+
+
+def _sync_task(
+    kind: CollectiveKind,
+    axes: tuple[str, ...],
+    size_bytes: float,
+    context: ChunkContext,
+    *,
+    label: str,
+    stream: int,
+    overlaps: bool,
+) -> np.ndarray:
     group = context.group(axes)
     if size_bytes <= 0 or float(group.ranks[0]) <= 1:
         return np.zeros(0, TASK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from wattree.compiler.tasks.chunk import BlockParts, ChunkContext
@@ -84,7 +85,8 @@ class Turn(NamedTuple):
     gathered: bool = False
 
 
-def turns_of(order: Order, *, keeps_gathered: bool) -> list[Turn]:
+@lru_cache(maxsize=256)  # strategies of a job share the orders of their schedules
+def turns_of(order: Order, *, keeps_gathered: bool) -> tuple[Turn, ...]:
     """Return what is special about each slot.
 
     Gradients begin with the first backward of a chunk, or the first piece of one that makes
@@ -111,4 +113,4 @@ def turns_of(order: Order, *, keeps_gathered: bool) -> list[Turn]:
             there.add(chunk)
         elif slot.work is not Work.WEIGHT_GRADIENT:
             there.discard(chunk)
-    return turns
+    return tuple(turns)

@@ -181,8 +181,9 @@ def stage_program(
         pairs=pairs,
         keeps_gathered=keeps,
     )
+    sent = _transfer_table(transfer)
     for at in [item.transfer_at for item in placed if item.transfer_at >= 0]:
-        tables[at] = _transfer_table(transfer)
+        tables[at] = sent
     mirrored_at = len(tables)
     if placement.copies > 1:
         tables.append(_mirror_table(transfer, context, update))

@@ -111,6 +111,8 @@ def concatenated(
 def load_bytes(tasks: NDArray[np.void], load: str) -> NDArray[np.float64]:
     """Return what tasks send over links of a kind: a field of theirs, or one of `COPY_LOADS`."""
     if load in COPY_LOADS:
+        if not tasks["copy"].any():
+            return np.zeros(len(tasks))
         return np.where(np.isin(tasks["copy"], COPY_LOADS[load]), tasks["wire_bytes"], 0.0)
     return np.asarray(tasks[load])
 
