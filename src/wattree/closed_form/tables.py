@@ -86,7 +86,8 @@ class Tables:
         ones = np.ones(len(first))
         own = {axis: values[axis][first] if axis in ("tp", "cp", "ep") else ones for axis in AXES}
         placement = _placement(own, domain, self.leaf_devices, filled[first])
-        scale = _scale(own, micro_batch[first], setting, program)
+        sequence = setting.job.data.sequence_length
+        scale = program.scale(own, micro_batch[first], sequence=sequence)
         self.costs = self.mean_costs = [
             block_costs(p, scale, placement, rates, software) for p in program.programs
         ]
@@ -102,7 +103,7 @@ class Tables:
         self.update_rates = tier.rates(self.rates, program.model, first, values["pp"])
         own = {axis: v[first] for axis, v in values.items()}
         own["pp"] = np.ones(len(first))
-        self.storage_scale = _scale(own, np.ones(len(first)), setting, program)
+        self.storage_scale = program.scale(own, np.ones(len(first)), sequence=sequence)
         self.storage_placement = _placement(own, domain, self.leaf_devices, filled[first])
         self.state_bytes = optimizer_state_bytes(setting.job.optimizer)
         self.storage = [
@@ -344,14 +345,3 @@ def _inside(values: Mapping[str, Floats], domain: int) -> dict[str, Floats]:
         inside[axis] = np.clip(np.floor(domain / stride), 1.0, values[axis])
         stride = stride * values[axis]
     return inside
-
-
-def _scale(
-    values: Mapping[str, Floats], micro_batch: Floats, setting: Setting, program: ModelProgram
-) -> Scale:
-    return Scale(
-        micro_batch=micro_batch,
-        sequence=float(setting.job.data.sequence_length),
-        degrees=values,
-        batch_axes=program.batch_axes,
-    )

@@ -39,6 +39,7 @@ from wattree.lowering.idle import has_experts, idle_choices
 from wattree.lowering.loading import Loading
 from wattree.lowering.model import check_recomputation
 from wattree.lowering.setting import Setting, setting_of
+from wattree.lowering.step import PlacedJob
 from wattree.predict.described import describe
 from wattree.predict.example import missing_strategy
 from wattree.predict.token_notes import token_note
@@ -283,22 +284,8 @@ def compilation_of(
     Raises:
         StrategyError: It does not fit model or cluster.
     """
-    job = setting.job
-    return compile_job(
-        setting.model,
-        strategy,
-        job.cluster,
-        rates=setting.pool_rates,
-        software=setting.software,
-        optimizer=job.optimizer,
-        sequence=job.data.sequence_length,
-        global_batch=job.data.global_batch,
-        fold=fold,
-        detail=detail,
-        devices=None if job.devices is None else np.array(job.devices, dtype=np.int64),
-        loader=job.data.loader,
-        spilled=spilled,
-    )
+    job = PlacedJob.of(setting, strategy, spilled=spilled)
+    return compile_job(job, setting.job.cluster, fold=fold, detail=detail)
 
 
 def _spilled(setting: Setting, strategy: Strategy, trace: Trace) -> float:
