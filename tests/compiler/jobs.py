@@ -15,7 +15,7 @@ from wattree.cost import Software, load_calibration, software_family
 from wattree.cost.rates import Rates, pool_rates
 from wattree.graph import ExecutionGraph, ModelGraph, TaskKind
 from wattree.hardware import Cluster, Node, Pool, Precision, load_fabric, load_node, load_site
-from wattree.lowering import ModelProgram, Scale, compile_model
+from wattree.lowering import ModelProgram, PlacedJob, Scale, compile_model
 from wattree.lowering.program import CollectiveStep
 from wattree.lowering.storage import SyncGroup, block_storage, optimizer_state_bytes
 from wattree.sim import play, play_reference
@@ -178,18 +178,16 @@ class Job:
         rates = self.rates or pool_rates(
             self.cluster, self.software, Precision.BF16, load_calibration()
         )
-        return compile_job(
-            self.model,
-            self.strategy,
-            self.cluster,
+        job = PlacedJob(
+            model=self.model,
+            strategy=self.strategy,
             rates=rates,
             software=self.software,
             optimizer=self.optimizer,
             sequence=self.sequence,
             global_batch=self.global_batch,
-            fold=fold,
-            detail=detail,
         )
+        return compile_job(job, self.cluster, fold=fold, detail=detail)
 
     def program(self) -> ModelProgram:
         """Return the block programs, sizes symbolic."""

@@ -27,7 +27,7 @@ from wattree.graph import (
     with_links_apart,
 )
 from wattree.hardware import Cluster, Precision
-from wattree.lowering import JobToCompile
+from wattree.lowering import PlacedJob
 from wattree.sim import play, play_events, reference_events
 from wattree.strategy import StrategyOptions
 from wattree.trace import Trace
@@ -35,10 +35,10 @@ from wattree.trace import Trace
 RELATIVE = 1e-12
 
 
-def placed(job: Job, devices: Sequence[int], label: str = "") -> JobToCompile:
+def placed(job: Job, devices: Sequence[int], label: str = "") -> PlacedJob:
     """Return a job on devices of its cluster."""
     rates = rates_of(job.cluster, job.software, Precision.BF16, load_calibration())
-    return JobToCompile(
+    return PlacedJob(
         model=job.model,
         strategy=job.strategy,
         rates=rates,

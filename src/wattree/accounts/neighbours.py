@@ -21,7 +21,7 @@ from wattree.compiler import compile_jobs, link_kind
 from wattree.errors import JobError, StrategyError
 from wattree.graph import TaskKind
 from wattree.job import Job, Neighbour, ranges
-from wattree.lowering import JobToCompile
+from wattree.lowering import PlacedJob
 from wattree.lowering.model import check_recomputation
 from wattree.lowering.setting import Setting, setting_of
 from wattree.strategy import Strategy, StrategyOptions
@@ -94,7 +94,7 @@ def beside(
     job, rules = setting.job, rules or Rules()
     sources = [job.source, *(other.job.source for other in job.neighbours)]
     labels = _labels(sources)
-    compiled = [_to_compile(setting, strategy, labels[0])]
+    compiled = [PlacedJob.of(setting, strategy, label=labels[0])]
     alone_s = [alone.makespan_s]
     for other, label in zip(job.neighbours, labels[1:], strict=True):
         try:
@@ -134,7 +134,7 @@ def _labels(sources: Sequence[str]) -> list[str]:
     return labels
 
 
-def _neighbour(host: Setting, job: Job, label: str) -> JobToCompile:
+def _neighbour(host: Setting, job: Job, label: str) -> PlacedJob:
     """Return a neighbour, ready to be compiled."""
     setting = setting_of(job, host.calibration)
     strategy = job.strategy
@@ -142,23 +142,7 @@ def _neighbour(host: Setting, job: Job, label: str) -> JobToCompile:
     check_recomputation(strategy, setting.model)
     if isinstance(strategy, StrategyOptions):
         strategy = strategy_of(strategy, model=setting.model, global_batch=job.data.global_batch)
-    return _to_compile(setting, strategy, label)
-
-
-def _to_compile(setting: Setting, strategy: Strategy, label: str) -> JobToCompile:
-    job = setting.job
-    return JobToCompile(
-        model=setting.model,
-        strategy=strategy,
-        rates=setting.rates,
-        software=setting.software,
-        optimizer=job.optimizer,
-        sequence=job.data.sequence_length,
-        global_batch=job.data.global_batch,
-        devices=None if job.devices is None else np.array(job.devices, dtype=np.int64),
-        label=label,
-        loader=job.data.loader,
-    )
+    return PlacedJob.of(setting, strategy, label=label)
 
 
 def _phases(neighbours: Sequence[Neighbour], alone_s: Sequence[float]) -> list[tuple[float, ...]]:

@@ -105,7 +105,8 @@ class Tables:
         ones = np.ones(len(first))
         own = {axis: values[axis][first] if axis in ("tp", "cp", "ep") else ones for axis in AXES}
         placement = _placement(own, domain, self.leaf_devices, filled[first])
-        scale = _scale(own, micro_batch[first], setting, program)
+        sequence = setting.job.data.sequence_length
+        scale = program.scale(own, micro_batch[first], sequence=sequence)
         device = DeviceOfPool(setting=setting, rates=rates, behind=self.pool.node.host.behind)
         pipelining = Pipelining.of(rates, self.overlap)
         columns = [*own.values(), micro_batch[first], filled[first]]
@@ -123,7 +124,7 @@ class Tables:
         self.update_rates = tier.rates(self.rates, program.model, first, values["pp"])
         own = {axis: v[first] for axis, v in values.items()}
         own["pp"] = np.ones(len(first))
-        scale = _scale(own, np.ones(len(first)), setting, program)
+        scale = program.scale(own, np.ones(len(first)), sequence=sequence)
         placement = _placement(own, domain, self.leaf_devices, filled[first])
         device = DeviceOfPool(setting=setting, rates=self.rates, behind=device.behind)
         often = options.traffic.reduce_every_micro_batch
@@ -299,14 +300,3 @@ def _inside(values: Mapping[str, Floats], domain: int) -> dict[str, Floats]:
         inside[axis] = np.clip(np.floor(domain / stride), 1.0, values[axis])
         stride = stride * values[axis]
     return inside
-
-
-def _scale(
-    values: Mapping[str, Floats], micro_batch: Floats, setting: Setting, program: ModelProgram
-) -> Scale:
-    return Scale(
-        micro_batch=micro_batch,
-        sequence=float(setting.job.data.sequence_length),
-        degrees=values,
-        batch_axes=program.batch_axes,
-    )

@@ -17,14 +17,11 @@ from wattree.compiler.tasks.stage import (
 from wattree.compiler.tasks.step_tasks import BuiltStage, stages_and_ranks, with_levels
 from wattree.compiler.tasks.table import Names
 from wattree.compiler.tasks.tier_use import TierTraffic, tier_traffic
-from wattree.cost import Software
 from wattree.cost.loading import Loader
-from wattree.cost.rates import Rates
 from wattree.errors import StrategyError
 from wattree.graph import (
     ExecutionGraph,
     JobTasks,
-    ModelGraph,
     tasks_of_jobs,
 )
 from wattree.hardware import Cluster
@@ -35,9 +32,8 @@ from wattree.lowering.loading import Loading
 from wattree.lowering.offload import (
     check_shared_tiers,
 )
-from wattree.lowering.step import JobToCompile, Steps, steps_of
+from wattree.lowering.step import LoweredJob, PlacedJob, steps_of
 from wattree.lowering.topology import MeshTopology
-from wattree.strategy import Strategy
 
 __all__ = ["Compilation", "compile_job", "compile_jobs"]
 
@@ -74,55 +70,21 @@ class Compilation:
 
 
 def compile_job(
-    model: ModelGraph,
-    strategy: Strategy,
-    cluster: Cluster,
-    *,
-    rates: Rates | Sequence[Rates],
-    software: Software,
-    optimizer: str,
-    sequence: int,
-    global_batch: int,
-    fold: bool = True,
-    detail: bool = True,
-    devices: NDArray[np.int64] | None = None,
-    loader: Loader | None = None,
-    spilled: float = 0.0,
+    job: PlacedJob, cluster: Cluster, *, fold: bool = True, detail: bool = True
 ) -> Compilation:
     """Return the execution graph of one training step.
 
     Args:
-        model: What to train.
-        strategy: How.
+        job: What to train, how, with what.
         cluster: On what; its devices beyond the mesh stay idle.
-        rates: What its devices reach, by pool; of a single pool just that.
-        software: Habits of the software.
-        optimizer: Name of the optimiser.
-        sequence: Tokens per sample.
-        global_batch: Samples per step.
         fold: One class for ranks that do the same; otherwise every rank is played.
         detail: A task per operator; otherwise runs of undisturbed compute are merged, which
             changes no time.
-        devices: Device of each rank; None puts rank r on device r.
-        loader: How its data is loaded; None where nothing is known of that.
-        spilled: Share of what has no place of its own that lies in expanded memory.
 
     Raises:
         StrategyError: The strategy fits neither the model nor the cluster; every misfit listed.
     """
-    job = JobToCompile(
-        model=model,
-        strategy=strategy,
-        rates=rates,
-        software=software,
-        optimizer=optimizer,
-        sequence=sequence,
-        global_batch=global_batch,
-        devices=devices,
-        loader=loader,
-        spilled=spilled,
-    )
-    steps = steps_of(job, cluster, _tiers([job], cluster), loader)
+    steps = steps_of(job, cluster, _tiers([job], cluster), job.loader)
     made = _graph([steps], fold=fold, detail=detail)
     step = steps.of_kind[0]
     return Compilation(
@@ -140,7 +102,7 @@ def compile_job(
 
 
 def compile_jobs(
-    jobs: Sequence[JobToCompile], cluster: Cluster, *, fold: bool = True, detail: bool = True
+    jobs: Sequence[PlacedJob], cluster: Cluster, *, fold: bool = True, detail: bool = True
 ) -> tuple[ExecutionGraph, tuple[JobTasks, ...]]:
     """Return the graph of one step of each job, and which part of it each job is.
 
@@ -172,7 +134,7 @@ def compile_jobs(
     return made.graph, tasks_of_jobs(made.graph, made.classes)
 
 
-def _tiers(jobs: Sequence[JobToCompile], cluster: Cluster) -> tuple[str, ...]:
+def _tiers(jobs: Sequence[PlacedJob], cluster: Cluster) -> tuple[str, ...]:
     """Return the memory behind the devices that any of the jobs copies to and from."""
     used = dict.fromkeys(t for job in jobs for t in job.strategy.traffic.offload.tiers)
     if used and not cluster.is_mixed and (cxl := cluster.node.cxl) and cxl.is_reached:
@@ -180,7 +142,7 @@ def _tiers(jobs: Sequence[JobToCompile], cluster: Cluster) -> tuple[str, ...]:
     return tuple(used)
 
 
-def _storage(jobs: Sequence[JobToCompile]) -> Loader | None:
+def _storage(jobs: Sequence[PlacedJob]) -> Loader | None:
     """Return a loader that reads the storage which all jobs share; None if none reads any.
 
     Raises:
@@ -210,7 +172,7 @@ class _Made:
     class_pools: NDArray[np.int64]
 
 
-def _graph(all_steps: Sequence[Steps], *, fold: bool, detail: bool) -> _Made:
+def _graph(all_steps: Sequence[LoweredJob], *, fold: bool, detail: bool) -> _Made:
     """Return the graph of one step of each job."""
     names, items = Names(), Items()
     programs: list[StageProgram] = []

@@ -3,14 +3,14 @@
 from wattree.lowering.block import ModelProgram, compile_model
 from wattree.lowering.costs import BlockCosts, Placement, block_costs
 from wattree.lowering.program import BlockProgram, CollectiveKind, Scale
-from wattree.lowering.step import JobToCompile
+from wattree.lowering.step import PlacedJob
 
 __all__ = [
     "BlockCosts",
     "BlockProgram",
     "CollectiveKind",
-    "JobToCompile",
     "ModelProgram",
+    "PlacedJob",
     "Placement",
     "Scale",
     "block_costs",

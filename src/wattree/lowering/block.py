@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wattree.graph import Block, BlockInstance, Extent, Handed, Made, ModelGraph
 from wattree.lowering.layout import PARTIAL, Layout
 from wattree.lowering.passes.backward import backward_steps
@@ -22,7 +25,9 @@ from wattree.lowering.program import (
     ExpertPlace,
     LocalSize,
     OwnedOperator,
+    Scale,
     StepPhase,
+    TokenLoad,
 )
 from wattree.strategy import OWNER, Choices, StrategyTree
 from wattree.strategy.parts import is_sample_table, looked_up
@@ -47,6 +52,30 @@ class ModelProgram:
     programs: tuple[BlockProgram, ...]
     instances: tuple[int, ...]
     batch_axes: tuple[str, ...]
+
+    def scale(
+        self,
+        degrees: Mapping[str, NDArray[np.float64]],
+        micro_batch: NDArray[np.float64],
+        *,
+        sequence: int,
+        load: TokenLoad | None = None,
+    ) -> Scale:
+        """Return the numbers that fill in the symbols of the programs.
+
+        Args:
+            degrees: Axis → degrees, of one strategy or of many.
+            micro_batch: Samples of each.
+            sequence: Tokens per sample.
+            load: Tokens of their experts; None where all ranks have as many.
+        """
+        return Scale(
+            micro_batch=micro_batch,
+            sequence=float(sequence),
+            degrees=degrees,
+            batch_axes=self.batch_axes,
+            load=load,
+        )
 
     @property
     def owned(self) -> tuple[OwnedOperator, ...]:

@@ -31,6 +31,7 @@ from wattree.lowering.owners import first_rank_levels, owner_levels
 from wattree.lowering.passes.window import window_part_misfits
 from wattree.lowering.program import Scale
 from wattree.lowering.rank_kinds import RankKind, RankKinds, RankPlacement, axes_sets, rank_kinds
+from wattree.lowering.setting import Setting
 from wattree.lowering.stages import cut_chunks
 from wattree.lowering.storage import (
     Storage,
@@ -42,7 +43,7 @@ from wattree.lowering.token_load import RankLevels, rank_levels
 from wattree.lowering.topology import MeshTopology
 from wattree.strategy import TIME_SLICED, Offload, Strategy
 
-__all__ = ["JobToCompile", "Step", "Steps", "steps_of"]
+__all__ = ["LoweredJob", "LoweredStep", "PlacedJob", "steps_of"]
 
 #: Bytes of one token id as loaders hand it to the device (int64).
 _TOKEN_BYTES = 8.0
@@ -51,10 +52,18 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobToCompile:
-    """One of several jobs on a cluster. Arguments of `compile_job`, and a name.
+class PlacedJob:
+    """One job on its devices: all that its step is lowered from.
 
     Attributes:
+        model: What to train.
+        strategy: How.
+        rates: What its devices reach, by pool; of a single pool just that.
+        software: What its software does by default.
+        optimizer: Name of the optimizer.
+        sequence: Tokens per sample.
+        global_batch: Samples per step.
+        devices: Device of each rank; None puts rank r on device r.
         label: What the names of its rank classes begin with.
         loader: How its data is loaded; None where nothing is known of that.
         spilled: Share of what has no place of its own that lies in expanded memory.
@@ -72,9 +81,29 @@ class JobToCompile:
     loader: Loader | None = None
     spilled: float = 0.0
 
+    @classmethod
+    def of(
+        cls, setting: Setting, strategy: Strategy, *, label: str = "", spilled: float = 0.0
+    ) -> PlacedJob:
+        """Return the job of a setting under one strategy."""
+        job = setting.job
+        return cls(
+            model=setting.model,
+            strategy=strategy,
+            rates=setting.pool_rates,
+            software=setting.software,
+            optimizer=job.optimizer,
+            sequence=job.data.sequence_length,
+            global_batch=job.data.global_batch,
+            devices=None if job.devices is None else np.array(job.devices, dtype=np.int64),
+            label=label,
+            loader=job.data.loader,
+            spilled=spilled,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class LoweredStep:
     """All that one training step is made of on ranks of a kind, before it becomes tasks."""
 
     program: ModelProgram
@@ -115,10 +144,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class LoweredJob:
     """One job's step on each kind of its ranks, its rates and its loading by pool."""
 
-    of_kind: tuple[Step, ...]
+    of_kind: tuple[LoweredStep, ...]
     kinds: RankKinds
     rates: tuple[Rates, ...]
     loading: tuple[Loading, ...]
@@ -130,7 +159,7 @@ class Steps:
         return self.of_kind[0].topology
 
 
-def with_changes(job: JobToCompile) -> JobToCompile:
+def with_changes(job: PlacedJob) -> PlacedJob:
     """Return the job with the model that its strategy makes of its own.
 
     Raises:
@@ -146,7 +175,7 @@ def with_changes(job: JobToCompile) -> JobToCompile:
     )
 
 
-def with_processes(job: JobToCompile) -> JobToCompile:
+def with_processes(job: PlacedJob) -> PlacedJob:
     """Return the job of one process on each device, on what others of its device leave of it.
 
     Raises:
@@ -166,8 +195,8 @@ def with_processes(job: JobToCompile) -> JobToCompile:
 
 
 def steps_of(
-    job: JobToCompile, cluster: Cluster, tiers: Sequence[str], storage: Loader | None = None
-) -> Steps:
+    job: PlacedJob, cluster: Cluster, tiers: Sequence[str], storage: Loader | None = None
+) -> LoweredJob:
     """Return what a job's step is made of on each kind of its ranks.
 
     Args:
@@ -208,7 +237,13 @@ def steps_of(
     if strategy.traffic.offload.tables is not None:
         check_far_tables(program, software, strategy.traffic)
     levels = _uneven(job, program, cluster)
-    scale = _scale(strategy, program, sequence, global_batch, levels)
+    share = strategy.schedule.micro_batches * strategy.mesh.size(program.batch_axes)
+    scale = program.scale(
+        {axis: np.array([float(degree)]) for axis, degree in strategy.mesh.axes},
+        np.full(1 if levels is None else len(levels.load.tokens), global_batch / share),
+        sequence=sequence,
+        load=None if levels is None else levels.load,
+    )
     if strategy.single_process:
         scale = replace(scale, launches=float(strategy.mesh.ranks))
     state = optimizer_state_bytes(job.optimizer)
@@ -254,7 +289,7 @@ def steps_of(
             else 0.0,
         )
         steps.append(
-            Step(
+            LoweredStep(
                 program=program,
                 strategy=strategy,
                 topology=topology,
@@ -272,10 +307,12 @@ def steps_of(
                 levels=levels,
             )
         )
-    return Steps(of_kind=tuple(steps), kinds=kinds, rates=by_pool, loading=loading, label=job.label)
+    return LoweredJob(
+        of_kind=tuple(steps), kinds=kinds, rates=by_pool, loading=loading, label=job.label
+    )
 
 
-def _loading(job: JobToCompile, topology: MeshTopology, *, samples: float) -> tuple[Loading, ...]:
+def _loading(job: PlacedJob, topology: MeshTopology, *, samples: float) -> tuple[Loading, ...]:
     """Return what loading samples is to the ranks of each pool; nothing without a loader."""
     if job.loader is None:
         return ()
@@ -290,7 +327,7 @@ def _loading(job: JobToCompile, topology: MeshTopology, *, samples: float) -> tu
     return found
 
 
-def _expanded(job: JobToCompile, cluster: Cluster, reached: Offload) -> ExpandedMemory | None:
+def _expanded(job: PlacedJob, cluster: Cluster, reached: Offload) -> ExpandedMemory | None:
     """Return the expanded memory of a device, with what lies there."""
     layers = max(job.model.layers, 1) / job.strategy.mesh.degree("pp")
     return expanded_memory(
@@ -302,7 +339,7 @@ def _expanded(job: JobToCompile, cluster: Cluster, reached: Offload) -> Expanded
     )
 
 
-def _uneven(job: JobToCompile, program: ModelProgram, cluster: Cluster) -> RankLevels | None:
+def _uneven(job: PlacedJob, program: ModelProgram, cluster: Cluster) -> RankLevels | None:
     """Return how unequally the ranks are loaded; None where all do the same.
 
     Raises:
@@ -395,7 +432,7 @@ def single_process_misfits(strategy: Strategy, cluster: Cluster) -> dict[str, st
 
 
 def _topology(
-    job: JobToCompile, cluster: Cluster, tiers: Sequence[str], storage: Loader | None
+    job: PlacedJob, cluster: Cluster, tiers: Sequence[str], storage: Loader | None
 ) -> MeshTopology:
     """Return the mesh on the cluster, with links to memory behind its devices and to storage."""
     topology = MeshTopology(mesh=job.strategy.mesh, cluster=cluster, devices=job.devices)
@@ -454,22 +491,3 @@ def _check_place(topology: MeshTopology, rates: Sequence[Rates]) -> None:
                 "has algorithms, or where nodes have no switch inside: it matters which devices"
             }
         )
-
-
-def _scale(
-    strategy: Strategy,
-    program: ModelProgram,
-    sequence: int,
-    global_batch: int,
-    levels: RankLevels | None,
-) -> Scale:
-    replicas = strategy.mesh.size(program.batch_axes)
-    micro_batch = global_batch / (strategy.schedule.micro_batches * replicas)
-    count = 1 if levels is None else len(levels.load.tokens)
-    return Scale(
-        micro_batch=np.full(count, micro_batch),
-        sequence=float(sequence),
-        degrees={axis: np.array([float(degree)]) for axis, degree in strategy.mesh.axes},
-        batch_axes=program.batch_axes,
-        load=None if levels is None else levels.load,
-    )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
-
 from wattree.accounts.executed import ExecutedStep
 from wattree.accounts.expansion import spilled_share
 from wattree.accounts.fabric import Rules
 from wattree.accounts.overhead import process_bytes
 from wattree.compiler import Compilation, compile_job
 from wattree.lowering.setting import Setting
+from wattree.lowering.step import PlacedJob
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 from wattree.trace import Trace
@@ -70,22 +69,8 @@ def compilation_of(
     Raises:
         StrategyError: It does not fit model or cluster.
     """
-    job = setting.job
-    return compile_job(
-        setting.model,
-        strategy,
-        job.cluster,
-        rates=setting.pool_rates,
-        software=setting.software,
-        optimizer=job.optimizer,
-        sequence=job.data.sequence_length,
-        global_batch=job.data.global_batch,
-        fold=fold,
-        detail=detail,
-        devices=None if job.devices is None else np.array(job.devices, dtype=np.int64),
-        loader=job.data.loader,
-        spilled=spilled,
-    )
+    job = PlacedJob.of(setting, strategy, spilled=spilled)
+    return compile_job(job, setting.job.cluster, fold=fold, detail=detail)
 
 
 def written_out(setting: Setting, strategy: Strategy | StrategyOptions) -> Strategy:

@@ -36,7 +36,7 @@ from wattree.lowering.links import alone_s, rank_rates
 from wattree.lowering.loading import loading_stages
 from wattree.lowering.overlap import Pipelining
 from wattree.lowering.stages import cut_chunks
-from wattree.lowering.step import Step, Steps
+from wattree.lowering.step import LoweredJob, LoweredStep
 from wattree.lowering.topology import LinkUse
 from wattree.strategy import Strategy
 from wattree.strategy.schedules import Work
@@ -50,7 +50,7 @@ Floats = NDArray[np.float64]
 
 
 def stages_and_ranks(
-    steps: Steps, names: Names, items: Items, *, detail: bool
+    steps: LoweredJob, names: Names, items: Items, *, detail: bool
 ) -> tuple[list[list[BuiltStage]], RanksOfJob]:
     """Return the stages of a job, each for every level or kind of ranks in it, and its ranks."""
     axes_index: dict[tuple[str, ...], int] = {}
@@ -126,7 +126,7 @@ class BuiltStage(NamedTuple):
 
 def _played_alone(
     program: StageProgram,
-    step: Step,
+    step: LoweredStep,
     uses: Sequence[LinkUse],
     axes_index: dict[tuple[str, ...], int],
 ) -> StageProgram:
@@ -143,7 +143,7 @@ def _played_alone(
 
 
 def _parts(
-    step: Step,
+    step: LoweredStep,
     names: Names,
     items: Items,
     axes_index: dict[tuple[str, ...], int],
@@ -167,7 +167,7 @@ def _parts(
 
 
 def _stages(
-    step: Step,
+    step: LoweredStep,
     parts: Sequence[BlockParts],
     names: Names,
     items: Items,
@@ -242,21 +242,21 @@ def _stages(
     return found
 
 
-def _crossing(step: Step, chunks: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
+def _crossing(step: LoweredStep, chunks: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
     """Return what crosses each border of a chunk, forward and back: first, last and all between."""
     stages, schedule = step.strategy.mesh.degree("pp"), step.strategy.schedule
     given = entering(step.program, chunks, chunk_stages(schedule.placed(stages)))
     return [(0.0, 0.0), *entering_bytes(given, step.program, step.costs), (0.0, 0.0)]
 
 
-def _input_bytes(step: Step, stage: int) -> float:
+def _input_bytes(step: LoweredStep, stage: int) -> float:
     """Return what input batches take on a device of a stage. [B]"""
     strategy = step.strategy
     begins = loading_stages(strategy.schedule, strategy.mesh.degree("pp"))
     return 0.0 if step.loading is None or stage not in begins else step.loading.device_bytes
 
 
-def _stored(step: Step, parts: Sequence[BlockParts], level: int) -> list[BlockParts]:
+def _stored(step: LoweredStep, parts: Sequence[BlockParts], level: int) -> list[BlockParts]:
     """Return the blocks as they are where their activations wait outside of the device."""
     return [
         replace(part, stored_bytes=kept_bytes(costs, level))
@@ -270,7 +270,7 @@ def _splits_backward(strategy: Strategy) -> bool:
     return any(slot.work is Work.INPUT_GRADIENT for order in orders for slot in order)
 
 
-def _check_size(step: Step, parts: Sequence[BlockParts]) -> None:
+def _check_size(step: LoweredStep, parts: Sequence[BlockParts]) -> None:
     """Refuse a step of more tasks than memory can hold, before anything is built."""
     _check_count(
         step,
@@ -281,7 +281,7 @@ def _check_size(step: Step, parts: Sequence[BlockParts]) -> None:
     )
 
 
-def _check_count(step: Step, per_micro_batch: int) -> None:
+def _check_count(step: LoweredStep, per_micro_batch: int) -> None:
     tasks = per_micro_batch * step.strategy.schedule.micro_batches
     if tasks > _MOST_TASKS:
         raise StrategyError(
@@ -293,7 +293,7 @@ def _check_count(step: Step, per_micro_batch: int) -> None:
         )
 
 
-def _update(step: Step, blocks: Sequence[BlockParts]) -> Update:
+def _update(step: LoweredStep, blocks: Sequence[BlockParts]) -> Update:
     """Return the end of a stage's step, and how its data gets there."""
     updated = np.array(sum(block.storage.updated_elements[0] for block in blocks))
     node = step.topology.cluster.pools[step.kind.pool].node

@@ -11,7 +11,7 @@ from wattree.compiler.tasks.copies import COPIES
 from wattree.compiler.tasks.step_tasks import BuiltStage
 from wattree.cost.update import far_update_share
 from wattree.lowering.stages import cut_chunks
-from wattree.lowering.step import Step, Steps
+from wattree.lowering.step import LoweredJob, LoweredStep
 
 __all__ = ["TierTraffic", "tier_traffic"]
 
@@ -33,7 +33,9 @@ class TierTraffic:
     traffic_bytes: float
 
 
-def tier_traffic(steps: Steps, built: Sequence[Sequence[BuiltStage]]) -> tuple[TierTraffic, ...]:
+def tier_traffic(
+    steps: LoweredJob, built: Sequence[Sequence[BuiltStage]]
+) -> tuple[TierTraffic, ...]:
     """Return what one step does with each memory behind the devices that it uses.
 
     Args:
@@ -58,7 +60,7 @@ def tier_traffic(steps: Steps, built: Sequence[Sequence[BuiltStage]]) -> tuple[T
 
 
 def _played(
-    steps: Steps, built: Sequence[Sequence[BuiltStage]]
+    steps: LoweredJob, built: Sequence[Sequence[BuiltStage]]
 ) -> Iterator[tuple[int, int, BuiltStage, int]]:
     """Yield ranks of a stage at a level, the level, what they play, and the stage's number."""
     levels, topology = steps.of_kind[0].levels, steps.topology
@@ -69,7 +71,7 @@ def _played(
             yield len(mine), level, stage, number
 
 
-def _reached_bytes(step: Step, stage: int, level: int) -> float:
+def _reached_bytes(step: LoweredStep, stage: int, level: int) -> float:
     """Return what one rank of a stage reads and writes in expanded memory in a step. [B]"""
     schedule, count = step.strategy.schedule, step.strategy.mesh.degree("pp")
     chunks, placement = cut_chunks(step.program, count, schedule), schedule.placed(count)
