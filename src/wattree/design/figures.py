@@ -61,11 +61,11 @@ def of_estimate(
         feasible=True,
         strategy=options_in_words(options),
         strategy_json={
-            **{axis: getattr(options, axis) for axis in AXES},
-            **{
-                key: getattr(options, key)
-                for key in ("micro_batch", "sharding", "recompute", "schedule", "virtual_stages")
-            },
+            key: options.value(key)
+            for key in (
+                *AXES,
+                *("micro_batch", "sharding", "recompute", "schedule", "virtual_stages"),
+            )
         },
         devices=options.ranks,
         step_time_s=best.step_time_s,

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any, Final
 
 import torch
@@ -189,6 +191,14 @@ def _takes_sequence(example: Callable[..., Any], name: str) -> bool:
     )
 
 
+class _FreshCode(SourceFileLoader):
+    """Compiles a file anew: what Python keeps compiled knows its time by the second only."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the code of the file as it is now."""
+        return self.source_to_code(self.get_data(self.path), self.get_filename(fullname))
+
+
 def _of_file(file: Path) -> Any:
     """Return the module of a file, imported anew if its content changed."""
     try:
@@ -199,7 +209,7 @@ def _of_file(file: Path) -> Any:
     name = f"wattree_model_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = importlib.util.spec_from_file_location(name, file, loader=_FreshCode(name, str(file)))
     assert spec is not None
     assert spec.loader is not None
     code = importlib.util.module_from_spec(spec)
