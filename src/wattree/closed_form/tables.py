@@ -23,7 +23,8 @@ from wattree.closed_form.degrees import MANY, Degrees
 from wattree.cost.update import update_traffic_bytes
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram
-from wattree.lowering.costs import Placement, block_costs
+from wattree.lowering.costs import block_costs
+from wattree.lowering.groups import Placement
 from wattree.lowering.movement import resolved_overlap
 from wattree.lowering.overlap import Pipelining
 from wattree.lowering.program import BlockProgram, Scale, TokenLoad

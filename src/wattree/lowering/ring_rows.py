@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.lowering.costs import PhaseCosts
+from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import ComputeStep, Step
 from wattree.lowering.ring import Ring, block_shares
 from wattree.lowering.rows import Row

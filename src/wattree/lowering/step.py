@@ -19,8 +19,9 @@ from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram, compile_model
 from wattree.lowering.changed import changed_model
 from wattree.lowering.colocation import SharedWork, colocation_misfits
-from wattree.lowering.costs import BlockCosts, GroupShapes, Placement, block_costs
+from wattree.lowering.costs import BlockCosts, block_costs
 from wattree.lowering.dataflow import chunk_stages, with_received
+from wattree.lowering.groups import GroupShapes, Placement
 from wattree.lowering.layout import local_size
 from wattree.lowering.legality import check_fits, check_ring
 from wattree.lowering.loading import Loading, check_host_memory, loading_of, storage_links
