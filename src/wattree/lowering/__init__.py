@@ -3,8 +3,8 @@
 from wattree.lowering.block import ModelProgram, compile_model
 from wattree.lowering.costs import BlockCosts, block_costs
 from wattree.lowering.groups import Placement
+from wattree.lowering.placed import PlacedJob
 from wattree.lowering.program import BlockProgram, CollectiveKind, Scale
-from wattree.lowering.step import PlacedJob
 
 __all__ = [
     "BlockCosts",

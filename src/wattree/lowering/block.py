@@ -14,21 +14,15 @@ from wattree.graph import Block, BlockInstance, Extent, Handed, Made, ModelGraph
 from wattree.lowering.layout import PARTIAL, Layout
 from wattree.lowering.passes.backward import backward_steps
 from wattree.lowering.passes.context import exchanges_of
-from wattree.lowering.passes.forward import Placed, StepList, forward_steps
+from wattree.lowering.passes.forward import forward_steps
 from wattree.lowering.passes.gathered import kept_gathers
 from wattree.lowering.passes.memory import parameter_groups, saved_tensors
 from wattree.lowering.passes.propagate import Split, operator_splits, required_layout
 from wattree.lowering.passes.statistics import statistics_axes
+from wattree.lowering.passes.step_list import Placed, StepList
 from wattree.lowering.passes.window import window_parts
-from wattree.lowering.program import (
-    BlockProgram,
-    ExpertPlace,
-    LocalSize,
-    OwnedOperator,
-    Scale,
-    StepPhase,
-    TokenLoad,
-)
+from wattree.lowering.program import BlockProgram, LocalSize, Scale, StepPhase, TokenLoad
+from wattree.lowering.spread import ExpertPlace, OwnedOperator
 from wattree.strategy import OWNER, Choices, StrategyTree
 from wattree.strategy.parts import is_sample_table, looked_up
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from wattree.graph import Block, Operator, OperatorKind, Parameter
 from wattree.lowering.layout import Layout, layout_of
-from wattree.lowering.passes.forward import PRODUCTS, Placed, StepList, together
+from wattree.lowering.passes.operator_step import PRODUCTS, together
 from wattree.lowering.passes.propagate import Split
+from wattree.lowering.passes.step_list import Placed, StepList
 from wattree.lowering.program import (
     CollectiveKind,
     CollectiveStep,
