@@ -102,8 +102,7 @@ def step_energy(
             known of it. [s]
     """
     if class_pools is None:
-        only = cluster.pools.index(cluster.pool)
-        class_pools = np.full(len(trace.graph.class_ranks), only)
+        class_pools = np.full(len(trace.graph.class_ranks), cluster.pools.index(cluster.pool))
     paid = cluster.pool_nodes(ranks) if nodes is None else nodes
     standing = _standing(cluster, paid)
     step_s, graph = trace.makespan_s, trace.graph
