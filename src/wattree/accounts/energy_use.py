@@ -15,7 +15,8 @@ from wattree.accounts.materials import core_times_s
 from wattree.energy import DevicePower, dynamic_energy_j, loading_energy_j
 from wattree.graph import Phase, StageLabel, StreamKind, TaskKind
 from wattree.hardware import Cluster
-from wattree.sim.occupancy import BINS, CLASSES, Occupancy, class_column, occupancy
+from wattree.sim.occupancy import class_column, occupancy
+from wattree.sim.sweep import BINS, CLASSES, Occupancy
 from wattree.trace import EnergyUse, PowerOverTime, Trace
 
 __all__ = ["StepEnergy", "standing_w", "step_energy"]
