@@ -100,15 +100,7 @@ def occupancy(
         waiting_j=np.zeros((number, len(Wait))),
         power_j=np.zeros((number, BINS)),
     )
-    tasks = _Tasks(
-        start_s=trace.start_s,
-        end_s=trace.end_s,
-        energy_j=energy_j,
-        role=_roles(graph),
-        stage=graph.stage,
-        operator_class=class_column(graph),
-        kind=graph.kind,
-    )
+    tasks = _tasks(trace, energy_j)
     members = _Members(graph.stream_offsets, graph.stream_ids, graph.stream_class)
     counts = np.zeros(len(graph.stream_class), dtype=np.int64)
     spans = np.stack([np.full(number, graph.tasks), np.zeros(number, np.int64)], axis=1)
@@ -131,6 +123,19 @@ def occupancy(
             stints, lanes, batch, most_w, spins_w, trace.makespan_s, starved, _scratch(lanes), found
         )
     return found
+
+
+def _tasks(trace: Trace, energy_j: Floats) -> _Tasks:
+    graph = trace.graph
+    return _Tasks(
+        start_s=trace.start_s,
+        end_s=trace.end_s,
+        energy_j=energy_j,
+        role=_roles(graph),
+        stage=graph.stage,
+        operator_class=class_column(graph),
+        kind=graph.kind,
+    )
 
 
 def class_column(graph: ExecutionGraph) -> NDArray[np.int8]:
