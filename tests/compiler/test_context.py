@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.compiler.jobs import HEADS, HIDDEN, SEQUENCE, WIDTH, Job, dense
 from wattree.errors import StrategyError
 from wattree.graph import OperatorKind
-from wattree.lowering.costs import PhaseCosts
+from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import (
     CollectiveKind,
     CollectiveStep,

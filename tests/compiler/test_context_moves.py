@@ -16,7 +16,7 @@ from tests.search.jobs import setting
 from wattree.accounts.alive import alive_tensors
 from wattree.closed_form.degrees import Degrees
 from wattree.closed_form.strategies import estimate
-from wattree.lowering.costs import collective_costs
+from wattree.lowering.collective_costs import collective_costs
 from wattree.lowering.program import CollectiveKind
 from wattree.lowering.topology import MeshTopology
 from wattree.predict import predicted

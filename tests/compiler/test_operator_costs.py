@@ -20,7 +20,7 @@ from wattree.hardware import (
     load_site,
     site_names,
 )
-from wattree.lowering.costs import _product
+from wattree.lowering.matmul_costs import matmul_costs
 from wattree.lowering.operator_costs import (
     convolution_costs,
     library_passes,
@@ -256,7 +256,7 @@ def test_products_in_turn_do_the_same_work_one_step_after_another() -> None:
         ),
     )
     in_turn = replace(whole, in_turn=LocalSize(50.0))
-    once, steps = (_product(step, SCALE, rates, software) for step in (whole, in_turn))
+    once, steps = (matmul_costs(step, SCALE, rates, software) for step in (whole, in_turn))
     assert steps[1] == once[1]
     assert steps[2] - once[2] == pytest.approx(49 * 4096 * 1024 * 4)
     assert steps[0] > 2 * once[0]

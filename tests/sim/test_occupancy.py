@@ -11,7 +11,8 @@ from tests.strategies import TaskSpec, execution_graphs, graph_of
 from wattree.accounts.breakdown import starved_span, tasks_of, time_parts
 from wattree.graph import ExecutionGraph, OperatorClass, Phase, StageLabel, TaskKind
 from wattree.sim import play
-from wattree.sim.occupancy import CLASSES, Occupancy, Wait, occupancy
+from wattree.sim.occupancy import occupancy
+from wattree.sim.sweep import CLASSES, Occupancy, Wait
 from wattree.trace import Trace
 
 NO_LIMIT_W = 1e300

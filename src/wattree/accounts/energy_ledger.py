@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from wattree.graph import OperatorClass, StageLabel
 from wattree.hardware import Cluster, Host, Pool
-from wattree.sim.occupancy import BINS, CLASSES, Occupancy, Wait
+from wattree.sim.sweep import BINS, CLASSES, Occupancy, Wait
 from wattree.trace import COMPONENTS, DeviceEnergy, EnergyEntry, EnergyUse, WaitingUse
 
 __all__ = ["Drawn", "account", "standing_of"]

@@ -15,7 +15,8 @@ from wattree.accounts.materials import core_times_s
 from wattree.energy import DevicePower, dynamic_energy_j, loading_energy_j
 from wattree.graph import Phase, StageLabel, StreamKind, TaskKind
 from wattree.hardware import Cluster
-from wattree.sim.occupancy import BINS, CLASSES, Occupancy, class_column, occupancy
+from wattree.sim.occupancy import class_column, occupancy
+from wattree.sim.sweep import BINS, CLASSES, Occupancy
 from wattree.trace import EnergyUse, PowerOverTime, Trace
 
 __all__ = ["StepEnergy", "standing_w", "step_energy"]
@@ -102,8 +103,7 @@ def step_energy(
             known of it. [s]
     """
     if class_pools is None:
-        only = cluster.pools.index(cluster.pool)
-        class_pools = np.full(len(trace.graph.class_ranks), only)
+        class_pools = np.full(len(trace.graph.class_ranks), cluster.pools.index(cluster.pool))
     paid = cluster.pool_nodes(ranks) if nodes is None else nodes
     standing = _standing(cluster, paid)
     step_s, graph = trace.makespan_s, trace.graph

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.lowering.costs import (
-    BlockCosts,
-    PhaseCosts,
-)
+from wattree.lowering.costs import BlockCosts
+from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import CollectiveStep, ComputeStep, Scale
 from wattree.lowering.split import SplitBackward, split_backward
 from wattree.lowering.storage import Storage

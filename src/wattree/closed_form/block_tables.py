@@ -14,8 +14,11 @@ from wattree.closed_form.stragglers import computing_s
 from wattree.cost.rates import Rates
 from wattree.cost.update import update_bytes_per_s, update_traffic_bytes
 from wattree.energy import dynamic_energy_j
-from wattree.lowering.costs import BlockCosts, PhaseCosts, Placement, collective_costs
+from wattree.lowering.collective_costs import collective_costs
+from wattree.lowering.costs import BlockCosts
+from wattree.lowering.groups import Placement
 from wattree.lowering.overlap import Pipelining, hidden_beside, phase_span_s
+from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import CollectiveKind, CollectiveStep, Scale
 from wattree.lowering.setting import Setting
 from wattree.lowering.storage import Storage, SyncGroup, buffer_bytes

@@ -120,20 +120,10 @@ def held_by_stages(
             for chunk in range(placement.chunks)
         ]
     )
-    held = np.zeros((len(program.instances) + 1, len(program.programs)))
-    held[np.arange(1, len(held)), program.instances] = 1.0
-    held = np.cumsum(held, axis=0)
-    ends = np.cumsum([len(chunk) for chunk in chunks])
-    per_chunk = np.diff(held[np.concatenate(([0], ends))], axis=0)
-    per_chunk = per_chunk[on_stage]
-    virtual = placement.chunks
-    begin = per_chunk[0] if virtual > 1 else np.zeros_like(per_chunk[0])
-    parts = np.stack([begin, per_chunk[1:-1].sum(axis=0), per_chunk[-1]], axis=1)
+    parts = _parts(_per_chunk(program, chunks)[on_stage])
     pools = np.ones((1, stages)) if pools is None else pools
     crossing, copies = _handed(program, chunks, placement)
-    copies = copies[on_stage]
-    begin = copies[0] if virtual > 1 else np.zeros_like(copies[0])
-    received = np.stack([begin, copies[1:-1].sum(axis=0), copies[-1]], axis=1)
+    received = _parts(copies[on_stage])
     # Stages on other pools are of other kinds, whatever they hold.
     rows = [parts.reshape(stages, -1), received.reshape(stages, -1), pools.T]
     told = np.concatenate(rows, axis=1)
@@ -146,7 +136,7 @@ def held_by_stages(
         schedule=schedule.name,
         copies=placement.copies,
         stages=stages,
-        virtual=virtual,
+        virtual=placement.chunks,
         counts=kinds.sum(axis=1),
         parts=np.ascontiguousarray(kinds.transpose(1, 0, 2)),
         programs=tuple(
@@ -161,6 +151,23 @@ def held_by_stages(
         crossings=np.concatenate([mean[None], np.unique(crossing, axis=0)]),
         received=np.ascontiguousarray(received[first].transpose(1, 0, 2)),
     )
+
+
+def _per_chunk(program: ModelProgram, chunks: Sequence[Sequence[int]]) -> Floats:
+    """Return how many blocks of each program a chunk has, `(chunks, programs)`."""
+    held = np.zeros((len(program.instances) + 1, len(program.programs)))
+    held[np.arange(1, len(held)), program.instances] = 1.0
+    ends = np.cumsum([len(chunk) for chunk in chunks])
+    return np.diff(np.cumsum(held, axis=0)[np.concatenate(([0], ends))], axis=0)
+
+
+def _parts(of_chunks: Floats) -> Floats:
+    """Return the first chunk of each stage, those between, and the last, `(stages, 3, ...)`.
+
+    A stage of one chunk has only a last one.
+    """
+    begin = of_chunks[0] if len(of_chunks) > 1 else np.zeros_like(of_chunks[0])
+    return np.stack([begin, of_chunks[1:-1].sum(axis=0), of_chunks[-1]], axis=1)
 
 
 def _handed(

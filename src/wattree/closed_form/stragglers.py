@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from wattree.closed_form.stage_kinds import StageKinds
 from wattree.energy import DevicePower
 from wattree.job import Job
-from wattree.lowering.costs import PhaseCosts
+from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import CollectiveStep
 
 __all__ = ["Stragglers", "computing_s", "slowed_kinds", "slowed_stages"]

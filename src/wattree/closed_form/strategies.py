@@ -159,8 +159,8 @@ class Screened:
         memory, over = np.zeros_like(time_s), np.zeros_like(time_s)
         pools, room = np.zeros(len(time_s), dtype=np.int64), np.ones(len(time_s), dtype=bool)
         if spilled is None:  # what is held where depends on no bandwidth, and is known
-            tensors = screen.tensor_bytes()
-            memory, pools = screen.fullest(tensors)
+            tensors = screen.memory.tensor_bytes()
+            memory, pools = screen.memory.fullest(tensors)
             if self.options.traffic.offload.tiers:
                 over, room = _overflow(setting, screen, tensors)
         energy_j = screen.energy_j(time_s, screen.dynamic_j())
@@ -214,7 +214,7 @@ def _overflow(
     over = spilled_share(kinds.most(footprint), node.device.memory_bytes, offload)
     if "cxl" not in offload.tiers:
         return over, np.ones(len(over), dtype=bool)
-    used = screen.placed_bytes() + over[kinds.strategy] * footprint
+    used = screen.memory.placed_bytes() + over[kinds.strategy] * footprint
     room, whose = tier_room(node, "cxl")
     ranks = screen.tables.ranks
     if whose == "pool":

@@ -23,7 +23,8 @@ from wattree.closed_form.degrees import MANY, Degrees
 from wattree.cost.update import update_traffic_bytes
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram
-from wattree.lowering.costs import Placement, block_costs
+from wattree.lowering.costs import block_costs
+from wattree.lowering.groups import Placement
 from wattree.lowering.movement import resolved_overlap
 from wattree.lowering.overlap import Pipelining
 from wattree.lowering.program import BlockProgram, Scale, TokenLoad
@@ -82,36 +83,51 @@ class Tables:
         software, cluster = setting.software, setting.job.cluster
         self.pool = cluster.pools[pool]
         values = {axis: v.astype(np.float64) for axis, v in degrees.axes.items()}
-        domain = self.pool.domain_devices
         self.leaf_devices = self.pool.node.devices * cluster.fabric.leaf_nodes
-        micro_batch = degrees.micro_batch.astype(np.float64)
         self.ranks = np.prod(list(values.values()), axis=0)
         # Where links are played, it matters how full a domain is of groups.
-        filled = np.zeros_like(micro_batch)
+        filled = np.zeros_like(self.ranks)
         if self.rates.collectives.looks_at_any():
-            filled = np.minimum(self.ranks, float(domain))
+            filled = np.minimum(self.ranks, float(self.pool.domain_devices))
         tier = ExpandedTier.of(setting.job.cluster, options, spilled)
-        told = tier.told(values["pp"])
         self.state_bytes = optimizer_state_bytes(setting.job.optimizer)
         self.overlap = resolved_overlap(options, software)
         # Neither what overflows nor the experts' load is told by degrees.
         if kept is None or spilled is not None or tier.reached.tiers or options.expert_load:
             kept = KeptTables()
         same = id(setting), pool, colocation, program.batch_axes
+        self.blocks = self._blocks(values, filled, tier, kept, same)
+        self.storages = self._storages(values, filled, tier, kept, same)
+        self._stacked: dict[str, Floats] = {}
+        nodes = np.maximum(_nodes(cluster, self.ranks), 1.0)
+        self.slowdown = 1.0 + self.rates.straggling * np.log2(nodes)
+
+    def _blocks(
+        self,
+        values: Mapping[str, Floats],
+        filled: Floats,
+        tier: ExpandedTier,
+        kept: KeptTables,
+        same: tuple[Hashable, ...],
+    ) -> list[BlockTable]:
+        """Return the tables of blocks for distinct columns of `values`; all keys have `same`."""
+        setting, program = self.setting, self.program
+        micro_batch = self.degrees.micro_batch.astype(np.float64)
         # Blocks: replicas beyond ep change nothing inside a block, so they count as 1 here.
         inside = [values[axis] for axis in ("tp", "cp", "ep")]
+        told = tier.told(values["pp"])
         first, self.block_of = _distinct(*inside, micro_batch, filled, *told)
         rates = tier.rates(self.rates, program.model, first, values["pp"])
         ones = np.ones(len(first))
         own = {axis: values[axis][first] if axis in ("tp", "cp", "ep") else ones for axis in AXES}
-        placement = _placement(own, domain, self.leaf_devices, filled[first])
+        placement = self._placement(own, filled[first])
         sequence = setting.job.data.sequence_length
         scale = program.scale(own, micro_batch[first], sequence=sequence)
         device = DeviceOfPool(setting=setting, rates=rates, behind=self.pool.node.host.behind)
         pipelining = Pipelining.of(rates, self.overlap)
         columns = [*own.values(), micro_batch[first], filled[first]]
         key = (*same, pipelining, np.stack(columns).tobytes())
-        self.blocks = [
+        return [
             kept.of(
                 (*key, *map(id, (p.forward, p.recomputation, p.backward, p.saved, p.handed))),
                 (setting, p),
@@ -119,17 +135,30 @@ class Tables:
             )
             for p in program.programs
         ]
-        # Storage: the micro-batch does not matter.
+
+    def _storages(
+        self,
+        values: Mapping[str, Floats],
+        filled: Floats,
+        tier: ExpandedTier,
+        kept: KeptTables,
+        same: tuple[Hashable, ...],
+    ) -> list[StorageTable]:
+        """Return the tables of parameters, likewise; the micro-batch does not matter."""
+        setting, program = self.setting, self.program
+        told = tier.told(values["pp"])
         first, self.storage_of = _distinct(*(values[a] for a in AXES if a != "pp"), filled, *told)
         self.update_rates = tier.rates(self.rates, program.model, first, values["pp"])
         own = {axis: v[first] for axis, v in values.items()}
         own["pp"] = np.ones(len(first))
+        sequence = setting.job.data.sequence_length
         scale = program.scale(own, np.ones(len(first)), sequence=sequence)
-        placement = _placement(own, domain, self.leaf_devices, filled[first])
-        device = DeviceOfPool(setting=setting, rates=self.rates, behind=device.behind)
-        often = options.traffic.reduce_every_micro_batch
+        placement = self._placement(own, filled[first])
+        behind = self.pool.node.host.behind
+        device = DeviceOfPool(setting=setting, rates=self.rates, behind=behind)
+        often = self.options.traffic.reduce_every_micro_batch
         stored = (*same, often, np.stack([*own.values(), filled[first]]).tobytes())
-        self.storages = [
+        return [
             kept.of(
                 (*stored, id(p.parameters)),
                 (setting, p),
@@ -137,9 +166,9 @@ class Tables:
             )
             for p in program.programs
         ]
-        self._stacked: dict[str, Floats] = {}
-        nodes = np.maximum(_nodes(cluster, self.ranks), 1.0)
-        self.slowdown = 1.0 + rates.straggling * np.log2(nodes)
+
+    def _placement(self, values: Mapping[str, Floats], filled: Floats) -> Placement:
+        return _placement(values, self.pool.domain_devices, self.leaf_devices, filled)
 
     def __getattr__(self, name: str) -> Floats:
         """Return an array of all blocks, or of all their parameters."""

@@ -11,28 +11,21 @@ from numpy.typing import NDArray
 from wattree.compiler.folding.arrays import execution_graph
 from wattree.compiler.folding.rank_classes import RanksOfJob, rank_classes
 from wattree.compiler.tasks.ledger import Items, MemoryLedger, StageLedger
-from wattree.compiler.tasks.stage import (
-    StageProgram,
-)
+from wattree.compiler.tasks.stage import StageProgram
 from wattree.compiler.tasks.step_tasks import BuiltStage, stages_and_ranks, with_levels
 from wattree.compiler.tasks.table import Names
 from wattree.compiler.tasks.tier_use import TierTraffic, tier_traffic
 from wattree.cost.loading import Loader
 from wattree.errors import StrategyError
-from wattree.graph import (
-    ExecutionGraph,
-    JobTasks,
-    tasks_of_jobs,
-)
+from wattree.graph import ExecutionGraph, JobTasks, tasks_of_jobs
 from wattree.hardware import Cluster
 from wattree.lowering.block import ModelProgram
 from wattree.lowering.colocation import SharedWork
 from wattree.lowering.costs import BlockCosts
 from wattree.lowering.loading import Loading
-from wattree.lowering.offload import (
-    check_shared_tiers,
-)
-from wattree.lowering.step import LoweredJob, PlacedJob, steps_of
+from wattree.lowering.offload import check_shared_tiers
+from wattree.lowering.placed import PlacedJob
+from wattree.lowering.step import LoweredJob, steps_of
 from wattree.lowering.topology import MeshTopology
 
 __all__ = ["Compilation", "compile_job", "compile_jobs"]

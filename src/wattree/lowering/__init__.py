@@ -1,9 +1,10 @@
 """What a strategy, a model, software and a cluster imply for one step, before anybody runs it."""
 
 from wattree.lowering.block import ModelProgram, compile_model
-from wattree.lowering.costs import BlockCosts, Placement, block_costs
+from wattree.lowering.costs import BlockCosts, block_costs
+from wattree.lowering.groups import Placement
+from wattree.lowering.placed import PlacedJob
 from wattree.lowering.program import BlockProgram, CollectiveKind, Scale
-from wattree.lowering.step import PlacedJob
 
 __all__ = [
     "BlockCosts",

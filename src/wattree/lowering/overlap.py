@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from wattree.cost.rates import Rates
 from wattree.lowering.collective_cpu_time import borne
-from wattree.lowering.costs import PhaseCosts
 from wattree.lowering.movement import Overlap
+from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import CollectiveKind, CollectiveStep, ComputeStep, Step
 from wattree.lowering.ring import Ring, rings_of
 from wattree.lowering.ring_rows import collapsed_row, ring_rows, ring_span_s

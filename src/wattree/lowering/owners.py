@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from wattree.errors import StrategyError
 from wattree.lowering.block import ModelProgram
-from wattree.lowering.program import OwnedOperator, TokenLoad
+from wattree.lowering.program import TokenLoad
+from wattree.lowering.spread import OwnedOperator
 from wattree.lowering.token_load import RankLevels, members_of, port_factors
 from wattree.strategy import Mesh
 

@@ -15,16 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattree.graph import AttentionMask, Extent, OperatorKind, Window
+from wattree.lowering.spread import ExpertPlace, OwnedOperator, WindowPart
 
 __all__ = [
     "BlockProgram",
     "CollectiveKind",
     "CollectiveStep",
     "ComputeStep",
-    "ExpertPlace",
     "LocalSize",
     "Matmul",
-    "OwnedOperator",
     "ParameterGroup",
     "Payload",
     "SavedTensor",
@@ -32,7 +31,6 @@ __all__ = [
     "Step",
     "StepPhase",
     "TokenLoad",
-    "WindowPart",
 ]
 
 
@@ -137,19 +135,6 @@ class TokenLoad:
     leader: NDArray[np.int64]
     held: NDArray[np.float64] | None = None
     first: NDArray[np.float64] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertPlace:
-    """How a block spreads its experts.
-
-    Attributes:
-        experts: How many there are.
-        axes: Mesh axes over which they are spread, outermost first.
-    """
-
-    experts: int
-    axes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,46 +341,6 @@ class ParameterGroup:
     tied: bool = False
     owned: bool = False
     touched: LocalSize | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnedOperator:
-    """An operator that is whole on one rank.
-
-    Attributes:
-        path: Operator, block included.
-        axes: Mesh axes of whose ranks one has it.
-        elements: Its parameters.
-        lookups: Elements of them that a sample reads.
-        shared_out: Which rank has it is free to choose; otherwise it is the first.
-    """
-
-    path: str
-    axes: tuple[str, ...]
-    elements: float
-    lookups: float
-    shared_out: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowPart:
-    """A window over a dim that is split, for checks against degrees.
-
-    Attributes:
-        path: Operator, block included.
-        dim: Over which it slides.
-        axes: Mesh axes that split it.
-        outputs: Output rows of all ranks together.
-        stride: Input rows from one output row to the next.
-        edge_rows: Input rows that one neighbour has to have, at most.
-    """
-
-    path: str
-    dim: str
-    axes: tuple[str, ...]
-    outputs: float
-    stride: float
-    edge_rows: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.lowering.costs import PhaseCosts
+from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import ComputeStep, Step
 from wattree.lowering.ring import Ring, block_shares
 from wattree.lowering.rows import Row
@@ -49,32 +49,17 @@ def ring_rows(
     turn = 1.0 / max(ranks - 1, 1)
     waits = ready
     for index in range(ranks):
-        moved = []
+        begin = len(rows)
         if index < ranks - 1:
-            rows.append(
-                Row(
-                    ring.keys,
-                    turn,
-                    stream,
-                    waits,
-                    hidden=False,
-                    latency_share=turn,
-                    entry=entry and index == 0,
-                )
+            first = entry and index == 0
+            keys = Row(
+                ring.keys, turn, stream, waits, hidden=False, latency_share=turn, entry=first
             )
-            moved.append(len(rows) - 1)
+            rows.append(keys)
         if ring.gradient is not None and index > 0:
-            rows.append(
-                Row(
-                    ring.gradient,
-                    turn,
-                    stream,
-                    waits,
-                    hidden=False,
-                    latency_share=1.0 if index == ranks - 1 else 0.0,
-                )
-            )
-            moved.append(len(rows) - 1)
+            late = 1.0 if index == ranks - 1 else 0.0
+            rows.append(Row(ring.gradient, turn, stream, waits, hidden=False, latency_share=late))
+        moved = range(begin, len(rows))
         rows.append(
             Row(
                 ring.attention,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from wattree.graph import OperatorKind
-from wattree.lowering.costs import PhaseCosts
+from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import ComputeStep, Step, StepPhase
 
 __all__ = ["SplitBackward", "deferred_steps", "split_backward"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,67 +136,108 @@ def block_storage(
         samples: Of a step, which touch rows of tables; None: those of a micro-batch.
     """
     zero = np.zeros_like(scale.micro_batch)
-    parameters, gradients, optimizer, updated = zero, zero, zero, zero
     is_far = offload is not None and offload.tables is not None
     is_far = is_far and any(group.touched is not None for group in program.parameters)
-    far, rows_in, rows_out, far_elements = zero, zero, zero, zero
+    sums = _Taken(zero, zero, zero, zero, zero, zero, zero, zero)
     sync = []
     for group in program.parameters:
         elements = scale.value(group.elements)
         if group.owned and scale.load is not None and scale.load.held is not None:
             elements = elements * scale.load.held
-        near = 1.0
-        if is_far and offload is not None and group.touched is not None:
-            near, missed = offload.cached, 1.0 - offload.hits
-            rows = scale.value(group.touched) * missed
-            state = software.master_bytes + software.master_gradient_bytes + state_bytes
-            width = software.parameter_bytes + (state if group.trainable else 0.0)
-            far = far + (1.0 - near) * elements * width
-            rows_in = rows_in + rows * software.parameter_bytes
-            if group.trainable:
-                rows_out = rows_out + rows * software.gradient_bytes
-        if not group.tied:
-            parameters = parameters + near * software.parameter_bytes * elements / scale.degree(
-                group.parameter_axes
-            )
-        if group.trainable and not group.tied:
-            shards = scale.degree(_optimizer_axes(group))
-            kept_over = group.gradient_axes or group.parameter_axes
-            if reduce_every_micro_batch is False:
-                kept_over = ()
-            touched = elements
-            sparse = software.sparse_gradients and not group.partial_axes
-            if group.touched is not None and sparse:
-                batch = scale.micro_batch * scale.degree(scale.batch_axes)
-                often_each = 1.0 if samples is None else samples / batch
-                touched = np.minimum(elements, often_each * scale.value(group.touched))
-            own = touched / scale.degree(kept_over)
-            if (first := _first(scale)) is not None:
-                own = own * (1.0 + first)  # the sum beside those of its replica
-            gradients = gradients + software.gradient_bytes * own
-            optimizer = (
-                optimizer
-                + near
-                * (software.master_bytes + software.master_gradient_bytes + state_bytes)
-                * elements
-                / shards
-            )
-            here = touched if near == 1.0 or offload is None else touched * offload.hits
-            updated = updated + here / shards
-            far_elements = far_elements + (touched - here) / shards
+        taken = _taken(
+            group,
+            elements,
+            scale,
+            software,
+            state_bytes,
+            often=reduce_every_micro_batch,
+            samples=samples,
+            offload=offload if is_far else None,
+        )
+        sums = _Taken(*map(np.add, sums, taken))
         sync.append(_sync(group, elements, software, often=reduce_every_micro_batch))
     first = _first(scale)
     return Storage(
-        parameters=parameters,
-        gradients=gradients,
-        optimizer=optimizer if first is None else optimizer * first,
-        updated_elements=updated if first is None else updated * first,
+        parameters=sums.parameters,
+        gradients=sums.gradients,
+        optimizer=sums.optimizer if first is None else sums.optimizer * first,
+        updated_elements=sums.updated if first is None else sums.updated * first,
         sync=tuple(sync),
-        far=far if is_far else None,
-        rows_in=rows_in if is_far else None,
-        rows_out=rows_out if is_far else None,
-        far_elements=far_elements if is_far else None,
+        far=sums.far if is_far else None,
+        rows_in=sums.rows_in if is_far else None,
+        rows_out=sums.rows_out if is_far else None,
+        far_elements=sums.far_elements if is_far else None,
     )
+
+
+class _Taken(NamedTuple):
+    """What a group of parameters takes, as `Storage` has it of all."""
+
+    parameters: Floats
+    gradients: Floats
+    optimizer: Floats
+    updated: Floats
+    far: Floats
+    rows_in: Floats
+    rows_out: Floats
+    far_elements: Floats
+
+
+def _taken(
+    group: ParameterGroup,
+    elements: Floats,
+    scale: Scale,
+    software: Software,
+    state_bytes: float,
+    *,
+    often: bool | None,
+    samples: float | None,
+    offload: Offload | None,
+) -> _Taken:
+    """Return what a group of so many local elements takes."""
+    zero = np.zeros_like(elements)
+    parameters, gradients, optimizer, updated = zero, zero, zero, zero
+    far, rows_in, rows_out, far_elements = zero, zero, zero, zero
+    near = 1.0
+    state = software.master_bytes + software.master_gradient_bytes + state_bytes
+    if offload is not None and group.touched is not None:
+        near, missed = offload.cached, 1.0 - offload.hits
+        rows = scale.value(group.touched) * missed
+        far = (1.0 - near) * elements * (software.parameter_bytes + state * group.trainable)
+        rows_in = rows * software.parameter_bytes
+        if group.trainable:
+            rows_out = rows * software.gradient_bytes
+    if not group.tied:
+        shards = scale.degree(group.parameter_axes)
+        parameters = near * software.parameter_bytes * elements / shards
+    if group.trainable and not group.tied:
+        shards = scale.degree(_optimizer_axes(group))
+        kept_over = () if often is False else group.gradient_axes or group.parameter_axes
+        touched = _touched(group, elements, scale, software, samples)
+        own = touched / scale.degree(kept_over)
+        if (first := _first(scale)) is not None:
+            own = own * (1.0 + first)  # the sum beside those of its replica
+        gradients = software.gradient_bytes * own
+        optimizer = near * state * elements / shards
+        here = touched if near == 1.0 or offload is None else touched * offload.hits
+        updated, far_elements = here / shards, (touched - here) / shards
+    return _Taken(parameters, gradients, optimizer, updated, far, rows_in, rows_out, far_elements)
+
+
+def _touched(
+    group: ParameterGroup,
+    elements: Floats,
+    scale: Scale,
+    software: Software,
+    samples: float | None,
+) -> Floats:
+    """Return the elements that get gradients in a step: all, but of rows that are looked up."""
+    sparse = software.sparse_gradients and not group.partial_axes
+    if group.touched is None or not sparse:
+        return elements
+    batch = scale.micro_batch * scale.degree(scale.batch_axes)
+    often_each = 1.0 if samples is None else samples / batch
+    return np.minimum(elements, often_each * scale.value(group.touched))
 
 
 def _first(scale: Scale) -> Floats | None:

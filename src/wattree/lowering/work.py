@@ -6,8 +6,8 @@ import numpy as np
 
 from wattree.cost.attention import FORWARD_PRODUCTS
 from wattree.graph import ModelGraph
-from wattree.lowering import Scale, compile_model
-from wattree.lowering.program import ComputeStep, StepPhase
+from wattree.lowering.block import compile_model
+from wattree.lowering.program import ComputeStep, Scale, StepPhase
 from wattree.strategy import StrategyTree
 
 __all__ = ["model_flop"]

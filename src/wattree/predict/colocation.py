@@ -137,18 +137,7 @@ def predicted_gain(
     host_s = alone.host_s * once
     if host_cores is not None:
         host_s = float(together_s(host_s, processes=processes, capacity=float(host_cores)))
-    waited = 0.0
-    if alone.gaps_s > 0:
-        found = alternating(
-            alone.gaps_s, device_s, processes=processes, capacity=room, contention=contention
-        )
-        at_device_s = float(found.residence_s)
-        variance = found.variance_s2(alone.gaps_s, alone.alternations)
-        waited = float(barrier_s(variance, processes=processes))
-    else:
-        at_device_s = float(
-            together_s(device_s, processes=processes, capacity=room, contention=contention)
-        )
+    at_device_s, waited = _at_device_s(alone, device_s, processes, room, contention)
     own_s = alone.waiting_s * once + host_s + alone.gaps_s + at_device_s + waited + reduction_s
     bounds = {"process": own_s}
     count = alone.workers if workers is None else workers
@@ -173,6 +162,22 @@ def predicted_gain(
         reduction_s=reduction_s,
         bound=bound,
     )
+
+
+def _at_device_s(
+    alone: MeasuredStep, device_s: float, processes: int, room: float, contention: float
+) -> tuple[float, float]:
+    """Return the time at a device that so many share, and the wait for the last of them. [s]"""
+    if alone.gaps_s <= 0:
+        at_device_s = together_s(
+            device_s, processes=processes, capacity=room, contention=contention
+        )
+        return float(at_device_s), 0.0
+    found = alternating(
+        alone.gaps_s, device_s, processes=processes, capacity=room, contention=contention
+    )
+    variance = found.variance_s2(alone.gaps_s, alone.alternations)
+    return float(found.residence_s), float(barrier_s(variance, processes=processes))
 
 
 def _check(alone: MeasuredStep, processes: int, rule: str) -> None:

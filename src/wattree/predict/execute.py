@@ -9,8 +9,8 @@ from wattree.accounts.expansion import spilled_share
 from wattree.accounts.fabric import Rules
 from wattree.accounts.overhead import process_bytes
 from wattree.compiler import Compilation, compile_job
+from wattree.lowering.placed import PlacedJob
 from wattree.lowering.setting import Setting
-from wattree.lowering.step import PlacedJob
 from wattree.strategy import Strategy, StrategyOptions
 from wattree.strategy.presets import strategy_of
 from wattree.trace import Trace

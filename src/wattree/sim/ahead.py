@@ -6,7 +6,7 @@ import numpy as np
 
 from wattree.compiled import compile_elsewhere
 from wattree.graph import ExecutionGraph, TaskKind
-from wattree.sim import checks, engine, occupancy, prune
+from wattree.sim import checks, engine, occupancy, prune, sweep
 from wattree.trace import Trace
 
 __all__ = ["compile_ahead", "kernels_are_compiled"]
@@ -16,7 +16,7 @@ _OTHERS = (
     prune._add_up,  # noqa: SLF001
     occupancy._count,  # noqa: SLF001
     occupancy._pack,  # noqa: SLF001
-    occupancy._sweep,  # noqa: SLF001
+    sweep.sweep,
 )
 
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from wattree.compiler.tasks.ledger import Item, Items, Recorder, shifted
 from wattree.compiler.tasks.table import TASK, Names, TaskTable
 from wattree.graph import Phase, StageLabel, TaskKind
-from wattree.lowering.costs import BlockCosts, PhaseCosts
+from wattree.lowering.costs import BlockCosts
 from wattree.lowering.operator_classes import class_of_step
 from wattree.lowering.overlap import Pipelining, phase_rows
+from wattree.lowering.phase_costs import PhaseCosts
 from wattree.lowering.program import (
     BlockProgram,
     CollectiveStep,

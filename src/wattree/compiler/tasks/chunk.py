@@ -18,7 +18,7 @@ from wattree.compiler.tasks.table import TASK, joined
 from wattree.cost import GroupShape
 from wattree.cost.rates import Rates
 from wattree.graph import OperatorClass, Phase, StageLabel, TaskKind
-from wattree.lowering.costs import collective_costs
+from wattree.lowering.collective_costs import collective_costs
 from wattree.lowering.movement import Movement
 from wattree.lowering.operator_classes import class_between_replicas
 from wattree.lowering.program import CollectiveKind

@@ -13,16 +13,10 @@ from dataclasses import replace
 
 from wattree.graph import Block, Operand, Operator, OperatorKind, Parameter
 from wattree.lowering.layout import Layout, expert_position, layout_of, local_size
-from wattree.lowering.passes.forward import (
-    PRODUCTS,
-    Placed,
-    StepList,
-    compute_step,
-    halo_size,
-    like,
-    routed_copies,
-)
+from wattree.lowering.passes.forward import routed_copies
+from wattree.lowering.passes.operator_step import PRODUCTS, compute_step
 from wattree.lowering.passes.propagate import Split
+from wattree.lowering.passes.step_list import Placed, StepList, halo_size, like
 from wattree.lowering.passes.window import halos_of
 from wattree.lowering.program import ComputeStep, StepPhase
 from wattree.strategy.parts import is_sample_table

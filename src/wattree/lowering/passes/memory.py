@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from wattree.graph import Block, Operator, OperatorKind, Parameter
 from wattree.lowering.layout import Layout, layout_of
-from wattree.lowering.passes.forward import PRODUCTS, Placed, StepList, together
+from wattree.lowering.passes.operator_step import PRODUCTS, together
 from wattree.lowering.passes.propagate import Split
+from wattree.lowering.passes.step_list import Placed, StepList
 from wattree.lowering.program import (
     CollectiveKind,
     CollectiveStep,
@@ -45,16 +46,9 @@ def saved_tensors(
         for operand in operator.outputs
         if operand.element_bytes is not None
     }
-    savers: dict[str, list[Operator]] = {}
-    for operator in block.operators:
-        names = list(operator.saved)
-        if share_of[operator.path] > 0:
-            names += [operand.tensor for operand in operator.inputs]
-        for name in dict.fromkeys(names):
-            savers.setdefault(name, []).append(operator)
     split_of = {o.path: s for o, s in zip(block.operators, splits, strict=True)}
     found = []
-    for name, operators in savers.items():
+    for name, operators in _savers(block, share_of).items():
         made_by = producer.get(name)
         if made_by is None and name not in inputs:
             continue  # token ids
@@ -91,6 +85,18 @@ def saved_tensors(
         if operator.kind is OperatorKind.ATTENTION
     ]
     return tuple(found)
+
+
+def _savers(block: Block, share_of: Mapping[str, float]) -> dict[str, list[Operator]]:
+    """Return tensor → operators that save it, those that need it to run again included."""
+    found: dict[str, list[Operator]] = {}
+    for operator in block.operators:
+        names = list(operator.saved)
+        if share_of[operator.path] > 0:
+            names += [operand.tensor for operand in operator.inputs]
+        for name in dict.fromkeys(names):
+            found.setdefault(name, []).append(operator)
+    return found
 
 
 def _edges(block: Block, kept: Sequence[SavedTensor], forward: StepList) -> list[SavedTensor]:

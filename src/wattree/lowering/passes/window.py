@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wattree.graph import Operator, window_dims
 from wattree.lowering.passes.propagate import Split
-from wattree.lowering.program import WindowPart
+from wattree.lowering.spread import WindowPart
 
 __all__ = ["Halo", "halos_of", "window_part_misfits", "window_parts"]
 

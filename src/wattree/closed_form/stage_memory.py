@@ -1,0 +1,153 @@
+"""What the ranks of each kind of stage hold at the peak, from the memory of their blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.accounts.overhead import process_bytes
+from wattree.closed_form.inputs import Inputs
+from wattree.closed_form.pipeline import SPLIT
+from wattree.closed_form.split_memory import split_live_bytes
+from wattree.closed_form.stage_sums import StageSums
+
+__all__ = ["StageMemory"]
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+class StageMemory:
+    """Peaks of memory.
+
+    Args:
+        sums: Of tables, by kind of stage.
+        inputs: Of the input pipeline.
+    """
+
+    def __init__(self, sums: StageSums, inputs: Inputs) -> None:
+        self._sums, self._inputs = sums, inputs
+        self.by_pool, self.kinds = sums.by_pool, sums.kinds
+        self.tables = sums.by_pool[0]  # what depends on no device
+        self._overlap = self.tables.overlap
+
+    def tensor_bytes(self) -> Floats:
+        """Return the peak of live tensors of each kind of stage, `(rows,)`. [B]"""
+        kinds, live = self.kinds, np.zeros(len(self._sums.block))
+        if not kinds.is_split.all():
+            live = self._saved_bytes() + self._working_bytes()
+        if kinds.is_split.any():
+            live = np.where(kinds.is_split[kinds.strategy], self._split_bytes(), live)
+        if not self._overlap.reshard_after_forward:
+            live = live + self._sums.of_storage("gathered")
+        alone = (kinds.counts > 0) * self.tables.buffers
+        alone = alone.max(axis=1)[kinds.kind] * (kinds.stages == 1)[kinds.strategy]
+        inputs = self._inputs.device_bytes(kinds)
+        return np.asarray(self._sums.of_storage("resident") + (live + alone) + inputs)
+
+    def placed_bytes(self) -> Floats:
+        """Return what each kind of stage has in expanded memory by class, `(rows,)`. [B]"""
+        kinds, placed = self.kinds, self._sums.of_storage("far_resident")
+        if "far_kept" in self._sums.nothing:
+            return np.asarray(placed)
+        alive = kinds.in_flight(self.tables.degrees.micro_batches)
+        for kept, count in zip(kinds.kept(self.tables.far_kept), alive, strict=True):
+            placed = placed + kept[kinds.kind, self._sums.block] * count
+        return np.asarray(placed)
+
+    def fullest(self, tensors: Floats) -> tuple[Floats, Integers]:
+        """Return the live tensors of the fullest rank, and the pool of its device, `(n,)`. [B]
+
+        Args:
+            tensors: Of each kind of stage, as `tensor_bytes` returns them. [B]
+        """
+        kinds = self.kinds
+        if len(self.by_pool) == 1:
+            return kinds.most(tensors), np.zeros(len(kinds.pipeline), dtype=np.int64)
+        calibration = self.tables.setting.calibration
+        needs = []
+        for tables, share in zip(self.by_pool, kinds.shares, strict=True):
+            device = tables.pool.node.device
+            need = process_bytes(tensors, calibration, device) / device.memory_bytes
+            needs.append(np.where(share[kinds.kind] > 0, need, -np.inf))
+        pool = np.argmax([kinds.most(need) for need in needs], axis=0)
+        need = np.choose(pool[kinds.strategy], needs)
+        row = kinds.first_row(need == kinds.most(need)[kinds.strategy])
+        return tensors[row], pool
+
+    def _saved_bytes(self) -> Floats:
+        """Return what each kind of stage keeps for backward when that is most, `(rows,)`. [B]"""
+        kinds, alive = self.kinds, self.kinds.in_flight(self.tables.degrees.micro_batches)
+        saved = np.zeros(len(self._sums.block))
+        for kept, count in zip(
+            kinds.kept(self.tables.kept, self.tables.handed), alive, strict=True
+        ):
+            if count.any():  # a stage with one chunk has only a last one
+                saved += kept[kinds.kind, self._sums.block] * count
+        return saved
+
+    def _split_bytes(self) -> Floats:
+        """Return activations and gathered parameters where weight gradients are made apart. [B]"""
+        kinds, tables = self.kinds, self.tables
+        live, pieces = np.zeros(len(self._sums.block)), tables.split_memory()
+        for pipeline, held in enumerate(kinds.helds):
+            own, rows = kinds.rows(pipeline)
+            if held.schedule not in SPLIT or not len(own):
+                continue
+            live[rows] = split_live_bytes(
+                held,
+                pieces,
+                kept=tables.kept,
+                handed=tables.handed,
+                micro_batches=tables.degrees.micro_batches[own],
+                block=tables.block_of[own],
+            )
+        if self._overlap.gathered_copies and "gathered" not in self._sums.nothing:
+            programs = range(kinds.counts.shape[1])
+            gathered = [
+                np.where((kinds.counts[:, each] > 0)[kinds.kind], self._gathered(each), 0.0)
+                for each in programs
+            ]
+            live = live + np.max(gathered, axis=0)
+        return live
+
+    def _gathered(self, program: int) -> Floats:
+        """Return the parameters that are gathered while a block is at work, `(rows,)`. [B]"""
+        copies, gathered = self._overlap.gathered_copies, self.tables.gathered
+        own = min(copies, 2) * gathered[program][self._sums.storage]
+        if copies > 2:  # those farther ahead are of the blocks that there are most of
+            common = self.kinds.counts.argmax(axis=1)[self.kinds.kind]
+            own = own + (copies - 2) * gathered[common, self._sums.storage]
+        return np.asarray(own)
+
+    def _working_bytes(self) -> Floats:
+        """Return what the hungriest block of each kind of stage needs for a moment. [B]"""
+        kinds, tables = self.kinds, self.tables
+        held = kinds.counts > 0
+        need = tables.moment - kinds.later @ tables.kept  # `(kinds, programs, distinct)`
+        need = np.where(held[:, :, None], need, -np.inf)
+        copies, stages_gradients = self._overlap.gathered_copies, self._overlap.hides_gradients
+        gathers = bool(copies) and "gathered" not in self._sums.nothing
+        stages_gradients = stages_gradients and "staged" not in self._sums.nothing
+        if not gathers and not stages_gradients:
+            return np.asarray(need.max(axis=1)[kinds.kind, self._sums.block])
+        working = np.full(len(self._sums.block), -np.inf)
+        for program in range(held.shape[1]):
+            own = need[:, program][kinds.kind, self._sums.block]
+            if gathers:
+                own = own + self._gathered(program)
+            if stages_gradients:
+                own = own + self._staged(program)[kinds.kind, self._sums.storage]
+            working = np.maximum(working, own)
+        return working
+
+    def _staged(self, program: int) -> Floats:
+        """Return the gradients under reduction when a program goes backward, `(kinds, distinct)`.
+
+        They are of what went backward before it.
+        """
+        later = self.kinds.later[:, program] > 0
+        found = np.zeros((len(later), self.tables.staged.shape[1]))
+        for before, staged in zip(later.T, self.tables.staged, strict=True):
+            found = np.maximum(found, np.where(before[:, None], staged, 0.0))
+        return found

@@ -1,0 +1,74 @@
+"""Tables of blocks and of their parameters, summed over what each kind of stage holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.closed_form.stage_kinds import StageKinds, slowest
+from wattree.closed_form.tables import Tables
+
+__all__ = ["StageSums"]
+
+Floats = NDArray[np.float64]
+
+#: Tables of parameters that are zero unless something is sharded, reduced or offloaded.
+_OFTEN_NOTHING = (
+    "gather",
+    "every",
+    "once",
+    "update",
+    "gathered",
+    "staged",
+    "often_j",
+    "far_resident",
+    "far_kept",
+    "far_updated",
+)
+
+
+class StageSums:
+    """Sums of tables by kind of stage.
+
+    Args:
+        tables: Costs of blocks, by pool.
+        kinds: What the stages of the strategies hold.
+
+    Attributes:
+        block, storage: Column of each row's strategy in the tables, `(rows,)` each.
+        nothing: Tables of parameters that are zero.
+    """
+
+    def __init__(self, tables: Sequence[Tables], kinds: StageKinds) -> None:
+        self.by_pool, self.kinds = tables, kinds
+        self.block = tables[0].block_of[kinds.strategy]
+        self.storage = tables[0].storage_of[kinds.strategy]
+        # Much is nothing under most options.
+        self.nothing = frozenset(
+            name for name in _OFTEN_NOTHING if not any(getattr(each, name).any() for each in tables)
+        )
+
+    def of_blocks(self, name: str) -> Floats:
+        """Return a table of blocks summed over those of each kind of stage, `(rows,)`."""
+        return np.asarray(self._slowest(name)[self.kinds.kind, self.block])
+
+    def of_storage(self, name: str) -> Floats:
+        """Return a table of parameters summed over the blocks of each kind of stage."""
+        if name in self.nothing:
+            return np.zeros(len(self.storage))
+        return np.asarray(self._slowest(name)[self.kinds.kind, self.storage])
+
+    def over_pools(self, name: str) -> Floats:
+        """Return `table` averaged over the ranks of each kind of stage, `(kinds, distinct)`."""
+        sums = [self.kinds.counts @ getattr(tables, name) for tables in self.by_pool]
+        if len(sums) == 1:
+            return np.asarray(sums[0])
+        both = zip(self.kinds.shares[:, :, None], sums, strict=True)
+        return np.asarray(sum(share * part for share, part in both))
+
+    def _slowest(self, name: str) -> Floats:
+        """Return `table` of the slowest pool of each kind of stage, `(kinds, distinct)`."""
+        kinds = self.kinds
+        return slowest(kinds.counts, [getattr(each, name) for each in self.by_pool], kinds.shares)

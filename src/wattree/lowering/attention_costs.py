@@ -1,0 +1,67 @@
+"""Attention of a program, fused or not → seconds, FLOP and bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost import (
+    Software,
+    fused_attention_time_s,
+    unfused_attention_time_s,
+    unfused_score_bytes,
+)
+from wattree.cost.rates import Rates
+from wattree.lowering.program import ComputeStep, Scale, StepPhase
+
+__all__ = ["attention_costs"]
+
+Floats = NDArray[np.float64]
+
+
+def attention_costs(
+    step: ComputeStep, scale: Scale, rates: Rates, software: Software, blocks: Floats | None
+) -> tuple[Floats, Floats, Floats]:
+    """Return time, matrix FLOP and memory traffic of attention; `blocks` as in `compute_costs`."""
+    assert step.mask is not None
+    backward = step.phase is not StepPhase.FORWARD and step.phase is not StepPhase.RECOMPUTATION
+    head_dim = (step.head_dim + step.value_head_dim) / 2
+    full = scale.value(step.batch) * scale.value(step.queries) * scale.value(step.heads)
+    keys = float(scale.value(step.keys)[0])  # the same for all: no axis splits it
+    full = full * keys
+    products = 5.0 if backward else 2.0
+    if software.fused_attention:
+        scores = full * step.mask.visible_share(keys)
+        time_s = fused_attention_time_s(
+            scores=scores,
+            head_dim=head_dim,
+            keys=keys if blocks is None else keys / blocks,
+            flop_per_s=rates.attention_flop_per_s,
+            ramp_tokens=rates.attention_ramp_tokens,
+            backward=backward,
+        )
+        traffic = sum(scale.value(size) for size in step.traffic) * rates.element_bytes
+    else:
+        scores, products = full, (4.0 if backward else 2.0)
+        per_score = unfused_score_bytes(
+            backward=backward,
+            library_kernels=software.library_kernels,
+            autocast=software.autocast and rates.element_bytes < 4.0,
+            element_bytes=rates.element_bytes,
+        )
+        time_s = unfused_attention_time_s(
+            scores=full,
+            head_dim=head_dim,
+            peak_flop_per_s=rates.peak_flop_per_s,
+            memory_bytes_per_s=rates.memory_bytes_per_s,
+            misaligned_factor=rates.head_misalignment,
+            score_bytes=per_score,
+            backward=backward,
+        )
+        traffic = full * per_score
+    flop = 2.0 * products * scores * head_dim
+    if step.skewed_axes:
+        # The last of `p` contiguous pieces sees `p - 1/2` blocks, all pieces `p / 2` on average;
+        # who is done earlier waits for it at the next exchange.
+        time_s = time_s * (2.0 - 1.0 / scale.degree(step.skewed_axes))
+    return time_s * step.share, flop * step.share, np.asarray(traffic) * step.share

@@ -1,0 +1,208 @@
+"""The program of one block under its choices, made once for whatever sees the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Generic, NamedTuple, TypeVar
+
+from wattree.graph import Block, BlockInstance, Extent
+from wattree.lowering.layout import PARTIAL, Layout
+from wattree.lowering.passes.backward import backward_steps
+from wattree.lowering.passes.context import exchanges_of
+from wattree.lowering.passes.forward import forward_steps
+from wattree.lowering.passes.gathered import kept_gathers
+from wattree.lowering.passes.memory import parameter_groups, saved_tensors
+from wattree.lowering.passes.propagate import Split, operator_splits
+from wattree.lowering.passes.statistics import statistics_axes
+from wattree.lowering.passes.step_list import Placed, StepList
+from wattree.lowering.passes.window import window_parts
+from wattree.lowering.program import BlockProgram, LocalSize, StepPhase
+from wattree.lowering.spread import ExpertPlace, OwnedOperator
+from wattree.strategy import OWNER, Choices
+from wattree.strategy.parts import is_sample_table, looked_up
+
+__all__ = ["block_program", "frozen"]
+
+_Made = TypeVar("_Made")
+
+
+def frozen(layouts: Mapping[str, Layout | None]) -> tuple[object, ...]:
+    """Return layouts as part of a key."""
+    return tuple(
+        (name, None if layout is None else tuple(sorted(layout.items())))
+        for name, layout in layouts.items()
+    )
+
+
+class _Compiled(NamedTuple):
+    """A block's program without its parameters, how what it hands on lies, and its splits."""
+
+    program: BlockProgram
+    lies: Mapping[str, Layout]
+    splits: Sequence[Split]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked(Generic[_Made]):
+    """Something to make, known by what it depends on; what the key names by id, `make` holds."""
+
+    key: tuple[object, ...]
+    make: Callable[[], _Made] = field(compare=False)
+
+
+@lru_cache(maxsize=1024)  # strategies differ in what few of their blocks see
+def _compiled(asked: _Asked[_Compiled]) -> _Compiled:
+    return asked.make()
+
+
+@lru_cache(maxsize=1024)
+def _with_parameters(asked: _Asked[BlockProgram]) -> BlockProgram:
+    return asked.make()
+
+
+def block_program(
+    block: Block,
+    choices: Sequence[Choices],
+    active: frozenset[str],
+    *,
+    given: Mapping[str, Layout],
+    handed_on: Mapping[str, Layout | None],
+    elsewhere: frozenset[str],
+    instance: BlockInstance,
+    input_gradient: bool,
+) -> tuple[BlockProgram, Mapping[str, Layout]]:
+    """Return the program of a block, and how the tensors lie that it hands on.
+
+    Neither axes that no loop is split over nor where parameters are stored change its steps.
+    """
+    told = {id(choice): _told(choice) for choice in choices}
+    active = frozenset(a for c in choices for axes in c.compute.values() for a in axes) & active
+    layouts = frozen(given), frozen(handed_on), elsewhere, input_gradient
+    key = (id(block), tuple(told[id(c)] for c in choices), active, layouts, instance.path)
+    compiled = _compiled(
+        _Asked(
+            key,
+            lambda: _block_steps(
+                block,
+                choices,
+                active,
+                given=given,
+                handed_on=handed_on,
+                elsewhere=elsewhere,
+                where=instance.path,
+                input_gradient=input_gradient,
+            ),
+        )
+    )
+    _, lies, splits = compiled
+    stored = tuple((c.parameters, c.gradients, c.optimizer) for c in choices)
+    program = _with_parameters(
+        _Asked(
+            (id(compiled), stored),
+            lambda: replace(
+                compiled.program, parameters=parameter_groups(block, splits, choices, lies)
+            ),
+        )
+    )
+    return program, lies
+
+
+def _told(choice: Choices) -> tuple[object, ...]:
+    """Return what the steps of an operator depend on: all but where its parameters are stored."""
+    return (
+        tuple(choice.compute.items()),
+        choice.recompute,
+        choice.inside_region,
+        choice.context,
+        choice.context_order,
+        choice.sync_batch_norm,
+        choice.phantom,
+        choice.keep_gathered,
+    )
+
+
+def _block_steps(
+    block: Block,
+    choices: Sequence[Choices],
+    active: frozenset[str],
+    *,
+    given: Mapping[str, Layout],
+    handed_on: Mapping[str, Layout | None],
+    elsewhere: frozenset[str],
+    where: str,
+    input_gradient: bool,
+) -> _Compiled:
+    """Return what a block does, parameters left out."""
+    inputs = {t.name: _placed(t.extents, given[t.name]) for t in block.inputs}
+    layouts = {name: placed.layout for name, placed in inputs.items()}
+    splits = operator_splits(block, choices, layouts, active, where)
+    exchanges, orders = exchanges_of(block, choices)
+    run = partial(
+        forward_steps,
+        block,
+        splits,
+        inputs,
+        exchanges=exchanges,
+        orders=orders,
+        synced=statistics_axes(block.operators, splits, choices),
+        kept=kept_gathers(block, choices),
+    )
+    forward = run(handed_on=handed_on)
+    shares = [choice.recompute for choice in choices]
+    again = StepList(phase=StepPhase.RECOMPUTATION)
+    if any(shares):
+        again = run(phase=StepPhase.RECOMPUTATION, shares=shares)
+    lies = {name: forward.tensors[name].layout for name in handed_on}
+    backward, backward_exit = backward_steps(
+        block, splits, forward, inputs, handed_on=lies, input_gradient=input_gradient
+    )
+    made = [forward.tensors[name] for name in block.outputs]
+    own = {name: placed for name, placed in inputs.items() if name not in elsewhere}
+    program = BlockProgram(
+        block=block.name,
+        forward=tuple(forward.steps),
+        recomputation=tuple(again.steps),
+        backward=tuple(backward.steps),
+        saved=saved_tensors(block, splits, choices, forward, own),
+        parameters=(),
+        handed=tuple((name, p.size) for name, p in zip(block.outputs, made, strict=True)),
+        forward_exit=max((p.step for p in made), default=len(forward.steps) - 1),
+        backward_exit=backward_exit,
+        expert_places=_expert_places(block, splits),
+        window_parts=window_parts(block.operators, splits, where),
+        owned=_owned(block, splits, where),
+    )
+    return _Compiled(program, lies, splits)
+
+
+def _owned(block: Block, splits: Sequence[Split], where: str) -> tuple[OwnedOperator, ...]:
+    return tuple(
+        OwnedOperator(
+            path=f"{where}.{operator.path}",
+            axes=split[OWNER],
+            elements=float(sum(parameter.elements for parameter in operator.parameters)),
+            lookups=looked_up(operator) if is_sample_table(operator) else 1.0,
+            shared_out=is_sample_table(operator),
+        )
+        for operator, split in zip(block.operators, splits, strict=True)
+        if split.get(OWNER)
+    )
+
+
+def _expert_places(block: Block, splits: Sequence[Split]) -> tuple[ExpertPlace, ...]:
+    found: dict[ExpertPlace, None] = {}
+    for operator, split in zip(block.operators, splits, strict=True):
+        if split.get("expert"):
+            experts = round(operator.dim("expert").extent.coefficient)
+            found[ExpertPlace(experts=experts, axes=split["expert"])] = None
+    return tuple(found)
+
+
+def _placed(extents: Sequence[Extent], layout: Layout) -> Placed:
+    size = LocalSize()
+    for extent in extents:
+        size = size.times(LocalSize.of(extent))
+    axes = tuple(axis for axis, position in layout.items() if position != PARTIAL)
+    return Placed(layout=layout, size=size.over(axes), step=-1)

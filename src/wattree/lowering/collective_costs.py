@@ -1,0 +1,132 @@
+"""Collectives of a size and a group → seconds, bytes sent and loads of ports."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost import (
+    GroupShape,
+    halo_bytes,
+    halo_loads,
+    halo_work_s,
+    ring_pass_latency_s,
+    ring_pass_loads,
+    ring_pass_work_s,
+    volume_factor,
+)
+from wattree.cost.rates import Rates
+from wattree.lowering.program import CollectiveKind
+
+__all__ = ["CollectiveCosts", "collective_costs"]
+
+Floats = NDArray[np.float64]
+
+
+#: Collectives that pass blocks from neighbour to neighbour. Gradients ride with the keys and
+#: values of all turns but the last, so only that one has a latency of its own.
+_AROUND = frozenset({CollectiveKind.RING_GATHER, CollectiveKind.RING_REDUCE})
+#: Collectives with a root, and those that send as much.
+_ROOTED = {
+    CollectiveKind.BROADCAST: CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE: CollectiveKind.REDUCE_SCATTER,
+}
+
+
+class CollectiveCosts(NamedTuple):
+    """Costs of a collective, `(n,)` each.
+
+    Attributes:
+        latency_s, work_s: Fixed part and rest of its time. The work is the time where every group
+            of the mesh does the same at once. [s]
+        wire_bytes: Sent by one rank. [B]
+        scale_up_bytes, adapter_bytes, uplink_bytes: Loads, as `cost.PortLoads`. [B]
+        in_turn: 1 where ports and network work one after the other, else 0.
+    """
+
+    latency_s: Floats
+    work_s: Floats
+    wire_bytes: Floats
+    scale_up_bytes: Floats
+    adapter_bytes: Floats
+    uplink_bytes: Floats
+    in_turn: Floats
+
+
+def collective_costs(
+    kind: CollectiveKind,
+    size_bytes: Floats,
+    group: GroupShape,
+    rates: Rates,
+    *,
+    copies: float = 1.0,
+) -> CollectiveCosts:
+    """Return the costs of a collective."""
+    if kind in _AROUND:
+        return _ring_pass_costs(kind, size_bytes, group, rates)
+    if kind is CollectiveKind.HALO:
+        return _halo_costs(size_bytes, group, rates)
+    if kind in _ROOTED:
+        return _rooted_costs(kind, size_bytes, group, rates)
+    played = rates.collectives.played(kind.value, size_bytes, group, rates.links, copies=copies)
+    loads = played.loads
+    factor = rates.moe_exchange_factor if copies > 1 else 1.0
+    # The loads shrink with the time: what is exchanged faster than alpha-beta is not sent twice.
+    sent = min(factor, 1.0)
+    return CollectiveCosts(
+        latency_s=played.latency_s,
+        work_s=played.work_s * factor,
+        wire_bytes=volume_factor(kind.value, group.ranks) * size_bytes * sent,
+        scale_up_bytes=loads.scale_up * sent,
+        adapter_bytes=loads.adapter * sent,
+        uplink_bytes=loads.uplink * sent,
+        in_turn=played.in_turn.astype(np.float64),
+    )
+
+
+def _ring_pass_costs(
+    kind: CollectiveKind, size_bytes: Floats, group: GroupShape, rates: Rates
+) -> CollectiveCosts:
+    """Return the costs of blocks that go once round a ring of neighbours."""
+    links = rates.links
+    turns = group.ranks - 1.0 if kind is CollectiveKind.RING_GATHER else 1.0
+    stretch = rates.collectives.neighbour_stretch(group)
+    loads = ring_pass_loads(size_bytes, group, stretch=stretch)
+    return CollectiveCosts(
+        latency_s=turns * ring_pass_latency_s(group, links),
+        work_s=ring_pass_work_s(size_bytes, group, links, stretch=stretch),
+        wire_bytes=size_bytes * (group.ranks - 1.0) / group.ranks,
+        scale_up_bytes=loads.scale_up,
+        adapter_bytes=loads.adapter,
+        uplink_bytes=loads.uplink,
+        in_turn=np.zeros_like(size_bytes),
+    )
+
+
+def _rooted_costs(
+    kind: CollectiveKind, size_bytes: Floats, group: GroupShape, rates: Rates
+) -> CollectiveCosts:
+    """Return the costs of what one rank has and all get, or the other way round.
+
+    In a ring the whole goes through the port of every rank but the last: as much as in a gather
+    whose whole is `n / (n - 1)` times as large.
+    """
+    factor = np.where(group.ranks > 1, group.ranks / np.maximum(group.ranks - 1.0, 1.0), 0.0)
+    return collective_costs(_ROOTED[kind], size_bytes * factor, group, rates)
+
+
+def _halo_costs(size_bytes: Floats, group: GroupShape, rates: Rates) -> CollectiveCosts:
+    """Return the costs of rows that go to both neighbours at once."""
+    stretch = rates.collectives.neighbour_stretch(group)
+    loads = halo_loads(size_bytes, group, stretch=stretch)
+    return CollectiveCosts(
+        latency_s=ring_pass_latency_s(group, rates.links),
+        work_s=halo_work_s(size_bytes, group, rates.links, stretch=stretch),
+        wire_bytes=halo_bytes(size_bytes, group),
+        scale_up_bytes=loads.scale_up,
+        adapter_bytes=loads.adapter,
+        uplink_bytes=loads.uplink,
+        in_turn=np.zeros_like(size_bytes),
+    )

@@ -1,0 +1,91 @@
+"""One operator of a program → seconds, FLOP and bytes, and its kernels' starts."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost import Software
+from wattree.cost.rates import Rates
+from wattree.graph import OperatorKind
+from wattree.lowering.attention_costs import attention_costs
+from wattree.lowering.matmul_costs import matmul_costs
+from wattree.lowering.operator_costs import (
+    convolution_costs,
+    is_convolution,
+    library_passes,
+    memory_bound_costs,
+)
+from wattree.lowering.program import ComputeStep, Scale, StepPhase
+
+__all__ = ["compute_costs", "launches_of", "starts_s"]
+
+Floats = NDArray[np.float64]
+
+
+#: Backward of memory-bound operators moves this many times forward's bytes: it reads the
+#: gradient and the saved operand and writes a gradient, against one read and one write.
+_BACKWARD_TRAFFIC = 1.6
+#: Of the loss's traffic, the part in forward (logits read for maximum, sum and pick).
+_LOSS_FORWARD_SHARE = 0.4
+#: Bytes per routed element that permutation moves in one pass (16-bit read and write, indices).
+_PERMUTE_BYTES, _PERMUTE_BACKWARD = 6.0, 1.3
+
+
+def compute_costs(
+    step: ComputeStep,
+    scale: Scale,
+    rates: Rates,
+    software: Software,
+    blocks: Floats | None = None,
+) -> tuple[Floats, Floats, Floats]:
+    """Return time, matrix FLOP and memory traffic of a compute step.
+
+    Args:
+        step: The step.
+        scale: Values of its symbols.
+        rates: What devices reach.
+        software: Its habits.
+        blocks: Of keys and values that an attention meets one after another; None for one.
+    """
+    if is_convolution(step):
+        return convolution_costs(step, scale, rates, software)
+    if step.matmul is not None:
+        return matmul_costs(step, scale, rates, software)
+    if step.kind is OperatorKind.ATTENTION:
+        return attention_costs(step, scale, rates, software, blocks)
+    if (passes := library_passes(step, software)) is not None:
+        return memory_bound_costs(step, passes, scale, rates, software)
+    sizes = [scale.value(size) for size in step.traffic]
+    backward = step.phase in {StepPhase.INPUT_GRADIENT, StepPhase.WEIGHT_GRADIENT}
+    if step.kind is OperatorKind.CROSS_ENTROPY:
+        share = 1 - _LOSS_FORWARD_SHARE if backward else _LOSS_FORWARD_SHARE
+        traffic = sizes[0] * software.loss_traffic_bytes_per_logit * share
+    elif step.kind is OperatorKind.PERMUTE:
+        traffic = np.maximum.reduce(sizes) * _PERMUTE_BYTES * rates.moe_permute_factor
+        traffic = traffic * (_PERMUTE_BACKWARD if backward else 1.0)
+    else:
+        moved = np.add.reduce(sizes)
+        traffic = moved * rates.element_bytes * rates.elementwise_factor
+        traffic = traffic * (_BACKWARD_TRAFFIC if backward else 1.0)
+    traffic = np.asarray(traffic * step.share)
+    return traffic / rates.memory_bytes_per_s, np.zeros_like(traffic), traffic
+
+
+def starts_s(step: ComputeStep, scale: Scale, rates: Rates) -> Floats | float:
+    """Return what kernels of a step take to start and to drain, where a graph replays them. [s]
+
+    The next one starts when the one before has ended, so this adds to their work. Without a graph
+    the time between kernels is in the constants that were fitted to such runs.
+    """
+    turns = scale.value(step.in_turn) if step.in_turn is not None else 1.0
+    start_s = rates.start_s or 0.0
+    return launches_of(step, scale) * step.kernels * turns * start_s * (step.share > 0)
+
+
+def launches_of(step: ComputeStep, scale: Scale) -> Floats | float:
+    """Return on which share of ranks a step is launched: one has it whole, or all have part."""
+    if not step.owners:
+        return 1.0
+    share = 1.0 / scale.degree(step.owners)
+    return share if scale.load is None else share * scale.load.tokens

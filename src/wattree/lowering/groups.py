@@ -1,0 +1,69 @@
+"""Where the groups of a mesh lie in the topology, for the costs of their collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost import GroupShape
+from wattree.lowering.program import Scale
+
+__all__ = ["GroupShapes", "Placement"]
+
+Floats = NDArray[np.float64]
+
+
+class GroupShapes(Protocol):
+    """Where the groups of a mesh lie in the topology."""
+
+    def group(self, axes: Sequence[str], scale: Scale) -> GroupShape:
+        """Return the shape of the groups over `axes` together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where mesh axes lie in the topology.
+
+    Attributes:
+        inside: Axis → members of one of its groups in one scale-up domain, shape `(n,)`.
+        in_leaf: The same under one leaf switch.
+        stride: Axis → ranks from one member to the next, shape `(n,)`.
+        filled: Devices of one scale-up domain that the job uses, shape `(n,)`.
+    """
+
+    inside: Mapping[str, Floats]
+    in_leaf: Mapping[str, Floats]
+    stride: Mapping[str, Floats]
+    filled: Floats
+    _shapes: dict[tuple[tuple[str, ...], int], tuple[Scale, GroupShape]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def group(self, axes: Sequence[str], scale: Scale) -> GroupShape:
+        """Return the shape of the groups over `axes` together, the same for the same scale."""
+        key = tuple(axes), id(scale)
+        if key not in self._shapes:
+            self._shapes[key] = scale, self._shape(axes, scale)
+        return self._shapes[key][1]
+
+    def _shape(self, axes: Sequence[str], scale: Scale) -> GroupShape:
+        one = np.ones_like(scale.micro_batch)
+        inside, in_leaf = one, one
+        for axis in axes:
+            inside = inside * self.inside.get(axis, one)
+            in_leaf = in_leaf * self.in_leaf.get(axis, one)
+        return GroupShape(
+            ranks=scale.degree(tuple(axes)),
+            inside=inside,
+            in_leaf=in_leaf,
+            spans=tuple(
+                (scale.degree((axis,)) * one, self.stride[axis] * one)
+                for axis in axes
+                if axis in self.stride
+            ),
+            filled=self.filled * one,
+        )

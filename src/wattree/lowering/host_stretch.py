@@ -1,0 +1,98 @@
+"""What launching kernels on the host makes of the time of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost.rates import Rates
+from wattree.graph import OperatorKind
+from wattree.lowering.colocation import SharedWork, shared_work, step_fill
+from wattree.lowering.compute_costs import launches_of
+from wattree.lowering.phase_costs import PhaseCosts
+from wattree.lowering.program import ComputeStep, Scale
+
+__all__ = ["stretch_to_host"]
+
+Floats = NDArray[np.float64]
+
+
+#: Exponent of the smooth maximum of device time and host time of a block.
+_HOST_SMOOTHNESS = 4.0
+#: Tensors of a module beside its parameters: running mean, variance and count.
+_BUFFERS = {OperatorKind.BATCH_NORM: 3}
+
+
+def stretch_to_host(
+    phases: Sequence[PhaseCosts], rates: Rates, scale: Scale, *, launches: float = 1.0
+) -> SharedWork | None:
+    """Stretch compute so that a block takes the smooth maximum of device and host time, in place.
+
+    A launch-bound block's kernels run in gaps: `(device**4 + host**4)**(1/4)` over the block.
+    Where a graph replays them, nothing but routing decisions of experts waits for the host.
+    Where launches block, each kernel takes its launch besides. Ranks with fewer tokens wait for
+    the busiest, so their hosts have as long as its host has.
+    Where processes share the device, what the host leaves idle is think time of a closed queue, and
+    what that makes of the block is returned.
+    """
+    computes = [
+        (phase, index, step)
+        for phase in phases
+        for index, step in enumerate(phase.steps)
+        if isinstance(step, ComputeStep)
+    ]
+    if not computes:
+        return None
+    device: Floats = np.zeros(phases[0].work_s.shape[1])
+    for phase, index, step in computes:
+        own = launches_of(step, scale) * step.kernels
+        phase.work_s[index] += own * rates.blocking_s * (step.share > 0)
+        device = device + phase.work_s[index]
+    host = np.zeros_like(device)
+    for _, _, step in computes:
+        once_s = _host_time_s(step, rates)
+        if launches > 1:  # one process makes a replica of each module before it launches it
+            once_s += (len(step.weights) + _BUFFERS.get(step.kind, 0)) * rates.replicate_s
+        host = host + launches * launches_of(step, scale) * once_s
+    ratio = host / np.maximum(device, 1e-12)
+    stretch = (1.0 + ratio**_HOST_SMOOTHNESS) ** (1.0 / _HOST_SMOOTHNESS)
+    if scale.load is not None:
+        stretch = stretch[scale.load.leader]
+    shared = None
+    if rates.sharing.processes > 1:
+        shared = _shared(computes, device, stretch, rates, scale)
+        stretch = shared.stretch
+    for phase, index, _ in computes:
+        phase.work_s[index] *= stretch
+    return shared
+
+
+def _shared(
+    computes: Sequence[tuple[PhaseCosts, int, ComputeStep]],
+    device: Floats,
+    stretch: Floats,
+    rates: Rates,
+    scale: Scale,
+) -> SharedWork:
+    """Return what the device is to one of several processes; let FLOP and traffic count all."""
+    sharing, filled, kernels = rates.sharing, 0.0 * device, 0.0 * device
+    for phase, index, step in computes:
+        launched = launches_of(step, scale) * step.kernels
+        blocked = launched * rates.blocking_s * (step.share > 0)
+        own = phase.work_s[index] - blocked
+        filled = filled + own * step_fill(step, scale, sharing) + blocked * sharing.launch_fill
+        kernels = kernels + launched
+        phase.flop[index] *= sharing.processes
+        phase.traffic_bytes[index] *= sharing.processes
+    return shared_work(device * (stretch - 1.0), device, filled, kernels, sharing)
+
+
+def _host_time_s(step: ComputeStep, rates: Rates) -> float:
+    """Return what the host needs to launch a step, routing decisions included. [s]
+
+    A graph launches all of its kernels at once.
+    """
+    routing = rates.moe_host_s / 2 if step.kind is OperatorKind.PERMUTE else 0.0
+    return (step.kernels * rates.launch_s if rates.start_s is None else 0.0) + routing

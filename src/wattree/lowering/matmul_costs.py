@@ -1,0 +1,91 @@
+"""Matrix products of a program → seconds, FLOP and bytes, casts to 8 bit included."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost import Software, matmul_time_s
+from wattree.cost.convolution import product_time_s
+from wattree.cost.rates import Rates
+from wattree.lowering.operator_costs import weight_casts
+from wattree.lowering.program import ComputeStep, Scale, StepPhase
+
+__all__ = ["matmul_costs"]
+
+Floats = NDArray[np.float64]
+
+
+#: Casts to 8 bit: bytes per activation or gradient element, and per weight element.
+_CAST_ACTIVATION_BYTES, _CAST_WEIGHT_BYTES = 4.0, 3.0
+#: Matrix products that stay at 16 bit when linear layers are quantised.
+_PLAIN_PRODUCTS = frozenset({"logits", "moe.router"})
+
+
+def matmul_costs(
+    step: ComputeStep, scale: Scale, rates: Rates, software: Software
+) -> tuple[Floats, Floats, Floats]:
+    """Return time, matrix FLOP and memory traffic of a matrix product."""
+    assert step.matmul is not None
+    m, n, k, groups = (
+        scale.value(size)
+        for size in (step.matmul.m, step.matmul.n, step.matmul.k, step.matmul.groups)
+    )
+    if step.phase is StepPhase.INPUT_GRADIENT:
+        n, k = k, n
+    elif step.phase is StepPhase.WEIGHT_GRADIENT:
+        m, k = k, m
+    turns: Floats | float = 1.0
+    if step.in_turn is not None:
+        # One step after another: each is a product of its own rows, and reads the weights again.
+        # Gradients of the weights are taken for all of them at once.
+        turns = scale.value(step.in_turn) if step.phase is not StepPhase.WEIGHT_GRADIENT else 1.0
+        m = m / turns
+    quantised = rates.quantised and step.path not in _PLAIN_PRODUCTS
+    elements = groups * (m * k + k * n + m * n)
+    traffic = elements * rates.element_bytes
+    library = software.library_kernels or rates.convolution.kernels.profiled
+    if library and not quantised:
+        time_s = product_time_s(
+            m=m,
+            n=n,
+            k=k,
+            groups=groups,
+            rates=rates.convolution,
+            # Gradients of weights lie as the weights do, inputs along rows.
+            row=m if step.phase is StepPhase.WEIGHT_GRADIENT else n,
+            kept=step.phase is StepPhase.WEIGHT_GRADIENT,
+        )
+    else:
+        time_s = matmul_time_s(
+            m=m,
+            n=n,
+            k=k,
+            groups=groups,
+            flop_per_s=rates.linear_flop_per_s if quantised else rates.plain_flop_per_s,
+            compute_units=rates.compute_units,
+            traffic_bytes=traffic,
+            memory_bytes_per_s=rates.memory_bytes_per_s,
+            alignment_penalty=rates.alignment_penalty,
+        )
+    if quantised:
+        casts = _casts(step.phase, m, n, k, groups)
+        time_s = time_s + casts / rates.memory_bytes_per_s
+        traffic = traffic + casts
+    if step.in_turn is not None and rates.start_s is None:
+        time_s = np.maximum(time_s, rates.kernel_s)
+    time_s, traffic = time_s * turns, traffic * turns
+    if step.weights and (copies := weight_casts(step, scale, rates, software)) is not None:
+        time_s = time_s + copies / rates.memory_bytes_per_s
+        traffic = traffic + copies
+    flop = 2.0 * m * n * k * groups * turns * step.share
+    return time_s * step.share, flop, traffic * step.share
+
+
+def _casts(phase: StepPhase, m: Floats, n: Floats, k: Floats, groups: Floats) -> Floats:
+    """Bytes moved by casts: activations and weights in forward, gradients once in backward."""
+    if phase is StepPhase.INPUT_GRADIENT:
+        return groups * m * k * _CAST_ACTIVATION_BYTES  # k is the gradient's width here
+    if phase is StepPhase.WEIGHT_GRADIENT:
+        return np.zeros_like(m)
+    return groups * (m * k * _CAST_ACTIVATION_BYTES + k * n * _CAST_WEIGHT_BYTES)

@@ -1,0 +1,168 @@
+"""An operator and its split → the step that runs it, or its gradient, on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wattree.graph import Operand, Operator, OperatorKind, Parameter
+from wattree.lowering.layout import expert_position
+from wattree.lowering.passes.context import skewed_axes
+from wattree.lowering.passes.propagate import Split
+from wattree.lowering.program import ComputeStep, LocalSize, Matmul, StepPhase
+from wattree.strategy import OWNER, PositionOrder
+
+__all__ = ["PRODUCTS", "compute_step", "together"]
+
+#: Operators whose work is a matrix product, plain or implicit.
+PRODUCTS = frozenset({OperatorKind.MATMUL, OperatorKind.CONVOLUTION})
+
+
+def compute_step(
+    operator: Operator,
+    split: Split,
+    phase: StepPhase,
+    depends: tuple[int, ...],
+    *,
+    share: float = 1.0,
+    given: bool = False,
+    order: PositionOrder = PositionOrder.ZIGZAG,
+    second_factor: bool = False,
+) -> ComputeStep:
+    """Return the step that runs `operator`, or its gradient, on one rank.
+
+    `second_factor`: of a product of two activations, the gradient of the second.
+    """
+    outputs = tuple(_local(operator, output, split) for output in operator.outputs)
+    reads, writes = (_at_width(operator, x, split) for x in (operator.inputs, operator.outputs))
+    weights = tuple(_local(operator, parameter, split) for parameter in operator.parameters)
+    is_table = operator.kind is OperatorKind.EMBEDDING  # moved only as far as it is looked up
+    if operator.kernels == 0:  # another look at what is there
+        reads, writes, outputs = (), (), ()
+    attention = operator.kind is OperatorKind.ATTENTION
+    return ComputeStep(
+        path=operator.path,
+        kind=operator.kind,
+        function=operator.function,
+        phase=phase,
+        traffic=(*reads, *writes, *(() if is_table else weights)),
+        fixed_traffic=tuple(
+            (_local(operator, operand, split), operand.element_bytes)
+            for operand in (*operator.inputs, *operator.outputs)
+            if operand.element_bytes is not None and operator.kernels > 0
+        ),
+        reads=reads,
+        writes=writes,
+        weights=weights,
+        row=_row(operator, split) if is_table else LocalSize(),
+        window=operator.window,
+        in_turn=_dim(operator, split, operator.in_turn) if operator.in_turn else None,
+        matmul=(
+            _matmul(operator, split, second_factor=second_factor)
+            if operator.kind in PRODUCTS
+            else None
+        ),
+        batch=together(operator, split, "batch", "window") if attention else LocalSize(),
+        queries=together(operator, split, "seq") if attention else LocalSize(),
+        keys=together(operator, {}, "kv_seq") if attention else LocalSize(),
+        heads=_heads(operator, split) if attention else LocalSize(),
+        mask=operator.mask,
+        head_dim=operator.head_dim,
+        value_head_dim=operator.value_head_dim,
+        skewed_axes=skewed_axes(operator, split, order),
+        kernels=operator.kernels,
+        owners=split.get(OWNER, ()),
+        depends=tuple(sorted({step for step in depends if step >= 0})),
+        reads_block_input=given,
+        share=share,
+        transient=outputs,
+    )
+
+
+def _dim(operator: Operator, split: Split, name: str) -> LocalSize:
+    return LocalSize.of(operator.dim(name).extent, split.get(name, ()))
+
+
+def together(operator: Operator, split: Split, *stems: str) -> LocalSize:
+    """Return the product of the dims that are called `stem`, `stem_1`, …."""
+    size = LocalSize()
+    for dim in operator.dims:
+        name, _, number = dim.name.rpartition("_")
+        if dim.name in stems or (name in stems and number.isdigit()):
+            size = size.times(_dim(operator, split, dim.name))
+    return size
+
+
+def _heads(operator: Operator, split: Split) -> LocalSize:
+    return LocalSize(float(operator.query_heads)).over(split.get("heads", ()))
+
+
+def _local(operator: Operator, operand: Operand | Parameter, split: Split) -> LocalSize:
+    size = LocalSize(operand.fraction if isinstance(operand, Operand) else 1.0)
+    for name in operand.dims:
+        size = size.times(_dim(operator, split, name))
+    if isinstance(operand, Operand) and expert_position(operand) is not None:
+        size = size.to_experts(routed=bool(split.get("expert")))
+    if owners := split.get(OWNER, ()):
+        size = size.over(owners).to_experts(routed=True)
+    return size
+
+
+def _row(operator: Operator, split: Split) -> LocalSize:
+    """Elements of a row of a table: of what indexes the table and the result."""
+    found = {name for output in operator.outputs for name in output.dims}
+    size = LocalSize()
+    for name in operator.parameters[0].dims if operator.parameters else ():
+        if name in found:
+            size = size.times(_dim(operator, split, name))
+    return size
+
+
+def _at_width(
+    operator: Operator, operands: Sequence[Operand], split: Split
+) -> tuple[LocalSize, ...]:
+    """Elements of the operands that are as wide as activations are."""
+    return tuple(
+        _local(operator, operand, split) for operand in operands if operand.element_bytes is None
+    )
+
+
+#: Who indexes a dim (moving operand, output, weight) → which side of a product it is on.
+_SIDES = {
+    (True, True, True): "groups",
+    (True, True, False): "m",
+    (False, True, True): "n",
+    (True, False, True): "k",
+    (False, False, True): "n",  # which of several projections side by side it is
+}
+
+
+def _part(operator: Operator, indexed_by: tuple[bool, bool, bool]) -> str | None:
+    """Return which side of a product a dim is on, None for a dim that adds no work."""
+    if operator.window is not None:
+        if indexed_by == (False, False, True):  # taps, each of which meets another position
+            return "n" if operator.window.transposed else "k"
+        return _SIDES.get(indexed_by, "m")  # positions that a reshape of one side has cut finer
+    return _SIDES.get(indexed_by)
+
+
+def _matmul(operator: Operator, split: Split, *, second_factor: bool) -> Matmul:
+    """Sort the iteration dims into rows, columns, contraction and groups by who indexes them.
+
+    The gradient of a product's second factor is, in the terms of the first's, a product whose
+    parts have gone round by one.
+    """
+    moving, weight = operator.factors
+    in_x, in_y, in_w = set(moving.dims), set(operator.outputs[0].dims), set(weight.dims)
+    parts = {"m": LocalSize(), "n": LocalSize(), "k": LocalSize(), "groups": LocalSize()}
+    for dim in operator.dims:
+        part = _part(operator, (dim.name in in_x, dim.name in in_y, dim.name in in_w))
+        if part is not None:
+            parts[part] = parts[part].times(_dim(operator, split, dim.name))
+    if owners := split.get(OWNER, ()):
+        parts["m"] = parts["m"].over(owners).to_experts(routed=True)
+    if isinstance(moving, Operand) and expert_position(moving) is not None:
+        parts["m"] = parts["m"].to_experts(routed=bool(split.get("expert")))
+    if second_factor:
+        m, n, k = (parts[role] for role in "mnk")
+        parts |= {"m": k, "n": m, "k": n}
+    return Matmul(**parts)

@@ -1,0 +1,235 @@
+"""Steps under construction: where tensors lie, and the collectives that move them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from wattree.graph import Operator
+from wattree.lowering.layout import OWNED, Layout, conversions, layout_of, local_size
+from wattree.lowering.passes.propagate import Split
+from wattree.lowering.passes.statistics import STATISTICS_BYTES, statistics
+from wattree.lowering.passes.window import Halo, halos_of
+from wattree.lowering.program import (
+    CollectiveKind,
+    CollectiveStep,
+    ComputeStep,
+    LocalSize,
+    Payload,
+    Step,
+    StepPhase,
+)
+from wattree.strategy import ContextExchange, PositionOrder
+
+__all__ = ["Placed", "StepList", "halo_size", "like"]
+
+#: Share of a batch norm's passes that make its statistics: in forward one of three (the input is
+#: read; then it is read again and the output written), in backward two of five (input and gradient
+#: are read; then both are read again and a gradient is written).
+_STATISTICS_FORWARD, _STATISTICS_BACKWARD = 1 / 3, 2 / 5
+#: What goes round a ring instead.
+_AROUND = {
+    CollectiveKind.ALL_GATHER: CollectiveKind.RING_GATHER,
+    CollectiveKind.REDUCE_SCATTER: CollectiveKind.RING_REDUCE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A tensor as it lies after the step that makes it.
+
+    Attributes:
+        layout: How it lies.
+        size: Local elements.
+        step: Index of that step; -1 for what the block was given.
+        experts_at: Which dim of routed tokens is that of the experts; None for other tensors.
+    """
+
+    layout: Layout
+    size: LocalSize
+    step: int
+    experts_at: int | None = None
+
+    def by_experts(self, layout: Layout) -> bool:
+        """Return whether `layout` gives a rank what is its own: tokens of its experts, tables."""
+        if OWNED in layout.values():
+            return True
+        return self.experts_at is not None and self.experts_at in layout.values()
+
+
+@dataclass(slots=True)
+class StepList:
+    """Steps under construction and where each tensor is to be found.
+
+    `exchanges` says of keys and values how they reach other ranks, `orders` of attention which
+    positions ranks hold (`passes.context`), `statistics` of batch norm over which ranks it takes
+    them (`passes.statistics`), `kept` which tensors stay gathered (`passes.gathered`). `edges` are
+    the rows of neighbours that windows reach into, `tables` the tensors that are looked up in
+    tables, and sent together.
+    """
+
+    phase: StepPhase
+    steps: list[Step] = field(default_factory=list)
+    tensors: dict[str, Placed] = field(default_factory=dict)
+    exchanges: Mapping[str, ContextExchange] = field(default_factory=dict)
+    orders: Mapping[str, PositionOrder] = field(default_factory=dict)
+    converted: dict[tuple[str, tuple[tuple[str, int], ...]], Placed] = field(default_factory=dict)
+    statistics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    edges: dict[tuple[str, Halo], Placed] = field(default_factory=dict)
+    tables: tuple[str, ...] = ()
+    kept: frozenset[str] = frozenset()
+
+    def add(self, step: Step) -> int:
+        """Append `step` and return its index."""
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def order_of(self, operator: Operator) -> PositionOrder:
+        """Return which positions the ranks of an attention hold."""
+        return self.orders.get(operator.path, PositionOrder.ZIGZAG)
+
+    def edges_of(self, operator: Operator, split: Split) -> list[int]:
+        """Exchange the rows of its input that an operator needs of neighbours; return the steps."""
+        read = operator.inputs[0] if operator.inputs else None
+        if read is None or read.tensor not in self.tensors:
+            return []  # samples: each rank reads what it needs
+        found = []
+        for halo in halos_of(operator, split):
+            key = read.tensor, halo
+            if key not in self.edges:
+                want = layout_of(read, split, partial=False)
+                made = self.in_layout(read.tensor, want).step
+                size = halo_size(operator, split, halo)
+                step = self.add_edges(f"{read.tensor}.edges", halo, size, made)
+                self.edges[key] = Placed(layout=want, size=size, step=step)
+            found.append(self.edges[key].step)
+        return found
+
+    def add_edges(self, label: str, halo: Halo, size: LocalSize, after: int) -> int:
+        """Add an exchange of rows with neighbours, or of their gradients."""
+        return self.add(
+            CollectiveStep(
+                path=label,
+                kind=CollectiveKind.HALO,
+                axes=halo.axes,
+                size=size,
+                payload=Payload.ACTIVATION,
+                phase=self.phase,
+                depends=(after,) if after >= 0 else (),
+                reads_block_input=after < 0,
+            )
+        )
+
+    def add_compute(self, operator: Operator, split: Split, step: ComputeStep) -> int:
+        """Add the step of an operator; where batch norm sums statistics over ranks, in two parts.
+
+        Statistics take one of forward's three passes over a tensor, and two of backward's five.
+        """
+        axes = self.statistics.get(operator.path)
+        if axes is None:
+            return self.add(step)
+        backward = step.phase is StepPhase.INPUT_GRADIENT
+        part = _STATISTICS_BACKWARD if backward else _STATISTICS_FORWARD
+        first = self.add(replace(step, share=step.share * part, transient=()))
+        summed = self.add(
+            CollectiveStep(
+                path=f"{operator.path}.statistics",
+                kind=CollectiveKind.ALL_REDUCE,
+                axes=axes,
+                size=statistics(operator, split),
+                payload=Payload.ACTIVATION,
+                phase=step.phase,
+                depends=(first,),
+                element_bytes=STATISTICS_BYTES,
+            )
+        )
+        rest = step.share * (1.0 - part)
+        return self.add(replace(step, share=rest, depends=(*step.depends, summed)))
+
+    def in_layout(self, name: str, want: Layout, *, copies: float = 1.0, label: str = "") -> Placed:
+        """Return tensor `name` laid out as `want`, adding collectives if it is not yet."""
+        have = self.tensors[name]
+        key = (name, tuple(sorted(want.items())))
+        if key in self.converted:
+            return self.converted[key]
+        if name in self.tables and have.layout != want:
+            alike = [
+                n for n in self.tables if n in self.tensors and (n, key[1]) not in self.converted
+            ]
+            group = {n: self.tensors[n] for n in alike if like(self.tensors[n], have)}
+            for other, placed in self.convert_together("tables", group, want).items():
+                self.converted[other, key[1]] = placed
+            return self.converted[key]
+        placed = self.convert(label or name, have, want, copies=copies, tensor=name)
+        self.converted[key] = placed
+        return placed
+
+    def convert_together(
+        self, label: str, group: Mapping[str, Placed], want: Layout
+    ) -> dict[str, Placed]:
+        """Turn tensors that lie alike into `want` in one exchange, as tables send theirs."""
+        first = next(iter(group.values()))
+        size = first.size.scaled(
+            sum(p.size.coefficient for p in group.values()) / first.size.coefficient
+        )
+        made = tuple(sorted({p.step for p in group.values() if p.step >= 0}))
+        have = replace(first, size=size, step=made[-1] if made else -1)
+        moved = self.convert(label, have, want, also=made[:-1])
+        found = {}
+        for name, placed in group.items():
+            own = conversions(placed.size, placed.layout, want)[1]
+            own = own.to_experts(routed=placed.by_experts(want))
+            found[name] = replace(placed, layout=want, size=own, step=moved.step)
+        return found
+
+    def convert(
+        self,
+        label: str,
+        have: Placed,
+        want: Layout,
+        *,
+        copies: float = 1.0,
+        tensor: str = "",
+        also: tuple[int, ...] = (),
+    ) -> Placed:
+        """Add the collectives that turn `have`, which is `tensor` or its gradient, into `want`.
+
+        They wait for the step that makes it, and for those in `also`.
+        """
+        exchange = self.exchanges.get(tensor, ContextExchange.OVERLAPPED)
+        around = _AROUND if exchange is ContextExchange.RING else {}
+        needed, size = conversions(have.size, have.layout, want)
+        gets, has = have.by_experts(want), have.by_experts(have.layout)
+        step = have.step
+        for conversion in needed:
+            step = self.add(
+                CollectiveStep(
+                    path=label,
+                    kind=around.get(conversion.kind, conversion.kind),
+                    axes=conversion.axes,
+                    size=conversion.size.to_experts(routed=gets and has),
+                    payload=Payload.ACTIVATION,
+                    phase=self.phase,
+                    depends=(*also, step) if step >= 0 else (),
+                    copies=copies if conversion.kind is CollectiveKind.ALL_TO_ALL else 1.0,
+                    reads_block_input=step < 0,
+                    exposed=exchange is ContextExchange.GATHER,
+                    uneven=gets != has,
+                    kept=tensor in self.kept and conversion.kind is CollectiveKind.ALL_GATHER,
+                )
+            )
+        size = size.to_experts(routed=gets)
+        return Placed(layout=want, size=size, step=step, experts_at=have.experts_at)
+
+
+def like(placed: Placed, other: Placed) -> bool:
+    """Return whether two tensors lie alike, so that one exchange can move both."""
+    same = replace(placed.size, coefficient=other.size.coefficient) == other.size
+    return same and placed.layout == other.layout
+
+
+def halo_size(operator: Operator, split: Split, halo: Halo) -> LocalSize:
+    """Return the elements of an operator's input that lie beyond both edges of a rank's part."""
+    read = operator.inputs[0]
+    own = local_size(operator, read, layout_of(read, split, partial=False))
+    return own.without(halo.axes).scaled(halo.share)

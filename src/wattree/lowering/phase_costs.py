@@ -1,0 +1,155 @@
+"""The steps of one phase of a block → a row of costs each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattree.cost import GroupShape, Software
+from wattree.cost.rates import Rates
+from wattree.lowering.collective_costs import collective_costs
+from wattree.lowering.compute_costs import compute_costs, starts_s
+from wattree.lowering.groups import GroupShapes
+from wattree.lowering.memory_tier_access import far_share
+from wattree.lowering.operator_costs import runs_alone
+from wattree.lowering.program import CollectiveKind, CollectiveStep, ComputeStep, Scale, Step
+from wattree.lowering.ring import Ring, buffered_blocks, rings_of
+
+__all__ = ["PhaseCosts", "phase_costs"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseCosts:
+    """Costs of a list of steps. Arrays have shape `(steps, n)`.
+
+    Attributes:
+        latency_s, work_s: Fixed part and rest of each step's time. [s]
+        flop: Matrix FLOP.
+        traffic_bytes: Device memory. [B]
+        wire_bytes: Sent by one rank. [B]
+        scale_up_bytes, adapter_bytes, uplink_bytes: Loads, as `cost.PortLoads`. [B]
+        transient_bytes: Memory that lives only during the step. [B]
+        in_turn: 1 for collectives whose ports and network work one after the other.
+        ring_ranks: Blocks of an attention whose keys and values go round a ring, 0 for others.
+        processor_s: What a collective takes of the processors that compute beside it. [s]
+    """
+
+    steps: tuple[Step, ...]
+    latency_s: Floats
+    work_s: Floats
+    flop: Floats
+    traffic_bytes: Floats
+    wire_bytes: Floats
+    scale_up_bytes: Floats
+    adapter_bytes: Floats
+    uplink_bytes: Floats
+    transient_bytes: Floats
+    in_turn: Floats
+    ring_ranks: Floats
+    processor_s: Floats
+
+
+def phase_costs(
+    steps: Sequence[Step],
+    scale: Scale,
+    placement: GroupShapes,
+    rates: Rates,
+    software: Software,
+    *,
+    kept: Mapping[int, Floats],
+    whole: Floats,
+) -> tuple[PhaseCosts, Floats]:
+    """Return the costs of steps, and what they move to and from expanded memory. [B]
+
+    Of kept activations they move there what `kept` says, by step; weights are read there where
+    `whole` says that they are used where they are stored.
+    """
+    far_bytes = np.zeros(len(scale.micro_batch))
+    costs = _empty(steps, len(far_bytes))
+    rings = rings_of(steps)
+    for index, step in enumerate(steps):
+        if isinstance(step, CollectiveStep):
+            _fill_collective(costs, index, scale, placement.group(step.axes, scale), rates)
+            continue
+        blocks = None
+        if (ring := rings.get(index)) is not None:
+            blocks = costs.ring_ranks[index] = scale.degree(_collective(steps[ring.keys]).axes)
+        work, flop, traffic = compute_costs(step, scale, rates, software, blocks)
+        own = rates
+        if rates.expanded is not None:
+            share = far_share(step, traffic, (kept.get(index), whole), scale, rates)
+            if share.any():
+                own = rates.reaching(share)
+                work, *_ = compute_costs(step, scale, own, software, blocks)
+                work = work + rates.expanded.waited_s(share)
+                far_bytes = far_bytes + share * traffic
+        if rates.start_s is not None and runs_alone(step):
+            work = work + starts_s(step, scale, rates)
+        if (cap := rates.power.cap) is not None:
+            slowest = np.minimum(own.memory_bytes_per_s, own.stream_bytes_per_s)
+            work = cap.time_s(work, flop, traffic, traffic / slowest)
+        costs.work_s[index], costs.flop[index], costs.traffic_bytes[index] = work, flop, traffic
+        costs.transient_bytes[index] = _transient(step, scale, rates)
+        if ring is not None:
+            costs.transient_bytes[index] += _visiting(ring, steps, scale, rates)
+    return costs, far_bytes
+
+
+def _empty(steps: Sequence[Step], count: int) -> PhaseCosts:
+    """Return costs of 0 of steps under `count` strategies, to be filled in."""
+    names = [each.name for each in fields(PhaseCosts) if each.name != "steps"]
+    arrays = np.zeros((len(names), len(steps), count))
+    return PhaseCosts(steps=tuple(steps), **dict(zip(names, arrays, strict=True)))
+
+
+def _fill_collective(
+    costs: PhaseCosts,
+    index: int,
+    scale: Scale,
+    group: GroupShape,
+    rates: Rates,
+) -> None:
+    """Write down what the collective at `index` costs."""
+    step = _collective(costs.steps[index])
+    size = scale.value(step.size) * (step.element_bytes or rates.element_bytes)
+    found = collective_costs(step.kind, size, group, rates, copies=step.copies)
+    busiest: Floats | float = 1.0
+    ports: Floats | float = 1.0
+    if step.uneven and scale.load is not None:
+        busiest, ports = scale.load.busiest, scale.load.ports
+    costs.latency_s[index] = found.latency_s
+    costs.work_s[index] = found.work_s * busiest
+    costs.wire_bytes[index] = found.wire_bytes
+    costs.scale_up_bytes[index] = found.scale_up_bytes * ports
+    costs.adapter_bytes[index] = found.adapter_bytes * ports
+    costs.uplink_bytes[index] = found.uplink_bytes * ports
+    costs.in_turn[index] = found.in_turn
+    if step.kind is CollectiveKind.ALL_GATHER and not step.kept:
+        costs.transient_bytes[index] = size * (group.ranks > 1)  # one rank has the whole already
+    taken = rates.exchange_s + rates.exchange_s_per_byte * found.wire_bytes
+    costs.processor_s[index] = np.where(group.ranks > 1, taken, 0.0)
+
+
+def _collective(step: Step) -> CollectiveStep:
+    assert isinstance(step, CollectiveStep)
+    return step
+
+
+def _visiting(ring: Ring, steps: Sequence[Step], scale: Scale, rates: Rates) -> Floats:
+    """Return what blocks on their way round a ring take on each rank. [B]"""
+    keys = _collective(steps[ring.keys])
+    ranks = scale.degree(keys.axes)
+    blocks = buffered_blocks(ranks, gradient=ring.gradient is not None)
+    return np.asarray(blocks * scale.value(keys.size) / ranks * rates.element_bytes)
+
+
+def _transient(step: ComputeStep, scale: Scale, rates: Rates) -> Floats:
+    size = np.zeros_like(scale.micro_batch)
+    for part in step.transient:
+        size = size + scale.value(part)
+    return size * rates.element_bytes
