@@ -22,7 +22,7 @@ from wattree.compiler.folding.kernels import (
     Templates,
     expand,
 )
-from wattree.compiler.tasks.stage import StageProgram
+from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.compiler.tasks.table import joined, load_bytes
 from wattree.graph import ExecutionGraph, StreamKind, TaskKind
 from wattree.lowering.links import LinkClasses
@@ -114,8 +114,10 @@ class _Tasks:
 
     Attributes:
         programs, classes: By stage.
-        records: Tasks of all stages, `(T,)`.
+        records: Of the tasks of all stages, `(R,)`.
         by_level: The same with the figures of each level, the first of which is `records`.
+        stage_of_record: `(R,)`.
+        row: Which of the records each task is, `(T,)`.
         level: Of each class, over all stages.
         first_task, class_base: First task and class of each stage, and their numbers.
         patterns: Who shares an instance.
@@ -126,12 +128,16 @@ class _Tasks:
 
     def __init__(self, programs: Sequence[StageProgram], classes: Sequence[StageClasses]) -> None:
         self.programs, self.classes = programs, classes
-        counts = [len(program.tasks) for program in programs]
-        self.records = joined([program.tasks for program in programs])
+        counts = [len(program.rows) for program in programs]
+        sizes = [len(program.records) for program in programs]
+        self.records = joined([program.records for program in programs])
         self.by_level = [self.records]
-        for row in range(max(len(program.levels) for program in programs)):
-            tasks = [p.levels[row] if row < len(p.levels) else p.tasks for p in programs]
-            self.by_level.append(joined(tasks))
+        for at in range(max(len(program.levels) for program in programs)):
+            records = [p.levels[at] if at < len(p.levels) else p.records for p in programs]
+            self.by_level.append(joined(records))
+        self.stage_of_record = np.repeat(np.arange(len(programs)), sizes)
+        self.row = np.concatenate([program.rows for program in programs])
+        self.row += np.repeat(_starts(sizes)[:-1], counts)
         self.level = np.concatenate([stage.level for stage in classes])
         self.first_task = _starts(counts)
         self.class_base = _starts([len(stage.ranks) for stage in classes])
@@ -140,11 +146,12 @@ class _Tasks:
         self.patterns = _patterns([orbit for stage in orbits for orbit in stage])
         ends = self.patterns.member_offsets[1:]
         self.last_member = self.patterns.members[np.maximum(ends, 1) - 1]
-        self.pattern = self._pattern_of_task([len(stage) for stage in orbits])
-        self.copies = (np.diff(self.patterns.copies_at) - 1)[self.pattern]
-        self._is_single = bool((self.copies == 1).all())
+        pattern = self._pattern_of_record([len(stage) for stage in orbits])
+        copies = (np.diff(self.patterns.copies_at) - 1)[pattern]
+        self.pattern, self.copies = pattern[self.row], copies[self.row]
+        self._is_single = bool((copies == 1).all())
         self.first = _starts(self.copies)[:-1]
-        self._played: tuple[Integers, Integers] | None = None  # level and task of instances
+        self._played: tuple[Integers, Integers] | None = None  # level and record of instances
 
     @property
     def instances(self) -> int:
@@ -157,17 +164,22 @@ class _Tasks:
         return np.diff(self.class_base)[self.stage]
 
     def column(self, name: str, factor: Floats | None = None) -> NDArray[Any]:
-        """Return a field for every instance, times a factor of its task."""
+        """Return a field for every instance, times a factor of its record."""
         if len(self.by_level) == 1:
             values = self.records[name] if factor is None else self.records[name] * factor
-            if self._is_single:
-                return np.array(values)
-            return np.repeat(values, self.copies)
+            values = np.ascontiguousarray(values)[self.row]
+            return values if self._is_single else np.repeat(values, self.copies)
         if self._played is None:
-            _, task, owner = self.instances_of(np.ones(len(self.records), dtype=bool))
-            self._played = self.level[owner], task
-        values = np.stack([tasks[name] for tasks in self.by_level])
+            _, task, owner = self.instances_of(np.ones(len(self.row), dtype=bool))
+            self._played = self.level[owner], self.row[task]
+        values = np.stack([records[name] for records in self.by_level])
         return np.asarray((values if factor is None else values * factor)[self._played])
+
+    def micro_batches(self) -> Integers:
+        """Return the micro-batch of every instance."""
+        values = np.concatenate([program.micro_batches for program in self.programs])
+        found: Integers = np.repeat(values, self.copies).astype(np.int64)
+        return found
 
     def copy_of_instance(self) -> Integers:
         """Return the copy of its pattern that each instance is, `(I,)`."""
@@ -198,13 +210,13 @@ class _Tasks:
         instance = self.first[task] + self.patterns.inverse[at + member]
         return instance, task, self.class_base[self.stage[task]] + member
 
-    def _pattern_of_task(self, patterns: Sequence[int]) -> Integers:
+    def _pattern_of_record(self, patterns: Sequence[int]) -> Integers:
         """Collectives go by the orbits of their axes, everything else by classes."""
         start = _starts(patterns)
         axes = self.records["axes"].astype(np.int64)
-        pattern = start[self.stage]
+        pattern = start[self.stage_of_record]
         for number, stage in enumerate(self.classes):
-            own = slice(self.first_task[number], self.first_task[number + 1])
+            own = self.stage_of_record == number
             places = {axis: place for place, axis in enumerate(stage.orbits, start=1)}
             table = np.zeros(max([int(axes[own].max(initial=0)), *places]) + 2, dtype=np.int64)
             for axis, place in places.items():
@@ -306,7 +318,7 @@ def execution_graph(
         names=tuple(names),
         phase=tasks.column("phase"),
         stage=tasks.column("stage"),
-        micro_batch=tasks.column("micro_batch").astype(np.int64),
+        micro_batch=tasks.micro_batches(),
         flop=tasks.column("flop"),
         memory_traffic_bytes=tasks.column("traffic_bytes"),
         link_traffic_bytes=wire_bytes,
@@ -344,14 +356,14 @@ def _class_names(classes: Sequence[StageClasses]) -> tuple[str, ...]:
 
 
 def _cost_rows(tasks: _Tasks) -> Integers:
-    """Return which of `_BY_CLASS` tells what a task costs, `FROM_TASK` if its record does."""
+    """Return which of `_BY_CLASS` tells what a record costs, `FROM_TASK` if it does itself."""
     stream, rows = tasks.records["stream"], np.full(len(tasks.records), FROM_TASK, dtype=np.int64)
     rows[stream == Stream.SEND_NEXT] = _BY_CLASS.index("to_next")
     rows[stream == Stream.SEND_PREVIOUS] = _BY_CLASS.index("to_previous")
     mirrored = np.array([stage.to_mirror is not None for stage in tasks.classes])
     if mirrored.any():
         exchanged = (tasks.records["kind"] == TaskKind.TRANSFER) & (stream == Stream.REDUCE)
-        rows[exchanged & mirrored[tasks.stage]] = _TO_MIRROR
+        rows[exchanged & mirrored[tasks.stage_of_record]] = _TO_MIRROR
     return rows
 
 
@@ -372,7 +384,7 @@ def _times(tasks: _Tasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
     compute = records["kind"] == TaskKind.COMPUTE
     slowed = np.ones(len(records))
     for number, stage in enumerate(tasks.classes):
-        own = compute & (tasks.stage == number)
+        own = compute & (tasks.stage_of_record == number)
         if (stage.slowdown == stage.slowdown[0]).all():
             slowed[own] = stage.slowdown[0]
         else:
@@ -381,14 +393,16 @@ def _times(tasks: _Tasks, costs: Integers) -> tuple[Floats, Floats, Floats]:
     work_s = tasks.column("work_s", slowed)
     wire_bytes = tasks.column("wire_bytes")
     if not alike.all():
-        instance, _, owner = tasks.instances_of(~alike)
+        instance, _, owner = tasks.instances_of(~alike[tasks.row])
         work_s[instance] *= np.concatenate([stage.slowdown for stage in tasks.classes])[owner]
     if (mixed := tasks.mixed()).any():
         _slowest_member(tasks, mixed, latency_s, work_s)
     for row in range(len(_BY_CLASS)):
-        instance, task, owner = tasks.instances_of(costs == row)
+        instance, task, owner = tasks.instances_of((costs == row)[tasks.row])
         latency_s[instance] = _by_class(tasks, row, "latency_s")[owner]
-        work_s[instance] = _by_class(tasks, row, "work_s")[owner] * records["wire_bytes"][task]
+        work_s[instance] = (
+            _by_class(tasks, row, "work_s")[owner] * records["wire_bytes"][tasks.row[task]]
+        )
     return latency_s, work_s, wire_bytes
 
 
@@ -397,11 +411,12 @@ def _slowest_member(
 ) -> None:
     """Give tasks of several levels of ranks the time of their slowest member, in place."""
     instance, task, owner = tasks.members_of(mixed)
-    kind, first = tasks.level[owner], np.flatnonzero(np.diff(instance, prepend=-1))
-    latency = np.stack([records["latency_s"] for records in tasks.by_level])[kind, task]
-    work = np.stack([records["work_s"] for records in tasks.by_level])[kind, task]
+    kind, row = tasks.level[owner], tasks.row[task]
+    first = np.flatnonzero(np.diff(instance, prepend=-1))
+    latency = np.stack([records["latency_s"] for records in tasks.by_level])[kind, row]
+    work = np.stack([records["work_s"] for records in tasks.by_level])[kind, row]
     slowdown = np.concatenate([stage.slowdown for stage in tasks.classes])[owner]
-    work = np.where(tasks.records["kind"][task] == TaskKind.COMPUTE, work * slowdown, work)
+    work = np.where(tasks.records["kind"][row] == TaskKind.COMPUTE, work * slowdown, work)
     latency_s[instance[first]] = np.maximum.reduceat(latency, first)
     work_s[instance[first]] = np.maximum.reduceat(work, first)
 
@@ -418,8 +433,8 @@ def _directions(
             continue
         apart = bool((tasks.records[kind.load][transfers & (costs == FROM_TASK)] > 0).any())
         for row in range(len(_BY_CLASS)):
-            _, task, owner = tasks.instances_of(transfers & (costs == row))
-            size = tasks.records["wire_bytes"][task]
+            _, task, owner = tasks.instances_of((transfers & (costs == row))[tasks.row])
+            size = tasks.records["wire_bytes"][tasks.row[task]]
             apart |= bool((_by_class(tasks, row, kind.load)[owner] * size > 0).any())
         result += [(kind, way) for way in ((_OUT, _IN) if apart else (_BOTH,))]
     return result
@@ -452,18 +467,19 @@ def _expanded(
 ) -> Rows:
     """Return streams, successors and flows of all instances; of flows the ranks, if `counted`."""
     edges = _edges(tasks)
-    sends = (loads.of_task > 0).any(axis=(0, 2)) | (costs != FROM_TASK)
+    sends = (loads.of_record > 0).any(axis=(0, 2)) | (costs != FROM_TASK)
     templates = Templates(
         first=tasks.first,
         pattern=tasks.pattern,
-        base=tasks.class_base[tasks.stage],
+        record=tasks.row,
+        base=tasks.class_base[tasks.stage_of_record],
         stream=tasks.records["stream"].astype(np.int64),
         costs=costs,
         uses_links=sends & (tasks.records["kind"] != TaskKind.COMPUTE),
     )
     width, count = tasks.width, tasks.instances
     most_edges = int((np.diff(edges.offsets) * width).sum())
-    most_flows = int(width[templates.uses_links].sum()) * len(directions)
+    most_flows = int(width[templates.uses_links[tasks.row]].sum()) * len(directions)
     # What is not filled costs no memory: the system gives pages when they are written.
     rows = Rows(
         stream_offsets=np.zeros(count + 1, dtype=np.int64),
@@ -527,7 +543,7 @@ def _edges(tasks: _Tasks) -> Edges:
     rank = np.where(kinds == OWN_CLASS, 0, np.where(kinds == MERGED, 1, 2))
     order = np.argsort(rows * 3 + rank, kind="stable")
     return Edges(
-        offsets=_starts(np.bincount(rows, minlength=len(tasks.records))),
+        offsets=_starts(np.bincount(rows, minlength=len(tasks.row))),
         after=np.concatenate(after)[order],
         via=kinds[order],
         peers=np.stack([_peers(tasks.classes, heading) for heading in _HEADINGS]),
@@ -563,7 +579,7 @@ def _peers(classes: Sequence[StageClasses], heading: int) -> Integers:
 
 
 def _sent(tasks: _Tasks, names: Sequence[str]) -> Floats:
-    """Return what the tasks of each level send over each kind of link, `(V, T, D)`. [B]"""
+    """Return what the records of each level send over each kind of link, `(V, R, D)`. [B]"""
     shape = len(tasks.by_level), len(tasks.records), len(names)
     sent = np.empty(shape)
     for level, records in enumerate(tasks.by_level):
@@ -594,7 +610,7 @@ def _loads(
     first = _starts([len(kind.bandwidth_bytes_per_s) for kind, _ in directions])
     names = [kind.load for kind, _ in directions]
     return Loads(
-        of_task=_sent(tasks, names),
+        of_record=_sent(tasks, names),
         level=tasks.level,
         by_class=np.stack(
             [

@@ -17,11 +17,8 @@ from wattree.compiler.tasks.ledger import Holding, Items
 from wattree.compiler.tasks.merge import merged
 from wattree.compiler.tasks.offload import check_capacity, kept_bytes, stored_layers, waiting_bytes
 from wattree.compiler.tasks.pairs import PairedTables
-from wattree.compiler.tasks.stage import (
-    StageProgram,
-    Update,
-    stage_program,
-)
+from wattree.compiler.tasks.stage import Update, stage_program
+from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.compiler.tasks.static_memory import resident_bytes, stage_holdings
 from wattree.compiler.tasks.table import TASK, Names
 from wattree.errors import StrategyError
@@ -105,9 +102,9 @@ def with_levels(levels: Sequence[BuiltStage]) -> StageProgram:
     """
     first, *others = (played.program for played in levels)
     for other in others:
-        alike = len(other.tasks) == len(first.tasks) and np.array_equal(other.edges, first.edges)
+        alike = np.array_equal(other.rows, first.rows) and np.array_equal(other.edges, first.edges)
         assert alike, "what a rank does depends on no figure"
-    return replace(first, levels=tuple(other.tasks for other in others))
+    return replace(first, levels=tuple(other.records for other in others))
 
 
 class BuiltStage(NamedTuple):
@@ -137,9 +134,9 @@ def _played_alone(
     if not step.kind.shares:
         return program
     shares = {number: step.kind.shares[axes] for axes, number in axes_index.items()}
-    tasks = program.tasks.copy()
-    tasks["work_s"] = alone_s(tasks, uses, shares, rank_rates(step.rates.links))
-    return replace(program, tasks=tasks)
+    records = program.records.copy()
+    records["work_s"] = alone_s(records, uses, shares, rank_rates(step.rates.links))
+    return replace(program, records=records)
 
 
 def _parts(

@@ -15,7 +15,6 @@ __all__ = [
     "TASK",
     "Names",
     "TaskTable",
-    "concatenated",
     "joined",
     "load_bytes",
 ]
@@ -92,20 +91,6 @@ class TaskTable:
     fetched: tuple[int, ...] = ()
     early: tuple[tuple[int, int], ...] = ()
     ledger: NDArray[np.void] = field(default_factory=lambda: NO_ENTRIES)
-
-
-def concatenated(
-    tables: Sequence[TaskTable],
-) -> tuple[NDArray[np.void], NDArray[np.int64], NDArray[np.int64]]:
-    """Return all tasks, all edges shifted, and the first index of each table."""
-    counts = np.array([len(table.tasks) for table in tables], dtype=np.int64)
-    offsets = np.concatenate(([0], np.cumsum(counts)))[:-1].astype(np.int64)
-    if not tables:
-        return np.zeros(0, TASK), np.zeros((0, 2), np.int64), offsets
-    tasks = joined([table.tasks for table in tables])
-    edge_counts = [len(table.edges) for table in tables]
-    edges = np.concatenate([table.edges for table in tables])
-    return tasks, edges + np.repeat(offsets, edge_counts)[:, None], offsets
 
 
 def load_bytes(tasks: NDArray[np.void], load: str) -> NDArray[np.float64]:
