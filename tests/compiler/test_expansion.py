@@ -10,7 +10,8 @@ import pytest
 
 from tests.compiler.jobs import Job, dense, mixture, small_cluster
 from wattree.compiler import compile as compiling
-from wattree.compiler.folding.arrays import StageClasses, execution_graph
+from wattree.compiler.folding.arrays import execution_graph
+from wattree.compiler.folding.stage_classes import StageClasses
 from wattree.compiler.tasks.stage_program import StageProgram
 from wattree.graph import ExecutionGraph, TaskKind
 from wattree.lowering.streams import STREAMS
@@ -123,6 +124,6 @@ def test_a_class_computes_at_its_own_speed(expansion: Any) -> None:
     """A straggler alone is slower."""
     graph, programs, classes = expansion
     for program, stage, numbers in zip(programs, classes, _numbers(programs, classes), strict=True):
-        for record, instances in zip(program.tasks, numbers, strict=True):
+        for record, instances in zip(program.records[program.rows], numbers, strict=True):
             if record["kind"] == TaskKind.COMPUTE:
                 assert (graph.work_s[instances] == record["work_s"] * stage.slowdown).all()

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from wattree.compiler.tasks.ledger import Item, Items, Recorder, shifted
-from wattree.compiler.tasks.table import TASK, Names, TaskTable
+from wattree.compiler.tasks.ledger import Item, Items, Recorder, ledgers, shifted
+from wattree.compiler.tasks.table import TASK, Names, TaskTable, joined
 from wattree.graph import Phase, StageLabel, TaskKind
 from wattree.lowering.costs import BlockCosts, PhaseCosts
 from wattree.lowering.operator_classes import class_of_step
@@ -381,7 +381,7 @@ def _joined(again: _Phase, backward: _Phase) -> TaskTable:
     shift = len(again.rows)
     if shift == 0:
         return backward.closed
-    tasks = np.concatenate([again.table.tasks, backward.table.tasks])
+    tasks = joined([again.table.tasks, backward.table.tasks])
     edges = [again.table.edges, backward.table.edges + shift]
     if len(backward.rows):
         first = next((i for i, row in enumerate(backward.rows) if row.stream == Stream.COMPUTE), 0)
@@ -397,5 +397,5 @@ def _joined(again: _Phase, backward: _Phase) -> TaskTable:
             *(entry + shift for entry in backward.table.entries),
         ),
         exit=exit_task,
-        ledger=np.concatenate([again.ledger.ledger, shifted(backward.ledger.ledger, shift)]),
+        ledger=ledgers([again.ledger.ledger, shifted(backward.ledger.ledger, shift)]),
     )

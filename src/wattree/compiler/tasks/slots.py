@@ -188,9 +188,9 @@ def place_slots(
     order: Order,
     chunks: Sequence[ChunkTables],
     tables: TableSequence,
-    *,
     transfers: SlotTransfers,
     pairs: PairedTables,
+    *,
     keeps_gathered: bool,
 ) -> list[PlacedSlot]:
     """Append the table of every slot, and of its transfer, to `tables`."""

@@ -84,8 +84,7 @@ def stage_program(
         blocks: The blocks of each chunk, for the traffic at the step's end.
         context: How traffic becomes tasks.
         update: The step's end.
-        stage: Its number.
-        placement: Where the chunks of all stages lie.
+        stage, placement: Its number, and where the chunks of all stages lie.
         transfer: Record of a transfer to a neighbour, ready but for direction and size.
         handed_bytes: Of each chunk, what crosses the border before it and the one after it for a
             micro-batch, each forward and back. [B]
@@ -98,28 +97,23 @@ def stage_program(
     inputs = _input_tables(tables, context, update, len(firsts))
     transfers = SlotTransfers(stage, placement, transfer, handed_bytes)
     keeps = not context.moves.overlap.reshard_after_forward
-    placed = place_slots(
-        order, chunks, tables, transfers=transfers, pairs=pairs, keeps_gathered=keeps
-    )
+    placed = place_slots(order, chunks, tables, transfers, pairs, keeps_gathered=keeps)
     receives = receives_of(placed, stage=stage, placement=placement)
     sends = sends_of(placed, transfers)
     extra = [*slot_edges(placed, transfers, receives), *return_edges(placed)]
     extra += _input_edges(firsts, placed, receives, inputs)
     ends = []
     if placement.copies > 1:
-        mirror = tables.append(_mirror_table(transfer, context, update))
-        ends.append(mirror)
+        ends.append(tables.append(_mirror_table(transfer, context, update)))
         receives[MIRROR] = (tables.count,)
-        sends.append(Send(mirror, placement.stages - 1 - stage, 0, MIRROR))
+        sends.append(Send(ends[0], placement.stages - 1 - stage, 0, MIRROR))
     last = _tail([block for held in blocks for block in held], context, update)
     ends.append(tables.append(last))
     records, rows = tables.records(), tables.rows()
-    streams = records["stream"][rows]
     lasting = np.where(records["phase"] == Phase.PREFETCH, np.int8(-1), records["stream"])[rows]
-    for end in ends:
-        extra += _tail_edges(lasting, end)
+    extra += [edge for end in ends for edge in _tail_edges(lasting, end)]
     if blocking_transfers:
-        extra += _blocking_edges(streams, sends)
+        extra += _blocking_edges(records["stream"][rows], sends)
     return StageProgram(
         records=records,
         rows=rows,

@@ -175,14 +175,7 @@ def _stages(
 ) -> dict[int, BuiltStage]:
     """Return each stage that is wanted, as ranks of `level` play it."""
     strategy, software = step.strategy, step.software
-    context = ChunkContext(
-        rates=step.rates,
-        group=step.group,
-        name=names,
-        axes=lambda axes: axes_index.setdefault(axes, len(axes_index)),
-        moves=step.moves,
-        items=items,
-    )
+    context = _context(step, names, items, axes_index)
     stages, schedule = strategy.mesh.degree("pp"), strategy.schedule
     chunks = cut_chunks(step.program, stages, schedule)
     crossing = _crossing(step, chunks)
@@ -198,11 +191,7 @@ def _stages(
     parts = [*parts, *_stored(step, parts, level)] if layers else parts
     for stage in wanted:
         own = [chunks[placement.model_chunk(stage, chunk)] for chunk in range(placement.chunks)]
-        stored = stored_layers(step.program.model, own, layers) if layers else frozenset()
-        keys = [
-            tuple(step.program.instances[i] + (plain if i in stored else 0) for i in chunk)
-            for chunk in own
-        ]
+        keys = _part_numbers(step, own, layers, plain)
         for key in keys:
             if key not in tables:
                 tables[key] = ChunkTables([parts[i] for i in key], context, split=split)
@@ -227,16 +216,35 @@ def _stages(
         found[stage] = BuiltStage(
             program=program,
             holdings=stage_holdings(
-                blocks,
-                step.moves,
-                software,
-                stages,
-                items,
-                input_bytes=_input_bytes(step, stage),
+                blocks, step.moves, software, stages, items, input_bytes=_input_bytes(step, stage)
             ),
             waiting=waiting_bytes(step.moves, held, orders[stage]),
         )
     return found
+
+
+def _context(
+    step: LoweredStep, names: Names, items: Items, axes_index: dict[tuple[str, ...], int]
+) -> ChunkContext:
+    return ChunkContext(
+        rates=step.rates,
+        group=step.group,
+        name=names,
+        axes=lambda axes: axes_index.setdefault(axes, len(axes_index)),
+        moves=step.moves,
+        items=items,
+    )
+
+
+def _part_numbers(
+    step: LoweredStep, chunks: Sequence[Sequence[int]], layers: int, plain: int
+) -> list[tuple[int, ...]]:
+    """Return the parts of each chunk's blocks; of `layers`, those behind the `plain` ones."""
+    stored = stored_layers(step.program.model, chunks, layers) if layers else frozenset()
+    return [
+        tuple(step.program.instances[i] + (plain if i in stored else 0) for i in chunk)
+        for chunk in chunks
+    ]
 
 
 def _crossing(step: LoweredStep, chunks: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
