@@ -73,11 +73,11 @@ class TableSequence:
         return rows
 
     def edges(self) -> Integers:
-        """Return the edges inside all tables."""
+        """Return the edges inside all tables, by the task that comes first."""
         tasks = np.array([len(table.tasks) for table in self._tables], dtype=np.int64)
         first = _starts(tasks[self._order])[:-1]
         rows, counts = self._spread([len(table.edges) for table in self._tables])
-        edges = np.concatenate([table.edges for table in self._tables])[rows]
+        edges = np.concatenate([_sorted(table.edges) for table in self._tables])[rows]
         edges += np.repeat(first, counts)[:, None]
         return edges
 
@@ -102,6 +102,10 @@ class TableSequence:
         counts = lengths[self._order]
         shift = _starts(lengths)[:-1][self._order] - _starts(counts)[:-1]
         return np.arange(counts.sum()) + np.repeat(shift, counts), counts
+
+
+def _sorted(edges: Integers) -> Integers:
+    return edges[np.argsort(edges[:, 0], kind="stable")]
 
 
 def _starts(counts: Integers) -> Integers:
